@@ -1,0 +1,165 @@
+//! Which samples make up which step: batches of an epoch in shuffled order, for any world size.
+
+use std::ops::Range;
+
+use crate::permutation::Permutation;
+use crate::seed::{Purpose, SeedTree};
+use crate::{Epoch, Step};
+
+/// How an epoch is cut into global batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchPlan {
+    samples: u64,
+    global_batch_size: u64,
+    drop_last: bool,
+    shuffle: bool,
+    seed: u64,
+}
+
+/// The samples of one step: positions `range` of the order of an epoch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GlobalBatch {
+    /// The step.
+    pub step: Step,
+    /// The epoch that it belongs to.
+    pub epoch: Epoch,
+    /// Positions in the order of the epoch.
+    pub positions: Range<u64>,
+    /// Whether this is the last step of its epoch.
+    pub ends_epoch: bool,
+}
+
+impl GlobalBatch {
+    /// Count of samples.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        self.positions.end - self.positions.start
+    }
+}
+
+impl BatchPlan {
+    /// `None` when an epoch would have no step.
+    #[must_use]
+    pub fn new(
+        samples: u64,
+        global_batch_size: u64,
+        drop_last: bool,
+        shuffle: bool,
+        seed: u64,
+    ) -> Option<Self> {
+        let plan = Self {
+            samples,
+            global_batch_size,
+            drop_last,
+            shuffle,
+            seed,
+        };
+        (global_batch_size > 0 && plan.steps_per_epoch() > 0).then_some(plan)
+    }
+
+    /// Samples of the data set.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// Samples that an epoch uses: all, or all full batches' with `drop_last`.
+    #[must_use]
+    pub fn samples_per_epoch(&self) -> u64 {
+        if self.drop_last {
+            self.samples - self.samples % self.global_batch_size
+        } else {
+            self.samples
+        }
+    }
+
+    /// Steps of an epoch; the last one may be smaller.
+    #[must_use]
+    pub fn steps_per_epoch(&self) -> u64 {
+        self.samples_per_epoch().div_ceil(self.global_batch_size)
+    }
+
+    /// The samples of a step.
+    #[must_use]
+    pub fn batch(&self, step: Step) -> GlobalBatch {
+        let (epoch, within) = (
+            step.0 / self.steps_per_epoch(),
+            step.0 % self.steps_per_epoch(),
+        );
+        let start = within * self.global_batch_size;
+        let end = (start + self.global_batch_size).min(self.samples_per_epoch());
+        let ends_epoch = within + 1 == self.steps_per_epoch();
+        GlobalBatch {
+            step,
+            epoch: Epoch(epoch),
+            positions: start..end,
+            ends_epoch,
+        }
+    }
+
+    /// The order of an epoch: position to sample. Depends on the seed and the epoch alone.
+    #[must_use]
+    pub fn order(&self, epoch: Epoch) -> Order {
+        let stream = SeedTree::new(self.seed).stream(Purpose::Shuffle, &[epoch.0]);
+        Order(self.shuffle.then(|| Permutation::new(self.samples, stream)))
+    }
+}
+
+/// Maps positions in an epoch to samples of the data set.
+#[derive(Debug, Clone, Copy)]
+pub struct Order(Option<Permutation>);
+
+impl Order {
+    /// The sample at a position.
+    #[must_use]
+    pub fn sample(&self, position: u64) -> u64 {
+        self.0
+            .map_or(position, |permutation| permutation.at(position))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_sample_once_an_epoch_for_all_small_sizes() {
+        for samples in 1..=30 {
+            for batch in 1..=12 {
+                for drop_last in [false, true] {
+                    let Some(plan) = BatchPlan::new(samples, batch, drop_last, true, 5) else {
+                        assert!(drop_last && samples < batch);
+                        continue;
+                    };
+                    for epoch in 0..3 {
+                        let mut used: Vec<u64> = (0..plan.steps_per_epoch())
+                            .map(|s| plan.batch(Step(epoch * plan.steps_per_epoch() + s)))
+                            .inspect(|b| assert_eq!(b.epoch, Epoch(epoch)))
+                            .inspect(|b| assert!(b.samples() > 0 && b.samples() <= batch))
+                            .flat_map(|b| b.positions)
+                            .map(|p| plan.order(Epoch(epoch)).sample(p))
+                            .collect();
+                        used.sort_unstable();
+                        used.dedup();
+                        let expected = if drop_last {
+                            samples - samples % batch
+                        } else {
+                            samples
+                        };
+                        assert_eq!(used.len() as u64, expected);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_odd_last_batch_of_the_digits() {
+        let plan = BatchPlan::new(1437, 64, false, true, 42).unwrap();
+        assert_eq!(plan.steps_per_epoch(), 23);
+        let last = plan.batch(Step(22));
+        assert!(last.ends_epoch);
+        assert_eq!(last.samples(), 29);
+        assert_eq!(plan.batch(Step(23)).epoch, Epoch(1));
+    }
+}

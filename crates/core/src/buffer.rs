@@ -1,0 +1,225 @@
+//! [`Buffer`]: a run of elements that is moved into an operation and handed back by it.
+//!
+//! A borrowed handle to memory under an operation in flight would be unsound, so buffers are moved.
+//! Where the bytes lie (host, shared memory, a device) is behind [`Memory`]; a group allocates
+//! buffers in the kind of memory that it can send without a copy.
+
+use crate::dtype::DType;
+
+/// Where the bytes of a buffer lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MemoryKind {
+    /// Ordinary memory of this process.
+    Host,
+    /// Memory that other processes of this host have mapped as well.
+    Shared,
+    /// Memory of an accelerator; bytes are not addressable from the host.
+    Device,
+}
+
+/// The bytes behind a buffer, owned by whoever allocated them.
+///
+/// Dropping it gives the memory back to its owner.
+pub trait Memory: Send {
+    /// Where the bytes lie.
+    fn kind(&self) -> MemoryKind;
+    /// Who allocated it, for messages: `"host"`, `"group dp"`.
+    fn owner(&self) -> &str;
+    /// The bytes, aligned to 64. Empty for device memory.
+    fn bytes(&self) -> &[u8];
+    /// The bytes, writable. Empty for device memory.
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
+
+/// Alignment of every buffer in bytes: one cache line.
+pub const ALIGNMENT: usize = 64;
+
+/// Ordinary memory, zeroed at allocation.
+struct HostMemory {
+    words: Vec<u64>,
+    start: usize,
+    bytes: usize,
+}
+
+impl HostMemory {
+    fn new(bytes: usize) -> Self {
+        let words = vec![0_u64; (bytes + ALIGNMENT).div_ceil(8)];
+        let start = words.as_ptr().cast::<u8>().align_offset(ALIGNMENT);
+        Self {
+            words,
+            start,
+            bytes,
+        }
+    }
+}
+
+impl Memory for HostMemory {
+    fn kind(&self) -> MemoryKind {
+        MemoryKind::Host
+    }
+
+    fn owner(&self) -> &'static str {
+        "host"
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[self.start..self.start + self.bytes]
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.words)[self.start..self.start + self.bytes]
+    }
+}
+
+/// A Rust type that stands for a [`DType`].
+pub trait Element: bytemuck::Pod + Send + Sync {
+    /// The element type.
+    const DTYPE: DType;
+}
+
+macro_rules! element {
+    ($($rust:ty => $dtype:ident),*) => { $(impl Element for $rust { const DTYPE: DType = DType::$dtype; })* };
+}
+element!(f64 => F64, f32 => F32, half::f16 => F16, half::bf16 => Bf16, i64 => I64, i32 => I32, u32 => U32, u8 => U8);
+
+/// A run of `len` elements of one type.
+pub struct Buffer {
+    dtype: DType,
+    len: usize,
+    memory: Box<dyn Memory>,
+}
+
+impl Buffer {
+    /// Zeroed host memory for `len` elements. Cost: one allocation.
+    #[must_use]
+    pub fn host(dtype: DType, len: usize) -> Self {
+        Self::from_memory(dtype, len, Box::new(HostMemory::new(len * dtype.size())))
+    }
+
+    /// A host buffer holding a copy of `values`.
+    #[must_use]
+    pub fn copy_of<T: Element>(values: &[T]) -> Self {
+        let mut buffer = Self::host(T::DTYPE, values.len());
+        buffer.as_mut_slice::<T>().copy_from_slice(values);
+        buffer
+    }
+
+    /// A buffer in memory that somebody else allocated.
+    ///
+    /// # Panics
+    /// When host-addressable memory is shorter than the elements need.
+    #[must_use]
+    pub fn from_memory(dtype: DType, len: usize, memory: Box<dyn Memory>) -> Self {
+        assert!(
+            memory.kind() == MemoryKind::Device || memory.bytes().len() >= len * dtype.size(),
+            "memory of {} is shorter than {len} elements of {dtype}",
+            memory.owner(),
+        );
+        Self { dtype, len, memory }
+    }
+
+    /// Element type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Count of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where the bytes lie.
+    #[must_use]
+    pub fn memory_kind(&self) -> MemoryKind {
+        self.memory.kind()
+    }
+
+    /// Who allocated the memory.
+    #[must_use]
+    pub fn owner(&self) -> &str {
+        self.memory.owner()
+    }
+
+    /// Keeps only the first `len` elements; the memory stays allocated.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// The bytes of the elements.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.memory.bytes()[..self.len * self.dtype.size()]
+    }
+
+    /// The bytes of the elements, writable.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let bytes = self.len * self.dtype.size();
+        &mut self.memory.bytes_mut()[..bytes]
+    }
+
+    /// The elements.
+    ///
+    /// # Panics
+    /// When `T` is not the element type: a bug of the caller.
+    #[must_use]
+    pub fn as_slice<T: Element>(&self) -> &[T] {
+        assert_eq!(T::DTYPE, self.dtype, "buffer read as another element type");
+        bytemuck::cast_slice(self.bytes())
+    }
+
+    /// The elements, writable.
+    ///
+    /// # Panics
+    /// When `T` is not the element type: a bug of the caller.
+    pub fn as_mut_slice<T: Element>(&mut self) -> &mut [T] {
+        assert_eq!(
+            T::DTYPE,
+            self.dtype,
+            "buffer written as another element type"
+        );
+        bytemuck::cast_slice_mut(self.bytes_mut())
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Buffer({} x {}, {:?} of {})",
+            self.len,
+            self.dtype,
+            self.memory_kind(),
+            self.owner()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_memory_is_aligned_zeroed_and_typed() {
+        for len in [0, 1, 3, 64, 1000] {
+            let mut buffer = Buffer::host(DType::F32, len);
+            assert_eq!(buffer.bytes().as_ptr().align_offset(ALIGNMENT), 0);
+            assert!(buffer.as_slice::<f32>().iter().all(|&x| x == 0.0));
+            buffer.as_mut_slice::<f32>().fill(1.5);
+            assert_eq!(buffer.as_slice::<f32>(), vec![1.5; len]);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "another element type")]
+    fn a_wrong_element_type_is_a_bug() {
+        let _ = Buffer::host(DType::F32, 4).as_slice::<i32>();
+    }
+}

@@ -1,0 +1,158 @@
+//! The seam to other ranks: [`Collectives`], [`PointToPoint`] and [`Work`].
+//!
+//! Implemented by `ronde_comm::ProcessGroup`; strategies see only these traits.
+
+use crate::exact::ExactSum;
+use crate::{Buffer, CollectiveError, DType, Element, GroupRank, ReduceOp};
+
+/// A pending operation. It owns the buffer and hands it back.
+pub trait Work: Send {
+    /// Whether [`Work::wait`] would return at once.
+    fn is_finished(&self) -> bool;
+
+    /// Waits for the end, at most until the group's deadline.
+    ///
+    /// # Errors
+    /// Whatever stopped the operation; the buffer is then gone.
+    fn wait(self: Box<Self>) -> Result<Buffer, CollectiveError>;
+}
+
+/// What a group is asked to do with a buffer. `n` is the group size.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Every rank gets the element-wise reduction of all buffers; same length on all ranks.
+    AllReduce(ReduceOp),
+    /// Every rank gets the sum over logical shards in tree order: the same bits whoever holds which
+    /// shard. The buffer holds this rank's subtrees, [`ExactSum::nodes`] of them, one after the
+    /// other in shard order, each of the same length; it comes back with that one length.
+    ExactSum(ExactSum),
+    /// In: `n * k` elements. Back: this rank's `k` elements, reduced over all ranks.
+    ReduceScatter(ReduceOp),
+    /// In: `k` elements, any `k` per rank. Back: all ranks' elements in rank order.
+    AllGather,
+    /// Every rank gets the root's buffer; same length on all ranks.
+    Broadcast {
+        /// Whose buffer is sent.
+        root: GroupRank,
+    },
+    /// Nobody goes on before all have arrived. The buffer (may be empty) comes back untouched.
+    Barrier,
+}
+
+/// A group of connected ranks. All ranks start the same operations in the same order.
+pub trait Collectives: Send + Sync {
+    /// This process's index in the group.
+    fn rank(&self) -> GroupRank;
+
+    /// Members of the group.
+    fn size(&self) -> usize;
+
+    /// A zeroed buffer in memory that the group can send without a copy, where it has such.
+    fn allocate(&self, dtype: DType, len: usize) -> Buffer;
+
+    /// Starts an operation; it runs while the caller goes on computing.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Invalid`] at once for impossible arguments; later ones come from
+    /// [`Work::wait`].
+    fn start(&self, operation: Operation, buffer: Buffer)
+    -> Result<Box<dyn Work>, CollectiveError>;
+
+    /// Ends every wait on all ranks at once with [`CollectiveError::Aborted`].
+    fn abort(&self, reason: &str);
+
+    /// Bytes that this rank has sent to others so far, headers included.
+    fn bytes_sent(&self) -> u64;
+}
+
+/// Names a message between two ranks; messages of one tag arrive in the order sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag(pub u32);
+
+/// Messages between two members of a group.
+pub trait PointToPoint: Send + Sync {
+    /// Sends a buffer; it comes back once it may be reused.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Invalid`] for a rank that is not in the group or is the caller.
+    fn send(
+        &self,
+        to: GroupRank,
+        tag: Tag,
+        buffer: Buffer,
+    ) -> Result<Box<dyn Work>, CollectiveError>;
+
+    /// Receives into a buffer of exactly the sender's length and type.
+    ///
+    /// # Errors
+    /// As for [`PointToPoint::send`].
+    fn receive(
+        &self,
+        from: GroupRank,
+        tag: Tag,
+        buffer: Buffer,
+    ) -> Result<Box<dyn Work>, CollectiveError>;
+}
+
+/// Blocking conveniences over [`Collectives`].
+pub trait CollectivesExt: Collectives {
+    /// Starts an operation and waits for it.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    fn run(&self, operation: Operation, buffer: Buffer) -> Result<Buffer, CollectiveError> {
+        self.start(operation, buffer)?.wait()
+    }
+
+    /// Reduces `values` over all ranks in place.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    fn all_reduce<T: Element>(
+        &self,
+        values: &mut [T],
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        let mut buffer = self.allocate(T::DTYPE, values.len());
+        buffer.as_mut_slice::<T>().copy_from_slice(values);
+        values.copy_from_slice(self.run(Operation::AllReduce(op), buffer)?.as_slice());
+        Ok(())
+    }
+
+    /// All ranks' values in rank order; lengths may differ between ranks.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    fn all_gather<T: Element>(&self, values: &[T]) -> Result<Vec<T>, CollectiveError> {
+        let mut buffer = self.allocate(T::DTYPE, values.len());
+        buffer.as_mut_slice::<T>().copy_from_slice(values);
+        Ok(self.run(Operation::AllGather, buffer)?.as_slice().to_vec())
+    }
+
+    /// Every rank gets the root's values.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    fn broadcast<T: Element>(
+        &self,
+        values: &mut [T],
+        root: GroupRank,
+    ) -> Result<(), CollectiveError> {
+        let mut buffer = self.allocate(T::DTYPE, values.len());
+        buffer.as_mut_slice::<T>().copy_from_slice(values);
+        values.copy_from_slice(self.run(Operation::Broadcast { root }, buffer)?.as_slice());
+        Ok(())
+    }
+
+    /// Nobody goes on before all have arrived.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    fn barrier(&self) -> Result<(), CollectiveError> {
+        self.run(Operation::Barrier, self.allocate(DType::U8, 0))
+            .map(drop)
+    }
+}
+
+impl<C: Collectives + ?Sized> CollectivesExt for C {}

@@ -1,0 +1,162 @@
+//! What happens in a run, as versioned values, and [`Tracker`], where they go.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Epoch, Generation, Rank, Step};
+
+/// Where a worker's time of one step went, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct PhaseTimes {
+    /// Forward, backward, optimizer.
+    pub compute_s: f64,
+    /// Waiting for other ranks and moving bytes, as far as computation did not hide it.
+    pub communicate_s: f64,
+    /// Waiting for the loader.
+    pub wait_data_s: f64,
+}
+
+impl PhaseTimes {
+    /// All phases together.
+    #[must_use]
+    pub fn total_s(&self) -> f64 {
+        self.compute_s + self.communicate_s + self.wait_data_s
+    }
+
+    /// Adds another step's times.
+    pub fn add(&mut self, other: &Self) {
+        self.compute_s += other.compute_s;
+        self.communicate_s += other.communicate_s;
+        self.wait_data_s += other.wait_data_s;
+    }
+}
+
+/// Something that happened. Recorded by workers and supervisors, shown and kept by sinks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Event {
+    /// Rank 0 is about to train.
+    RunStarted {
+        /// The run's name.
+        name: String,
+        /// Hash of the plan, 64 hexadecimal digits.
+        plan: String,
+        /// Workers.
+        world_size: u32,
+        /// Logical shards of the global batch.
+        logical_shards: u32,
+        /// Trainable parameters.
+        parameters: u64,
+        /// Steps of the whole run.
+        steps: u64,
+        /// Epochs of the whole run.
+        epochs: u64,
+        /// Samples of the training set.
+        samples: u64,
+    },
+    /// A step is final on all ranks. Recorded by rank 0.
+    StepCommitted {
+        /// Which.
+        step: Step,
+        /// Pass over the data that it belongs to.
+        epoch: Epoch,
+        /// Membership that computed it.
+        generation: Generation,
+        /// Mean loss over the global batch.
+        loss: f64,
+        /// Samples of the global batch.
+        samples: u64,
+        /// Learning rate that was applied.
+        learning_rate: f64,
+        /// Global norm of the gradient before clipping.
+        gradient_norm: f64,
+        /// Seconds since the commit before.
+        duration_s: f64,
+    },
+    /// One worker's view of a step that it committed.
+    StepTimes {
+        /// Who.
+        rank: Rank,
+        /// Which step.
+        step: Step,
+        /// Where the time went.
+        #[serde(flatten)]
+        times: PhaseTimes,
+        /// Bytes that the worker has sent to others since the run began.
+        bytes_sent: u64,
+    },
+    /// A pass over the data is complete. Recorded by rank 0.
+    EpochFinished {
+        /// Which.
+        epoch: Epoch,
+        /// Samples used exactly once.
+        used_once: u64,
+        /// Samples not used.
+        missing: u64,
+        /// Samples used more than once.
+        repeated: u64,
+    },
+    /// The model was tried on data that it was not trained on. Recorded by rank 0.
+    Evaluated {
+        /// After which step.
+        step: Step,
+        /// Mean loss.
+        loss: f64,
+        /// Share of right answers, 0 to 1.
+        accuracy: f64,
+        /// Samples tried.
+        samples: u64,
+    },
+    /// The trained model is on disk. Recorded by rank 0.
+    ModelSaved {
+        /// Weights, as safetensors.
+        path: String,
+        /// Its configuration.
+        config_path: String,
+        /// blake3 of the weights file, 64 hexadecimal digits.
+        blake3: String,
+    },
+    /// Something that a user should read.
+    Notice {
+        /// Who says it, if a worker does.
+        rank: Option<Rank>,
+        /// What.
+        message: String,
+    },
+    /// A worker ended with an error of its own.
+    WorkerFailed {
+        /// Who.
+        rank: Rank,
+        /// The error in full, several lines.
+        message: String,
+        /// Last step that it committed.
+        last_step: Option<Step>,
+        /// Whether the worker only saw another one's failure.
+        secondary: bool,
+        /// Whether the user's input is to blame (exit code 2).
+        user_error: bool,
+    },
+    /// The run is over and all is well. Recorded by rank 0.
+    RunFinished {
+        /// Steps committed.
+        steps: u64,
+        /// Samples used, over all epochs.
+        samples: u64,
+        /// Seconds from the first step to the end.
+        duration_s: f64,
+    },
+}
+
+/// Where events go. Cannot fail and must not block: a full sink drops and counts.
+pub trait Tracker: Send + Sync {
+    /// Takes note of an event.
+    fn record(&self, event: Event);
+}
+
+/// Keeps nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NullTracker;
+
+impl Tracker for NullTracker {
+    fn record(&self, _event: Event) {}
+}

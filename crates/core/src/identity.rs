@@ -1,0 +1,108 @@
+//! [`PlanIdentity`]: all that the bits of a model depend on, named, so that a difference can be told.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Named parts of a plan and the hash over them. Two workers may train together when these agree.
+///
+/// The world size, addresses and timeouts are not in it: the result does not depend on them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PlanIdentity {
+    parts: BTreeMap<String, String>,
+}
+
+impl PlanIdentity {
+    /// Sets a part: `("engine", "burn-flex 0.22.1")`, `("optimizer.learning_rate", "0.1")`.
+    pub fn set(&mut self, name: impl Into<String>, value: impl Into<String>) {
+        self.parts.insert(name.into(), value.into());
+    }
+
+    /// The parts in the order of their names.
+    pub fn parts(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.parts
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// blake3 over all parts.
+    #[must_use]
+    pub fn hash(&self) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new();
+        for (name, value) in &self.parts {
+            for text in [name, value] {
+                hasher.update(&(text.len() as u64).to_le_bytes());
+                hasher.update(text.as_bytes());
+            }
+        }
+        *hasher.finalize().as_bytes()
+    }
+
+    /// The hash as 64 hexadecimal digits.
+    #[must_use]
+    pub fn hex(&self) -> String {
+        blake3::Hash::from_bytes(self.hash()).to_hex().to_string()
+    }
+
+    /// What differs, in words, or `None` when nothing does. At most five parts are spelled out.
+    #[must_use]
+    pub fn difference(&self, theirs: &Self) -> Option<String> {
+        const SPELLED: usize = 5;
+        let names: std::collections::BTreeSet<&String> =
+            self.parts.keys().chain(theirs.parts.keys()).collect();
+        let differing: Vec<String> = names
+            .into_iter()
+            .filter(|name| self.parts.get(*name) != theirs.parts.get(*name))
+            .map(|name| {
+                let show = |plan: &Self| {
+                    plan.parts
+                        .get(name)
+                        .map_or("nothing", String::as_str)
+                        .to_owned()
+                };
+                format!("{name} is {} here and {} there", show(self), show(theirs))
+            })
+            .collect();
+        match differing.len() {
+            0 => None,
+            n if n > SPELLED => Some(format!(
+                "{}; and {} more",
+                differing[..SPELLED].join("; "),
+                n - SPELLED
+            )),
+            _ => Some(differing.join("; ")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_is_told_by_name_and_changes_the_hash() {
+        let mut mine = PlanIdentity::default();
+        mine.set("run.seed", "42");
+        mine.set("engine", "burn-flex 0.22.1");
+        let mut theirs = mine.clone();
+        assert_eq!(mine.difference(&theirs), None);
+        assert_eq!(mine.hash(), theirs.hash());
+        theirs.set("run.seed", "43");
+        theirs.set("cpu", "avx2");
+        let difference = mine.difference(&theirs).unwrap();
+        assert_eq!(
+            difference,
+            "cpu is nothing here and avx2 there; run.seed is 42 here and 43 there"
+        );
+        assert_ne!(mine.hash(), theirs.hash());
+    }
+
+    #[test]
+    fn parts_cannot_be_shifted_into_each_other() {
+        let mut one = PlanIdentity::default();
+        one.set("ab", "c");
+        let mut other = PlanIdentity::default();
+        other.set("a", "bc");
+        assert_ne!(one.hash(), other.hash());
+    }
+}

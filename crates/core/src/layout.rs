@@ -1,0 +1,225 @@
+//! [`StateLayout`]: what a model's state consists of, by global names, and who holds which slice.
+//!
+//! Global names and slices are what lets a state that was saved by one layout be loaded by any
+//! other. [`Arena`] is the flat form on one rank: each tensor starts at a multiple of
+//! [`ARENA_ALIGNMENT`] elements, so that block-wise sums never depend on who owns a slice.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{DType, Rank};
+
+/// Tensors start at multiples of this many elements in an [`Arena`].
+pub const ARENA_ALIGNMENT: usize = 64;
+
+/// What a tensor is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Trained by the optimizer.
+    Parameter,
+    /// Changed by forward passes, not by gradients: running statistics of a normalisation.
+    Buffer,
+    /// Belongs to the optimizer: momentum and the like.
+    OptimizerState,
+}
+
+/// A run of a tensor's elements (row-major) and the ranks that hold it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SliceOwner {
+    /// Elements of the flattened tensor.
+    pub elements: Range<usize>,
+    /// Ranks holding a copy, in order.
+    pub replicas: Vec<Rank>,
+}
+
+/// One tensor of the state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorEntry {
+    /// Global name, equal in all processes: `conv1.weight`.
+    pub name: String,
+    /// Length of each dimension; empty for a scalar.
+    pub shape: Vec<usize>,
+    /// Element type.
+    pub dtype: DType,
+    /// What it is for.
+    pub role: Role,
+    /// Who holds what. Slices are disjoint, in order, and cover the tensor.
+    pub slices: Vec<SliceOwner>,
+}
+
+impl TensorEntry {
+    /// A tensor of f32 that this rank alone is known to hold.
+    #[must_use]
+    pub fn f32(name: impl Into<String>, shape: &[usize], role: Role) -> Self {
+        let elements = shape.iter().product();
+        Self {
+            name: name.into(),
+            shape: shape.to_vec(),
+            dtype: DType::F32,
+            role,
+            slices: vec![SliceOwner {
+                elements: 0..elements,
+                replicas: Vec::new(),
+            }],
+        }
+    }
+
+    /// Count of elements.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+/// All tensors of a state, in a fixed order that every process derives alike.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct StateLayout {
+    /// The tensors.
+    pub tensors: Vec<TensorEntry>,
+}
+
+impl StateLayout {
+    /// Only the tensors of one role.
+    pub fn of_role(&self, role: Role) -> impl Iterator<Item = &TensorEntry> {
+        self.tensors
+            .iter()
+            .filter(move |tensor| tensor.role == role)
+    }
+
+    /// Sum of the element counts of one role.
+    #[must_use]
+    pub fn elements(&self, role: Role) -> usize {
+        self.of_role(role).map(TensorEntry::elements).sum()
+    }
+
+    /// The same tensors held whole by each of `ranks`: plain data parallelism.
+    #[must_use]
+    pub fn replicated(mut self, ranks: impl Iterator<Item = Rank>) -> Self {
+        let replicas: Vec<Rank> = ranks.collect();
+        for tensor in &mut self.tensors {
+            let elements = 0..tensor.elements();
+            tensor.slices = vec![SliceOwner {
+                elements,
+                replicas: replicas.clone(),
+            }];
+        }
+        self
+    }
+
+    /// Says what is wrong with the slices, if anything: gaps, overlaps, a name used twice.
+    ///
+    /// # Errors
+    /// The first problem, naming the tensor.
+    pub fn check(&self) -> Result<(), String> {
+        let mut names = std::collections::BTreeSet::new();
+        for tensor in &self.tensors {
+            if !names.insert(&tensor.name) {
+                return Err(format!("tensor {} appears twice", tensor.name));
+            }
+            let mut at = 0;
+            for slice in &tensor.slices {
+                if slice.elements.start != at {
+                    return Err(format!(
+                        "tensor {}: no slice starts at element {at}",
+                        tensor.name
+                    ));
+                }
+                at = slice.elements.end;
+            }
+            if at != tensor.elements() {
+                return Err(format!(
+                    "tensor {}: slices end at {at} of {}",
+                    tensor.name,
+                    tensor.elements()
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where each tensor lies in one flat run of elements.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Arena {
+    ranges: Vec<Range<usize>>,
+    len: usize,
+}
+
+impl Arena {
+    /// Lays tensors of the given element counts one after the other, each aligned, the end padded.
+    #[must_use]
+    pub fn new(elements: impl IntoIterator<Item = usize>) -> Self {
+        let mut arena = Self::default();
+        for count in elements {
+            arena.ranges.push(arena.len..arena.len + count);
+            arena.len = (arena.len + count).next_multiple_of(ARENA_ALIGNMENT);
+        }
+        arena
+    }
+
+    /// The elements of tensor `index`, without padding.
+    #[must_use]
+    pub fn range(&self, index: usize) -> Range<usize> {
+        self.ranges[index].clone()
+    }
+
+    /// Elements of all tensors in order, without padding.
+    #[must_use]
+    pub fn ranges(&self) -> &[Range<usize>] {
+        &self.ranges
+    }
+
+    /// Elements in all, padding included; a multiple of [`ARENA_ALIGNMENT`].
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no element.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arenas_are_aligned_and_do_not_overlap() {
+        let arena = Arena::new([1, 64, 0, 65, 7]);
+        assert_eq!(
+            arena.ranges(),
+            [0..1, 64..128, 128..128, 128..193, 256..263]
+        );
+        assert_eq!(arena.len(), 320);
+        assert!(Arena::new([]).is_empty());
+    }
+
+    #[test]
+    fn gaps_overlaps_and_twins_are_told() {
+        let mut layout = StateLayout {
+            tensors: vec![TensorEntry::f32("w", &[4, 2], Role::Parameter)],
+        };
+        assert_eq!(layout.check(), Ok(()));
+        assert_eq!(
+            layout
+                .clone()
+                .replicated([Rank(0), Rank(1)].into_iter())
+                .check(),
+            Ok(())
+        );
+        layout.tensors[0].slices[0].elements = 0..7;
+        assert!(layout.check().unwrap_err().contains("end at 7 of 8"));
+        layout.tensors[0].slices[0].elements = 1..8;
+        assert!(layout.check().unwrap_err().contains("starts at element 0"));
+        let twin = TensorEntry::f32("w", &[1], Role::Buffer);
+        let layout = StateLayout {
+            tensors: vec![twin.clone(), twin],
+        };
+        assert!(layout.check().unwrap_err().contains("twice"));
+    }
+}

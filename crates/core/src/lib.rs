@@ -1,0 +1,38 @@
+//! The words and the pure mathematics of ronde: no I/O, no threads, no clock.
+//!
+//! Everything else stands on this crate. Read [`mesh`] first, then [`shards`] and [`exact`]:
+//! [`session`]: together they say why the trained bits do not depend on the cluster.
+
+#![forbid(unsafe_code)]
+
+pub mod assignment;
+pub mod batch;
+pub mod buffer;
+pub mod collectives;
+pub mod dtype;
+pub mod error;
+pub mod event;
+pub mod exact;
+pub mod header;
+pub mod identity;
+pub mod layout;
+
+pub mod mesh;
+pub mod norm;
+pub mod permutation;
+pub mod philox;
+pub mod rank;
+pub mod seed;
+
+pub mod shards;
+
+pub use assignment::Assignment;
+pub use buffer::{Buffer, Element, Memory, MemoryKind};
+pub use collectives::{Collectives, CollectivesExt, Operation, PointToPoint, Tag, Work};
+pub use dtype::{DType, ReduceOp};
+pub use error::{CollectiveError, Recovery};
+pub use event::{Event, NullTracker, Tracker};
+pub use header::FormatHeader;
+pub use identity::PlanIdentity;
+pub use mesh::Mesh;
+pub use rank::{Epoch, Generation, GroupRank, Rank, Shard, Step, WorldSize};

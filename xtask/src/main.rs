@@ -1,0 +1,2 @@
+//! The tools of those who change ronde.
+fn main() {}
