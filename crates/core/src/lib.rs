@@ -17,6 +17,7 @@ pub mod header;
 pub mod identity;
 pub mod layout;
 
+pub mod ledger;
 pub mod mesh;
 pub mod norm;
 pub mod permutation;
@@ -24,7 +25,9 @@ pub mod philox;
 pub mod rank;
 pub mod seed;
 
+pub mod session;
 pub mod shards;
+pub mod weight_hash;
 
 pub use assignment::Assignment;
 pub use buffer::{Buffer, Element, Memory, MemoryKind};

@@ -1,0 +1,168 @@
+//! Sessions of two ranks over a group that is told what the other rank says.
+
+use std::sync::Mutex;
+
+use super::*;
+use crate::{Buffer, DType, Operation, Work, WorldSize};
+
+/// A group of two where the peer's contribution to every all-gather is scripted.
+struct Scripted {
+    peer: Mutex<Option<Vec<u8>>>,
+}
+
+struct Done(Buffer);
+
+impl Work for Done {
+    fn is_finished(&self) -> bool {
+        true
+    }
+
+    fn wait(self: Box<Self>) -> Result<Buffer, CollectiveError> {
+        Ok(self.0)
+    }
+}
+
+impl Collectives for Scripted {
+    fn rank(&self) -> GroupRank {
+        GroupRank(0)
+    }
+
+    fn size(&self) -> usize {
+        2
+    }
+
+    fn allocate(&self, dtype: DType, len: usize) -> Buffer {
+        Buffer::host(dtype, len)
+    }
+
+    fn start(
+        &self,
+        operation: Operation,
+        buffer: Buffer,
+    ) -> Result<Box<dyn Work>, CollectiveError> {
+        assert_eq!(operation, Operation::AllGather);
+        match self.peer.lock().unwrap().take() {
+            Some(theirs) => Ok(Box::new(Done(Buffer::copy_of(
+                &[buffer.bytes(), &theirs].concat(),
+            )))),
+            None => Err(CollectiveError::Aborted {
+                by: "test".into(),
+                reason: "script is over".into(),
+            }),
+        }
+    }
+
+    fn abort(&self, _reason: &str) {}
+
+    fn bytes_sent(&self) -> u64 {
+        0
+    }
+}
+
+struct Two {
+    session: Session,
+    script: Arc<Scripted>,
+}
+
+fn two() -> Two {
+    let script = Arc::new(Scripted {
+        peer: Mutex::new(None),
+    });
+    let batches = BatchPlan::new(8, 8, false, false, 1).unwrap();
+    let shards = ShardPlan::new(2, WorldSize::new(2).unwrap()).unwrap();
+    Two {
+        session: Session::new(script.clone(), Generation(3), batches, shards),
+        script,
+    }
+}
+
+fn report(shard: u32, loss_sum: f64) -> ShardReport {
+    ShardReport {
+        shard: Shard(shard),
+        samples: 4,
+        loss_sum,
+        correct: 2,
+    }
+}
+
+fn peer(step: u64, digest: Option<u64>, shard: u32, ids: &[u64]) -> Vote {
+    Vote {
+        step: Step(step),
+        digest,
+        reports: vec![report(shard, 3.0)],
+        sample_ids: ids.to_vec(),
+    }
+}
+
+impl Two {
+    fn commit(&mut self, theirs: Vote) -> Result<Committed, SessionError> {
+        let mut open = self.session.begin_step();
+        open.record(report(0, 1.0), &[0, 1, 2, 3]);
+        *self.script.peer.lock().unwrap() = Some(theirs.encode());
+        self.session.commit(open)
+    }
+}
+
+#[test]
+fn a_commit_moves_cursor_and_ledger_together() {
+    let mut two = two();
+    let committed = two.commit(peer(0, None, 1, &[4, 5, 6, 7])).unwrap();
+    assert_eq!((committed.samples, committed.correct), (8, 4));
+    assert_eq!(committed.loss, 0.5);
+    assert!(committed.epoch_verdict.unwrap().is_exact());
+    assert_eq!(two.session.next_step(), Step(1));
+}
+
+#[test]
+fn a_failed_or_aborted_step_changes_nothing() {
+    let mut two = two();
+    let open = two.session.begin_step();
+    two.session.abort(open);
+    let open = two.session.begin_step();
+    let error = two.session.commit(open).unwrap_err();
+    assert_eq!(error.recovery(), Recovery::Rejoin);
+    assert_eq!(two.session.next_step(), Step(0));
+    assert_eq!(two.session.ledger().verdict().missing, 8);
+    two.commit(peer(0, None, 1, &[4, 5, 6, 7])).unwrap();
+}
+
+#[test]
+fn disagreements_are_told_by_name() {
+    let check = |theirs: Vote, fragment: &str| {
+        let mut two = two();
+        let message = two.commit(theirs).unwrap_err().to_string();
+        assert!(message.contains(fragment), "{message}");
+        assert_eq!(two.session.next_step(), Step(0));
+        assert_eq!(two.session.ledger().verdict().missing, 8);
+    };
+    check(peer(1, None, 1, &[4, 5, 6, 7]), "rank 1 votes on step 1");
+    check(
+        peer(0, None, 0, &[4, 5, 6, 7]),
+        "shard 0 was computed twice",
+    );
+    check(peer(0, None, 9, &[4, 5, 6, 7]), "shard 9 does not exist");
+    check(peer(0, None, 1, &[4, 5, 6]), "7 sample ids");
+    check(peer(0, None, 1, &[4, 5, 6, 99]), "sample 99");
+    check(
+        Vote {
+            reports: vec![],
+            ..peer(0, None, 1, &[4, 5, 6, 7])
+        },
+        "shard 1 was computed by nobody",
+    );
+}
+
+#[test]
+fn diverged_weights_stop_the_next_commit() {
+    let mut two = two();
+    two.commit(peer(0, None, 1, &[4, 5, 6, 7])).unwrap();
+    two.session.set_digest(0xabc);
+    let error = two
+        .commit(peer(1, Some(0xabd), 1, &[4, 5, 6, 7]))
+        .unwrap_err();
+    assert!(
+        matches!(&error, SessionError::Diverged { step: Step(0), digests } if digests == &[0xabc, 0xabd])
+    );
+    assert_eq!(error.recovery(), Recovery::Abort);
+    two.commit(peer(1, Some(0xabc), 1, &[4, 5, 6, 7])).unwrap();
+}

@@ -1,0 +1,163 @@
+//! What a rank says in the vote on a step, and its bytes.
+//!
+//! Little-endian: version, count of reports, count of ids (u32 each), step, has-digest, digest (u64
+//! each), reports (shard u32, samples u64, loss_sum f64, correct u64), ids (u64 each).
+
+use crate::session::ShardReport;
+use crate::{Shard, Step};
+
+const VERSION: u32 = 1;
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Vote {
+    pub(super) step: Step,
+    pub(super) digest: Option<u64>,
+    pub(super) reports: Vec<ShardReport>,
+    pub(super) sample_ids: Vec<u64>,
+}
+
+impl Vote {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes =
+            Vec::with_capacity(36 + 28 * self.reports.len() + 8 * self.sample_ids.len());
+        for count in [
+            VERSION,
+            self.reports.len() as u32,
+            self.sample_ids.len() as u32,
+        ] {
+            bytes.extend(count.to_le_bytes());
+        }
+        for word in [
+            self.step.0,
+            u64::from(self.digest.is_some()),
+            self.digest.unwrap_or_default(),
+        ] {
+            bytes.extend(word.to_le_bytes());
+        }
+        for report in &self.reports {
+            bytes.extend(report.shard.0.to_le_bytes());
+            bytes.extend(report.samples.to_le_bytes());
+            bytes.extend(report.loss_sum.to_le_bytes());
+            bytes.extend(report.correct.to_le_bytes());
+        }
+        for id in &self.sample_ids {
+            bytes.extend(id.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, String> {
+        let version = reader.u32()?;
+        if version != VERSION {
+            return Err(format!("version {version}, not {VERSION}"));
+        }
+        let (reports, ids) = (reader.u32()?, reader.u32()?);
+        let step = Step(reader.u64()?);
+        let digest = match (reader.u64()?, reader.u64()?) {
+            (0, 0) => None,
+            (1, digest) => Some(digest),
+            (flag, _) => return Err(format!("digest flag {flag}")),
+        };
+        // Collecting into a `Result` reserves nothing up front, so a wrong count cannot allocate.
+        let reports = (0..reports)
+            .map(|_| {
+                Ok(ShardReport {
+                    shard: Shard(reader.u32()?),
+                    samples: reader.u64()?,
+                    loss_sum: f64::from_bits(reader.u64()?),
+                    correct: reader.u64()?,
+                })
+            })
+            .collect::<Result<_, String>>()?;
+        let sample_ids = (0..ids)
+            .map(|_| reader.u64())
+            .collect::<Result<_, String>>()?;
+        Ok(Self {
+            step,
+            digest,
+            reports,
+            sample_ids,
+        })
+    }
+}
+
+/// The votes of all ranks, which stand one after the other; else who is wrong and how.
+pub(super) fn decode_all(bytes: &[u8], ranks: usize) -> Result<Vec<Vote>, (usize, String)> {
+    let mut reader = Reader(bytes);
+    let votes = (0..ranks)
+        .map(|rank| Vote::decode(&mut reader).map_err(|problem| (rank, problem)))
+        .collect::<Result<Vec<_>, _>>()?;
+    if !reader.0.is_empty() {
+        return Err((ranks - 1, format!("{} bytes too many", reader.0.len())));
+    }
+    Ok(votes)
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        let (head, rest) = self.0.split_first_chunk::<N>().ok_or("it ends too early")?;
+        self.0 = rest;
+        Ok(*head)
+    }
+
+    fn u32(&mut self) -> Result<u32, String> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, String> {
+        self.array().map(u64::from_le_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn vote() -> Vote {
+        Vote {
+            step: Step(7),
+            digest: Some(9),
+            reports: vec![ShardReport {
+                shard: Shard(1),
+                samples: 2,
+                loss_sum: 0.5,
+                correct: 1,
+            }],
+            sample_ids: vec![4, 5],
+        }
+    }
+
+    #[test]
+    fn votes_come_back_as_they_were() {
+        let other = Vote {
+            digest: None,
+            reports: vec![],
+            sample_ids: vec![],
+            ..vote()
+        };
+        let bytes = [vote().encode(), other.encode()].concat();
+        assert_eq!(decode_all(&bytes, 2).unwrap(), [vote(), other]);
+        assert_eq!(decode_all(&bytes[..bytes.len() - 1], 2).unwrap_err().0, 1);
+        assert!(decode_all(&bytes, 1).unwrap_err().1.contains("too many"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decode_all(&bytes, 3);
+        }
+
+        #[test]
+        fn a_changed_byte_is_an_error_or_another_vote(at in 0_usize..80, value in any::<u8>()) {
+            let mut bytes = vote().encode();
+            let at = at % bytes.len();
+            prop_assume!(bytes[at] != value);
+            bytes[at] = value;
+            prop_assert!(decode_all(&bytes, 1).map_or(true, |votes| votes[0].encode() != vote().encode()));
+        }
+    }
+}

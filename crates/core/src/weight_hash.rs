@@ -1,0 +1,86 @@
+//! Hashes that show when replicas of a state are no longer equal.
+//!
+//! At every commit a rolling part is hashed, so that the whole is covered every `parts` commits at
+//! `1 / parts` of the cost; everything is hashed every `full_every` commits. xxh3: about memory
+//! speed, good against accidents (not against an adversary, whom the transport keeps out).
+
+use std::ops::Range;
+
+use twox_hash::XxHash3_64;
+
+use crate::Step;
+use crate::layout::ARENA_ALIGNMENT;
+use crate::shards::even_range;
+
+/// How much is hashed when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WeightHash {
+    /// Rolling parts; at least 1.
+    pub parts: u64,
+    /// Everything is hashed after each step whose number plus one is a multiple; 0: never.
+    pub full_every: u64,
+}
+
+impl WeightHash {
+    /// The elements of a flat state of `len` that are hashed after `step`.
+    #[must_use]
+    pub fn covered(&self, step: Step, len: usize) -> Range<usize> {
+        if self.full_every > 0 && (step.0 + 1).is_multiple_of(self.full_every) {
+            return 0..len;
+        }
+        let blocks = len.div_ceil(ARENA_ALIGNMENT) as u64;
+        let parts = self.parts.max(1);
+        let part = even_range(blocks, parts, step.0 % parts);
+        let element = |block: u64| (block as usize * ARENA_ALIGNMENT).min(len);
+        element(part.start)..element(part.end)
+    }
+
+    /// The digest of a state after `step`.
+    #[must_use]
+    pub fn digest(&self, step: Step, state: &[f32]) -> u64 {
+        hash(&state[self.covered(step, state.len())])
+    }
+}
+
+/// xxh3 of the bits of `values`.
+#[must_use]
+pub fn hash(values: &[f32]) -> u64 {
+    XxHash3_64::oneshot(bytemuck::cast_slice(values))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_cover_everything_and_any_flipped_bit_is_seen() {
+        let hashing = WeightHash {
+            parts: 5,
+            full_every: 0,
+        };
+        let mut state: Vec<f32> = (0..1000).map(|i| i as f32).collect();
+        let mut covered = [0; 1000];
+        for step in 0..5 {
+            hashing
+                .covered(Step(step), 1000)
+                .for_each(|i| covered[i] += 1);
+        }
+        assert!(covered.iter().all(|&times| times == 1));
+        for flipped in [0, 63, 64, 500, 999] {
+            let before: Vec<u64> = (0..5).map(|s| hashing.digest(Step(s), &state)).collect();
+            state[flipped] = f32::from_bits(state[flipped].to_bits() ^ 1);
+            let after: Vec<u64> = (0..5).map(|s| hashing.digest(Step(s), &state)).collect();
+            assert_eq!(before.iter().zip(&after).filter(|(a, b)| a != b).count(), 1);
+        }
+    }
+
+    #[test]
+    fn everything_is_hashed_now_and_then() {
+        let hashing = WeightHash {
+            parts: 4,
+            full_every: 3,
+        };
+        assert_eq!(hashing.covered(Step(2), 500), 0..500);
+        assert_ne!(hashing.covered(Step(3), 500), 0..500);
+    }
+}
