@@ -1,2 +1,113 @@
-//! The tools of those who change ronde.
-fn main() {}
+//! The tools of those who change ronde: `cargo xtask verify | fix | tidy | test`.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a tool talks to its user"
+)]
+
+mod arrows;
+mod sources;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+
+const USAGE: &str = "\
+cargo xtask <command>
+
+  test     runs tidy and all tests (everything that CI runs)
+  verify   test, and: format, clippy with warnings as errors, documentation; never writes
+  fix      formats, and lets clippy mend what it can
+  tidy     crate arrows, sizes of files and functions, module documentation";
+
+fn main() -> ExitCode {
+    let command = std::env::args().nth(1).unwrap_or_default();
+    let result = match command.as_str() {
+        "test" => test(),
+        "verify" => verify(),
+        "fix" => fix(),
+        "tidy" => tidy(),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The workspace's folder.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .map_or_else(PathBuf::new, Path::to_path_buf)
+}
+
+fn cargo(arguments: &[&str]) -> Result<()> {
+    println!("$ cargo {}", arguments.join(" "));
+    let status = Command::new(env!("CARGO"))
+        .args(arguments)
+        .current_dir(root())
+        .env("RUSTDOCFLAGS", "-D warnings")
+        .status()
+        .context("cargo could not be started")?;
+    if !status.success() {
+        bail!("cargo {} failed ({status})", arguments.join(" "));
+    }
+    Ok(())
+}
+
+fn tidy() -> Result<()> {
+    let mut problems = arrows::problems(&root())?;
+    problems.extend(sources::problems(&root())?);
+    for problem in &problems {
+        eprintln!("tidy: {problem}");
+    }
+    if problems.is_empty() {
+        println!("tidy: the workspace is tidy");
+        return Ok(());
+    }
+    bail!("{} problems", problems.len())
+}
+
+fn test() -> Result<()> {
+    tidy()?;
+    // The command itself is built first: tests start it as users do.
+    cargo(&["build", "--release", "--workspace", "--all-targets"])?;
+    cargo(&["test", "--release", "--workspace"])
+}
+
+fn verify() -> Result<()> {
+    cargo(&["fmt", "--all", "--check"])?;
+    cargo(&[
+        "clippy",
+        "--release",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ])?;
+    test()?;
+    cargo(&["doc", "--release", "--workspace", "--no-deps"])
+}
+
+fn fix() -> Result<()> {
+    cargo(&[
+        "clippy",
+        "--release",
+        "--workspace",
+        "--all-targets",
+        "--fix",
+        "--allow-dirty",
+        "--allow-staged",
+    ])?;
+    cargo(&["fmt", "--all"])
+}

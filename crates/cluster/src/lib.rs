@@ -1,1 +1,41 @@
-//! Placeholder.
+//! Starting, rendezvous and supervision of worker processes.
+//!
+//! A supervisor starts one process per rank through a [`Launcher`], lets the workers meet over a
+//! control socket, and stays with them: the first failure ends all, and no process outlives the
+//! job. Start reading at [`supervise`](supervise()); a worker's side is [`WorkerLink`].
+
+mod child;
+mod clock;
+mod control;
+mod endings;
+mod environment;
+mod error;
+mod groups;
+mod launcher;
+mod lines;
+mod link;
+mod local;
+mod outcome;
+mod pump;
+mod queue;
+mod report;
+mod roster;
+mod spec;
+mod stop;
+mod supervise;
+mod token;
+pub mod variables;
+pub mod watchdog;
+mod wire;
+
+pub use error::ClusterError;
+pub use launcher::{Launcher, LogSink, OutputStream, ProcessSpec, Started, StopSignal};
+pub use link::{OnLoss, WorkerLink};
+pub use local::LocalLauncher;
+pub use outcome::{Cause, End, Exit, Failure, Outcome, signal_name};
+pub use spec::LaunchSpec;
+pub use stop::{StopFlag, StopLevel};
+pub use supervise::supervise;
+
+/// Longest line of a rank's output that is handed on in one piece, in bytes.
+pub const LINE_BYTES_MAX: usize = 16 << 10;

@@ -1,1 +1,28 @@
-//! Placeholder.
+//! Process groups: connected ranks that run collectives and exchange messages, with a deadline on every wait.
+//!
+//! A [`ProcessGroup`] sees bytes, element types and reduction operators, never tensors. What it does
+//! is data: a [`ronde_schedule::Schedule`] per operation, run by one executor on one progress thread
+//! over any [`Transport`].
+
+#![forbid(unsafe_code)]
+
+mod clock;
+mod config;
+mod connect;
+mod engine;
+mod frame;
+mod group;
+mod hello;
+mod kernels;
+mod memory;
+mod notice;
+mod program;
+mod running;
+pub mod testing;
+pub mod transport;
+mod work;
+
+pub use config::GroupConfig;
+pub use connect::bind;
+pub use group::ProcessGroup;
+pub use transport::{Interest, Transport, Waker};

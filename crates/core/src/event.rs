@@ -4,14 +4,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Epoch, Generation, Rank, Step};
 
+/// A number that JSON does not know (NaN, infinity) is written as `null` and read as NaN.
+fn number_or_null<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
+}
+
 /// Where a worker's time of one step went, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct PhaseTimes {
     /// Forward, backward, optimizer.
+    #[serde(deserialize_with = "number_or_null")]
     pub compute_s: f64,
     /// Waiting for other ranks and moving bytes, as far as computation did not hide it.
+    #[serde(deserialize_with = "number_or_null")]
     pub communicate_s: f64,
     /// Waiting for the loader.
+    #[serde(deserialize_with = "number_or_null")]
     pub wait_data_s: f64,
 }
 
@@ -63,14 +71,18 @@ pub enum Event {
         /// Membership that computed it.
         generation: Generation,
         /// Mean loss over the global batch.
+        #[serde(deserialize_with = "number_or_null")]
         loss: f64,
         /// Samples of the global batch.
         samples: u64,
         /// Learning rate that was applied.
+        #[serde(deserialize_with = "number_or_null")]
         learning_rate: f64,
         /// Global norm of the gradient before clipping.
+        #[serde(deserialize_with = "number_or_null")]
         gradient_norm: f64,
         /// Seconds since the commit before.
+        #[serde(deserialize_with = "number_or_null")]
         duration_s: f64,
     },
     /// One worker's view of a step that it committed.
@@ -101,8 +113,10 @@ pub enum Event {
         /// After which step.
         step: Step,
         /// Mean loss.
+        #[serde(deserialize_with = "number_or_null")]
         loss: f64,
         /// Share of right answers, 0 to 1.
+        #[serde(deserialize_with = "number_or_null")]
         accuracy: f64,
         /// Samples tried.
         samples: u64,
@@ -143,6 +157,7 @@ pub enum Event {
         /// Samples used, over all epochs.
         samples: u64,
         /// Seconds from the first step to the end.
+        #[serde(deserialize_with = "number_or_null")]
         duration_s: f64,
     },
 }

@@ -18,6 +18,11 @@ impl PlanIdentity {
         self.parts.insert(name.into(), value.into());
     }
 
+    /// Takes all parts away whose name starts with `prefix`.
+    pub fn remove_under(&mut self, prefix: &str) {
+        self.parts.retain(|name, _| !name.starts_with(prefix));
+    }
+
     /// The parts in the order of their names.
     pub fn parts(&self) -> impl Iterator<Item = (&str, &str)> {
         self.parts

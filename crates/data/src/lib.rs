@@ -1,1 +1,39 @@
-//! Placeholder.
+//! Sources, sampling and prefetch: every sample exactly once an epoch, on any number of workers.
+//!
+//! Read [`dataset`] first (what a source must give), then [`loader`] (how samples become the
+//! batches of a rank's shards). Which sample goes where is decided in `ronde_core::batch` and
+//! `ronde_core::shards`; this crate only fetches.
+//!
+//! ```
+//! use ronde_core::{GroupRank, WorldSize, batch::BatchPlan, shards::ShardPlan};
+//! use ronde_data::{DataConfig, Loader, open};
+//!
+//! let digits = open(&DataConfig::Digits {}, std::path::Path::new("."), 42)?;
+//! let batches = BatchPlan::new(digits.train.len(), 64, false, true, 42).unwrap();
+//! let shards = ShardPlan::new(8, WorldSize::new(2).unwrap()).unwrap();
+//! let run = shards.run(GroupRank(1));
+//! let mut loader = Loader::start(digits.train, batches, shards, run, 0..2, 2)?;
+//! while let Some(step) = loader.next()? {
+//!     assert_eq!(step.batches.len(), 4);
+//!     assert_eq!(step.batches[0].shape, [8, 1, 8, 8]);
+//! }
+//! # Ok::<(), ronde_data::DataError>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod clock;
+pub mod config;
+mod csv;
+pub mod dataset;
+mod digits;
+mod error;
+pub mod loader;
+mod memory;
+mod synthetic;
+
+pub use config::{DataConfig, open};
+pub use dataset::{Dataset, Split};
+pub use error::DataError;
+pub use loader::{Batch, Loader, StepBatches};
+pub use memory::MemoryDataset;

@@ -1,1 +1,17 @@
-//! Placeholder.
+//! The strategies: how one step of a model is spread over a process group.
+//!
+//! A strategy sees the group through [`ronde_core::Collectives`] and the model through
+//! [`ronde_engine::Stage`]: no socket, no thread, no clock. Read [`bucket`], then [`data_parallel`].
+
+#![forbid(unsafe_code)]
+
+pub mod bucket;
+pub mod data_parallel;
+pub mod error;
+pub mod state;
+pub mod strategy;
+
+pub use data_parallel::{DataParallel, DataParallelConfig};
+pub use error::ParallelError;
+pub use state::{ModelState, TensorPlace};
+pub use strategy::{Applied, MicroBatch, Reduced, Strategy};

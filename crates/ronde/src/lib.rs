@@ -1,1 +1,42 @@
-//! Placeholder.
+//! ronde: distributed training whose result does not depend on the cluster.
+//!
+//! The same run gives the same bits of trained model on any number of workers. As a command:
+//! `ronde train`, `ronde init`, `ronde run`. As a library, for a Burn model of your own:
+//!
+//! ```no_run
+//! use ronde::engine::{BurnStage, Chain, training_device};
+//! use ronde::engine::burn::nn::LinearConfig;
+//! use ronde::engine::burn::tensor::Tensor;
+//!
+//! let mut worker = ronde::Worker::start()?; // alone, or a rank under `ronde run -n 3 -- program`
+//! let config = ronde::RunConfig::example();
+//! let data = ronde::data::open(&config.data, ".".as_ref(), config.run.seed)?;
+//! let trained = worker.train(&config, data, || {
+//!     let module = LinearConfig::new(64, 10).init(&training_device());
+//!     let stage = BurnStage::new(module, |m, x: Tensor<4>, _: &_| m.forward(x.reshape([-1, 64])));
+//!     Chain::new(vec![Box::new(stage)])
+//! })?;
+//! println!("{}", trained.blake3()?);
+//! # Ok::<(), ronde::Error>(())
+//! ```
+//!
+//! Collectives for algorithms of your own: [`Worker::group`]. A training loop of your own:
+//! [`Session`], the step as a transaction.
+
+pub mod environment;
+mod error;
+pub mod host;
+mod worker;
+
+pub use error::Error;
+pub use ronde_comm as comm;
+pub use ronde_core as core;
+pub use ronde_core::session::Session;
+pub use ronde_core::{Assignment, Collectives, CollectivesExt, GroupRank, PointToPoint, Rank, ReduceOp};
+pub use ronde_data as data;
+pub use ronde_engine as engine;
+pub use ronde_monitor as monitor;
+pub use ronde_parallel as parallel;
+pub use ronde_train as train;
+pub use ronde_train::RunConfig;
+pub use worker::{TrainedModel, Worker};

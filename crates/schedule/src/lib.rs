@@ -1,1 +1,34 @@
-//! Placeholder.
+//! Collective and pipeline schedules as data, their interpreter and their cost.
+//!
+//! A collective is a pure function (algorithm, group rank, size, element counts) -> [`Schedule`]: for
+//! one rank, rounds of concurrent transfers followed by local actions. [`interpret()`] runs all ranks
+//! on real data in one thread and so proves the result and the freedom from deadlock;
+//! [`Schedule::cost`] counts messages and bytes. Read [`Schedule`] first, then one of [`ring`],
+//! [`direct`], [`halving_doubling`]. [`pipeline`] does the same for pipelines.
+
+#![forbid(unsafe_code)]
+
+pub mod algorithm;
+pub mod barrier;
+pub mod broadcast;
+pub mod choose;
+pub mod contributions;
+pub mod direct;
+pub mod driver;
+mod error;
+pub mod exchange;
+pub mod halving_doubling;
+pub mod interpret;
+pub mod pipeline;
+pub mod ring;
+pub mod schedule;
+pub mod slices;
+
+pub use algorithm::Algorithm;
+pub use barrier::barrier;
+pub use broadcast::broadcast;
+pub use choose::{all_reduce, choose, exact_sum};
+pub use error::ScheduleError;
+pub use exchange::{all_gather, reduce_scatter};
+pub use interpret::interpret;
+pub use schedule::{Cost, LocalAction, Region, Round, Schedule, Transfer};

@@ -1,1 +1,23 @@
-//! Placeholder.
+//! From a run file to a trained model: [`config`] to [`plan`] to the step loop in [`training`].
+//!
+//! Read [`worker`] first: it is the way of a run, on one screen.
+
+#![forbid(unsafe_code)]
+
+pub mod clock;
+pub mod config;
+pub mod divergence;
+pub mod error;
+pub mod evaluate;
+pub mod export;
+pub mod memory;
+pub mod plan;
+pub mod task;
+pub mod training;
+pub mod worker;
+
+pub use config::RunConfig;
+pub use error::TrainError;
+pub use plan::Plan;
+pub use task::Task;
+pub use training::{Place, Trained, Training};

@@ -1,0 +1,21 @@
+//! The only place of this crate that reads the clock or sleeps: supervision owns its deadlines.
+
+use std::time::{Duration, Instant};
+
+/// Now, on the monotonic clock.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "supervision owns its deadlines; this is its one clock"
+)]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// Waits; only ever in short pieces below a deadline.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a bounded pause between two attempts below a deadline"
+)]
+pub(crate) fn pause(duration: Duration) {
+    std::thread::sleep(duration);
+}

@@ -1,0 +1,43 @@
+//! The environment that a rank gets.
+
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+
+use ronde_core::Rank;
+
+use crate::spec::LaunchSpec;
+use crate::token::Token;
+use crate::variables;
+
+/// A port of 127.0.0.1 that nobody listens on at the moment.
+pub(crate) fn free_port() -> std::io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+        .local_addr()?
+        .port())
+}
+
+/// The variables of one rank; the job's own come last and win.
+pub(crate) fn of_rank(
+    spec: &LaunchSpec,
+    rank: Rank,
+    control: SocketAddr,
+    token: &Token,
+    master_port: u16,
+) -> Vec<(OsString, OsString)> {
+    let (rank, world_size) = (rank.to_string(), spec.world_size.to_string());
+    let own = [
+        (variables::RANK, rank.clone()),
+        (variables::WORLD_SIZE, world_size.clone()),
+        (variables::LOCAL_RANK, rank.clone()),
+        (variables::LOCAL_WORLD_SIZE, world_size.clone()),
+        (variables::MASTER_ADDR, Ipv4Addr::LOCALHOST.to_string()),
+        (variables::MASTER_PORT, master_port.to_string()),
+        (variables::RONDE_CONTROL, control.to_string()),
+        (variables::RONDE_TOKEN, token.secret().to_owned()),
+        (variables::RONDE_RANK, rank),
+        (variables::RONDE_WORLD_SIZE, world_size),
+        (variables::RONDE_JOB, spec.job.clone()),
+    ];
+    let own = own.map(|(name, value)| (name.into(), value.into()));
+    spec.environment.iter().cloned().chain(own).collect()
+}

@@ -1,0 +1,278 @@
+//! [`WorkerLink`]: a worker's connection to its supervisor.
+
+use std::io::Write;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ronde_core::{Assignment, Event, Rank, Tracker};
+
+use crate::clock;
+use crate::error::ClusterError;
+use crate::queue::EventQueue;
+use crate::wire::{
+    self, FromSupervisor, FromWorker, MessageReader, PROTOCOL, ReadError, SUPERVISOR_BYTES_MAX,
+    WORKER_BYTES_MAX,
+};
+
+/// What is called once when the supervisor is lost, with the reason.
+pub type OnLoss = Box<dyn FnOnce(&str) + Send>;
+
+/// Pause between two attempts to connect.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+/// How long [`WorkerLink::finish`] waits for the events to be written.
+const FLUSH_MAX: Duration = Duration::from_secs(5);
+/// Most bytes of an error message that travel in [`Event::WorkerFailed`].
+const MESSAGE_BYTES_MAX: usize = 64 << 10;
+
+/// A worker's connection to its supervisor: brings the assignment, takes the events, and tells when
+/// the job is over.
+///
+/// Two threads live as long as the connection: one reads, one writes.
+pub struct WorkerLink {
+    stream: Arc<TcpStream>,
+    queue: Arc<EventQueue>,
+    assignments: Receiver<Assignment>,
+    loss: Arc<Mutex<Loss>>,
+}
+
+/// Whether the supervisor is lost, and who wants to know.
+#[derive(Default)]
+struct Loss {
+    reason: Option<String>,
+    finished: bool,
+    call: Option<OnLoss>,
+}
+
+impl WorkerLink {
+    /// Connects to the supervisor at `control` and shows the job's secret. Tries again until
+    /// `timeout` while nobody listens or the supervisor is too busy.
+    ///
+    /// # Errors
+    /// [`ClusterError::Connect`] when it cannot be reached in time, [`ClusterError::Refused`] when
+    /// it does not want this worker.
+    pub fn connect(
+        control: SocketAddr,
+        token: &str,
+        rank: Rank,
+        timeout: Duration,
+    ) -> Result<Self, ClusterError> {
+        let deadline = clock::now() + timeout;
+        loop {
+            match greet(control, token, rank, deadline) {
+                Ok(stream) => return Ok(Self::start(stream)),
+                Err(Attempt::Final(error)) => return Err(error),
+                Err(Attempt::Again(cause)) => {
+                    if clock::now() + RETRY_PAUSE >= deadline {
+                        return Err(ClusterError::Connect {
+                            address: control,
+                            limit: timeout,
+                            cause,
+                        });
+                    }
+                    clock::pause(RETRY_PAUSE);
+                }
+            }
+        }
+    }
+
+    fn start(stream: TcpStream) -> Self {
+        let (assigned, assignments) = sync_channel(1);
+        let link = Self {
+            stream: Arc::new(stream),
+            queue: Arc::default(),
+            assignments,
+            loss: Arc::default(),
+        };
+        let (stream, loss) = (Arc::clone(&link.stream), Arc::clone(&link.loss));
+        thread::spawn(move || read(&stream, &assigned, &loss));
+        let (stream, queue) = (Arc::clone(&link.stream), Arc::clone(&link.queue));
+        thread::spawn(move || write(&stream, &queue));
+        link
+    }
+
+    /// Tells the supervisor where this worker's data plane listens, and waits at most `timeout`
+    /// for all others to have done so. Cost: one message each way.
+    ///
+    /// # Errors
+    /// [`ClusterError::RendezvousTimeout`], or [`ClusterError::Lost`] when the job ends meanwhile.
+    pub fn rendezvous(
+        &self,
+        data_address: SocketAddr,
+        timeout: Duration,
+    ) -> Result<Assignment, ClusterError> {
+        wire::send(&self.stream, &FromWorker::Ready { data_address }).map_err(|error| {
+            ClusterError::Lost {
+                reason: error.to_string(),
+            }
+        })?;
+        self.assignments
+            .recv_timeout(timeout)
+            .map_err(|error| match error {
+                RecvTimeoutError::Timeout => ClusterError::RendezvousTimeout { limit: timeout },
+                RecvTimeoutError::Disconnected => ClusterError::Lost {
+                    reason: lock(&self.loss)
+                        .reason
+                        .clone()
+                        .unwrap_or_else(|| "the connection was closed".to_owned()),
+                },
+            })
+    }
+
+    /// Where this worker's events go. Recording never blocks; at most 65,536 events wait, more are
+    /// dropped and counted.
+    #[must_use]
+    pub fn tracker(&self) -> Arc<dyn Tracker> {
+        Arc::clone(&self.queue) as Arc<dyn Tracker>
+    }
+
+    /// Events that were dropped so far.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.queue.dropped()
+    }
+
+    /// Calls `call` once with the reason when the supervisor goes away or says stop, from a thread
+    /// of the link; at once when that has happened already. Replaces the call before.
+    pub fn on_loss(&self, call: OnLoss) {
+        let mut loss = lock(&self.loss);
+        match loss.reason.clone() {
+            None => loss.call = Some(call),
+            Some(_) if loss.finished => {}
+            Some(reason) => {
+                drop(loss);
+                call(&reason);
+            }
+        }
+    }
+
+    /// Sends all events that were recorded and closes the connection; afterwards the supervisor's
+    /// end is no loss. Waits at most five seconds. True when everything was sent.
+    pub fn finish(&self) -> bool {
+        lock(&self.loss).finished = true;
+        let dropped = self.queue.dropped();
+        if dropped > 0 {
+            self.queue.record(Event::Notice {
+                rank: None,
+                message: format!("{dropped} events of a worker were dropped: its queue was full"),
+            });
+        }
+        self.queue.close();
+        let flushed = self.queue.flush(clock::now() + FLUSH_MAX);
+        // An error means that the supervisor is gone: then there is nobody to close for.
+        let _ = self.stream.shutdown(Shutdown::Write);
+        flushed && self.queue.dropped() == dropped
+    }
+}
+
+impl Drop for WorkerLink {
+    fn drop(&mut self) {
+        lock(&self.loss).finished = true;
+        self.queue.close();
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+fn lock(loss: &Mutex<Loss>) -> MutexGuard<'_, Loss> {
+    loss.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Why a greeting did not succeed.
+enum Attempt {
+    Again(std::io::Error),
+    Final(ClusterError),
+}
+
+fn greet(
+    control: SocketAddr,
+    token: &str,
+    rank: Rank,
+    deadline: Instant,
+) -> Result<TcpStream, Attempt> {
+    let left = deadline
+        .saturating_duration_since(clock::now())
+        .max(Duration::from_millis(1));
+    let stream = TcpStream::connect_timeout(&control, left).map_err(Attempt::Again)?;
+    stream.set_nodelay(true).map_err(Attempt::Again)?;
+    let hello = FromWorker::Hello {
+        protocol: PROTOCOL,
+        token: token.to_owned(),
+        rank: rank.0,
+        pid: std::process::id(),
+    };
+    wire::send(&stream, &hello).map_err(Attempt::Again)?;
+    // Nothing follows a welcome before this worker is ready, so no byte is lost with the reader.
+    let answer = MessageReader::new(&stream).next(wire::HELLO_BYTES_MAX, Some(deadline));
+    match answer {
+        Ok(FromSupervisor::Welcome { .. }) => Ok(stream),
+        Ok(FromSupervisor::Refused { reason }) => {
+            Err(Attempt::Final(ClusterError::Refused { reason }))
+        }
+        Ok(FromSupervisor::Stop { reason }) => Err(Attempt::Final(ClusterError::Lost { reason })),
+        Ok(other) => Err(Attempt::Final(ClusterError::Protocol {
+            problem: format!("{other:?} in answer to a hello"),
+        })),
+        Err(ReadError::Broken(problem)) => Err(Attempt::Final(ClusterError::Protocol { problem })),
+        Err(ReadError::Closed) => Err(Attempt::Again(std::io::ErrorKind::ConnectionReset.into())),
+        Err(ReadError::Late) => Err(Attempt::Again(std::io::ErrorKind::TimedOut.into())),
+        Err(ReadError::Io(error)) => Err(Attempt::Again(error)),
+    }
+}
+
+/// The reading thread: hands on the assignment, then waits for the end.
+fn read(stream: &TcpStream, assigned: &SyncSender<Assignment>, loss: &Mutex<Loss>) {
+    let mut reader = MessageReader::new(stream);
+    let reason = loop {
+        match reader.next::<FromSupervisor>(SUPERVISOR_BYTES_MAX, None) {
+            Ok(FromSupervisor::Assignment(wire)) => match Assignment::try_from(wire) {
+                // One place is enough: there is one assignment, a second one is not looked at.
+                Ok(assignment) => drop(assigned.try_send(assignment)),
+                Err(problem) => break problem,
+            },
+            Ok(FromSupervisor::Stop { reason } | FromSupervisor::Refused { reason }) => {
+                break reason;
+            }
+            Ok(FromSupervisor::Welcome { .. }) => {}
+            Err(error) => break error.to_string(),
+        }
+    };
+    let call = {
+        let mut loss = lock(loss);
+        loss.reason = Some(reason.clone());
+        loss.call.take().filter(|_| !loss.finished)
+    };
+    if let Some(call) = call {
+        call(&reason);
+    }
+}
+
+/// The writing thread: one write for all events that wait.
+fn write(mut stream: &TcpStream, queue: &EventQueue) {
+    let mut lost = false;
+    while let Some(batch) = queue.take() {
+        let count = batch.len() as u64;
+        let (lines, unfit) = encode(batch);
+        lost = lost || stream.write_all(&lines).is_err();
+        queue.add_dropped(if lost { count } else { unfit });
+    }
+}
+
+/// Events as lines, and how many do not fit in one.
+fn encode(batch: impl IntoIterator<Item = Event>) -> (Vec<u8>, u64) {
+    let (mut lines, mut unfit) = (Vec::new(), 0);
+    for mut body in batch {
+        if let Event::WorkerFailed { message, .. } | Event::Notice { message, .. } = &mut body {
+            message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
+        }
+        match serde_json::to_vec(&FromWorker::Event { body }) {
+            Ok(line) if line.len() <= WORKER_BYTES_MAX => {
+                lines.extend_from_slice(&line);
+                lines.push(b'\n');
+            }
+            _ => unfit += 1,
+        }
+    }
+    (lines, unfit)
+}

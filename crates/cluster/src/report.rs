@@ -1,0 +1,218 @@
+//! What a user reads when a job failed: the first failure, where, its last words, a hint.
+
+use std::fmt::Write;
+
+use ronde_core::Event;
+
+use crate::outcome::{Cause, Exit, Failure, Outcome};
+
+/// Further failures that are named.
+const OTHERS_MAX: usize = 5;
+
+impl Outcome {
+    /// The failure in full, several lines without an end of the last one; `None` when the job did
+    /// not fail.
+    ///
+    /// ```text
+    /// error: rank 2 was killed by signal 9 (SIGKILL)
+    ///   where: rank 2 on gpu-02, process 4711, after step 17
+    ///   its last words on standard error:
+    ///     | loading weights
+    ///   also failed: rank 0 (exit code 1)
+    ///   hint: the kernel does this when memory runs out; `dmesg` tells
+    /// ```
+    #[must_use]
+    pub fn report(&self) -> Option<String> {
+        let Exit::Failed(index) = self.exit else {
+            return None;
+        };
+        let first = self.failures.get(index)?;
+        let mut text = headline(first);
+        let _ = write!(text, "\n  where: {}", place(first));
+        if !first.last_lines.is_empty() {
+            text.push_str("\n  its last words on standard error:");
+            for line in &first.last_lines {
+                let _ = write!(text, "\n    | {line}");
+            }
+        }
+        let others: Vec<&Failure> = self
+            .failures
+            .iter()
+            .enumerate()
+            .filter(|(at, failure)| *at != index && failure.rank != first.rank)
+            .map(|(_, failure)| failure)
+            .collect();
+        if !others.is_empty() {
+            let _ = write!(text, "\n  also failed: {}", list(&others));
+        }
+        if let Some(hint) = hint(&first.cause) {
+            let _ = write!(text, "\n  hint: {hint}");
+        }
+        Some(text)
+    }
+}
+
+/// The first lines: of a worker's own report all of them, indented from the second on.
+fn headline(failure: &Failure) -> String {
+    let rank = failure.rank;
+    match &failure.cause {
+        Cause::ExitCode(0) => format!("error: rank {rank} ended too early, with exit code 0"),
+        Cause::ExitCode(code) => format!("error: rank {rank} ended with exit code {code}"),
+        Cause::Signal(number, name) => {
+            format!("error: rank {rank} was killed by signal {number} ({name})")
+        }
+        Cause::Reported(Event::WorkerFailed { message, .. }) => {
+            let message = message.trim_end();
+            let message = message.strip_prefix("error: ").unwrap_or(message);
+            let mut text = format!("error: rank {rank}: ");
+            for (at, line) in message.lines().enumerate() {
+                match (at, line.starts_with(' ')) {
+                    (0, _) => text.push_str(line),
+                    (_, true) => drop(write!(text, "\n{line}")),
+                    (_, false) => drop(write!(text, "\n  {line}")),
+                }
+            }
+            text
+        }
+        Cause::RendezvousTimeout { .. } => {
+            format!(
+                "error: the workers did not come together: {}",
+                failure.cause
+            )
+        }
+        Cause::Spawn(cause) => format!("error: rank {rank} cannot be started: {cause}"),
+        Cause::Reported(_) | Cause::Supervisor(_) => format!("error: {}", failure.cause),
+    }
+}
+
+fn place(failure: &Failure) -> String {
+    let mut text = format!("rank {} on {}", failure.rank, failure.host);
+    if failure.pid != 0 {
+        let _ = write!(text, ", process {}", failure.pid);
+    }
+    if let Some(step) = failure.last_step {
+        let _ = write!(text, ", after step {step}");
+    }
+    text
+}
+
+fn list(others: &[&Failure]) -> String {
+    let mut named: Vec<String> = others
+        .iter()
+        .take(OTHERS_MAX)
+        .map(|failure| {
+            let cause = failure.cause.to_string();
+            let line = cause.lines().next().unwrap_or_default();
+            format!("rank {} ({line})", failure.rank)
+        })
+        .collect();
+    if let Some(more @ 1..) = others.len().checked_sub(OTHERS_MAX) {
+        named.push(format!("and {more} more"));
+    }
+    named.join(", ")
+}
+
+fn hint(cause: &Cause) -> Option<&'static str> {
+    match cause {
+        Cause::Signal(9, _) => Some("the kernel does this when memory runs out; `dmesg` tells"),
+        Cause::Signal(4 | 7 | 8 | 11, _) => {
+            Some("the program has a bug, or was built for another CPU")
+        }
+        Cause::ExitCode(126 | 127) => {
+            Some("a shell says so when it cannot run a program: is it installed, is PATH right?")
+        }
+        Cause::Spawn(error) => Some(match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                "is the program installed and in PATH? One of this folder is started as ./program"
+            }
+            std::io::ErrorKind::PermissionDenied => {
+                "is the file executable? `chmod +x` makes it so"
+            }
+            std::io::ErrorKind::WouldBlock => {
+                "the system has too many processes: start fewer workers"
+            }
+            _ => return None,
+        }),
+        Cause::RendezvousTimeout { .. } => {
+            Some("a worker that is slow to start needs a longer limit; its output above tells more")
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_core::{Rank, Step};
+
+    use super::*;
+    use crate::outcome::signal_name;
+
+    fn failure(rank: u32, cause: Cause) -> Failure {
+        Failure {
+            rank: Rank(rank),
+            host: "gpu-02".into(),
+            pid: 4711,
+            cause,
+            last_step: None,
+            last_lines: Vec::new(),
+        }
+    }
+
+    fn report(exit: Exit, failures: Vec<Failure>) -> Option<String> {
+        Outcome { exit, failures }.report()
+    }
+
+    #[test]
+    fn the_first_failure_is_told_in_full_and_the_others_by_name() {
+        let mut killed = failure(2, Cause::Signal(9, signal_name(9)));
+        killed.last_step = Some(Step(17));
+        killed.last_lines = vec!["loading weights".into(), "done".into()];
+        let others = (3..10).map(|rank| failure(rank, Cause::ExitCode(1)));
+        let failures = std::iter::once(failure(0, Cause::ExitCode(1)))
+            .chain([killed])
+            .chain(others)
+            .collect();
+        let expected = "\
+error: rank 2 was killed by signal 9 (SIGKILL)
+  where: rank 2 on gpu-02, process 4711, after step 17
+  its last words on standard error:
+    | loading weights
+    | done
+  also failed: rank 0 (exit code 1), rank 3 (exit code 1), rank 4 (exit code 1), rank 5 (exit code 1), rank 6 (exit code 1), and 3 more
+  hint: the kernel does this when memory runs out; `dmesg` tells";
+        assert_eq!(report(Exit::Failed(1), failures).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_workers_own_report_keeps_its_lines() {
+        let message = "error: loss is NaN at step 3\n  where: rank 1\nhint: lower the rate\n";
+        let cause = Cause::Reported(Event::WorkerFailed {
+            rank: Rank(1),
+            message: message.into(),
+            last_step: None,
+            secondary: false,
+            user_error: false,
+        });
+        let expected = "\
+error: rank 1: loss is NaN at step 3
+  where: rank 1
+  hint: lower the rate
+  where: rank 1 on gpu-02, process 4711";
+        assert_eq!(
+            report(Exit::Failed(0), vec![failure(1, cause)]).unwrap(),
+            expected
+        );
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_has_a_hint_and_success_has_no_report() {
+        let mut missing = failure(0, Cause::Spawn(std::io::ErrorKind::NotFound.into()));
+        missing.pid = 0;
+        let text = report(Exit::Failed(0), vec![missing]).unwrap();
+        assert!(text.contains("rank 0 cannot be started"), "{text}");
+        assert!(text.contains("hint: is the program installed"), "{text}");
+        assert!(!text.contains("process"), "{text}");
+        assert_eq!(report(Exit::Done, Vec::new()), None);
+        assert_eq!(report(Exit::Stopped { signal: 2 }, Vec::new()), None);
+    }
+}

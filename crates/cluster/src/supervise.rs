@@ -1,0 +1,358 @@
+//! [`supervise`]: starts the ranks of a job and stays with them to the end.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ronde_core::{Assignment, Event, Generation, Rank, Tracker};
+
+use crate::clock;
+use crate::control::{Control, Message};
+use crate::endings::Endings;
+use crate::environment;
+use crate::launcher::{Launcher, LogSink, ProcessSpec, StopSignal};
+use crate::outcome::{Cause, End, Exit, Outcome, signal_name};
+use crate::roster::Roster;
+use crate::spec::LaunchSpec;
+use crate::stop::{StopFlag, StopLevel};
+use crate::token::Token;
+use crate::watchdog::Watchdog;
+
+/// How long one turn waits for the end of a process; messages wait as long.
+const TURN: Duration = Duration::from_millis(25);
+/// The same while workers wait for each other.
+const TURN_RENDEZVOUS: Duration = Duration::from_millis(2);
+/// How long the connections and the output may take to drain when all processes are gone.
+const DRAIN_MAX: Duration = Duration::from_secs(2);
+
+/// Starts `spec.world_size` ranks, lets them meet, and returns when no process of the job is left.
+///
+/// The first failure ends all ranks: SIGTERM to their process groups, SIGKILL after
+/// `spec.stop_grace`; so does `stop`, whose second level kills at once. A rank that ends with exit
+/// code 0 leaves the others alone; what it left running in its process group is ended. Events of
+/// the workers go to `sinks`, with an [`Event::WorkerFailed`] for a rank that could not send its
+/// own; output goes to `log`.
+///
+/// Must be called from a thread that lives as long as the call, which any thread does: the ranks
+/// end with it. A panic of a sink or of a launcher ends the ranks as well.
+pub fn supervise(
+    spec: &LaunchSpec,
+    launcher: &mut dyn Launcher,
+    sinks: &dyn Tracker,
+    log: &Arc<dyn LogSink>,
+    stop: &StopFlag,
+) -> Outcome {
+    let prepared = Token::random().and_then(|token| {
+        let control = Control::start(token.clone(), spec.world_size)?;
+        Ok((token, control, environment::free_port()?))
+    });
+    let mut roster = Roster::new(spec.world_size);
+    let (token, control, master_port) = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            let problem = format!("the supervisor cannot listen for its workers: {error}");
+            roster.fail(Rank(0), Cause::Supervisor(problem), false, Duration::ZERO);
+            return outcome(roster, None, launcher);
+        }
+    };
+    let mut supervisor = Supervisor {
+        spec,
+        launcher,
+        sinks,
+        stop,
+        roster,
+        control,
+        watchdog: None,
+        begun: clock::now(),
+        endings: Endings::new(spec.world_size, spec.stop_grace),
+        meeting: Meeting::default(),
+        stopping: false,
+        stopped_by: None,
+    };
+    supervisor.start_watchdog();
+    supervisor.start_ranks(&token, master_port, log);
+    while !supervisor.turn() {}
+    supervisor.finish()
+}
+
+/// How far the rendezvous is.
+#[derive(Default)]
+struct Meeting {
+    /// When the first worker said hello.
+    first: Option<Duration>,
+    /// Whether it is over, well or not.
+    over: bool,
+}
+
+struct Supervisor<'a> {
+    spec: &'a LaunchSpec,
+    launcher: &'a mut dyn Launcher,
+    sinks: &'a dyn Tracker,
+    stop: &'a StopFlag,
+    roster: Roster,
+    control: Control,
+    watchdog: Option<Watchdog>,
+    begun: Instant,
+    endings: Endings,
+    meeting: Meeting,
+    stopping: bool,
+    stopped_by: Option<i32>,
+}
+
+impl Supervisor<'_> {
+    fn now(&self) -> Duration {
+        clock::now() - self.begun
+    }
+
+    fn notice(&self, rank: Option<Rank>, message: String) {
+        self.sinks.record(Event::Notice { rank, message });
+    }
+
+    fn start_watchdog(&mut self) {
+        let Some(command) = &self.spec.watchdog else {
+            return;
+        };
+        match Watchdog::start(command) {
+            Ok(watchdog) => self.watchdog = Some(watchdog),
+            Err(error) => self.notice(
+                None,
+                format!("no watchdog, so workers may outlive a killed launcher: {error}"),
+            ),
+        }
+    }
+
+    fn start_ranks(&mut self, token: &Token, master_port: u16, log: &Arc<dyn LogSink>) {
+        for rank in self.spec.world_size.ranks() {
+            let process = ProcessSpec {
+                rank,
+                program: self.spec.program.clone(),
+                arguments: self.spec.arguments.clone(),
+                environment: environment::of_rank(
+                    self.spec,
+                    rank,
+                    self.control.address(),
+                    token,
+                    master_port,
+                ),
+                working_directory: self.spec.working_directory.clone(),
+            };
+            match self.launcher.start(&process, log) {
+                Ok(started) => {
+                    if let Some(watchdog) = &mut self.watchdog {
+                        watchdog.add(started.pid);
+                    }
+                    self.endings.started(rank);
+                    self.roster.started(rank, started);
+                }
+                Err(error) => {
+                    self.fail(rank, Cause::Spawn(error));
+                    return;
+                }
+            }
+            if self.stop.level() > StopLevel::Run {
+                return;
+            }
+        }
+    }
+
+    /// A failure that no worker has told of.
+    fn fail(&mut self, rank: Rank, cause: Cause) {
+        self.announce(rank, cause.to_string());
+        let now = self.now();
+        self.roster.fail(rank, cause, false, now);
+    }
+
+    fn announce(&self, rank: Rank, message: String) {
+        self.sinks.record(Event::WorkerFailed {
+            rank,
+            message,
+            last_step: self.roster.member(rank).last_step(),
+            secondary: false,
+            user_error: false,
+        });
+    }
+
+    /// One turn; true when no process is left.
+    fn turn(&mut self) -> bool {
+        let wait = if self.meeting.first.is_some() && !self.meeting.over {
+            TURN_RENDEZVOUS
+        } else {
+            TURN
+        };
+        for (rank, end) in self.launcher.poll(wait) {
+            let now = self.now();
+            self.roster.ended(rank, end, now);
+        }
+        self.take_messages();
+        self.meet();
+        let now = self.now();
+        for (rank, cause) in self.roster.judge(now) {
+            self.announce(rank, cause);
+        }
+        self.obey();
+        if !self.stopping && self.roster.must_stop(now) {
+            let reason = self.roster.first_failure();
+            self.end_all(&reason, StopSignal::Terminate);
+        }
+        self.end_groups()
+    }
+
+    fn take_messages(&mut self) {
+        while let Some(message) = self.control.next() {
+            let now = self.now();
+            match message {
+                Message::Linked(rank) => {
+                    self.roster.linked(rank);
+                    self.meeting.first.get_or_insert(now);
+                }
+                Message::Ready(rank, address) => self.roster.ready(rank, address),
+                Message::Recorded(rank, event) => {
+                    self.roster.recorded(rank, &event, now);
+                    self.sinks.record(event);
+                }
+                Message::Unlinked(rank, problem) => {
+                    self.roster.unlinked(rank);
+                    if let Some(problem) = problem {
+                        let message = format!("its control connection was closed: {problem}");
+                        self.notice(Some(rank), message);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Assigns places when all are ready; fails when that takes too long or cannot be any more.
+    fn meet(&mut self) {
+        let begin = match (self.spec.rendezvous_required, self.meeting.first) {
+            _ if self.meeting.over || self.stopping => return,
+            (true, _) => Duration::ZERO,
+            (false, Some(first)) => first,
+            (false, None) => return,
+        };
+        let ranks = || self.spec.world_size.ranks();
+        let peers: Vec<_> = ranks()
+            .filter_map(|r| self.roster.member(r).ready)
+            .collect();
+        if peers.len() == self.spec.world_size.len() {
+            self.meeting.over = true;
+            for rank in ranks() {
+                self.control.assign(Assignment {
+                    job: self.spec.job.clone(),
+                    generation: Generation(0),
+                    rank,
+                    world_size: self.spec.world_size,
+                    local_rank: rank.0,
+                    local_world_size: self.spec.world_size.get(),
+                    peers: peers.clone(),
+                    task: self.spec.task.clone(),
+                });
+            }
+            return;
+        }
+        let left = |rank: &Rank| {
+            let member = self.roster.member(*rank);
+            member.ready.is_none() && matches!(member.ended, Some((_, End::Code(0))))
+        };
+        let mut missing: Vec<Rank> = ranks().filter(left).collect();
+        if missing.is_empty() && self.now() >= begin + self.spec.rendezvous_timeout {
+            missing = ranks()
+                .filter(|&rank| self.roster.member(rank).ready.is_none())
+                .collect();
+        }
+        if let Some(&first) = missing.first() {
+            self.meeting.over = true;
+            self.fail(first, Cause::RendezvousTimeout { missing });
+        }
+    }
+
+    /// Does what the user asks.
+    fn obey(&mut self) {
+        let level = self.stop.level();
+        if level == StopLevel::Run {
+            return;
+        }
+        if !self.stopping {
+            let signal = self.stop.signal();
+            self.stopped_by = Some(signal);
+            self.end_all(
+                &format!("stopped by {}", signal_name(signal)),
+                StopSignal::Terminate,
+            );
+        }
+        if level == StopLevel::KillNow && !self.endings.all_killed() {
+            self.end_all("stopped at once", StopSignal::Kill);
+        }
+    }
+
+    /// Ends all ranks.
+    fn end_all(&mut self, reason: &str, signal: StopSignal) {
+        self.stopping = true;
+        let now = self.now();
+        for rank in self.endings.running() {
+            self.roster.told(rank, signal);
+        }
+        self.control.stop(reason);
+        for rank in self.endings.running() {
+            self.endings.sent(rank, signal, now);
+            self.launcher.signal(rank, signal);
+        }
+    }
+
+    /// Moves every process group towards its end that has to go there; true when all are gone.
+    fn end_groups(&mut self) -> bool {
+        for rank in self.endings.running() {
+            let leader_ended = self.roster.member(rank).ended.is_some();
+            let now = self.now();
+            if leader_ended && !self.launcher.alive(rank) {
+                if let (Some(watchdog), Some(started)) =
+                    (&mut self.watchdog, &self.roster.member(rank).started)
+                {
+                    watchdog.remove(started.pid);
+                }
+                self.endings.gone(rank);
+                continue;
+            }
+            if let Some(signal) = self.endings.due(rank, leader_ended, now) {
+                self.roster.told(rank, signal);
+                self.endings.sent(rank, signal, now);
+                self.launcher.signal(rank, signal);
+            }
+            if self.endings.hopeless(rank, now) {
+                self.endings.gone(rank);
+                let message = "a process of it does not end even with SIGKILL".to_owned();
+                self.notice(Some(rank), message);
+            }
+        }
+        let settled = |rank: Rank| {
+            let member = self.roster.member(rank);
+            member.ended.is_none() || self.roster.judged(rank)
+        };
+        self.endings.running().is_empty() && self.spec.world_size.ranks().all(settled)
+    }
+
+    /// All processes are gone: takes in what they have left behind.
+    fn finish(mut self) -> Outcome {
+        let deadline = clock::now() + DRAIN_MAX;
+        self.take_messages();
+        while self.roster.any_linked() && clock::now() < deadline {
+            clock::pause(Duration::from_millis(1));
+            self.take_messages();
+        }
+        self.control.close();
+        outcome(self.roster, self.stopped_by, self.launcher)
+    }
+}
+
+/// The end, with the last lines of those who failed.
+fn outcome(roster: Roster, stopped_by: Option<i32>, launcher: &mut dyn Launcher) -> Outcome {
+    launcher.close(DRAIN_MAX);
+    let (mut failures, first) = roster.into_failures();
+    for failure in &mut failures {
+        failure.last_lines = launcher.logs(failure.rank);
+    }
+    let exit = match (stopped_by, first) {
+        (Some(signal), _) => Exit::Stopped { signal },
+        (None, Some(first)) => Exit::Failed(first),
+        (None, None) => Exit::Done,
+    };
+    Outcome { exit, failures }
+}

@@ -1,0 +1,43 @@
+//! The secret of a job: made at its start, compared in constant time.
+
+use std::fs::File;
+use std::io::Read;
+
+/// A secret that workers show to their supervisor.
+#[derive(Clone)]
+pub(crate) struct Token(String);
+
+impl Token {
+    /// 256 random bits of the system, as 64 hexadecimal digits.
+    pub(crate) fn random() -> std::io::Result<Self> {
+        let mut bytes = [0_u8; 32];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        Ok(Self(blake3::Hash::from_bytes(bytes).to_hex().to_string()))
+    }
+
+    /// The secret itself, for the environment of the workers.
+    pub(crate) fn secret(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether `shown` is the secret. Takes the same time wherever the two differ: hashes are
+    /// compared, and [`blake3::Hash`] compares in constant time.
+    pub(crate) fn matches(&self, shown: &str) -> bool {
+        blake3::hash(self.0.as_bytes()) == blake3::hash(shown.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_secret_itself_matches() {
+        let (one, other) = (Token::random().unwrap(), Token::random().unwrap());
+        assert_eq!(one.secret().len(), 64);
+        assert!(one.matches(one.secret()));
+        for shown in ["", "x", other.secret(), &one.secret()[..63]] {
+            assert!(!one.matches(shown));
+        }
+    }
+}

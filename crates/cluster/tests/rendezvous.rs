@@ -1,0 +1,310 @@
+//! The control socket: workers as threads, and peers that mean no good.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ronde_cluster::{
+    Cause, ClusterError, End, Exit, LaunchSpec, Launcher, LogSink, ProcessSpec, Started,
+    StopSignal, WorkerLink, variables,
+};
+use ronde_core::{Event, Rank, WorldSize};
+use support::*;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// What a rank of these tests knows.
+struct Place {
+    rank: Rank,
+    control: SocketAddr,
+    token: String,
+}
+
+impl Place {
+    fn connect(&self) -> Result<WorkerLink, ClusterError> {
+        WorkerLink::connect(self.control, &self.token, self.rank, LIMIT)
+    }
+
+    fn data_address(&self) -> SocketAddr {
+        ([127, 0, 0, 1], 5000 + self.rank.0 as u16).into()
+    }
+}
+
+type Body = Arc<dyn Fn(Place) -> i32 + Send + Sync>;
+
+/// A launcher whose processes are threads; signals reach nobody.
+struct Threads {
+    body: Body,
+    ends: (Sender<(Rank, End)>, Receiver<(Rank, End)>),
+    alive: BTreeMap<Rank, bool>,
+}
+
+impl Threads {
+    fn new(body: impl Fn(Place) -> i32 + Send + Sync + 'static) -> Self {
+        Self {
+            body: Arc::new(body),
+            ends: channel(),
+            alive: BTreeMap::new(),
+        }
+    }
+}
+
+impl Launcher for Threads {
+    fn start(&mut self, process: &ProcessSpec, _: &Arc<dyn LogSink>) -> std::io::Result<Started> {
+        let value = |name: &str| {
+            let own = |(n, _): &&(OsString, OsString)| n == name;
+            let found = process.environment.iter().find(own);
+            found.unwrap().1.to_str().unwrap().to_owned()
+        };
+        let place = Place {
+            rank: process.rank,
+            control: value(variables::RONDE_CONTROL).parse().unwrap(),
+            token: value(variables::RONDE_TOKEN),
+        };
+        let (rank, body, ended) = (process.rank, self.body.clone(), self.ends.0.clone());
+        self.alive.insert(rank, true);
+        std::thread::spawn(move || {
+            let code = body(place);
+            ended.send((rank, End::Code(code))).unwrap();
+        });
+        Ok(Started {
+            pid: 1_000_000 + rank.0,
+            host: "threads".into(),
+        })
+    }
+
+    fn poll(&mut self, timeout: Duration) -> Vec<(Rank, End)> {
+        let ends: Vec<_> = match self.ends.1.recv_timeout(timeout) {
+            Ok(end) => std::iter::once(end).chain(self.ends.1.try_iter()).collect(),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Vec::new(),
+        };
+        for (rank, _) in &ends {
+            self.alive.insert(*rank, false);
+        }
+        ends
+    }
+
+    fn signal(&mut self, _: Rank, _: StopSignal) {}
+
+    fn alive(&mut self, rank: Rank) -> bool {
+        self.alive[&rank]
+    }
+
+    fn logs(&mut self, _: Rank) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn close(&mut self, _: Duration) {}
+}
+
+fn job(ranks: u32) -> LaunchSpec {
+    let mut spec = LaunchSpec::new("unused", Vec::new(), WorldSize::new(ranks).unwrap());
+    spec.rendezvous_required = true;
+    spec.rendezvous_timeout = LIMIT;
+    spec.job = "threads".into();
+    spec.task = "x".repeat(100_000);
+    spec
+}
+
+/// Runs bodies as ranks.
+fn play(
+    spec: &LaunchSpec,
+    body: impl Fn(Place) -> i32 + Send + Sync + 'static,
+) -> (ronde_cluster::Outcome, Arc<Recorder>) {
+    run_with(spec, &mut Threads::new(body), |_, _| {})
+}
+
+/// Joins, waits for the end of the job, and returns what it was told.
+fn wait_for_stop(place: &Place) -> String {
+    let link = match place.connect() {
+        Ok(link) => link,
+        // It came too late.
+        Err(ClusterError::Lost { reason }) => return reason,
+        Err(other) => panic!("{other}"),
+    };
+    let (lost, wait) = channel();
+    link.on_loss(Box::new(move |reason| {
+        lost.send(reason.to_owned()).unwrap()
+    }));
+    // Nobody may ever answer: the stop is what this rank waits for.
+    let _ = link.rendezvous(place.data_address(), LIMIT);
+    wait.recv_timeout(LIMIT).unwrap()
+}
+
+#[test]
+fn all_ranks_get_their_place_and_strange_numbers_arrive() {
+    let (outcome, seen) = play(&job(5), |place| {
+        let link = place.connect().unwrap();
+        let assignment = link.rendezvous(place.data_address(), LIMIT).unwrap();
+        assert_eq!(assignment.rank, place.rank);
+        assert_eq!(assignment.world_size.get(), 5);
+        assert_eq!(assignment.job, "threads");
+        assert_eq!(assignment.task.len(), 100_000);
+        let ports: Vec<u16> = assignment.peers.iter().map(SocketAddr::port).collect();
+        assert_eq!(ports, [5000, 5001, 5002, 5003, 5004]);
+        link.tracker().record(Event::RunFinished {
+            steps: place.rank.0.into(),
+            samples: 0,
+            duration_s: f64::NAN,
+        });
+        i32::from(!link.finish())
+    });
+    assert_eq!(outcome.exit, Exit::Done, "{outcome:?}");
+    let events = seen.events.lock().unwrap();
+    let mut ranks: Vec<u64> = events
+        .iter()
+        .map(|event| match event {
+            Event::RunFinished {
+                steps, duration_s, ..
+            } if duration_s.is_nan() => *steps,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    ranks.sort_unstable();
+    assert_eq!(ranks, [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named_and_the_others_are_told() {
+    let mut spec = job(3);
+    spec.rendezvous_timeout = Duration::from_millis(300);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let (gone, late) = channel::<()>();
+    let (hears, late) = (told.clone(), Mutex::new(late));
+    let gone = Mutex::new(Some(gone));
+    let (outcome, _) = play(&spec, move |place| {
+        if place.rank == Rank(1) {
+            // Alive, but never says a word, until another one is told to stop.
+            let _ = late.lock().unwrap().recv_timeout(LIMIT);
+            return 0;
+        }
+        let reason = wait_for_stop(&place);
+        hears.lock().unwrap().push(reason);
+        gone.lock().unwrap().take();
+        0
+    });
+    let first = outcome.first_failure().unwrap();
+    assert!(
+        matches!(&first.cause, Cause::RendezvousTimeout { missing } if *missing == [Rank(1)]),
+        "{first:?}"
+    );
+    let expected = "rank 1 failed: not ready at the rendezvous: rank 1";
+    assert_eq!(*told.lock().unwrap(), [expected, expected]);
+}
+
+#[test]
+fn a_rank_that_ends_before_it_is_ready_is_noticed_at_once() {
+    let (outcome, _) = play(&job(2), |place| {
+        if place.rank == Rank(1) {
+            return 0;
+        }
+        let reason = wait_for_stop(&place);
+        i32::from(reason != "rank 1 failed: not ready at the rendezvous: rank 1")
+    });
+    let first = outcome.first_failure().unwrap();
+    assert!(
+        matches!(&first.cause, Cause::RendezvousTimeout { missing } if *missing == [Rank(1)]),
+        "{first:?}"
+    );
+    assert_eq!(outcome.failures.len(), 1, "{outcome:?}");
+}
+
+#[test]
+fn who_does_not_belong_is_refused_and_learns_nothing() {
+    let (outcome, _) = play(&job(1), |place| {
+        let refusal =
+            |token: &str, rank| match WorkerLink::connect(place.control, token, rank, LIMIT) {
+                Err(ClusterError::Refused { reason }) => reason,
+                other => panic!("{:?}", other.err()),
+            };
+        let wrong = "wrong token: this worker belongs to another job";
+        assert_eq!(refusal("", Rank(0)), wrong);
+        assert_eq!(refusal(&place.token[1..], Rank(7)), wrong);
+        assert_eq!(refusal(&place.token, Rank(1)), "rank 1 in a world of 1");
+        let link = place.connect().unwrap();
+        assert_eq!(
+            refusal(&place.token, Rank(0)),
+            "rank 0 is connected already"
+        );
+        link.rendezvous(place.data_address(), LIMIT).unwrap();
+        i32::from(!link.finish())
+    });
+    assert_eq!(outcome.exit, Exit::Done, "{outcome:?}");
+}
+
+#[test]
+fn hostile_input_does_no_harm() {
+    let (outcome, _) = play(&job(1), |place| {
+        let hello = |token: &str| {
+            format!(r#"{{"message":"hello","protocol":1,"token":"{token}","rank":0,"pid":1}}"#)
+        };
+        let endless = vec![b'x'; 1 << 20];
+        let nested = "[".repeat(4000);
+        let inputs: [&[u8]; 7] = [
+            b"",
+            b"\n\n\n",
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"{\"message\":\"ready\",\"data_address\":\"127.0.0.1:1\"}\n",
+            b"\xff\xfe\x00\n",
+            &endless,
+            nested.as_bytes(),
+        ];
+        for input in inputs {
+            let mut stream = TcpStream::connect(place.control).unwrap();
+            // The supervisor may close while this still writes.
+            let _ = stream.write_all(input);
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            let mut answer = String::new();
+            stream.set_read_timeout(Some(LIMIT)).unwrap();
+            let _ = stream.read_to_string(&mut answer);
+            assert!(!answer.contains("welcome"), "{answer}");
+        }
+        // More silent connections than there is room for come and go: the worker still gets in.
+        let silent: Vec<TcpStream> = (0..100)
+            .map(|_| TcpStream::connect(place.control).unwrap())
+            .collect();
+        drop(silent);
+        // One that knows the token and then talks nonsense is cut off; its rank may come again.
+        let mut stream = TcpStream::connect(place.control).unwrap();
+        let line = hello(&place.token);
+        loop {
+            stream
+                .write_all(format!("{line}\nnonsense\n").as_bytes())
+                .unwrap();
+            let mut answer = String::new();
+            let _ = stream.read_to_string(&mut answer);
+            if answer.contains("welcome") {
+                break;
+            }
+            stream = TcpStream::connect(place.control).unwrap();
+        }
+        let link = loop {
+            match place.connect() {
+                Ok(link) => break link,
+                Err(ClusterError::Refused { .. }) => {}
+                Err(other) => panic!("{other}"),
+            }
+        };
+        link.rendezvous(place.data_address(), LIMIT).unwrap();
+        i32::from(!link.finish())
+    });
+    assert_eq!(outcome.exit, Exit::Done, "{outcome:?}");
+}
+
+#[test]
+fn nobody_listening_is_told_with_the_address() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let error = WorkerLink::connect(address, "x", Rank(0), Duration::from_millis(60))
+        .err()
+        .unwrap();
+    assert!(matches!(&error, ClusterError::Connect { .. }), "{error:?}");
+    assert!(error.to_string().contains(&address.to_string()), "{error}");
+}

@@ -1,0 +1,32 @@
+//! The only reader of the clock in this crate: deadlines.
+
+use std::time::{Duration, Instant};
+
+/// This moment.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "deadlines of connections and operations are owned here"
+)]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// The moment `limit` from now; far away when that cannot be told.
+pub(crate) fn deadline(limit: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365);
+    now() + limit.min(FAR)
+}
+
+/// Time left until `end`; zero when it has passed.
+pub(crate) fn left(end: Instant) -> Duration {
+    end.saturating_duration_since(now())
+}
+
+/// Sleeps: between two tries of something that cannot be waited for.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "joining tries again until its deadline"
+)]
+pub(crate) fn pause(time: Duration) {
+    std::thread::sleep(time);
+}

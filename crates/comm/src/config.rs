@@ -1,0 +1,45 @@
+//! [`GroupConfig`]: what a member brings to a group; all but the rank must agree between members.
+
+use std::time::Duration;
+
+use ronde_core::{Generation, GroupRank, PlanIdentity};
+use ronde_schedule::Algorithm;
+
+/// One member's part of a group.
+#[derive(Debug, Clone)]
+pub struct GroupConfig {
+    /// Name of the group, for messages and buffers: `dp`. Must agree.
+    pub name: String,
+    /// The job that the group belongs to; opaque. Must agree.
+    pub job: String,
+    /// Version of the membership. Must agree.
+    pub generation: Generation,
+    /// This member's index in the group.
+    pub rank: GroupRank,
+    /// All that the result depends on. Must agree, or joining fails naming the parts that differ.
+    pub plan: PlanIdentity,
+    /// Deadline of every operation, from when it begins to run.
+    pub timeout: Duration,
+    /// Deadline for all members to be connected.
+    pub connect_timeout: Duration,
+    /// Algorithm to prefer; `None` chooses by operation, size and bytes. Must agree.
+    pub algorithm: Option<Algorithm>,
+}
+
+impl GroupConfig {
+    /// A member of a group with an empty plan, generation 0, a minute for operations and half a
+    /// minute to connect.
+    #[must_use]
+    pub fn new(name: impl Into<String>, job: impl Into<String>, rank: GroupRank) -> Self {
+        Self {
+            name: name.into(),
+            job: job.into(),
+            generation: Generation(0),
+            rank,
+            plan: PlanIdentity::default(),
+            timeout: Duration::from_secs(60),
+            connect_timeout: Duration::from_secs(30),
+            algorithm: None,
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! [`Engine`]: what the progress thread of a group does, over any transport.
+//!
+//! Collectives run one after the other in the order of their calls; messages run beside them. What
+//! arrives before it is wanted is kept, up to a bound, so that two members that first send and then
+//! receive do not wait for each other. The first failure ends everything and is told to all.
+
+mod failure;
+mod incoming;
+mod outgoing;
+mod peer;
+mod progress;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ronde_core::{Buffer, CollectiveError, DType, Generation};
+
+use crate::clock;
+use crate::frame::{Call, Header};
+use crate::notice::Notice;
+use crate::program::Member;
+use crate::running::{Asked, Running};
+use crate::transport::{Interest, Transport, Waker};
+use crate::work::Completion;
+use peer::Peer;
+
+/// How many past calls are remembered to name them when a peer disagrees late.
+const HISTORY: usize = 256;
+/// How long a leaving member flushes what it has sent.
+const FLUSH_MAX: Duration = Duration::from_secs(5);
+/// How long a leaving member waits for the others to leave too.
+const LINGER: Duration = Duration::from_millis(100);
+
+/// What callers ask of the progress thread.
+pub(crate) enum Command {
+    Collective(Asked),
+    Send {
+        to: usize,
+        call: Call,
+        buffer: Buffer,
+        completion: Completion,
+    },
+    Receive {
+        from: usize,
+        call: Call,
+        buffer: Buffer,
+        completion: Completion,
+    },
+}
+
+#[derive(Default)]
+struct Mail {
+    commands: Vec<Command>,
+    abort: Option<String>,
+    leave: bool,
+    failed: Option<CollectiveError>,
+}
+
+/// What callers and the progress thread share.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    mail: Mutex<Mail>,
+    waker: Arc<dyn Waker>,
+    bytes: AtomicU64,
+    payload_bytes: AtomicU64,
+}
+
+impl std::fmt::Debug for Mail {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Mail({} commands)", self.commands.len())
+    }
+}
+
+impl Mailbox {
+    pub(crate) fn new(waker: Arc<dyn Waker>) -> Self {
+        Self {
+            mail: Mutex::default(),
+            waker,
+            bytes: AtomicU64::new(0),
+            payload_bytes: AtomicU64::new(0),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Mail> {
+        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands over a command, or says why the group is over.
+    pub(crate) fn post(&self, command: Command) -> Result<(), CollectiveError> {
+        {
+            let mut mail = self.lock();
+            if let Some(error) = &mail.failed {
+                return Err(error.clone());
+            }
+            mail.commands.push(command);
+        }
+        self.waker.wake();
+        Ok(())
+    }
+
+    pub(crate) fn abort(&self, reason: &str) {
+        self.lock().abort = Some(reason.to_owned());
+        self.waker.wake();
+    }
+
+    pub(crate) fn leave(&self) {
+        self.lock().leave = true;
+        self.waker.wake();
+    }
+
+    /// Bytes sent, with and without headers.
+    pub(crate) fn bytes_sent(&self) -> (u64, u64) {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (load(&self.bytes), load(&self.payload_bytes))
+    }
+}
+
+/// A receive that waits for its message.
+struct Posted {
+    call: Call,
+    buffer: Buffer,
+    completion: Completion,
+    started: Instant,
+    deadline: Instant,
+}
+
+/// A frame that came before it was wanted.
+struct Early {
+    header: Header,
+    bytes: Vec<u8>,
+}
+
+/// Peer and tag.
+type Address = (usize, u64);
+
+/// The progress thread's state.
+pub(crate) struct Engine {
+    transport: Box<dyn Transport>,
+    mailbox: Arc<Mailbox>,
+    member: Member,
+    generation: Generation,
+    timeout: Duration,
+    peers: Vec<Peer>,
+    queue: VecDeque<Asked>,
+    running: Option<Running>,
+    next_sequence: u64,
+    history: VecDeque<(u64, Call)>,
+    posted: BTreeMap<Address, VecDeque<Posted>>,
+    letters: BTreeMap<Address, VecDeque<Early>>,
+    scratch: Option<Buffer>,
+    failed: Option<CollectiveError>,
+    /// The disagreement behind a failure, to tell the others both calls.
+    disagreement: Option<Notice>,
+    leaving: bool,
+}
+
+impl Engine {
+    pub(crate) fn new(
+        transport: Box<dyn Transport>,
+        mailbox: Arc<Mailbox>,
+        member: Member,
+        generation: Generation,
+        timeout: Duration,
+    ) -> Self {
+        Self {
+            transport,
+            mailbox,
+            member,
+            generation,
+            timeout,
+            peers: (0..member.size).map(|_| Peer::default()).collect(),
+            queue: VecDeque::new(),
+            running: None,
+            next_sequence: 0,
+            history: VecDeque::new(),
+            posted: BTreeMap::new(),
+            letters: BTreeMap::new(),
+            scratch: Some(Buffer::host(DType::U8, 0)),
+            failed: None,
+            disagreement: None,
+            leaving: false,
+        }
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let me = self.member.rank.index();
+        (0..self.member.size).filter(move |&peer| peer != me)
+    }
+
+    /// Runs until the group is left.
+    pub(crate) fn run(mut self) {
+        loop {
+            self.take_mail();
+            self.work_off();
+            self.check_deadlines();
+            if self.leaving {
+                break;
+            }
+            let limit = self.next_deadline().map(clock::left);
+            self.wait_and_read(limit);
+        }
+        self.depart();
+    }
+
+    /// Starts, advances and sends until nothing moves without news from outside.
+    fn work_off(&mut self) {
+        loop {
+            let mut moved = self.advance();
+            moved |= self.flush();
+            if !moved {
+                break;
+            }
+        }
+    }
+
+    fn take_mail(&mut self) {
+        let (commands, abort, leave) = {
+            let mut mail = self.mailbox.lock();
+            let commands = std::mem::take(&mut mail.commands);
+            (commands, mail.abort.take(), mail.leave)
+        };
+        for command in commands {
+            self.accept(command);
+        }
+        if let Some(reason) = abort {
+            self.fail(CollectiveError::Aborted {
+                by: "this rank".to_owned(),
+                reason,
+            });
+        }
+        self.leaving = leave;
+    }
+
+    fn wait_and_read(&mut self, limit: Option<Duration>) {
+        let mut interest: Vec<Interest> = self.peers.iter().map(Peer::interest).collect();
+        interest[self.member.rank.index()] = Interest::default();
+        if let Err(error) = self.transport.wait(&mut interest, limit) {
+            self.fail(CollectiveError::Connect {
+                what: "waiting for other ranks".to_owned(),
+                cause: error.to_string(),
+            });
+            self.leaving = true;
+        }
+        for (peer, ready) in interest.into_iter().enumerate() {
+            self.peers[peer].blocked &= !ready.write;
+            if ready.read {
+                self.read(peer);
+            }
+        }
+    }
+
+    /// Leaves in good order: what was sent arrives, pending operations fail.
+    fn depart(mut self) {
+        let pending = self.running.is_some() || !self.queue.is_empty() || self.waits_for_messages();
+        if pending && self.failed.is_none() {
+            self.fail(CollectiveError::Aborted {
+                by: "this rank".to_owned(),
+                reason: "the group was dropped while operations were pending".to_owned(),
+            });
+        }
+        if self.failed.is_none() {
+            self.say_goodbye();
+        }
+        let end = clock::deadline(FLUSH_MAX.min(self.timeout));
+        while self.peers.iter().any(Peer::has_to_send) && !clock::left(end).is_zero() {
+            self.flush();
+            self.wait_and_read(Some(clock::left(end).min(LINGER)));
+        }
+        for peer in self.others() {
+            self.transport.finish(peer);
+        }
+        let end = clock::deadline(LINGER);
+        while self.others().any(|p| self.peers[p].is_open()) && !clock::left(end).is_zero() {
+            self.wait_and_read(Some(clock::left(end)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,224 @@
+//! Failure: the first one ends every operation here and is told to all others.
+
+use std::time::Instant;
+
+use ronde_core::{CollectiveError, GroupRank};
+
+use super::Engine;
+use super::peer::{Payload, Presence};
+use crate::clock;
+use crate::frame::{Call, CallKind, FrameKind};
+use crate::notice::{Notice, operation_name};
+
+/// What is known of a wait that was too long.
+struct Overdue {
+    call: Call,
+    sequence: u64,
+    peer: usize,
+    received: usize,
+    expected: usize,
+    started: Instant,
+}
+
+impl Engine {
+    /// Ends everything with an error that arose here, and tells the others.
+    pub(super) fn fail(&mut self, error: CollectiveError) {
+        if self.failed.is_some() {
+            return;
+        }
+        let notice = self.notice(&error).encode(self.member.rank.0);
+        self.end(error);
+        self.tell(&notice);
+    }
+
+    /// Ends everything with an error.
+    pub(super) fn end(&mut self, error: CollectiveError) {
+        if self.failed.is_some() {
+            return;
+        }
+        self.failed = Some(error.clone());
+        self.mailbox.lock().failed = Some(error.clone());
+        self.clear_streams(&error);
+        if let Some(running) = self.running.take() {
+            running.completion.complete(Err(error.clone()));
+        }
+        for asked in self.queue.drain(..) {
+            asked.completion.complete(Err(error.clone()));
+        }
+        for posted in std::mem::take(&mut self.posted).into_values().flatten() {
+            posted.completion.complete(Err(error.clone()));
+        }
+        self.letters.clear();
+    }
+
+    /// Empties all streams but for frames that are half sent: those must be completed, or what
+    /// follows could not be read.
+    fn clear_streams(&mut self, error: &CollectiveError) {
+        for state in &mut self.peers {
+            state.early.clear();
+            state.unread.clear();
+            state.at = 0;
+            if let Some(arriving) = state.arriving.take()
+                && let super::peer::Target::Message(posted) = arriving.target
+            {
+                posted.completion.complete(Err(error.clone()));
+            }
+            for (place, mut frame) in std::mem::take(&mut state.out).into_iter().enumerate() {
+                let half_sent = place == 0 && frame.done > 0;
+                let bytes = match frame.payload {
+                    Payload::Bytes(bytes) => bytes,
+                    Payload::Message(message) => {
+                        let bytes = half_sent.then(|| message.buffer.bytes().to_vec());
+                        message.completion.complete(Err(error.clone()));
+                        bytes.unwrap_or_default()
+                    }
+                    Payload::Collective(place) => self
+                        .running
+                        .as_ref()
+                        .filter(|_| half_sent)
+                        .map(|running| running.memory.bytes(&place).to_vec())
+                        .unwrap_or_default(),
+                };
+                if half_sent {
+                    frame.payload = Payload::Bytes(bytes);
+                    state.out.push_back(frame);
+                }
+            }
+        }
+    }
+
+    pub(super) fn tell(&mut self, notice: &[u8]) {
+        for peer in self.others() {
+            if self.peers[peer].presence == Presence::Here {
+                let payload = Payload::Bytes(notice.to_vec());
+                self.enqueue(peer, FrameKind::Notice, 0, Call::NOTHING, payload);
+            }
+        }
+    }
+
+    fn notice(&self, error: &CollectiveError) -> Notice {
+        match error {
+            CollectiveError::Aborted { reason, .. } => Notice::Aborted {
+                reason: reason.clone(),
+            },
+            CollectiveError::PeerLost {
+                sequence,
+                peer,
+                cause,
+                ..
+            } => Notice::PeerLost {
+                sequence: *sequence,
+                call: self.current_call(),
+                peer: peer.0,
+                cause: cause.clone(),
+            },
+            other => self
+                .disagreement
+                .clone()
+                .unwrap_or_else(|| Notice::Aborted {
+                    reason: other.to_string(),
+                }),
+        }
+    }
+
+    fn current_call(&self) -> Call {
+        self.running.as_ref().map_or(Call::NOTHING, |r| r.call)
+    }
+
+    /// This rank's call of a sequence number, as far as it is remembered.
+    pub(super) fn call_at(&self, sequence: u64) -> Option<Call> {
+        let of = self.history.iter().find(|(at, _)| *at == sequence);
+        of.map(|&(_, call)| call)
+    }
+
+    /// A peer's stream has ended.
+    pub(super) fn stream_ended(&mut self, peer: usize, cause: &str) {
+        let before = std::mem::replace(&mut self.peers[peer].presence, Presence::Closed);
+        self.peers[peer].deaf = true;
+        if self.failed.is_some() {
+            return;
+        }
+        match before {
+            Presence::Left => self.check_presence(peer),
+            Presence::Here | Presence::Closed => self.lost(peer, cause),
+        }
+    }
+
+    /// A peer is gone although it is needed, or without a word.
+    pub(super) fn lost(&mut self, peer: usize, cause: &str) {
+        let call = self.current_call();
+        let operation = if call.kind == CallKind::Nothing && self.waits_for_messages() {
+            CallKind::Message.name()
+        } else {
+            operation_name(call.kind)
+        };
+        let sequence = self.running.as_ref().map(|running| running.sequence);
+        self.fail(CollectiveError::PeerLost {
+            operation: operation.to_owned(),
+            sequence: sequence.unwrap_or(self.next_sequence),
+            generation: self.generation,
+            peer: GroupRank(peer as u32),
+            cause: cause.to_owned(),
+        });
+    }
+
+    /// Fails when a wait has been too long.
+    pub(super) fn check_deadlines(&mut self) {
+        let due = self.next_deadline();
+        if !due.is_some_and(|due| clock::left(due).is_zero()) {
+            return;
+        }
+        let Some(overdue) = self.overdue_collective().or_else(|| self.overdue_message()) else {
+            return;
+        };
+        self.fail(CollectiveError::Timeout {
+            operation: overdue.call.kind.name().to_owned(),
+            sequence: overdue.sequence,
+            generation: self.generation,
+            peer: GroupRank(overdue.peer as u32),
+            received: overdue.received,
+            expected: overdue.expected,
+            waited_s: clock::now().duration_since(overdue.started).as_secs_f64(),
+            limit_s: self.timeout.as_secs_f64(),
+        });
+    }
+
+    fn overdue_collective(&self) -> Option<Overdue> {
+        let running = self.running.as_ref()?;
+        if !clock::left(running.deadline).is_zero() {
+            return None;
+        }
+        let behind = |&peer: &usize| running.received[peer] < running.due[peer];
+        let stuck = |&peer: &usize| !self.peers[peer].out.is_empty();
+        let peer = self.others().find(behind);
+        let peer = peer.or_else(|| self.others().find(stuck));
+        let peer = peer.unwrap_or(self.member.rank.index());
+        Some(Overdue {
+            call: running.call,
+            sequence: running.sequence,
+            peer,
+            received: running.received[peer],
+            expected: running.due[peer],
+            started: running.started,
+        })
+    }
+
+    fn overdue_message(&self) -> Option<Overdue> {
+        let waiting = self.posted.iter();
+        let waiting = waiting.flat_map(|(&(peer, _), all)| all.iter().map(move |p| (peer, 0, p)));
+        let all = waiting
+            .chain(self.arriving_messages())
+            .chain(self.messages_going());
+        let (peer, received, posted) = all
+            .into_iter()
+            .find(|(_, _, posted)| clock::left(posted.deadline).is_zero())?;
+        Some(Overdue {
+            call: posted.call,
+            sequence: 0,
+            peer,
+            received,
+            expected: posted.buffer.bytes().len(),
+            started: posted.started,
+        })
+    }
+}

@@ -1,0 +1,381 @@
+//! Progress: collectives round by round, and the meeting of frames with those who want them.
+
+use std::time::Instant;
+
+use ronde_core::{CollectiveError, GroupRank};
+use ronde_schedule::Transfer;
+
+use super::peer::{Payload, Presence, Target};
+use super::{Address, Command, Engine, HISTORY, Posted};
+use crate::clock;
+use crate::frame::{Call, FrameKind, Header};
+use crate::notice::Notice;
+use crate::running::{Finished, Running};
+
+impl Engine {
+    /// Takes a command from a caller.
+    pub(super) fn accept(&mut self, command: Command) {
+        if let Some(error) = self.failed.clone() {
+            let (Command::Collective(super::Asked { completion, .. })
+            | Command::Send { completion, .. }
+            | Command::Receive { completion, .. }) = command;
+            return completion.complete(Err(error));
+        }
+        let started = clock::now();
+        let deadline = clock::deadline(self.timeout);
+        match command {
+            Command::Collective(asked) => self.queue.push_back(asked),
+            Command::Send {
+                to,
+                call,
+                buffer,
+                completion,
+            } => {
+                let message = Posted {
+                    call,
+                    buffer,
+                    completion,
+                    started,
+                    deadline,
+                };
+                self.enqueue(to, FrameKind::Message, 0, call, Payload::Message(message));
+                self.check_presence(to);
+            }
+            Command::Receive {
+                from,
+                call,
+                buffer,
+                completion,
+            } => {
+                let address = (from, call.detail);
+                self.posted.entry(address).or_default().push_back(Posted {
+                    call,
+                    buffer,
+                    completion,
+                    started,
+                    deadline,
+                });
+                self.settle_messages(address);
+                self.unpark(from);
+                self.check_presence(from);
+            }
+        }
+    }
+
+    /// Moves the collectives on; whether anything moved.
+    pub(super) fn advance(&mut self) -> bool {
+        if self.failed.is_some() {
+            return false;
+        }
+        let Some(running) = &mut self.running else {
+            return self.begin_next();
+        };
+        if !running.round_is_over() {
+            return false;
+        }
+        running.act();
+        running.round += 1;
+        self.enter_round();
+        true
+    }
+
+    fn begin_next(&mut self) -> bool {
+        let Some(asked) = self.queue.pop_front() else {
+            return false;
+        };
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        if self.history.len() == HISTORY {
+            self.history.pop_front();
+        }
+        self.history.push_back((sequence, asked.call));
+        let scratch = self.scratch.take();
+        let scratch = scratch.unwrap_or_else(|| ronde_core::Buffer::host(ronde_core::DType::U8, 0));
+        match Running::new(asked, sequence, self.member, self.timeout, scratch) {
+            Ok(running) => {
+                self.running = Some(running);
+                self.enter_round();
+            }
+            Err((completion, error)) => {
+                self.fail(error.clone());
+                completion.complete(Err(error));
+            }
+        }
+        true
+    }
+
+    /// Posts the transfers of the current round, or ends the schedule.
+    fn enter_round(&mut self) {
+        let Some(running) = &mut self.running else {
+            return;
+        };
+        let (sequence, call) = (running.sequence, running.call);
+        let Some(round) = running.schedule.rounds.get_mut(running.round) else {
+            return self.finish();
+        };
+        let mut sends = Vec::new();
+        for transfer in std::mem::take(&mut round.transfers) {
+            match transfer {
+                Transfer::Send { to, region } => {
+                    sends.push((to.index(), running.memory.place(&region)));
+                    running.sends_left += 1;
+                }
+                Transfer::Receive { from, region } => {
+                    let place = running.memory.place(&region);
+                    running.due[from.index()] += place.len();
+                    running.expected[from.index()].push_back(place);
+                    running.receives_left += 1;
+                }
+            }
+        }
+        for (peer, place) in sends {
+            let payload = Payload::Collective(place);
+            self.enqueue(peer, FrameKind::Collective, sequence, call, payload);
+        }
+        for peer in self.others() {
+            self.settle(peer);
+            self.unpark(peer);
+            self.check_presence(peer);
+        }
+    }
+
+    fn finish(&mut self) {
+        let Some(running) = self.running.take() else {
+            return;
+        };
+        match running.finish() {
+            Ok(Finished::Result(completion, buffer, scratch)) => {
+                self.scratch = Some(scratch);
+                completion.complete(Ok(buffer));
+            }
+            Ok(Finished::Lens(running)) => {
+                self.running = Some(*running);
+                self.enter_round();
+            }
+            Err((completion, error)) => {
+                self.fail(error.clone());
+                completion.complete(Err(error));
+            }
+        }
+    }
+
+    /// Where a collective frame belongs now; `None` when it is early.
+    pub(super) fn collective_target(
+        &mut self,
+        peer: usize,
+        header: &Header,
+    ) -> Result<Option<Target>, CollectiveError> {
+        let first = self.peers[peer].early.is_empty();
+        let current = self.running.as_ref().map(|running| {
+            let waits = !running.expected[peer].is_empty();
+            (running.sequence, running.call, waits)
+        });
+        match current {
+            None if header.sequence >= self.next_sequence => return Ok(None),
+            Some((sequence, call, waits)) if header.sequence >= sequence => {
+                // A peer that has gone on without sending what this call needs disagrees as well.
+                let gone_on = header.sequence > sequence && waits && first;
+                if gone_on || (header.sequence == sequence && header.call != call) {
+                    return Err(self.mismatch(peer, header, call, sequence));
+                }
+                return if first && header.sequence == sequence {
+                    self.wanted(peer, header)
+                } else {
+                    Ok(None)
+                };
+            }
+            _ => {}
+        }
+        let mine = self.call_at(header.sequence).unwrap_or(Call::NOTHING);
+        Err(self.mismatch(peer, header, mine, header.sequence))
+    }
+
+    /// The place that the running collective has for a frame of its own.
+    fn wanted(&mut self, peer: usize, header: &Header) -> Result<Option<Target>, CollectiveError> {
+        let Some(running) = &mut self.running else {
+            return Ok(None);
+        };
+        match running.expected[peer].front() {
+            None => Ok(None),
+            Some(place) if place.len() as u64 == header.bytes => {
+                Ok(running.expected[peer].pop_front().map(Target::Collective))
+            }
+            Some(place) => Err(CollectiveError::Protocol {
+                peer: GroupRank(peer as u32),
+                problem: format!("{} bytes where {} belong", header.bytes, place.len()),
+            }),
+        }
+    }
+
+    fn mismatch(&mut self, peer: usize, header: &Header, mine: Call, at: u64) -> CollectiveError {
+        let mut theirs = header.call.describe();
+        if header.sequence != at {
+            theirs += &format!(" (as its operation {})", header.sequence);
+        }
+        if theirs == mine.describe() {
+            return CollectiveError::Protocol {
+                peer: GroupRank(peer as u32),
+                problem: format!("more than belongs to operation {at}, {theirs}"),
+            };
+        }
+        self.disagreement = Some(Notice::Mismatch {
+            sequence: at,
+            sender_call: mine,
+            peer: peer as u32,
+            peer_call: header.call,
+        });
+        CollectiveError::Mismatch {
+            sequence: at,
+            peer: GroupRank(peer as u32),
+            mine: mine.describe(),
+            theirs,
+        }
+    }
+
+    /// Gives early collective frames of a peer to the running collective, as far as it wants them.
+    pub(super) fn settle(&mut self, peer: usize) {
+        while self.failed.is_none()
+            && let Some(early) = self.peers[peer].early.pop_front()
+        {
+            // Judged as if it came just now, with nothing before it.
+            let after = std::mem::take(&mut self.peers[peer].early);
+            let target = self.collective_target(peer, &early.header);
+            self.peers[peer].early = after;
+            match (target, &mut self.running) {
+                (Ok(Some(Target::Collective(place))), Some(running)) => {
+                    running
+                        .memory
+                        .bytes_mut(&place)
+                        .copy_from_slice(&early.bytes);
+                    running.received[peer] += early.bytes.len();
+                    running.receives_left -= 1;
+                    self.peers[peer].early_bytes -= early.header.bytes;
+                }
+                (Ok(_), _) => {
+                    self.peers[peer].early.push_front(early);
+                    return;
+                }
+                (Err(error), _) => return self.fail(error),
+            }
+        }
+    }
+
+    /// The receive that waits for a message; `None` when it is early.
+    pub(super) fn message_target(
+        &mut self,
+        peer: usize,
+        header: &Header,
+    ) -> Result<Option<Target>, CollectiveError> {
+        let address = (peer, header.call.detail);
+        if self.letters.contains_key(&address) {
+            return Ok(None);
+        }
+        let Some(posted) = self.next_posted(address) else {
+            return Ok(None);
+        };
+        if let Some(error) = self.misfit(peer, header, &posted) {
+            posted.completion.complete(Err(error.clone()));
+            return Err(error);
+        }
+        Ok(Some(Target::Message(posted)))
+    }
+
+    fn misfit(&self, peer: usize, header: &Header, posted: &Posted) -> Option<CollectiveError> {
+        if header.call == posted.call && header.bytes as usize == posted.buffer.bytes().len() {
+            return None;
+        }
+        Some(CollectiveError::Mismatch {
+            sequence: header.sequence,
+            peer: GroupRank(peer as u32),
+            mine: posted.call.describe(),
+            theirs: header.call.describe(),
+        })
+    }
+
+    fn next_posted(&mut self, address: Address) -> Option<Posted> {
+        let waiting = self.posted.get_mut(&address)?;
+        let posted = waiting.pop_front();
+        if waiting.is_empty() {
+            self.posted.remove(&address);
+        }
+        posted
+    }
+
+    /// Gives messages that came early to the receives that want them.
+    pub(super) fn settle_messages(&mut self, address: Address) {
+        while self.failed.is_none()
+            && self.letters.contains_key(&address)
+            && let Some(mut posted) = self.next_posted(address)
+            && let Some(waiting) = self.letters.get_mut(&address)
+            && let Some(early) = waiting.pop_front()
+        {
+            if waiting.is_empty() {
+                self.letters.remove(&address);
+            }
+            self.peers[address.0].early_bytes -= early.header.bytes;
+            if let Some(error) = self.misfit(address.0, &early.header, &posted) {
+                posted.completion.complete(Err(error.clone()));
+                return self.fail(error);
+            }
+            posted.buffer.bytes_mut().copy_from_slice(&early.bytes);
+            posted.finish();
+        }
+    }
+
+    pub(super) fn waits_for_messages(&self) -> bool {
+        !self.posted.is_empty() || self.arriving_messages().next().is_some()
+    }
+
+    /// Messages that are being received into their buffers, with their senders and bytes so far.
+    pub(super) fn arriving_messages(&self) -> impl Iterator<Item = (usize, usize, &Posted)> {
+        let arriving = self.peers.iter().map(|peer| peer.arriving.as_ref());
+        arriving
+            .enumerate()
+            .filter_map(|(peer, arriving)| match arriving {
+                Some(arriving) => match &arriving.target {
+                    Target::Message(posted) => Some((peer, arriving.done, posted)),
+                    _ => None,
+                },
+                None => None,
+            })
+    }
+
+    /// Fails when something is wanted of a peer that has gone.
+    pub(super) fn check_presence(&mut self, peer: usize) {
+        if self.peers[peer].presence == Presence::Here || self.failed.is_some() {
+            return;
+        }
+        let wanted = self
+            .running
+            .as_ref()
+            .is_some_and(|running| !running.expected[peer].is_empty());
+        let sending = self.peers[peer]
+            .out
+            .iter()
+            .any(|frame| !matches!(frame.payload, Payload::Bytes(_)));
+        let posted = self.posted.keys().any(|&(from, _)| from == peer);
+        if wanted || sending || posted {
+            self.lost(peer, "it has left the group");
+        }
+    }
+
+    /// When the next wait is too long.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let running = self.running.iter().map(|running| running.deadline);
+        let posted = self.posted.values().flatten().map(|posted| posted.deadline);
+        let arriving = self.arriving_messages().map(|(_, _, p)| p.deadline);
+        let sending = self.messages_going().map(|(_, _, p)| p.deadline);
+        running.chain(posted).chain(arriving).chain(sending).min()
+    }
+
+    /// Messages that are being sent, with their receivers and bytes so far.
+    pub(super) fn messages_going(&self) -> impl Iterator<Item = (usize, usize, &Posted)> {
+        let frames = self.peers.iter().enumerate();
+        frames
+            .flat_map(|(peer, state)| state.out.iter().map(move |frame| (peer, frame)))
+            .filter_map(|(peer, frame)| match &frame.payload {
+                Payload::Message(posted) => Some((peer, frame.done, posted)),
+                _ => None,
+            })
+    }
+}

@@ -1,0 +1,218 @@
+//! Frames between members: a fixed header that describes the sender's call in full, then bytes.
+//!
+//! Because every header carries the whole call (kind, type, operator, length), whoever meets a
+//! different one can name both calls without asking. Little-endian; all lengths are bounded.
+
+use ronde_core::{DType, Generation, ReduceOp};
+use ronde_schedule::Algorithm;
+
+/// Bytes of a header.
+pub(crate) const HEADER_BYTES: usize = 48;
+/// Most bytes of one frame.
+pub(crate) const FRAME_BYTES_MAX: u64 = 1 << 40;
+/// Most bytes of a notice.
+pub(crate) const NOTICE_BYTES_MAX: u64 = 64 << 10;
+/// In place of a length that differs between ranks or is not known yet.
+pub(crate) const ANY_LEN: u64 = u64::MAX;
+
+const MAGIC: [u8; 3] = *b"rnd";
+
+/// What a frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum FrameKind {
+    /// Part of a collective.
+    Collective = 1,
+    /// A message from rank to rank.
+    Message = 2,
+    /// The group has failed; says why.
+    Notice = 3,
+    /// The sender leaves in good order and sends nothing more.
+    Goodbye = 4,
+}
+
+/// Kind of a call, as on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum CallKind {
+    AllReduce = 1,
+    ExactSum = 2,
+    ReduceScatter = 3,
+    AllGather = 4,
+    Broadcast = 5,
+    Barrier = 6,
+    Message = 7,
+    Nothing = 8,
+}
+
+impl CallKind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::ExactSum => "exact_sum",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::AllGather => "all_gather",
+            Self::Broadcast => "broadcast",
+            Self::Barrier => "barrier",
+            Self::Message => "message",
+            Self::Nothing => "nothing",
+        }
+    }
+
+    fn from_wire(byte: u8) -> Option<Self> {
+        [
+            Self::AllReduce,
+            Self::ExactSum,
+            Self::ReduceScatter,
+            Self::AllGather,
+            Self::Broadcast,
+            Self::Barrier,
+            Self::Message,
+            Self::Nothing,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == byte)
+    }
+}
+
+/// A call in full: two calls fit together exactly when these are equal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Call {
+    pub(crate) kind: CallKind,
+    pub(crate) dtype: DType,
+    pub(crate) op: ReduceOp,
+    pub(crate) algorithm: Option<Algorithm>,
+    /// Root of a broadcast, tag of a message, hash of who holds which shard.
+    pub(crate) detail: u64,
+    /// Elements, or [`ANY_LEN`].
+    pub(crate) len: u64,
+}
+
+impl Call {
+    pub(crate) const NOTHING: Self = Self {
+        kind: CallKind::Nothing,
+        dtype: DType::U8,
+        op: ReduceOp::Sum,
+        algorithm: None,
+        detail: 0,
+        len: 0,
+    };
+
+    /// The call in words.
+    pub(crate) fn describe(&self) -> String {
+        let what = match self.kind {
+            CallKind::Barrier | CallKind::Nothing => return self.kind.name().to_owned(),
+            CallKind::AllGather => return format!("all_gather of {}", self.dtype),
+            CallKind::AllReduce | CallKind::ReduceScatter => {
+                format!("{}({})", self.kind.name(), self.op)
+            }
+            CallKind::Broadcast => format!("broadcast from rank {}", self.detail),
+            CallKind::Message => format!("message with tag {}", self.detail),
+            CallKind::ExactSum => format!("exact_sum over spread {:016x}", self.detail),
+        };
+        let of = if self.len == ANY_LEN {
+            self.dtype.to_string()
+        } else {
+            format!("{} x {}", self.len, self.dtype)
+        };
+        let by = self.algorithm.map_or(String::new(), |a| format!(" by {a}"));
+        format!("{what} of {of}{by}")
+    }
+
+    /// 20 bytes.
+    pub(crate) fn encode(&self) -> [u8; 20] {
+        let mut bytes = [0; 20];
+        let algorithm = self.algorithm.map_or(0, |a| {
+            1 + Algorithm::ALL.iter().position(|b| *b == a).unwrap_or(0) as u8
+        });
+        bytes[..4].copy_from_slice(&[self.kind as u8, self.dtype as u8, self.op as u8, algorithm]);
+        bytes[4..12].copy_from_slice(&self.detail.to_le_bytes());
+        bytes[12..20].copy_from_slice(&self.len.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8; 20]) -> Option<Self> {
+        let ops = [
+            ReduceOp::Sum,
+            ReduceOp::Min,
+            ReduceOp::Max,
+            ReduceOp::Product,
+        ];
+        Some(Self {
+            kind: CallKind::from_wire(bytes[0])?,
+            dtype: DType::ALL.into_iter().find(|d| *d as u8 == bytes[1])?,
+            op: ops.into_iter().find(|op| *op as u8 == bytes[2])?,
+            algorithm: match bytes[3] {
+                0 => None,
+                place => Some(*Algorithm::ALL.get(usize::from(place) - 1)?),
+            },
+            detail: number(&bytes[4..12]),
+            len: number(&bytes[12..20]),
+        })
+    }
+}
+
+/// The header of every frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) kind: FrameKind,
+    pub(crate) generation: Generation,
+    /// Number of the collective in its group; 0 in other frames.
+    pub(crate) sequence: u64,
+    pub(crate) call: Call,
+    /// Bytes that follow.
+    pub(crate) bytes: u64,
+}
+
+impl Header {
+    pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
+        out[..3].copy_from_slice(&MAGIC);
+        out[3] = self.kind as u8;
+        out[4..12].copy_from_slice(&self.generation.0.to_le_bytes());
+        out[12..20].copy_from_slice(&self.sequence.to_le_bytes());
+        out[20..40].copy_from_slice(&self.call.encode());
+        out[40..48].copy_from_slice(&self.bytes.to_le_bytes());
+        out
+    }
+
+    /// Reads a header; says in words why it is none.
+    pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, String> {
+        if bytes[..3] != MAGIC {
+            return Err("it does not begin as a frame".to_owned());
+        }
+        let kind = match bytes[3] {
+            1 => FrameKind::Collective,
+            2 => FrameKind::Message,
+            3 => FrameKind::Notice,
+            4 => FrameKind::Goodbye,
+            other => return Err(format!("frame of unknown kind {other}")),
+        };
+        let mut call = [0; 20];
+        call.copy_from_slice(&bytes[20..40]);
+        let header = Self {
+            kind,
+            generation: Generation(number(&bytes[4..12])),
+            sequence: number(&bytes[12..20]),
+            call: Call::decode(&call).ok_or("it describes no call")?,
+            bytes: number(&bytes[40..48]),
+        };
+        let limit = match kind {
+            FrameKind::Collective | FrameKind::Message => FRAME_BYTES_MAX,
+            FrameKind::Notice => NOTICE_BYTES_MAX,
+            FrameKind::Goodbye => 0,
+        };
+        if header.bytes > limit {
+            return Err(format!("{} bytes, limit {limit}", header.bytes));
+        }
+        Ok(header)
+    }
+}
+
+/// A little-endian number of up to eight bytes.
+pub(crate) fn number(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |number, &byte| number << 8 | u64::from(byte))
+}

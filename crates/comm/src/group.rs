@@ -1,0 +1,312 @@
+//! [`ProcessGroup`]: connected ranks that run collectives and exchange messages.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use ronde_core::{
+    Buffer, CollectiveError, Collectives, DType, GroupRank, Operation, PointToPoint, ReduceOp, Tag,
+    Work,
+};
+
+use crate::GroupConfig;
+use crate::connect;
+use crate::engine::{Command, Engine, Mailbox};
+use crate::frame::{Call, CallKind};
+use crate::hello::Hello;
+use crate::program::{self, Member, invalid};
+use crate::running::Asked;
+use crate::transport::{Transport, in_process, tcp::Tcp};
+use crate::work::{finished, pending};
+
+/// Connected ranks that run collectives and exchange messages.
+///
+/// One progress thread per group owns the connections and runs collectives in the order of their
+/// calls; it sleeps when there is nothing to do. The first failure ends the group on all ranks: every
+/// pending and later operation reports it. Dropping a group says goodbye to the others; operations
+/// that are pending then fail, here and there.
+#[derive(Debug)]
+pub struct ProcessGroup {
+    config: GroupConfig,
+    member: Member,
+    link: Link,
+}
+
+/// How the others are reached.
+#[derive(Debug)]
+enum Link {
+    /// There are none. Holds the reason after an abort.
+    Alone(Mutex<Option<String>>),
+    /// Through a progress thread.
+    Others {
+        mailbox: Arc<Mailbox>,
+        progress: Option<JoinHandle<()>>,
+    },
+}
+
+impl ProcessGroup {
+    /// Joins over TCP; `peers` holds every rank's listening address by group rank, this member's own
+    /// included. Higher ranks dial lower ones; one connection per pair.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Connect`] when a peer cannot be reached before the limit,
+    /// [`CollectiveError::OtherPlan`] when one brings something else, on both sides.
+    pub fn connect(
+        config: GroupConfig,
+        listener: TcpListener,
+        peers: &[SocketAddr],
+    ) -> Result<Self, CollectiveError> {
+        check_rank(&config, peers.len())?;
+        if peers.len() == 1 {
+            return Ok(Self::alone(config));
+        }
+        let hello = Hello::new(&config, peers.len());
+        let streams = connect::mesh(&hello, listener, peers, config.connect_timeout)?;
+        let transport = Tcp::new(streams).map_err(|error| CollectiveError::Connect {
+            what: "setting up connections".to_owned(),
+            cause: error.to_string(),
+        })?;
+        Self::over(config, peers.len(), Box::new(transport))
+    }
+
+    /// Joins threads of one process, one member per configuration, in the order of their ranks.
+    ///
+    /// Each entry is an error when that member's rank is not its place, or when it brings something
+    /// else than another member.
+    #[must_use]
+    pub fn in_process(configs: Vec<GroupConfig>) -> Vec<Result<Self, CollectiveError>> {
+        let size = configs.len();
+        let hellos: Vec<Hello> = configs.iter().map(|c| Hello::new(c, size)).collect();
+        let transports = in_process::connect(size);
+        let members = configs.into_iter().zip(transports).enumerate();
+        members
+            .map(|(place, (config, transport))| {
+                if config.rank.index() != place {
+                    let problem = format!("rank {} in place {place}", config.rank);
+                    return Err(invalid("joining a group", problem));
+                }
+                for theirs in &hellos {
+                    hellos[place].check(theirs)?;
+                }
+                if size == 1 {
+                    return Ok(Self::alone(config));
+                }
+                Self::over(config, size, Box::new(transport))
+            })
+            .collect()
+    }
+
+    /// Runs a group of `size` over a transport whose streams are connected and whose members are
+    /// known to agree. Starts the progress thread.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Invalid`] for a rank outside the group, [`CollectiveError::Connect`] when
+    /// the system has no thread left.
+    pub fn over(
+        config: GroupConfig,
+        size: usize,
+        transport: Box<dyn Transport>,
+    ) -> Result<Self, CollectiveError> {
+        check_rank(&config, size)?;
+        let rank = config.rank;
+        let member = Member { rank, size };
+        let mailbox = Arc::new(Mailbox::new(transport.waker()));
+        let engine = Engine::new(
+            transport,
+            Arc::clone(&mailbox),
+            member,
+            config.generation,
+            config.timeout,
+        );
+        let progress = thread::Builder::new()
+            .name(format!("ronde {} {rank}", config.name))
+            .spawn(move || engine.run())
+            .map_err(|error| CollectiveError::Connect {
+                what: "starting the progress thread".to_owned(),
+                cause: error.to_string(),
+            })?;
+        let progress = Some(progress);
+        Ok(Self {
+            config,
+            member,
+            link: Link::Others { mailbox, progress },
+        })
+    }
+
+    /// A group of one: no thread, no socket. Every collective is complete at once and gives back
+    /// what it was given; messages are refused, for there is nobody to get them.
+    #[must_use]
+    pub fn alone(mut config: GroupConfig) -> Self {
+        config.rank = GroupRank(0);
+        let member = Member {
+            rank: config.rank,
+            size: 1,
+        };
+        Self {
+            config,
+            member,
+            link: Link::Alone(Mutex::new(None)),
+        }
+    }
+
+    /// What this member brought.
+    #[must_use]
+    pub fn config(&self) -> &GroupConfig {
+        &self.config
+    }
+
+    /// Bytes of payload sent to others so far, without headers.
+    #[must_use]
+    pub fn payload_bytes_sent(&self) -> u64 {
+        self.sent().1
+    }
+
+    fn sent(&self) -> (u64, u64) {
+        match &self.link {
+            Link::Alone(_) => (0, 0),
+            Link::Others { mailbox, .. } => mailbox.bytes_sent(),
+        }
+    }
+
+    /// Checks a message and gives its description and the other end's index.
+    fn message(
+        &self,
+        what: &str,
+        peer: GroupRank,
+        tag: Tag,
+        buffer: &Buffer,
+    ) -> Result<(Call, usize), CollectiveError> {
+        let Member { rank, size } = self.member;
+        if peer == rank || peer.index() >= size {
+            let problem = format!("group rank {peer} is no other member of a group of {size}");
+            return Err(invalid(what, problem));
+        }
+        program::check_memory(what, buffer)?;
+        let call = Call {
+            kind: CallKind::Message,
+            dtype: buffer.dtype(),
+            op: ReduceOp::Sum,
+            algorithm: None,
+            detail: u64::from(tag.0),
+            len: buffer.len() as u64,
+        };
+        Ok((call, peer.index()))
+    }
+
+    fn post(&self, command: Command) -> Result<(), CollectiveError> {
+        match &self.link {
+            Link::Others { mailbox, .. } => mailbox.post(command),
+            Link::Alone(_) => Err(invalid("message", "the group has one member".to_owned())),
+        }
+    }
+}
+
+fn check_rank(config: &GroupConfig, size: usize) -> Result<(), CollectiveError> {
+    if config.rank.index() < size {
+        return Ok(());
+    }
+    let problem = format!("rank {} is not in a group of {size}", config.rank);
+    Err(invalid("joining a group", problem))
+}
+
+impl Collectives for ProcessGroup {
+    fn rank(&self) -> GroupRank {
+        self.member.rank
+    }
+
+    fn size(&self) -> usize {
+        self.member.size
+    }
+
+    fn allocate(&self, dtype: DType, len: usize) -> Buffer {
+        Buffer::host(dtype, len)
+    }
+
+    fn start(
+        &self,
+        operation: Operation,
+        buffer: Buffer,
+    ) -> Result<Box<dyn Work>, CollectiveError> {
+        let call = program::describe(&operation, &buffer, self.member, self.config.algorithm)?;
+        if let Link::Alone(aborted) = &self.link {
+            let aborted = aborted.lock().unwrap_or_else(PoisonError::into_inner);
+            return match &*aborted {
+                None => Ok(finished(buffer)),
+                Some(reason) => Err(CollectiveError::Aborted {
+                    by: "this rank".to_owned(),
+                    reason: reason.clone(),
+                }),
+            };
+        }
+        let (completion, work) = pending();
+        self.post(Command::Collective(Asked {
+            operation,
+            call,
+            buffer,
+            completion,
+        }))?;
+        Ok(Box::new(work))
+    }
+
+    fn abort(&self, reason: &str) {
+        match &self.link {
+            Link::Others { mailbox, .. } => mailbox.abort(reason),
+            Link::Alone(aborted) => {
+                let mut aborted = aborted.lock().unwrap_or_else(PoisonError::into_inner);
+                aborted.get_or_insert_with(|| reason.to_owned());
+            }
+        }
+    }
+
+    fn bytes_sent(&self) -> u64 {
+        self.sent().0
+    }
+}
+
+impl PointToPoint for ProcessGroup {
+    fn send(
+        &self,
+        to: GroupRank,
+        tag: Tag,
+        buffer: Buffer,
+    ) -> Result<Box<dyn Work>, CollectiveError> {
+        let (call, to) = self.message("send", to, tag, &buffer)?;
+        let (completion, work) = pending();
+        self.post(Command::Send {
+            to,
+            call,
+            buffer,
+            completion,
+        })?;
+        Ok(Box::new(work))
+    }
+
+    fn receive(
+        &self,
+        from: GroupRank,
+        tag: Tag,
+        buffer: Buffer,
+    ) -> Result<Box<dyn Work>, CollectiveError> {
+        let (call, from) = self.message("receive", from, tag, &buffer)?;
+        let (completion, work) = pending();
+        self.post(Command::Receive {
+            from,
+            call,
+            buffer,
+            completion,
+        })?;
+        Ok(Box::new(work))
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        if let Link::Others { mailbox, progress } = &mut self.link {
+            mailbox.leave();
+            if let Some(progress) = progress.take() {
+                // A progress thread that panicked has failed all operations already.
+                let _ended = progress.join();
+            }
+        }
+    }
+}

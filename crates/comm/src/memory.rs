@@ -1,0 +1,148 @@
+//! [`Memory`]: the caller's buffer and the scratch of one schedule, addressed by regions.
+
+use std::ops::Range;
+
+use ronde_core::buffer::ALIGNMENT;
+use ronde_core::{Buffer, DType};
+use ronde_schedule::{Region, Schedule};
+
+/// Bytes of one of the two areas.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    scratch: bool,
+    bytes: Range<usize>,
+}
+
+impl Place {
+    /// Count of bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The part from byte `from` on.
+    pub(crate) fn after(&self, from: usize) -> Self {
+        Self {
+            scratch: self.scratch,
+            bytes: self.bytes.start + from..self.bytes.end,
+        }
+    }
+}
+
+/// The slots of one rank's schedule.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    caller: Buffer,
+    scratch: Buffer,
+    inputs: usize,
+    /// Byte at which each slot starts, in its area.
+    starts: Vec<usize>,
+    element: usize,
+}
+
+impl Memory {
+    /// Memory for `schedule`. `old` is scratch of an earlier one, used again when it is long enough.
+    pub(crate) fn new(schedule: &Schedule, dtype: DType, caller: Buffer, old: Buffer) -> Self {
+        let element = dtype.size();
+        let (mut starts, mut in_caller, mut in_scratch) = (Vec::new(), 0, 0);
+        for (slot, len) in schedule.slots.iter().enumerate() {
+            if slot < schedule.inputs {
+                starts.push(in_caller);
+                in_caller += len * element;
+            } else {
+                starts.push(in_scratch);
+                in_scratch += (len * element).next_multiple_of(ALIGNMENT);
+            }
+        }
+        let scratch = if old.len() >= in_scratch {
+            old
+        } else {
+            drop(old);
+            Buffer::host(DType::U8, in_scratch)
+        };
+        Self {
+            caller,
+            scratch,
+            inputs: schedule.inputs,
+            starts,
+            element,
+        }
+    }
+
+    /// Where a region lies.
+    pub(crate) fn place(&self, region: &Region) -> Place {
+        let start = self.starts[region.slot];
+        Place {
+            scratch: region.slot >= self.inputs,
+            bytes: start + region.elements.start * self.element
+                ..start + region.elements.end * self.element,
+        }
+    }
+
+    /// The bytes of a place.
+    pub(crate) fn bytes(&self, place: &Place) -> &[u8] {
+        let area = if place.scratch {
+            &self.scratch
+        } else {
+            &self.caller
+        };
+        &area.bytes()[place.bytes.clone()]
+    }
+
+    /// The bytes of a place, writable.
+    pub(crate) fn bytes_mut(&mut self, place: &Place) -> &mut [u8] {
+        let area = if place.scratch {
+            &mut self.scratch
+        } else {
+            &mut self.caller
+        };
+        &mut area.bytes_mut()[place.bytes.clone()]
+    }
+
+    /// Two places that do not overlap, the first one writable.
+    pub(crate) fn pair(&mut self, into: &Place, other: &Place) -> (&mut [u8], &[u8]) {
+        match (into.scratch, other.scratch) {
+            (false, true) => (
+                &mut self.caller.bytes_mut()[into.bytes.clone()],
+                &self.scratch.bytes()[other.bytes.clone()],
+            ),
+            (true, false) => (
+                &mut self.scratch.bytes_mut()[into.bytes.clone()],
+                &self.caller.bytes()[other.bytes.clone()],
+            ),
+            (scratch, _) => {
+                let area = if scratch {
+                    self.scratch.bytes_mut()
+                } else {
+                    self.caller.bytes_mut()
+                };
+                if into.bytes.start < other.bytes.start {
+                    let (before, after) = area.split_at_mut(other.bytes.start);
+                    (&mut before[into.bytes.clone()], &after[..other.len()])
+                } else {
+                    let (before, after) = area.split_at_mut(into.bytes.start);
+                    (&mut after[..into.len()], &before[other.bytes.clone()])
+                }
+            }
+        }
+    }
+
+    /// The result as a buffer of its own, and the scratch for the next operation.
+    pub(crate) fn into_result(mut self, result: &Region, dtype: DType) -> (Buffer, Buffer) {
+        let place = self.place(result);
+        if place.scratch {
+            let mut buffer = Buffer::host(dtype, result.len());
+            buffer.bytes_mut().copy_from_slice(self.bytes(&place));
+            return (buffer, self.scratch);
+        }
+        if place.bytes.start > 0 {
+            self.caller.bytes_mut().copy_within(place.bytes, 0);
+        }
+        self.caller.truncate(result.len());
+        (self.caller, self.scratch)
+    }
+
+    /// The caller's buffer untouched, and the scratch.
+    pub(crate) fn into_parts(self) -> (Buffer, Buffer) {
+        (self.caller, self.scratch)
+    }
+}

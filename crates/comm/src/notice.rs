@@ -1,0 +1,150 @@
+//! [`Notice`]: how a member tells the others why the group has failed.
+
+use ronde_core::{CollectiveError, Generation, GroupRank};
+
+use crate::frame::{Call, CallKind, NOTICE_BYTES_MAX, number};
+
+/// The cause of a failure, as told to the other members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// Somebody aborted, or the sender failed in a way that is best told in words.
+    Aborted { reason: String },
+    /// The sender lost a peer.
+    PeerLost {
+        sequence: u64,
+        call: Call,
+        peer: u32,
+        cause: String,
+    },
+    /// The sender met a call other than its own.
+    Mismatch {
+        sequence: u64,
+        sender_call: Call,
+        peer: u32,
+        peer_call: Call,
+    },
+}
+
+impl Notice {
+    /// The notice of `origin`, who met the cause; those who are told pass it on unchanged.
+    pub(crate) fn encode(&self, origin: u32) -> Vec<u8> {
+        let none = Call::NOTHING;
+        let (code, sequence, peer, calls, text) = match self {
+            Self::Aborted { reason } => (1, 0, 0, [none, none], reason.as_str()),
+            Self::PeerLost {
+                sequence,
+                call,
+                peer,
+                cause,
+            } => (2, *sequence, *peer, [*call, none], cause.as_str()),
+            Self::Mismatch {
+                sequence,
+                sender_call,
+                peer,
+                peer_call,
+            } => (3, *sequence, *peer, [*sender_call, *peer_call], ""),
+        };
+        let mut out = vec![code];
+        out.extend(u64::to_le_bytes(sequence));
+        out.extend(u32::to_le_bytes(peer));
+        out.extend(origin.to_le_bytes());
+        out.extend(calls[0].encode());
+        out.extend(calls[1].encode());
+        let room = NOTICE_BYTES_MAX as usize - out.len();
+        out.extend(text.bytes().take(room));
+        out
+    }
+
+    /// The notice and its origin.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, usize)> {
+        let (fixed, text) = bytes.split_at_checked(57)?;
+        let text = String::from_utf8_lossy(text).into_owned();
+        let call = |from: usize| Call::decode(fixed[from..from + 20].try_into().ok()?);
+        let (sequence, peer) = (number(&fixed[1..9]), number(&fixed[9..13]) as u32);
+        let notice = match fixed[0] {
+            1 => Self::Aborted { reason: text },
+            2 => Self::PeerLost {
+                sequence,
+                call: call(17)?,
+                peer,
+                cause: text,
+            },
+            3 => Self::Mismatch {
+                sequence,
+                sender_call: call(17)?,
+                peer,
+                peer_call: call(37)?,
+            },
+            _ => return None,
+        };
+        Some((notice, number(&fixed[13..17]) as usize))
+    }
+
+    /// The error of a member that was told what `teller` met. `mine` is the member's own call of that
+    /// sequence number, if it made one.
+    pub(crate) fn error(
+        self,
+        teller: usize,
+        me: usize,
+        generation: Generation,
+        mine: Option<Call>,
+    ) -> CollectiveError {
+        match self {
+            Self::Aborted { reason } => CollectiveError::Aborted {
+                by: format!("group rank {teller}"),
+                reason,
+            },
+            Self::PeerLost { peer, cause, .. } if peer as usize == me => CollectiveError::Aborted {
+                by: format!("group rank {teller}"),
+                reason: format!("it lost the connection to this rank: {cause}"),
+            },
+            Self::PeerLost {
+                sequence,
+                call,
+                peer,
+                cause,
+            } => CollectiveError::PeerLost {
+                operation: operation_name(call.kind).to_owned(),
+                sequence,
+                generation,
+                peer: GroupRank(peer),
+                cause: format!("{cause} (told by group rank {teller})"),
+            },
+            Self::Mismatch {
+                sequence,
+                sender_call,
+                peer,
+                peer_call,
+            } => {
+                let mine = mine.unwrap_or(if peer as usize == me {
+                    peer_call
+                } else {
+                    Call::NOTHING
+                });
+                let mine_in_words = match mine.kind {
+                    CallKind::Nothing => "nothing yet".to_owned(),
+                    _ => mine.describe(),
+                };
+                let (other, theirs) = if sender_call == mine {
+                    (peer, peer_call)
+                } else {
+                    (teller as u32, sender_call)
+                };
+                CollectiveError::Mismatch {
+                    sequence,
+                    peer: GroupRank(other),
+                    mine: mine_in_words,
+                    theirs: theirs.describe(),
+                }
+            }
+        }
+    }
+}
+
+/// The word for an operation in an error; an idle group has one too.
+pub(crate) fn operation_name(kind: CallKind) -> &'static str {
+    match kind {
+        CallKind::Nothing => "between operations",
+        other => other.name(),
+    }
+}

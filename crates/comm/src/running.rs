@@ -1,0 +1,201 @@
+//! [`Running`]: one collective on its way through its schedule.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use ronde_core::{Buffer, CollectiveError, DType, Operation, exact};
+use ronde_schedule::{LocalAction, Region, Schedule};
+
+use crate::clock;
+use crate::frame::{Call, CallKind};
+use crate::kernels;
+use crate::memory::{Memory, Place};
+use crate::program::{self, Member};
+use crate::work::Completion;
+
+/// A collective that the caller has started.
+pub(crate) struct Asked {
+    pub(crate) operation: Operation,
+    pub(crate) call: Call,
+    pub(crate) buffer: Buffer,
+    pub(crate) completion: Completion,
+}
+
+/// The collective that is being run.
+pub(crate) struct Running {
+    pub(crate) call: Call,
+    pub(crate) sequence: u64,
+    pub(crate) schedule: Schedule,
+    pub(crate) memory: Memory,
+    pub(crate) completion: Completion,
+    pub(crate) round: usize,
+    /// Sends of this round that are not yet handed to the transport.
+    pub(crate) sends_left: usize,
+    /// Receives of this round that are not yet complete.
+    pub(crate) receives_left: usize,
+    /// Places to fill in this round, by peer, but for those being filled.
+    pub(crate) expected: Vec<VecDeque<Place>>,
+    pub(crate) started: Instant,
+    pub(crate) deadline: Instant,
+    /// Bytes received so far, by peer.
+    pub(crate) received: Vec<usize>,
+    /// Bytes that have become due so far, by peer.
+    pub(crate) due: Vec<usize>,
+    operation: Operation,
+    member: Member,
+    /// The caller's buffer while the ranks tell each other their lengths.
+    held: Option<Buffer>,
+}
+
+impl Running {
+    /// Begins a collective. `scratch` is that of an earlier one.
+    pub(crate) fn new(
+        asked: Asked,
+        sequence: u64,
+        member: Member,
+        limit: Duration,
+        scratch: Buffer,
+    ) -> Result<Self, (Completion, CollectiveError)> {
+        let Asked {
+            operation,
+            call,
+            buffer,
+            completion,
+        } = asked;
+        let asks = program::needs_lens(&call);
+        let made = if is_token(&call) {
+            Ok(ronde_schedule::barrier(member.rank.index(), member.size))
+        } else if asks {
+            Ok(ronde_schedule::all_gather(
+                member.rank.index(),
+                &vec![1; member.size],
+            ))
+        } else {
+            program::schedule(&operation, &call, member, &[])
+        };
+        let schedule = match made {
+            Ok(schedule) => schedule,
+            Err(error) => return Err((completion, error)),
+        };
+        let (memory, held) = if asks {
+            let own = program::own_len(&operation, &buffer, member);
+            let lens = Buffer::copy_of(&[own as i64]);
+            let memory = Memory::new(&schedule, DType::I64, lens, scratch);
+            (memory, Some(buffer))
+        } else {
+            let dtype = if is_token(&call) {
+                DType::U8
+            } else {
+                call.dtype
+            };
+            (Memory::new(&schedule, dtype, buffer, scratch), None)
+        };
+        Ok(Self {
+            call,
+            sequence,
+            schedule,
+            memory,
+            completion,
+            round: 0,
+            sends_left: 0,
+            receives_left: 0,
+            expected: vec![VecDeque::new(); member.size],
+            started: clock::now(),
+            deadline: clock::deadline(limit),
+            received: vec![0; member.size],
+            due: vec![0; member.size],
+            operation,
+            member,
+            held,
+        })
+    }
+
+    /// Whether all transfers of the round are done.
+    pub(crate) fn round_is_over(&self) -> bool {
+        self.sends_left == 0 && self.receives_left == 0
+    }
+
+    /// The local actions of the current round.
+    pub(crate) fn act(&mut self) {
+        let actions = std::mem::take(&mut self.schedule.rounds[self.round].actions);
+        for action in &actions {
+            match action {
+                LocalAction::Reduce { into, left, right } => {
+                    let into_is_left = into == left;
+                    self.reduce(into, if into_is_left { right } else { left }, into_is_left);
+                }
+                LocalAction::Copy { into, from } => {
+                    let (into, from) = (self.memory.place(into), self.memory.place(from));
+                    let (into, from) = self.memory.pair(&into, &from);
+                    into.copy_from_slice(from);
+                }
+            }
+        }
+    }
+
+    fn reduce(&mut self, into: &Region, other: &Region, into_is_left: bool) {
+        let (into, other) = (self.memory.place(into), self.memory.place(other));
+        let (into, other) = self.memory.pair(&into, &other);
+        if self.call.kind == CallKind::ExactSum {
+            // With canonical NaNs a sum of two does not depend on their order, only on which two.
+            exact::add(self.call.dtype, into, other);
+        } else {
+            kernels::reduce(self.call.dtype, self.call.op, into, other, into_is_left);
+        }
+    }
+
+    /// Ends the schedule: either the lengths are known now and the real one begins ([`Finished::Lens`]),
+    /// or this is the result, with the scratch.
+    pub(crate) fn finish(self) -> Result<Finished, (Completion, CollectiveError)> {
+        let Some(buffer) = self.held else {
+            if is_token(&self.call) {
+                let (buffer, scratch) = self.memory.into_parts();
+                return Ok(Finished::Result(self.completion, buffer, scratch));
+            }
+            let (buffer, scratch) = self
+                .memory
+                .into_result(&self.schedule.result, self.call.dtype);
+            return Ok(Finished::Result(self.completion, buffer, scratch));
+        };
+        let (lens, scratch) = self.memory.into_result(&self.schedule.result, DType::I64);
+        let lens: Vec<u64> = lens.as_slice::<i64>().iter().map(|&l| l as u64).collect();
+        let made = program::schedule(&self.operation, &self.call, self.member, &lens);
+        let schedule = match made {
+            Ok(schedule) => schedule,
+            Err(CollectiveError::Mismatch {
+                peer, mine, theirs, ..
+            }) => {
+                let sequence = self.sequence;
+                let error = CollectiveError::Mismatch {
+                    sequence,
+                    peer,
+                    mine,
+                    theirs,
+                };
+                return Err((self.completion, error));
+            }
+            Err(error) => return Err((self.completion, error)),
+        };
+        Ok(Finished::Lens(Box::new(Self {
+            memory: Memory::new(&schedule, self.call.dtype, buffer, scratch),
+            schedule,
+            round: 0,
+            held: None,
+            ..self
+        })))
+    }
+}
+
+/// Whether nothing but tokens is exchanged: empty buffers too, so that a rank whose buffer is not
+/// empty is met with a mismatch and not left to wait.
+fn is_token(call: &Call) -> bool {
+    call.kind == CallKind::Barrier || call.len == 0
+}
+
+/// What comes of the last round of a schedule.
+pub(crate) enum Finished {
+    /// The result, and the scratch for the next operation.
+    Result(Completion, Buffer, Buffer),
+    /// The lengths are known; the same operation goes on with its real schedule.
+    Lens(Box<Running>),
+}

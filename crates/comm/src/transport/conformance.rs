@@ -1,0 +1,157 @@
+//! What every transport must do, run by each.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use super::{Interest, Transport, in_process, tcp::Tcp};
+
+type Pair = [Box<dyn Transport>; 2];
+
+const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+const NONE: Interest = Interest {
+    read: false,
+    write: false,
+};
+
+fn in_process_pair() -> Pair {
+    let mut ends = in_process::connect(2).into_iter();
+    std::array::from_fn(|_| Box::new(ends.next().unwrap()) as Box<dyn Transport>)
+}
+
+fn tcp_pair() -> Pair {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (accepted, _) = listener.accept().unwrap();
+    [
+        Box::new(Tcp::new(vec![None, Some(dialled)]).unwrap()),
+        Box::new(Tcp::new(vec![Some(accepted), None]).unwrap()),
+    ]
+}
+
+fn read_all(transport: &mut dyn Transport, peer: usize, count: usize) -> Vec<u8> {
+    let mut got = Vec::new();
+    let mut buffer = vec![0; 10_000];
+    while got.len() < count {
+        let room = buffer.len().min(count - got.len());
+        match transport.read(peer, &mut buffer[..room]) {
+            Ok(0) => panic!("the stream ended after {} bytes", got.len()),
+            Ok(count) => got.extend(&buffer[..count]),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                let mut interest = [NONE; 2];
+                interest[peer].read = true;
+                transport.wait(&mut interest, LIMIT).unwrap();
+            }
+        }
+    }
+    got
+}
+
+fn bytes_arrive_in_order_past_any_bound(pair: Pair) {
+    let [mut one, mut other] = pair;
+    let sent: Vec<u8> = (0..9_000_000_u32).map(|i| (i % 251) as u8).collect();
+    let expected = sent.clone();
+    let reader =
+        thread::spawn(move || (read_all(&mut *other, 0, expected.len()) == expected, other));
+    let (mut at, mut was_full) = (0, false);
+    while at < sent.len() {
+        let (head, body) = sent[at..].split_at(5.min(sent.len() - at));
+        match one.write(1, head, body) {
+            Ok(count) => at += count,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                was_full = true;
+                let mut interest = [
+                    NONE,
+                    Interest {
+                        read: false,
+                        write: true,
+                    },
+                ];
+                one.wait(&mut interest, LIMIT).unwrap();
+            }
+        }
+    }
+    let (same, mut other) = reader.join().unwrap();
+    assert!(same && was_full);
+    one.finish(1);
+    let mut interest = [
+        Interest {
+            read: true,
+            write: false,
+        },
+        NONE,
+    ];
+    other.wait(&mut interest, LIMIT).unwrap();
+    assert!(interest[0].read, "the end of a stream can be read");
+    assert_eq!(other.read(0, &mut [0; 8]).unwrap(), 0);
+}
+
+fn a_wait_ends_by_waking_and_by_its_limit(pair: Pair) {
+    let [mut one, _other] = pair;
+    let mut buffer = [0; 4];
+    let nothing = one.read(1, &mut buffer).unwrap_err();
+    assert_eq!(nothing.kind(), ErrorKind::WouldBlock);
+    let waker = one.waker();
+    let mut interest = [
+        NONE,
+        Interest {
+            read: true,
+            write: false,
+        },
+    ];
+    waker.wake();
+    waker.wake();
+    one.wait(&mut interest, None).unwrap();
+    assert_eq!(interest, [NONE; 2], "woken beforehand");
+    let waking = thread::spawn(move || waker.wake());
+    interest[1].read = true;
+    one.wait(&mut interest, None).unwrap();
+    waking.join().unwrap();
+    interest[1].read = true;
+    one.wait(&mut interest, Some(Duration::from_millis(1)))
+        .unwrap();
+    assert!(!interest[1].read);
+}
+
+fn a_member_that_is_gone_is_seen(pair: Pair) {
+    let [mut one, mut other] = pair;
+    assert_eq!(other.write(0, b"last", b"words").unwrap(), 9);
+    drop(other);
+    assert_eq!(read_all(&mut *one, 1, 9), b"lastwords");
+    let mut interest = [
+        NONE,
+        Interest {
+            read: true,
+            write: false,
+        },
+    ];
+    one.wait(&mut interest, LIMIT).unwrap();
+    assert!(interest[1].read);
+    assert!(!matches!(one.read(1, &mut [0; 4]), Ok(1..)));
+}
+
+macro_rules! conformance {
+    ($($suite:ident: $pair:expr;)*) => { $(
+        mod $suite {
+            #[test]
+            fn bytes_arrive_in_order_past_any_bound() {
+                super::bytes_arrive_in_order_past_any_bound($pair);
+            }
+            #[test]
+            fn a_wait_ends_by_waking_and_by_its_limit() {
+                super::a_wait_ends_by_waking_and_by_its_limit($pair);
+            }
+            #[test]
+            fn a_member_that_is_gone_is_seen() {
+                super::a_member_that_is_gone_is_seen($pair);
+            }
+        }
+    )* };
+}
+conformance! {
+    in_process_streams: super::in_process_pair();
+    tcp_streams: super::tcp_pair();
+}

@@ -1,0 +1,135 @@
+//! Streams over TCP: one connection per pair of members, waited for with poll.
+
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+
+use super::{Interest, Transport, Waker};
+
+/// How long sent bytes may stay unacknowledged before the system gives the peer up.
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(120);
+/// How long a silent connection stays unprobed.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+
+#[derive(Debug)]
+struct Bell(OwnedFd);
+
+impl Waker for Bell {
+    fn wake(&self) {
+        // It can only fail when it is rung already.
+        let _rung = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+}
+
+/// Connections to all other members, by group rank.
+#[derive(Debug)]
+pub(crate) struct Tcp {
+    streams: Vec<Option<TcpStream>>,
+    bell: Arc<Bell>,
+}
+
+impl Tcp {
+    /// Takes connected streams; the member's own place is `None`.
+    pub(crate) fn new(streams: Vec<Option<TcpStream>>) -> io::Result<Self> {
+        for stream in streams.iter().flatten() {
+            stream.set_read_timeout(None)?;
+            stream.set_write_timeout(None)?;
+            stream.set_nonblocking(true)?;
+            stream.set_nodelay(true)?;
+            let socket = socket2::SockRef::from(stream);
+            let probes = socket2::TcpKeepalive::new()
+                .with_time(KEEPALIVE)
+                .with_interval(KEEPALIVE);
+            socket.set_tcp_keepalive(&probes)?;
+            socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
+        }
+        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Self {
+            streams,
+            bell: Arc::new(Bell(bell)),
+        })
+    }
+
+    fn stream(&mut self, peer: usize) -> io::Result<&mut TcpStream> {
+        self.streams[peer]
+            .as_mut()
+            .ok_or_else(|| ErrorKind::NotConnected.into())
+    }
+}
+
+fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+impl Transport for Tcp {
+    fn read(&mut self, peer: usize, into: &mut [u8]) -> io::Result<usize> {
+        let stream = self.stream(peer)?;
+        again(|| stream.read(into))
+    }
+
+    fn write(&mut self, peer: usize, head: &[u8], body: &[u8]) -> io::Result<usize> {
+        let stream = self.stream(peer)?;
+        again(|| stream.write_vectored(&[IoSlice::new(head), IoSlice::new(body)]))
+    }
+
+    fn wait(&mut self, interest: &mut [Interest], limit: Option<Duration>) -> io::Result<()> {
+        let mut fds = Vec::with_capacity(interest.len() + 1);
+        let mut peers = Vec::with_capacity(interest.len());
+        fds.push(PollFd::new(&self.bell.0, PollFlags::IN));
+        for (peer, (stream, wanted)) in self.streams.iter().zip(&*interest).enumerate() {
+            let mut flags = PollFlags::empty();
+            flags.set(PollFlags::IN, wanted.read);
+            flags.set(PollFlags::OUT, wanted.write);
+            if let Some(stream) = stream
+                && !flags.is_empty()
+            {
+                fds.push(PollFd::new(stream, flags));
+                peers.push(peer);
+            }
+        }
+        let limit = limit.map(|limit| Timespec {
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(limit.subsec_nanos()) as _,
+        });
+        match poll(&mut fds, limit.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let lost = PollFlags::ERR | PollFlags::HUP;
+        let wanted = interest.to_vec();
+        interest.fill(Interest::default());
+        for (fd, &peer) in fds[1..].iter().zip(&peers) {
+            let possible = fd.revents();
+            interest[peer] = Interest {
+                read: wanted[peer].read && possible.intersects(PollFlags::IN | lost),
+                write: wanted[peer].write && possible.intersects(PollFlags::OUT | lost),
+            };
+        }
+        if !fds[0].revents().is_empty() {
+            let mut rings = [0; 8];
+            let _silenced = rustix::io::read(&self.bell.0, &mut rings);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, peer: usize) {
+        if let Some(stream) = &self.streams[peer] {
+            // An error means that the connection is gone, which is what was asked for.
+            let _gone = stream.shutdown(Shutdown::Write);
+        }
+    }
+
+    fn waker(&self) -> Arc<dyn Waker> {
+        Arc::clone(&self.bell) as Arc<dyn Waker>
+    }
+}

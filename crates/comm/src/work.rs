@@ -1,0 +1,81 @@
+//! A pending operation: the progress thread completes it once, the caller waits for it.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use ronde_core::{Buffer, CollectiveError, Work};
+
+type Outcome = Result<Buffer, CollectiveError>;
+
+#[derive(Default)]
+struct Cell {
+    outcome: Mutex<Option<Outcome>>,
+    changed: Condvar,
+}
+
+impl Cell {
+    fn lock(&self) -> MutexGuard<'_, Option<Outcome>> {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The caller's end.
+pub(crate) struct Pending(Arc<Cell>);
+
+/// The progress thread's end. Dropped without an outcome it reports an abort, so no wait is for ever.
+pub(crate) struct Completion(Option<Arc<Cell>>);
+
+/// Both ends of a pending operation.
+pub(crate) fn pending() -> (Completion, Pending) {
+    let cell = Arc::new(Cell::default());
+    (Completion(Some(Arc::clone(&cell))), Pending(cell))
+}
+
+/// An operation that is complete already.
+pub(crate) fn finished(buffer: Buffer) -> Box<dyn Work> {
+    let (completion, pending) = pending();
+    completion.complete(Ok(buffer));
+    Box::new(pending)
+}
+
+impl Completion {
+    pub(crate) fn complete(mut self, outcome: Outcome) {
+        self.set(outcome);
+    }
+
+    fn set(&mut self, outcome: Outcome) {
+        if let Some(cell) = self.0.take() {
+            *cell.lock() = Some(outcome);
+            cell.changed.notify_all();
+        }
+    }
+}
+
+impl Drop for Completion {
+    fn drop(&mut self) {
+        self.set(Err(CollectiveError::Aborted {
+            by: "this rank".to_owned(),
+            reason: "the group ended before the operation did".to_owned(),
+        }));
+    }
+}
+
+impl Work for Pending {
+    fn is_finished(&self) -> bool {
+        self.0.lock().is_some()
+    }
+
+    fn wait(self: Box<Self>) -> Outcome {
+        let mut outcome = self.0.lock();
+        loop {
+            if let Some(outcome) = outcome.take() {
+                return outcome;
+            }
+            // The progress thread owns the deadline, and its end completes every operation.
+            outcome = self
+                .0
+                .changed
+                .wait(outcome)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}

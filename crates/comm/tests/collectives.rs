@@ -1,0 +1,227 @@
+//! Every operation, type and operator on threads of one process, against references.
+
+use std::time::Duration;
+
+use ronde_comm::GroupConfig;
+use ronde_comm::testing::{in_process_groups, run_ranks, spawn_ranks};
+use ronde_core::exact::{ExactSum, TreeSum};
+use ronde_core::{
+    Buffer, CollectiveError, Collectives, CollectivesExt, Element, GroupRank, Operation, ReduceOp,
+};
+use ronde_schedule::Algorithm;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const OPS: [ReduceOp; 4] = [
+    ReduceOp::Sum,
+    ReduceOp::Min,
+    ReduceOp::Max,
+    ReduceOp::Product,
+];
+
+/// Small whole numbers, so that every type holds every result exactly.
+trait Small: Element + PartialEq + std::fmt::Debug {
+    fn small(value: u8) -> Self;
+}
+
+macro_rules! small {
+    ($($t:ty => $from:expr),*) => { $(impl Small for $t { fn small(value: u8) -> Self { $from(value) } })* };
+}
+small!(f64 => f64::from, f32 => f32::from, i64 => i64::from, i32 => i32::from, u32 => u32::from, u8 => u8::from,
+    half::f16 => |v| half::f16::from_f32(f32::from(v)), half::bf16 => |v| half::bf16::from_f32(f32::from(v)));
+
+fn value(rank: usize, index: usize) -> u8 {
+    1 + u8::from((rank + index).is_multiple_of(3))
+}
+
+fn reduced(op: ReduceOp, size: usize, index: usize) -> u32 {
+    let values = (0..size).map(|rank| u32::from(value(rank, index)));
+    match op {
+        ReduceOp::Sum => values.sum(),
+        ReduceOp::Product => values.product(),
+        ReduceOp::Min => values.min().unwrap(),
+        ReduceOp::Max => values.max().unwrap(),
+    }
+}
+
+fn all_operations<T: Small>(group: &ronde_comm::ProcessGroup) -> Result<(), CollectiveError> {
+    let (rank, size) = (group.rank().index(), group.size());
+    for len in [0, 1, 5, 64, 131] {
+        for op in OPS {
+            let mut values: Vec<T> = (0..len).map(|i| T::small(value(rank, i))).collect();
+            group.all_reduce(&mut values, op)?;
+            let expected: Vec<T> = (0..len)
+                .map(|i| T::small(reduced(op, size, i) as u8))
+                .collect();
+            assert_eq!(values, expected, "all_reduce {op} of {len} on {size}");
+
+            let values: Vec<T> = (0..len * size).map(|i| T::small(value(rank, i))).collect();
+            let back = group.run(Operation::ReduceScatter(op), Buffer::copy_of(&values))?;
+            let expected: Vec<T> = (rank * len..(rank + 1) * len)
+                .map(|i| T::small(reduced(op, size, i) as u8))
+                .collect();
+            assert_eq!(back.as_slice::<T>(), expected);
+        }
+        let mine: Vec<T> = (0..len * (rank % 3))
+            .map(|i| T::small(value(rank, i)))
+            .collect();
+        let expected: Vec<T> = (0..size)
+            .flat_map(|r| (0..len * (r % 3)).map(move |i| T::small(value(r, i))))
+            .collect();
+        assert_eq!(group.all_gather(&mine)?, expected);
+        let root = GroupRank((size - 1) as u32);
+        let mut values = vec![T::small(rank as u8); len];
+        group.broadcast(&mut values, root)?;
+        assert_eq!(values, vec![T::small((size - 1) as u8); len]);
+        group.barrier()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn every_operation_type_and_operator_equals_the_reference() {
+    for size in (1..=9).chain([13, 16, 17]) {
+        let sent = spawn_ranks(size, LIMIT, |group| {
+            all_operations::<f32>(&group)?;
+            // Products of 2 and sums stay below 256 and within the precision of bf16 up to 7 ranks.
+            if group.size() <= 7 {
+                all_operations::<f64>(&group)?;
+                all_operations::<half::f16>(&group)?;
+                all_operations::<half::bf16>(&group)?;
+                all_operations::<i64>(&group)?;
+                all_operations::<i32>(&group)?;
+                all_operations::<u32>(&group)?;
+                all_operations::<u8>(&group)?;
+            }
+            Ok::<_, CollectiveError>((group.bytes_sent(), group.payload_bytes_sent()))
+        });
+        for (bytes, payload) in sent {
+            assert_eq!(bytes > 0, size > 1);
+            assert!(payload <= bytes);
+        }
+    }
+}
+
+fn configs(size: usize, algorithm: Option<Algorithm>) -> Vec<GroupConfig> {
+    (0..size)
+        .map(|rank| {
+            let mut config = GroupConfig::new("test", "test", GroupRank(rank as u32));
+            config.algorithm = algorithm;
+            config.timeout = LIMIT;
+            config
+        })
+        .collect()
+}
+
+fn hostile(shard: u32, len: usize) -> Vec<f32> {
+    let mut words = vec![0; len];
+    ronde_core::philox::Stream::new([shard, 1, 2, 3]).fill(&mut words);
+    words
+        .iter()
+        .map(|&word| match word % 9 {
+            0 => 1e30,
+            1 => -1e30,
+            2 => f32::from_bits(word),
+            3 => 1e-40,
+            _ => word as f32 / 1e9 - 2.0,
+        })
+        .collect()
+}
+
+fn exact_bits(size: usize, shards: u32, algorithm: Option<Algorithm>, len: usize) -> Vec<Vec<u32>> {
+    let groups = in_process_groups(configs(size, algorithm));
+    run_ranks(groups, LIMIT, move |group| {
+        let bounds = (0..=size as u32)
+            .map(|r| r * shards / size as u32)
+            .collect();
+        let sum = ExactSum::new(bounds).unwrap();
+        let mut local = TreeSum::new(shards);
+        for shard in sum.run(group.rank()) {
+            local.add_shard(shard, Buffer::copy_of(&hostile(shard, len)));
+        }
+        let brought: Vec<f32> = local
+            .take()
+            .iter()
+            .flat_map(|(_, sum)| sum.as_slice::<f32>().to_vec())
+            .collect();
+        let result = group.run(Operation::ExactSum(sum), Buffer::copy_of(&brought))?;
+        let bits = result.as_slice::<f32>().iter().map(|x| x.to_bits());
+        Ok::<Vec<u32>, CollectiveError>(bits.collect())
+    })
+}
+
+#[test]
+fn exact_sums_have_the_same_bits_for_every_size_and_algorithm() {
+    for (shards, len) in [(1, 3), (5, 100), (8, 1), (8, 1000), (16, 131), (64, 70)] {
+        let alone = exact_bits(1, shards, None, len).remove(0);
+        for size in (2..=9).chain([16, 17]) {
+            for algorithm in Algorithm::ALL.map(Some).into_iter().chain([None]) {
+                for bits in exact_bits(size, shards, algorithm, len) {
+                    assert_eq!(
+                        bits, alone,
+                        "{shards} shards on {size} ranks, {algorithm:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_algorithm_reduces_large_buffers_to_the_same_bits_on_all_ranks() {
+    for algorithm in Algorithm::ALL {
+        for size in [2, 3, 4, 8] {
+            let groups = in_process_groups(configs(size, Some(algorithm)));
+            let results = run_ranks(groups, LIMIT, |group| {
+                let mut values = hostile(group.rank().0, 300_001);
+                group.all_reduce(&mut values, ReduceOp::Sum)?;
+                let bits: Vec<u32> = values.iter().map(|x| x.to_bits()).collect();
+                Ok::<_, CollectiveError>(bits)
+            });
+            assert!(results.windows(2).all(|pair| pair[0] == pair[1]));
+        }
+    }
+}
+
+#[test]
+fn operations_run_in_the_order_of_their_calls_while_the_caller_goes_on() {
+    spawn_ranks(4, LIMIT, |group| {
+        let works: Vec<_> = (0..50_u32)
+            .map(|i| {
+                let buffer = Buffer::copy_of(&vec![i; 1000]);
+                group.start(Operation::AllReduce(ReduceOp::Sum), buffer)
+            })
+            .collect::<Result<_, _>>()?;
+        for (i, work) in works.into_iter().enumerate() {
+            assert_eq!(work.wait()?.as_slice::<u32>(), vec![4 * i as u32; 1000]);
+        }
+        Ok::<_, CollectiveError>(())
+    });
+}
+
+#[test]
+fn impossible_calls_are_refused_at_once_and_harm_nothing() {
+    spawn_ranks(3, LIMIT, |group| {
+        let sum = |bounds| Operation::ExactSum(ExactSum::new(bounds).unwrap());
+        let cases = [
+            (
+                Operation::Broadcast { root: GroupRank(3) },
+                Buffer::copy_of(&[1.0_f32]),
+            ),
+            (
+                Operation::ReduceScatter(ReduceOp::Sum),
+                Buffer::copy_of(&[1.0_f32; 4]),
+            ),
+            (sum(vec![0, 1, 2]), Buffer::copy_of(&[1.0_f32])),
+            (sum(vec![0, 1, 2, 3]), Buffer::copy_of(&[1_u32])),
+            (sum(vec![0, 3, 6, 9]), Buffer::copy_of(&[1.0_f32; 3])),
+        ];
+        for (operation, buffer) in cases {
+            let error = group.start(operation, buffer).err();
+            assert!(
+                matches!(error, Some(CollectiveError::Invalid { .. })),
+                "{error:?}"
+            );
+        }
+        group.barrier()
+    });
+}

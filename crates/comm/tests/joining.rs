@@ -1,0 +1,138 @@
+//! Joining over TCP: refusals name what differs on both sides; strangers do no harm.
+
+mod meshes;
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use meshes::{configs, groups, join};
+use ronde_comm::testing::run_ranks;
+use ronde_comm::{GroupConfig, ProcessGroup, bind};
+use ronde_core::{
+    Buffer, CollectiveError, Collectives, CollectivesExt, Generation, Operation, ReduceOp,
+};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+#[test]
+fn collectives_over_tcp_equal_the_reference() {
+    for size in [2, 3, 4, 5, 8] {
+        run_ranks(groups(meshes::Kind::Tcp, size, LIMIT), LIMIT, |group| {
+            let (rank, size) = (group.rank().0, group.size() as u32);
+            for len in [0_usize, 1, 65, 5000, 400_000] {
+                let mut values = vec![rank; len];
+                group.all_reduce(&mut values, ReduceOp::Sum)?;
+                assert_eq!(values, vec![size * (size - 1) / 2; len]);
+                let mine = vec![rank; len * (rank as usize % 2)];
+                let all: Vec<u32> = (0..size)
+                    .flat_map(|r| vec![r; len * (r as usize % 2)])
+                    .collect();
+                assert_eq!(group.all_gather(&mine)?, all);
+                let whole = Buffer::copy_of(&vec![rank; len * size as usize]);
+                let part = group.run(Operation::ReduceScatter(ReduceOp::Max), whole)?;
+                assert_eq!(part.as_slice::<u32>(), vec![size - 1; len]);
+            }
+            let (bytes, payload) = (group.bytes_sent(), group.payload_bytes_sent());
+            assert!(payload > 0 && bytes > payload);
+            group.barrier()
+        });
+    }
+}
+
+/// All members but the odd one are as they should be; every one of them must hear what differs.
+fn refused(size: usize, odd: usize, change: impl Fn(&mut GroupConfig), expected: [&str; 2]) {
+    let mut configs = configs(size, LIMIT);
+    for config in &mut configs {
+        config.plan.set("run.seed", "42");
+    }
+    change(&mut configs[odd]);
+    let in_process = ProcessGroup::in_process(configs.clone());
+    for outcomes in [join(configs), in_process] {
+        for (rank, outcome) in outcomes.into_iter().enumerate() {
+            let text = match outcome.err() {
+                Some(error @ CollectiveError::OtherPlan { .. }) => error.to_string(),
+                other => panic!("rank {rank}: {other:?}"),
+            };
+            let [here, there] = expected;
+            assert!(
+                text.contains(here) && text.contains(there),
+                "rank {rank}: {text}"
+            );
+        }
+    }
+}
+
+#[test]
+fn another_plan_job_or_generation_is_refused_on_both_sides_by_name() {
+    refused(
+        2,
+        1,
+        |c| c.plan.set("run.seed", "43"),
+        ["run.seed is 4", "there"],
+    );
+    refused(3, 0, |c| c.plan.set("cpu", "avx2"), ["cpu is", "avx2"]);
+    refused(2, 0, |c| c.job = "other".to_owned(), ["job is", "other"]);
+    refused(
+        2,
+        1,
+        |c| c.generation = Generation(5),
+        ["generation is", "5"],
+    );
+    let long = "x".repeat(100_000);
+    refused(
+        2,
+        1,
+        |c| c.plan.set("long", &long),
+        ["long is", "xxx"].map(|_| "there"),
+    );
+}
+
+#[test]
+fn strangers_on_the_port_do_no_harm() {
+    let bound: Vec<_> = (0..2)
+        .map(|_| bind(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap())
+        .collect();
+    let peers: Vec<_> = bound.iter().map(|(_, at)| *at).collect();
+    // These wait in the queue of the listener before the member does.
+    let mut rude = TcpStream::connect(peers[0]).unwrap();
+    rude.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let silent = TcpStream::connect(peers[0]).unwrap();
+    drop(TcpStream::connect(peers[0]).unwrap());
+    let joining: Vec<_> = configs(2, LIMIT)
+        .into_iter()
+        .zip(bound)
+        .map(|(config, (listener, _))| {
+            let peers = peers.clone();
+            thread::spawn(move || ProcessGroup::connect(config, listener, &peers))
+        })
+        .collect();
+    let groups = joining
+        .into_iter()
+        .map(|thread| thread.join().unwrap().unwrap())
+        .collect();
+    run_ranks(groups, LIMIT, |group| group.barrier());
+    drop((rude, silent));
+}
+
+#[test]
+fn a_peer_that_never_comes_is_named() {
+    let (listener, at) = bind(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+    let (absent, nobody) = bind(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+    drop(absent);
+    for (rank, peers, expected) in [
+        (0, [at, nobody], "group ranks 1"),
+        (1, [nobody, at], "group rank 0"),
+    ] {
+        let mut config = configs(2, LIMIT).remove(rank);
+        config.connect_timeout = Duration::from_millis(100);
+        let listener = listener.try_clone().unwrap();
+        match ProcessGroup::connect(config, listener, &peers) {
+            Err(error @ CollectiveError::Connect { .. }) => {
+                assert!(error.to_string().contains(expected), "{error}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

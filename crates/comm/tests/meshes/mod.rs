@@ -1,0 +1,61 @@
+//! Groups of both transports for tests.
+
+#![allow(
+    clippy::allow_attributes,
+    dead_code,
+    reason = "each test uses some of it"
+)]
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::thread;
+use std::time::Duration;
+
+use ronde_comm::testing::in_process_groups;
+use ronde_comm::{GroupConfig, ProcessGroup, bind};
+use ronde_core::{CollectiveError, GroupRank};
+
+/// Which transport.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Kind {
+    InProcess,
+    Tcp,
+}
+
+pub(crate) fn configs(size: usize, timeout: Duration) -> Vec<GroupConfig> {
+    (0..size)
+        .map(|rank| {
+            let mut config = GroupConfig::new("test", "job", GroupRank(rank as u32));
+            config.timeout = timeout;
+            config
+        })
+        .collect()
+}
+
+pub(crate) fn groups(kind: Kind, size: usize, timeout: Duration) -> Vec<ProcessGroup> {
+    let configs = configs(size, timeout);
+    match kind {
+        Kind::InProcess => in_process_groups(configs),
+        Kind::Tcp => join(configs).into_iter().map(Result::unwrap).collect(),
+    }
+}
+
+/// Every member joins over TCP on its own thread.
+pub(crate) fn join(configs: Vec<GroupConfig>) -> Vec<Result<ProcessGroup, CollectiveError>> {
+    let bound: Vec<_> = configs
+        .iter()
+        .map(|_| bind(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap())
+        .collect();
+    let peers: Vec<_> = bound.iter().map(|(_, at)| *at).collect();
+    let joining: Vec<_> = configs
+        .into_iter()
+        .zip(bound)
+        .map(|(config, (listener, _))| {
+            let peers = peers.clone();
+            thread::spawn(move || ProcessGroup::connect(config, listener, &peers))
+        })
+        .collect();
+    joining
+        .into_iter()
+        .map(|thread| thread.join().unwrap())
+        .collect()
+}

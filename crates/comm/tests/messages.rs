@@ -1,0 +1,139 @@
+//! Messages from rank to rank, on both transports.
+
+mod meshes;
+
+use std::time::Duration;
+
+use meshes::{Kind, groups};
+use ronde_comm::ProcessGroup;
+use ronde_comm::testing::run_ranks;
+use ronde_core::{
+    Buffer, CollectiveError, Collectives, CollectivesExt, DType, GroupRank, PointToPoint, ReduceOp,
+    Tag,
+};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn on_both<T: Send + 'static>(
+    size: usize,
+    f: impl Fn(ProcessGroup) -> Result<T, CollectiveError> + Send + Sync + Clone + 'static,
+) {
+    for kind in [Kind::InProcess, Kind::Tcp] {
+        run_ranks(groups(kind, size, LIMIT), LIMIT, f.clone());
+    }
+}
+
+#[test]
+fn members_that_first_send_much_and_then_receive_do_not_wait_for_each_other() {
+    const LEN: usize = 6 << 20;
+    on_both(2, |group| {
+        let (me, other) = (group.rank().0, GroupRank(1 - group.rank().0));
+        for tag in 0..2 {
+            let buffer = Buffer::copy_of(&vec![me * 10 + tag; LEN]);
+            let back = group.send(other, Tag(tag), buffer)?.wait()?;
+            assert_eq!(back.len(), LEN, "the buffer comes back");
+        }
+        // In the other order of tags, and with a collective in between.
+        group.barrier()?;
+        for tag in [1, 0] {
+            let work = group.receive(other, Tag(tag), Buffer::host(DType::U32, LEN))?;
+            let got = work.wait()?;
+            assert!(
+                got.as_slice::<u32>()
+                    .iter()
+                    .all(|&x| x == other.0 * 10 + tag)
+            );
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn messages_of_one_tag_arrive_in_order_and_beside_collectives() {
+    on_both(3, |group| {
+        let (rank, size) = (group.rank().0, group.size() as u32);
+        let (next, before) = (
+            GroupRank((rank + 1) % size),
+            GroupRank((rank + size - 1) % size),
+        );
+        let mut receives = Vec::new();
+        for _ in 0..30 {
+            receives.push(group.receive(before, Tag(7), Buffer::host(DType::U32, 3))?);
+        }
+        for i in 0..60 {
+            let _sent = group.send(next, Tag(7), Buffer::copy_of(&[i, rank, i]))?;
+            let mut sum = [1_i64];
+            group.all_reduce(&mut sum, ReduceOp::Sum)?;
+            assert_eq!(sum, [3]);
+        }
+        for _ in 30..60 {
+            receives.push(group.receive(before, Tag(7), Buffer::host(DType::U32, 3))?);
+        }
+        for (i, work) in (0..).zip(receives) {
+            assert_eq!(work.wait()?.as_slice::<u32>(), [i, before.0, i]);
+        }
+        let empty = group.receive(before, Tag(1), Buffer::host(DType::F32, 0))?;
+        group
+            .send(next, Tag(1), Buffer::host(DType::F32, 0))?
+            .wait()?;
+        assert!(empty.wait()?.is_empty());
+        Ok(())
+    });
+}
+
+#[test]
+fn a_message_of_another_length_or_type_is_an_error_on_both_sides() {
+    for wrong in [Buffer::host(DType::F32, 4), Buffer::host(DType::U32, 5)] {
+        let (dtype, len) = (wrong.dtype(), wrong.len());
+        on_both(2, move |group| {
+            let outcome = if group.rank().0 == 0 {
+                group
+                    .send(GroupRank(1), Tag(0), Buffer::host(DType::U32, 4))?
+                    .wait()?;
+                group.barrier()
+            } else {
+                let work = group.receive(GroupRank(0), Tag(0), Buffer::host(dtype, len));
+                work.and_then(ronde_core::Work::wait).map(drop)
+            };
+            let text = outcome.unwrap_err().to_string();
+            assert!(
+                text.contains("4 x u32") && text.contains(&format!("{len} x {dtype}")),
+                "{text}"
+            );
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn a_message_to_nobody_is_refused() {
+    on_both(2, |group| {
+        for to in [group.rank(), GroupRank(2)] {
+            let refused = group.send(to, Tag(0), Buffer::host(DType::U8, 1)).err();
+            assert!(matches!(refused, Some(CollectiveError::Invalid { .. })));
+        }
+        group.barrier()
+    });
+}
+
+#[test]
+fn a_group_of_one_gives_back_what_it_is_given() {
+    let config = meshes::configs(1, LIMIT).remove(0);
+    let group = ProcessGroup::alone(config);
+    let mut values = [1.5_f32, 2.5];
+    group.all_reduce(&mut values, ReduceOp::Sum).unwrap();
+    assert_eq!(values, [1.5, 2.5]);
+    assert_eq!(group.all_gather(&values).unwrap(), values);
+    group.barrier().unwrap();
+    assert_eq!(group.bytes_sent(), 0);
+    assert!(
+        group
+            .send(GroupRank(0), Tag(0), Buffer::host(DType::U8, 1))
+            .is_err()
+    );
+    group.abort("enough");
+    assert!(matches!(
+        group.barrier(),
+        Err(CollectiveError::Aborted { .. })
+    ));
+}

@@ -1,0 +1,101 @@
+//! [`DataConfig`]: where samples come from, as it stands in a run file, and opening it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::csv::{CsvForm, read_file};
+use crate::synthetic::SyntheticImages;
+use crate::{DataError, Split, digits};
+
+/// Where samples come from: the `[data]` section of a run file, told apart by `source`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "source", rename_all = "snake_case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum DataConfig {
+    /// The embedded handwritten digits: 1,437 to train on, 360 to measure on, `[1, 8, 8]`, values
+    /// of 0 to 1 in steps of 1/16, ten classes.
+    #[serde(rename = "digits")]
+    Digits {},
+    /// Lines of comma-separated numbers, the label last; `.csv` or `.csv.gz`.
+    Csv {
+        /// File to train on; relative to the folder of the run file.
+        train: PathBuf,
+        /// File to measure on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        test: Option<PathBuf>,
+        /// Shape of a sample; its elements are the feature columns, row-major.
+        shape: Vec<usize>,
+        /// Count of classes; labels are `0..classes`.
+        classes: u32,
+        /// Features are divided by this.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        scale: Option<f32>,
+    },
+    /// Made-up images: noise over one random pattern per class, so that there is something to learn.
+    SyntheticImages {
+        /// Count of samples to train on.
+        samples: u64,
+        /// Count of samples to measure on.
+        #[serde(default)]
+        test_samples: u64,
+        /// Shape of a sample: `[channels, height, width]`.
+        shape: Vec<usize>,
+        /// Count of classes.
+        classes: u32,
+    },
+}
+
+impl Default for DataConfig {
+    fn default() -> Self {
+        Self::Digits {}
+    }
+}
+
+impl DataConfig {
+    /// The files that it names, each with its key in the section (`train`, `test`).
+    #[must_use]
+    pub fn files(&self) -> Vec<(&'static str, &Path)> {
+        match self {
+            Self::Csv { train, test, .. } => std::iter::once(("train", train.as_path()))
+                .chain(test.as_deref().map(|test| ("test", test)))
+                .collect(),
+            Self::Digits {} | Self::SyntheticImages { .. } => Vec::new(),
+        }
+    }
+}
+
+/// Opens a source. `base` is the folder that relative paths start from; `seed` is the run's, for
+/// made-up samples. Cost: files are read and decoded whole.
+///
+/// # Errors
+/// Files that are missing or hold no samples, and parameters that are not possible.
+pub fn open(config: &DataConfig, base: &Path, seed: u64) -> Result<Split, DataError> {
+    match config {
+        DataConfig::Digits {} => digits::open(),
+        DataConfig::Csv {
+            train,
+            test,
+            shape,
+            classes,
+            scale,
+        } => {
+            let form = CsvForm::new(shape, *classes, *scale)?;
+            let read = |path: &Path| read_file(&base.join(path), &form);
+            Ok(Split {
+                train: Arc::new(read(train)?),
+                test: match test {
+                    Some(test) => Some(Arc::new(read(test)?)),
+                    None => None,
+                },
+            })
+        }
+        DataConfig::SyntheticImages {
+            samples,
+            test_samples,
+            shape,
+            classes,
+        } => SyntheticImages::split(*samples, *test_samples, shape, *classes, seed),
+    }
+}

@@ -1,0 +1,104 @@
+//! [`Dataset`]: what a source of samples must give.
+
+use std::sync::Arc;
+
+use crate::DataError;
+
+/// Most elements that one sample may have.
+pub(crate) const SAMPLE_ELEMENTS_MAX: usize = 1 << 24;
+
+/// Most axes that a sample may have.
+pub(crate) const SAMPLE_AXES_MAX: usize = 8;
+
+/// Most classes that a data set may have.
+pub(crate) const CLASSES_MAX: u32 = 1 << 20;
+
+/// Labelled samples of one shape, readable in any order and from several threads at once.
+///
+/// Reading is deterministic: the same sample always has the same bits.
+pub trait Dataset: Send + Sync {
+    /// Count of samples.
+    fn len(&self) -> u64;
+
+    /// Shape of one sample, without the batch: `[1, 8, 8]` for a grey image.
+    fn sample_shape(&self) -> &[usize];
+
+    /// Count of classes; labels are below it.
+    fn classes(&self) -> u32;
+
+    /// Writes the features of a sample to `out`, row-major, and returns its label.
+    ///
+    /// # Errors
+    /// A sample that is not there, an `out` of another length than the shape has elements, or a
+    /// source that cannot be read.
+    fn read(&self, sample: u64, out: &mut [f32]) -> Result<u32, DataError>;
+
+    /// What the content is: a hash of it, or the parameters of a made-up set. Equal identities
+    /// mean equal bits; it is part of the hash of a plan.
+    fn identity(&self) -> String;
+
+    /// Whether there are no samples.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Count of elements of one sample.
+    fn sample_elements(&self) -> usize {
+        self.sample_shape().iter().product()
+    }
+}
+
+/// What is trained on and what is only measured on.
+#[derive(Clone)]
+pub struct Split {
+    /// Samples to train on; at least one.
+    pub train: Arc<dyn Dataset>,
+    /// Samples to measure on, of the same shape and classes.
+    pub test: Option<Arc<dyn Dataset>>,
+}
+
+impl std::fmt::Debug for Split {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Split")
+            .field("train", &self.train.identity())
+            .field("test", &self.test.as_ref().map(|test| test.identity()))
+            .finish()
+    }
+}
+
+/// Refuses shapes and class counts that no data set can have, with the product of the shape.
+pub(crate) fn check_form(shape: &[usize], classes: u32) -> Result<usize, DataError> {
+    let elements = shape
+        .iter()
+        .try_fold(1_usize, |product, &axis| product.checked_mul(axis))
+        .filter(|&n| (1..=SAMPLE_ELEMENTS_MAX).contains(&n) && shape.len() <= SAMPLE_AXES_MAX)
+        .ok_or_else(|| DataError::Shape {
+            shape: shape.to_vec(),
+            elements_max: SAMPLE_ELEMENTS_MAX,
+            axes_max: SAMPLE_AXES_MAX,
+        })?;
+    if !(1..=CLASSES_MAX).contains(&classes) {
+        return Err(DataError::Classes {
+            classes,
+            classes_max: CLASSES_MAX,
+        });
+    }
+    Ok(elements)
+}
+
+/// Checks the arguments of [`Dataset::read`].
+pub(crate) fn check_read(dataset: &dyn Dataset, sample: u64, out: &[f32]) -> Result<(), DataError> {
+    if sample >= dataset.len() {
+        return Err(DataError::NoSuchSample {
+            sample,
+            samples: dataset.len(),
+        });
+    }
+    if out.len() != dataset.sample_elements() {
+        return Err(DataError::BufferLength {
+            given: out.len(),
+            needed: dataset.sample_elements(),
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! [`DataError`]: why samples could not be had.
+
+use std::path::PathBuf;
+
+use ronde_core::Recovery;
+
+/// Why a data set could not be opened or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DataError {
+    /// A file could not be opened or read.
+    #[error("cannot read {}: {cause}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        cause: std::io::Error,
+    },
+    /// A file holds something that is no sample.
+    #[error("{} line {line}, column {column}: {problem}, found {value:?}", path.display())]
+    Cell {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: u64,
+        /// Column (field) of the line, from 1.
+        column: usize,
+        /// The text of the field, shortened.
+        value: String,
+        /// What was expected.
+        problem: String,
+    },
+    /// A file has no sample.
+    #[error("{} has no sample", path.display())]
+    NoSamples {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file holds more than this loader keeps in memory.
+    #[error("{} line {line}: more than {limit} {what}", path.display())]
+    Limit {
+        /// The file.
+        path: PathBuf,
+        /// Line at which the limit was reached, from 1.
+        line: u64,
+        /// The limit.
+        limit: u64,
+        /// What is limited.
+        what: &'static str,
+    },
+    /// A shape that no sample can have.
+    #[error(
+        "shape {shape:?} is not possible: a sample has 1 to {elements_max} elements and at most {axes_max} axes"
+    )]
+    Shape {
+        /// The shape.
+        shape: Vec<usize>,
+        /// Most elements.
+        elements_max: usize,
+        /// Most axes.
+        axes_max: usize,
+    },
+    /// A count of classes that is not possible.
+    #[error("{classes} classes are not possible: 1 to {classes_max} are")]
+    Classes {
+        /// The count.
+        classes: u32,
+        /// Most classes.
+        classes_max: u32,
+    },
+    /// A number that features cannot be divided by.
+    #[error("features cannot be divided by scale = {scale}")]
+    Scale {
+        /// The number.
+        scale: f32,
+    },
+    /// A made-up set has too many samples, or none to train on.
+    #[error("{samples} samples and {test_samples} test samples are not possible")]
+    SampleCount {
+        /// Samples to train on.
+        samples: u64,
+        /// Samples to measure on.
+        test_samples: u64,
+    },
+    /// Features, labels and shape of a set in memory do not fit together.
+    #[error("{features} features, {labels} labels and {elements} features a sample do not fit")]
+    Lengths {
+        /// Count of features.
+        features: usize,
+        /// Count of labels.
+        labels: usize,
+        /// Elements of one sample.
+        elements: usize,
+    },
+    /// A label of a set in memory is not below the count of classes.
+    #[error("sample {sample} has label {label}, but there are {classes} classes")]
+    Label {
+        /// The sample.
+        sample: u64,
+        /// Its label.
+        label: u32,
+        /// Count of classes.
+        classes: u32,
+    },
+    /// A sample that is not in the set.
+    #[error("sample {sample} of a data set of {samples}")]
+    NoSuchSample {
+        /// The sample that was asked for.
+        sample: u64,
+        /// Count of samples.
+        samples: u64,
+    },
+    /// A buffer of the wrong length was given for a sample.
+    #[error("a buffer of {given} elements for a sample of {needed}")]
+    BufferLength {
+        /// Length of the buffer.
+        given: usize,
+        /// Elements of a sample.
+        needed: usize,
+    },
+    /// A plan of batches was made for a set of another size.
+    #[error("the batches are planned for {planned} samples, the data set has {samples}")]
+    PlanMismatch {
+        /// Samples of the plan.
+        planned: u64,
+        /// Samples of the set.
+        samples: u64,
+    },
+    /// Shards were asked for that the plan does not have.
+    #[error("shards {start}..{end} of a plan with {shards} logical shards")]
+    NoSuchShards {
+        /// First shard asked for.
+        start: u32,
+        /// End of the shards asked for.
+        end: u32,
+        /// Shards of the plan.
+        shards: u32,
+    },
+    /// The prefetch thread could not be started.
+    #[error("cannot start the prefetch thread: {cause}")]
+    Thread {
+        /// What the system said.
+        cause: std::io::Error,
+    },
+    /// The prefetch thread ended before step `step`: after an earlier error, or a panic of a set.
+    #[error("the prefetch thread ended before step {step}")]
+    LoaderEnded {
+        /// The step that was due.
+        step: u64,
+    },
+}
+
+impl DataError {
+    /// What can be done about it: nothing here, as data do not come back by asking again.
+    #[must_use]
+    pub fn recovery(&self) -> Recovery {
+        match self {
+            Self::Io { cause, .. } if cause.kind() == std::io::ErrorKind::TimedOut => {
+                Recovery::Retry
+            }
+            _ => Recovery::Abort,
+        }
+    }
+}

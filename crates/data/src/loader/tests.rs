@@ -1,0 +1,191 @@
+//! Every sample exactly once an epoch, in an order that no worker count changes; and ends.
+
+use std::sync::atomic::AtomicU64;
+
+use ronde_core::{GroupRank, WorldSize};
+
+use super::*;
+use crate::MemoryDataset;
+
+fn dataset(samples: u64) -> Arc<dyn Dataset> {
+    let features = (0..samples).flat_map(|s| [s as f32, -(s as f32)]).collect();
+    let labels = (0..samples as u32).map(|s| s % 5).collect();
+    Arc::new(MemoryDataset::new(features, labels, vec![1, 2], 5).unwrap())
+}
+
+fn plan(shards: u32, workers: u32) -> ShardPlan {
+    ShardPlan::new(shards, WorldSize::new(workers).unwrap()).unwrap()
+}
+
+/// All batches of some steps, in the order of steps and shards, from one real loader per worker.
+fn load(batches: BatchPlan, shards: u32, workers: u32, steps: Range<u64>) -> Vec<(Step, Batch)> {
+    let set = dataset(batches.samples());
+    let plan = plan(shards, workers);
+    let mut all = Vec::new();
+    for rank in 0..workers {
+        let run = plan.run(GroupRank(rank));
+        let set = Arc::clone(&set);
+        let mut loader = Loader::start(set, batches, plan, run.clone(), steps.clone(), 2).unwrap();
+        for step in steps.clone() {
+            let found = loader.next().unwrap().unwrap();
+            assert_eq!(found.step, Step(step));
+            let numbers: Vec<u32> = found.batches.iter().map(|batch| batch.shard.0).collect();
+            assert_eq!(numbers, run.clone().collect::<Vec<_>>());
+            all.extend(found.batches.into_iter().map(|batch| (Step(step), batch)));
+        }
+        assert_eq!(loader.next().unwrap(), None);
+        assert_eq!(loader.next().unwrap(), None, "the end stays the end");
+    }
+    all.sort_by_key(|(step, batch)| (*step, batch.shard));
+    all
+}
+
+fn check_content(batch: &Batch) {
+    let n = batch.samples();
+    assert_eq!(batch.shape, [n, 1, 2]);
+    assert_eq!((batch.features.len(), batch.labels.len()), (2 * n, n));
+    for (index, &sample) in batch.sample_ids.iter().enumerate() {
+        assert_eq!(batch.features[2 * index], sample as f32);
+        assert_eq!(batch.features[2 * index + 1], -(sample as f32));
+        assert_eq!(batch.labels[index], sample as u32 % 5);
+    }
+}
+
+#[test]
+fn every_sample_exactly_once_an_epoch_on_any_count_of_workers() {
+    for (samples, batch_size) in (1..=9).flat_map(|s| [1, 2, 3, 4, 7].map(|b| (s, b))) {
+        for drop_last in [false, true] {
+            let Some(batches) = BatchPlan::new(samples, batch_size, drop_last, true, 11) else {
+                continue;
+            };
+            let steps = batches.steps_per_epoch();
+            for shards in [1, 2, 3, 5] {
+                let alone = load(batches, shards, 1, 0..2 * steps);
+                alone.iter().for_each(|(_, batch)| check_content(batch));
+                for epoch in 0..2 {
+                    let range = epoch * steps..(epoch + 1) * steps;
+                    let mut used: Vec<u64> = alone
+                        .iter()
+                        .filter(|(step, _)| range.contains(&step.0))
+                        .flat_map(|(_, batch)| batch.sample_ids.iter().copied())
+                        .collect();
+                    assert_eq!(used.len() as u64, batches.samples_per_epoch());
+                    used.sort_unstable();
+                    used.dedup();
+                    assert_eq!(used.len() as u64, batches.samples_per_epoch());
+                }
+                for workers in 2..=shards {
+                    assert_eq!(load(batches, shards, workers, 0..2 * steps), alone);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn order_is_that_of_the_plan_and_may_start_anywhere() {
+    let batches = BatchPlan::new(10, 4, false, true, 3).unwrap();
+    let from_start = load(batches, 2, 1, 0..9);
+    let resumed = load(batches, 2, 2, 5..9);
+    assert_eq!(resumed, from_start[10..]);
+    let unshuffled = BatchPlan::new(10, 4, false, false, 3).unwrap();
+    let ids: Vec<u64> = load(unshuffled, 3, 1, 0..3)
+        .into_iter()
+        .flat_map(|(_, batch)| batch.sample_ids)
+        .collect();
+    assert_eq!(ids, (0..10).collect::<Vec<_>>());
+}
+
+/// A set that fails, panics, or counts what is read.
+struct Odd {
+    bad: u64,
+    panics: bool,
+    reads: Arc<AtomicU64>,
+}
+
+impl Dataset for Odd {
+    fn len(&self) -> u64 {
+        1000
+    }
+    fn sample_shape(&self) -> &[usize] {
+        &[1]
+    }
+    fn classes(&self) -> u32 {
+        1
+    }
+    fn read(&self, sample: u64, _: &mut [f32]) -> Result<u32, DataError> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        assert!(!self.panics || sample != self.bad, "as the test asked");
+        if sample == self.bad {
+            return Err(DataError::NoSuchSample {
+                sample,
+                samples: 1000,
+            });
+        }
+        Ok(0)
+    }
+    fn identity(&self) -> String {
+        "odd".to_owned()
+    }
+}
+
+fn odd(bad: u64, panics: bool) -> (Loader, Arc<AtomicU64>) {
+    let reads = Arc::new(AtomicU64::new(0));
+    let set = Arc::new(Odd {
+        bad,
+        panics,
+        reads: Arc::clone(&reads),
+    });
+    let batches = BatchPlan::new(1000, 10, false, false, 0).unwrap();
+    let loader = Loader::start(set, batches, plan(2, 1), 0..2, 0..100, 3).unwrap();
+    (loader, reads)
+}
+
+#[test]
+fn an_error_comes_at_its_step_and_is_the_end() {
+    let (mut loader, _) = odd(25, false);
+    assert!(loader.next().unwrap().is_some());
+    assert!(loader.next().unwrap().is_some());
+    let error = loader.next().unwrap_err();
+    assert!(matches!(error, DataError::NoSuchSample { sample: 25, .. }));
+    let again = loader.next().unwrap_err();
+    assert!(matches!(again, DataError::LoaderEnded { step: 2 }));
+}
+
+#[test]
+fn a_panic_of_a_data_set_becomes_an_error() {
+    let (mut loader, _) = odd(12, true);
+    assert!(loader.next().unwrap().is_some());
+    let error = loader.next().unwrap_err();
+    assert!(matches!(error, DataError::LoaderEnded { step: 1 }));
+}
+
+#[test]
+fn the_queue_is_bounded_and_dropping_ends_the_thread() {
+    let (mut loader, reads) = odd(u64::MAX, false);
+    assert!(loader.next().unwrap().is_some());
+    drop(loader);
+    let read = reads.load(Ordering::SeqCst);
+    assert!(read <= 10 * (1 + 3 + 1), "{read} samples read ahead");
+    assert_eq!(Arc::strong_count(&reads), 1, "the thread has gone");
+}
+
+#[test]
+fn plans_that_do_not_fit_are_refused() {
+    let batches = BatchPlan::new(9, 2, false, true, 0).unwrap();
+    let start = |samples, run| Loader::start(dataset(samples), batches, plan(4, 2), run, 0..1, 1);
+    assert!(matches!(
+        start(8, 0..2),
+        Err(DataError::PlanMismatch {
+            planned: 9,
+            samples: 8
+        })
+    ));
+    let beyond = start(9, 2..5).unwrap_err();
+    assert_eq!(
+        beyond.to_string(),
+        "shards 2..5 of a plan with 4 logical shards"
+    );
+    let mut nothing = start(9, 1..1).unwrap();
+    assert_eq!(nothing.next().unwrap().unwrap().batches, []);
+}

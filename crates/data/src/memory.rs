@@ -1,0 +1,174 @@
+//! [`MemoryDataset`]: samples that are held in memory.
+
+use crate::dataset::{check_form, check_read};
+use crate::{DataError, Dataset};
+
+/// Samples in memory, row-major one after the other. Cost: 4 bytes per feature and label.
+pub struct MemoryDataset {
+    features: Vec<f32>,
+    labels: Vec<u32>,
+    shape: Vec<usize>,
+    elements: usize,
+    classes: u32,
+    identity: String,
+}
+
+impl MemoryDataset {
+    /// A set of `labels.len()` samples. Cost: one pass of blake3 over the content.
+    ///
+    /// # Errors
+    /// A shape or class count that is not possible, lengths that do not fit, or a label that is
+    /// not below `classes`.
+    pub fn new(
+        features: Vec<f32>,
+        labels: Vec<u32>,
+        shape: Vec<usize>,
+        classes: u32,
+    ) -> Result<Self, DataError> {
+        let elements = check_form(&shape, classes)?;
+        if labels.len().checked_mul(elements) != Some(features.len()) {
+            return Err(DataError::Lengths {
+                features: features.len(),
+                labels: labels.len(),
+                elements,
+            });
+        }
+        if let Some(sample) = labels.iter().position(|&label| label >= classes) {
+            return Err(DataError::Label {
+                sample: sample as u64,
+                label: labels[sample],
+                classes,
+            });
+        }
+        let identity = identity(&features, &labels, &shape, classes);
+        Ok(Self {
+            features,
+            labels,
+            shape,
+            elements,
+            classes,
+            identity,
+        })
+    }
+}
+
+/// blake3 over shape, classes, labels and the bits of the features, little-endian.
+fn identity(features: &[f32], labels: &[u32], shape: &[usize], classes: u32) -> String {
+    const VALUES_AT_ONCE: usize = 16 * 1024;
+    let mut hasher = blake3::Hasher::new_derive_key("ronde data set, version 1");
+    hasher.update(&(shape.len() as u64).to_le_bytes());
+    for &axis in shape {
+        hasher.update(&(axis as u64).to_le_bytes());
+    }
+    hasher.update(&classes.to_le_bytes());
+    hasher.update(&(labels.len() as u64).to_le_bytes());
+    let mut bytes = Vec::with_capacity(4 * VALUES_AT_ONCE);
+    for some in labels.chunks(VALUES_AT_ONCE) {
+        bytes.clear();
+        bytes.extend(some.iter().flat_map(|label| label.to_le_bytes()));
+        hasher.update(&bytes);
+    }
+    for some in features.chunks(VALUES_AT_ONCE) {
+        bytes.clear();
+        bytes.extend(some.iter().flat_map(|value| value.to_le_bytes()));
+        hasher.update(&bytes);
+    }
+    format!("blake3:{}", hasher.finalize().to_hex())
+}
+
+impl Dataset for MemoryDataset {
+    fn len(&self) -> u64 {
+        self.labels.len() as u64
+    }
+
+    fn sample_shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn sample_elements(&self) -> usize {
+        self.elements
+    }
+
+    fn classes(&self) -> u32 {
+        self.classes
+    }
+
+    fn read(&self, sample: u64, out: &mut [f32]) -> Result<u32, DataError> {
+        check_read(self, sample, out)?;
+        let index = sample as usize;
+        let start = index * self.elements;
+        out.copy_from_slice(&self.features[start..start + self.elements]);
+        Ok(self.labels[index])
+    }
+
+    fn identity(&self) -> String {
+        self.identity.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(features: &[f32], labels: &[u32]) -> Result<MemoryDataset, DataError> {
+        MemoryDataset::new(features.to_vec(), labels.to_vec(), vec![2], 3)
+    }
+
+    #[test]
+    fn reads_what_was_given_and_refuses_the_rest() {
+        let set = set(&[1.0, 2.0, 3.0, 4.0], &[2, 0]).unwrap();
+        let mut out = [0.0; 2];
+        assert_eq!(set.read(1, &mut out).unwrap(), 0);
+        assert_eq!(out, [3.0, 4.0]);
+        let error = set.read(2, &mut out).unwrap_err();
+        assert_eq!(error.to_string(), "sample 2 of a data set of 2");
+        let error = set.read(0, &mut [0.0; 3]).unwrap_err();
+        assert!(matches!(
+            error,
+            DataError::BufferLength {
+                given: 3,
+                needed: 2
+            }
+        ));
+    }
+
+    #[test]
+    fn contents_that_do_not_fit_are_refused() {
+        assert!(matches!(
+            set(&[1.0; 3], &[0, 1]),
+            Err(DataError::Lengths { .. })
+        ));
+        assert!(matches!(
+            set(&[1.0; 4], &[0, 3]),
+            Err(DataError::Label {
+                sample: 1,
+                label: 3,
+                classes: 3
+            })
+        ));
+        for shape in [vec![0], vec![usize::MAX, 2], vec![1; 9]] {
+            let error = MemoryDataset::new(Vec::new(), Vec::new(), shape, 3);
+            assert!(matches!(error, Err(DataError::Shape { .. })));
+        }
+        let error = MemoryDataset::new(Vec::new(), Vec::new(), vec![1], 0);
+        assert!(matches!(error, Err(DataError::Classes { .. })));
+    }
+
+    #[test]
+    fn every_bit_of_the_content_changes_the_identity() {
+        let sets = [
+            set(&[1.0, 2.0], &[0]),
+            set(&[1.0, 2.000_000_2], &[0]),
+            set(&[1.0, 2.0], &[1]),
+            set(&[-0.0, 2.0], &[0]),
+            set(&[0.0, 2.0], &[0]),
+            MemoryDataset::new(vec![1.0, 2.0], vec![0], vec![1, 2], 3),
+            MemoryDataset::new(vec![1.0, 2.0], vec![0], vec![2], 4),
+        ];
+        let mut identities: Vec<String> = sets.map(|set| set.unwrap().identity()).to_vec();
+        assert_eq!(identities[0], set(&[1.0, 2.0], &[0]).unwrap().identity());
+        identities.sort();
+        identities.dedup();
+        assert_eq!(identities.len(), 7);
+    }
+}

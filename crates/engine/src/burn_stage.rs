@@ -1,0 +1,361 @@
+//! [`BurnStage`]: makes a [`Stage`] of any Burn module and a closure that runs it.
+
+mod in_flight;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
+use ronde_core::Shard;
+use ronde_core::layout::{Arena, Role, StateLayout, TensorEntry};
+use ronde_core::seed::SeedTree;
+
+use self::in_flight::{Buffers, Graph, InFlight};
+use crate::module_state::{Load, Save, Slot, TakeGradients, survey};
+use crate::{Activation, EngineError, ForwardContext, Mode, Stage, StageCost};
+
+type CostFunction = Box<dyn Fn(&[usize]) -> StageCost + Send>;
+
+/// A stage made of a Burn module, with inputs of rank `I` and outputs of rank `O`.
+///
+/// ```
+/// use ronde_engine::burn::nn::{Linear, LinearConfig};
+/// use ronde_engine::{BurnStage, ForwardContext, Stage, training_device};
+///
+/// let module = LinearConfig::new(4, 2).init(&training_device());
+/// let stage = BurnStage::new(module, |module: &Linear, x, _: &ForwardContext| {
+///     module.forward::<2>(x)
+/// })
+/// .named("head");
+/// assert_eq!(stage.layout().tensors[0].name, "head.weight");
+/// ```
+///
+/// Anything in the module that is a `RunningState` is a buffer; tensors frozen with `no_grad` are
+/// constants, not in the layout: build them alike in every process. One parameter must not be in
+/// the module twice. Before each training forward the engine's generator is seeded from (seed,
+/// step, shard, stage), so Burn's own `Dropout` repeats as well, where no other thread of the
+/// process uses that generator at the same time.
+pub struct BurnStage<M, F, const I: usize, const O: usize> {
+    name: String,
+    module: M,
+    forward: F,
+    layout: StateLayout,
+    slots: Vec<Slot>,
+    committed: Buffers,
+    in_flight: BTreeMap<Shard, InFlight<M, I, O>>,
+    sample_shape: Option<Vec<usize>>,
+    cost: Option<CostFunction>,
+    tracks_input: bool,
+}
+
+impl<M, F, const I: usize, const O: usize> BurnStage<M, F, I, O>
+where
+    M: Module,
+    F: Fn(&M, Tensor<I>, &ForwardContext) -> Tensor<O> + Send,
+{
+    /// A stage named `stage` that runs `forward`. The module may come from a plain or a training
+    /// device; it is put into training mode.
+    #[must_use]
+    pub fn new(module: M, forward: F) -> Self {
+        let module = module.train();
+        let (layout, slots) = survey(&module);
+        let mut stage = Self {
+            name: "stage".to_owned(),
+            module,
+            forward,
+            committed: Buffers::new(&layout),
+            layout,
+            slots,
+            in_flight: BTreeMap::new(),
+            sample_shape: None,
+            cost: None,
+            tracks_input: true,
+        };
+        stage.committed.values = stage.read_buffers();
+        stage
+    }
+
+    /// Names the stage and puts the name before those of its tensors: `layer1` makes
+    /// `layer1.conv.weight` of `conv.weight`. An empty name changes nothing.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        if !name.is_empty() {
+            for tensor in &mut self.layout.tensors {
+                tensor.name = format!("{name}.{}", tensor.name);
+            }
+            name.clone_into(&mut self.name);
+        }
+        self
+    }
+
+    /// Names the stage for messages only.
+    #[must_use]
+    pub fn titled(mut self, title: &str) -> Self {
+        title.clone_into(&mut self.name);
+        self
+    }
+
+    /// The shape of one sample, against which inputs are checked. Without it Burn panics on an
+    /// input of the right rank that does not fit.
+    #[must_use]
+    pub fn with_sample_shape(mut self, shape: &[usize]) -> Self {
+        self.sample_shape = Some(shape.to_vec());
+        self
+    }
+
+    /// How [`Stage::cost`] is found. Without it a forward pass of zeros is run, and twice the input
+    /// and output are taken to be kept.
+    #[must_use]
+    pub fn with_cost(mut self, cost: impl Fn(&[usize]) -> StageCost + Send + 'static) -> Self {
+        self.cost = Some(Box::new(cost));
+        self
+    }
+
+    /// For the first stage of a model: the gradient of its input is never asked for, which saves
+    /// backward that work.
+    #[must_use]
+    pub fn without_input_gradient(mut self) -> Self {
+        self.tracks_input = false;
+        self
+    }
+
+    /// Draws the initial weights from the seed by the tensors' names, whatever the module came
+    /// with: Kaiming-uniform for rectifiers, biases zero. Call it after [`BurnStage::named`].
+    ///
+    /// Tensors of rank 1 not called `bias` stay as they are. Source: He, Zhang, Ren, Sun, "Delving
+    /// deep into rectifiers", ICCV 2015, section 2.2.
+    #[must_use]
+    pub fn with_initial_weights_from_seed(mut self, seeds: &SeedTree) -> Self {
+        let arena = Arena::new(self.layout.tensors.iter().map(TensorEntry::elements));
+        let mut state = vec![0.0; arena.len()];
+        self.save(&mut state, arena.ranges());
+        for (index, tensor) in self.layout.tensors.iter().enumerate() {
+            crate::initial::fill(tensor, seeds, &mut state[arena.range(index)]);
+        }
+        self.load(&state, arena.ranges());
+        self
+    }
+
+    fn device(&self) -> Device {
+        let devices = self.module.devices();
+        let device = devices.into_iter().next().unwrap_or_default();
+        device.autodiff()
+    }
+
+    fn check_input(&self, input: &Activation) -> Result<(), EngineError> {
+        let shape = input.shape();
+        let fits = match &self.sample_shape {
+            Some(sample) => shape.len() == I && shape[1..] == sample[..],
+            None => shape.len() == I,
+        };
+        if fits {
+            return Ok(());
+        }
+        let expected = match &self.sample_shape {
+            Some(sample) => format!("samples of {sample:?}"),
+            None => format!("{I} dimensions"),
+        };
+        Err(self.wrong_shape("input", shape, expected))
+    }
+
+    fn wrong_shape(&self, what: &'static str, got: &[usize], expected: String) -> EngineError {
+        EngineError::Shape {
+            stage: self.name.clone(),
+            what,
+            got: got.to_vec(),
+            expected,
+        }
+    }
+
+    fn evaluate(&self, input: Activation, context: &ForwardContext) -> Activation {
+        let device = self.device().inner();
+        let output = (self.forward)(&self.module.valid(), input.into_tensor(&device), context);
+        Activation::from_tensor(output)
+    }
+
+    fn train(&mut self, input: Activation, context: &ForwardContext) -> InFlight<M, I, O> {
+        let device = self.device();
+        let input_shape = input.shape().to_vec();
+        device.seed(context.engine_seed());
+        let leaf = input.into_tensor::<I>(&device);
+        let leaf = leaf.set_require_grad(self.tracks_input);
+        let output = (self.forward)(&self.module, leaf.clone(), context);
+        let buffers = self.take_buffers();
+        InFlight {
+            input_shape,
+            output_shape: output.dims().to_vec(),
+            graph: Some(Graph {
+                module: self.module.clone(),
+                input: leaf,
+                output,
+            }),
+            buffers,
+        }
+    }
+
+    /// A shard without samples: no work, and the buffers as they were.
+    fn train_on_nothing(&mut self, input: &Activation) -> InFlight<M, I, O> {
+        InFlight {
+            graph: None,
+            input_shape: input.shape().to_vec(),
+            output_shape: self.cost(input.shape()).output_shape,
+            buffers: self.committed.values.clone(),
+        }
+    }
+
+    fn has_buffers(&self) -> bool {
+        !self.committed.arena.is_empty()
+    }
+
+    /// The buffers as they are now, pending updates of this thread included.
+    fn read_buffers(&self) -> Vec<f32> {
+        let mut values = vec![0.0; self.committed.arena.len()];
+        if self.has_buffers() {
+            // A running state keeps its newest value back per thread; leaving training flushes it.
+            let _ = self.module.valid();
+            let ranges = self.committed.arena.ranges();
+            let roles = [Role::Buffer];
+            self.module
+                .visit(&mut Save::new(&self.slots, &mut values, ranges, &roles));
+        }
+        values
+    }
+
+    /// The buffers as the last forward left them; the committed ones are put back.
+    fn take_buffers(&mut self) -> Vec<f32> {
+        let updated = self.read_buffers();
+        if self.has_buffers() {
+            let ranges = self.committed.arena.ranges();
+            let roles = [Role::Buffer];
+            let mut load = Load::new(&self.slots, &self.committed.values, ranges, &roles);
+            self.module = self.module.clone().map(&mut load);
+        }
+        updated
+    }
+}
+
+impl<M, F, const I: usize, const O: usize> Stage for BurnStage<M, F, I, O>
+where
+    M: Module,
+    F: Fn(&M, Tensor<I>, &ForwardContext) -> Tensor<O> + Send,
+{
+    fn layout(&self) -> &StateLayout {
+        &self.layout
+    }
+
+    fn load(&mut self, state: &[f32], ranges: &[Range<usize>]) {
+        let roles = [Role::Parameter, Role::Buffer];
+        let mut load = Load::new(&self.slots, state, ranges, &roles);
+        self.module = self.module.clone().map(&mut load);
+        self.committed.load(state, ranges);
+    }
+
+    fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
+        let roles = [Role::Parameter];
+        self.module
+            .visit(&mut Save::new(&self.slots, state, ranges, &roles));
+        self.committed.write(&self.committed.values, state, ranges);
+    }
+
+    fn forward(
+        &mut self,
+        input: Activation,
+        context: &ForwardContext,
+    ) -> Result<Activation, EngineError> {
+        self.check_input(&input)?;
+        let empty = input.samples() == 0;
+        if context.mode == Mode::Evaluate {
+            return Ok(if empty {
+                Activation::from_host(&self.cost(input.shape()).output_shape, Vec::new())
+            } else {
+                self.evaluate(input, context)
+            });
+        }
+        let shard = if empty {
+            self.train_on_nothing(&input)
+        } else {
+            self.train(input, context)
+        };
+        let output = match &shard.graph {
+            Some(graph) => Activation::from_tensor(graph.output.clone()),
+            None => Activation::from_host(&shard.output_shape, Vec::new()),
+        };
+        self.in_flight.insert(context.shard, shard);
+        Ok(output)
+    }
+
+    fn backward(
+        &mut self,
+        shard: Shard,
+        grad_output: Activation,
+        gradients: &mut [f32],
+        ranges: &[Range<usize>],
+        needs_input_gradient: bool,
+    ) -> Result<Option<Activation>, EngineError> {
+        let name = || self.name.clone();
+        if needs_input_gradient && !self.tracks_input {
+            return Err(EngineError::NoInputGradient {
+                stage: name(),
+                shard,
+            });
+        }
+        let Some(in_flight) = self.in_flight.remove(&shard) else {
+            return Err(EngineError::NotInFlight {
+                stage: name(),
+                shard,
+            });
+        };
+        if grad_output.shape() != in_flight.output_shape {
+            let expected = format!("that of the output, {:?}", in_flight.output_shape);
+            return Err(self.wrong_shape("output gradient", grad_output.shape(), expected));
+        }
+        self.committed.write(&in_flight.buffers, gradients, ranges);
+        let input_gradient = match in_flight.graph {
+            Some(graph) => graph.backward(&self.slots, grad_output, gradients, ranges),
+            None => {
+                let mut nothing = TakeGradients::new(&self.slots, None, gradients, ranges);
+                self.module.visit(&mut nothing);
+                None
+            }
+        };
+        Ok(needs_input_gradient.then(|| {
+            input_gradient.unwrap_or_else(|| {
+                let elements = in_flight.input_shape.iter().product();
+                Activation::from_host(&in_flight.input_shape, vec![0.0; elements])
+            })
+        }))
+    }
+
+    fn cost(&self, input_shape: &[usize]) -> StageCost {
+        if let Some(cost) = &self.cost {
+            return cost(input_shape);
+        }
+        let mut shape = input_shape.to_vec();
+        let Some(first) = shape.first_mut().filter(|_| input_shape.len() == I) else {
+            return StageCost::default();
+        };
+        *first = (*first).max(1);
+        let zeros = Activation::from_host(&shape, vec![0.0; shape.iter().product()]);
+        if self.check_input(&zeros).is_err() {
+            return StageCost::default();
+        }
+        let output = self.evaluate(zeros, &ForwardContext::evaluate());
+        let mut output_shape = output.shape().to_vec();
+        if let Some(first) = output_shape.first_mut().filter(|_| input_shape[0] == 0) {
+            *first = 0;
+        }
+        let kept = input_shape.iter().product::<usize>() + output_shape.iter().product::<usize>();
+        StageCost {
+            output_shape,
+            kept_floats: 2 * kept,
+        }
+    }
+
+    fn discard(&mut self) {
+        self.in_flight.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests;

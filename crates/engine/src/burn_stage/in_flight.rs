@@ -1,0 +1,85 @@
+//! What a stage keeps between forward and backward of a shard, and its committed buffers.
+
+use std::ops::Range;
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use ronde_core::layout::{Arena, Role, StateLayout};
+
+use crate::Activation;
+use crate::module_state::{Slot, TakeGradients};
+
+/// Values of all buffers, where they lie by index in the layout; parameters have empty ranges.
+pub(super) struct Buffers {
+    pub(super) arena: Arena,
+    pub(super) values: Vec<f32>,
+}
+
+impl Buffers {
+    /// Room for the buffers of a layout.
+    pub(super) fn new(layout: &StateLayout) -> Self {
+        let arena = Arena::new(layout.tensors.iter().map(|tensor| match tensor.role {
+            Role::Buffer => tensor.elements(),
+            Role::Parameter | Role::OptimizerState => 0,
+        }));
+        let values = vec![0.0; arena.len()];
+        Self { arena, values }
+    }
+
+    /// Takes the buffers of a state over.
+    pub(super) fn load(&mut self, state: &[f32], ranges: &[Range<usize>]) {
+        for (to, from) in self.arena.ranges().iter().zip(ranges) {
+            if !to.is_empty() {
+                self.values[to.clone()].copy_from_slice(&state[from.clone()]);
+            }
+        }
+    }
+
+    /// Writes other values of the buffers, lying as these do, to a state.
+    pub(super) fn write(&self, values: &[f32], state: &mut [f32], ranges: &[Range<usize>]) {
+        for (from, to) in self.arena.ranges().iter().zip(ranges) {
+            if !from.is_empty() {
+                state[to.clone()].copy_from_slice(&values[from.clone()]);
+            }
+        }
+    }
+}
+
+/// What backward of a shard needs.
+pub(super) struct InFlight<M, const I: usize, const O: usize> {
+    /// The graph; `None` for a shard without samples.
+    pub(super) graph: Option<Graph<M, I, O>>,
+    pub(super) input_shape: Vec<usize>,
+    pub(super) output_shape: Vec<usize>,
+    /// Buffers as this shard's forward left them; empty when there are none.
+    pub(super) buffers: Vec<f32>,
+}
+
+/// A forward pass as the engine recorded it.
+pub(super) struct Graph<M, const I: usize, const O: usize> {
+    /// The parameters of this forward: handles to the leaves of the graph.
+    pub(super) module: M,
+    pub(super) input: Tensor<I>,
+    pub(super) output: Tensor<O>,
+}
+
+impl<M: Module, const I: usize, const O: usize> Graph<M, I, O> {
+    /// Runs backward from the given gradient: the derivative of `sum(output * gradient)` by any
+    /// parameter is what is wanted. Gives the input's gradient, if it was tracked and used.
+    pub(super) fn backward(
+        self,
+        slots: &[Slot],
+        grad_output: Activation,
+        gradients: &mut [f32],
+        ranges: &[Range<usize>],
+    ) -> Option<Activation> {
+        let mut found = self.output.is_tracked().then(|| {
+            let given = grad_output.into_tensor::<O>(&self.output.device());
+            (self.output * given).sum().backward()
+        });
+        let mut take = TakeGradients::new(slots, found.as_mut(), gradients, ranges);
+        self.module.visit(&mut take);
+        let gradient = self.input.grad_remove(found.as_mut()?)?;
+        Some(Activation::from_tensor(gradient))
+    }
+}

@@ -1,0 +1,143 @@
+//! [`ForwardContext`]: the coordinates of a forward pass, from which all its randomness follows.
+
+use burn::tensor::{Tensor, TensorData};
+use ronde_core::seed::{Purpose, SeedTree};
+use ronde_core::{Shard, Step};
+
+/// Whether a forward pass is for training.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Batch statistics, dropout, and what backward needs is kept.
+    Train,
+    /// Running statistics, no dropout, nothing is kept.
+    Evaluate,
+}
+
+/// Which pass this is. Two passes with the same coordinates draw the same random numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ForwardContext {
+    /// The root of the run's randomness.
+    pub seeds: SeedTree,
+    /// The step.
+    pub step: Step,
+    /// The logical shard that the samples belong to.
+    pub shard: Shard,
+    /// The stage of the model, counted over the whole model wherever it is cut.
+    pub stage: u32,
+    /// For training or not.
+    pub mode: Mode,
+}
+
+impl ForwardContext {
+    /// The context of a pass that is not for training; it draws no random numbers.
+    #[must_use]
+    pub fn evaluate() -> Self {
+        Self {
+            seeds: SeedTree::new(0),
+            step: Step(0),
+            shard: Shard(0),
+            stage: 0,
+            mode: Mode::Evaluate,
+        }
+    }
+
+    /// The same pass at another stage.
+    #[must_use]
+    pub fn at_stage(self, stage: u32) -> Self {
+        Self { stage, ..self }
+    }
+
+    /// Sets elements to zero with the given probability and scales the others by
+    /// `1 / (1 - probability)`; the identity when evaluating.
+    ///
+    /// The mask is keyed by (seed, step, shard, stage, `layer`); give each dropout of a stage its
+    /// own `layer`. `probability` is clamped to `0..=1`. Cost: a Philox number per element.
+    #[must_use]
+    pub fn dropout<const D: usize>(&self, x: Tensor<D>, probability: f64, layer: u64) -> Tensor<D> {
+        let probability = probability.clamp(0.0, 1.0);
+        if self.mode == Mode::Evaluate || probability == 0.0 {
+            return x;
+        }
+        let coordinates = [
+            self.step.0,
+            u64::from(self.shard.0),
+            u64::from(self.stage),
+            layer,
+        ];
+        let shape = x.dims();
+        let mut mask = vec![0.0_f32; shape.iter().product()];
+        self.seeds
+            .stream(Purpose::Dropout, &coordinates)
+            .fill_uniform(&mut mask);
+        let scale = if probability < 1.0 {
+            (1.0 / (1.0 - probability)) as f32
+        } else {
+            0.0
+        };
+        for value in &mut mask {
+            *value = if f64::from(*value) < probability {
+                0.0
+            } else {
+                scale
+            };
+        }
+        let device = x.device();
+        x * Tensor::from_data(TensorData::new(mask, shape), &device)
+    }
+
+    /// The seed of the engine's own generator for this pass.
+    pub(crate) fn engine_seed(&self) -> u64 {
+        let coordinates = [self.step.0, u64::from(self.shard.0), u64::from(self.stage)];
+        crate::host::first_word(self.seeds.stream(Purpose::Engine, &coordinates))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+
+    fn context(step: u64, shard: u32, stage: u32) -> ForwardContext {
+        ForwardContext {
+            seeds: SeedTree::new(5),
+            step: Step(step),
+            shard: Shard(shard),
+            stage,
+            mode: Mode::Train,
+        }
+    }
+
+    fn masked(context: &ForwardContext, probability: f64, layer: u64) -> Vec<f32> {
+        let ones = Tensor::<2>::ones([40, 50], &Device::default());
+        context
+            .dropout(ones, probability, layer)
+            .into_data()
+            .try_into_vec()
+            .unwrap()
+    }
+
+    #[test]
+    fn masks_are_keyed_by_every_coordinate_and_repeat() {
+        let base = masked(&context(1, 2, 3), 0.25, 0);
+        assert_eq!(base, masked(&context(1, 2, 3), 0.25, 0));
+        for other in [context(2, 2, 3), context(1, 3, 3), context(1, 2, 4)] {
+            assert_ne!(base, masked(&other, 0.25, 0));
+        }
+        assert_ne!(base, masked(&context(1, 2, 3), 0.25, 1));
+        let dropped = base.iter().filter(|&&x| x == 0.0).count();
+        assert!((400..600).contains(&dropped), "{dropped} of 2,000 dropped");
+        assert!(base.iter().all(|&x| x == 0.0 || x == 1.0 / 0.75));
+    }
+
+    #[test]
+    fn evaluation_and_the_edges() {
+        let evaluate = ForwardContext {
+            mode: Mode::Evaluate,
+            ..context(1, 2, 3)
+        };
+        assert!(masked(&evaluate, 0.5, 0).iter().all(|&x| x == 1.0));
+        assert!(masked(&context(1, 2, 3), 0.0, 0).iter().all(|&x| x == 1.0));
+        assert!(masked(&context(1, 2, 3), 1.0, 0).iter().all(|&x| x == 0.0));
+    }
+}

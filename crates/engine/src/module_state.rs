@@ -1,0 +1,215 @@
+//! Walks a Burn module: what its state consists of, and how it goes to and from flat arenas.
+//!
+//! A walk meets the tensors of a module in the order of its fields. [`Slot`]s say what each tensor
+//! met is: a trained parameter, a running statistic, or a constant.
+
+use std::ops::Range;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{Gradients, Tensor, TensorData};
+use ronde_core::layout::{Role, StateLayout, TensorEntry};
+
+/// What the n-th tensor of a walk is, with its index in the layout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Slot {
+    /// Trained.
+    Parameter(usize),
+    /// A `RunningState`.
+    Buffer(usize),
+    /// Frozen: a constant of the module, no part of the state.
+    Constant,
+}
+
+/// The state of a module that is ready for training, and the slot of each tensor of a walk.
+pub(crate) fn survey<M: Module>(module: &M) -> (StateLayout, Vec<Slot>) {
+    // A running state refuses to require a gradient; every parameter, frozen or not, takes it.
+    // That alone tells them apart, whatever their names.
+    let probed = module.clone().map(&mut RequireGradients);
+    let mut is_parameter = Trainable::default();
+    probed.visit(&mut is_parameter);
+    let mut is_trained = Trainable::default();
+    module.visit(&mut is_trained);
+    let mut names = Names::default();
+    module.visit(&mut names);
+
+    let mut layout = StateLayout::default();
+    let mut slots = Vec::new();
+    for (index, (name, shape)) in names.found.into_iter().enumerate() {
+        let next = layout.tensors.len();
+        let (slot, role) = match (is_parameter.0[index], is_trained.0[index]) {
+            (true, true) => (Slot::Parameter(next), Role::Parameter),
+            (true, false) => (Slot::Constant, Role::Parameter),
+            (false, _) => (Slot::Buffer(next), Role::Buffer),
+        };
+        slots.push(slot);
+        if slot != Slot::Constant {
+            layout.tensors.push(TensorEntry::f32(name, &shape, role));
+        }
+    }
+    (layout, slots)
+}
+
+struct RequireGradients;
+
+impl ModuleMapper for RequireGradients {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(Tensor::require_grad)
+    }
+}
+
+/// Whether each tensor requires a gradient.
+#[derive(Default)]
+struct Trainable(Vec<bool>);
+
+impl ModuleVisitor for Trainable {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.0.push(param.base().is_require_grad());
+    }
+}
+
+#[derive(Default)]
+struct Names {
+    path: Vec<String>,
+    found: Vec<(String, Vec<usize>)>,
+}
+
+impl ModuleVisitor for Names {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let shape = param.base().dims().to_vec();
+        self.found.push((self.path.join("."), shape));
+    }
+}
+
+/// Replaces parameters and buffers by values of a flat arena.
+pub(crate) struct Load<'a> {
+    slots: std::slice::Iter<'a, Slot>,
+    state: &'a [f32],
+    ranges: &'a [Range<usize>],
+    roles: &'a [Role],
+}
+
+impl<'a> Load<'a> {
+    /// Replaces the tensors of the given roles.
+    pub(crate) fn new(
+        slots: &'a [Slot],
+        state: &'a [f32],
+        ranges: &'a [Range<usize>],
+        roles: &'a [Role],
+    ) -> Self {
+        Self {
+            slots: slots.iter(),
+            state,
+            ranges,
+            roles,
+        }
+    }
+}
+
+impl ModuleMapper for Load<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (index, role) = match self.slots.next() {
+            Some(Slot::Parameter(index)) => (*index, Role::Parameter),
+            Some(Slot::Buffer(index)) => (*index, Role::Buffer),
+            _ => return param,
+        };
+        if !self.roles.contains(&role) {
+            return param;
+        }
+        let values = self.state[self.ranges[index].clone()].to_vec();
+        param.map(|old| {
+            let data = TensorData::new(values, old.dims());
+            let new = Tensor::from_data(data, &old.device());
+            new.set_require_grad(role == Role::Parameter)
+        })
+    }
+}
+
+/// Writes the tensors of the given roles to a flat arena.
+pub(crate) struct Save<'a> {
+    slots: std::slice::Iter<'a, Slot>,
+    state: &'a mut [f32],
+    ranges: &'a [Range<usize>],
+    roles: &'a [Role],
+}
+
+impl<'a> Save<'a> {
+    /// Writes the tensors of the given roles.
+    pub(crate) fn new(
+        slots: &'a [Slot],
+        state: &'a mut [f32],
+        ranges: &'a [Range<usize>],
+        roles: &'a [Role],
+    ) -> Self {
+        Self {
+            slots: slots.iter(),
+            state,
+            ranges,
+            roles,
+        }
+    }
+}
+
+impl ModuleVisitor for Save<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let (index, role) = match self.slots.next() {
+            Some(Slot::Parameter(index)) => (*index, Role::Parameter),
+            Some(Slot::Buffer(index)) => (*index, Role::Buffer),
+            _ => return,
+        };
+        if self.roles.contains(&role) {
+            write(param.base(), &mut self.state[self.ranges[index].clone()]);
+        }
+    }
+}
+
+/// Writes the gradient of every parameter to a flat arena: zeros where there is none.
+pub(crate) struct TakeGradients<'a> {
+    slots: std::slice::Iter<'a, Slot>,
+    found: Option<&'a mut Gradients>,
+    gradients: &'a mut [f32],
+    ranges: &'a [Range<usize>],
+}
+
+impl<'a> TakeGradients<'a> {
+    /// Takes what backward found; `None` when nothing depended on a parameter.
+    pub(crate) fn new(
+        slots: &'a [Slot],
+        found: Option<&'a mut Gradients>,
+        gradients: &'a mut [f32],
+        ranges: &'a [Range<usize>],
+    ) -> Self {
+        Self {
+            slots: slots.iter(),
+            found,
+            gradients,
+            ranges,
+        }
+    }
+}
+
+impl ModuleVisitor for TakeGradients<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(Slot::Parameter(index)) = self.slots.next() else {
+            return;
+        };
+        let to = &mut self.gradients[self.ranges[*index].clone()];
+        let found = self.found.as_deref_mut();
+        match found.and_then(|found| param.base().grad_remove(found)) {
+            Some(gradient) => write(gradient, to),
+            None => to.fill(0.0),
+        }
+    }
+}
+
+fn write<const D: usize>(tensor: Tensor<D>, to: &mut [f32]) {
+    let data = tensor.into_data();
+    to.copy_from_slice(data.as_slice().expect("the state of a module is f32"));
+}

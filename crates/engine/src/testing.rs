@@ -1,0 +1,231 @@
+//! For tests: a model with its arenas, made-up samples, and the digits.
+
+use std::io::Read;
+
+use ronde_core::layout::{Arena, Role, TensorEntry};
+use ronde_core::seed::{Purpose, SeedTree};
+use ronde_core::{Shard, Step};
+
+use crate::{
+    Activation, Chain, ForwardContext, LossOutput, Mode, ModelConfig, OptimizerConfig,
+    SoftmaxCrossEntropy, Stage,
+};
+
+/// Numbers of `[-1, 1)`, the same for the same seed.
+pub(crate) fn uniform(count: usize, seed: u64) -> Vec<f32> {
+    let mut values = vec![0.0; count];
+    let stream = SeedTree::new(seed).stream(Purpose::Synthetic, &[]);
+    stream.fill_uniform(&mut values);
+    values.into_iter().map(|x| 2.0 * x - 1.0).collect()
+}
+
+pub(crate) fn samples(shape: &[usize], seed: u64) -> Activation {
+    Activation::from_host(shape, uniform(shape.iter().product(), seed))
+}
+
+pub(crate) fn training(step: u64, shard: u32) -> ForwardContext {
+    ForwardContext {
+        seeds: SeedTree::new(42),
+        step: Step(step),
+        shard: Shard(shard),
+        stage: 0,
+        mode: Mode::Train,
+    }
+}
+
+pub(crate) fn arena<S: Stage + ?Sized>(stage: &S) -> Arena {
+    let tensors = &stage.layout().tensors;
+    Arena::new(tensors.iter().map(TensorEntry::elements))
+}
+
+/// The state of a stage as one flat run, with where its tensors lie.
+pub(crate) fn state<S: Stage + ?Sized>(stage: &S) -> (Vec<f32>, Arena) {
+    let arena = arena(stage);
+    let mut state = vec![0.0; arena.len()];
+    stage.save(&mut state, arena.ranges());
+    (state, arena)
+}
+
+pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| x.to_bits()).collect()
+}
+
+/// Forward, cross-entropy, backward of one shard of a model; the arena and the loss.
+pub(crate) fn gradients<S: Stage + ?Sized>(
+    stage: &mut S,
+    input: Activation,
+    labels: &[u32],
+    context: &ForwardContext,
+) -> (Vec<f32>, LossOutput) {
+    let logits = stage.forward(input, context).unwrap();
+    let shape = logits.shape().to_vec();
+    let loss = SoftmaxCrossEntropy::loss(logits.as_slice(), shape[1], labels).unwrap();
+    let arena = arena(stage);
+    let mut gradients = vec![f32::NAN; arena.len()];
+    let gradient = Activation::from_host(&shape, loss.gradient.clone());
+    stage
+        .backward(
+            context.shard,
+            gradient,
+            &mut gradients,
+            arena.ranges(),
+            false,
+        )
+        .unwrap();
+    (gradients, loss)
+}
+
+/// The 1,797 digits: pixels of `0..=1`, 64 to a sample, and labels.
+pub(crate) fn digits() -> (Vec<f32>, Vec<u32>) {
+    let packed = include_bytes!("../../data/assets/digits.csv.gz");
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(&packed[..])
+        .read_to_string(&mut text)
+        .unwrap();
+    let (mut pixels, mut labels) = (Vec::new(), Vec::new());
+    for line in text.lines() {
+        let row: Vec<f32> = line.split(',').map(|x| x.parse().unwrap()).collect();
+        pixels.extend(row[..64].iter().map(|x| x / 16.0));
+        labels.push(row[64] as u32);
+    }
+    (pixels, labels)
+}
+
+/// A run over the first 1,437 digits, the last 360 being for the test, with 8 shards a step.
+pub(crate) struct DigitsRun {
+    pub(crate) optimizer: OptimizerConfig,
+    pub(crate) schedule: crate::ScheduleConfig,
+    pub(crate) learning_rate: f64,
+    pub(crate) batch: usize,
+    pub(crate) epochs: u64,
+    pub(crate) seed: u64,
+}
+
+const TRAIN: usize = 1437;
+const SHARDS: u64 = 8;
+
+impl DigitsRun {
+    /// Trains, and gives the share of the test digits that are told right after each epoch.
+    pub(crate) fn accuracies(&self, model: &ModelConfig) -> Vec<f64> {
+        let (pixels, labels) = digits();
+        let seeds = SeedTree::new(self.seed);
+        let mut chain = model.build(&[1, 8, 8], 10, &seeds).unwrap();
+        let (mut state, arena) = state(&chain);
+        let mut optimizer = vec![vec![0.0; arena.len()]; self.optimizer.state_names().len()];
+        let plan = ronde_core::batch::BatchPlan::new(
+            TRAIN as u64,
+            self.batch as u64,
+            false,
+            true,
+            self.seed,
+        )
+        .unwrap();
+        let steps = plan.steps_per_epoch() * self.epochs;
+        let mut accuracies = Vec::new();
+        for step in 0..steps {
+            let batch = plan.batch(Step(step));
+            let order = plan.order(batch.epoch);
+            let chosen: Vec<usize> = batch
+                .positions
+                .clone()
+                .map(|p| order.sample(p) as usize)
+                .collect();
+            chain.load(&state, arena.ranges());
+            let mut sum = vec![0.0; arena.len()];
+            for shard in 0..SHARDS {
+                let part = ronde_core::shards::even_range(chosen.len() as u64, SHARDS, shard);
+                let part = &chosen[part.start as usize..part.end as usize];
+                let context = ForwardContext {
+                    seeds,
+                    ..training(step, shard as u32)
+                };
+                let (gradient, _) = gradients(
+                    &mut chain,
+                    pick(&pixels, part),
+                    &part.iter().map(|&i| labels[i]).collect::<Vec<_>>(),
+                    &context,
+                );
+                add_weighted(&chain, &arena, &mut sum, &gradient, part.len());
+            }
+            let rate = self.schedule.rate(self.learning_rate, step, steps);
+            self.commit(
+                &chain,
+                &arena,
+                step,
+                rate,
+                &mut state,
+                &mut sum,
+                &mut optimizer,
+                chosen.len(),
+            );
+            if batch.ends_epoch {
+                chain.load(&state, arena.ranges());
+                accuracies.push(accuracy(&mut chain, &pixels, &labels));
+            }
+        }
+        accuracies
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the parts of one update, for tests only"
+    )]
+    fn commit(
+        &self,
+        chain: &Chain,
+        arena: &Arena,
+        step: u64,
+        rate: f64,
+        state: &mut [f32],
+        sum: &mut [f32],
+        optimizer: &mut [Vec<f32>],
+        samples: usize,
+    ) {
+        for value in sum.iter_mut() {
+            *value /= samples as f32;
+        }
+        for (index, tensor) in chain.layout().tensors.iter().enumerate() {
+            let range = arena.range(index);
+            if tensor.role == Role::Buffer {
+                state[range.clone()].copy_from_slice(&sum[range]);
+                continue;
+            }
+            let mut states: Vec<&mut [f32]> = optimizer
+                .iter_mut()
+                .map(|state| &mut state[range.clone()])
+                .collect();
+            self.optimizer.step(
+                step + 1,
+                rate,
+                &mut state[range.clone()],
+                &sum[range],
+                &mut states,
+            );
+        }
+    }
+}
+
+fn pick(pixels: &[f32], samples: &[usize]) -> Activation {
+    let values = samples.iter().flat_map(|i| &pixels[64 * i..64 * i + 64]);
+    Activation::from_host(&[samples.len(), 1, 8, 8], values.copied().collect())
+}
+
+/// Gradients are sums already; buffers weigh as much as the shard has samples.
+fn add_weighted(chain: &Chain, arena: &Arena, sum: &mut [f32], shard: &[f32], samples: usize) {
+    for (index, tensor) in chain.layout().tensors.iter().enumerate() {
+        let weight = match tensor.role {
+            Role::Buffer => samples as f32,
+            _ => 1.0,
+        };
+        for at in arena.range(index) {
+            sum[at] += weight * shard[at];
+        }
+    }
+}
+
+fn accuracy(chain: &mut Chain, pixels: &[f32], labels: &[u32]) -> f64 {
+    let test: Vec<usize> = (TRAIN..labels.len()).collect();
+    let logits = chain.evaluate(pick(pixels, &test)).unwrap();
+    let loss = SoftmaxCrossEntropy::loss(logits.as_slice(), 10, &labels[TRAIN..]).unwrap();
+    loss.correct as f64 / test.len() as f64
+}

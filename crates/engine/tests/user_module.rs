@@ -1,0 +1,69 @@
+//! A module that a user brings, with Burn's own dropout, through the public interface alone. One
+//! test in a process of its own: Burn's generator is one per process.
+
+use ronde_core::layout::{Arena, TensorEntry};
+use ronde_core::seed::SeedTree;
+use ronde_core::{Shard, Step};
+use ronde_engine::burn;
+use ronde_engine::burn::module::Module;
+use ronde_engine::burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
+use ronde_engine::burn::tensor::Tensor;
+use ronde_engine::{
+    Activation, BurnStage, ForwardContext, Mode, Stage, seed_engine, training_device,
+};
+
+#[derive(Module, Debug)]
+struct Brought {
+    linear: Linear,
+    dropout: Dropout,
+}
+
+fn stage() -> Box<dyn Stage> {
+    seed_engine(&SeedTree::new(11));
+    let module = Brought {
+        linear: LinearConfig::new(4, 40).init(&training_device()),
+        dropout: DropoutConfig::new(0.5).init(),
+    };
+    Box::new(BurnStage::new(
+        module,
+        |module: &Brought, x: Tensor<2>, _: &ForwardContext| {
+            module.dropout.forward(module.linear.forward(x))
+        },
+    ))
+}
+
+fn state(stage: &dyn Stage) -> Vec<f32> {
+    let arena = Arena::new(stage.layout().tensors.iter().map(TensorEntry::elements));
+    let mut state = vec![0.0; arena.len()];
+    stage.save(&mut state, arena.ranges());
+    state
+}
+
+fn output(stage: &mut dyn Stage, step: u64, shard: u32, number: u32) -> Vec<f32> {
+    let context = ForwardContext {
+        seeds: SeedTree::new(42),
+        step: Step(step),
+        shard: Shard(shard),
+        stage: number,
+        mode: Mode::Train,
+    };
+    let input = Activation::from_host(&[2, 4], vec![0.5; 8]);
+    let output = stage.forward(input, &context);
+    output.expect("the input fits").into_host()
+}
+
+#[test]
+fn initial_weights_and_dropout_repeat_whatever_was_drawn_before() {
+    let mut first = stage();
+    let before = state(&*first);
+    let masked = output(&mut *first, 3, 2, 1);
+    let zeros = masked.iter().filter(|&&x| x == 0.0).count();
+    assert!((20..60).contains(&zeros), "{zeros} of 80 dropped");
+    for (step, shard, number) in [(4, 2, 1), (3, 3, 1), (3, 2, 0)] {
+        assert_ne!(output(&mut *first, step, shard, number), masked);
+    }
+    let mut second = stage();
+    assert_eq!(state(&*second), before);
+    assert_eq!(output(&mut *second, 3, 2, 1), masked);
+    assert_eq!(output(&mut *first, 3, 2, 1), masked);
+}

@@ -1,0 +1,131 @@
+//! Lines over writers that keep, refuse or hold up what they get.
+
+use std::sync::mpsc::channel;
+
+use ronde_core::event::PhaseTimes;
+use ronde_core::{Rank, Step};
+
+use super::*;
+
+/// A writer of which `room` bytes fit, as on a full disk.
+struct Disk {
+    room: usize,
+    kept: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Write for Disk {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let mut kept = self.kept.lock().unwrap();
+        if kept.len() + bytes.len() > self.room {
+            return Err(std::io::ErrorKind::StorageFull.into());
+        }
+        kept.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn disk(room: usize) -> (JsonLines, Arc<Mutex<Vec<u8>>>) {
+    let kept = Arc::<Mutex<Vec<u8>>>::default();
+    let disk = Disk {
+        room,
+        kept: Arc::clone(&kept),
+    };
+    (JsonLines::new(Box::new(disk)), kept)
+}
+
+fn times(step: u64, compute_s: f64) -> Event {
+    Event::StepTimes {
+        rank: Rank(1),
+        step: Step(step),
+        times: PhaseTimes {
+            compute_s,
+            ..PhaseTimes::default()
+        },
+        bytes_sent: 5,
+    }
+}
+
+#[test]
+fn the_header_comes_first_and_every_event_can_be_read_back() {
+    let (lines, kept) = disk(usize::MAX);
+    lines.record(times(7, 0.5));
+    lines.record(times(8, f64::NAN));
+    assert!(lines.finish());
+    lines.record(times(9, 0.5));
+    drop(lines);
+    let text = String::from_utf8(kept.lock().unwrap().clone()).unwrap();
+    let mut read = text.lines();
+    let header: FormatHeader = serde_json::from_str(read.next().unwrap()).unwrap();
+    header.check(FormatHeader::EVENTS).unwrap();
+    let values: Vec<serde_json::Value> = read.map(|l| serde_json::from_str(l).unwrap()).collect();
+    let steps: Vec<_> = values.iter().map(|v| v["step"].as_u64().unwrap()).collect();
+    assert_eq!(steps, [7, 8, 9]);
+    assert!(values[0]["t"].as_f64().unwrap() > 1.7e9);
+    assert_eq!(values[0]["event"], "step_times");
+    assert!(values[1]["compute_s"].is_null());
+    let mut first = values[0].clone();
+    first.as_object_mut().unwrap().remove("t");
+    assert_eq!(
+        serde_json::from_value::<Event>(first).unwrap(),
+        times(7, 0.5)
+    );
+    let second: Event = serde_json::from_value(values[1].clone()).unwrap();
+    assert!(matches!(second, Event::StepTimes { times, .. } if times.compute_s.is_nan()));
+}
+
+#[test]
+fn a_full_disk_is_told_once_and_stops_nobody() {
+    let (lines, kept) = disk(60);
+    assert!(lines.finish(), "the header fits");
+    assert_eq!(lines.problem(), None);
+    lines.record(times(1, 0.5));
+    assert!(!lines.finish());
+    lines.record(times(2, 0.5));
+    assert!(!lines.finish());
+    let problem = lines.problem().unwrap();
+    assert!(problem.starts_with("writing events failed ("), "{problem}");
+    assert!(
+        problem.ends_with("events after that are missing"),
+        "{problem}"
+    );
+    assert_eq!(lines.problem(), None, "told once");
+    assert!(kept.lock().unwrap().ends_with(b"}\n"), "no half line");
+}
+
+#[test]
+fn a_writer_that_stands_still_holds_up_nobody() {
+    struct Stuck(Receiver<()>);
+    impl Write for Stuck {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let _ = self.0.recv();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let (release, wait) = channel();
+    let lines = JsonLines::new(Box::new(Stuck(wait)));
+    for step in 0..(EVENTS_MAX as u64 + 5_000) {
+        lines.record(times(step, 0.5));
+    }
+    drop(release);
+    assert!(!lines.finish(), "some did not fit");
+    let problem = lines.problem().unwrap();
+    assert!(
+        problem.contains("the writer could not keep up"),
+        "{problem}"
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_made_is_named() {
+    let error = JsonLines::create(Path::new("/no/such/folder/events.jsonl"))
+        .err()
+        .unwrap();
+    assert!(error.to_string().contains("/no/such/folder/events.jsonl"));
+}

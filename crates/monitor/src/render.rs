@@ -1,0 +1,259 @@
+//! What people read: texts as pure functions of a [`RunView`].
+
+use std::fmt::Write;
+
+use ronde_core::{Event, Rank};
+
+use crate::view::{RunView, WorkerView};
+
+/// Workers that get a line of their own while the run goes on.
+pub const WORKER_LINES_MAX: usize = 8;
+
+/// What is said when a run begins: `digits: 1,250 parameters, 230 steps in 10 epochs, ...`.
+#[must_use]
+pub fn started(view: &RunView) -> String {
+    format!(
+        "{}: {} parameters, {} steps in {} epochs on {} workers, {} logical shards (plan {})",
+        view.name,
+        count(view.parameters),
+        count(view.steps),
+        count(view.epochs),
+        view.world_size,
+        view.logical_shards,
+        view.plan.get(..12).unwrap_or(&view.plan),
+    )
+}
+
+/// The state of the run without the bar: `step 120/230  epoch 6/10  loss 0.0512  ...`.
+#[must_use]
+pub fn progress(view: &RunView) -> String {
+    let Some(now) = view.progress else {
+        return format!("step 0/{}", view.steps);
+    };
+    let mut line = format!(
+        "step {}/{}  {}",
+        now.committed,
+        view.steps,
+        bar_message(view)
+    );
+    if let Some(left) = view.left_s() {
+        let _ = write!(line, "  {} left", duration(left));
+    }
+    line
+}
+
+/// What stands behind the bar: epoch, loss, speed.
+#[must_use]
+pub fn bar_message(view: &RunView) -> String {
+    let Some(now) = view.progress else {
+        return "waiting for the first step".to_owned();
+    };
+    let mut line = format!(
+        "epoch {}/{}  loss {:.4}",
+        now.epoch + 1,
+        view.epochs,
+        now.loss
+    );
+    if let Some(speed) = view.throughput.recent() {
+        let _ = write!(line, "  {} samples/s", count(speed.round() as u64));
+    }
+    line
+}
+
+/// One worker's time: `rank 2  compute 81 %  communication 15 %  waiting for data 4 %  sent 1.2 MiB`.
+#[must_use]
+pub fn worker(rank: Rank, worker: &WorkerView) -> String {
+    let total = worker.times.total_s();
+    let percent = |part: f64| percent(part, total);
+    format!(
+        "rank {rank}  compute {}  communication {}  waiting for data {}  sent {}",
+        percent(worker.times.compute_s),
+        percent(worker.times.communicate_s),
+        percent(worker.times.wait_data_s),
+        bytes(worker.bytes_sent),
+    )
+}
+
+/// The lines of the workers while the run goes on, at most [`WORKER_LINES_MAX`] and a rest.
+#[must_use]
+pub fn workers(view: &RunView) -> Vec<String> {
+    let mut lines: Vec<String> = view
+        .workers
+        .iter()
+        .take(WORKER_LINES_MAX)
+        .map(|(rank, state)| worker(*rank, state))
+        .collect();
+    match view.workers.len().saturating_sub(WORKER_LINES_MAX) {
+        0 => {}
+        more => lines.push(format!("and {more} more workers")),
+    }
+    lines
+}
+
+/// What is said at once about an event, beside the progress; `None` for most.
+#[must_use]
+pub fn announcement(view: &RunView, event: &Event) -> Option<String> {
+    match event {
+        Event::RunStarted { .. } => Some(started(view)),
+        Event::Notice {
+            rank: None,
+            message,
+        } => Some(format!("note: {message}")),
+        Event::Notice {
+            rank: Some(rank),
+            message,
+        } => Some(format!("note: rank {rank}: {message}")),
+        Event::WorkerFailed {
+            rank,
+            message,
+            secondary: false,
+            ..
+        } => Some(format!(
+            "rank {rank} failed: {}",
+            message.lines().next().unwrap_or("no reason given")
+        )),
+        Event::EpochFinished {
+            epoch,
+            missing,
+            repeated,
+            ..
+        } if *missing + *repeated > 0 => Some(format!(
+            "note: epoch {}: {} samples were not used, {} more than once",
+            epoch.0 + 1,
+            count(*missing),
+            count(*repeated),
+        )),
+        _ => None,
+    }
+}
+
+/// What stays on the screen when the run is over. Several lines, without an end of the last one.
+#[must_use]
+pub fn summary(view: &RunView) -> String {
+    let mut lines = Vec::new();
+    if let Some(seconds) = view.finished_s {
+        lines.push(format!("{} is done in {}", view.name, duration(seconds)));
+    } else if let Some(now) = view.progress {
+        lines.push(format!(
+            "{} ended after step {} of {}",
+            view.name, now.committed, view.steps
+        ));
+    } else {
+        return String::new();
+    }
+    if let Some(now) = view.progress {
+        let mut line = format!(
+            "  steps          {} of {}, last loss {:.4}",
+            count(now.committed),
+            count(view.steps),
+            now.loss
+        );
+        if let Some(speed) = view.throughput.overall() {
+            let _ = write!(line, ", {} samples/s", count(speed.round() as u64));
+        }
+        lines.push(line);
+    }
+    if let Some(result) = view.evaluation {
+        lines.push(format!(
+            "  test accuracy  {:.2} % of {} samples, loss {:.4}",
+            100.0 * result.accuracy,
+            count(result.samples),
+            result.loss
+        ));
+    }
+    if let Some(epoch) = view.epoch {
+        lines.push(format!(
+            "  last epoch     {} samples used once, {} not used, {} more than once",
+            count(epoch.used_once),
+            count(epoch.missing),
+            count(epoch.repeated)
+        ));
+    }
+    lines.extend(table(view));
+    if let Some(model) = &view.model {
+        lines.push(format!("  model          {}", model.path));
+        lines.push(format!("  configuration  {}", model.config_path));
+        lines.push(format!("  blake3         {}", model.blake3));
+    }
+    lines.join("\n")
+}
+
+/// One row per worker: seconds and percent of each phase, bytes sent.
+fn table(view: &RunView) -> Vec<String> {
+    if view.workers.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = vec![format!(
+        "  {:<6}{:>18}{:>18}{:>20}{:>13}",
+        "rank", "compute", "communication", "waiting for data", "bytes sent"
+    )];
+    for (rank, worker) in &view.workers {
+        let total = worker.times.total_s();
+        let cell = |part: f64| format!("{part:.2} s {:>5}", percent(part, total));
+        lines.push(format!(
+            "  {:<6}{:>18}{:>18}{:>20}{:>13}",
+            rank.to_string(),
+            cell(worker.times.compute_s),
+            cell(worker.times.communicate_s),
+            cell(worker.times.wait_data_s),
+            bytes(worker.bytes_sent),
+        ));
+    }
+    lines
+}
+
+/// `81 %`; `0 %` of nothing.
+fn percent(part: f64, total: f64) -> String {
+    let share = if total > 0.0 { part / total } else { 0.0 };
+    format!("{:.0} %", 100.0 * share)
+}
+
+/// `1,234,567`.
+#[must_use]
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `512 B`, `1.5 KiB`, `12.0 MiB`.
+#[must_use]
+pub fn bytes(n: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if n < 1024 {
+        return format!("{n} B");
+    }
+    let (mut value, mut unit) = (n as f64 / 1024.0, 0);
+    // 1023.95 would be shown as 1024.0.
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// `0.8 s`, `42 s`, `3 min 05 s`, `2 h 07 min`.
+#[must_use]
+pub fn duration(seconds: f64) -> String {
+    if !seconds.is_finite() || seconds < 0.0 {
+        return "unknown time".to_owned();
+    }
+    if seconds < 9.95 {
+        return format!("{seconds:.1} s");
+    }
+    let whole = seconds.round() as u64;
+    match whole {
+        0..60 => format!("{whole} s"),
+        60..3600 => format!("{} min {:02} s", whole / 60, whole % 60),
+        _ => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+#[cfg(test)]
+mod tests;

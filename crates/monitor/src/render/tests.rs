@@ -1,0 +1,201 @@
+//! Texts of made-up runs.
+
+use ronde_core::event::PhaseTimes;
+use ronde_core::{Epoch, Event, Generation, Rank, Step};
+
+use super::*;
+
+fn run(workers: u32, steps: u64, total: u64) -> RunView {
+    let mut view = RunView::default();
+    view.apply(&Event::RunStarted {
+        name: "digits".into(),
+        plan: "0123456789abcdef".repeat(4),
+        world_size: workers,
+        logical_shards: 16,
+        parameters: 12_345,
+        steps: total,
+        epochs: 10,
+        samples: 1437,
+    });
+    for step in 0..steps {
+        view.apply(&Event::StepCommitted {
+            step: Step(step),
+            epoch: Epoch(step / 23),
+            generation: Generation(0),
+            loss: 0.5,
+            samples: 64,
+            learning_rate: 0.1,
+            gradient_norm: 1.0,
+            duration_s: 0.25,
+        });
+        for rank in 0..workers {
+            view.apply(&Event::StepTimes {
+                rank: Rank(rank),
+                step: Step(step),
+                times: PhaseTimes {
+                    compute_s: 0.2,
+                    communicate_s: 0.04,
+                    wait_data_s: 0.01,
+                },
+                bytes_sent: (step + 1) * 1_000_000,
+            });
+        }
+    }
+    view
+}
+
+#[test]
+fn the_lines_of_a_running_job() {
+    let view = run(2, 46, 230);
+    assert_eq!(
+        started(&view),
+        "digits: 12,345 parameters, 230 steps in 10 epochs on 2 workers, 16 logical shards (plan 0123456789ab)"
+    );
+    assert_eq!(
+        progress(&view),
+        "step 46/230  epoch 2/10  loss 0.5000  256 samples/s  46 s left"
+    );
+    assert_eq!(
+        workers(&view),
+        [
+            "rank 0  compute 80 %  communication 16 %  waiting for data 4 %  sent 43.9 MiB",
+            "rank 1  compute 80 %  communication 16 %  waiting for data 4 %  sent 43.9 MiB"
+        ]
+    );
+    assert_eq!(progress(&run(1, 0, 230)), "step 0/230");
+    assert_eq!(bar_message(&run(1, 0, 230)), "waiting for the first step");
+}
+
+#[test]
+fn many_workers_are_counted_not_shown() {
+    let lines = workers(&run(20, 1, 10));
+    assert_eq!(lines.len(), WORKER_LINES_MAX + 1);
+    assert_eq!(lines[WORKER_LINES_MAX], "and 12 more workers");
+}
+
+#[test]
+fn the_summary_of_a_finished_run() {
+    let mut view = run(2, 230, 230);
+    for event in [
+        Event::EpochFinished {
+            epoch: Epoch(9),
+            used_once: 1437,
+            missing: 0,
+            repeated: 0,
+        },
+        Event::Evaluated {
+            step: Step(229),
+            loss: 0.1,
+            accuracy: 0.9694,
+            samples: 360,
+        },
+        Event::ModelSaved {
+            path: "out/model.safetensors".into(),
+            config_path: "out/model.json".into(),
+            blake3: "ab".repeat(32),
+        },
+        Event::RunFinished {
+            steps: 230,
+            samples: 14_370,
+            duration_s: 57.5,
+        },
+    ] {
+        view.apply(&event);
+    }
+    let expected = "\
+digits is done in 58 s
+  steps          230 of 230, last loss 0.5000, 256 samples/s
+  test accuracy  96.94 % of 360 samples, loss 0.1000
+  last epoch     1,437 samples used once, 0 not used, 0 more than once
+  rank             compute     communication    waiting for data   bytes sent
+  0          46.00 s  80 %      9.20 s  16 %        2.30 s   4 %    219.3 MiB
+  1          46.00 s  80 %      9.20 s  16 %        2.30 s   4 %    219.3 MiB
+  model          out/model.safetensors
+  configuration  out/model.json
+  blake3         abababababababababababababababababababababababababababababababab";
+    assert_eq!(summary(&view), expected);
+}
+
+#[test]
+fn a_run_that_broke_off_says_where() {
+    assert_eq!(summary(&RunView::default()), "");
+    let text = summary(&run(1, 12, 230));
+    assert!(
+        text.starts_with("digits ended after step 12 of 230\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn only_events_of_note_are_announced() {
+    let view = run(1, 1, 10);
+    let failed = |secondary| Event::WorkerFailed {
+        rank: Rank(2),
+        message: "disk full\nwhere: rank 2".into(),
+        last_step: None,
+        secondary,
+        user_error: false,
+    };
+    let epoch = |missing| Event::EpochFinished {
+        epoch: Epoch(0),
+        used_once: 1437,
+        missing,
+        repeated: 0,
+    };
+    let notice = |rank| Event::Notice {
+        rank,
+        message: "watch out".into(),
+    };
+    let cases = [
+        (failed(false), Some("rank 2 failed: disk full")),
+        (failed(true), None),
+        (epoch(0), None),
+        (
+            epoch(3),
+            Some("note: epoch 1: 3 samples were not used, 0 more than once"),
+        ),
+        (notice(None), Some("note: watch out")),
+        (notice(Some(Rank(3))), Some("note: rank 3: watch out")),
+    ];
+    for (event, expected) in cases {
+        assert_eq!(
+            announcement(&view, &event).as_deref(),
+            expected,
+            "{event:?}"
+        );
+    }
+}
+
+#[test]
+fn numbers_for_people() {
+    for (n, text) in [
+        (0, "0"),
+        (999, "999"),
+        (1000, "1,000"),
+        (1_234_567, "1,234,567"),
+    ] {
+        assert_eq!(count(n), text);
+    }
+    for (n, text) in [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1_048_575, "1.0 MiB"),
+        (5 << 30, "5.0 GiB"),
+        (u64::MAX, "16384.0 PiB"),
+    ] {
+        assert_eq!(bytes(n), text);
+    }
+    for (s, text) in [
+        (0.0, "0.0 s"),
+        (9.94, "9.9 s"),
+        (9.96, "10 s"),
+        (59.6, "1 min 00 s"),
+        (185.0, "3 min 05 s"),
+        (7620.0, "2 h 07 min"),
+        (f64::NAN, "unknown time"),
+        (f64::INFINITY, "unknown time"),
+    ] {
+        assert_eq!(duration(s), text);
+    }
+}

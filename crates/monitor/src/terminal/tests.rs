@@ -1,0 +1,71 @@
+//! A terminal over a writer that keeps what it gets.
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use ronde_core::{Epoch, Event, Generation, Rank, Step, Tracker};
+
+use super::Terminal;
+
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Kept {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+#[test]
+fn lines_of_ranks_notices_and_the_summary_are_printed_in_order() {
+    let kept = Kept::default();
+    let terminal = Terminal::plain(Box::new(kept.clone()));
+    terminal.rank_line(Rank(1), "hello");
+    terminal.record(Event::Notice {
+        rank: None,
+        message: "slow disk".into(),
+    });
+    terminal.record(Event::StepCommitted {
+        step: Step(3),
+        epoch: Epoch(0),
+        generation: Generation(0),
+        loss: 1.5,
+        samples: 64,
+        learning_rate: 0.1,
+        gradient_norm: 1.0,
+        duration_s: 0.5,
+    });
+    terminal.finish();
+    terminal.finish();
+    let text = kept.text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[..2], ["[rank 1] hello", "note: slow disk"]);
+    let last = lines
+        .iter()
+        .rposition(|l| l.contains("ended after step 4 of 0"));
+    assert_eq!(last, Some(lines.len() - 2), "{text}");
+    assert!(
+        lines[lines.len() - 1].contains("last loss 1.5000, 128 samples/s"),
+        "{text}"
+    );
+    assert_eq!(terminal.view().progress.unwrap().committed, 4);
+}
+
+#[test]
+fn a_run_without_steps_has_no_summary() {
+    let kept = Kept::default();
+    let terminal = Terminal::plain(Box::new(kept.clone()));
+    terminal.line("only this");
+    drop(terminal);
+    assert_eq!(kept.text(), "only this\n");
+}

@@ -1,0 +1,114 @@
+//! [`Throughput`]: samples per second, of late and over all.
+
+use std::collections::VecDeque;
+
+/// Seconds that count as "of late".
+const WINDOW_S: f64 = 5.0;
+/// Commits that count as "of late" at most.
+const WINDOW_COMMITS: usize = 1_024;
+
+/// Counts commits with their durations; needs no clock.
+#[derive(Debug, Clone, Default)]
+pub struct Throughput {
+    recent: VecDeque<(u64, f64)>,
+    commits: u64,
+    samples: u64,
+    seconds: f64,
+}
+
+impl Throughput {
+    /// One more commit of `samples` samples, `duration_s` after the one before. A duration that is
+    /// no positive number counts as zero.
+    pub fn add(&mut self, samples: u64, duration_s: f64) {
+        let duration_s = if duration_s.is_finite() {
+            duration_s.max(0.0)
+        } else {
+            0.0
+        };
+        self.recent.push_back((samples, duration_s));
+        self.commits += 1;
+        self.samples += samples;
+        self.seconds += duration_s;
+        let mut held: f64 = self.recent.iter().map(|&(_, s)| s).sum();
+        while self.recent.len() > 1 && (held > WINDOW_S || self.recent.len() > WINDOW_COMMITS) {
+            held -= self.recent.pop_front().map_or(0.0, |(_, s)| s);
+        }
+    }
+
+    /// Samples per second of the last few seconds.
+    #[must_use]
+    pub fn recent(&self) -> Option<f64> {
+        let samples: u64 = self.recent.iter().map(|&(n, _)| n).sum();
+        ratio(samples, self.recent_s())
+    }
+
+    /// Samples per second since the run began.
+    #[must_use]
+    pub fn overall(&self) -> Option<f64> {
+        ratio(self.samples, self.seconds)
+    }
+
+    /// Commits per second of the last few seconds.
+    #[must_use]
+    pub fn steps(&self) -> Option<f64> {
+        ratio(self.recent.len() as u64, self.recent_s())
+    }
+
+    /// Samples since the run began.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// Seconds since the run began.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.seconds
+    }
+
+    fn recent_s(&self) -> f64 {
+        self.recent.iter().map(|&(_, s)| s).sum()
+    }
+}
+
+fn ratio(count: u64, seconds: f64) -> Option<f64> {
+    (seconds > 0.0).then(|| count as f64 / seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_forgets_and_the_whole_does_not() {
+        let mut throughput = Throughput::default();
+        assert_eq!((throughput.recent(), throughput.overall()), (None, None));
+        for _ in 0..10 {
+            throughput.add(64, 1.0);
+        }
+        assert_eq!(throughput.recent(), Some(64.0));
+        for _ in 0..10 {
+            throughput.add(64, 0.5);
+        }
+        assert_eq!(throughput.recent(), Some(128.0));
+        assert_eq!(throughput.overall(), Some(1280.0 / 15.0));
+        assert_eq!(throughput.steps(), Some(2.0));
+        throughput.add(64, 60.0);
+        assert_eq!(
+            throughput.recent(),
+            Some(64.0 / 60.0),
+            "one long step counts"
+        );
+    }
+
+    #[test]
+    fn strange_durations_do_no_harm() {
+        let mut throughput = Throughput::default();
+        for duration in [f64::NAN, -1.0, f64::INFINITY, 0.0] {
+            throughput.add(10, duration);
+        }
+        assert_eq!(throughput.recent(), None);
+        throughput.add(10, 1.0);
+        assert_eq!(throughput.overall(), Some(50.0));
+    }
+}

@@ -1,0 +1,145 @@
+//! Buckets: stages whose gradients are reduced together, last stage first.
+//!
+//! A bucket is one run of the flat state, made of whole stages, so that a stage's backward pass
+//! writes straight into the buffer that is sent. Small neighbours share a bucket up to a size; a
+//! stage above the size has a bucket of its own. Buckets never change the bits: every element is
+//! summed over shards by itself.
+
+use std::ops::Range;
+
+use ronde_core::exact::TreeSum;
+use ronde_core::{Buffer, CollectiveError, Collectives, DType, Operation, Work};
+
+/// Which stages a bucket holds and where it lies in the flat state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BucketPlan {
+    /// Stages in backward order: the last stage of the range comes first.
+    pub stages: Range<usize>,
+    /// Elements of the flat state.
+    pub elements: Range<usize>,
+}
+
+/// Cuts stages into buckets. `stage_elements[i]` is the run of stage `i` in the flat state, which
+/// is laid out in backward order: the last stage first. Buckets come in backward order.
+#[must_use]
+pub fn plan(stage_elements: &[Range<usize>], bucket_bytes_max: usize) -> Vec<BucketPlan> {
+    let mut buckets: Vec<BucketPlan> = Vec::new();
+    for (stage, elements) in stage_elements.iter().enumerate().rev() {
+        if let Some(bucket) = buckets.last_mut()
+            && (elements.end - bucket.elements.start) * DType::F32.size() <= bucket_bytes_max
+        {
+            bucket.stages.start = stage;
+            bucket.elements.end = elements.end;
+        } else {
+            buckets.push(BucketPlan { stages: stage..stage + 1, elements: elements.clone() });
+        }
+    }
+    buckets
+}
+
+/// A bucket during a step: shard gradients come in, the sum over all shards of all ranks comes out.
+pub(crate) struct Bucket {
+    pub(crate) plan: BucketPlan,
+    sum: TreeSum,
+    free: Vec<Buffer>,
+    in_flight: Option<Box<dyn Work>>,
+}
+
+impl Bucket {
+    pub(crate) fn new(plan: BucketPlan, shards: u32) -> Self {
+        Self { plan, sum: TreeSum::new(shards), free: Vec::new(), in_flight: None }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.plan.elements.len()
+    }
+
+    /// A buffer for one shard's gradient: recycled, so with old contents, or new.
+    pub(crate) fn take_buffer(&mut self, group: &dyn Collectives) -> Buffer {
+        self.free.pop().unwrap_or_else(|| group.allocate(DType::F32, self.len()))
+    }
+
+    /// Gives a reduced buffer back for the next step.
+    pub(crate) fn recycle(&mut self, buffer: Buffer) {
+        if buffer.len() == self.len() {
+            self.free.push(buffer);
+        }
+    }
+
+    /// Adds a shard's gradient along the tree.
+    pub(crate) fn add_shard(&mut self, shard: u32, gradient: Buffer) {
+        let free = self.sum.add_shard(shard, gradient);
+        self.free.extend(free);
+    }
+
+    /// Starts the reduction over ranks of what was added.
+    pub(crate) fn start(&mut self, group: &dyn Collectives, operation: Operation) -> Result<(), CollectiveError> {
+        let mut subtrees: Vec<Buffer> = self.sum.take().into_iter().map(|(_, sum)| sum).collect();
+        let buffer = if subtrees.len() == 1 {
+            subtrees.remove(0)
+        } else {
+            let len = self.len();
+            let mut all = group.allocate(DType::F32, len * subtrees.len());
+            for (place, subtree) in subtrees.iter().enumerate() {
+                all.as_mut_slice::<f32>()[place * len..(place + 1) * len].copy_from_slice(subtree.as_slice());
+            }
+            self.free.append(&mut subtrees);
+            all
+        };
+        self.in_flight = Some(group.start(operation, buffer)?);
+        Ok(())
+    }
+
+    /// Waits for the reduction; `None` when none was started.
+    pub(crate) fn wait(&mut self) -> Option<Result<Buffer, CollectiveError>> {
+        self.in_flight.take().map(Work::wait)
+    }
+
+    /// Forgets a step that is given up.
+    pub(crate) fn reset(&mut self) {
+        self.free.extend(self.sum.take().into_iter().map(|(_, sum)| sum));
+        self.in_flight = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Lays stages of the given lengths out in backward order.
+    fn layout(lengths: &[usize]) -> Vec<Range<usize>> {
+        let mut at = 0;
+        let mut ranges = vec![0..0; lengths.len()];
+        for (stage, &length) in lengths.iter().enumerate().rev() {
+            ranges[stage] = at..at + length;
+            at += length;
+        }
+        ranges
+    }
+
+    proptest! {
+        #[test]
+        fn buckets_are_whole_stages_in_backward_order_and_cover_all(
+            lengths in prop::collection::vec(0_usize..500, 1..30),
+            bytes in 1_usize..4000,
+        ) {
+            let ranges = layout(&lengths);
+            let buckets = plan(&ranges, bytes);
+            let mut element = 0;
+            let mut stage = lengths.len();
+            for bucket in &buckets {
+                prop_assert_eq!(bucket.elements.start, element);
+                prop_assert_eq!(bucket.stages.end, stage);
+                let sum: usize = lengths[bucket.stages.clone()].iter().sum();
+                prop_assert_eq!(bucket.elements.len(), sum);
+                prop_assert!(bucket.stages.len() == 1 || sum * 4 <= bytes);
+                element = bucket.elements.end;
+                stage = bucket.stages.start;
+            }
+            prop_assert_eq!(stage, 0);
+            prop_assert_eq!(element, lengths.iter().sum::<usize>());
+        }
+    }
+}

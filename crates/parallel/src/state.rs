@@ -1,0 +1,129 @@
+//! [`ModelState`]: parameters, buffers and optimizer state of a model in one flat run each.
+//!
+//! Stages lie in backward order (the last one first), so that the gradients that are ready first
+//! are neighbours; inside a stage tensors keep the stage's order. Every tensor starts at a multiple
+//! of 64 elements.
+
+use std::ops::Range;
+
+use ronde_core::layout::{Arena, Role, StateLayout, TensorEntry};
+use ronde_core::weight_hash;
+use ronde_engine::Chain;
+
+/// Where a tensor lies in the flat state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorPlace {
+    /// The tensor.
+    pub entry: TensorEntry,
+    /// The stage that it belongs to.
+    pub stage: usize,
+    /// Its elements, without padding.
+    pub range: Range<usize>,
+}
+
+/// The state of a model on one rank.
+#[derive(Debug, Clone)]
+pub struct ModelState {
+    places: Vec<TensorPlace>,
+    stage_elements: Vec<Range<usize>>,
+    stage_ranges: Vec<Vec<Range<usize>>>,
+    values: Vec<f32>,
+}
+
+impl ModelState {
+    /// Takes the state out of a chain.
+    #[must_use]
+    pub fn of(chain: &Chain) -> Self {
+        let order: Vec<(usize, &TensorEntry)> = chain
+            .stages()
+            .iter()
+            .enumerate()
+            .rev()
+            .flat_map(|(stage, s)| s.layout().tensors.iter().map(move |tensor| (stage, tensor)))
+            .collect();
+        let arena = Arena::new(order.iter().map(|(_, tensor)| tensor.elements()));
+        let places: Vec<TensorPlace> = order
+            .into_iter()
+            .zip(arena.ranges())
+            .map(|((stage, entry), range)| TensorPlace { entry: entry.clone(), stage, range: range.clone() })
+            .collect();
+        let mut state = Self {
+            stage_ranges: (0..chain.len())
+                .map(|stage| places.iter().filter(|p| p.stage == stage).map(|p| p.range.clone()).collect())
+                .collect(),
+            stage_elements: stage_elements(chain.len(), &places, arena.len()),
+            places,
+            values: vec![0.0; arena.len()],
+        };
+        for (stage, ranges) in chain.stages().iter().zip(&state.stage_ranges) {
+            stage.save(&mut state.values, ranges);
+        }
+        state
+    }
+
+    /// Puts the state into a chain of the same layout.
+    pub fn load_into(&self, chain: &mut Chain) {
+        for (stage, ranges) in chain.stages_mut().iter_mut().zip(&self.stage_ranges) {
+            stage.load(&self.values, ranges);
+        }
+    }
+
+    /// All tensors in the order of the flat state.
+    #[must_use]
+    pub fn places(&self) -> &[TensorPlace] {
+        &self.places
+    }
+
+    /// The elements of a stage, padding included.
+    #[must_use]
+    pub fn stage_elements(&self) -> &[Range<usize>] {
+        &self.stage_elements
+    }
+
+    /// Ranges of a stage's tensors, in the order of its layout, counted from `base`.
+    #[must_use]
+    pub fn stage_ranges(&self, stage: usize, base: usize) -> Vec<Range<usize>> {
+        self.stage_ranges[stage].iter().map(|r| r.start - base..r.end - base).collect()
+    }
+
+    /// The flat state.
+    #[must_use]
+    pub fn values(&self) -> &[f32] {
+        &self.values
+    }
+
+    /// The flat state, writable.
+    pub fn values_mut(&mut self) -> &mut [f32] {
+        &mut self.values
+    }
+
+    /// The tensors by name, role and shape.
+    #[must_use]
+    pub fn layout(&self) -> StateLayout {
+        StateLayout { tensors: self.places.iter().map(|place| place.entry.clone()).collect() }
+    }
+
+    /// Hash of each tensor, in the order of [`ModelState::places`].
+    #[must_use]
+    pub fn tensor_digests(&self) -> Vec<u64> {
+        self.places.iter().map(|place| weight_hash::hash(&self.values[place.range.clone()])).collect()
+    }
+
+    /// Trainable elements.
+    #[must_use]
+    pub fn parameters(&self) -> usize {
+        self.places.iter().filter(|p| p.entry.role == Role::Parameter).map(|p| p.range.len()).sum()
+    }
+}
+
+/// The run of each stage: from its first tensor to the first of the stage that lies after it.
+fn stage_elements(stages: usize, places: &[TensorPlace], len: usize) -> Vec<Range<usize>> {
+    let mut elements = vec![0..0; stages];
+    let mut end = len;
+    for (stage, run) in elements.iter_mut().enumerate() {
+        let start = places.iter().find(|p| p.stage == stage).map_or(end, |p| p.range.start);
+        *run = start..end;
+        end = start;
+    }
+    elements
+}

@@ -1,0 +1,73 @@
+//! [`Strategy`]: the seam between the step loop and every way to spread a step over ranks.
+
+use ronde_core::session::ShardReport;
+use ronde_core::{Shard, Step};
+
+use crate::{ModelState, ParallelError};
+
+/// The samples of one logical shard.
+#[derive(Debug, Clone)]
+pub struct MicroBatch {
+    /// Which shard.
+    pub shard: Shard,
+    /// `[samples, ..]`; no sample is fine.
+    pub shape: Vec<usize>,
+    /// Row-major features, as many as the shape says.
+    pub features: Vec<f32>,
+    /// One label a sample.
+    pub labels: Vec<u32>,
+}
+
+/// The complete gradient of a step: held by every rank, not applied yet.
+///
+/// A parameter's elements are its gradient summed over all samples; a buffer's are its values after
+/// each shard's forward pass, summed with the shard's sample count as weight.
+#[derive(Debug)]
+#[must_use = "a reduced gradient is applied after the vote, or dropped when the step is aborted"]
+pub struct Reduced {
+    pub(crate) buckets: Vec<ronde_core::Buffer>,
+}
+
+/// What applying a gradient did.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Applied {
+    /// Global norm of the mean gradient before clipping.
+    pub gradient_norm: f64,
+    /// What the gradient was multiplied with by clipping; 1 where it was not clipped.
+    pub clip_factor: f32,
+}
+
+/// A way to spread the steps of a model over a process group.
+pub trait Strategy: Send {
+    /// Forward and backward of one logical shard. Shards come in the order of this rank's run; with
+    /// its last one the reductions over ranks have begun.
+    ///
+    /// # Errors
+    /// The engine failed, or a reduction could not be started.
+    fn backward(&mut self, step: Step, micro_batch: MicroBatch) -> Result<ShardReport, ParallelError>;
+
+    /// Waits until this rank holds the complete gradient.
+    ///
+    /// # Errors
+    /// A reduction failed; nothing has changed then.
+    fn reduce(&mut self) -> Result<Reduced, ParallelError>;
+
+    /// Changes the weights. Called after the vote; `samples` is the global count.
+    ///
+    /// # Errors
+    /// The gradient is not finite; nothing has changed then.
+    fn apply(&mut self, step: Step, reduced: Reduced, samples: u64, learning_rate: f64) -> Result<Applied, ParallelError>;
+
+    /// Gives the step in flight up: nothing has changed.
+    fn abort(&mut self);
+
+    /// The state that this rank holds.
+    fn state(&self) -> &ModelState;
+
+    /// Forward of samples that are not trained on, with running statistics: loss summed over them,
+    /// and right answers.
+    ///
+    /// # Errors
+    /// The engine failed.
+    fn evaluate(&mut self, micro_batch: MicroBatch) -> Result<(f64, u64), ParallelError>;
+}

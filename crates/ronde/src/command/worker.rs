@@ -1,0 +1,35 @@
+//! `ronde __worker`: one worker process of `ronde train`.
+
+use ronde::{Error, Worker};
+
+use super::exit;
+
+/// Joins the run that the supervisor started this process for.
+pub(crate) fn work() -> i32 {
+    let worker = match Worker::start() {
+        Ok(worker) => worker,
+        Err(error) => {
+            eprintln!("error: this worker could not join its run: {error}");
+            return exit::GAVE_UP;
+        }
+    };
+    if let Some(link) = worker.link() {
+        link.on_loss(Box::new(|_reason| end_now()));
+    }
+    let mut worker = worker;
+    let (assignment, listener) = worker.take_parts();
+    match ronde_train::worker::run(&assignment, listener, &worker.tracker()) {
+        Ok(_) => exit::DONE,
+        Err(error) => {
+            let user_error = error.is_user_error();
+            worker.report(&Error::Train(error), None);
+            if user_error { exit::USER_ERROR } else { exit::GAVE_UP }
+        }
+    }
+}
+
+/// The supervisor is gone or wants this process gone: nothing that it does still counts.
+#[expect(clippy::disallowed_methods, reason = "the command owns its process")]
+fn end_now() {
+    std::process::exit(exit::GAVE_UP);
+}

@@ -1,0 +1,168 @@
+//! The one place that reads environment variables: all their names and meanings.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+
+use ronde_core::{Rank, WorldSize};
+use ronde_train::config::ENVIRONMENT_PREFIX;
+
+pub use ronde_cluster::variables::{
+    LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, RANK, RONDE_CONTROL, RONDE_JOB,
+    RONDE_RANK, RONDE_TOKEN, RONDE_WORLD_SIZE, WORLD_SIZE,
+};
+
+/// Threads of a rank's thread pool, for programs that use rayon.
+pub const RAYON_NUM_THREADS: &str = "RAYON_NUM_THREADS";
+/// Threads of a rank's thread pool, for programs that use OpenMP.
+pub const OMP_NUM_THREADS: &str = "OMP_NUM_THREADS";
+
+/// What a supervisor has told this process.
+#[derive(Clone, PartialEq, Eq)]
+pub struct WorkerEnvironment {
+    /// Where the supervisor listens.
+    pub control: SocketAddr,
+    /// The secret of the job.
+    pub token: String,
+    /// This process.
+    pub rank: Rank,
+    /// Processes in all.
+    pub world_size: WorldSize,
+    /// Name of the job.
+    pub job: String,
+}
+
+impl std::fmt::Debug for WorkerEnvironment {
+    /// Everything but the secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "rank {} of {} of job {} at {}",
+            self.rank, self.world_size, self.job, self.control
+        )
+    }
+}
+
+impl WorkerEnvironment {
+    /// Reads the variables of this process; `None` when no supervisor started it.
+    ///
+    /// # Errors
+    /// A sentence that names the variable that is missing or makes no sense.
+    pub fn read() -> Result<Option<Self>, String> {
+        Self::of(&read)
+    }
+
+    fn of(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Option<Self>, String> {
+        if variable(RONDE_CONTROL).is_none() {
+            return Ok(None);
+        }
+        let world_size = parse(variable, RONDE_WORLD_SIZE, "a count of workers")?;
+        let rank = parse(variable, RONDE_RANK, "a rank")?;
+        if rank >= world_size {
+            return Err(format!(
+                "{RONDE_RANK}={rank} does not fit {RONDE_WORLD_SIZE}={world_size}"
+            ));
+        }
+        Ok(Some(Self {
+            control: parse(variable, RONDE_CONTROL, "an address like 127.0.0.1:4711")?,
+            token: parse(variable, RONDE_TOKEN, "the secret of the job")?,
+            rank: Rank(rank),
+            world_size: WorldSize::new(world_size)
+                .ok_or_else(|| format!("{RONDE_WORLD_SIZE} must not be 0"))?,
+            job: parse(variable, RONDE_JOB, "the name of the job")?,
+        }))
+    }
+}
+
+/// The variables that set values of a run, [`ENVIRONMENT_PREFIX`] and the value's path.
+#[must_use]
+pub fn all() -> Vec<(String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+        .filter(|(name, _)| name.starts_with(ENVIRONMENT_PREFIX))
+        .map(|(name, value)| (name, value.to_string_lossy().into_owned()))
+        .collect()
+}
+
+/// One thread per rank for pools that would take all cores each, unless the user has said
+/// otherwise: the variables to set.
+#[must_use]
+pub fn thread_limits() -> Vec<(OsString, OsString)> {
+    [RAYON_NUM_THREADS, OMP_NUM_THREADS]
+        .into_iter()
+        .filter(|name| read(name).is_none())
+        .map(|name| (name.into(), "1".into()))
+        .collect()
+}
+
+/// A variable of this process.
+fn read(name: &str) -> Option<OsString> {
+    std::env::var_os(name)
+}
+
+fn parse<T: std::str::FromStr>(
+    variable: &dyn Fn(&str) -> Option<OsString>,
+    name: &str,
+    meaning: &str,
+) -> Result<T, String> {
+    let value = variable(name)
+        .ok_or_else(|| format!("{RONDE_CONTROL} is set but {name}, {meaning}, is not"))?;
+    value
+        .to_str()
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| {
+            // The value of the secret is not shown; any text is one.
+            format!("{name}={} is not {meaning}", value.to_string_lossy())
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: [(&str, &str); 5] = [
+        (RONDE_CONTROL, "127.0.0.1:4711"),
+        (RONDE_TOKEN, "secret"),
+        (RONDE_RANK, "1"),
+        (RONDE_WORLD_SIZE, "2"),
+        (RONDE_JOB, "digits"),
+    ];
+
+    /// Reads the good variables with one changed or, with `None`, taken away.
+    fn with(name: &str, value: Option<&str>) -> Result<Option<WorkerEnvironment>, String> {
+        WorkerEnvironment::of(&|asked| {
+            if asked == name {
+                return value.map(OsString::from);
+            }
+            let (_, value) = GOOD.iter().find(|(name, _)| *name == asked)?;
+            Some(value.into())
+        })
+    }
+
+    #[test]
+    fn good_variables_are_read_and_the_secret_is_not_shown() {
+        let read = with("", None).unwrap().unwrap();
+        assert_eq!(read.rank, Rank(1));
+        assert_eq!(read.world_size.get(), 2);
+        assert_eq!(read.token, "secret");
+        assert_eq!(
+            format!("{read:?}"),
+            "rank 1 of 2 of job digits at 127.0.0.1:4711"
+        );
+        assert_eq!(with(RONDE_CONTROL, None), Ok(None));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let cases = [
+            (RONDE_CONTROL, Some("nowhere"), "RONDE_CONTROL=nowhere is not an address"),
+            (RONDE_TOKEN, None, "RONDE_TOKEN, the secret of the job, is not"),
+            (RONDE_RANK, Some("-1"), "RONDE_RANK=-1 is not a rank"),
+            (RONDE_RANK, Some("2"), "RONDE_RANK=2 does not fit RONDE_WORLD_SIZE=2"),
+            (RONDE_WORLD_SIZE, Some("0"), "does not fit RONDE_WORLD_SIZE=0"),
+        ];
+        for (name, value, expected) in cases {
+            let problem = with(name, value).unwrap_err();
+            assert!(problem.contains(expected), "{problem}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! [`Error`]: all that can go wrong for a program that uses ronde as a library.
+
+use ronde_cluster::ClusterError;
+use ronde_core::{CollectiveError, Recovery};
+use ronde_data::DataError;
+use ronde_engine::EngineError;
+use ronde_train::TrainError;
+
+/// All that can go wrong for a program that uses ronde as a library.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The variables that a supervisor sets make no sense.
+    #[error("{0}")]
+    Environment(String),
+    /// The supervisor could not be reached.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// A collective failed.
+    #[error(transparent)]
+    Collective(#[from] CollectiveError),
+    /// The data cannot be read.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The engine refuses a model.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Training failed.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    /// The process's one group was connected before.
+    #[error("{0}")]
+    GroupTaken(&'static str),
+}
+
+impl Error {
+    /// What to do about it.
+    #[must_use]
+    pub fn recovery(&self) -> Recovery {
+        match self {
+            Self::Cluster(source) => source.recovery(),
+            Self::Collective(source) => source.recovery(),
+            Self::Data(source) => source.recovery(),
+            Self::Engine(source) => source.recovery(),
+            Self::Train(source) => source.recovery(),
+            Self::Environment(_) | Self::GroupTaken(_) => Recovery::Abort,
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! What this host has: memory that new processes can still take.
+
+use std::path::Path;
+
+/// Bytes that new processes can take before the host or its control group runs out; `None` where
+/// the system does not tell.
+#[must_use]
+pub fn available_memory_bytes() -> Option<u64> {
+    let host = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_available(&text))?;
+    let group = control_group_left(Path::new("/sys/fs/cgroup"));
+    Some(group.map_or(host, |left| left.min(host)))
+}
+
+fn mem_available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find(|line| line.starts_with("MemAvailable:"))?;
+    let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+/// What a memory limit of the control group (version 2) leaves.
+fn control_group_left(folder: &Path) -> Option<u64> {
+    let number = |name: &str| std::fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+    Some(number("memory.max")?.saturating_sub(number("memory.current")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meminfo_is_read_and_nonsense_is_not() {
+        let text = "MemTotal:       24000000 kB\nMemAvailable:   20000000 kB\n";
+        assert_eq!(mem_available(text), Some(20_000_000 * 1024));
+        assert_eq!(mem_available("MemAvailable: much kB"), None);
+        assert_eq!(mem_available(""), None);
+        assert!(available_memory_bytes().is_some_and(|bytes| bytes > 1 << 20));
+    }
+}

@@ -1,0 +1,238 @@
+//! [`Worker`]: this process as one rank, started alone or by `ronde run`; the same program does both.
+
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ronde_cluster::WorkerLink;
+use ronde_comm::{GroupConfig, ProcessGroup};
+use ronde_core::{Assignment, Event, GroupRank, NullTracker, Rank, Step, Tracker};
+use ronde_data::Split;
+use ronde_engine::{Chain, EngineError, Stage, seed_engine};
+use ronde_parallel::ModelState;
+use ronde_train::export::{self, Described, Saved};
+use ronde_train::training::{Place, Trained};
+use ronde_train::{Plan, RunConfig, TrainError, Training, worker};
+
+use crate::Error;
+use crate::environment::WorkerEnvironment;
+
+/// How long the supervisor and the other ranks may take.
+const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// This process as one rank of a job.
+pub struct Worker {
+    assignment: Assignment,
+    listener: Option<TcpListener>,
+    link: Option<WorkerLink>,
+    tracker: Arc<dyn Tracker>,
+}
+
+impl Worker {
+    /// Finds this process's place: from the supervisor that started it (`ronde run`, `ronde
+    /// train`), else as a world of one.
+    ///
+    /// # Errors
+    /// The supervisor cannot be reached, or not all ranks came in time.
+    pub fn start() -> Result<Self, Error> {
+        match WorkerEnvironment::read().map_err(Error::Environment)? {
+            Some(environment) => Self::supervised(&environment),
+            None => Ok(Self::alone()),
+        }
+    }
+
+    fn alone() -> Self {
+        Self { assignment: Assignment::alone(), listener: None, link: None, tracker: Arc::new(NullTracker) }
+    }
+
+    fn supervised(environment: &WorkerEnvironment) -> Result<Self, Error> {
+        let link =
+            WorkerLink::connect(environment.control, &environment.token, environment.rank, RENDEZVOUS_TIMEOUT)?;
+        let (listener, address) = ronde_comm::bind(IpAddr::V4(Ipv4Addr::LOCALHOST))?;
+        let assignment = link.rendezvous(address, RENDEZVOUS_TIMEOUT)?;
+        let tracker = link.tracker();
+        Ok(Self { assignment, listener: Some(listener), link: Some(link), tracker })
+    }
+
+    /// Global index of this process.
+    #[must_use]
+    pub fn rank(&self) -> Rank {
+        self.assignment.rank
+    }
+
+    /// Processes in all.
+    #[must_use]
+    pub fn world_size(&self) -> u32 {
+        self.assignment.world_size.get()
+    }
+
+    /// Whether this is rank 0, which speaks for all.
+    #[must_use]
+    pub fn is_first(&self) -> bool {
+        self.assignment.rank == Rank(0)
+    }
+
+    /// All that the supervisor said.
+    #[must_use]
+    pub fn assignment(&self) -> &Assignment {
+        &self.assignment
+    }
+
+    /// The connection to the supervisor, if there is one.
+    #[must_use]
+    pub fn link(&self) -> Option<&WorkerLink> {
+        self.link.as_ref()
+    }
+
+    /// Where this worker's events go: to the supervisor, or nowhere.
+    #[must_use]
+    pub fn tracker(&self) -> Arc<dyn Tracker> {
+        self.tracker.clone()
+    }
+
+    /// Sends events to `tracker` from now on.
+    pub fn set_tracker(&mut self, tracker: Arc<dyn Tracker>) {
+        self.tracker = tracker;
+    }
+
+    /// What a training loop of one's own needs to join its group: the assignment, and the listener
+    /// that the peers know. The listener is gone after the first call, or when there are no peers.
+    pub fn take_parts(&mut self) -> (Assignment, Option<TcpListener>) {
+        (self.assignment.clone(), self.listener.take())
+    }
+
+    /// Connects all ranks into a group, for collectives and messages of your own. Once a process.
+    ///
+    /// # Errors
+    /// A peer cannot be reached, or the group was taken before.
+    pub fn group(&mut self, name: &str) -> Result<ProcessGroup, Error> {
+        let mut config = GroupConfig::new(name, &self.assignment.job, GroupRank(self.assignment.rank.0));
+        config.generation = self.assignment.generation;
+        if self.world_size() == 1 {
+            return Ok(ProcessGroup::alone(config));
+        }
+        let listener = self.listener.take().ok_or(Error::GroupTaken(
+            "this process has connected its group already; split it or use it for both",
+        ))?;
+        Ok(ProcessGroup::connect(config, listener, &self.assignment.peers)?)
+    }
+
+    /// Trains a model of your own to the end of `config`. Everything of `config` counts but
+    /// `workers.count` (the world is what it is), `model` and `data` (given here). The engine's
+    /// random numbers are seeded before `model` is called, so that all ranks start alike.
+    ///
+    /// # Errors
+    /// The plan is impossible, a peer has another plan, or training failed.
+    pub fn train(
+        &mut self,
+        config: &RunConfig,
+        data: Split,
+        model: impl FnOnce() -> Result<Chain, EngineError>,
+    ) -> Result<TrainedModel, Error> {
+        let result = self.train_unreported(config, data, model);
+        if let Err(error) = &result {
+            self.report(error, None);
+        }
+        result
+    }
+
+    fn train_unreported(
+        &mut self,
+        config: &RunConfig,
+        data: Split,
+        model: impl FnOnce() -> Result<Chain, EngineError>,
+    ) -> Result<TrainedModel, Error> {
+        let mut plan = Plan::resolve(config, self.assignment.world_size, &*data.train)?;
+        seed_engine(&plan.seeds);
+        let chain = model()?;
+        plan.bind_own_model(chain.layout());
+        let listener = self.listener.take();
+        if self.world_size() > 1 && listener.is_none() {
+            return Err(Error::GroupTaken("this process has connected its group already; a process trains once"));
+        }
+        let group = worker::connect(&self.assignment, listener, &plan)?;
+        let place = Place {
+            group,
+            generation: self.assignment.generation,
+            rank: self.assignment.rank,
+            tracker: self.tracker.clone(),
+        };
+        let model = Described {
+            config: None,
+            input_shape: data.train.sample_shape().to_vec(),
+            classes: data.train.classes(),
+        };
+        let mut training = Training::new(place, plan, chain, data);
+        let trained = training.run()?;
+        Ok(TrainedModel { training, trained, model })
+    }
+
+    /// Tells the supervisor that this worker failed, so that the user sees why.
+    pub fn report(&self, error: &Error, last_step: Option<Step>) {
+        let (secondary, user_error) = match error {
+            Error::Train(error) => (error.is_secondary(), error.is_user_error()),
+            Error::Collective(error) => (ronde_train::error::saw_another(error), false),
+            Error::Data(_) | Error::Engine(_) => (false, true),
+            _ => (false, false),
+        };
+        let rank = self.assignment.rank;
+        let message = error.to_string();
+        self.tracker.record(Event::WorkerFailed { rank, message, last_step, secondary, user_error });
+        if let Some(link) = &self.link {
+            link.finish();
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if let Some(link) = &self.link {
+            link.finish();
+        }
+    }
+}
+
+/// A trained model of one's own.
+pub struct TrainedModel {
+    training: Training,
+    trained: Trained,
+    model: Described,
+}
+
+impl TrainedModel {
+    /// What the training came to.
+    #[must_use]
+    pub fn summary(&self) -> &Trained {
+        &self.trained
+    }
+
+    /// Parameters and buffers by name.
+    #[must_use]
+    pub fn state(&self) -> &ModelState {
+        self.training.state()
+    }
+
+    /// blake3 of the weights as a safetensors file, 64 hexadecimal digits. Equal on all ranks.
+    ///
+    /// # Errors
+    /// The format refuses a tensor.
+    pub fn blake3(&self) -> Result<String, Error> {
+        let bytes = export::to_safetensors(self.state())
+            .map_err(|problem| TrainError::Evaluate(format!("the weights cannot be serialised: {problem}")))?;
+        Ok(blake3::hash(&bytes).to_hex().to_string())
+    }
+
+    /// Writes weights and configuration into a folder. One rank does this.
+    ///
+    /// # Errors
+    /// The folder does not take it.
+    pub fn save(&self, folder: &Path) -> Result<Saved, Error> {
+        std::fs::create_dir_all(folder).map_err(|source| TrainError::File {
+            action: "create",
+            path: folder.to_owned(),
+            source,
+        })?;
+        Ok(export::save(folder, self.state(), self.training.plan(), self.model.clone())?)
+    }
+}

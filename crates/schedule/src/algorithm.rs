@@ -1,0 +1,60 @@
+//! [`Algorithm`]: the known ways to run a reduction.
+
+use std::fmt::{self, Display};
+use std::str::FromStr;
+
+use crate::ScheduleError;
+
+/// A way to run a reduction over a group of `n` ranks and `b` bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// All to rank 0 and back: rank 0 sends `(n - 1) b` bytes. The baseline.
+    Driver,
+    /// Slices go round a ring: `2 (n - 1)` messages and `2 b (n - 1) / n` bytes per rank.
+    Ring,
+    /// Each rank owns a slice and hears from all: the ring's bytes in two rounds.
+    Direct,
+    /// Neighbours first, halving what is exchanged: the ring's bytes in `2 log2(n)` rounds. Only for
+    /// powers of two.
+    HalvingDoubling,
+}
+
+impl Algorithm {
+    /// All of them.
+    pub const ALL: [Self; 4] = [
+        Self::Driver,
+        Self::Ring,
+        Self::Direct,
+        Self::HalvingDoubling,
+    ];
+
+    /// The name as it is written in files and messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Driver => "driver",
+            Self::Ring => "ring",
+            Self::Direct => "direct",
+            Self::HalvingDoubling => "halving_doubling",
+        }
+    }
+}
+
+impl Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = ScheduleError;
+
+    fn from_str(text: &str) -> Result<Self, ScheduleError> {
+        Self::ALL
+            .into_iter()
+            .find(|algorithm| algorithm.name() == text)
+            .ok_or_else(|| ScheduleError::UnknownAlgorithm {
+                name: text.to_owned(),
+            })
+    }
+}

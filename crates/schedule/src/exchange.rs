@@ -1,0 +1,60 @@
+//! Reduce-scatter and all-gather by direct exchange: one round each.
+
+use crate::schedule::{Region, Round, Schedule};
+
+/// Rank `rank` gets the reduction, in rank order, of everybody's `rank`-th `part_len` elements.
+///
+/// In: `size * part_len` elements. One round, `n - 1` messages and `(n - 1) part_len` elements sent.
+#[must_use]
+pub fn reduce_scatter(rank: usize, size: usize, part_len: usize) -> Schedule {
+    let part = |index: usize| Region::new(0, index * part_len..(index + 1) * part_len);
+    let mut schedule = Schedule::new(vec![size * part_len], part(rank));
+    let mut round = Round::default();
+    let mut places = vec![part(rank); size];
+    for peer in (1..size).map(|distance| (rank + distance) % size) {
+        places[peer] = Region::new(schedule.scratch(part_len), 0..part_len);
+        round.send(peer, part(peer));
+        round.receive(peer, places[peer].clone());
+    }
+    for place in &places[1..] {
+        round.reduce_right(places[0].clone(), place.clone());
+    }
+    round.copy(part(rank), places[0].clone());
+    schedule.push(round);
+    schedule
+}
+
+/// Every rank gets all elements in rank order; rank `r` brings `lens[r]`.
+///
+/// One round, `n - 1` messages and `(n - 1) lens[rank]` elements sent. The ranks must know each
+/// other's lengths: where they do not, they gather those first, one number each.
+#[must_use]
+pub fn all_gather(rank: usize, lens: &[usize]) -> Schedule {
+    let size = lens.len();
+    let total = lens.iter().sum();
+    let place = |index: usize, slot| {
+        let start = lens[..index].iter().sum::<usize>();
+        Region::new(slot, start..start + lens[index])
+    };
+    let mine = Region::new(0, 0..lens[rank]);
+    let mut schedule = Schedule::new(vec![lens[rank]], mine.clone());
+    if total == lens[rank] {
+        // The others bring nothing: the caller's buffer is the result.
+        let mut round = Round::default();
+        for peer in (1..size).map(|distance| (rank + distance) % size) {
+            round.send(peer, mine.clone());
+        }
+        schedule.push(round);
+        return schedule;
+    }
+    let all = schedule.scratch(total);
+    schedule.result = Region::new(all, 0..total);
+    let mut round = Round::default();
+    for peer in (1..size).map(|distance| (rank + distance) % size) {
+        round.send(peer, mine.clone());
+        round.receive(peer, place(peer, all));
+    }
+    round.copy(place(rank, all), mine);
+    schedule.push(round);
+    schedule
+}

@@ -1,0 +1,277 @@
+//! What a type cannot say about a run: pure functions that return all problems at once.
+
+use std::path::Path;
+
+use ronde_core::WorldSize;
+use ronde_core::shards::ShardPlan;
+use ronde_data::DataConfig;
+use ronde_engine::ScheduleConfig;
+use serde::Serialize;
+use toml::{Table, Value};
+
+use super::{CommSection, Problem, RunConfig, RunSection, TrainSection, WorkersSection};
+
+/// Smallest useful bucket: below this the headers of messages outweigh the gradients.
+pub const BUCKET_BYTES_MIN: u64 = 1024;
+
+/// Most logical shards.
+pub const LOGICAL_SHARDS_MAX: u32 = 65_536;
+
+/// Longest wait that can be asked for, in seconds: a day.
+pub const TIMEOUT_S_MAX: f64 = 86_400.0;
+
+/// Most letters of the name of a run.
+const NAME_LETTERS_MAX: usize = 100;
+
+/// Everything that is wrong or odd in a run, as far as the run alone can tell.
+#[must_use]
+pub fn run(config: &RunConfig) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    run_section(&config.run, &mut problems);
+    workers(&config.workers, &mut problems);
+    data(&config.data, &mut problems);
+    train(&config.train, &mut problems);
+    batch(config, &mut problems);
+    section_numbers("model", &config.model, &mut problems);
+    section_numbers("optimizer", &config.optimizer, &mut problems);
+    section_numbers("schedule", &config.schedule, &mut problems);
+    warmup(config, &mut problems);
+    comm(&config.comm, &mut problems);
+    let check = &config.check;
+    at_least_one(
+        "check.weight_hash_parts",
+        check.weight_hash_parts.into(),
+        &mut problems,
+    );
+    at_least_one(
+        "check.weight_hash_full_every",
+        check.weight_hash_full_every,
+        &mut problems,
+    );
+    problems
+}
+
+/// Data files that do not exist, as `exists` tells; relative paths start from `base`.
+#[must_use]
+pub fn files(data: &DataConfig, base: &Path, exists: &dyn Fn(&Path) -> bool) -> Vec<Problem> {
+    data.files()
+        .into_iter()
+        .map(|(key, path)| (key, base.join(path)))
+        .filter(|(_, path)| !exists(path))
+        .map(|(key, path)| {
+            let message = format!("there is no file {}", path.display());
+            let hint = "a path starts from the folder of the run file";
+            Problem::error(format!("data.{key}"), message).hint(hint)
+        })
+        .collect()
+}
+
+fn at_least_one(path: &str, value: u64, problems: &mut Vec<Problem>) {
+    if value == 0 {
+        problems.push(Problem::error(path, format!("`{path}` must be at least 1")));
+    }
+}
+
+fn run_section(run: &RunSection, problems: &mut Vec<Problem>) {
+    let name = &run.name;
+    let letters = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let starts = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if !starts || name.len() > NAME_LETTERS_MAX || !name.chars().all(letters) {
+        let message = format!("`run.name` cannot be {name:?}, as it names a folder");
+        let hint = format!(
+            "use 1 to {NAME_LETTERS_MAX} letters, digits, `-`, `_` and `.`, a letter or digit first"
+        );
+        problems.push(Problem::error("run.name", message).hint(hint));
+    }
+    if i64::try_from(run.seed).is_err() {
+        let message = format!("`run.seed` is {}, above {}", run.seed, i64::MAX);
+        problems.push(Problem::error("run.seed", message));
+    }
+}
+
+fn workers(workers: &WorkersSection, problems: &mut Vec<Problem>) {
+    let WorkersSection {
+        count,
+        logical_shards,
+    } = *workers;
+    at_least_one("workers.count", count.into(), problems);
+    at_least_one("workers.logical_shards", logical_shards.into(), problems);
+    if logical_shards > LOGICAL_SHARDS_MAX {
+        let message =
+            format!("{logical_shards} logical shards are too many; at most {LOGICAL_SHARDS_MAX}");
+        problems.push(Problem::error("workers.logical_shards", message));
+    }
+    if count == 0 || logical_shards == 0 {
+        return;
+    }
+    let plan = WorldSize::new(count).and_then(|size| ShardPlan::new(logical_shards, size));
+    let Some(plan) = plan else {
+        let message = format!(
+            "{logical_shards} logical shards are fewer than {count} workers, so some would have nothing to do"
+        );
+        let hint = format!("set `workers.logical_shards` to {count} or more, or use fewer workers");
+        problems.push(Problem::error("workers.count", message).hint(hint));
+        return;
+    };
+    if plan.efficiency() < 1.0 {
+        let message = format!(
+            "{count} workers share {logical_shards} logical shards unevenly: {:.0} % of their time is used",
+            100.0 * plan.efficiency()
+        );
+        let multiple = u64::from(logical_shards.div_ceil(count)) * u64::from(count);
+        let hint = format!(
+            "`workers.logical_shards` = {multiple} would use all of it, but trains to other bits"
+        );
+        problems.push(Problem::notice("workers.count", message).hint(hint));
+    }
+}
+
+fn train(train: &TrainSection, problems: &mut Vec<Problem>) {
+    match (train.epochs, train.steps) {
+        (Some(epochs), Some(steps)) => {
+            let message =
+                format!("both `train.epochs` = {epochs} and `train.steps` = {steps} are given");
+            problems.push(Problem::error("train.steps", message).hint("remove one of them"));
+        }
+        (None, None) => {
+            let message = "neither `train.epochs` nor `train.steps` is given";
+            let hint = "add for example `epochs = 10` to [train]";
+            problems.push(Problem::error("train.epochs", message).hint(hint));
+        }
+        _ => {}
+    }
+    at_least_one("train.epochs", train.epochs.unwrap_or(1), problems);
+    at_least_one("train.steps", train.steps.unwrap_or(1), problems);
+    at_least_one("train.global_batch_size", train.global_batch_size, problems);
+    let every = train.evaluate_every_epochs.unwrap_or(1);
+    at_least_one("train.evaluate_every_epochs", every, problems);
+    not_negative("train.learning_rate", train.learning_rate, problems);
+    if let Some(clip) = train
+        .clip_norm
+        .filter(|clip| !(clip.is_finite() && *clip > 0.0))
+    {
+        let message = format!("`train.clip_norm` is {clip}, but must be above 0");
+        let hint = "leave it out to train without clipping";
+        problems.push(Problem::error("train.clip_norm", message).hint(hint));
+    }
+}
+
+fn batch(config: &RunConfig, problems: &mut Vec<Problem>) {
+    let (batch, shards) = (
+        config.train.global_batch_size,
+        u64::from(config.workers.logical_shards),
+    );
+    if batch > 0 && batch < shards {
+        let message = format!(
+            "a global batch of {batch} leaves {} of {shards} logical shards empty in every step",
+            shards - batch
+        );
+        let hint = "that is allowed, but their workers wait";
+        problems.push(Problem::notice("train.global_batch_size", message).hint(hint));
+    }
+}
+
+fn warmup(config: &RunConfig, problems: &mut Vec<Problem>) {
+    let (ScheduleConfig::Constant { warmup_steps } | ScheduleConfig::Cosine { warmup_steps }) =
+        config.schedule;
+    if let (Some(steps), None) = (config.train.steps, config.train.epochs)
+        && warmup_steps > steps
+    {
+        let message = format!(
+            "the learning rate rises for {warmup_steps} steps, but the run has only {steps}"
+        );
+        problems.push(Problem::notice("schedule.warmup_steps", message));
+    }
+}
+
+fn not_negative(path: &str, value: f64, problems: &mut Vec<Problem>) {
+    if !(value.is_finite() && value >= 0.0) {
+        let message = format!("`{path}` is {value}, but must be a finite number of 0 or more");
+        problems.push(Problem::error(path, message));
+    }
+}
+
+fn data(data: &DataConfig, problems: &mut Vec<Problem>) {
+    let (shape, classes) = match data {
+        DataConfig::Csv { shape, classes, .. } => (shape, *classes),
+        DataConfig::SyntheticImages {
+            samples,
+            shape,
+            classes,
+            ..
+        } => {
+            at_least_one("data.samples", *samples, problems);
+            (shape, *classes)
+        }
+        _ => return,
+    };
+    at_least_one("data.classes", classes.into(), problems);
+    if shape.contains(&0) {
+        let message = format!("`data.shape` is {shape:?}, but no axis can be 0");
+        problems.push(Problem::error("data.shape", message));
+    }
+    if let DataConfig::Csv {
+        scale: Some(scale), ..
+    } = data
+        && !scale.is_normal()
+    {
+        let message = format!("`data.scale` is {scale}, by which nothing can be divided");
+        problems.push(Problem::error("data.scale", message));
+    }
+}
+
+fn comm(comm: &CommSection, problems: &mut Vec<Problem>) {
+    if comm.bucket_bytes_max < BUCKET_BYTES_MIN {
+        let message = format!(
+            "`comm.bucket_bytes_max` is {}, but must be at least {BUCKET_BYTES_MIN}",
+            comm.bucket_bytes_max
+        );
+        let hint = "4194304 (4 MiB) is the default";
+        problems.push(Problem::error("comm.bucket_bytes_max", message).hint(hint));
+    }
+    let timeout = comm.timeout_s;
+    if !(timeout > 0.0 && timeout <= TIMEOUT_S_MAX) {
+        let message = format!(
+            "`comm.timeout_s` is {timeout}, but must be above 0 and at most {TIMEOUT_S_MAX}"
+        );
+        problems.push(Problem::error("comm.timeout_s", message));
+    }
+}
+
+/// Checks the numbers of a section by their names, whatever its kind: chances and decays lie in
+/// `[0, 1)`, all other rates are finite and not negative.
+fn section_numbers(section: &str, config: &impl Serialize, problems: &mut Vec<Problem>) {
+    match Table::try_from(config) {
+        Ok(table) => table_numbers(section, &table, problems),
+        Err(cause) => problems.push(Problem::error(section, format!("[{section}]: {cause}"))),
+    }
+}
+
+fn table_numbers(prefix: &str, table: &Table, problems: &mut Vec<Problem>) {
+    for (key, value) in table {
+        let path = super::text::join(prefix, key);
+        match value {
+            Value::Table(inner) => table_numbers(&path, inner, problems),
+            Value::Array(values) => {
+                for value in values.iter().filter_map(Value::as_float) {
+                    number(key, &path, value, problems);
+                }
+            }
+            Value::Float(value) => number(key, &path, *value, problems),
+            _ => {}
+        }
+    }
+}
+
+fn number(key: &str, path: &str, value: f64, problems: &mut Vec<Problem>) {
+    let is_share = ["dropout", "momentum", "beta"]
+        .iter()
+        .any(|word| key.contains(word));
+    if is_share && !(0.0..1.0).contains(&value) {
+        let message = format!("`{path}` is {value}, but must lie in [0, 1)");
+        problems.push(Problem::error(path, message));
+    } else if !(value.is_finite() && value >= 0.0) {
+        let message = format!("`{path}` is {value}, but must be a finite number of 0 or more");
+        problems.push(Problem::error(path, message));
+    }
+}

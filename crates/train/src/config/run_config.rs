@@ -1,0 +1,284 @@
+//! [`RunConfig`]: everything that a run file can say, typed, with its defaults.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ronde_data::DataConfig;
+use ronde_engine::{ModelConfig, OptimizerConfig, ScheduleConfig};
+use serde::{Deserialize, Serialize};
+
+use super::{ConfigError, Problem};
+
+/// Version of the run file that this ronde reads and writes.
+pub(super) const VERSION: i64 = 1;
+
+/// A whole run, one field per section of the run file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunConfig {
+    /// Version of the format: 1.
+    #[serde(default = "version")]
+    pub version: i64,
+    /// `[run]`: name, seed, output.
+    #[serde(default)]
+    pub run: RunSection,
+    /// `[workers]`: processes and logical shards.
+    #[serde(default)]
+    pub workers: WorkersSection,
+    /// `[train]`: how long and in what batches.
+    #[serde(default)]
+    pub train: TrainSection,
+    /// `[comm]`: how gradients travel.
+    #[serde(default)]
+    pub comm: CommSection,
+    /// `[check]`: how copies of the weights are compared.
+    #[serde(default)]
+    pub check: CheckSection,
+    /// `[data]`: where samples come from.
+    pub data: DataConfig,
+    /// `[model]`: what is trained.
+    pub model: ModelConfig,
+    /// `[optimizer]`: how weights are updated; its learning rate is `train.learning_rate`.
+    pub optimizer: OptimizerConfig,
+    /// `[schedule]`: how the learning rate changes.
+    pub schedule: ScheduleConfig,
+}
+
+fn version() -> i64 {
+    VERSION
+}
+
+/// `[run]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RunSection {
+    /// Name of the run; default `run`.
+    pub name: String,
+    /// Root of all randomness; default 42.
+    pub seed: u64,
+    /// Folder for results; default `runs/<name>`. [`super::Document::load`] fills it in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<PathBuf>,
+}
+
+impl Default for RunSection {
+    fn default() -> Self {
+        Self {
+            name: "run".to_owned(),
+            seed: 42,
+            output: None,
+        }
+    }
+}
+
+impl RunSection {
+    /// The folder for results.
+    #[must_use]
+    pub fn output_folder(&self) -> PathBuf {
+        let default = || PathBuf::from("runs").join(&self.name);
+        self.output.clone().unwrap_or_else(default)
+    }
+}
+
+/// `[workers]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WorkersSection {
+    /// Count of worker processes; default 1. The trained bits do not depend on it.
+    pub count: u32,
+    /// Parts that each global batch is cut into, at least one per worker; default 8.
+    pub logical_shards: u32,
+}
+
+impl Default for WorkersSection {
+    fn default() -> Self {
+        Self {
+            count: 1,
+            logical_shards: 8,
+        }
+    }
+}
+
+/// How long a run trains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrainLength {
+    /// Passes over the data.
+    Epochs(u64),
+    /// Optimizer updates.
+    Steps(u64),
+}
+
+/// `[train]`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainSection {
+    /// Passes over the data; either this or `steps`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<u64>,
+    /// Optimizer updates; either this or `epochs`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u64>,
+    /// Samples of one step over all workers; default 64.
+    pub global_batch_size: u64,
+    /// Leave out the smaller last batch of an epoch; default false.
+    pub drop_last: bool,
+    /// Visit samples in a new order each epoch; default true.
+    pub shuffle: bool,
+    /// Largest norm of the gradient; absent: not clipped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip_norm: Option<f64>,
+    /// Learning rate that the schedule starts from; default 0.001.
+    pub learning_rate: f64,
+    /// Measure on the test set after this many epochs; absent: at the end only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evaluate_every_epochs: Option<u64>,
+}
+
+impl Default for TrainSection {
+    fn default() -> Self {
+        Self {
+            epochs: None,
+            steps: None,
+            global_batch_size: 64,
+            drop_last: false,
+            shuffle: true,
+            clip_norm: None,
+            learning_rate: 0.001,
+            evaluate_every_epochs: None,
+        }
+    }
+}
+
+impl TrainSection {
+    /// How long the run trains; `None` unless exactly one of `epochs` and `steps` is given.
+    #[must_use]
+    pub fn length(&self) -> Option<TrainLength> {
+        match (self.epochs, self.steps) {
+            (Some(epochs), None) => Some(TrainLength::Epochs(epochs)),
+            (None, Some(steps)) => Some(TrainLength::Steps(steps)),
+            _ => None,
+        }
+    }
+}
+
+/// How gradients are summed over workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CommAlgorithm {
+    /// Whichever is forecast to be fastest.
+    #[default]
+    Auto,
+    /// Every worker sends each other worker its slice.
+    Direct,
+    /// Recursive halving, then doubling.
+    HalvingDoubling,
+    /// One worker collects, sums and sends back.
+    Driver,
+}
+
+/// `[comm]`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CommSection {
+    /// How gradients are summed; default `auto`.
+    pub algorithm: CommAlgorithm,
+    /// Gradients are reduced together up to this many bytes; default 4 MiB.
+    pub bucket_bytes_max: u64,
+    /// Seconds that any wait for another worker may take; default 30.
+    pub timeout_s: f64,
+}
+
+impl Default for CommSection {
+    fn default() -> Self {
+        Self {
+            algorithm: CommAlgorithm::Auto,
+            bucket_bytes_max: 4 * 1024 * 1024,
+            timeout_s: 30.0,
+        }
+    }
+}
+
+impl CommSection {
+    /// The limit of a wait; zero for a number that `check` refuses.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        Duration::try_from_secs_f64(self.timeout_s).unwrap_or_default()
+    }
+}
+
+/// `[check]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CheckSection {
+    /// The weights are hashed in this many parts, one part each step in turn; default 16.
+    pub weight_hash_parts: u32,
+    /// All of the weights are hashed each so many steps; default 50.
+    pub weight_hash_full_every: u64,
+}
+
+impl Default for CheckSection {
+    fn default() -> Self {
+        Self {
+            weight_hash_parts: 16,
+            weight_hash_full_every: 50,
+        }
+    }
+}
+
+/// What the trained bits do not depend on: sections, and keys of other sections. What is in the
+/// files of `[data]` is told by the identity of the data set, not by their names.
+const NOT_IDENTITY: [&str; 9] = [
+    "check",
+    "comm",
+    "data.test",
+    "data.test_samples",
+    "data.train",
+    "run.name",
+    "run.output",
+    "train.evaluate_every_epochs",
+    "workers.count",
+];
+
+impl RunConfig {
+    /// The whole run as a run file: what is saved with a model.
+    ///
+    /// # Errors
+    /// A seed above 2^63 - 1, or a path that is no Unicode: neither comes out of a run file.
+    pub fn to_toml(&self) -> Result<String, ConfigError> {
+        toml::to_string(self).map_err(|cause| {
+            let message = format!("the run cannot be written as TOML: {cause}");
+            ConfigError::without_source(vec![Problem::error("", message)])
+        })
+    }
+
+    /// Dotted path and value of everything that the trained bits depend on: not the count of
+    /// workers, names, folders, communication and checks.
+    ///
+    /// # Errors
+    /// As [`RunConfig::to_toml`].
+    pub fn identity_parts(&self) -> Result<Vec<(String, String)>, ConfigError> {
+        // Through the text, in which a 32-bit number is as short as it was in the run file.
+        let text = self.to_toml()?;
+        let table: toml::Table = toml::from_str(&text).map_err(|cause| {
+            let message = format!("the run cannot be read back: {cause}");
+            ConfigError::without_source(vec![Problem::error("", message)])
+        })?;
+        let mut parts = Vec::new();
+        flatten("", &table, &mut parts);
+        parts.sort_unstable();
+        Ok(parts)
+    }
+}
+
+fn flatten(prefix: &str, table: &toml::Table, parts: &mut Vec<(String, String)>) {
+    for (key, value) in table {
+        let path = super::text::join(prefix, key);
+        if NOT_IDENTITY.contains(&path.as_str()) {
+            continue;
+        }
+        match value {
+            toml::Value::Table(table) => flatten(&path, table, parts),
+            value => parts.push((path, value.to_string())),
+        }
+    }
+}

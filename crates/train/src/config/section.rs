@@ -1,0 +1,196 @@
+//! Reading one section into its type and finding *every* key that is wrong in it, not only the first.
+//!
+//! serde stops at the first mistake and, inside sections that are told apart by a `kind`, does not
+//! say where it is. Keys are visited in order, so the mistake is in the last key of the shortest
+//! run of keys with the same message; it is found by bisection, noted, taken out, and the rest is
+//! read again.
+
+use std::collections::BTreeSet;
+
+use serde::de::DeserializeOwned;
+use toml::{Table, Value};
+
+use super::message::Message;
+use super::text::join;
+use super::{Problem, suggest};
+
+/// Keys that tell the kinds of a section apart; they are needed to make sense of the others.
+const TAGS: [&str; 2] = ["kind", "source"];
+
+/// Most mistakes that are looked for in one section.
+const MISTAKES_MAX: usize = 20;
+
+/// Which part of an assignment a mistake is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum About {
+    Key,
+    Value,
+    Section,
+}
+
+/// A mistake found in a section.
+pub(super) struct Mistake {
+    pub(super) problem: Problem,
+    pub(super) about: About,
+}
+
+/// Reads a section; `raw` gives what an argument said for a path, to be tried as a string.
+pub(super) fn read<T: DeserializeOwned>(
+    section: &str,
+    table: &Table,
+    raw: &dyn Fn(&str) -> Option<String>,
+) -> Result<T, Vec<Mistake>> {
+    let mut table = table.clone();
+    let mut mistakes: Vec<Mistake> = Vec::new();
+    let mut removed = BTreeSet::new();
+    let mut tried = BTreeSet::new();
+    while mistakes.len() < MISTAKES_MAX {
+        let message = match try_read::<T>(&table) {
+            Ok(read) if mistakes.is_empty() => return Ok(read),
+            Ok(_) => break,
+            Err(message) => message,
+        };
+        let parsed = Message::parse(&message);
+        if let Message::Missing { key } = parsed {
+            if !removed.contains(key) {
+                mistakes.push(missing(section, key));
+            }
+            break;
+        }
+        let keys = culprit::<T>(&table, &message);
+        let path = keys.iter().fold(section.to_owned(), |p, key| join(&p, key));
+        let Some(value) = value_at(&mut table, &keys) else {
+            mistakes.push(describe(section, section, &parsed, About::Section));
+            break;
+        };
+        match raw(&path) {
+            Some(text) if !value.is_str() && tried.insert(path.clone()) => {
+                let given = std::mem::replace(value, Value::String(text));
+                if still_wrong_at::<T>(&table, &keys) {
+                    put_back(&mut table, &keys, given);
+                } else {
+                    continue;
+                }
+            }
+            _ => {}
+        }
+        let about = match parsed {
+            Message::UnknownKey { .. } => About::Key,
+            _ => About::Value,
+        };
+        mistakes.push(describe(section, &path, &parsed, about));
+        if let Some(first) = keys.first().filter(|_| keys.len() == 1) {
+            removed.insert(first.clone());
+        }
+        remove(&mut table, &keys);
+    }
+    Err(mistakes)
+}
+
+fn try_read<T: DeserializeOwned>(table: &Table) -> Result<T, String> {
+    Value::Table(table.clone())
+        .try_into::<T>()
+        .map_err(|error| error.message().to_owned())
+}
+
+/// The keys, from the section inward, whose value a message is about. Empty: the section itself.
+fn culprit<T: DeserializeOwned>(root: &Table, message: &str) -> Vec<String> {
+    let mut keys: Vec<String> = Vec::new();
+    loop {
+        let Some(level) = table_at(root, &keys) else {
+            return keys;
+        };
+        let names: Vec<&String> = level.keys().collect();
+        let with_first = |count: usize| {
+            let keep: BTreeSet<&String> = names[..count].iter().copied().collect();
+            let mut part = root.clone();
+            if let Some(level) = table_at_mut(&mut part, &keys) {
+                level.retain(|key, _| TAGS.contains(&key) || keep.contains(&key.to_owned()));
+            }
+            try_read::<T>(&part).err().as_deref() == Some(message)
+        };
+        let counts: Vec<usize> = (0..=names.len()).collect();
+        let found = counts.partition_point(|&count| !with_first(count));
+        let next = match found {
+            0 => names.iter().find(|name| TAGS.contains(&name.as_str())),
+            found => names.get(found - 1),
+        };
+        let Some(next) = next else { return keys };
+        keys.push((*next).clone());
+        if found == 0 && message_without::<T>(root, &keys).as_deref() == Some(message) {
+            keys.pop();
+            return keys;
+        }
+        if matches!(Message::parse(message), Message::UnknownKey { key, .. } if key == *next) {
+            return keys;
+        }
+    }
+}
+
+fn message_without<T: DeserializeOwned>(root: &Table, keys: &[String]) -> Option<String> {
+    let mut rest = root.clone();
+    remove(&mut rest, keys);
+    try_read::<T>(&rest).err()
+}
+
+fn table_at<'a>(root: &'a Table, keys: &[String]) -> Option<&'a Table> {
+    keys.iter()
+        .try_fold(root, |table, key| table.get(key)?.as_table())
+}
+
+fn table_at_mut<'a>(root: &'a mut Table, keys: &[String]) -> Option<&'a mut Table> {
+    keys.iter()
+        .try_fold(root, |table, key| table.get_mut(key)?.as_table_mut())
+}
+
+fn value_at<'a>(root: &'a mut Table, keys: &[String]) -> Option<&'a mut Value> {
+    let (last, sections) = keys.split_last()?;
+    table_at_mut(root, sections)?.get_mut(last)
+}
+
+fn put_back(root: &mut Table, keys: &[String], value: Value) {
+    if let Some(place) = value_at(root, keys) {
+        *place = value;
+    }
+}
+
+fn remove(root: &mut Table, keys: &[String]) {
+    if let Some((last, sections)) = keys.split_last()
+        && let Some(table) = table_at_mut(root, sections)
+    {
+        table.remove(last);
+    }
+}
+
+fn still_wrong_at<T: DeserializeOwned>(table: &Table, keys: &[String]) -> bool {
+    try_read::<T>(table)
+        .err()
+        .is_some_and(|message| culprit::<T>(table, &message) == keys)
+}
+
+fn missing(section: &str, key: &str) -> Mistake {
+    Mistake {
+        problem: Problem::error(section, format!("[{section}] lacks the key `{key}`"))
+            .hint(format!("add `{key} = ...` to [{section}]")),
+        about: About::Section,
+    }
+}
+
+fn describe(section: &str, path: &str, message: &Message<'_>, about: About) -> Mistake {
+    let problem = match message {
+        Message::UnknownKey { key, known } => Problem {
+            hint: suggest::hint(key, known),
+            ..Problem::error(path, format!("unknown key `{key}` in [{section}]"))
+        },
+        Message::UnknownWord { word, known } => Problem {
+            hint: suggest::hint(word, known),
+            ..Problem::error(path, format!("`{path}` cannot be \"{word}\""))
+        },
+        Message::Missing { key } => Problem::error(path, format!("`{path}` lacks the key `{key}`")),
+        Message::Wrong { found, expected } => {
+            Problem::error(path, format!("`{path}` must be {expected}, found {found}"))
+        }
+        Message::Other(text) => Problem::error(path, format!("`{path}`: {text}")),
+    };
+    Mistake { problem, about }
+}

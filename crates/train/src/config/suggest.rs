@@ -1,0 +1,56 @@
+//! "Did you mean": the known word that is nearest to what was written.
+
+/// Furthest that a word may be from what was meant, in edits per letter.
+const EDITS_PER_LETTER_MAX: f64 = 0.4;
+
+/// A hint for a word that is not one of `known`.
+pub(super) fn hint<S: AsRef<str>>(word: &str, known: &[S]) -> Option<String> {
+    if let Some(nearest) = nearest(word, known) {
+        return Some(format!("did you mean `{nearest}`?"));
+    }
+    let words: Vec<String> = known.iter().map(|k| format!("`{}`", k.as_ref())).collect();
+    match words.len() {
+        0 => None,
+        1 => Some(format!("only {} is known here", words[0])),
+        _ => Some(format!("known here: {}", words.join(", "))),
+    }
+}
+
+fn nearest<'a, S: AsRef<str>>(word: &str, known: &'a [S]) -> Option<&'a str> {
+    const LETTERS_MAX: usize = 64;
+    if word.chars().count() > LETTERS_MAX {
+        return None;
+    }
+    let lower = word.to_lowercase();
+    known
+        .iter()
+        .map(|known| (strsim::damerau_levenshtein(&lower, known.as_ref()), known))
+        .min_by_key(|(edits, _)| *edits)
+        .filter(|(edits, _)| *edits as f64 <= EDITS_PER_LETTER_MAX * lower.chars().count() as f64)
+        .map(|(_, known)| known.as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_words_are_meant_and_far_ones_are_not() {
+        let known = ["epochs", "steps", "learning_rate"];
+        for (word, expected) in [
+            ("epoch", Some("epochs")),
+            ("EPOCHS", Some("epochs")),
+            ("setps", Some("steps")),
+            ("learningrate", Some("learning_rate")),
+            ("momentum", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(word, &known), expected, "{word}");
+        }
+        assert_eq!(
+            hint("momentum", &known).unwrap(),
+            "known here: `epochs`, `steps`, `learning_rate`"
+        );
+        assert_eq!(hint::<&str>("x", &[]), None);
+    }
+}

@@ -1,0 +1,135 @@
+//! Run files that are right, wrong and hostile, and what people are told about them.
+
+mod bad_files;
+mod layers;
+mod random;
+
+use super::*;
+
+/// The smallest file that is a run, and room for more.
+pub(super) fn with(rest: &str) -> String {
+    format!("[data]\nsource = \"digits\"\n[model]\nkind = \"linear\"\n[train]\nepochs = 3\n{rest}")
+}
+
+/// Loads a file alone.
+pub(super) fn load(text: &str) -> Result<(RunConfig, Document), ConfigError> {
+    Document::load(text, "run.toml", &[], &[])
+}
+
+pub(super) fn rendered(text: &str) -> String {
+    load(text).expect_err(text).render(false)
+}
+
+#[test]
+fn the_default_run_file_is_right_and_states_the_defaults() {
+    let (run, document) = load(DEFAULT_RUN_FILE).unwrap_or_else(|e| panic!("{}", e.render(false)));
+    assert_eq!(document.notices(), []);
+    assert_eq!(run.run.seed, RunSection::default().seed);
+    assert_eq!(
+        run.workers.logical_shards,
+        WorkersSection::default().logical_shards
+    );
+    let defaults = TrainSection::default();
+    assert_eq!(run.train.global_batch_size, defaults.global_batch_size);
+    assert_eq!(run.train.drop_last, defaults.drop_last);
+    assert_eq!(run.train.shuffle, defaults.shuffle);
+    assert_eq!(run.comm, CommSection::default());
+    assert_eq!(run.check, CheckSection::default());
+    assert_eq!(run.data, ronde_data::DataConfig::default());
+}
+
+#[test]
+fn what_the_default_run_file_comments_out_is_right_as_well() {
+    let all: Vec<String> = DEFAULT_RUN_FILE
+        .lines()
+        .map(|line| match line.strip_prefix("# ") {
+            Some(rest) if rest.contains(" = ") => rest.to_owned(),
+            _ => line.to_owned(),
+        })
+        .collect();
+    let (run, _) = load(&all.join("\n")).unwrap_or_else(|e| panic!("{}", e.render(false)));
+    assert_eq!(run.train.clip_norm, Some(1.0));
+    assert_eq!(run.train.evaluate_every_epochs, Some(1));
+    let (plain, _) = load(DEFAULT_RUN_FILE).unwrap();
+    assert_eq!(run.run.output, plain.run.output, "the stated default");
+}
+
+#[test]
+fn a_resolved_run_reads_back_as_itself() {
+    for text in [DEFAULT_RUN_FILE.to_owned(), with("clip_norm = 0.1\n")] {
+        let (run, _) = load(&text).unwrap();
+        let (again, _) = load(&run.to_toml().unwrap()).unwrap();
+        assert_eq!(run, again);
+    }
+    let csv = "[data]\nsource = \"csv\"\ntrain = \"a.csv\"\nshape = [2, 2]\nclasses = 3\n\
+               scale = 0.1\n[model]\nkind = \"mlp\"\nhidden = [8]\n[train]\nsteps = 7\n";
+    let (run, _) = load(csv).unwrap();
+    let text = run.to_toml().unwrap();
+    assert!(text.contains("scale = 0.1\n"), "{text}");
+    assert_eq!(load(&text).unwrap().0, run);
+}
+
+#[test]
+fn the_identity_is_what_the_bits_depend_on() {
+    let parts = |rest: &str| {
+        let (run, _) = load(&with(rest)).unwrap();
+        run.identity_parts().unwrap()
+    };
+    let base = parts("");
+    let value = |path: &str| {
+        base.iter()
+            .find(|(p, _)| p == path)
+            .map(|(_, v)| v.as_str())
+    };
+    assert_eq!(value("run.seed"), Some("42"));
+    assert_eq!(value("workers.logical_shards"), Some("8"));
+    assert_eq!(value("train.learning_rate"), Some("0.001"));
+    assert_eq!(value("optimizer.kind"), Some("\"adamw\""));
+    for same in [
+        "[workers]\ncount = 4\n",
+        "[run]\nname = \"other\"\noutput = \"/elsewhere\"\n",
+        "[comm]\nalgorithm = \"driver\"\n",
+        "[check]\nweight_hash_parts = 2\n",
+        "evaluate_every_epochs = 1\n",
+    ] {
+        assert_eq!(parts(same), base, "{same}");
+    }
+    for other in [
+        "[workers]\nlogical_shards = 4\n",
+        "[run]\nseed = 1\n",
+        "shuffle = false\n",
+        "clip_norm = 1.0\n",
+        "[optimizer]\nkind = \"sgd\"\n",
+        "[schedule]\nkind = \"cosine\"\n",
+    ] {
+        assert_ne!(parts(other), base, "{other}");
+    }
+}
+
+#[test]
+fn notices_do_not_stop_a_run_and_point_into_the_file() {
+    let text = with("global_batch_size = 5\n[workers]\ncount = 3\n");
+    let (_, document) = load(&text).unwrap();
+    let shown = document.render_notices(false);
+    for fragment in [
+        "note: 3 workers share 8 logical shards unevenly: 89 % of their time is used",
+        "note: a global batch of 5 leaves 3 of 8 logical shards empty in every step",
+        "run.toml:7:21",
+    ] {
+        assert!(shown.contains(fragment), "{fragment} in\n{shown}");
+    }
+}
+
+#[test]
+fn missing_data_files_are_told_where_they_are_named() {
+    let text = "[data]\nsource = \"csv\"\ntrain = \"a.csv\"\ntest = \"b.csv\"\nshape = [4]\n\
+                classes = 3\n[model]\nkind = \"linear\"\n[train]\nsteps = 7\n";
+    let (run, document) = load(text).unwrap();
+    let base = std::path::Path::new("/base");
+    let exists = |path: &std::path::Path| path.ends_with("a.csv");
+    assert_eq!(check::files(&run.data, base, &|_| true), []);
+    let problems = check::files(&run.data, base, &exists);
+    let shown = document.refuse(problems).unwrap().render(false);
+    assert!(shown.contains("there is no file /base/b.csv"), "{shown}");
+    assert!(shown.contains("run.toml:4:8"), "{shown}");
+}

@@ -1,0 +1,343 @@
+//! A table of files that are wrong, and the fragments of what people are told.
+
+use super::{rendered, with};
+
+/// Each fragment must be in what is shown for a file.
+fn check(text: &str, fragments: &[&str]) {
+    let shown = rendered(text);
+    for fragment in fragments {
+        assert!(
+            shown.contains(fragment),
+            "{fragment:?} is not in what is shown for {text:?}:\n{shown}"
+        );
+    }
+}
+
+#[test]
+fn a_mistake_is_shown_whole() {
+    let expected = "\
+error: unknown key `epoch` in [train]
+ --> run.toml:7:1
+  |
+7 | epoch = 5
+  | ^^^^^
+  |
+  = help: did you mean `epochs`?";
+    assert_eq!(rendered(&with("epoch = 5\n")), expected);
+}
+
+#[test]
+fn colour_adds_only_escapes() {
+    let error = super::load(&with("epoch = 5\n")).unwrap_err();
+    let coloured = error.render(true);
+    assert!(coloured.contains('\u{1b}'));
+    let mut plain = String::new();
+    let mut parts = coloured.split('\u{1b}');
+    plain.push_str(parts.next().unwrap());
+    for part in parts {
+        plain.push_str(part.split_once('m').unwrap().1);
+    }
+    assert_eq!(plain, error.render(false));
+}
+
+#[test]
+fn syntax() {
+    check("[run\nname = 1", &["this is not TOML", "run.toml:1:5"]);
+    check(
+        &with("epochs = 4\n"),
+        &["this is not TOML: duplicate key", "run.toml:7:1"],
+    );
+    check(&with("steps = 0x\n"), &["this is not TOML", "run.toml:7:"]);
+    let twice = rendered(&with("x = = 1\ny = 2 2\n"));
+    assert_eq!(
+        twice.matches("error: ").count(),
+        2,
+        "one for each line:\n{twice}"
+    );
+    check(
+        &with("[run]\nseed = 18446744073709551615\n"),
+        &["this is not TOML", "run.toml:8:8", "18446744073709551615"],
+    );
+    check(
+        &" ".repeat(300_000),
+        &["run.toml has 300000 bytes; a run file has at most 262144"],
+    );
+}
+
+#[test]
+fn unknown_keys_and_sections() {
+    check(
+        &with("[trian]\n"),
+        &[
+            "unknown section [trian]",
+            "run.toml:7:2",
+            "help: did you mean `train`?",
+        ],
+    );
+    check(
+        &format!("epochs = 3\n{}", with("")),
+        &[
+            "unknown key `epochs` outside of any section",
+            "run.toml:1:1",
+        ],
+    );
+    check(
+        &with("[optimizer]\nkind = \"adamw\"\nbeta_1 = 0.9\n"),
+        &[
+            "unknown key `beta_1` in [optimizer]",
+            "run.toml:9:1",
+            "did you mean `beta1`?",
+        ],
+    );
+    check(
+        &with("[check]\nxyz = 1\n"),
+        &["known here: `weight_hash_parts`, `weight_hash_full_every`"],
+    );
+    check(
+        &with("[comm]\ntimeout_s.kind = 1\nlimits.kind = 2\n"),
+        &[
+            "unknown key `limits` in [comm]",
+            "run.toml:9:1",
+            "`comm.timeout_s` must be a number",
+        ],
+    );
+    check(
+        &with("\"train.epochs\" = 3\n"),
+        &["unknown key `train.epochs` in [train]", "run.toml:7:1"],
+    );
+}
+
+#[test]
+fn wrong_types_and_words() {
+    let whole = "must be a whole number of 0 to 4294967295, found";
+    check(
+        &with("[workers]\ncount = \"two\"\n"),
+        &[
+            "`workers.count`",
+            whole,
+            "string \"two\"",
+            "run.toml:8:9",
+            "8 | count = \"two\"",
+        ],
+    );
+    check(
+        &with("[workers]\ncount = -1\n"),
+        &[whole, "integer `-1`", "run.toml:8:9"],
+    );
+    check(
+        &with("[workers]\ncount = 5000000000\n"),
+        &[whole, "integer `5000000000`"],
+    );
+    check(
+        &with("shuffle = 1\n"),
+        &["`train.shuffle` must be true or false, found integer `1`"],
+    );
+    check(
+        &with("[run]\nname = 3\n"),
+        &["`run.name` must be text in quotes, found integer `3`"],
+    );
+}
+
+#[test]
+fn wrong_words_and_types_inside_kinds() {
+    check(
+        &with("[optimizer]\nkind = \"adamv\"\n"),
+        &[
+            "`optimizer.kind` cannot be \"adamv\"",
+            "run.toml:8:8",
+            "did you mean `adam`?",
+        ],
+    );
+    check(
+        &with("[optimizer]\nkind = \"adamw\"\nbeta1 = \"x\"\nbeta2 = \"x\"\n"),
+        &[
+            "`optimizer.beta1` must be a number",
+            "run.toml:9:9",
+            "`optimizer.beta2` must be",
+            "run.toml:10:9",
+        ],
+    );
+    check(
+        &with("[comm]\nalgorithm = \"ring\"\n"),
+        &[
+            "`comm.algorithm` cannot be \"ring\"",
+            "run.toml:8:13",
+            "`direct`, `halving_doubling`",
+        ],
+    );
+    check(
+        "[data]\nsource = \"csv\"\ntrain = \"a\"\nshape = [1, \"x\"]\nclasses = 2\n[model]\nkind = \"linear\"\n",
+        &["`data.shape` must be", "found string \"x\"", "run.toml:4:9"],
+    );
+    check(
+        &with("shuffle = {a = 1}\n"),
+        &["found a table", "run.toml:7:1"],
+    );
+    check(
+        "run = 3\ndata = \"digits\"\n",
+        &[
+            "`run` must be a section, found 3",
+            "run.toml:1:7",
+            "write `[data]` on a line of its own",
+        ],
+    );
+}
+
+#[test]
+fn what_is_missing() {
+    check(
+        "",
+        &[
+            "the section [data] is missing",
+            "the section [model] is missing",
+        ],
+    );
+    check(
+        "[data]\nsource = \"digits\"\n[model]\n",
+        &["[model] lacks the key `kind`", "run.toml:3:2"],
+    );
+    check(
+        "[data]\nsource = \"csv\"\ntrain = \"x\"\n[model]\nkind = \"mlp\"\n",
+        &[
+            "[data] lacks the key `shape`",
+            "run.toml:1:2",
+            "[model] lacks the key `hidden`",
+            "run.toml:4:2",
+        ],
+    );
+    check(
+        "version = 2\n",
+        &[
+            "run file version 2 is not known",
+            "run.toml:1:11",
+            "reads version 1",
+        ],
+    );
+    check(
+        "version = \"1\"\n",
+        &["run file version \"1\" is not known"],
+    );
+    let removed = rendered(&with("[data2]\n[workers]\ncount = \"x\"\n"));
+    assert!(!removed.contains("lacks"), "{removed}");
+}
+
+#[test]
+fn what_types_cannot_say() {
+    let workers = "[workers]\ncount = 9\n";
+    check(
+        &with(workers),
+        &[
+            "8 logical shards are fewer than 9 workers",
+            "run.toml:8:9",
+            "to 9 or more",
+        ],
+    );
+    check(
+        &with("[workers]\ncount = 0\nlogical_shards = 0\n"),
+        &["run.toml:8:9", "run.toml:9:18"],
+    );
+    check(
+        &with("steps = 4\n"),
+        &[
+            "both `train.epochs` = 3 and `train.steps` = 4",
+            "run.toml:7:9",
+        ],
+    );
+    let neither = with("").replace("epochs = 3\n", "");
+    check(
+        &neither,
+        &["neither `train.epochs` nor `train.steps`", "run.toml:5:2"],
+    );
+    let zero = with("").replace("epochs = 3", "epochs = 0");
+    check(
+        &zero,
+        &["`train.epochs` must be at least 1", "run.toml:6:10"],
+    );
+    check(
+        &with("global_batch_size = 0\n"),
+        &["`train.global_batch_size` must be at least 1"],
+    );
+    check(
+        &with("learning_rate = -0.1\n"),
+        &["`train.learning_rate` is -0.1", "run.toml:7:17"],
+    );
+    check(
+        &with("learning_rate = nan\n"),
+        &["`train.learning_rate` is NaN"],
+    );
+    check(
+        &with("learning_rate = inf\n"),
+        &["`train.learning_rate` is inf"],
+    );
+    check(
+        &with("clip_norm = 0\n"),
+        &["`train.clip_norm` is 0, but must be above 0"],
+    );
+    check(&with("evaluate_every_epochs = 0\n"), &["run.toml:7:25"]);
+}
+
+#[test]
+fn numbers_of_other_sections_and_names() {
+    check(
+        &with("[optimizer]\nkind = \"adamw\"\nbeta1 = 1.0\nweight_decay = -1.0\n"),
+        &[
+            "`optimizer.beta1` is 1, but must lie in [0, 1)",
+            "`optimizer.weight_decay` is -1",
+        ],
+    );
+    let cnn = with("").replace("\"linear\"", "\"digits_cnn\"\ndropout = 1.5");
+    check(
+        &cnn,
+        &[
+            "`model.dropout` is 1.5, but must lie in [0, 1)",
+            "run.toml:5:11",
+        ],
+    );
+    check(
+        &with("[comm]\nbucket_bytes_max = 10\n"),
+        &["is 10, but must be at least 1024"],
+    );
+    check(
+        &with("[comm]\ntimeout_s = -1\n"),
+        &["`comm.timeout_s` is -1, but must be above 0"],
+    );
+    check(
+        &with("[comm]\ntimeout_s = 1e300\n"),
+        &["must be above 0 and at most 86400"],
+    );
+    check(
+        &with("[check]\nweight_hash_parts = 0\nweight_hash_full_every = 0\n"),
+        &["8:21", "9:26"],
+    );
+    for name in ["", "../up", "a/b", ".hidden", "-flag"] {
+        check(
+            &with(&format!("[run]\nname = \"{name}\"\n")),
+            &["as it names a folder", "8:8"],
+        );
+    }
+}
+
+#[test]
+fn all_problems_are_shown_at_once_but_not_without_end() {
+    let text = with("epoch = 1\nshuffle = 3\n[workers]\ncount = \"x\"\n[trian]\n");
+    let shown = rendered(&text);
+    assert_eq!(shown.matches("error: ").count(), 4, "{shown}");
+    let many: String = (0..50).map(|i| format!("[section{i}]\n")).collect();
+    let shown = rendered(&with(&many));
+    assert_eq!(shown.matches("error: ").count(), 20, "{shown}");
+    assert!(shown.ends_with("... and 30 more"), "{shown}");
+}
+
+#[test]
+fn problems_stand_in_the_order_of_the_file_and_arguments_come_last() {
+    let text = with("epoch = 1\n[run]\nnam = 1\n[model2]\n");
+    let set = super::Override::Set("run.x=1".to_owned());
+    let error = super::Document::load(&text, "run.toml", &[], &[set]).unwrap_err();
+    let paths: Vec<&str> = error.problems().map(|p| p.path.as_str()).collect();
+    assert_eq!(paths, ["train.epoch", "run.nam", "model2", "run.x"]);
+    assert!(
+        error
+            .to_string()
+            .starts_with("unknown key `epoch` in [train]; unknown key")
+    );
+}

@@ -1,0 +1,123 @@
+//! Texts that values come from: parsing one as TOML, and where in it each key and value stands.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use toml::de::{DeTable, DeValue};
+
+/// Most bytes of a run file.
+pub(super) const TEXT_BYTES_MAX: usize = 256 * 1024;
+
+/// A text that the user wrote: the run file or one argument.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Source {
+    /// Name of the file; else `--set`, `environment`, `flag`.
+    pub(super) name: String,
+    /// What is shown.
+    pub(super) text: String,
+    /// Whether it is an argument or a variable, not the file.
+    pub(super) is_argument: bool,
+}
+
+/// Where a key and its value stand in a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) key: Range<usize>,
+    pub(super) value: Range<usize>,
+    /// Whether the value is a section with keys of its own.
+    pub(super) is_table: bool,
+}
+
+/// A parsed run file.
+pub(super) struct Parsed {
+    pub(super) table: toml::Table,
+    pub(super) places: BTreeMap<String, Place>,
+}
+
+/// A mistake in the syntax.
+pub(super) struct SyntaxError {
+    pub(super) message: String,
+    pub(super) span: Range<usize>,
+}
+
+/// Parses a run file.
+pub(super) fn parse(text: &str) -> Result<Parsed, Vec<SyntaxError>> {
+    let error = |error: toml::de::Error| SyntaxError {
+        message: error.message().trim().to_owned(),
+        span: error.span().unwrap_or(0..0),
+    };
+    let (root, errors) = DeTable::parse_recoverable(text);
+    if !errors.is_empty() {
+        let errors: Vec<SyntaxError> = errors.into_iter().map(error).collect();
+        return Err(first_of_each_line(text, errors));
+    }
+    // The second parse also refuses what is no value, such as integers of more than 64 bits.
+    let table = toml::from_str(text).map_err(|cause| vec![error(cause)])?;
+    let mut places = BTreeMap::new();
+    collect(root.get_ref(), "", &mut places);
+    Ok(Parsed { table, places })
+}
+
+/// What follows a mistake on its line is mostly the parser finding its way back.
+fn first_of_each_line(text: &str, errors: Vec<SyntaxError>) -> Vec<SyntaxError> {
+    let mut last_end = 0;
+    let mut kept: Vec<SyntaxError> = Vec::new();
+    for error in errors {
+        let start = error.span.start.min(text.len());
+        if kept.is_empty() || start > last_end {
+            let rest = text.as_bytes()[start..]
+                .iter()
+                .position(|&byte| byte == b'\n');
+            last_end = rest.map_or(text.len(), |rest| start + rest);
+            kept.push(error);
+        }
+    }
+    kept
+}
+
+fn collect(table: &DeTable<'_>, prefix: &str, places: &mut BTreeMap<String, Place>) {
+    for (key, value) in table {
+        let path = join(prefix, key.get_ref());
+        let place = Place {
+            key: key.span(),
+            value: value.span(),
+            is_table: matches!(value.get_ref(), DeValue::Table(_)),
+        };
+        if let DeValue::Table(inner) = value.get_ref() {
+            collect(inner, &path, places);
+        }
+        places.insert(path, place);
+    }
+}
+
+/// The dotted path of a key under a prefix; a key that is not bare is quoted.
+pub(super) fn join(prefix: &str, key: &str) -> String {
+    let key = if is_bare(key) {
+        key.to_owned()
+    } else {
+        format!("{key:?}")
+    };
+    if prefix.is_empty() {
+        key
+    } else {
+        format!("{prefix}.{key}")
+    }
+}
+
+/// Whether a key may stand in TOML without quotes.
+pub(super) fn is_bare(key: &str) -> bool {
+    !key.is_empty()
+        && key
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
+}
+
+/// A value of an argument: TOML, or else a string as it stands.
+pub(super) fn parse_value(text: &str) -> toml::Value {
+    let document = format!("value = {text}\n");
+    toml::from_str::<toml::Table>(&document)
+        .ok()
+        .filter(|table| table.len() == 1)
+        .and_then(|mut table| table.remove("value"))
+        .unwrap_or_else(|| toml::Value::String(text.to_owned()))
+}

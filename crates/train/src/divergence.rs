@@ -1,0 +1,71 @@
+//! When replicas differ: which rank, in which tensor.
+
+use ronde_core::{CollectiveError, CollectivesExt, Collectives, Step};
+use ronde_parallel::ModelState;
+
+/// Asks all ranks for the hash of each tensor and says who differs where. All ranks call it at once.
+///
+/// # Errors
+/// The all-gather failed.
+pub fn diagnose(group: &dyn Collectives, state: &ModelState, step: Step) -> Result<String, CollectiveError> {
+    // Hashes travel as the i64 of their bits: there is no unsigned element of that size.
+    let mine: Vec<i64> = state.tensor_digests().into_iter().map(u64::cast_signed).collect();
+    let all: Vec<u64> = group.all_gather(&mine)?.into_iter().map(i64::cast_unsigned).collect();
+    let names: Vec<&str> = state.places().iter().map(|place| place.entry.name.as_str()).collect();
+    let per_rank: Vec<&[u64]> = all.chunks_exact(mine.len().max(1)).collect();
+    Ok(report(&names, &per_rank, step))
+}
+
+/// Says which ranks differ from the majority in which tensors.
+#[must_use]
+pub fn report(names: &[&str], per_rank: &[&[u64]], step: Step) -> String {
+    const SHOWN: usize = 5;
+    let mut lines = Vec::new();
+    for (tensor, name) in names.iter().enumerate() {
+        let digests: Vec<u64> = per_rank.iter().map(|digests| digests[tensor]).collect();
+        let votes = |digest: u64| digests.iter().filter(|&&d| d == digest).count();
+        let most = digests.iter().map(|&d| votes(d)).max().unwrap_or(0);
+        if most == digests.len() {
+            continue;
+        }
+        if most * 2 > digests.len() {
+            let odd: Vec<String> = (0..digests.len())
+                .filter(|&rank| votes(digests[rank]) != most)
+                .map(|rank| format!("rank {rank}"))
+                .collect();
+            lines.push(format!("{} differs in {name}", odd.join(", ")));
+        } else {
+            let each: Vec<String> =
+                digests.iter().enumerate().map(|(rank, d)| format!("rank {rank} has {d:016x}")).collect();
+            lines.push(format!("{name} differs and no majority tells who is right: {}", each.join(", ")));
+        }
+    }
+    let more = lines.len().saturating_sub(SHOWN);
+    lines.truncate(SHOWN);
+    if more > 0 {
+        lines.push(format!("and {more} tensors more"));
+    }
+    if lines.is_empty() {
+        lines.push("the hashes that were compared differ, the tensors are equal now".to_owned());
+    }
+    format!(
+        "the replicas' weights are no longer equal after step {step}\n  {}\n  \
+         hint: a host with faulty memory or another CPU is the usual cause; run the named rank elsewhere",
+        lines.join("\n  ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_odd_rank_and_its_tensor_are_named() {
+        let text = report(&["conv1.weight", "fc.bias"], &[&[1, 2], &[1, 2], &[1, 9]], Step(7));
+        assert!(text.contains("after step 7") && text.contains("rank 2 differs in fc.bias"), "{text}");
+        assert!(!text.contains("conv1"));
+        let tie = report(&["w"], &[&[1], &[2]], Step(0));
+        assert!(tie.contains("no majority") && tie.contains("rank 1 has 0000000000000002"), "{tie}");
+        assert!(report(&["w"], &[&[1], &[1]], Step(0)).contains("are equal now"));
+    }
+}

@@ -1,0 +1,163 @@
+//! Why a run could not be planned, started or finished.
+
+use std::path::PathBuf;
+
+use ronde_core::session::SessionError;
+use ronde_core::{CollectiveError, Recovery, Step};
+use ronde_data::DataError;
+use ronde_engine::EngineError;
+use ronde_parallel::ParallelError;
+
+use crate::config::ConfigError;
+use crate::memory::MemoryEstimate;
+
+/// Why a run could not be planned, started or finished.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    /// The run cannot be as it was asked for.
+    #[error("{problem}\n  hint: {hint}")]
+    Impossible {
+        /// What is wrong, with the values.
+        problem: String,
+        /// What to do.
+        hint: String,
+    },
+    /// A worker needs more memory than there is.
+    #[error("{}", does_not_fit(.estimate, *.available_bytes, *.local_workers))]
+    DoesNotFit {
+        /// What one worker needs.
+        estimate: MemoryEstimate,
+        /// Bytes that this host has left for all its workers.
+        available_bytes: u64,
+        /// Workers of this host.
+        local_workers: u32,
+    },
+    /// The task that the supervisor handed over cannot be read.
+    #[error("the task of this worker cannot be read: {problem}")]
+    BrokenTask {
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The group could not be connected.
+    #[error("rank {rank} could not join the group: {source}")]
+    Connect {
+        /// This worker.
+        rank: u32,
+        /// The transport's error.
+        source: CollectiveError,
+    },
+    /// The run cannot be written down.
+    #[error("{}", .0.render(false))]
+    Config(#[from] ConfigError),
+    /// The data cannot be read.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The model cannot be built.
+    #[error("the model cannot be built: {0}")]
+    Model(EngineError),
+    /// A step failed.
+    #[error("step {step}: {source}")]
+    Step {
+        /// Which.
+        step: Step,
+        /// The strategy's error.
+        source: ParallelError,
+    },
+    /// The gradient or the loss is infinite or not a number.
+    #[error(
+        "training diverged at step {step}: {what} is not finite (learning rate {learning_rate})\n  \
+         hint: try a lower train.learning_rate, a longer schedule.warmup_steps, or train.clip_norm"
+    )]
+    NotFinite {
+        /// Which step.
+        step: Step,
+        /// What is not finite.
+        what: String,
+        /// The rate in force.
+        learning_rate: f64,
+    },
+    /// The vote on a step failed.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// The replicas are no longer equal.
+    #[error("{report}")]
+    Diverged {
+        /// After which step.
+        step: Step,
+        /// Which ranks differ in which tensors.
+        report: String,
+    },
+    /// Evaluation failed.
+    #[error("evaluation failed: {0}")]
+    Evaluate(String),
+    /// A file could not be written or read.
+    #[error("cannot {action} {}: {source}", .path.display())]
+    File {
+        /// `"write"`, `"create"`.
+        action: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+}
+
+fn does_not_fit(estimate: &MemoryEstimate, available_bytes: u64, local_workers: u32) -> String {
+    let gib = |bytes: u64| format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30));
+    format!(
+        "the model does not fit: {local_workers} workers x {} = {} needed, {} available on this host\n  \
+         one worker: parameters {}, gradients {}, optimizer {}, activations {} ({} samples in the largest shard)\n  \
+         hint: {}",
+        gib(estimate.total()),
+        gib(estimate.total() * u64::from(local_workers)),
+        gib(available_bytes),
+        gib(estimate.parameters),
+        gib(estimate.gradients),
+        gib(estimate.optimizer),
+        gib(estimate.activations),
+        estimate.shard_samples,
+        estimate.hint(available_bytes, local_workers),
+    )
+}
+
+impl TrainError {
+    /// What to do about it.
+    #[must_use]
+    pub fn recovery(&self) -> Recovery {
+        match self {
+            Self::Step { source, .. } => source.recovery(),
+            Self::Session(source) => source.recovery(),
+            Self::Connect { source, .. } => source.recovery(),
+            Self::Data(source) => source.recovery(),
+            _ => Recovery::Abort,
+        }
+    }
+
+    /// Whether this worker only saw that another one failed.
+    #[must_use]
+    pub fn is_secondary(&self) -> bool {
+        let collective = match self {
+            Self::Step { source: ParallelError::Collective { source, .. }, .. }
+            | Self::Connect { source, .. }
+            | Self::Session(SessionError::Vote { source, .. }) => source,
+            _ => return false,
+        };
+        saw_another(collective)
+    }
+
+    /// Whether what the user asked for is to blame: the command then ends with exit code 2.
+    #[must_use]
+    pub fn is_user_error(&self) -> bool {
+        matches!(
+            self,
+            Self::Impossible { .. } | Self::DoesNotFit { .. } | Self::Data(_) | Self::Model(_)
+        )
+    }
+}
+
+/// Whether a collective failed because another rank went away or gave up.
+#[must_use]
+pub fn saw_another(error: &CollectiveError) -> bool {
+    matches!(error, CollectiveError::PeerLost { .. } | CollectiveError::Aborted { .. })
+}

@@ -1,0 +1,109 @@
+//! The memory model: what one worker needs, before anything is allocated.
+
+use ronde_core::shards::ShardPlan;
+use ronde_engine::OptimizerConfig;
+
+/// Bytes that one worker needs, by what they are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryEstimate {
+    /// Weights: the flat state and the engine's copy.
+    pub parameters: u64,
+    /// Gradients: one buffer a level of the sum over this worker's shards, and one being filled.
+    pub gradients: u64,
+    /// State of the optimizer.
+    pub optimizer: u64,
+    /// What forward keeps for backward, for the largest shard.
+    pub activations: u64,
+    /// The process itself: code, engine, prefetched batches.
+    pub process: u64,
+    /// Samples of the largest shard.
+    pub shard_samples: u64,
+}
+
+/// What a worker process takes with a model of no size, measured.
+const PROCESS_BYTES: u64 = 48 << 20;
+const BYTES: u64 = 4;
+
+impl MemoryEstimate {
+    /// The estimate for data parallelism. `parameters` are trainable elements,
+    /// `activation_floats` what forward keeps of one sample.
+    #[must_use]
+    pub fn data_parallel(
+        parameters: u64,
+        activation_floats: u64,
+        optimizer: &OptimizerConfig,
+        global_batch_size: u64,
+        shards: &ShardPlan,
+    ) -> Self {
+        let longest_run = shards.run(ronde_core::GroupRank(0)).len().max(1) as u64;
+        // A run of r shards keeps at most log2(r) + 1 subtrees alive, and the shard being computed.
+        let buffers = u64::from(u64::BITS - longest_run.leading_zeros()) + 1;
+        let samples = global_batch_size.div_ceil(u64::from(shards.shards()));
+        Self {
+            parameters: parameters * BYTES * 2,
+            gradients: parameters * BYTES * buffers,
+            optimizer: parameters * BYTES * optimizer.state_names().len() as u64,
+            activations: activation_floats * samples * BYTES,
+            process: PROCESS_BYTES,
+            shard_samples: samples,
+        }
+    }
+
+    /// All bytes.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.parameters + self.gradients + self.optimizer + self.activations + self.process
+    }
+
+    /// What would make it fit.
+    #[must_use]
+    pub fn hint(&self, available_bytes: u64, local_workers: u32) -> String {
+        if local_workers > 1 && self.total() <= available_bytes {
+            let fitting = available_bytes / self.total().max(1);
+            return format!("{fitting} worker(s) fit on this host: --workers {fitting}");
+        }
+        let without_activations = self.total() - self.activations;
+        if without_activations < available_bytes && self.activations > 0 {
+            let share = (available_bytes - without_activations) as f64 / self.activations as f64;
+            let samples = (self.shard_samples as f64 * share) as u64;
+            if samples > 0 {
+                return format!(
+                    "shards of at most {samples} samples fit one worker: raise workers.logical_shards \
+                     or lower train.global_batch_size"
+                );
+            }
+        }
+        "a smaller model, or a host with more memory".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_core::WorldSize;
+
+    use super::*;
+
+    fn estimate(workers: u32) -> MemoryEstimate {
+        let shards = ShardPlan::new(8, WorldSize::new(workers).unwrap()).unwrap();
+        let optimizer: OptimizerConfig = serde_json::from_str(r#"{"kind": "adamw"}"#).unwrap();
+        MemoryEstimate::data_parallel(1_000_000, 10_000, &optimizer, 64, &shards)
+    }
+
+    #[test]
+    fn the_parts_are_what_the_formula_says() {
+        let one = estimate(1);
+        assert_eq!(one.parameters, 8_000_000);
+        assert_eq!(one.optimizer, 8_000_000);
+        assert_eq!(one.activations, 10_000 * 8 * 4);
+        assert_eq!(one.gradients, 4_000_000 * 5, "8 shards: 4 subtrees at most, and the one being filled");
+        assert_eq!(estimate(8).gradients, 4_000_000 * 2);
+    }
+
+    #[test]
+    fn hints_name_what_would_fit() {
+        let one = estimate(1);
+        assert!(one.hint(one.total() * 2, 4).contains("--workers 2"));
+        assert!(one.hint(one.total() - one.activations / 2, 1).contains("at most 4 samples"));
+        assert!(one.hint(1 << 20, 1).contains("smaller model"));
+    }
+}

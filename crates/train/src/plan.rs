@@ -1,0 +1,137 @@
+//! [`Plan`]: a run in which nothing impossible is left; pure, hashed, equal on all workers.
+
+use std::collections::BTreeMap;
+
+use ronde_core::batch::BatchPlan;
+use ronde_core::layout::StateLayout;
+use ronde_core::seed::SeedTree;
+use ronde_core::shards::ShardPlan;
+use ronde_core::weight_hash::WeightHash;
+use ronde_core::{PlanIdentity, WorldSize};
+use ronde_data::Dataset;
+
+use crate::{RunConfig, TrainError};
+
+/// A run as it will happen.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The run's settings.
+    pub config: RunConfig,
+    /// Which samples make up which step.
+    pub batches: BatchPlan,
+    /// How a batch is cut and dealt.
+    pub shards: ShardPlan,
+    /// Steps of the whole run.
+    pub steps: u64,
+    /// Epochs of the whole run, the last one possibly begun only.
+    pub epochs: u64,
+    /// Root of all randomness.
+    pub seeds: SeedTree,
+    /// How weights are compared.
+    pub hashing: WeightHash,
+    /// All that the bits depend on.
+    pub identity: PlanIdentity,
+}
+
+impl Plan {
+    /// Resolves a run for a world size.
+    ///
+    /// # Errors
+    /// [`TrainError::Impossible`] with the values and a hint.
+    pub fn resolve(config: &RunConfig, world_size: WorldSize, train: &dyn Dataset) -> Result<Self, TrainError> {
+        let shards = ShardPlan::new(config.workers.logical_shards, world_size).ok_or_else(|| {
+            TrainError::Impossible {
+                problem: format!(
+                    "{world_size} workers cannot share {} logical shards: a worker needs at least one",
+                    config.workers.logical_shards
+                ),
+                hint: format!(
+                    "--workers {} at most, or raise workers.logical_shards (this changes the trained bits)",
+                    config.workers.logical_shards
+                ),
+            }
+        })?;
+        let batch_size = config.train.global_batch_size;
+        let batches = BatchPlan::new(
+            train.len(),
+            batch_size,
+            config.train.drop_last,
+            config.train.shuffle,
+            config.run.seed,
+        )
+        .ok_or_else(|| TrainError::Impossible {
+            problem: format!("an epoch of {} samples in batches of {batch_size} has no step", train.len()),
+            hint: "lower train.global_batch_size, or set train.drop_last = false".to_owned(),
+        })?;
+        let per_epoch = batches.steps_per_epoch();
+        let steps = config.train.steps.unwrap_or_else(|| config.train.epochs.unwrap_or(1) * per_epoch);
+        let mut identity = PlanIdentity::default();
+        for (name, value) in config.identity_parts()? {
+            identity.set(name, value);
+        }
+        identity.set("data.identity", train.identity());
+        identity.set("engine", ronde_engine::engine_name());
+        identity.set("cpu", ronde_engine::cpu_features());
+        identity.set("ronde", env!("CARGO_PKG_VERSION"));
+        Ok(Self {
+            config: config.clone(),
+            batches,
+            shards,
+            steps,
+            epochs: steps.div_ceil(per_epoch),
+            seeds: SeedTree::new(config.run.seed),
+            hashing: WeightHash {
+                parts: config.check.weight_hash_parts.into(),
+                full_every: config.check.weight_hash_full_every,
+            },
+            identity,
+        })
+    }
+
+    /// Adds the model's tensors to what peers must agree on.
+    pub fn bind_model(&mut self, layout: &StateLayout) {
+        let shapes: BTreeMap<&str, &[usize]> =
+            layout.tensors.iter().map(|t| (t.name.as_str(), t.shape.as_slice())).collect();
+        let text = format!("{shapes:?}");
+        let hash = blake3::hash(text.as_bytes()).to_hex();
+        let elements: usize = layout.tensors.iter().map(ronde_core::layout::TensorEntry::elements).sum();
+        self.identity.set(
+            "model.tensors",
+            format!("{} tensors, {elements} elements, {}", layout.tensors.len(), &hash[..16]),
+        );
+    }
+
+    /// Adds the tensors of a user's own model, in place of a built-in model's settings.
+    pub fn bind_own_model(&mut self, layout: &StateLayout) {
+        self.identity.remove_under("model.");
+        self.identity.set("model.kind", "own");
+        self.bind_model(layout);
+    }
+
+    /// Learning rate of a step, counted from 0.
+    #[must_use]
+    pub fn learning_rate(&self, step: u64) -> f64 {
+        self.config.schedule.rate(self.config.train.learning_rate, step, self.steps)
+    }
+
+    /// What a user should know before it starts, one sentence each.
+    #[must_use]
+    pub fn notices(&self) -> Vec<String> {
+        let mut notices = Vec::new();
+        let (efficiency, shards) = (self.shards.efficiency(), self.shards.shards());
+        if efficiency < 1.0 {
+            notices.push(format!(
+                "{shards} logical shards do not divide evenly: at most {:.0} % of the workers' time is used",
+                100.0 * efficiency
+            ));
+        }
+        let batch = self.config.train.global_batch_size;
+        if batch < u64::from(shards) {
+            notices.push(format!(
+                "a batch of {batch} samples leaves {} of {shards} logical shards empty",
+                u64::from(shards) - batch
+            ));
+        }
+        notices
+    }
+}

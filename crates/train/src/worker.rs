@@ -1,0 +1,105 @@
+//! A worker process, from its assignment to the trained model: the way of a run on one screen.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use ronde_comm::{GroupConfig, ProcessGroup};
+use ronde_core::{Assignment, Collectives, Event, GroupRank, Rank, Tracker};
+use ronde_engine::Stage;
+use ronde_schedule::Algorithm;
+
+use crate::config::CommAlgorithm;
+use crate::export::{self, Described};
+use crate::training::{Place, Trained};
+use crate::{Plan, RunConfig, Task, TrainError, Training};
+
+/// Runs `assignment.task`: plan, group, model, steps, result.
+///
+/// # Errors
+/// The first thing that goes wrong, with all that the user needs to know.
+pub fn run(
+    assignment: &Assignment,
+    listener: Option<TcpListener>,
+    tracker: &Arc<dyn Tracker>,
+) -> Result<Trained, TrainError> {
+    let (task, config) = Task::decode(&assignment.task)?;
+    let split = ronde_data::open(&config.data, &task.base, config.run.seed)?;
+    let mut plan = Plan::resolve(&config, assignment.world_size, &*split.train)?;
+    let (input_shape, classes) = (split.train.sample_shape().to_vec(), split.train.classes());
+    let chain = config.model.build(&input_shape, classes, &plan.seeds).map_err(TrainError::Model)?;
+    plan.bind_model(chain.layout());
+
+    let group = connect(assignment, listener, &plan)?;
+    let place = Place {
+        group,
+        generation: assignment.generation,
+        rank: assignment.rank,
+        tracker: tracker.clone(),
+    };
+    let mut training = Training::new(place, plan, chain, split);
+    let trained = training.run()?;
+
+    if assignment.rank == Rank(0) {
+        let model = Described { config: Some(config.model.clone()), input_shape, classes };
+        publish(&training, &task, &config, model, &trained, &**tracker)?;
+    }
+    Ok(trained)
+}
+
+/// Connects to the peers of an assignment; they must hold the same plan.
+///
+/// # Errors
+/// A peer cannot be reached or has another plan.
+pub fn connect(
+    assignment: &Assignment,
+    listener: Option<TcpListener>,
+    plan: &Plan,
+) -> Result<Arc<dyn Collectives>, TrainError> {
+    let mut config = GroupConfig::new("dp", &assignment.job, GroupRank(assignment.rank.0));
+    config.generation = assignment.generation;
+    config.plan = plan.identity.clone();
+    config.timeout = plan.config.comm.timeout();
+    config.algorithm = algorithm(&plan.config);
+    let group = match listener {
+        Some(listener) if assignment.world_size.get() > 1 => {
+            ProcessGroup::connect(config, listener, &assignment.peers)
+                .map_err(|source| TrainError::Connect { rank: assignment.rank.0, source })?
+        }
+        _ => ProcessGroup::alone(config),
+    };
+    Ok(Arc::new(group))
+}
+
+/// The algorithm that the run asks for; `None` chooses.
+fn algorithm(config: &RunConfig) -> Option<Algorithm> {
+    match config.comm.algorithm {
+        CommAlgorithm::Auto => None,
+        CommAlgorithm::Direct => Some(Algorithm::Direct),
+        CommAlgorithm::HalvingDoubling => Some(Algorithm::HalvingDoubling),
+        CommAlgorithm::Driver => Some(Algorithm::Driver),
+    }
+}
+
+fn publish(
+    training: &Training,
+    task: &Task,
+    config: &RunConfig,
+    model: Described,
+    trained: &Trained,
+    tracker: &dyn Tracker,
+) -> Result<(), TrainError> {
+    let plan = training.plan().clone();
+    let saved = export::save(&task.output, training.state(), &plan, model)?;
+    export::publish(&task.output.join("run.toml"), config.to_toml()?.as_bytes())?;
+    tracker.record(Event::ModelSaved {
+        path: saved.model.display().to_string(),
+        config_path: saved.config.display().to_string(),
+        blake3: saved.blake3,
+    });
+    tracker.record(Event::RunFinished {
+        steps: plan.steps,
+        samples: trained.samples,
+        duration_s: trained.duration_s,
+    });
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! Which crate may use which: `cargo metadata` against the table of ARCHITECTURE.md.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+/// Crate, and the crates of ours that it may use. Tests may use more.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("ronde-core", &[]),
+    ("ronde-schedule", &["ronde-core"]),
+    ("ronde-comm", &["ronde-core", "ronde-schedule"]),
+    ("ronde-engine", &["ronde-core"]),
+    ("ronde-data", &["ronde-core"]),
+    (
+        "ronde-parallel",
+        &["ronde-core", "ronde-schedule", "ronde-engine"],
+    ),
+    (
+        "ronde-train",
+        &[
+            "ronde-core",
+            "ronde-schedule",
+            "ronde-comm",
+            "ronde-engine",
+            "ronde-data",
+            "ronde-parallel",
+        ],
+    ),
+    ("ronde-cluster", &["ronde-core"]),
+    ("ronde-monitor", &["ronde-core"]),
+    (
+        "ronde",
+        &[
+            "ronde-core",
+            "ronde-schedule",
+            "ronde-comm",
+            "ronde-engine",
+            "ronde-data",
+            "ronde-parallel",
+            "ronde-train",
+            "ronde-cluster",
+            "ronde-monitor",
+        ],
+    ),
+    ("xtask", &[]),
+];
+
+/// Crates that only one of ours may depend on, tests included.
+const OWNED: &[(&str, &str)] = &[("burn", "ronde-engine")];
+
+/// What is wrong with the arrows, one sentence each.
+pub(crate) fn problems(root: &Path) -> Result<Vec<String>> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--no-deps"])
+        .current_dir(root)
+        .output()
+        .context("cargo metadata could not be started")?;
+    if !output.status.success() {
+        bail!(
+            "cargo metadata failed: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    let metadata: Value = serde_json::from_slice(&output.stdout)?;
+    Ok(compare(&metadata))
+}
+
+fn compare(metadata: &Value) -> Vec<String> {
+    let allowed: BTreeMap<&str, &[&str]> = ALLOWED.iter().copied().collect();
+    let mut problems = Vec::new();
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        let name = package["name"].as_str().unwrap_or_default();
+        let Some(may_use) = allowed.get(name) else {
+            problems.push(format!(
+                "crate {name} is not in the table of xtask/src/arrows.rs"
+            ));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let used = dependency["name"].as_str().unwrap_or_default();
+            let is_normal = dependency["kind"].is_null();
+            if is_normal && allowed.contains_key(used) && !may_use.contains(&used) {
+                problems.push(format!("{name} must not use {used}"));
+            }
+            if let Some((_, owner)) = OWNED
+                .iter()
+                .find(|(owned, owner)| *owned == used && *owner != name)
+            {
+                problems.push(format!("{name} must not use {used}: it belongs to {owner}"));
+            }
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_forbidden_arrow_is_named() {
+        let metadata = json!({"packages": [
+            {"name": "ronde-comm", "dependencies": [
+                {"name": "ronde-core", "kind": null}, {"name": "ronde-engine", "kind": null},
+                {"name": "burn", "kind": null}, {"name": "serde", "kind": null},
+            ]},
+            {"name": "ronde-schedule", "dependencies": [{"name": "ronde-comm", "kind": "dev"}]},
+            {"name": "ronde-new", "dependencies": []},
+        ]});
+        let problems = compare(&metadata);
+        assert_eq!(problems.len(), 3, "{problems:?}");
+        assert!(problems[0].contains("ronde-comm must not use ronde-engine"));
+        assert!(problems[1].contains("burn: it belongs to ronde-engine"));
+        assert!(problems[2].contains("ronde-new is not in the table"));
+    }
+}

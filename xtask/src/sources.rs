@@ -1,0 +1,141 @@
+//! Sizes of files and functions, module documentation, and what `lib.rs` may hold.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+const FILE_LINES_MAX: usize = 800;
+const FUNCTION_LINES_MAX: usize = 70;
+
+/// Functions that may be longer. The list can only shrink.
+const LONG_FUNCTIONS: &[(&str, &str)] = &[];
+
+/// What is wrong with the sources, one sentence each.
+pub(crate) fn problems(root: &Path) -> Result<Vec<String>> {
+    let mut files = Vec::new();
+    for folder in ["crates", "xtask"] {
+        collect(&root.join(folder), &mut files)?;
+    }
+    files.sort();
+    let mut problems = Vec::new();
+    for path in files {
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("reading {}", path.display()))?;
+        let name = path
+            .strip_prefix(root)
+            .unwrap_or(&path)
+            .display()
+            .to_string();
+        problems.extend(check(&name, &text));
+    }
+    Ok(problems)
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in
+        std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?
+    {
+        let path = entry?.path();
+        if path.is_dir() {
+            if path.file_name().is_some_and(|name| name != "target") {
+                collect(&path, files)?;
+            }
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong with one file.
+fn check(name: &str, text: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    if !text.starts_with("//! ") {
+        problems.push(format!("{name}: does not open with a //! sentence"));
+    }
+    let lines = text.lines().count();
+    if lines > FILE_LINES_MAX {
+        problems.push(format!("{name}: {lines} lines, at most {FILE_LINES_MAX}"));
+    }
+    for (function, line, length) in functions(text) {
+        let excepted = LONG_FUNCTIONS
+            .iter()
+            .any(|(file, long)| *file == name && *long == function);
+        if length > FUNCTION_LINES_MAX && !excepted {
+            problems.push(format!(
+                "{name}:{line}: {function} has {length} lines, at most {FUNCTION_LINES_MAX}"
+            ));
+        }
+    }
+    if name.ends_with("src/lib.rs") {
+        problems.extend(functions(text).into_iter().map(|(function, line, _)| {
+            format!("{name}:{line}: {function} stands in lib.rs, which holds documentation and `mod` only")
+        }));
+    }
+    problems
+}
+
+/// Name, first line and length of each function. Relies on the format: a function ends with a brace
+/// at the indentation of its `fn`.
+fn functions(text: &str) -> Vec<(String, usize, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    for (start, line) in lines.iter().enumerate() {
+        let code = line.trim_start();
+        let indent = line.len() - code.len();
+        let Some(at) = code
+            .find("fn ")
+            .filter(|_| !code.starts_with("//") && !code.contains('"'))
+        else {
+            continue;
+        };
+        let before_is_keywords = code[..at].split_whitespace().all(|word| {
+            matches!(
+                word,
+                "pub" | "const" | "async" | "unsafe" | "pub(crate)" | "pub(super)"
+            )
+        });
+        if !before_is_keywords {
+            continue;
+        }
+        let name: String = code[at + 3..]
+            .chars()
+            .take_while(|c| c.is_alphanumeric() || *c == '_')
+            .collect();
+        let closing = format!("{}}}", " ".repeat(indent));
+        let end = lines[start..].iter().position(|line| {
+            *line == closing
+                || line.trim_end().ends_with(';')
+                    && !line.contains("    let")
+                    && line.len() - line.trim_start().len() == indent
+        });
+        if let Some(length) = end {
+            found.push((name, start + 1, length + 1));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_functions_missing_docs_and_code_in_lib_are_found() {
+        let long = format!("//! Doc.\nfn long() {{\n{}}}\n", "    x();\n".repeat(80));
+        assert!(check("crates/a/src/b.rs", &long)[0].contains("long has 82 lines"));
+        assert!(check("crates/a/src/b.rs", "fn short() {\n}\n")[0].contains("//!"));
+        assert!(check("crates/a/src/lib.rs", "//! Doc.\nfn short() {\n}\n")[0].contains("lib.rs"));
+        assert!(check("crates/a/src/b.rs", "//! Doc.\npub fn short() {\n}\n").is_empty());
+    }
+
+    #[test]
+    fn trait_methods_without_a_body_end_at_their_semicolon() {
+        let text =
+            "//! Doc.\ntrait T {\n    fn a(&self);\n    fn b(&self) {\n        x();\n    }\n}\n";
+        assert_eq!(
+            functions(text),
+            [("a".to_owned(), 3, 1), ("b".to_owned(), 4, 3)]
+        );
+    }
+}
