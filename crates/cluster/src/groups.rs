@@ -74,8 +74,8 @@ mod tests {
 
     #[test]
     fn the_name_of_a_process_cannot_mislead() {
-        let cases: [(&[u8], Option<(u8, i32)>); 4] = [
-            (b"12 (sh) S 1 34 34 0 -1", Some((b'S', 34))),
+        let cases = [
+            (&b"12 (sh) S 1 34 34 0 -1"[..], Some((b'S', 34))),
             (b"12 (a) Z 9 (b) R 1 77 34", Some((b'R', 77))),
             (b"12 (sh", None),
             (b"12 (sh) S 1", None),

@@ -144,6 +144,8 @@ impl Supervisor<'_> {
                     self.roster.started(rank, started);
                 }
                 Err(error) => {
+                    let told = format!("{}: {error}", self.spec.program.display());
+                    let error = std::io::Error::new(error.kind(), told);
                     self.fail(rank, Cause::Spawn(error));
                     return;
                 }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use ronde_core::{Buffer, CollectiveError, DType, Generation};
 
 use crate::clock;
-use crate::frame::{Call, Header};
+use crate::frame::{Call, HEADER_BYTES, Header};
 use crate::notice::Notice;
 use crate::program::Member;
 use crate::running::{Asked, Running};
@@ -110,10 +110,33 @@ impl Mailbox {
         self.waker.wake();
     }
 
+    /// The progress thread has ended, by whatever cause: nothing may wait for it any more.
+    pub(crate) fn close(&self) {
+        let commands = {
+            let mut mail = self.lock();
+            mail.failed.get_or_insert_with(|| CollectiveError::Aborted {
+                by: "this rank".to_owned(),
+                reason: "its progress thread has ended".to_owned(),
+            });
+            std::mem::take(&mut mail.commands)
+        };
+        // Dropping them completes them with an error.
+        drop(commands);
+    }
+
     /// Bytes sent, with and without headers.
     pub(crate) fn bytes_sent(&self) -> (u64, u64) {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         (load(&self.bytes), load(&self.payload_bytes))
+    }
+}
+
+/// Closes the mailbox when the progress thread ends, even by a panic.
+struct Closing(Arc<Mailbox>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.close();
     }
 }
 
@@ -130,6 +153,13 @@ struct Posted {
 struct Early {
     header: Header,
     bytes: Vec<u8>,
+}
+
+impl Early {
+    /// What it counts for in the bound on what is kept.
+    fn weight(header: &Header) -> u64 {
+        header.bytes.saturating_add(HEADER_BYTES as u64)
+    }
 }
 
 /// Peer and tag.
@@ -191,6 +221,7 @@ impl Engine {
 
     /// Runs until the group is left.
     pub(crate) fn run(mut self) {
+        let _closing = Closing(Arc::clone(&self.mailbox));
         loop {
             self.take_mail();
             self.work_off();
@@ -230,7 +261,7 @@ impl Engine {
                 reason,
             });
         }
-        self.leaving = leave;
+        self.leaving |= leave;
     }
 
     fn wait_and_read(&mut self, limit: Option<Duration>) {

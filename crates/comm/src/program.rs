@@ -6,6 +6,9 @@ use ronde_schedule::{self as schedule, Algorithm, Schedule, ScheduleError};
 
 use crate::frame::{ANY_LEN, Call, CallKind, FRAME_BYTES_MAX};
 
+/// Most bytes of a result whose length other ranks decide.
+const TOLD_BYTES_MAX: u64 = 16 << 30;
+
 /// A member's place in its group.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Member {
@@ -170,7 +173,7 @@ pub(crate) fn schedule(
                 .iter()
                 .try_fold(0_u64, |sum, &len| sum.checked_add(len));
             let total = total.and_then(|total| total.checked_mul(bytes));
-            if total.is_none_or(|total| total > FRAME_BYTES_MAX) {
+            if total.is_none_or(|total| total > TOLD_BYTES_MAX) {
                 return Err(invalid(
                     "all_gather",
                     format!("lengths {lens:?} are too many"),
@@ -210,7 +213,7 @@ fn agreed_len(call: &Call, member: Member, lens: &[u64]) -> Result<u64, Collecti
             theirs: of(peer, len),
         });
     }
-    if agreed > FRAME_BYTES_MAX {
+    if agreed.saturating_mul(call.dtype.size() as u64) > TOLD_BYTES_MAX {
         return Err(invalid(
             "exact_sum",
             format!("{agreed} elements are too many"),

@@ -50,7 +50,8 @@ mod tests {
         fanout.record(event.clone());
         Fanout::default().record(event.clone());
         for recorder in recorders {
-            assert_eq!(*recorder.0.lock().unwrap(), [event.clone()]);
+            let seen = recorder.0.lock().unwrap();
+            assert_eq!(*seen, std::slice::from_ref(&event));
         }
     }
 }

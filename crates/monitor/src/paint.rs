@@ -118,7 +118,7 @@ impl Painter for Bars {
         for (at, line) in render::workers(view).into_iter().enumerate() {
             if at == self.workers.len() {
                 let row = ProgressBar::new_spinner();
-                if let Ok(style) = ProgressStyle::with_template("  {wide_msg}") {
+                if let Ok(style) = ProgressStyle::with_template("{wide_msg}") {
                     row.set_style(style);
                 }
                 self.workers.push(self.all.add(row));
@@ -138,4 +138,4 @@ impl Painter for Bars {
     }
 }
 
-const BAR: &str = "[{bar:30}] {pos}/{len}  {wide_msg}";
+const BAR: &str = "[{bar:16}] {pos}/{len}  {wide_msg}";

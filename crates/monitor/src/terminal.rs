@@ -82,9 +82,20 @@ impl Terminal {
         push(&mut self.shared.lock(), line.into());
     }
 
-    /// Prints a line of a rank's output above the bar: `[rank 1] line`.
+    /// Prints a line of a rank's output above the bar: `[rank 1] line`. Unlike recording this waits
+    /// while too many lines wait for the screen, so that no output is lost.
     pub fn rank_line(&self, rank: Rank, line: &str) {
-        self.line(format!("[rank {rank}] {line}"));
+        let mut state = self.shared.lock();
+        while state.lines.len() >= LINES_MAX && !state.closing {
+            self.shared.changed.notify_all();
+            state = self
+                .shared
+                .changed
+                .wait_timeout(state, FRAME)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+        push(&mut state, format!("[rank {rank}] {line}"));
     }
 
     /// The state so far.
@@ -158,6 +169,9 @@ fn draw(shared: &Shared, painter: &mut dyn Painter) {
         let dropped = std::mem::take(&mut state.dropped);
         let (view, closing) = (state.view.clone(), state.closing);
         drop(state);
+        if lines.len() >= LINES_MAX {
+            shared.changed.notify_all();
+        }
         for line in lines {
             painter.line(&line);
         }

@@ -31,7 +31,10 @@ pub fn plan(stage_elements: &[Range<usize>], bucket_bytes_max: usize) -> Vec<Buc
             bucket.stages.start = stage;
             bucket.elements.end = elements.end;
         } else {
-            buckets.push(BucketPlan { stages: stage..stage + 1, elements: elements.clone() });
+            buckets.push(BucketPlan {
+                stages: stage..stage + 1,
+                elements: elements.clone(),
+            });
         }
     }
     buckets
@@ -47,7 +50,12 @@ pub(crate) struct Bucket {
 
 impl Bucket {
     pub(crate) fn new(plan: BucketPlan, shards: u32) -> Self {
-        Self { plan, sum: TreeSum::new(shards), free: Vec::new(), in_flight: None }
+        Self {
+            plan,
+            sum: TreeSum::new(shards),
+            free: Vec::new(),
+            in_flight: None,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -56,7 +64,9 @@ impl Bucket {
 
     /// A buffer for one shard's gradient: recycled, so with old contents, or new.
     pub(crate) fn take_buffer(&mut self, group: &dyn Collectives) -> Buffer {
-        self.free.pop().unwrap_or_else(|| group.allocate(DType::F32, self.len()))
+        self.free
+            .pop()
+            .unwrap_or_else(|| group.allocate(DType::F32, self.len()))
     }
 
     /// Gives a reduced buffer back for the next step.
@@ -73,7 +83,11 @@ impl Bucket {
     }
 
     /// Starts the reduction over ranks of what was added.
-    pub(crate) fn start(&mut self, group: &dyn Collectives, operation: Operation) -> Result<(), CollectiveError> {
+    pub(crate) fn start(
+        &mut self,
+        group: &dyn Collectives,
+        operation: Operation,
+    ) -> Result<(), CollectiveError> {
         let mut subtrees: Vec<Buffer> = self.sum.take().into_iter().map(|(_, sum)| sum).collect();
         let buffer = if subtrees.len() == 1 {
             subtrees.remove(0)
@@ -81,7 +95,8 @@ impl Bucket {
             let len = self.len();
             let mut all = group.allocate(DType::F32, len * subtrees.len());
             for (place, subtree) in subtrees.iter().enumerate() {
-                all.as_mut_slice::<f32>()[place * len..(place + 1) * len].copy_from_slice(subtree.as_slice());
+                all.as_mut_slice::<f32>()[place * len..(place + 1) * len]
+                    .copy_from_slice(subtree.as_slice());
             }
             self.free.append(&mut subtrees);
             all
@@ -97,7 +112,8 @@ impl Bucket {
 
     /// Forgets a step that is given up.
     pub(crate) fn reset(&mut self) {
-        self.free.extend(self.sum.take().into_iter().map(|(_, sum)| sum));
+        self.free
+            .extend(self.sum.take().into_iter().map(|(_, sum)| sum));
         self.in_flight = None;
     }
 }

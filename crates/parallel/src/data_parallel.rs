@@ -14,7 +14,9 @@ use ronde_core::seed::SeedTree;
 use ronde_core::session::ShardReport;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Buffer, Collectives, Operation, Shard, Step};
-use ronde_engine::{Activation, Chain, EngineError, ForwardContext, Mode, OptimizerConfig, SoftmaxCrossEntropy};
+use ronde_engine::{
+    Activation, Chain, EngineError, ForwardContext, Mode, OptimizerConfig, SoftmaxCrossEntropy,
+};
 
 use crate::bucket::{self, Bucket};
 use crate::{Applied, MicroBatch, ModelState, ParallelError, Reduced, Strategy};
@@ -60,9 +62,24 @@ impl DataParallel {
             .into_iter()
             .map(|plan| Bucket::new(plan, shards.shards()))
             .collect();
-        let optimizer_states = config.optimizer.state_names().iter().map(|_| vec![0.0; state.values().len()]).collect();
+        let optimizer_states = config
+            .optimizer
+            .state_names()
+            .iter()
+            .map(|_| vec![0.0; state.values().len()])
+            .collect();
         let next_shard = shards.run(group.rank()).start;
-        let mut this = Self { group, config, shards, seeds, chain, state, optimizer_states, buckets, next_shard };
+        let mut this = Self {
+            group,
+            config,
+            shards,
+            seeds,
+            chain,
+            state,
+            optimizer_states,
+            buckets,
+            next_shard,
+        };
         this.state.load_into(&mut this.chain);
         this
     }
@@ -88,11 +105,23 @@ impl DataParallel {
     }
 
     fn context(&self, step: Step, shard: Shard, stage: usize, mode: Mode) -> ForwardContext {
-        ForwardContext { seeds: self.seeds, step, shard, stage: stage as u32, mode }
+        ForwardContext {
+            seeds: self.seeds,
+            step,
+            shard,
+            stage: stage as u32,
+            mode,
+        }
     }
 
-    fn forward(&mut self, step: Step, batch: &mut MicroBatch, mode: Mode) -> Result<Vec<f32>, EngineError> {
-        let mut activation = Activation::from_host(&batch.shape, std::mem::take(&mut batch.features));
+    fn forward(
+        &mut self,
+        step: Step,
+        batch: &mut MicroBatch,
+        mode: Mode,
+    ) -> Result<Vec<f32>, EngineError> {
+        let mut activation =
+            Activation::from_host(&batch.shape, std::mem::take(&mut batch.features));
         for stage in 0..self.chain.len() {
             let context = self.context(step, batch.shard, stage, mode);
             activation = self.chain.stages_mut()[stage].forward(activation, &context)?;
@@ -101,7 +130,12 @@ impl DataParallel {
     }
 
     /// Backward of all stages, last first; fills, adds and (with the run's last shard) sends buckets.
-    fn backward_buckets(&mut self, batch: &MicroBatch, gradient: Option<Activation>, last: bool) -> Result<(), ParallelError> {
+    fn backward_buckets(
+        &mut self,
+        batch: &MicroBatch,
+        gradient: Option<Activation>,
+        last: bool,
+    ) -> Result<(), ParallelError> {
         let mut gradient = gradient;
         for place in 0..self.buckets.len() {
             let mut buffer = self.buckets[place].take_buffer(&*self.group);
@@ -109,7 +143,10 @@ impl DataParallel {
                 Some(output) => {
                     let input = self
                         .backward_stages(place, batch, output, buffer.as_mut_slice())
-                        .map_err(|source| ParallelError::Engine { shard: batch.shard, source })?;
+                        .map_err(|source| ParallelError::Engine {
+                            shard: batch.shard,
+                            source,
+                        })?;
                     gradient = input;
                 }
                 // A shard without samples adds nothing.
@@ -139,8 +176,19 @@ impl DataParallel {
         for stage in bucket.stages.clone().rev() {
             let Some(output) = gradient.take() else { break };
             let ranges = self.state.stage_ranges(stage, bucket.elements.start);
-            gradient = self.chain.stages_mut()[stage].backward(batch.shard, output, buffer, &ranges, stage > 0)?;
-            for (entry, range) in self.chain.stages()[stage].layout().tensors.iter().zip(ranges) {
+            gradient = self.chain.stages_mut()[stage].backward(
+                batch.shard,
+                output,
+                buffer,
+                &ranges,
+                stage > 0,
+            )?;
+            for (entry, range) in self.chain.stages()[stage]
+                .layout()
+                .tensors
+                .iter()
+                .zip(ranges)
+            {
                 if entry.role == Role::Buffer {
                     buffer[range].iter_mut().for_each(|value| *value *= weight);
                 }
@@ -162,26 +210,43 @@ impl DataParallel {
             (Some(first), Some(last)) => format!("{first} to {last}"),
             _ => "no tensor".to_owned(),
         };
-        ParallelError::Collective { bucket: place + 1, buckets: self.buckets.len(), tensors, source }
+        ParallelError::Collective {
+            bucket: place + 1,
+            buckets: self.buckets.len(),
+            tensors,
+            source,
+        }
     }
 
     /// Divides the sums by the global count, once.
     fn average(buckets: &mut [Buffer], samples: u64) {
         let count = samples as f32;
         for bucket in buckets {
-            bucket.as_mut_slice::<f32>().iter_mut().for_each(|value| *value /= count);
+            bucket
+                .as_mut_slice::<f32>()
+                .iter_mut()
+                .for_each(|value| *value /= count);
         }
     }
 
     /// The gradient's norm over all parameters, summed in the order of the flat state.
     fn gradient_norm(&self, buckets: &[Buffer]) -> Result<f64, ParallelError> {
         let mut sums = Vec::new();
-        for place in self.state.places().iter().filter(|p| p.entry.role == Role::Parameter) {
-            let Some((bucket, within)) = self.locate(&place.range) else { continue };
+        for place in self
+            .state
+            .places()
+            .iter()
+            .filter(|p| p.entry.role == Role::Parameter)
+        {
+            let Some((bucket, within)) = self.locate(&place.range) else {
+                continue;
+            };
             let before = sums.len();
             sums.extend(block_sums(&buckets[bucket].as_slice::<f32>()[within]));
             if sums[before..].iter().any(|sum| !sum.is_finite()) {
-                return Err(ParallelError::NotFinite { tensor: place.entry.name.clone() });
+                return Err(ParallelError::NotFinite {
+                    tensor: place.entry.name.clone(),
+                });
             }
         }
         Ok(norm(sums.into_iter()))
@@ -190,8 +255,13 @@ impl DataParallel {
     /// Optimizer step of every parameter, new values of every buffer.
     fn update(&mut self, step: Step, buckets: &mut [Buffer], learning_rate: f64, factor: f32) {
         for index in 0..self.state.places().len() {
-            let (range, role) = (self.state.places()[index].range.clone(), self.state.places()[index].entry.role);
-            let Some((bucket, within)) = self.locate(&range) else { continue };
+            let (range, role) = (
+                self.state.places()[index].range.clone(),
+                self.state.places()[index].entry.role,
+            );
+            let Some((bucket, within)) = self.locate(&range) else {
+                continue;
+            };
             let new = &mut buckets[bucket].as_mut_slice::<f32>()[within];
             let values = &mut self.state.values_mut()[range.clone()];
             if role == Role::Buffer {
@@ -201,24 +271,38 @@ impl DataParallel {
             if factor != 1.0 {
                 new.iter_mut().for_each(|value| *value *= factor);
             }
-            let mut states: Vec<&mut [f32]> =
-                self.optimizer_states.iter_mut().map(|state| &mut state[range.clone()]).collect();
-            self.config.optimizer.step(step.0 + 1, learning_rate, values, new, &mut states);
+            let mut states: Vec<&mut [f32]> = self
+                .optimizer_states
+                .iter_mut()
+                .map(|state| &mut state[range.clone()])
+                .collect();
+            self.config
+                .optimizer
+                .step(step.0 + 1, learning_rate, values, new, &mut states);
         }
     }
 
     /// The bucket that holds a run of the flat state, and where; `None` for an empty run.
     fn locate(&self, range: &Range<usize>) -> Option<(usize, Range<usize>)> {
-        let place = self.buckets.partition_point(|bucket| bucket.plan.elements.end <= range.start);
+        let place = self
+            .buckets
+            .partition_point(|bucket| bucket.plan.elements.end <= range.start);
         let base = self.buckets.get(place)?.plan.elements.start;
         (!range.is_empty()).then(|| (place, range.start - base..range.end - base))
     }
 }
 
 impl Strategy for DataParallel {
-    fn backward(&mut self, step: Step, mut batch: MicroBatch) -> Result<ShardReport, ParallelError> {
+    fn backward(
+        &mut self,
+        step: Step,
+        mut batch: MicroBatch,
+    ) -> Result<ShardReport, ParallelError> {
         if batch.shard.0 != self.next_shard {
-            let problem = format!("shard {} came where shard {} is next", batch.shard, self.next_shard);
+            let problem = format!(
+                "shard {} came where shard {} is next",
+                batch.shard, self.next_shard
+            );
             return Err(ParallelError::OutOfOrder { problem });
         }
         let shard = batch.shard;
@@ -227,15 +311,26 @@ impl Strategy for DataParallel {
         let samples = batch.labels.len() as u64;
         let (mut loss_sum, mut correct, mut gradient) = (0.0, 0, None);
         if samples > 0 {
-            let logits = self.forward(step, &mut batch, Mode::Train).map_err(engine)?;
+            let logits = self
+                .forward(step, &mut batch, Mode::Train)
+                .map_err(engine)?;
             let classes = self.config.classes;
-            let loss = SoftmaxCrossEntropy::loss(&logits, classes, &batch.labels).map_err(engine)?;
+            let loss =
+                SoftmaxCrossEntropy::loss(&logits, classes, &batch.labels).map_err(engine)?;
             (loss_sum, correct) = (loss.loss_sum, loss.correct);
-            gradient = Some(Activation::from_host(&[batch.labels.len(), classes], loss.gradient));
+            gradient = Some(Activation::from_host(
+                &[batch.labels.len(), classes],
+                loss.gradient,
+            ));
         }
         self.backward_buckets(&batch, gradient, last)?;
         self.next_shard += 1;
-        Ok(ShardReport { shard, samples, loss_sum, correct })
+        Ok(ShardReport {
+            shard,
+            samples,
+            loss_sum,
+            correct,
+        })
     }
 
     fn reduce(&mut self) -> Result<Reduced, ParallelError> {
@@ -249,30 +344,49 @@ impl Strategy for DataParallel {
             match self.buckets[place].wait() {
                 Some(Ok(buffer)) => buckets.push(buffer),
                 Some(Err(source)) => return Err(self.bucket_error(place, source)),
-                None => return Err(ParallelError::OutOfOrder { problem: "no reduction was started".to_owned() }),
+                None => {
+                    return Err(ParallelError::OutOfOrder {
+                        problem: "no reduction was started".to_owned(),
+                    });
+                }
             }
         }
         self.next_shard = run.start;
         Ok(Reduced { buckets })
     }
 
-    fn apply(&mut self, step: Step, reduced: Reduced, samples: u64, learning_rate: f64) -> Result<Applied, ParallelError> {
+    fn apply(
+        &mut self,
+        step: Step,
+        reduced: Reduced,
+        samples: u64,
+        learning_rate: f64,
+    ) -> Result<Applied, ParallelError> {
         let mut buckets = reduced.buckets;
         Self::average(&mut buckets, samples);
         let gradient_norm = self.gradient_norm(&buckets)?;
-        let factor = self.config.clip_norm.map_or(1.0, |limit| clip_factor(gradient_norm, limit));
+        let factor = self
+            .config
+            .clip_norm
+            .map_or(1.0, |limit| clip_factor(gradient_norm, limit));
         self.update(step, &mut buckets, learning_rate, factor);
         for (bucket, buffer) in self.buckets.iter_mut().zip(buckets) {
             bucket.recycle(buffer);
         }
         self.state.load_into(&mut self.chain);
-        Ok(Applied { gradient_norm, clip_factor: factor })
+        Ok(Applied {
+            gradient_norm,
+            clip_factor: factor,
+        })
     }
 
     fn abort(&mut self) {
         self.next_shard = self.run().start;
         self.buckets.iter_mut().for_each(Bucket::reset);
-        self.chain.stages_mut().iter_mut().for_each(|stage| stage.discard());
+        self.chain
+            .stages_mut()
+            .iter_mut()
+            .for_each(|stage| stage.discard());
     }
 
     fn state(&self) -> &ModelState {
@@ -282,8 +396,11 @@ impl Strategy for DataParallel {
     fn evaluate(&mut self, mut batch: MicroBatch) -> Result<(f64, u64), ParallelError> {
         let shard = batch.shard;
         let engine = |source| ParallelError::Engine { shard, source };
-        let logits = self.forward(Step(0), &mut batch, Mode::Evaluate).map_err(engine)?;
-        let loss = SoftmaxCrossEntropy::loss(&logits, self.config.classes, &batch.labels).map_err(engine)?;
+        let logits = self
+            .forward(Step(0), &mut batch, Mode::Evaluate)
+            .map_err(engine)?;
+        let loss = SoftmaxCrossEntropy::loss(&logits, self.config.classes, &batch.labels)
+            .map_err(engine)?;
         Ok((loss.loss_sum, loss.correct))
     }
 }

@@ -45,11 +45,21 @@ impl ModelState {
         let places: Vec<TensorPlace> = order
             .into_iter()
             .zip(arena.ranges())
-            .map(|((stage, entry), range)| TensorPlace { entry: entry.clone(), stage, range: range.clone() })
+            .map(|((stage, entry), range)| TensorPlace {
+                entry: entry.clone(),
+                stage,
+                range: range.clone(),
+            })
             .collect();
         let mut state = Self {
             stage_ranges: (0..chain.len())
-                .map(|stage| places.iter().filter(|p| p.stage == stage).map(|p| p.range.clone()).collect())
+                .map(|stage| {
+                    places
+                        .iter()
+                        .filter(|p| p.stage == stage)
+                        .map(|p| p.range.clone())
+                        .collect()
+                })
                 .collect(),
             stage_elements: stage_elements(chain.len(), &places, arena.len()),
             places,
@@ -83,7 +93,10 @@ impl ModelState {
     /// Ranges of a stage's tensors, in the order of its layout, counted from `base`.
     #[must_use]
     pub fn stage_ranges(&self, stage: usize, base: usize) -> Vec<Range<usize>> {
-        self.stage_ranges[stage].iter().map(|r| r.start - base..r.end - base).collect()
+        self.stage_ranges[stage]
+            .iter()
+            .map(|r| r.start - base..r.end - base)
+            .collect()
     }
 
     /// The flat state.
@@ -100,19 +113,32 @@ impl ModelState {
     /// The tensors by name, role and shape.
     #[must_use]
     pub fn layout(&self) -> StateLayout {
-        StateLayout { tensors: self.places.iter().map(|place| place.entry.clone()).collect() }
+        StateLayout {
+            tensors: self
+                .places
+                .iter()
+                .map(|place| place.entry.clone())
+                .collect(),
+        }
     }
 
     /// Hash of each tensor, in the order of [`ModelState::places`].
     #[must_use]
     pub fn tensor_digests(&self) -> Vec<u64> {
-        self.places.iter().map(|place| weight_hash::hash(&self.values[place.range.clone()])).collect()
+        self.places
+            .iter()
+            .map(|place| weight_hash::hash(&self.values[place.range.clone()]))
+            .collect()
     }
 
     /// Trainable elements.
     #[must_use]
     pub fn parameters(&self) -> usize {
-        self.places.iter().filter(|p| p.entry.role == Role::Parameter).map(|p| p.range.len()).sum()
+        self.places
+            .iter()
+            .filter(|p| p.entry.role == Role::Parameter)
+            .map(|p| p.range.len())
+            .sum()
     }
 }
 
@@ -121,7 +147,10 @@ fn stage_elements(stages: usize, places: &[TensorPlace], len: usize) -> Vec<Rang
     let mut elements = vec![0..0; stages];
     let mut end = len;
     for (stage, run) in elements.iter_mut().enumerate() {
-        let start = places.iter().find(|p| p.stage == stage).map_or(end, |p| p.range.start);
+        let start = places
+            .iter()
+            .find(|p| p.stage == stage)
+            .map_or(end, |p| p.range.start);
         *run = start..end;
         end = start;
     }

@@ -44,7 +44,11 @@ pub trait Strategy: Send {
     ///
     /// # Errors
     /// The engine failed, or a reduction could not be started.
-    fn backward(&mut self, step: Step, micro_batch: MicroBatch) -> Result<ShardReport, ParallelError>;
+    fn backward(
+        &mut self,
+        step: Step,
+        micro_batch: MicroBatch,
+    ) -> Result<ShardReport, ParallelError>;
 
     /// Waits until this rank holds the complete gradient.
     ///
@@ -56,7 +60,13 @@ pub trait Strategy: Send {
     ///
     /// # Errors
     /// The gradient is not finite; nothing has changed then.
-    fn apply(&mut self, step: Step, reduced: Reduced, samples: u64, learning_rate: f64) -> Result<Applied, ParallelError>;
+    fn apply(
+        &mut self,
+        step: Step,
+        reduced: Reduced,
+        samples: u64,
+        learning_rate: f64,
+    ) -> Result<Applied, ParallelError>;
 
     /// Gives the step in flight up: nothing has changed.
     fn abort(&mut self);

@@ -10,10 +10,12 @@ use ronde_core::layout::Role;
 use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::shards::{ShardPlan, even_range};
 use ronde_core::{
-    Buffer, Collectives, CollectivesExt, DType, GroupRank, Operation, PointToPoint, Shard, Step, Tag, WorldSize,
+    Buffer, Collectives, CollectivesExt, DType, GroupRank, Operation, PointToPoint, Shard, Step,
+    Tag, WorldSize,
 };
 use ronde_engine::{
-    Activation, Chain, ForwardContext, Mode, ModelConfig, OptimizerConfig, SoftmaxCrossEntropy, Stage,
+    Activation, Chain, ForwardContext, Mode, ModelConfig, OptimizerConfig, SoftmaxCrossEntropy,
+    Stage,
 };
 use ronde_parallel::{DataParallel, DataParallelConfig, MicroBatch, ModelState, Strategy};
 use ronde_schedule::pipeline::{Action, one_forward_one_backward};
@@ -33,7 +35,9 @@ fn seeds() -> SeedTree {
 }
 
 fn chain() -> Chain {
-    let config = ModelConfig::Mlp { hidden: vec![33, 17] };
+    let config = ModelConfig::Mlp {
+        hidden: vec![33, 17],
+    };
     config.build(&[FEATURES], CLASSES as u32, &seeds()).unwrap()
 }
 
@@ -42,19 +46,42 @@ fn optimizer() -> OptimizerConfig {
 }
 
 fn config() -> DataParallelConfig {
-    DataParallelConfig { optimizer: optimizer(), clip_norm: None, bucket_bytes_max: 1000, classes: CLASSES }
+    DataParallelConfig {
+        optimizer: optimizer(),
+        clip_norm: None,
+        bucket_bytes_max: 1000,
+        classes: CLASSES,
+    }
 }
 
 fn micro_batch(step: u64, shard: u32) -> MicroBatch {
     let mut features = vec![0.0; SAMPLES * FEATURES];
-    seeds().stream(Purpose::Synthetic, &[step, shard.into()]).fill_uniform(&mut features);
-    let labels = (0..SAMPLES as u32).map(|i| (i + shard + step as u32) % CLASSES as u32).collect();
-    MicroBatch { shard: Shard(shard), shape: vec![SAMPLES, FEATURES], features, labels }
+    seeds()
+        .stream(Purpose::Synthetic, &[step, shard.into()])
+        .fill_uniform(&mut features);
+    let labels = (0..SAMPLES as u32)
+        .map(|i| (i + shard + step as u32) % CLASSES as u32)
+        .collect();
+    MicroBatch {
+        shard: Shard(shard),
+        shape: vec![SAMPLES, FEATURES],
+        features,
+        labels,
+    }
 }
 
 fn bits(state: &ModelState) -> Bits {
-    let of = |range: &std::ops::Range<usize>| state.values()[range.clone()].iter().map(|v| v.to_bits()).collect();
-    let mut bits: Bits = state.places().iter().map(|p| (p.entry.name.clone(), of(&p.range))).collect();
+    let of = |range: &std::ops::Range<usize>| {
+        state.values()[range.clone()]
+            .iter()
+            .map(|v| v.to_bits())
+            .collect()
+    };
+    let mut bits: Bits = state
+        .places()
+        .iter()
+        .map(|p| (p.entry.name.clone(), of(&p.range)))
+        .collect();
     bits.sort();
     bits
 }
@@ -65,10 +92,19 @@ fn data_parallel(group: Arc<dyn Collectives>) -> Bits {
     let mut strategy = DataParallel::new(chain(), group, shards, seeds(), config());
     for step in 0..STEPS {
         for shard in run.clone() {
-            strategy.backward(Step(step), micro_batch(step, shard)).unwrap();
+            strategy
+                .backward(Step(step), micro_batch(step, shard))
+                .unwrap();
         }
         let reduced = strategy.reduce().unwrap();
-        strategy.apply(Step(step), reduced, u64::from(SHARDS) * SAMPLES as u64, RATE).unwrap();
+        strategy
+            .apply(
+                Step(step),
+                reduced,
+                u64::from(SHARDS) * SAMPLES as u64,
+                RATE,
+            )
+            .unwrap();
     }
     bits(strategy.state())
 }
@@ -80,20 +116,38 @@ fn plain() -> Bits {
 
 #[test]
 fn two_data_parallel_ranks_give_the_bits_of_one() {
-    for bits in testing::spawn_ranks(2, LIMIT, |group| Ok::<_, String>(data_parallel(Arc::new(group)))) {
+    for bits in testing::spawn_ranks(2, LIMIT, |group| {
+        Ok::<_, String>(data_parallel(Arc::new(group)))
+    }) {
         assert_eq!(bits, plain());
     }
 }
 
 /// Mean of the sum over shards, and the optimizer step, on the flat state of a part of the model.
-fn update(part: &mut Chain, state: &mut ModelState, sum: &[f32], moments: &mut [Vec<f32>], step: u64) {
+fn update(
+    part: &mut Chain,
+    state: &mut ModelState,
+    sum: &[f32],
+    moments: &mut [Vec<f32>],
+    step: u64,
+) {
     for index in 0..state.places().len() {
         let range = state.places()[index].range.clone();
         let count = (SHARDS as usize * SAMPLES) as f32;
-        let mean: Vec<f32> = sum[range.clone()].iter().map(|value| value / count).collect();
+        let mean: Vec<f32> = sum[range.clone()]
+            .iter()
+            .map(|value| value / count)
+            .collect();
         assert_eq!(state.places()[index].entry.role, Role::Parameter);
-        let mut moments: Vec<&mut [f32]> = moments.iter_mut().map(|m| &mut m[range.clone()]).collect();
-        optimizer().step(step + 1, RATE, &mut state.values_mut()[range], &mean, &mut moments);
+        let mut moments: Vec<&mut [f32]> =
+            moments.iter_mut().map(|m| &mut m[range.clone()]).collect();
+        optimizer().step(
+            step + 1,
+            RATE,
+            &mut state.values_mut()[range],
+            &mean,
+            &mut moments,
+        );
     }
     state.load_into(part);
 }
@@ -110,8 +164,20 @@ fn context(step: u64, shard: u32, part: &Chain) -> ForwardContext {
 
 /// Flat ranges of a part's tensors in the order of its layout.
 fn ranges(part: &Chain, state: &ModelState) -> Vec<std::ops::Range<usize>> {
-    let place = |name: &str| state.places().iter().find(|p| p.entry.name == name).unwrap().range.clone();
-    part.layout().tensors.iter().map(|tensor| place(&tensor.name)).collect()
+    let place = |name: &str| {
+        state
+            .places()
+            .iter()
+            .find(|p| p.entry.name == name)
+            .unwrap()
+            .range
+            .clone()
+    };
+    part.layout()
+        .tensors
+        .iter()
+        .map(|tensor| place(&tensor.name))
+        .collect()
 }
 
 /// One rank of a pipeline of two, one forward one backward.
@@ -135,20 +201,33 @@ fn pipeline(group: &ProcessGroup, cut: usize) -> Bits {
                     } else {
                         receive(group, peer, shard)
                     };
-                    let output = part.forward(input, &context(step, shard as u32, &part)).unwrap();
+                    let output = part
+                        .forward(input, &context(step, shard as u32, &part))
+                        .unwrap();
                     if rank == 0 {
                         assert_eq!(output.shape(), [SAMPLES, border]);
                         send(group, peer, shard, output);
                     } else {
-                        let loss = SoftmaxCrossEntropy::loss(&output.into_host(), CLASSES, &batch.labels).unwrap();
-                        losses[shard] = Some(Activation::from_host(&[SAMPLES, CLASSES], loss.gradient));
+                        let loss =
+                            SoftmaxCrossEntropy::loss(&output.into_host(), CLASSES, &batch.labels)
+                                .unwrap();
+                        losses[shard] =
+                            Some(Activation::from_host(&[SAMPLES, CLASSES], loss.gradient));
                     }
                 }
                 Action::Backward(shard) => {
-                    let gradient = losses[shard].take().unwrap_or_else(|| receive(group, peer, shard));
+                    let gradient = losses[shard]
+                        .take()
+                        .unwrap_or_else(|| receive(group, peer, shard));
                     let mut buffer = Buffer::host(DType::F32, state.values().len());
                     let input = part
-                        .backward(Shard(shard as u32), gradient, buffer.as_mut_slice(), &ranges, rank == 1)
+                        .backward(
+                            Shard(shard as u32),
+                            gradient,
+                            buffer.as_mut_slice(),
+                            &ranges,
+                            rank == 1,
+                        )
                         .unwrap();
                     if let Some(input) = input.filter(|_| rank == 1) {
                         send(group, peer, shard, input);
@@ -158,7 +237,13 @@ fn pipeline(group: &ProcessGroup, cut: usize) -> Bits {
             }
         }
         let sum = sum.take();
-        update(&mut part, &mut state, sum[0].1.as_slice(), &mut moments, step);
+        update(
+            &mut part,
+            &mut state,
+            sum[0].1.as_slice(),
+            &mut moments,
+            step,
+        );
     }
     bits(&state)
 }
@@ -166,16 +251,40 @@ fn pipeline(group: &ProcessGroup, cut: usize) -> Bits {
 /// Sends shape and values of an activation.
 fn send(group: &ProcessGroup, to: GroupRank, shard: usize, activation: Activation) {
     let shape: Vec<u32> = activation.shape().iter().map(|&n| n as u32).collect();
-    group.send(to, Tag(2 * shard as u32), Buffer::copy_of(&shape)).unwrap().wait().unwrap();
-    group.send(to, Tag(2 * shard as u32 + 1), Buffer::copy_of(&activation.into_host())).unwrap().wait().unwrap();
+    group
+        .send(to, Tag(2 * shard as u32), Buffer::copy_of(&shape))
+        .unwrap()
+        .wait()
+        .unwrap();
+    group
+        .send(
+            to,
+            Tag(2 * shard as u32 + 1),
+            Buffer::copy_of(&activation.into_host()),
+        )
+        .unwrap()
+        .wait()
+        .unwrap();
 }
 
 fn receive(group: &ProcessGroup, from: GroupRank, shard: usize) -> Activation {
     let shape = Buffer::host(DType::U32, 2);
-    let shape = group.receive(from, Tag(2 * shard as u32), shape).unwrap().wait().unwrap();
-    let shape: Vec<usize> = shape.as_slice::<u32>().iter().map(|&n| n as usize).collect();
+    let shape = group
+        .receive(from, Tag(2 * shard as u32), shape)
+        .unwrap()
+        .wait()
+        .unwrap();
+    let shape: Vec<usize> = shape
+        .as_slice::<u32>()
+        .iter()
+        .map(|&n| n as usize)
+        .collect();
     let values = Buffer::host(DType::F32, shape.iter().product());
-    let values = group.receive(from, Tag(2 * shard as u32 + 1), values).unwrap().wait().unwrap();
+    let values = group
+        .receive(from, Tag(2 * shard as u32 + 1), values)
+        .unwrap()
+        .wait()
+        .unwrap();
     Activation::from_host(&shape, values.as_slice().to_vec())
 }
 
@@ -183,7 +292,9 @@ fn receive(group: &ProcessGroup, from: GroupRank, shard: usize) -> Activation {
 fn a_pipeline_of_two_stages_gives_the_bits_of_the_plain_run() {
     let plain = plain();
     for cut in 1..chain().len() {
-        let parts = testing::spawn_ranks(2, LIMIT, move |group| Ok::<_, String>(pipeline(&group, cut)));
+        let parts = testing::spawn_ranks(2, LIMIT, move |group| {
+            Ok::<_, String>(pipeline(&group, cut))
+        });
         let mut whole: Bits = parts.into_iter().flatten().collect();
         whole.sort();
         assert_eq!(whole, plain, "cut before stage {cut}");
@@ -208,12 +319,31 @@ fn sharded_optimizer(group: &ProcessGroup) -> Bits {
         let loss = SoftmaxCrossEntropy::loss(&output.into_host(), CLASSES, &batch.labels).unwrap();
         let mut gradient = Buffer::host(DType::F32, len);
         let output = Activation::from_host(&[SAMPLES, CLASSES], loss.gradient);
-        chain.backward(Shard(shard), output, gradient.as_mut_slice(), &ranges, false).unwrap();
-        let sum = group.run(Operation::ExactSum(shards.exact_sum()), gradient).unwrap();
+        chain
+            .backward(
+                Shard(shard),
+                output,
+                gradient.as_mut_slice(),
+                &ranges,
+                false,
+            )
+            .unwrap();
+        let sum = group
+            .run(Operation::ExactSum(shards.exact_sum()), gradient)
+            .unwrap();
         let count = (SHARDS as usize * SAMPLES) as f32;
-        let mean: Vec<f32> = sum.as_slice::<f32>()[mine.clone()].iter().map(|value| value / count).collect();
+        let mean: Vec<f32> = sum.as_slice::<f32>()[mine.clone()]
+            .iter()
+            .map(|value| value / count)
+            .collect();
         let mut moments: Vec<&mut [f32]> = moments.iter_mut().map(Vec::as_mut_slice).collect();
-        optimizer().step(step + 1, RATE, &mut state.values_mut()[mine.clone()], &mean, &mut moments);
+        optimizer().step(
+            step + 1,
+            RATE,
+            &mut state.values_mut()[mine.clone()],
+            &mean,
+            &mut moments,
+        );
         let all = group.all_gather(&state.values()[mine.clone()]).unwrap();
         state.values_mut().copy_from_slice(&all);
         state.load_into(&mut chain);

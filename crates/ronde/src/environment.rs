@@ -154,11 +154,27 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         let cases = [
-            (RONDE_CONTROL, Some("nowhere"), "RONDE_CONTROL=nowhere is not an address"),
-            (RONDE_TOKEN, None, "RONDE_TOKEN, the secret of the job, is not"),
+            (
+                RONDE_CONTROL,
+                Some("nowhere"),
+                "RONDE_CONTROL=nowhere is not an address",
+            ),
+            (
+                RONDE_TOKEN,
+                None,
+                "RONDE_TOKEN, the secret of the job, is not",
+            ),
             (RONDE_RANK, Some("-1"), "RONDE_RANK=-1 is not a rank"),
-            (RONDE_RANK, Some("2"), "RONDE_RANK=2 does not fit RONDE_WORLD_SIZE=2"),
-            (RONDE_WORLD_SIZE, Some("0"), "does not fit RONDE_WORLD_SIZE=0"),
+            (
+                RONDE_RANK,
+                Some("2"),
+                "RONDE_RANK=2 does not fit RONDE_WORLD_SIZE=2",
+            ),
+            (
+                RONDE_WORLD_SIZE,
+                Some("0"),
+                "does not fit RONDE_WORLD_SIZE=0",
+            ),
         ];
         for (name, value, expected) in cases {
             let problem = with(name, value).unwrap_err();

@@ -6,20 +6,30 @@ use std::path::Path;
 /// the system does not tell.
 #[must_use]
 pub fn available_memory_bytes() -> Option<u64> {
-    let host = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_available(&text))?;
+    let host = std::fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|text| mem_available(&text))?;
     let group = control_group_left(Path::new("/sys/fs/cgroup"));
     Some(group.map_or(host, |left| left.min(host)))
 }
 
 fn mem_available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find(|line| line.starts_with("MemAvailable:"))?;
+    let line = meminfo
+        .lines()
+        .find(|line| line.starts_with("MemAvailable:"))?;
     let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
     Some(kibibytes * 1024)
 }
 
 /// What a memory limit of the control group (version 2) leaves.
 fn control_group_left(folder: &Path) -> Option<u64> {
-    let number = |name: &str| std::fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+    let number = |name: &str| {
+        std::fs::read_to_string(folder.join(name))
+            .ok()?
+            .trim()
+            .parse::<u64>()
+            .ok()
+    };
     Some(number("memory.max")?.saturating_sub(number("memory.current")?))
 }
 

@@ -32,7 +32,9 @@ pub use error::Error;
 pub use ronde_comm as comm;
 pub use ronde_core as core;
 pub use ronde_core::session::Session;
-pub use ronde_core::{Assignment, Collectives, CollectivesExt, GroupRank, PointToPoint, Rank, ReduceOp};
+pub use ronde_core::{
+    Assignment, Collectives, CollectivesExt, GroupRank, PointToPoint, Rank, ReduceOp,
+};
 pub use ronde_data as data;
 pub use ronde_engine as engine;
 pub use ronde_monitor as monitor;

@@ -1,6 +1,10 @@
 //! The `ronde` command: arguments, wiring, exit codes.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command talks to its user")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command talks to its user"
+)]
 
 mod command;
 

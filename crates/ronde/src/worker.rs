@@ -43,16 +43,30 @@ impl Worker {
     }
 
     fn alone() -> Self {
-        Self { assignment: Assignment::alone(), listener: None, link: None, tracker: Arc::new(NullTracker) }
+        Self {
+            assignment: Assignment::alone(),
+            listener: None,
+            link: None,
+            tracker: Arc::new(NullTracker),
+        }
     }
 
     fn supervised(environment: &WorkerEnvironment) -> Result<Self, Error> {
-        let link =
-            WorkerLink::connect(environment.control, &environment.token, environment.rank, RENDEZVOUS_TIMEOUT)?;
+        let link = WorkerLink::connect(
+            environment.control,
+            &environment.token,
+            environment.rank,
+            RENDEZVOUS_TIMEOUT,
+        )?;
         let (listener, address) = ronde_comm::bind(IpAddr::V4(Ipv4Addr::LOCALHOST))?;
         let assignment = link.rendezvous(address, RENDEZVOUS_TIMEOUT)?;
         let tracker = link.tracker();
-        Ok(Self { assignment, listener: Some(listener), link: Some(link), tracker })
+        Ok(Self {
+            assignment,
+            listener: Some(listener),
+            link: Some(link),
+            tracker,
+        })
     }
 
     /// Global index of this process.
@@ -107,7 +121,11 @@ impl Worker {
     /// # Errors
     /// A peer cannot be reached, or the group was taken before.
     pub fn group(&mut self, name: &str) -> Result<ProcessGroup, Error> {
-        let mut config = GroupConfig::new(name, &self.assignment.job, GroupRank(self.assignment.rank.0));
+        let mut config = GroupConfig::new(
+            name,
+            &self.assignment.job,
+            GroupRank(self.assignment.rank.0),
+        );
         config.generation = self.assignment.generation;
         if self.world_size() == 1 {
             return Ok(ProcessGroup::alone(config));
@@ -115,7 +133,11 @@ impl Worker {
         let listener = self.listener.take().ok_or(Error::GroupTaken(
             "this process has connected its group already; split it or use it for both",
         ))?;
-        Ok(ProcessGroup::connect(config, listener, &self.assignment.peers)?)
+        Ok(ProcessGroup::connect(
+            config,
+            listener,
+            &self.assignment.peers,
+        )?)
     }
 
     /// Trains a model of your own to the end of `config`. Everything of `config` counts but
@@ -149,7 +171,9 @@ impl Worker {
         plan.bind_own_model(chain.layout());
         let listener = self.listener.take();
         if self.world_size() > 1 && listener.is_none() {
-            return Err(Error::GroupTaken("this process has connected its group already; a process trains once"));
+            return Err(Error::GroupTaken(
+                "this process has connected its group already; a process trains once",
+            ));
         }
         let group = worker::connect(&self.assignment, listener, &plan)?;
         let place = Place {
@@ -165,7 +189,11 @@ impl Worker {
         };
         let mut training = Training::new(place, plan, chain, data);
         let trained = training.run()?;
-        Ok(TrainedModel { training, trained, model })
+        Ok(TrainedModel {
+            training,
+            trained,
+            model,
+        })
     }
 
     /// Tells the supervisor that this worker failed, so that the user sees why.
@@ -178,7 +206,13 @@ impl Worker {
         };
         let rank = self.assignment.rank;
         let message = error.to_string();
-        self.tracker.record(Event::WorkerFailed { rank, message, last_step, secondary, user_error });
+        self.tracker.record(Event::WorkerFailed {
+            rank,
+            message,
+            last_step,
+            secondary,
+            user_error,
+        });
         if let Some(link) = &self.link {
             link.finish();
         }
@@ -218,8 +252,9 @@ impl TrainedModel {
     /// # Errors
     /// The format refuses a tensor.
     pub fn blake3(&self) -> Result<String, Error> {
-        let bytes = export::to_safetensors(self.state())
-            .map_err(|problem| TrainError::Evaluate(format!("the weights cannot be serialised: {problem}")))?;
+        let bytes = export::to_safetensors(self.state()).map_err(|problem| {
+            TrainError::Evaluate(format!("the weights cannot be serialised: {problem}"))
+        })?;
         Ok(blake3::hash(&bytes).to_hex().to_string())
     }
 
@@ -233,6 +268,11 @@ impl TrainedModel {
             path: folder.to_owned(),
             source,
         })?;
-        Ok(export::save(folder, self.state(), self.training.plan(), self.model.clone())?)
+        Ok(export::save(
+            folder,
+            self.state(),
+            self.training.plan(),
+            self.model.clone(),
+        )?)
     }
 }

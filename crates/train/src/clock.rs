@@ -22,7 +22,10 @@ impl Stopwatch {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "this module owns the time of a step")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this module owns the time of a step"
+)]
 fn now() -> Instant {
     Instant::now()
 }

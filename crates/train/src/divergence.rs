@@ -1,17 +1,33 @@
 //! When replicas differ: which rank, in which tensor.
 
-use ronde_core::{CollectiveError, CollectivesExt, Collectives, Step};
+use ronde_core::{CollectiveError, Collectives, CollectivesExt, Step};
 use ronde_parallel::ModelState;
 
 /// Asks all ranks for the hash of each tensor and says who differs where. All ranks call it at once.
 ///
 /// # Errors
 /// The all-gather failed.
-pub fn diagnose(group: &dyn Collectives, state: &ModelState, step: Step) -> Result<String, CollectiveError> {
+pub fn diagnose(
+    group: &dyn Collectives,
+    state: &ModelState,
+    step: Step,
+) -> Result<String, CollectiveError> {
     // Hashes travel as the i64 of their bits: there is no unsigned element of that size.
-    let mine: Vec<i64> = state.tensor_digests().into_iter().map(u64::cast_signed).collect();
-    let all: Vec<u64> = group.all_gather(&mine)?.into_iter().map(i64::cast_unsigned).collect();
-    let names: Vec<&str> = state.places().iter().map(|place| place.entry.name.as_str()).collect();
+    let mine: Vec<i64> = state
+        .tensor_digests()
+        .into_iter()
+        .map(u64::cast_signed)
+        .collect();
+    let all: Vec<u64> = group
+        .all_gather(&mine)?
+        .into_iter()
+        .map(i64::cast_unsigned)
+        .collect();
+    let names: Vec<&str> = state
+        .places()
+        .iter()
+        .map(|place| place.entry.name.as_str())
+        .collect();
     let per_rank: Vec<&[u64]> = all.chunks_exact(mine.len().max(1)).collect();
     Ok(report(&names, &per_rank, step))
 }
@@ -35,9 +51,15 @@ pub fn report(names: &[&str], per_rank: &[&[u64]], step: Step) -> String {
                 .collect();
             lines.push(format!("{} differs in {name}", odd.join(", ")));
         } else {
-            let each: Vec<String> =
-                digests.iter().enumerate().map(|(rank, d)| format!("rank {rank} has {d:016x}")).collect();
-            lines.push(format!("{name} differs and no majority tells who is right: {}", each.join(", ")));
+            let each: Vec<String> = digests
+                .iter()
+                .enumerate()
+                .map(|(rank, d)| format!("rank {rank} has {d:016x}"))
+                .collect();
+            lines.push(format!(
+                "{name} differs and no majority tells who is right: {}",
+                each.join(", ")
+            ));
         }
     }
     let more = lines.len().saturating_sub(SHOWN);
@@ -61,11 +83,21 @@ mod tests {
 
     #[test]
     fn the_odd_rank_and_its_tensor_are_named() {
-        let text = report(&["conv1.weight", "fc.bias"], &[&[1, 2], &[1, 2], &[1, 9]], Step(7));
-        assert!(text.contains("after step 7") && text.contains("rank 2 differs in fc.bias"), "{text}");
+        let text = report(
+            &["conv1.weight", "fc.bias"],
+            &[&[1, 2], &[1, 2], &[1, 9]],
+            Step(7),
+        );
+        assert!(
+            text.contains("after step 7") && text.contains("rank 2 differs in fc.bias"),
+            "{text}"
+        );
         assert!(!text.contains("conv1"));
         let tie = report(&["w"], &[&[1], &[2]], Step(0));
-        assert!(tie.contains("no majority") && tie.contains("rank 1 has 0000000000000002"), "{tie}");
+        assert!(
+            tie.contains("no majority") && tie.contains("rank 1 has 0000000000000002"),
+            "{tie}"
+        );
         assert!(report(&["w"], &[&[1], &[1]], Step(0)).contains("are equal now"));
     }
 }

@@ -138,7 +138,10 @@ impl TrainError {
     #[must_use]
     pub fn is_secondary(&self) -> bool {
         let collective = match self {
-            Self::Step { source: ParallelError::Collective { source, .. }, .. }
+            Self::Step {
+                source: ParallelError::Collective { source, .. },
+                ..
+            }
             | Self::Connect { source, .. }
             | Self::Session(SessionError::Vote { source, .. }) => source,
             _ => return false,
@@ -159,5 +162,8 @@ impl TrainError {
 /// Whether a collective failed because another rank went away or gave up.
 #[must_use]
 pub fn saw_another(error: &CollectiveError) -> bool {
-    matches!(error, CollectiveError::PeerLost { .. } | CollectiveError::Aborted { .. })
+    matches!(
+        error,
+        CollectiveError::PeerLost { .. } | CollectiveError::Aborted { .. }
+    )
 }

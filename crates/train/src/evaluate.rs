@@ -35,18 +35,25 @@ pub fn evaluate(
     let mut mine = Vec::new();
     for batch in (group.rank().0.into()..batches).step_by(group.size()) {
         let micro_batch = read(dataset, batch * BATCH..((batch + 1) * BATCH).min(samples))?;
-        let (loss_sum, correct) =
-            strategy.evaluate(micro_batch).map_err(|error| TrainError::Evaluate(error.to_string()))?;
+        let (loss_sum, correct) = strategy
+            .evaluate(micro_batch)
+            .map_err(|error| TrainError::Evaluate(error.to_string()))?;
         mine.extend([batch as f64, loss_sum, correct as f64]);
     }
-    let all = group.all_gather(&mine).map_err(|error| TrainError::Evaluate(error.to_string()))?;
+    let all = group
+        .all_gather(&mine)
+        .map_err(|error| TrainError::Evaluate(error.to_string()))?;
     let mut results: Vec<&[f64]> = all.chunks_exact(3).collect();
     // In batch order, so that the bits of the sum do not depend on the ranks.
     results.sort_by(|a, b| a[0].total_cmp(&b[0]));
     let loss_sum: f64 = results.iter().map(|result| result[1]).sum();
     let correct: f64 = results.iter().map(|result| result[2]).sum();
     let count = samples.max(1) as f64;
-    Ok(Evaluation { loss: loss_sum / count, accuracy: correct / count, samples })
+    Ok(Evaluation {
+        loss: loss_sum / count,
+        accuracy: correct / count,
+        samples,
+    })
 }
 
 fn read(dataset: &dyn Dataset, range: std::ops::Range<u64>) -> Result<MicroBatch, TrainError> {
@@ -55,8 +62,16 @@ fn read(dataset: &dyn Dataset, range: std::ops::Range<u64>) -> Result<MicroBatch
     let mut features = vec![0.0; count * elements];
     let mut labels = Vec::with_capacity(count);
     for (place, sample) in range.enumerate() {
-        labels.push(dataset.read(sample, &mut features[place * elements..(place + 1) * elements])?);
+        labels.push(dataset.read(
+            sample,
+            &mut features[place * elements..(place + 1) * elements],
+        )?);
     }
     let shape = [&[count], dataset.sample_shape()].concat();
-    Ok(MicroBatch { shard: Shard(0), shape, features, labels })
+    Ok(MicroBatch {
+        shard: Shard(0),
+        shape,
+        features,
+        labels,
+    })
 }

@@ -72,7 +72,12 @@ pub fn to_safetensors(state: &ModelState) -> Result<Vec<u8>, String> {
 ///
 /// # Errors
 /// The folder or disk does not take it; nothing half-written is left under the final names.
-pub fn save(folder: &Path, state: &ModelState, plan: &Plan, model: Described) -> Result<Saved, TrainError> {
+pub fn save(
+    folder: &Path,
+    state: &ModelState,
+    plan: &Plan,
+    model: Described,
+) -> Result<Saved, TrainError> {
     let path = folder.join(MODEL_FILE);
     let bytes = to_safetensors(state).map_err(|problem| TrainError::File {
         action: "write",
@@ -89,7 +94,11 @@ pub fn save(folder: &Path, state: &ModelState, plan: &Plan, model: Described) ->
         classes: model.classes,
         steps: plan.steps,
         plan: plan.identity.hex(),
-        identity: plan.identity.parts().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+        identity: plan
+            .identity
+            .parts()
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect(),
         blake3: blake3.clone(),
     };
     let config = folder.join(CONFIG_FILE);
@@ -99,7 +108,11 @@ pub fn save(folder: &Path, state: &ModelState, plan: &Plan, model: Described) ->
         source: error.into(),
     })?;
     publish(&config, &text)?;
-    Ok(Saved { model: path, config, blake3 })
+    Ok(Saved {
+        model: path,
+        config,
+        blake3,
+    })
 }
 
 /// What the configuration says of the model besides the plan.
@@ -132,11 +145,16 @@ pub fn publish(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
         file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::rename(&temporary, path)?;
-        path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+        path.parent()
+            .map_or(Ok(()), |folder| File::open(folder)?.sync_all())
     };
     write().map_err(|source| {
         // The write error is what matters; a left-over is removed as far as possible.
         let _ = std::fs::remove_file(&temporary);
-        TrainError::File { action: "write", path: path.to_owned(), source }
+        TrainError::File {
+            action: "write",
+            path: path.to_owned(),
+            source,
+        }
     })
 }

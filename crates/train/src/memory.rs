@@ -95,7 +95,11 @@ mod tests {
         assert_eq!(one.parameters, 8_000_000);
         assert_eq!(one.optimizer, 8_000_000);
         assert_eq!(one.activations, 10_000 * 8 * 4);
-        assert_eq!(one.gradients, 4_000_000 * 5, "8 shards: 4 subtrees at most, and the one being filled");
+        assert_eq!(
+            one.gradients,
+            4_000_000 * 5,
+            "8 shards: 4 subtrees at most, and the one being filled"
+        );
         assert_eq!(estimate(8).gradients, 4_000_000 * 2);
     }
 
@@ -103,7 +107,10 @@ mod tests {
     fn hints_name_what_would_fit() {
         let one = estimate(1);
         assert!(one.hint(one.total() * 2, 4).contains("--workers 2"));
-        assert!(one.hint(one.total() - one.activations / 2, 1).contains("at most 4 samples"));
+        assert!(
+            one.hint(one.total() - one.activations / 2, 1)
+                .contains("at most 4 samples")
+        );
         assert!(one.hint(1 << 20, 1).contains("smaller model"));
     }
 }

@@ -38,7 +38,11 @@ impl Plan {
     ///
     /// # Errors
     /// [`TrainError::Impossible`] with the values and a hint.
-    pub fn resolve(config: &RunConfig, world_size: WorldSize, train: &dyn Dataset) -> Result<Self, TrainError> {
+    pub fn resolve(
+        config: &RunConfig,
+        world_size: WorldSize,
+        train: &dyn Dataset,
+    ) -> Result<Self, TrainError> {
         let shards = ShardPlan::new(config.workers.logical_shards, world_size).ok_or_else(|| {
             TrainError::Impossible {
                 problem: format!(
@@ -60,11 +64,17 @@ impl Plan {
             config.run.seed,
         )
         .ok_or_else(|| TrainError::Impossible {
-            problem: format!("an epoch of {} samples in batches of {batch_size} has no step", train.len()),
+            problem: format!(
+                "an epoch of {} samples in batches of {batch_size} has no step",
+                train.len()
+            ),
             hint: "lower train.global_batch_size, or set train.drop_last = false".to_owned(),
         })?;
         let per_epoch = batches.steps_per_epoch();
-        let steps = config.train.steps.unwrap_or_else(|| config.train.epochs.unwrap_or(1) * per_epoch);
+        let steps = config
+            .train
+            .steps
+            .unwrap_or_else(|| config.train.epochs.unwrap_or(1) * per_epoch);
         let mut identity = PlanIdentity::default();
         for (name, value) in config.identity_parts()? {
             identity.set(name, value);
@@ -90,14 +100,25 @@ impl Plan {
 
     /// Adds the model's tensors to what peers must agree on.
     pub fn bind_model(&mut self, layout: &StateLayout) {
-        let shapes: BTreeMap<&str, &[usize]> =
-            layout.tensors.iter().map(|t| (t.name.as_str(), t.shape.as_slice())).collect();
+        let shapes: BTreeMap<&str, &[usize]> = layout
+            .tensors
+            .iter()
+            .map(|t| (t.name.as_str(), t.shape.as_slice()))
+            .collect();
         let text = format!("{shapes:?}");
         let hash = blake3::hash(text.as_bytes()).to_hex();
-        let elements: usize = layout.tensors.iter().map(ronde_core::layout::TensorEntry::elements).sum();
+        let elements: usize = layout
+            .tensors
+            .iter()
+            .map(ronde_core::layout::TensorEntry::elements)
+            .sum();
         self.identity.set(
             "model.tensors",
-            format!("{} tensors, {elements} elements, {}", layout.tensors.len(), &hash[..16]),
+            format!(
+                "{} tensors, {elements} elements, {}",
+                layout.tensors.len(),
+                &hash[..16]
+            ),
         );
     }
 
@@ -111,7 +132,9 @@ impl Plan {
     /// Learning rate of a step, counted from 0.
     #[must_use]
     pub fn learning_rate(&self, step: u64) -> f64 {
-        self.config.schedule.rate(self.config.train.learning_rate, step, self.steps)
+        self.config
+            .schedule
+            .rate(self.config.train.learning_rate, step, self.steps)
     }
 
     /// What a user should know before it starts, one sentence each.

@@ -25,7 +25,12 @@ impl Task {
     /// # Errors
     /// The run cannot be written as a run file.
     pub fn new(config: &RunConfig, base: PathBuf, output: PathBuf) -> Result<Self, TrainError> {
-        Ok(Self { header: FormatHeader::of(FormatHeader::RUN), run: config.to_toml()?, base, output })
+        Ok(Self {
+            header: FormatHeader::of(FormatHeader::RUN),
+            run: config.to_toml()?,
+            base,
+            output,
+        })
     }
 
     /// The text that travels to the workers.

@@ -68,11 +68,25 @@ impl Training {
             bucket_bytes_max: plan.config.comm.bucket_bytes_max as usize,
             classes: split.train.classes() as usize,
         };
-        let strategy = DataParallel::new(chain, place.group.clone(), plan.shards, plan.seeds, config);
-        let mut session = Session::new(place.group.clone(), place.generation, plan.batches, plan.shards);
+        let strategy =
+            DataParallel::new(chain, place.group.clone(), plan.shards, plan.seeds, config);
+        let mut session = Session::new(
+            place.group.clone(),
+            place.generation,
+            plan.batches,
+            plan.shards,
+        );
         // Compared with the first vote: ranks that start from other weights must not train.
         session.set_digest(weight_hash::hash(strategy.state().values()));
-        Self { place, plan, strategy, session, split, times: PhaseTimes::default(), samples: 0 }
+        Self {
+            place,
+            plan,
+            strategy,
+            session,
+            split,
+            times: PhaseTimes::default(),
+            samples: 0,
+        }
     }
 
     /// The plan of the run.
@@ -128,10 +142,18 @@ impl Training {
         self.verify()?;
         let duration_s = total.lap_s();
         if evaluation.is_none() {
-            let step = last.as_ref().map_or(Step(0), |committed: &Committed| committed.step);
+            let step = last
+                .as_ref()
+                .map_or(Step(0), |committed: &Committed| committed.step);
             evaluation = self.evaluate(step)?;
         }
-        Ok(Trained { last, evaluation, times: self.times, samples: self.samples, duration_s })
+        Ok(Trained {
+            last,
+            evaluation,
+            times: self.times,
+            samples: self.samples,
+            duration_s,
+        })
     }
 
     /// One step, from its batches to the changed weights.
@@ -161,18 +183,31 @@ impl Training {
         times.communicate_s = watch.lap_s();
         let learning_rate = self.plan.learning_rate(step.0);
         if !committed.loss.is_finite() {
-            return Err(TrainError::NotFinite { step, what: "the loss".to_owned(), learning_rate });
+            return Err(TrainError::NotFinite {
+                step,
+                what: "the loss".to_owned(),
+                learning_rate,
+            });
         }
-        let applied = self.strategy.apply(step, reduced, committed.samples, learning_rate).map_err(
-            |error| match error {
+        let applied = self
+            .strategy
+            .apply(step, reduced, committed.samples, learning_rate)
+            .map_err(|error| match error {
                 ParallelError::NotFinite { tensor } => {
                     let what = format!("the gradient of {tensor}");
-                    TrainError::NotFinite { step, what, learning_rate }
+                    TrainError::NotFinite {
+                        step,
+                        what,
+                        learning_rate,
+                    }
                 }
                 source => failed(source),
-            },
-        )?;
-        self.session.set_digest(self.plan.hashing.digest(step, self.strategy.state().values()));
+            })?;
+        self.session.set_digest(
+            self.plan
+                .hashing
+                .digest(step, self.strategy.state().values()),
+        );
         times.compute_s += watch.lap_s();
         self.times.add(&times);
         self.samples += committed.samples;
@@ -189,7 +224,9 @@ impl Training {
     }
 
     fn diagnose(&self, error: SessionError) -> TrainError {
-        let SessionError::Diverged { step, .. } = error else { return error.into() };
+        let SessionError::Diverged { step, .. } = error else {
+            return error.into();
+        };
         match divergence::diagnose(&*self.place.group, self.strategy.state(), step) {
             Ok(report) => TrainError::Diverged { step, report },
             Err(_) => error.into(),
@@ -199,12 +236,15 @@ impl Training {
     fn evaluates_after(&self, committed: &Committed) -> bool {
         let every = self.plan.config.train.evaluate_every_epochs;
         let ended = committed.epoch_verdict.is_some();
-        ended && every.is_some_and(|every| every > 0 && (committed.epoch.0 + 1).is_multiple_of(every))
+        ended
+            && every.is_some_and(|every| every > 0 && (committed.epoch.0 + 1).is_multiple_of(every))
             || committed.step.0 + 1 == self.plan.steps
     }
 
     fn evaluate(&mut self, step: Step) -> Result<Option<Evaluation>, TrainError> {
-        let Some(test) = self.split.test.clone() else { return Ok(None) };
+        let Some(test) = self.split.test.clone() else {
+            return Ok(None);
+        };
         let evaluation = evaluate(&*self.place.group, &mut self.strategy, &*test)?;
         if self.place.rank == Rank(0) {
             self.place.tracker.record(Event::Evaluated {
@@ -233,10 +273,26 @@ impl Training {
         });
     }
 
-    fn record_step(&self, committed: &Committed, applied: Applied, learning_rate: f64, times: PhaseTimes) {
-        let Place { rank, group, tracker, .. } = &self.place;
+    fn record_step(
+        &self,
+        committed: &Committed,
+        applied: Applied,
+        learning_rate: f64,
+        times: PhaseTimes,
+    ) {
+        let Place {
+            rank,
+            group,
+            tracker,
+            ..
+        } = &self.place;
         let bytes_sent = group.bytes_sent();
-        tracker.record(Event::StepTimes { rank: *rank, step: committed.step, times, bytes_sent });
+        tracker.record(Event::StepTimes {
+            rank: *rank,
+            step: committed.step,
+            times,
+            bytes_sent,
+        });
         if *rank != Rank(0) {
             return;
         }
@@ -262,14 +318,31 @@ impl Training {
 }
 
 fn next_batches(loader: &mut Loader, step: Step) -> Result<StepBatches, TrainError> {
-    loader.next()?.filter(|batches| batches.step == step).ok_or_else(|| TrainError::Impossible {
-        problem: format!("the loader has no batches for step {step}"),
-        hint: "this is a bug of ronde; please report it with the run file".to_owned(),
-    })
+    loader
+        .next()?
+        .filter(|batches| batches.step == step)
+        .ok_or_else(|| TrainError::Impossible {
+            problem: format!("the loader has no batches for step {step}"),
+            hint: "this is a bug of ronde; please report it with the run file".to_owned(),
+        })
 }
 
 /// A shard's sample ids, which travel beside its samples until their backward is done.
 fn split_ids(batch: Batch) -> (Vec<u64>, MicroBatch) {
-    let Batch { shard, sample_ids, shape, features, labels } = batch;
-    (sample_ids, MicroBatch { shard, shape, features, labels })
+    let Batch {
+        shard,
+        sample_ids,
+        shape,
+        features,
+        labels,
+    } = batch;
+    (
+        sample_ids,
+        MicroBatch {
+            shard,
+            shape,
+            features,
+            labels,
+        },
+    )
 }

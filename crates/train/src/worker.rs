@@ -26,7 +26,10 @@ pub fn run(
     let split = ronde_data::open(&config.data, &task.base, config.run.seed)?;
     let mut plan = Plan::resolve(&config, assignment.world_size, &*split.train)?;
     let (input_shape, classes) = (split.train.sample_shape().to_vec(), split.train.classes());
-    let chain = config.model.build(&input_shape, classes, &plan.seeds).map_err(TrainError::Model)?;
+    let chain = config
+        .model
+        .build(&input_shape, classes, &plan.seeds)
+        .map_err(TrainError::Model)?;
     plan.bind_model(chain.layout());
 
     let group = connect(assignment, listener, &plan)?;
@@ -40,7 +43,11 @@ pub fn run(
     let trained = training.run()?;
 
     if assignment.rank == Rank(0) {
-        let model = Described { config: Some(config.model.clone()), input_shape, classes };
+        let model = Described {
+            config: Some(config.model.clone()),
+            input_shape,
+            classes,
+        };
         publish(&training, &task, &config, model, &trained, &**tracker)?;
     }
     Ok(trained)
@@ -62,8 +69,12 @@ pub fn connect(
     config.algorithm = algorithm(&plan.config);
     let group = match listener {
         Some(listener) if assignment.world_size.get() > 1 => {
-            ProcessGroup::connect(config, listener, &assignment.peers)
-                .map_err(|source| TrainError::Connect { rank: assignment.rank.0, source })?
+            ProcessGroup::connect(config, listener, &assignment.peers).map_err(|source| {
+                TrainError::Connect {
+                    rank: assignment.rank.0,
+                    source,
+                }
+            })?
         }
         _ => ProcessGroup::alone(config),
     };

@@ -137,7 +137,9 @@ impl Engine {
             Ok(None) => Target::Aside(Vec::new()),
             Ok(Some(Some(target))) => target,
             Ok(Some(None)) => {
-                let kept = self.peers[peer].early_bytes.saturating_add(header.bytes);
+                let kept = self.peers[peer]
+                    .early_bytes
+                    .saturating_add(Early::weight(&header));
                 if kept > EARLY_BYTES_MAX {
                     Target::Parked
                 } else {

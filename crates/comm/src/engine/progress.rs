@@ -6,7 +6,7 @@ use ronde_core::{CollectiveError, GroupRank};
 use ronde_schedule::Transfer;
 
 use super::peer::{Payload, Presence, Target};
-use super::{Address, Command, Engine, HISTORY, Posted};
+use super::{Address, Command, Early, Engine, HISTORY, Posted};
 use crate::clock;
 use crate::frame::{Call, FrameKind, Header};
 use crate::notice::Notice;
@@ -249,7 +249,7 @@ impl Engine {
                         .copy_from_slice(&early.bytes);
                     running.received[peer] += early.bytes.len();
                     running.receives_left -= 1;
-                    self.peers[peer].early_bytes -= early.header.bytes;
+                    self.peers[peer].early_bytes -= Early::weight(&early.header);
                 }
                 (Ok(_), _) => {
                     self.peers[peer].early.push_front(early);
@@ -312,7 +312,7 @@ impl Engine {
             if waiting.is_empty() {
                 self.letters.remove(&address);
             }
-            self.peers[address.0].early_bytes -= early.header.bytes;
+            self.peers[address.0].early_bytes -= Early::weight(&early.header);
             if let Some(error) = self.misfit(address.0, &early.header, &posted) {
                 posted.completion.complete(Err(error.clone()));
                 return self.fail(error);

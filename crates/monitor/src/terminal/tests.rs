@@ -69,3 +69,16 @@ fn a_run_without_steps_has_no_summary() {
     drop(terminal);
     assert_eq!(kept.text(), "only this\n");
 }
+
+#[test]
+fn no_output_of_a_rank_is_lost_however_fast_it_comes() {
+    let kept = Kept::default();
+    let terminal = Terminal::plain(Box::new(kept.clone()));
+    for n in 0..3 * super::LINES_MAX {
+        terminal.rank_line(Rank(0), &n.to_string());
+    }
+    terminal.finish();
+    let text = kept.text();
+    assert_eq!(text.lines().count(), 3 * super::LINES_MAX);
+    assert!(text.ends_with(&format!("[rank 0] {}\n", 3 * super::LINES_MAX - 1)));
+}

@@ -21,7 +21,11 @@ pub(crate) fn init(arguments: &InitArguments) -> i32 {
         .and_then(|mut file| file.write_all(ronde_train::config::DEFAULT_RUN_FILE.as_bytes()));
     match written {
         Ok(()) => {
-            eprintln!("wrote {}; train it with: ronde train {}", path.display(), path.display());
+            eprintln!(
+                "wrote {}; train it with: ronde train {}",
+                path.display(),
+                path.display()
+            );
             exit::DONE
         }
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {

@@ -17,17 +17,26 @@ impl OutputFolder {
     /// A message with a hint: not to be made, not to be written, or taken by another run.
     pub(crate) fn take(path: &Path) -> Result<Self, String> {
         let hint = "choose another folder: --set run.output=FOLDER";
-        let failed = |what: &str, error: &std::io::Error| format!("{what} {}: {error}\n  hint: {hint}", path.display());
-        std::fs::create_dir_all(path).map_err(|error| failed("cannot create the output folder", &error))?;
-        let path = path.canonicalize().map_err(|error| failed("cannot find the output folder", &error))?;
+        let failed = |what: &str, error: &std::io::Error| {
+            format!("{what} {}: {error}\n  hint: {hint}", path.display())
+        };
+        std::fs::create_dir_all(path)
+            .map_err(|error| failed("cannot create the output folder", &error))?;
+        let path = path
+            .canonicalize()
+            .map_err(|error| failed("cannot find the output folder", &error))?;
         // The lock is on the folder itself, so that it leaves no file behind.
-        let lock = File::open(&path).map_err(|error| failed("cannot read the output folder", &error))?;
+        let lock =
+            File::open(&path).map_err(|error| failed("cannot read the output folder", &error))?;
         match lock.try_lock() {
             Ok(()) => Ok(Self { path, _lock: lock }),
-            Err(std::fs::TryLockError::WouldBlock) => {
-                Err(format!("another run writes to {} right now\n  hint: wait for it, or {hint}", path.display()))
+            Err(std::fs::TryLockError::WouldBlock) => Err(format!(
+                "another run writes to {} right now\n  hint: wait for it, or {hint}",
+                path.display()
+            )),
+            Err(std::fs::TryLockError::Error(error)) => {
+                Err(failed("cannot lock the output folder", &error))
             }
-            Err(std::fs::TryLockError::Error(error)) => Err(failed("cannot lock the output folder", &error)),
         }
     }
 
@@ -38,7 +47,11 @@ impl OutputFolder {
 
     /// Removes what workers that were ended in the middle of a write have left.
     pub(crate) fn remove_temporary_files(&self) {
-        for name in [ronde_train::export::MODEL_FILE, ronde_train::export::CONFIG_FILE, "run.toml"] {
+        for name in [
+            ronde_train::export::MODEL_FILE,
+            ronde_train::export::CONFIG_FILE,
+            "run.toml",
+        ] {
             // Mostly there is none.
             let _ = std::fs::remove_file(ronde_train::export::temporary(&self.path.join(name)));
         }

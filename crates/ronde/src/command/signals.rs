@@ -11,10 +11,12 @@ use signal_hook::iterator::Signals;
 pub(crate) fn forward(stop: &StopFlag) -> std::io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let stop = stop.clone();
-    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        for signal in signals.forever() {
-            stop.request(signal);
-        }
-    })?;
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            for signal in signals.forever() {
+                stop.request(signal);
+            }
+        })?;
     Ok(())
 }

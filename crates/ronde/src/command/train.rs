@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use clap::Args;
 use ronde::host;
-use ronde_cluster::{Cause, Exit, LaunchSpec, LocalLauncher, LogSink, Outcome, OutputStream, StopFlag, supervise};
+use ronde_cluster::{
+    Cause, Exit, LaunchSpec, LocalLauncher, LogSink, Outcome, OutputStream, StopFlag, supervise,
+};
 use ronde_core::{Event, Rank, Tracker, WorldSize};
 use ronde_monitor::{Fanout, JsonLines, Terminal};
 use ronde_train::config::{DEFAULT_RUN_FILE, Document, Override, check};
@@ -67,9 +69,15 @@ pub(crate) fn train(arguments: TrainArguments, stop: &StopFlag) -> i32 {
 fn prepare(arguments: &TrainArguments) -> Result<Prepared, String> {
     let (text, name, base) = read_run_file(arguments.file.as_deref())?;
     let colour = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    let (config, document) = Document::load(&text, &name, &ronde::environment::all(), &overrides(arguments))
-        .map_err(|error| error.render(colour))?;
-    if let Some(error) = document.refuse(check::files(&config.data, &base, &|path| path.is_file())) {
+    let (config, document) = Document::load(
+        &text,
+        &name,
+        &ronde::environment::all(),
+        &overrides(arguments),
+    )
+    .map_err(|error| error.render(colour))?;
+    if let Some(error) = document.refuse(check::files(&config.data, &base, &|path| path.is_file()))
+    {
         return Err(error.render(colour));
     }
     if !arguments.json {
@@ -80,21 +88,41 @@ fn prepare(arguments: &TrainArguments) -> Result<Prepared, String> {
         notices.push(document.render_notices(colour));
     }
     let failed = |error: TrainError| format!("error: {error}");
-    let split = ronde_data::open(&config.data, &base, config.run.seed).map_err(|e| failed(e.into()))?;
+    let split =
+        ronde_data::open(&config.data, &base, config.run.seed).map_err(|e| failed(e.into()))?;
     let world_size = WorldSize::new(config.workers.count).ok_or("error: a run needs a worker")?;
     let plan = Plan::resolve(&config, world_size, &*split.train).map_err(failed)?;
-    check_memory(&plan, world_size, split.train.sample_shape(), split.train.classes()).map_err(failed)?;
+    check_memory(
+        &plan,
+        world_size,
+        split.train.sample_shape(),
+        split.train.classes(),
+    )
+    .map_err(failed)?;
     notices.extend(plan.notices());
-    let output = OutputFolder::take(&config.run.output_folder()).map_err(|message| format!("error: {message}"))?;
+    let output = OutputFolder::take(&config.run.output_folder())
+        .map_err(|message| format!("error: {message}"))?;
     let base = base.canonicalize().unwrap_or(base);
-    let task = Task::new(&config, base, output.path().to_owned()).map_err(failed)?.encode();
-    Ok(Prepared { config, world_size, output, task, notices })
+    let task = Task::new(&config, base, output.path().to_owned())
+        .map_err(failed)?
+        .encode();
+    Ok(Prepared {
+        config,
+        world_size,
+        output,
+        task,
+        notices,
+    })
 }
 
 /// Text, name and folder of the run file.
 fn read_run_file(file: Option<&Path>) -> Result<(String, String, PathBuf), String> {
     let Some(path) = file else {
-        return Ok((DEFAULT_RUN_FILE.to_owned(), "embedded example".to_owned(), PathBuf::from(".")));
+        return Ok((
+            DEFAULT_RUN_FILE.to_owned(),
+            "embedded example".to_owned(),
+            PathBuf::from("."),
+        ));
     };
     let text = std::fs::read_to_string(path).map_err(|error| {
         format!(
@@ -103,13 +131,18 @@ fn read_run_file(file: Option<&Path>) -> Result<(String, String, PathBuf), Strin
             path.display()
         )
     })?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new(".")).to_owned();
     Ok((text, path.display().to_string(), folder))
 }
 
 fn overrides(arguments: &TrainArguments) -> Vec<Override> {
-    let sets = arguments.sets.iter().map(|text| Override::Set(text.clone()));
+    let sets = arguments
+        .sets
+        .iter()
+        .map(|text| Override::Set(text.clone()));
     let workers = arguments.workers.map(|workers| Override::Flag {
         name: "--workers".to_owned(),
         path: "workers.count".to_owned(),
@@ -120,7 +153,9 @@ fn overrides(arguments: &TrainArguments) -> Vec<Override> {
 
 fn show_run_file(text: &str, name: &str, embedded: bool) {
     if embedded {
-        eprintln!("no run file given: training the embedded example (`ronde init` writes it to a file)");
+        eprintln!(
+            "no run file given: training the embedded example (`ronde init` writes it to a file)"
+        );
         for line in text.lines() {
             eprintln!("  | {line}");
         }
@@ -130,10 +165,20 @@ fn show_run_file(text: &str, name: &str, embedded: bool) {
 }
 
 /// Refuses a model that does not fit, before anything is allocated.
-fn check_memory(plan: &Plan, world_size: WorldSize, input_shape: &[usize], classes: u32) -> Result<(), TrainError> {
-    let Some(available_bytes) = host::available_memory_bytes() else { return Ok(()) };
+fn check_memory(
+    plan: &Plan,
+    world_size: WorldSize,
+    input_shape: &[usize],
+    classes: u32,
+) -> Result<(), TrainError> {
+    let Some(available_bytes) = host::available_memory_bytes() else {
+        return Ok(());
+    };
     let config = &plan.config;
-    let size = config.model.size(input_shape, classes).map_err(TrainError::Model)?;
+    let size = config
+        .model
+        .size(input_shape, classes)
+        .map_err(TrainError::Model)?;
     let estimate = MemoryEstimate::data_parallel(
         size.parameters,
         size.kept_floats_per_sample,
@@ -143,7 +188,11 @@ fn check_memory(plan: &Plan, world_size: WorldSize, input_shape: &[usize], class
     );
     let local_workers = world_size.get();
     if estimate.total().saturating_mul(local_workers.into()) > available_bytes {
-        return Err(TrainError::DoesNotFit { estimate, available_bytes, local_workers });
+        return Err(TrainError::DoesNotFit {
+            estimate,
+            available_bytes,
+            local_workers,
+        });
     }
     Ok(())
 }
@@ -173,7 +222,10 @@ impl Front {
     fn notice(&self, message: &str) {
         match self {
             Self::Person(terminal) => terminal.line(message),
-            Self::Program(lines) => lines.record(Event::Notice { rank: None, message: message.to_owned() }),
+            Self::Program(lines) => lines.record(Event::Notice {
+                rank: None,
+                message: message.to_owned(),
+            }),
         }
     }
 
@@ -211,7 +263,13 @@ fn supervise_run(prepared: &Prepared, json: bool, stop: &StopFlag) -> i32 {
         front.notice(notice);
     }
     let log: Arc<dyn LogSink> = front.clone();
-    let outcome = supervise(&launch_spec(prepared), &mut LocalLauncher::new(), &Fanout(sinks), &log, stop);
+    let outcome = supervise(
+        &launch_spec(prepared),
+        &mut LocalLauncher::new(),
+        &Fanout(sinks),
+        &log,
+        stop,
+    );
     front.finish();
     if let Some(events) = events {
         events.finish();
@@ -223,8 +281,13 @@ fn supervise_run(prepared: &Prepared, json: bool, stop: &StopFlag) -> i32 {
 }
 
 fn launch_spec(prepared: &Prepared) -> LaunchSpec {
-    let program = std::env::current_exe().map_or_else(|_| OsString::from("ronde"), PathBuf::into_os_string);
-    let mut spec = LaunchSpec::new(program.clone(), vec!["__worker".into()], prepared.world_size);
+    let program =
+        std::env::current_exe().map_or_else(|_| OsString::from("ronde"), PathBuf::into_os_string);
+    let mut spec = LaunchSpec::new(
+        program.clone(),
+        vec!["__worker".into()],
+        prepared.world_size,
+    );
     spec.job = format!("{}-{}", prepared.config.run.name, std::process::id());
     spec.task.clone_from(&prepared.task);
     // The engine's sums depend on its thread count: one thread a worker, whatever it was built with.
@@ -249,9 +312,19 @@ fn exit_code(outcome: &Outcome) -> i32 {
         Exit::Failed(_) => {
             report_failure(outcome);
             let user_error = outcome.first_failure().is_some_and(|failure| {
-                matches!(&failure.cause, Cause::Reported(Event::WorkerFailed { user_error: true, .. }))
+                matches!(
+                    &failure.cause,
+                    Cause::Reported(Event::WorkerFailed {
+                        user_error: true,
+                        ..
+                    })
+                )
             });
-            if user_error { exit::USER_ERROR } else { exit::GAVE_UP }
+            if user_error {
+                exit::USER_ERROR
+            } else {
+                exit::GAVE_UP
+            }
         }
     }
 }

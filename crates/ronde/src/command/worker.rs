@@ -23,7 +23,11 @@ pub(crate) fn work() -> i32 {
         Err(error) => {
             let user_error = error.is_user_error();
             worker.report(&Error::Train(error), None);
-            if user_error { exit::USER_ERROR } else { exit::GAVE_UP }
+            if user_error {
+                exit::USER_ERROR
+            } else {
+                exit::GAVE_UP
+            }
         }
     }
 }

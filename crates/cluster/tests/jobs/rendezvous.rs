@@ -1,7 +1,5 @@
 //! The control socket: workers as threads, and peers that mean no good.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -10,12 +8,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::*;
 use ronde_cluster::{
     Cause, ClusterError, End, Exit, LaunchSpec, Launcher, LogSink, ProcessSpec, Started,
     StopSignal, WorkerLink, variables,
 };
 use ronde_core::{Event, Rank, WorldSize};
-use support::*;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -41,15 +39,18 @@ type Body = Arc<dyn Fn(Place) -> i32 + Send + Sync>;
 /// A launcher whose processes are threads; signals reach nobody.
 struct Threads {
     body: Body,
-    ends: (Sender<(Rank, End)>, Receiver<(Rank, End)>),
+    ended: Sender<(Rank, End)>,
+    ends: Receiver<(Rank, End)>,
     alive: BTreeMap<Rank, bool>,
 }
 
 impl Threads {
     fn new(body: impl Fn(Place) -> i32 + Send + Sync + 'static) -> Self {
+        let (ended, ends) = channel();
         Self {
             body: Arc::new(body),
-            ends: channel(),
+            ended,
+            ends,
             alive: BTreeMap::new(),
         }
     }
@@ -67,7 +68,7 @@ impl Launcher for Threads {
             control: value(variables::RONDE_CONTROL).parse().unwrap(),
             token: value(variables::RONDE_TOKEN),
         };
-        let (rank, body, ended) = (process.rank, self.body.clone(), self.ends.0.clone());
+        let (rank, body, ended) = (process.rank, self.body.clone(), self.ended.clone());
         self.alive.insert(rank, true);
         std::thread::spawn(move || {
             let code = body(place);
@@ -80,8 +81,8 @@ impl Launcher for Threads {
     }
 
     fn poll(&mut self, timeout: Duration) -> Vec<(Rank, End)> {
-        let ends: Vec<_> = match self.ends.1.recv_timeout(timeout) {
-            Ok(end) => std::iter::once(end).chain(self.ends.1.try_iter()).collect(),
+        let ends: Vec<_> = match self.ends.recv_timeout(timeout) {
+            Ok(end) => std::iter::once(end).chain(self.ends.try_iter()).collect(),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Vec::new(),
         };
         for (rank, _) in &ends {

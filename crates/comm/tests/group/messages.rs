@@ -1,10 +1,8 @@
 //! Messages from rank to rank, on both transports.
 
-mod meshes;
-
 use std::time::Duration;
 
-use meshes::{Kind, groups};
+use crate::meshes::{Kind, groups};
 use ronde_comm::ProcessGroup;
 use ronde_comm::testing::run_ranks;
 use ronde_core::{
@@ -118,7 +116,7 @@ fn a_message_to_nobody_is_refused() {
 
 #[test]
 fn a_group_of_one_gives_back_what_it_is_given() {
-    let config = meshes::configs(1, LIMIT).remove(0);
+    let config = crate::meshes::configs(1, LIMIT).remove(0);
     let group = ProcessGroup::alone(config);
     let mut values = [1.5_f32, 2.5];
     group.all_reduce(&mut values, ReduceOp::Sum).unwrap();

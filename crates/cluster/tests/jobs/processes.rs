@@ -1,12 +1,10 @@
 //! Supervision of real processes: labels, causes, order of failures, and that nothing is left.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::*;
 use ronde_cluster::{Cause, Exit, LINE_BYTES_MAX, LaunchSpec, LocalLauncher, OutputStream::*};
 use ronde_core::{Event, Rank, WorldSize};
-use support::*;
 
 #[test]
 fn ranks_know_their_place_and_their_lines_are_labelled() {
@@ -150,6 +148,10 @@ fn a_program_that_does_not_exist_is_told_so() {
     let first = outcome.first_failure().unwrap();
     assert!(
         matches!(&first.cause, Cause::Spawn(e) if e.kind() == std::io::ErrorKind::NotFound),
+        "{first:?}"
+    );
+    assert!(
+        first.cause.to_string().contains("/no/such/program"),
         "{first:?}"
     );
     assert_eq!(outcome.exit_code(), 2);

@@ -1,11 +1,5 @@
 //! Groups of both transports for tests.
 
-#![allow(
-    clippy::allow_attributes,
-    dead_code,
-    reason = "each test uses some of it"
-)]
-
 use std::net::{IpAddr, Ipv4Addr};
 use std::thread;
 use std::time::Duration;
@@ -35,7 +29,10 @@ pub(crate) fn groups(kind: Kind, size: usize, timeout: Duration) -> Vec<ProcessG
     let configs = configs(size, timeout);
     match kind {
         Kind::InProcess => in_process_groups(configs),
-        Kind::Tcp => join(configs).into_iter().map(Result::unwrap).collect(),
+        Kind::Tcp => join(configs)
+            .into_iter()
+            .map(|group| group.expect("members that agree can join"))
+            .collect(),
     }
 }
 
@@ -43,7 +40,7 @@ pub(crate) fn groups(kind: Kind, size: usize, timeout: Duration) -> Vec<ProcessG
 pub(crate) fn join(configs: Vec<GroupConfig>) -> Vec<Result<ProcessGroup, CollectiveError>> {
     let bound: Vec<_> = configs
         .iter()
-        .map(|_| bind(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap())
+        .map(|_| bind(IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("loopback can be listened on"))
         .collect();
     let peers: Vec<_> = bound.iter().map(|(_, at)| *at).collect();
     let joining: Vec<_> = configs
@@ -56,6 +53,6 @@ pub(crate) fn join(configs: Vec<GroupConfig>) -> Vec<Result<ProcessGroup, Collec
         .collect();
     joining
         .into_iter()
-        .map(|thread| thread.join().unwrap())
+        .map(|thread| thread.join().expect("joining does not panic"))
         .collect()
 }

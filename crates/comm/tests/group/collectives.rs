@@ -38,8 +38,8 @@ fn reduced(op: ReduceOp, size: usize, index: usize) -> u32 {
     match op {
         ReduceOp::Sum => values.sum(),
         ReduceOp::Product => values.product(),
-        ReduceOp::Min => values.min().unwrap(),
-        ReduceOp::Max => values.max().unwrap(),
+        ReduceOp::Min => values.min().unwrap_or(0),
+        ReduceOp::Max => values.max().unwrap_or(0),
     }
 }
 
@@ -133,7 +133,7 @@ fn exact_bits(size: usize, shards: u32, algorithm: Option<Algorithm>, len: usize
         let bounds = (0..=size as u32)
             .map(|r| r * shards / size as u32)
             .collect();
-        let sum = ExactSum::new(bounds).unwrap();
+        let sum = ExactSum::new(bounds).expect("the bounds rise");
         let mut local = TreeSum::new(shards);
         for shard in sum.run(group.rank()) {
             local.add_shard(shard, Buffer::copy_of(&hostile(shard, len)));
@@ -201,7 +201,7 @@ fn operations_run_in_the_order_of_their_calls_while_the_caller_goes_on() {
 #[test]
 fn impossible_calls_are_refused_at_once_and_harm_nothing() {
     spawn_ranks(3, LIMIT, |group| {
-        let sum = |bounds| Operation::ExactSum(ExactSum::new(bounds).unwrap());
+        let sum = |bounds| Operation::ExactSum(ExactSum::new(bounds).expect("the bounds rise"));
         let cases = [
             (
                 Operation::Broadcast { root: GroupRank(3) },

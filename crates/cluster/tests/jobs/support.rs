@@ -1,11 +1,5 @@
 //! What the tests with real processes share.
 
-#![allow(
-    dead_code,
-    clippy::allow_attributes,
-    reason = "each test file uses its part"
-)]
-
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,11 +1,9 @@
 //! A launcher that is killed with SIGKILL leaves nothing behind, not even grandchildren.
 
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use support::*;
+use crate::support::*;
 
 #[test]
 fn a_killed_launcher_takes_children_and_grandchildren_along() {

@@ -1,0 +1,11 @@
+//! Whole jobs: real processes, their rendezvous, and the end of all of them.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "what a test needs and lacks fails the test"
+)]
+
+mod orphans;
+mod processes;
+mod rendezvous;
+mod support;

@@ -1,0 +1,70 @@
+//! A Burn model of your own, trained on as many workers as you like, with the same bits.
+//!
+//! ```text
+//! cargo run --release --example own_model                       # alone
+//! cargo run --release -- run -n 3 -- target/release/examples/own_model
+//! ```
+
+#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+
+use std::path::Path;
+
+use ronde::engine::burn;
+use ronde::engine::burn::module::Module;
+use ronde::engine::burn::nn::{
+    BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig,
+};
+use ronde::engine::burn::tensor::activation::relu;
+use ronde::engine::burn::tensor::{Device, Tensor};
+use ronde::engine::{BurnStage, Chain, ForwardContext, training_device};
+
+// From here to the next line: plain Burn, nothing of ronde.
+#[derive(Module, Debug)]
+struct Net {
+    hidden: Linear,
+    norm: BatchNorm,
+    dropout: Dropout,
+    output: Linear,
+}
+
+impl Net {
+    fn new(device: &Device) -> Self {
+        Self {
+            hidden: LinearConfig::new(64, 48).init(device),
+            norm: BatchNormConfig::new(48).init(device),
+            dropout: DropoutConfig::new(0.2).init(),
+            output: LinearConfig::new(48, 10).init(device),
+        }
+    }
+
+    fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        let [samples, ..] = images.dims();
+        let x = self.hidden.forward(images.reshape([samples, 64]));
+        self.output
+            .forward(self.dropout.forward(relu(self.norm.forward(x))))
+    }
+}
+// ------------------------------------------------------------------------------------------
+
+fn main() -> Result<(), ronde::Error> {
+    let mut worker = ronde::Worker::start()?;
+    let mut config = ronde::RunConfig::example();
+    config.train.epochs = Some(5);
+    let data = ronde::data::open(&config.data, Path::new("."), config.run.seed)?;
+
+    let trained = worker.train(&config, data, || {
+        let net = Net::new(&training_device());
+        let stage = BurnStage::new(net, |net: &Net, images, _: &ForwardContext| {
+            net.forward(images)
+        });
+        Chain::new(vec![Box::new(stage)])
+    })?;
+
+    if worker.is_first() {
+        if let Some(evaluation) = trained.summary().evaluation {
+            println!("test accuracy {:.1} %", 100.0 * evaluation.accuracy);
+        }
+        println!("blake3 {}", trained.blake3()?);
+    }
+    Ok(())
+}
