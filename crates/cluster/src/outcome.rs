@@ -49,6 +49,20 @@ pub struct Failure {
     pub last_lines: Vec<String>,
 }
 
+impl Failure {
+    /// Whether the rank only saw that another one failed.
+    #[must_use]
+    pub fn is_secondary(&self) -> bool {
+        matches!(
+            self.cause,
+            Cause::Reported(Event::WorkerFailed {
+                secondary: true,
+                ..
+            })
+        )
+    }
+}
+
 /// How the job ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
@@ -71,6 +85,9 @@ pub struct Outcome {
     /// All failures in the order in which they were noticed; ranks that ended because they were
     /// told to are not among them.
     pub failures: Vec<Failure>,
+    /// Ranks that did not end when they were told to, and were killed after the grace: stopped or
+    /// hung, and so the likely cause when others waited in vain.
+    pub unresponsive: Vec<Rank>,
 }
 
 impl Outcome {
@@ -121,7 +138,7 @@ impl std::fmt::Display for Cause {
 }
 
 /// `rank 3`, `ranks 1, 2 and 6 more`.
-fn ranks(ranks: &[Rank]) -> String {
+pub(crate) fn ranks(ranks: &[Rank]) -> String {
     const SPELLED: usize = 8;
     let numbers: Vec<String> = ranks.iter().take(SPELLED).map(Rank::to_string).collect();
     let word = if ranks.len() == 1 { "rank" } else { "ranks" };
@@ -208,6 +225,7 @@ mod tests {
             Outcome {
                 exit: Exit::Failed(0),
                 failures: vec![failure],
+                unresponsive: Vec::new(),
             }
             .exit_code()
         };
@@ -232,6 +250,7 @@ mod tests {
         let stopped = Outcome {
             exit: Exit::Stopped { signal: 2 },
             failures: Vec::new(),
+            unresponsive: Vec::new(),
         };
         assert_eq!(stopped.exit_code(), 130);
     }

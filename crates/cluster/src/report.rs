@@ -4,10 +4,12 @@ use std::fmt::Write;
 
 use ronde_core::Event;
 
-use crate::outcome::{Cause, Exit, Failure, Outcome};
+use crate::outcome::{Cause, Exit, Failure, Outcome, ranks};
 
 /// Further failures that are named.
 const OTHERS_MAX: usize = 5;
+/// Letters of another failure's cause.
+const CAUSE_LETTERS_MAX: usize = 100;
 
 impl Outcome {
     /// The failure in full, several lines without an end of the last one; `None` when the job did
@@ -40,10 +42,18 @@ impl Outcome {
             .iter()
             .enumerate()
             .filter(|(at, failure)| *at != index && failure.rank != first.rank)
+            .filter(|(_, failure)| !failure.is_secondary())
             .map(|(_, failure)| failure)
             .collect();
         if !others.is_empty() {
-            let _ = write!(text, "\n  also failed: {}", list(&others));
+            let _ = write!(text, "\n  also failed: {}", list(first, &others));
+        }
+        if !self.unresponsive.is_empty() {
+            let _ = write!(
+                text,
+                "\n  look first at {}: stopped or hung, did not end when told to and was killed",
+                ranks(&self.unresponsive)
+            );
         }
         if let Some(hint) = hint(&first.cause) {
             let _ = write!(text, "\n  hint: {hint}");
@@ -96,14 +106,24 @@ fn place(failure: &Failure) -> String {
     text
 }
 
-fn list(others: &[&Failure]) -> String {
+/// Who else, and of what.
+fn list(first: &Failure, others: &[&Failure]) -> String {
+    let line = |failure: &Failure| {
+        let cause = failure.cause.to_string();
+        cause.lines().next().unwrap_or_default().to_owned()
+    };
+    let first = line(first);
     let mut named: Vec<String> = others
         .iter()
         .take(OTHERS_MAX)
         .map(|failure| {
-            let cause = failure.cause.to_string();
-            let line = cause.lines().next().unwrap_or_default();
-            format!("rank {} ({line})", failure.rank)
+            let mut cause = line(failure);
+            if cause == first {
+                cause = "the same".to_owned();
+            } else if let Some((end, _)) = cause.char_indices().nth(CAUSE_LETTERS_MAX) {
+                cause.replace_range(end.., "...");
+            }
+            format!("rank {} ({cause})", failure.rank)
         })
         .collect();
     if let Some(more @ 1..) = others.len().checked_sub(OTHERS_MAX) {
@@ -117,6 +137,9 @@ fn hint(cause: &Cause) -> Option<&'static str> {
         Cause::Signal(9, _) => Some("the kernel does this when memory runs out; `dmesg` tells"),
         Cause::Signal(4 | 7 | 8 | 11, _) => {
             Some("the program has a bug, or was built for another CPU")
+        }
+        Cause::ExitCode(101) => {
+            Some("a Rust program ends so when it panics: a bug of it; its output tells where")
         }
         Cause::ExitCode(126 | 127) => {
             Some("a shell says so when it cannot run a program: is it installed, is PATH right?")
@@ -159,7 +182,12 @@ mod tests {
     }
 
     fn report(exit: Exit, failures: Vec<Failure>) -> Option<String> {
-        Outcome { exit, failures }.report()
+        Outcome {
+            exit,
+            failures,
+            unresponsive: Vec::new(),
+        }
+        .report()
     }
 
     #[test]
@@ -181,6 +209,31 @@ error: rank 2 was killed by signal 9 (SIGKILL)
   also failed: rank 0 (exit code 1), rank 3 (exit code 1), rank 4 (exit code 1), rank 5 (exit code 1), rank 6 (exit code 1), and 3 more
   hint: the kernel does this when memory runs out; `dmesg` tells";
         assert_eq!(report(Exit::Failed(1), failures).unwrap(), expected);
+    }
+
+    #[test]
+    fn those_who_only_saw_it_are_not_listed_and_who_hung_is() {
+        let waited = |rank, secondary| {
+            let event = Event::WorkerFailed {
+                rank: Rank(rank),
+                message: "waited 2.0 s for group rank 1".into(),
+                last_step: None,
+                secondary,
+                user_error: false,
+            };
+            failure(rank, Cause::Reported(event))
+        };
+        let outcome = Outcome {
+            exit: Exit::Failed(0),
+            failures: vec![waited(3, false), waited(2, true), waited(1, false)],
+            unresponsive: vec![Rank(0)],
+        };
+        let expected = "\
+error: rank 3: waited 2.0 s for group rank 1
+  where: rank 3 on gpu-02, process 4711
+  also failed: rank 1 (the same)
+  look first at rank 0: stopped or hung, did not end when told to and was killed";
+        assert_eq!(outcome.report().unwrap(), expected);
     }
 
     #[test]

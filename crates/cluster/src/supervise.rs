@@ -51,7 +51,7 @@ pub fn supervise(
         Err(error) => {
             let problem = format!("the supervisor cannot listen for its workers: {error}");
             roster.fail(Rank(0), Cause::Supervisor(problem), false, Duration::ZERO);
-            return outcome(roster, None, launcher);
+            return outcome(roster, None, Vec::new(), launcher);
         }
     };
     let mut supervisor = Supervisor {
@@ -67,6 +67,7 @@ pub fn supervise(
         meeting: Meeting::default(),
         stopping: false,
         stopped_by: None,
+        unresponsive: Vec::new(),
     };
     supervisor.start_watchdog();
     supervisor.start_ranks(&token, master_port, log);
@@ -96,6 +97,7 @@ struct Supervisor<'a> {
     meeting: Meeting,
     stopping: bool,
     stopped_by: Option<i32>,
+    unresponsive: Vec<Rank>,
 }
 
 impl Supervisor<'_> {
@@ -314,6 +316,9 @@ impl Supervisor<'_> {
                 continue;
             }
             if let Some(signal) = self.endings.due(rank, leader_ended, now) {
+                if signal == StopSignal::Kill && !leader_ended {
+                    self.unresponsive.push(rank);
+                }
                 self.roster.told(rank, signal);
                 self.endings.sent(rank, signal, now);
                 self.launcher.signal(rank, signal);
@@ -340,12 +345,22 @@ impl Supervisor<'_> {
             self.take_messages();
         }
         self.control.close();
-        outcome(self.roster, self.stopped_by, self.launcher)
+        outcome(
+            self.roster,
+            self.stopped_by,
+            self.unresponsive,
+            self.launcher,
+        )
     }
 }
 
 /// The end, with the last lines of those who failed.
-fn outcome(roster: Roster, stopped_by: Option<i32>, launcher: &mut dyn Launcher) -> Outcome {
+fn outcome(
+    roster: Roster,
+    stopped_by: Option<i32>,
+    unresponsive: Vec<Rank>,
+    launcher: &mut dyn Launcher,
+) -> Outcome {
     launcher.close(DRAIN_MAX);
     let (mut failures, first) = roster.into_failures();
     for failure in &mut failures {
@@ -356,5 +371,9 @@ fn outcome(roster: Roster, stopped_by: Option<i32>, launcher: &mut dyn Launcher)
         (None, Some(first)) => Exit::Failed(first),
         (None, None) => Exit::Done,
     };
-    Outcome { exit, failures }
+    Outcome {
+        exit,
+        failures,
+        unresponsive,
+    }
 }

@@ -13,13 +13,13 @@ pub const WORKER_LINES_MAX: usize = 8;
 #[must_use]
 pub fn started(view: &RunView) -> String {
     format!(
-        "{}: {} parameters, {} steps in {} epochs on {} workers, {} logical shards (plan {})",
+        "{}: {}, {} in {} on {}, {} (plan {})",
         view.name,
-        count(view.parameters),
-        count(view.steps),
-        count(view.epochs),
-        view.world_size,
-        view.logical_shards,
+        counted(view.parameters, "parameter"),
+        counted(view.steps, "step"),
+        counted(view.epochs, "epoch"),
+        counted(view.world_size.into(), "worker"),
+        counted(view.logical_shards.into(), "logical shard"),
         view.plan.get(..12).unwrap_or(&view.plan),
     )
 }
@@ -90,7 +90,8 @@ pub fn workers(view: &RunView) -> Vec<String> {
     lines
 }
 
-/// What is said at once about an event, beside the progress; `None` for most.
+/// What is said at once about an event, beside the progress; `None` for most. `view` has taken the
+/// event in. Of the failures only the first one is told: the others mostly follow from it.
 #[must_use]
 pub fn announcement(view: &RunView, event: &Event) -> Option<String> {
     match event {
@@ -108,7 +109,7 @@ pub fn announcement(view: &RunView, event: &Event) -> Option<String> {
             message,
             secondary: false,
             ..
-        } => Some(format!(
+        } if view.failures == 1 => Some(format!(
             "rank {rank} failed: {}",
             message.lines().next().unwrap_or("no reason given")
         )),
@@ -135,8 +136,10 @@ pub fn summary(view: &RunView) -> String {
         lines.push(format!("{} is done in {}", view.name, duration(seconds)));
     } else if let Some(now) = view.progress {
         lines.push(format!(
-            "{} ended after step {} of {}",
-            view.name, now.committed, view.steps
+            "{} ended after {} of {}",
+            view.name,
+            count(now.committed),
+            counted(view.steps, "step")
         ));
     } else {
         return String::new();
@@ -206,6 +209,12 @@ fn table(view: &RunView) -> Vec<String> {
 fn percent(part: f64, total: f64) -> String {
     let share = if total > 0.0 { part / total } else { 0.0 };
     format!("{:.0} %", 100.0 * share)
+}
+
+/// `1 step`, `1,234 steps`.
+fn counted(n: u64, what: &str) -> String {
+    let plural = if n == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", count(n))
 }
 
 /// `1,234,567`.

@@ -38,8 +38,8 @@ pub struct RunView {
     pub model: Option<ModelView>,
     /// Seconds that the run took, once it is over.
     pub finished_s: Option<f64>,
-    /// Whether a worker failed.
-    pub failed: bool,
+    /// Workers that failed, without those that only saw another one fail.
+    pub failures: u64,
 }
 
 /// The last commit.
@@ -191,7 +191,9 @@ impl RunView {
                     blake3: blake3.clone(),
                 });
             }
-            Event::WorkerFailed { .. } => self.failed = true,
+            Event::WorkerFailed {
+                secondary: false, ..
+            } => self.failures += 1,
             Event::RunFinished { duration_s, .. } => self.finished_s = Some(*duration_s),
             _ => {}
         }

@@ -14,6 +14,7 @@
 
 use std::time::Instant;
 
+use ronde::comm::ProcessGroup;
 use ronde::core::exact::{self, TreeSum};
 use ronde::core::seed::{Purpose, SeedTree};
 use ronde::core::shards::ShardPlan;
@@ -88,6 +89,46 @@ fn exact_sum(
     Ok(group.run(Operation::ExactSum(plan.exact_sum()), buffer)?)
 }
 
+/// Both sums of the same gradients in turns: median seconds of the plain and of the exact one.
+fn compare(group: &ProcessGroup, plan: &ShardPlan) -> Result<(f64, f64), ronde::Error> {
+    let (mut plain_s, mut exact_s) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        let mine = || {
+            plan.run(group.rank())
+                .map(|shard| gradient(round, shard))
+                .collect::<Vec<_>>()
+        };
+        let gradients = mine();
+        group.barrier()?;
+        let start = Instant::now();
+        let one = plain(group, gradients)?;
+        plain_s.push(slowest(group, start.elapsed().as_secs_f64())?);
+        let gradients = mine();
+        group.barrier()?;
+        let start = Instant::now();
+        let other = exact_sum(group, plan, gradients)?;
+        exact_s.push(slowest(group, start.elapsed().as_secs_f64())?);
+        let (one, other) = (one.as_slice::<f32>(), other.as_slice::<f32>());
+        assert!(
+            one.iter()
+                .zip(other)
+                .all(|(a, b)| (a - b).abs() <= 1e-4 * b.abs()),
+            "sums differ"
+        );
+    }
+    Ok((median(plain_s), median(exact_s)))
+}
+
+/// Median seconds of `work`.
+fn time(mut work: impl FnMut(u64)) -> f64 {
+    let times = (0..ROUNDS).map(|round| {
+        let start = Instant::now();
+        work(round);
+        start.elapsed().as_secs_f64()
+    });
+    median(times.collect())
+}
+
 fn main() -> Result<(), ronde::Error> {
     let mut worker = Worker::start()?;
     let world_size = WorldSize::new(worker.world_size()).unwrap_or(WorldSize::ONE);
@@ -96,78 +137,34 @@ fn main() -> Result<(), ronde::Error> {
         let Some(plan) = ShardPlan::new(shards, world_size) else {
             continue;
         };
-        let (mut plain_s, mut exact_s) = (Vec::new(), Vec::new());
-        for round in 0..ROUNDS {
-            let mine = || {
-                plan.run(group.rank())
-                    .map(|shard| gradient(round, shard))
-                    .collect::<Vec<_>>()
-            };
-            let gradients = mine();
-            group.barrier()?;
-            let start = Instant::now();
-            let one = plain(&group, gradients)?;
-            plain_s.push(slowest(&group, start.elapsed().as_secs_f64())?);
-            let gradients = mine();
-            group.barrier()?;
-            let start = Instant::now();
-            let other = exact_sum(&group, &plan, gradients)?;
-            exact_s.push(slowest(&group, start.elapsed().as_secs_f64())?);
-            let (one, other) = (one.as_slice::<f32>(), other.as_slice::<f32>());
-            assert!(
-                one.iter()
-                    .zip(other)
-                    .all(|(a, b)| (a - b).abs() <= 1e-4 * b.abs()),
-                "sums differ"
-            );
-        }
-        if group.rank().0 == 0 {
-            let (plain, exact) = (median(plain_s), median(exact_s));
+        let (plain, exact) = compare(&group, &plan)?;
+        if worker.is_first() {
+            let (plain_ms, exact_ms, ratio) = (1e3 * plain, 1e3 * exact, exact / plain);
             println!(
-                "L={shards:3}: plain {:7.2} ms, exact {:7.2} ms, ratio {:.2}",
-                1e3 * plain,
-                1e3 * exact,
-                exact / plain
+                "L={shards:3}: plain {plain_ms:7.2} ms, exact {exact_ms:7.2} ms, ratio {ratio:.2}"
             );
         }
     }
-    if group.rank().0 == 0 {
-        let state = gradient(0, 0);
-        for (name, hashing) in [
-            (
-                "1/16 of the weights",
-                WeightHash {
-                    parts: 16,
-                    full_every: 0,
-                },
-            ),
-            (
-                "all weights",
-                WeightHash {
-                    parts: 1,
-                    full_every: 0,
-                },
-            ),
-        ] {
-            let times = (0..ROUNDS).map(|round| {
-                let start = Instant::now();
-                std::hint::black_box(hashing.digest(Step(round), state.as_slice()));
-                start.elapsed().as_secs_f64()
-            });
-            println!("hash of {name}: {:.2} ms", 1e3 * median(times.collect()));
-        }
-        let (mut left, right) = (gradient(1, 0), gradient(1, 1));
-        let times = (0..ROUNDS).map(|_| {
-            let start = Instant::now();
-            exact::add(DType::F32, left.bytes_mut(), right.bytes());
-            start.elapsed().as_secs_f64()
-        });
-        let seconds = median(times.collect());
-        println!(
-            "adding one shard: {:.2} ms, {:.1} GB/s of gradient",
-            1e3 * seconds,
-            ELEMENTS as f64 * 4e-9 / seconds
-        );
+    if !worker.is_first() {
+        return Ok(());
     }
+    let state = gradient(0, 0);
+    for (name, parts) in [("1/16 of the weights", 16), ("all weights", 1)] {
+        let hashing = WeightHash {
+            parts,
+            full_every: 0,
+        };
+        let seconds = time(|round| {
+            std::hint::black_box(hashing.digest(Step(round), state.as_slice()));
+        });
+        println!("hash of {name}: {:.2} ms", 1e3 * seconds);
+    }
+    let (mut left, right) = (gradient(1, 0), gradient(1, 1));
+    let seconds = time(|_| exact::add(DType::F32, left.bytes_mut(), right.bytes()));
+    println!(
+        "adding one shard: {:.2} ms, {:.1} GB/s of gradient",
+        1e3 * seconds,
+        ELEMENTS as f64 * 4e-9 / seconds
+    );
     Ok(())
 }

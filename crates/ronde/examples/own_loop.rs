@@ -13,12 +13,12 @@ use std::sync::Arc;
 
 use ronde::core::batch::BatchPlan;
 use ronde::core::exact::TreeSum;
-use ronde::core::session::{SessionError, ShardReport};
+use ronde::core::session::{OpenStep, ShardReport};
 use ronde::core::shards::ShardPlan;
 use ronde::core::weight_hash::hash;
 use ronde::core::{Buffer, DType, Operation, Shard, WorldSize};
 use ronde::data::{DataConfig, Dataset};
-use ronde::engine::{EngineError, SoftmaxCrossEntropy};
+use ronde::engine::SoftmaxCrossEntropy;
 use ronde::{Collectives, CollectivesExt, Session, Worker};
 
 const PIXELS: usize = 64;
@@ -27,6 +27,41 @@ const SHARDS: u32 = 8;
 const RATE: f32 = 0.5;
 
 type Failure = Box<dyn std::error::Error>;
+
+/// The gradient of this rank's shards, as subtrees of the exact sum; each shard is recorded.
+fn my_shards(
+    data: &dyn Dataset,
+    batches: &BatchPlan,
+    shards: &ShardPlan,
+    weights: &[f32],
+    open: &mut OpenStep,
+) -> Result<Buffer, Failure> {
+    let order = batches.order(open.batch().epoch);
+    let positions = open.batch().positions.clone();
+    let mut sum = TreeSum::new(SHARDS);
+    for shard in open.run() {
+        let within = shards.samples(Shard(shard), positions.end - positions.start);
+        let ids: Vec<u64> = within.map(|p| order.sample(positions.start + p)).collect();
+        let mut gradient = Buffer::host(DType::F32, weights.len());
+        let (loss_sum, correct) = backward(data, &ids, weights, gradient.as_mut_slice())?;
+        sum.add_shard(shard, gradient);
+        let report = ShardReport {
+            shard: Shard(shard),
+            samples: ids.len() as u64,
+            loss_sum,
+            correct,
+        };
+        open.record(report, &ids);
+    }
+    let subtrees = sum.take();
+    Ok(Buffer::copy_of(
+        &subtrees
+            .iter()
+            .flat_map(|(_, sum)| sum.as_slice::<f32>())
+            .copied()
+            .collect::<Vec<_>>(),
+    ))
+}
 
 fn main() -> Result<(), Failure> {
     let mut worker = Worker::start()?;
@@ -46,38 +81,14 @@ fn main() -> Result<(), Failure> {
 
     while session.next_step().0 < 3 * batches.steps_per_epoch() {
         let mut open = session.begin_step();
-        let order = batches.order(open.batch().epoch);
-        let positions = open.batch().positions.clone();
-        let mut sum = TreeSum::new(SHARDS);
-        for shard in open.run() {
-            let within = shards.samples(Shard(shard), positions.end - positions.start);
-            let ids: Vec<u64> = within.map(|p| order.sample(positions.start + p)).collect();
-            let mut gradient = Buffer::host(DType::F32, weights.len());
-            let (loss_sum, correct) = backward(&*data, &ids, &weights, gradient.as_mut_slice())?;
-            sum.add_shard(shard, gradient);
-            open.record(
-                ShardReport {
-                    shard: Shard(shard),
-                    samples: ids.len() as u64,
-                    loss_sum,
-                    correct,
-                },
-                &ids,
-            );
-        }
-        let subtrees: Vec<f32> = sum
-            .take()
-            .iter()
-            .flat_map(|(_, sum)| sum.as_slice::<f32>().to_vec())
-            .collect();
-        let reduced = group.run(
-            Operation::ExactSum(shards.exact_sum()),
-            Buffer::copy_of(&subtrees),
-        );
-        let Ok(reduced) = reduced else {
-            // Nothing has changed: the step can begin again in another group.
-            session.abort(open);
-            return Err("the group is gone".into());
+        let gradient = my_shards(&*data, &batches, &shards, &weights, &mut open)?;
+        let reduced = match group.run(Operation::ExactSum(shards.exact_sum()), gradient) {
+            Ok(reduced) => reduced,
+            Err(error) => {
+                // Nothing has changed: the same step could begin again in another group.
+                session.abort(open);
+                return Err(error.into());
+            }
         };
         // The vote: from here on the step is final on all ranks.
         let committed = session.commit(open)?;
@@ -86,17 +97,14 @@ fn main() -> Result<(), Failure> {
         }
         session.set_digest(hash(&weights));
         if let Some(verdict) = committed.epoch_verdict.filter(|_| worker.is_first()) {
+            let (epoch, exact) = (verdict.epoch, verdict.is_exact());
             println!(
-                "epoch {}: loss {:.4}, every sample once: {}",
-                verdict.epoch,
-                committed.loss,
-                verdict.is_exact()
+                "epoch {epoch}: loss {:.4}, every sample once: {exact}",
+                committed.loss
             );
         }
     }
-    session
-        .verify()
-        .map_err(|error: SessionError| error.to_string())?;
+    session.verify()?;
     if worker.is_first() {
         println!("weights {:016x}", hash(&weights));
     }
@@ -117,8 +125,7 @@ fn backward(
             .chunks_exact(PIXELS)
             .map(|row| row.iter().zip(&image).map(|(w, x)| w * x).sum())
             .collect();
-        let loss = SoftmaxCrossEntropy::loss(&logits, CLASSES, &[label])
-            .map_err(|e: EngineError| e.to_string())?;
+        let loss = SoftmaxCrossEntropy::loss(&logits, CLASSES, &[label])?;
         for (row, slope) in gradient.chunks_exact_mut(PIXELS).zip(&loss.gradient) {
             row.iter_mut()
                 .zip(&image)

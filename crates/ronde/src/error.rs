@@ -7,7 +7,9 @@ use ronde_engine::EngineError;
 use ronde_train::TrainError;
 
 /// All that can go wrong for a program that uses ronde as a library.
-#[derive(Debug, thiserror::Error)]
+///
+/// `Debug` is the message with its hint, so that `fn main() -> Result<(), ronde::Error>` shows it.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The variables that a supervisor sets make no sense.
@@ -33,7 +35,27 @@ pub enum Error {
     GroupTaken(&'static str),
 }
 
+impl std::fmt::Debug for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.explain())
+    }
+}
+
 impl Error {
+    /// The message, and below it a hint where there is one.
+    #[must_use]
+    pub fn explain(&self) -> String {
+        let hint = match self {
+            Self::Train(source) => source.hint(),
+            Self::Collective(source) => ronde_train::error::collective_hint(source),
+            _ => None,
+        };
+        hint.map_or_else(
+            || self.to_string(),
+            |hint| format!("{self}\n  hint: {hint}"),
+        )
+    }
+
     /// What to do about it.
     #[must_use]
     pub fn recovery(&self) -> Recovery {

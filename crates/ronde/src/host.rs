@@ -1,4 +1,4 @@
-//! What this host has: memory that new processes can still take.
+//! What this host has: memory that new processes can still take, and room on its disks.
 
 use std::path::Path;
 
@@ -11,6 +11,16 @@ pub fn available_memory_bytes() -> Option<u64> {
         .and_then(|text| mem_available(&text))?;
     let group = control_group_left(Path::new("/sys/fs/cgroup"));
     Some(group.map_or(host, |left| left.min(host)))
+}
+
+/// Bytes that can still be written at `path`, which need not exist yet; `None` where the system
+/// does not tell.
+#[must_use]
+pub fn free_disk_bytes(path: &Path) -> Option<u64> {
+    let there = path.ancestors().find(|folder| folder.exists());
+    let there = there.unwrap_or(Path::new("."));
+    let disk = rustix::fs::statvfs(there).ok()?;
+    Some(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
 fn mem_available(meminfo: &str) -> Option<u64> {
@@ -43,6 +53,7 @@ mod tests {
         assert_eq!(mem_available(text), Some(20_000_000 * 1024));
         assert_eq!(mem_available("MemAvailable: much kB"), None);
         assert_eq!(mem_available(""), None);
+        assert!(free_disk_bytes(Path::new("not/there/yet")).is_some());
         assert!(available_memory_bytes().is_some_and(|bytes| bytes > 1 << 20));
     }
 }

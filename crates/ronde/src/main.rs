@@ -1,10 +1,6 @@
 //! The `ronde` command: arguments, wiring, exit codes.
 
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a command talks to its user"
-)]
+#![expect(clippy::print_stderr, reason = "a command talks to its user")]
 
 mod command;
 

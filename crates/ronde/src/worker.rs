@@ -205,7 +205,7 @@ impl Worker {
             _ => (false, false),
         };
         let rank = self.assignment.rank;
-        let message = error.to_string();
+        let message = error.explain();
         self.tracker.record(Event::WorkerFailed {
             rank,
             message,
@@ -252,9 +252,8 @@ impl TrainedModel {
     /// # Errors
     /// The format refuses a tensor.
     pub fn blake3(&self) -> Result<String, Error> {
-        let bytes = export::to_safetensors(self.state()).map_err(|problem| {
-            TrainError::Evaluate(format!("the weights cannot be serialised: {problem}"))
-        })?;
+        let bytes = export::to_safetensors(self.state())
+            .map_err(|problem| TrainError::Serialise { problem })?;
         Ok(blake3::hash(&bytes).to_hex().to_string())
     }
 

@@ -62,11 +62,11 @@ pub enum TrainError {
         /// Which.
         step: Step,
         /// The strategy's error.
-        source: ParallelError,
+        source: Box<ParallelError>,
     },
     /// The gradient or the loss is infinite or not a number.
     #[error(
-        "training diverged at step {step}: {what} is not finite (learning rate {learning_rate})\n  \
+        "training diverged at step {step}: {what} is not finite (learning rate {learning_rate:.3e})\n  \
          hint: try a lower train.learning_rate, a longer schedule.warmup_steps, or train.clip_norm"
     )]
     NotFinite {
@@ -88,9 +88,18 @@ pub enum TrainError {
         /// Which ranks differ in which tensors.
         report: String,
     },
-    /// Evaluation failed.
+    /// The model could not be tried on the test set.
     #[error("evaluation failed: {0}")]
-    Evaluate(String),
+    Evaluate(Box<ParallelError>),
+    /// The results of an evaluation could not be gathered.
+    #[error("evaluation failed: {0}")]
+    EvaluateGather(CollectiveError),
+    /// The weights cannot be written in their format.
+    #[error("the weights cannot be serialised: {problem}")]
+    Serialise {
+        /// The format's answer.
+        problem: String,
+    },
     /// A file could not be written or read.
     #[error("cannot {action} {}: {source}", .path.display())]
     File {
@@ -106,11 +115,12 @@ pub enum TrainError {
 fn does_not_fit(estimate: &MemoryEstimate, available_bytes: u64, local_workers: u32) -> String {
     let gib = |bytes: u64| format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30));
     format!(
-        "the model does not fit: {local_workers} workers x {} = {} needed, {} available on this host\n  \
+        "the model does not fit: {local_workers} worker{} x {} = {} needed, {} available on this host\n  \
          one worker: parameters {}, gradients {}, optimizer {}, activations {} ({} samples in the largest shard)\n  \
          hint: {}",
+        if local_workers == 1 { "" } else { "s" },
         gib(estimate.total()),
-        gib(estimate.total() * u64::from(local_workers)),
+        gib(estimate.total().saturating_mul(local_workers.into())),
         gib(available_bytes),
         gib(estimate.parameters),
         gib(estimate.gradients),
@@ -130,6 +140,8 @@ impl TrainError {
             Self::Session(source) => source.recovery(),
             Self::Connect { source, .. } => source.recovery(),
             Self::Data(source) => source.recovery(),
+            Self::Evaluate(source) => source.recovery(),
+            Self::EvaluateGather(source) => source.recovery(),
             _ => Recovery::Abort,
         }
     }
@@ -137,16 +149,33 @@ impl TrainError {
     /// Whether this worker only saw that another one failed.
     #[must_use]
     pub fn is_secondary(&self) -> bool {
-        let collective = match self {
-            Self::Step {
-                source: ParallelError::Collective { source, .. },
-                ..
-            }
+        self.collective().is_some_and(saw_another)
+    }
+
+    /// What to try, where the message does not say it already.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        if let Self::File { .. } = self {
+            return Some(
+                "is the disk full, or the folder gone? Another one: --set run.output=FOLDER"
+                    .to_owned(),
+            );
+        }
+        collective_hint(self.collective()?)
+    }
+
+    /// The collective that failed, if one did.
+    fn collective(&self) -> Option<&CollectiveError> {
+        match self {
+            Self::Step { source, .. } | Self::Evaluate(source) => match &**source {
+                ParallelError::Collective { source, .. } => Some(source),
+                _ => None,
+            },
+            Self::EvaluateGather(source)
             | Self::Connect { source, .. }
-            | Self::Session(SessionError::Vote { source, .. }) => source,
-            _ => return false,
-        };
-        saw_another(collective)
+            | Self::Session(SessionError::Vote { source, .. }) => Some(source),
+            _ => None,
+        }
     }
 
     /// Whether what the user asked for is to blame: the command then ends with exit code 2.
@@ -166,4 +195,19 @@ pub fn saw_another(error: &CollectiveError) -> bool {
         error,
         CollectiveError::PeerLost { .. } | CollectiveError::Aborted { .. }
     )
+}
+
+/// What to try about a collective that failed, where there is something.
+#[must_use]
+pub fn collective_hint(error: &CollectiveError) -> Option<String> {
+    match error {
+        CollectiveError::Timeout { peer, .. } => Some(format!(
+            "rank {peer} was stopped, hung, slow, or waited for another rank itself; \
+             comm.timeout_s sets how long to wait"
+        )),
+        CollectiveError::OtherPlan { .. } => {
+            Some("all ranks must be started with the same program, run and data".to_owned())
+        }
+        _ => None,
+    }
 }

@@ -37,12 +37,12 @@ pub fn evaluate(
         let micro_batch = read(dataset, batch * BATCH..((batch + 1) * BATCH).min(samples))?;
         let (loss_sum, correct) = strategy
             .evaluate(micro_batch)
-            .map_err(|error| TrainError::Evaluate(error.to_string()))?;
+            .map_err(|error| TrainError::Evaluate(Box::new(error)))?;
         mine.extend([batch as f64, loss_sum, correct as f64]);
     }
     let all = group
         .all_gather(&mine)
-        .map_err(|error| TrainError::Evaluate(error.to_string()))?;
+        .map_err(TrainError::EvaluateGather)?;
     let mut results: Vec<&[f64]> = all.chunks_exact(3).collect();
     // In batch order, so that the bits of the sum do not depend on the ranks.
     results.sort_by(|a, b| a[0].total_cmp(&b[0]));

@@ -26,24 +26,28 @@ const BYTES: u64 = 4;
 
 impl MemoryEstimate {
     /// The estimate for data parallelism. `parameters` are trainable elements,
-    /// `activation_floats` what forward keeps of one sample.
+    /// `activation_floats` what forward keeps of one sample, `batch_samples` the samples of the
+    /// largest step. What no `u64` can hold saturates.
     #[must_use]
     pub fn data_parallel(
         parameters: u64,
         activation_floats: u64,
         optimizer: &OptimizerConfig,
-        global_batch_size: u64,
+        batch_samples: u64,
         shards: &ShardPlan,
     ) -> Self {
         let longest_run = shards.run(ronde_core::GroupRank(0)).len().max(1) as u64;
         // A run of r shards keeps at most log2(r) + 1 subtrees alive, and the shard being computed.
         let buffers = u64::from(u64::BITS - longest_run.leading_zeros()) + 1;
-        let samples = global_batch_size.div_ceil(u64::from(shards.shards()));
+        let samples = batch_samples.div_ceil(u64::from(shards.shards()));
+        let copies = |count: u64| parameters.saturating_mul(BYTES).saturating_mul(count);
         Self {
-            parameters: parameters * BYTES * 2,
-            gradients: parameters * BYTES * buffers,
-            optimizer: parameters * BYTES * optimizer.state_names().len() as u64,
-            activations: activation_floats * samples * BYTES,
+            parameters: copies(2),
+            gradients: copies(buffers),
+            optimizer: copies(optimizer.state_names().len() as u64),
+            activations: activation_floats
+                .saturating_mul(samples)
+                .saturating_mul(BYTES),
             process: PROCESS_BYTES,
             shard_samples: samples,
         }
@@ -52,7 +56,14 @@ impl MemoryEstimate {
     /// All bytes.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.parameters + self.gradients + self.optimizer + self.activations + self.process
+        [
+            self.gradients,
+            self.optimizer,
+            self.activations,
+            self.process,
+        ]
+        .into_iter()
+        .fold(self.parameters, u64::saturating_add)
     }
 
     /// What would make it fit.
@@ -101,6 +112,17 @@ mod tests {
             "8 shards: 4 subtrees at most, and the one being filled"
         );
         assert_eq!(estimate(8).gradients, 4_000_000 * 2);
+    }
+
+    #[test]
+    fn sizes_that_no_number_holds_saturate() {
+        let shards = ShardPlan::new(1, WorldSize::ONE).unwrap();
+        let optimizer: OptimizerConfig = serde_json::from_str(r#"{"kind": "adamw"}"#).unwrap();
+        let estimate = |parameters, batch| {
+            MemoryEstimate::data_parallel(parameters, 1 << 40, &optimizer, batch, &shards)
+        };
+        assert_eq!(estimate(u64::MAX / 2, 1).total(), u64::MAX);
+        assert_eq!(estimate(1, u64::MAX).total(), u64::MAX);
     }
 
     #[test]

@@ -71,10 +71,17 @@ impl Plan {
             hint: "lower train.global_batch_size, or set train.drop_last = false".to_owned(),
         })?;
         let per_epoch = batches.steps_per_epoch();
+        let epochs = config.train.epochs.unwrap_or(1);
         let steps = config
             .train
             .steps
-            .unwrap_or_else(|| config.train.epochs.unwrap_or(1) * per_epoch);
+            .or_else(|| epochs.checked_mul(per_epoch))
+            .ok_or_else(|| TrainError::Impossible {
+                problem: format!(
+                    "{epochs} epochs of {per_epoch} steps are more than can be counted"
+                ),
+                hint: "lower train.epochs".to_owned(),
+            })?;
         let mut identity = PlanIdentity::default();
         for (name, value) in config.identity_parts()? {
             identity.set(name, value);
@@ -135,26 +142,5 @@ impl Plan {
         self.config
             .schedule
             .rate(self.config.train.learning_rate, step, self.steps)
-    }
-
-    /// What a user should know before it starts, one sentence each.
-    #[must_use]
-    pub fn notices(&self) -> Vec<String> {
-        let mut notices = Vec::new();
-        let (efficiency, shards) = (self.shards.efficiency(), self.shards.shards());
-        if efficiency < 1.0 {
-            notices.push(format!(
-                "{shards} logical shards do not divide evenly: at most {:.0} % of the workers' time is used",
-                100.0 * efficiency
-            ));
-        }
-        let batch = self.config.train.global_batch_size;
-        if batch < u64::from(shards) {
-            notices.push(format!(
-                "a batch of {batch} samples leaves {} of {shards} logical shards empty",
-                u64::from(shards) - batch
-            ));
-        }
-        notices
     }
 }

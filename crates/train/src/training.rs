@@ -63,7 +63,7 @@ impl Training {
     #[must_use]
     pub fn new(place: Place, plan: Plan, chain: Chain, split: Split) -> Self {
         let config = DataParallelConfig {
-            optimizer: plan.config.optimizer.clone(),
+            optimizer: plan.config.optimizer,
             clip_norm: plan.config.train.clip_norm,
             bucket_bytes_max: plan.config.comm.bucket_bytes_max as usize,
             classes: split.train.classes() as usize,
@@ -165,7 +165,10 @@ impl Training {
         let mut times = PhaseTimes::default();
         let mut open = self.session.begin_step();
         let step = open.step();
-        let failed = |source| TrainError::Step { step, source };
+        let failed = |source| TrainError::Step {
+            step,
+            source: Box::new(source),
+        };
 
         let batches = next_batches(loader, step)?;
         times.wait_data_s = watch.lap_s();

@@ -121,14 +121,15 @@ fn a_run_that_broke_off_says_where() {
     assert_eq!(summary(&RunView::default()), "");
     let text = summary(&run(1, 12, 230));
     assert!(
-        text.starts_with("digits ended after step 12 of 230\n"),
+        text.starts_with("digits ended after 12 of 230 steps\n"),
         "{text}"
     );
 }
 
 #[test]
 fn only_events_of_note_are_announced() {
-    let view = run(1, 1, 10);
+    let mut view = run(1, 1, 10);
+    view.failures = 1;
     let failed = |secondary| Event::WorkerFailed {
         rank: Rank(2),
         message: "disk full\nwhere: rank 2".into(),
@@ -164,6 +165,24 @@ fn only_events_of_note_are_announced() {
             "{event:?}"
         );
     }
+}
+
+#[test]
+fn of_many_failures_the_first_is_announced() {
+    let mut view = run(2, 1, 10);
+    let mut announced = Vec::new();
+    for (rank, secondary) in [(1, true), (0, false), (2, false)] {
+        let event = Event::WorkerFailed {
+            rank: Rank(rank),
+            message: "no".into(),
+            last_step: None,
+            secondary,
+            user_error: false,
+        };
+        view.apply(&event);
+        announced.extend(announcement(&view, &event));
+    }
+    assert_eq!(announced, ["rank 0 failed: no"]);
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn lines_of_ranks_notices_and_the_summary_are_printed_in_order() {
     assert_eq!(lines[..2], ["[rank 1] hello", "note: slow disk"]);
     let last = lines
         .iter()
-        .rposition(|l| l.contains("ended after step 4 of 0"));
+        .rposition(|l| l.contains("ended after 4 of 0 steps"));
     assert_eq!(last, Some(lines.len() - 2), "{text}");
     assert!(
         lines[lines.len() - 1].contains("last loss 1.5000, 128 samples/s"),

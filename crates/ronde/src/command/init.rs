@@ -1,9 +1,11 @@
 //! `ronde init`: writes a commented run file to start from.
 
+use std::fs::File;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use ronde_train::config::DEFAULT_RUN_FILE;
 
 use super::exit;
 
@@ -17,9 +19,7 @@ pub(crate) struct InitArguments {
 
 pub(crate) fn init(arguments: &InitArguments) -> i32 {
     let path = &arguments.path;
-    let written = std::fs::File::create_new(path)
-        .and_then(|mut file| file.write_all(ronde_train::config::DEFAULT_RUN_FILE.as_bytes()));
-    match written {
+    match write(path) {
         Ok(()) => {
             eprintln!(
                 "wrote {}; train it with: ronde train {}",
@@ -35,7 +35,18 @@ pub(crate) fn init(arguments: &InitArguments) -> i32 {
         }
         Err(error) => {
             eprintln!("error: cannot write {}: {error}", path.display());
+            eprintln!("  hint: is its folder there, writable and not full?");
             exit::USER_ERROR
         }
     }
+}
+
+/// Writes a new file, whole or not at all.
+fn write(path: &Path) -> std::io::Result<()> {
+    let mut file = File::create_new(path)?;
+    file.write_all(DEFAULT_RUN_FILE.as_bytes())
+        .inspect_err(|_| {
+            // The write error is what matters; the piece that was written is removed if possible.
+            let _ = std::fs::remove_file(path);
+        })
 }

@@ -1,18 +1,21 @@
 //! `ronde train`: from a run file to supervised workers and a model.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use ronde::engine::ModelSize;
 use ronde::host;
 use ronde_cluster::{
     Cause, Exit, LaunchSpec, LocalLauncher, LogSink, Outcome, OutputStream, StopFlag, supervise,
 };
 use ronde_core::{Event, Rank, Tracker, WorldSize};
+use ronde_monitor::render::bytes;
 use ronde_monitor::{Fanout, JsonLines, Terminal};
-use ronde_train::config::{DEFAULT_RUN_FILE, Document, Override, check};
+use ronde_train::config::{DEFAULT_RUN_FILE, Document, Origin, Override, check};
 use ronde_train::memory::MemoryEstimate;
 use ronde_train::{Plan, RunConfig, Task, TrainError};
 
@@ -40,8 +43,12 @@ pub(crate) struct TrainArguments {
 const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a worker may take to end when it is told to.
 const STOP_GRACE: Duration = Duration::from_millis(1200);
-/// Output of a worker's last lines that is shown when it failed.
+/// What is kept in the output folder besides the model.
 const EVENT_FILE: &str = "events.jsonl";
+/// Exit code of a worker that panicked.
+const PANIC: i32 = 101;
+/// Room for the records beside the model.
+const RECORD_BYTES: u64 = 64 << 10;
 
 /// A run that is ready to start.
 struct Prepared {
@@ -49,7 +56,7 @@ struct Prepared {
     world_size: WorldSize,
     output: OutputFolder,
     task: String,
-    notices: Vec<String>,
+    notices: Option<String>,
 }
 
 pub(crate) fn train(arguments: TrainArguments, stop: &StopFlag) -> i32 {
@@ -80,32 +87,29 @@ fn prepare(arguments: &TrainArguments) -> Result<Prepared, String> {
     {
         return Err(error.render(colour));
     }
-    if !arguments.json {
-        show_run_file(&text, &name, arguments.file.is_none());
-    }
-    let mut notices = Vec::new();
-    if !document.notices().is_empty() {
-        notices.push(document.render_notices(colour));
-    }
     let failed = |error: TrainError| format!("error: {error}");
     let split =
         ronde_data::open(&config.data, &base, config.run.seed).map_err(|e| failed(e.into()))?;
     let world_size = WorldSize::new(config.workers.count).ok_or("error: a run needs a worker")?;
     let plan = Plan::resolve(&config, world_size, &*split.train).map_err(failed)?;
-    check_memory(
-        &plan,
-        world_size,
-        split.train.sample_shape(),
-        split.train.classes(),
-    )
-    .map_err(failed)?;
-    notices.extend(plan.notices());
-    let output = OutputFolder::take(&config.run.output_folder())
+    let size = config
+        .model
+        .size(split.train.sample_shape(), split.train.classes())
+        .map_err(|error| failed(TrainError::Model(error)))?;
+    check_memory(&plan, &size, world_size).map_err(failed)?;
+    let folder = config.run.output_folder();
+    let output = check_disk(&folder, size.parameters)
+        .and_then(|()| OutputFolder::take(&folder))
         .map_err(|message| format!("error: {message}"))?;
     let base = base.canonicalize().unwrap_or(base);
     let task = Task::new(&config, base, output.path().to_owned())
         .map_err(failed)?
         .encode();
+    if !arguments.json {
+        show_run_file(&text, &name, arguments.file.is_none());
+        show_changes(&document);
+    }
+    let notices = (!document.notices().is_empty()).then(|| document.render_notices(colour));
     Ok(Prepared {
         config,
         world_size,
@@ -125,11 +129,12 @@ fn read_run_file(file: Option<&Path>) -> Result<(String, String, PathBuf), Strin
         ));
     };
     let text = std::fs::read_to_string(path).map_err(|error| {
-        format!(
-            "error: cannot read the run file {}: {error}\n  hint: `ronde init {}` writes one to start from",
-            path.display(),
-            path.display()
-        )
+        let shown = path.display();
+        let hint = match error.kind() {
+            ErrorKind::NotFound => format!("`ronde init {shown}` writes one to start from"),
+            _ => "a run file is a text in TOML; `ronde init` writes one to start from".to_owned(),
+        };
+        format!("error: cannot read the run file {shown}: {error}\n  hint: {hint}")
     })?;
     let folder = path
         .parent()
@@ -164,26 +169,44 @@ fn show_run_file(text: &str, name: &str, embedded: bool) {
     }
 }
 
+/// What the environment and the arguments say in place of the run file.
+fn show_changes(document: &Document) {
+    for (path, origin) in document.origins() {
+        match origin {
+            Origin::Set { text } => eprintln!("changed: {text}"),
+            Origin::Environment { name } => eprintln!("changed: {path}, by {name}"),
+            _ => {}
+        }
+    }
+}
+
+/// Refuses a disk that will not take the trained model.
+fn check_disk(folder: &Path, parameters: u64) -> Result<(), String> {
+    let needed = parameters.saturating_mul(4).saturating_add(RECORD_BYTES);
+    match host::free_disk_bytes(folder) {
+        Some(free) if free < needed => Err(format!(
+            "{} has {} free, the results take about {}\n  \
+             hint: free some space, or choose another folder: --set run.output=FOLDER",
+            folder.display(),
+            bytes(free),
+            bytes(needed)
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Refuses a model that does not fit, before anything is allocated.
-fn check_memory(
-    plan: &Plan,
-    world_size: WorldSize,
-    input_shape: &[usize],
-    classes: u32,
-) -> Result<(), TrainError> {
+fn check_memory(plan: &Plan, size: &ModelSize, world_size: WorldSize) -> Result<(), TrainError> {
     let Some(available_bytes) = host::available_memory_bytes() else {
         return Ok(());
     };
     let config = &plan.config;
-    let size = config
-        .model
-        .size(input_shape, classes)
-        .map_err(TrainError::Model)?;
+    let batch_samples = config.train.global_batch_size.min(plan.batches.samples());
     let estimate = MemoryEstimate::data_parallel(
         size.parameters,
         size.kept_floats_per_sample,
         &config.optimizer,
-        config.train.global_batch_size,
+        batch_samples,
         &plan.shards,
     );
     let local_workers = world_size.get();
@@ -229,12 +252,17 @@ impl Front {
         }
     }
 
-    fn finish(&self) {
+    /// Shows all that waits; what could not be shown is an error when a program asked for it.
+    fn finish(&self) -> Result<(), String> {
         match self {
-            Self::Person(terminal) => terminal.finish(),
-            Self::Program(lines) => {
-                lines.finish();
+            Self::Person(terminal) => {
+                terminal.finish();
+                Ok(())
             }
+            Self::Program(lines) if lines.finish() => Ok(()),
+            Self::Program(lines) => Err(lines.problem().unwrap_or_else(|| {
+                "writing events took too long; the last ones are missing".to_owned()
+            })),
         }
     }
 }
@@ -259,7 +287,7 @@ fn supervise_run(prepared: &Prepared, json: bool, stop: &StopFlag) -> i32 {
     };
     let mut sinks = vec![front.tracker()];
     sinks.extend(events.clone().map(|events| events as Arc<dyn Tracker>));
-    for notice in &prepared.notices {
+    if let Some(notice) = &prepared.notices {
         front.notice(notice);
     }
     let log: Arc<dyn LogSink> = front.clone();
@@ -270,14 +298,24 @@ fn supervise_run(prepared: &Prepared, json: bool, stop: &StopFlag) -> i32 {
         &log,
         stop,
     );
-    front.finish();
+    let shown = front.finish();
     if let Some(events) = events {
         events.finish();
         if let Some(problem) = events.problem() {
             eprintln!("warning: {problem}");
         }
     }
-    exit_code(&outcome)
+    match (exit_code(&outcome), shown) {
+        (code, Ok(())) => code,
+        (code, Err(problem)) => {
+            eprintln!("error: standard output: {problem}");
+            if code == exit::DONE {
+                exit::GAVE_UP
+            } else {
+                code
+            }
+        }
+    }
 }
 
 fn launch_spec(prepared: &Prepared) -> LaunchSpec {
@@ -311,20 +349,55 @@ fn exit_code(outcome: &Outcome) -> i32 {
         }
         Exit::Failed(_) => {
             report_failure(outcome);
-            let user_error = outcome.first_failure().is_some_and(|failure| {
-                matches!(
-                    &failure.cause,
-                    Cause::Reported(Event::WorkerFailed {
-                        user_error: true,
-                        ..
-                    })
-                )
-            });
-            if user_error {
-                exit::USER_ERROR
-            } else {
-                exit::GAVE_UP
+            match outcome.first_failure().map(|failure| &failure.cause) {
+                Some(Cause::Reported(Event::WorkerFailed {
+                    user_error: true, ..
+                })) => exit::USER_ERROR,
+                Some(Cause::ExitCode(PANIC)) => exit::BUG,
+                _ => exit::GAVE_UP,
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_cluster::Failure;
+
+    use super::*;
+
+    #[test]
+    fn the_exit_code_tells_whose_fault_it_was() {
+        let reported = |user_error| {
+            Cause::Reported(Event::WorkerFailed {
+                rank: Rank(0),
+                message: "no".to_owned(),
+                last_step: None,
+                secondary: false,
+                user_error,
+            })
+        };
+        for (cause, code) in [
+            (reported(true), exit::USER_ERROR),
+            (reported(false), exit::GAVE_UP),
+            (Cause::ExitCode(PANIC), exit::BUG),
+            (Cause::ExitCode(1), exit::GAVE_UP),
+            (Cause::Signal(9, "SIGKILL"), exit::GAVE_UP),
+        ] {
+            let failure = Failure {
+                rank: Rank(0),
+                host: "here".to_owned(),
+                pid: 1,
+                cause,
+                last_step: None,
+                last_lines: Vec::new(),
+            };
+            let outcome = Outcome {
+                exit: Exit::Failed(0),
+                failures: vec![failure],
+                unresponsive: Vec::new(),
+            };
+            assert_eq!(exit_code(&outcome), code, "{outcome:?}");
         }
     }
 }

@@ -22,7 +22,11 @@ pub(crate) fn work() -> i32 {
         Ok(_) => exit::DONE,
         Err(error) => {
             let user_error = error.is_user_error();
-            worker.report(&Error::Train(error), None);
+            let error = Error::Train(error);
+            worker.report(&error, None);
+            if worker.link().is_none() {
+                eprintln!("error: {}", error.explain());
+            }
             if user_error {
                 exit::USER_ERROR
             } else {

@@ -5,7 +5,7 @@ use std::path::Path;
 use ronde_core::WorldSize;
 use ronde_core::shards::ShardPlan;
 use ronde_data::DataConfig;
-use ronde_engine::ScheduleConfig;
+use ronde_engine::{ModelConfig, ScheduleConfig};
 use serde::Serialize;
 use toml::{Table, Value};
 
@@ -20,6 +20,12 @@ pub const LOGICAL_SHARDS_MAX: u32 = 65_536;
 /// Longest wait that can be asked for, in seconds: a day.
 pub const TIMEOUT_S_MAX: f64 = 86_400.0;
 
+/// Most channels of a convolution.
+const CHANNELS_MAX: usize = 65_536;
+
+/// Most units of a layer.
+const WIDTH_MAX: usize = 16_777_216;
+
 /// Most letters of the name of a run.
 const NAME_LETTERS_MAX: usize = 100;
 
@@ -32,6 +38,7 @@ pub fn run(config: &RunConfig) -> Vec<Problem> {
     data(&config.data, &mut problems);
     train(&config.train, &mut problems);
     batch(config, &mut problems);
+    model(&config.model, &mut problems);
     section_numbers("model", &config.model, &mut problems);
     section_numbers("optimizer", &config.optimizer, &mut problems);
     section_numbers("schedule", &config.schedule, &mut problems);
@@ -82,6 +89,14 @@ fn run_section(run: &RunSection, problems: &mut Vec<Problem>) {
             "use 1 to {NAME_LETTERS_MAX} letters, digits, `-`, `_` and `.`, a letter or digit first"
         );
         problems.push(Problem::error("run.name", message).hint(hint));
+    }
+    if run
+        .output
+        .as_deref()
+        .is_some_and(|folder| folder.as_os_str().is_empty())
+    {
+        let hint = "leave it out for runs/<name>";
+        problems.push(Problem::error("run.output", "`run.output` names no folder").hint(hint));
     }
     if i64::try_from(run.seed).is_err() {
         let message = format!("`run.seed` is {}, above {}", run.seed, i64::MAX);
@@ -217,6 +232,22 @@ fn data(data: &DataConfig, problems: &mut Vec<Problem>) {
     {
         let message = format!("`data.scale` is {scale}, by which nothing can be divided");
         problems.push(Problem::error("data.scale", message));
+    }
+}
+
+fn model(model: &ModelConfig, problems: &mut Vec<Problem>) {
+    let (path, widths, most) = match model {
+        ModelConfig::DigitsCnn { channels, .. } => (
+            "model.channels",
+            std::slice::from_ref(channels),
+            CHANNELS_MAX,
+        ),
+        ModelConfig::Mlp { hidden } => ("model.hidden", hidden.as_slice(), WIDTH_MAX),
+        _ => return,
+    };
+    if let Some(width) = widths.iter().find(|width| !(1..=most).contains(*width)) {
+        let message = format!("`{path}` is {width}, but must be 1 to {most}");
+        problems.push(Problem::error(path, message));
     }
 }
 

@@ -48,7 +48,7 @@ fn what_the_default_run_file_comments_out_is_right_as_well() {
         })
         .collect();
     let (run, _) = load(&all.join("\n")).unwrap_or_else(|e| panic!("{}", e.render(false)));
-    assert_eq!(run.train.clip_norm, Some(1.0));
+    assert_eq!(run.train.clip_norm, Some(5.0));
     assert_eq!(run.train.evaluate_every_epochs, Some(1));
     let (plain, _) = load(DEFAULT_RUN_FILE).unwrap();
     assert_eq!(run.run.output, plain.run.output, "the stated default");

@@ -1,0 +1,13 @@
+//! The command as its users meet it: real processes, real files, real signals.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail here")]
+
+mod bad_input;
+mod examples;
+mod folders;
+mod ledger;
+mod output;
+mod run;
+mod same_bits;
+mod stopping;
+mod support;

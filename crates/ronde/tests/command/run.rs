@@ -1,0 +1,70 @@
+//! `ronde run`: any program as ranks.
+
+use crate::support::Place;
+
+fn shell(ranks: &str, script: &str) -> crate::support::Ended {
+    Place::new().run(&["run", "-n", ranks, "--", "sh", "-c", script])
+}
+
+#[test]
+fn ranks_find_their_place_in_the_environment_and_lines_their_rank() {
+    let script = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE; \
+                  echo $MASTER_ADDR >&2; test $MASTER_PORT -gt 0";
+    let ended = shell("3", script).expect(0, &[]);
+    let mut lines: Vec<&str> = ended.stdout.lines().collect();
+    lines.sort_unstable();
+    let expected = ["[rank 0] 0/3 0/3", "[rank 1] 1/3 1/3", "[rank 2] 2/3 2/3"];
+    assert_eq!(lines, expected);
+    let mut lines: Vec<&str> = ended.stderr.lines().collect();
+    lines.sort_unstable();
+    let expected = [0, 1, 2].map(|rank| format!("[rank {rank}] 127.0.0.1"));
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn the_first_failure_is_told_and_ends_all() {
+    let script = "test $RANK = 1 || exec sleep 600; echo no more paper >&2; exit 7";
+    let ended = shell("3", script).expect(
+        7,
+        &[
+            "error: rank 1 ended with exit code 7",
+            "where: rank 1 on ",
+            "| no more paper",
+        ],
+    );
+    assert!(!ended.stderr.contains("also failed"), "{}", ended.stderr);
+    let killed = "error: rank 0 was killed by signal 9 (SIGKILL)";
+    shell("2", "test $RANK = 0 || exec sleep 600; kill -9 $$").expect(137, &[killed, "hint: "]);
+}
+
+#[test]
+fn a_rank_that_does_not_want_to_end_is_named() {
+    let script = "trap '' TERM; if test $RANK = 0; then while :; do sleep 0.1; done; fi; \
+                  sleep 0.2; exit 3";
+    shell("2", script).expect(
+        3,
+        &[
+            "error: rank 1 ended with exit code 3",
+            "look first at rank 0",
+        ],
+    );
+}
+
+#[test]
+fn a_program_that_is_not_there_is_a_mistake_of_the_user() {
+    let place = Place::new();
+    for (program, hint) in [
+        ("no-such-program", "installed and in PATH"),
+        ("./file", "chmod +x"),
+    ] {
+        place.write("file", "#!/bin/sh\n");
+        let arguments = ["run", "-n", "2", "--", program];
+        place
+            .run(&arguments)
+            .expect(2, &["cannot be started", program, hint]);
+    }
+    place
+        .run(&["run", "-n", "0", "--", "true"])
+        .expect(2, &["--workers"]);
+    place.run(&["run"]).expect(2, &["PROGRAM"]);
+}

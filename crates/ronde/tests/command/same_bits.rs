@@ -1,0 +1,100 @@
+//! The promise: the trained bits do not depend on the workers, nor on how gradients travel.
+
+use crate::support::{Ended, Place, RONDE, of_kind};
+
+/// Convolutions, batch normalisation, dropout, clipping, and a last batch of 37.
+const RUN: &str = r#"
+[run]
+name = "bits"
+seed = 7
+[data]
+source = "digits"
+[model]
+kind = "digits_cnn"
+channels = 6
+dropout = 0.25
+[train]
+global_batch_size = 50
+learning_rate = 0.01
+clip_norm = 1.0
+[optimizer]
+kind = "adamw"
+[schedule]
+kind = "cosine"
+warmup_steps = 10
+"#;
+
+/// All that must be equal: the model's hash, and loss and norm of each step to the last digit.
+type Bits = (String, Vec<(String, String)>);
+
+fn bits(ended: &Ended, steps: usize) -> Bits {
+    let curve: Vec<(String, String)> = of_kind(&ended.events(), "step_committed")
+        .map(|e| (e["loss"].to_string(), e["gradient_norm"].to_string()))
+        .collect();
+    assert_eq!(curve.len(), steps);
+    (ended.blake3(), curve)
+}
+
+fn train(steps: usize, workers: u32, sets: &[&str], variables: &[(&str, &str)]) -> Bits {
+    let place = Place::new();
+    place.write("bits.toml", RUN);
+    let (steps_set, workers) = (format!("train.steps={steps}"), workers.to_string());
+    let mut arguments = vec![
+        "train",
+        "bits.toml",
+        "--json",
+        "-n",
+        &workers,
+        "--set",
+        &steps_set,
+    ];
+    for set in sets {
+        arguments.extend(["--set", set]);
+    }
+    let ended = place.start(RONDE, &arguments, variables).wait();
+    bits(&ended.expect(0, &[]), steps)
+}
+
+#[test]
+fn any_number_of_workers_trains_to_the_same_bits() {
+    let alone = train(200, 1, &[], &[]);
+    for workers in [2, 3, 5, 7, 8] {
+        let together = train(200, workers, &[], &[]);
+        for (step, (a, b)) in alone.1.iter().zip(&together.1).enumerate() {
+            assert_eq!(a, b, "step {step} on {workers} workers");
+        }
+        assert_eq!(alone.0, together.0, "{workers} workers");
+    }
+}
+
+#[test]
+fn how_gradients_travel_does_not_change_the_bits() {
+    let alone = train(60, 1, &[], &[]);
+    for sets in [
+        &["comm.algorithm=direct"][..],
+        &["comm.algorithm=driver"],
+        &["comm.algorithm=halving_doubling"],
+        &["comm.bucket_bytes_max=1024"],
+        &[
+            "comm.algorithm=halving_doubling",
+            "comm.bucket_bytes_max=5000",
+        ],
+        &[
+            "check.weight_hash_parts=3",
+            "check.weight_hash_full_every=1",
+        ],
+    ] {
+        assert_eq!(alone, train(60, 4, sets, &[]), "{sets:?}");
+    }
+    let threads = [("RAYON_NUM_THREADS", "2"), ("OMP_NUM_THREADS", "2")];
+    assert_eq!(alone, train(60, 3, &[], &threads));
+}
+
+#[test]
+fn the_seed_does_change_the_bits() {
+    // Else the tests above would compare nothing.
+    let (hash, curve) = train(20, 2, &[], &[]);
+    let (other_hash, other_curve) = train(20, 2, &["run.seed=8"], &[]);
+    assert_ne!(hash, other_hash);
+    assert_ne!(curve, other_curve);
+}
