@@ -103,12 +103,12 @@ fn functions(text: &str) -> Vec<(String, usize, usize)> {
             .take_while(|c| c.is_alphanumeric() || *c == '_')
             .collect();
         let closing = format!("{}}}", " ".repeat(indent));
-        let end = lines[start..].iter().position(|line| {
-            *line == closing
-                || line.trim_end().ends_with(';')
-                    && !line.contains("    let")
-                    && line.len() - line.trim_start().len() == indent
-        });
+        let ends = |line: &&str| {
+            // A body's end, a body on one line, or a signature without a body.
+            let outermost = line.len() - line.trim_start().len() == indent;
+            **line == closing || outermost && (line.ends_with(';') || line.ends_with(" }"))
+        };
+        let end = lines[start..].iter().position(ends);
         if let Some(length) = end {
             found.push((name, start + 1, length + 1));
         }

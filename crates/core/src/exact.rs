@@ -162,6 +162,24 @@ impl ExactSum {
         cover(self.run(rank), self.shards())
     }
 
+    /// Most buffers of the sum's length that any rank holds at once: the subtrees while shards are
+    /// added with one more being filled, then those that remain beside their joined copy.
+    #[must_use]
+    pub fn buffers_max(&self) -> u64 {
+        let of_rank = |rank: usize| {
+            let run = self.run(GroupRank(rank as u32));
+            let alive = |end| cover(run.start..end, self.shards()).len() as u64;
+            let adding = run.clone().map(|shard| alive(shard) + 1).max().unwrap_or(1);
+            let remaining = alive(run.end);
+            adding.max(if remaining > 1 {
+                2 * remaining
+            } else {
+                remaining
+            })
+        };
+        (0..self.size()).map(of_rank).max().unwrap_or(1)
+    }
+
     /// Whether every rank brings exactly one subtree and all are of one level, so that algorithms
     /// that combine neighbours pairwise keep the tree order.
     #[must_use]

@@ -1,6 +1,8 @@
 //! The seams hold: a pipeline of two stages on two ranks, and an optimizer sharded over two ranks,
 //! give the bits of the plain run.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

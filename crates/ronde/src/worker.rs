@@ -189,6 +189,13 @@ impl Worker {
         };
         let mut training = Training::new(place, plan, chain, data);
         let trained = training.run()?;
+        if self.is_first() {
+            self.tracker.record(Event::RunFinished {
+                steps: training.plan().steps,
+                samples: trained.samples,
+                duration_s: trained.duration_s,
+            });
+        }
         Ok(TrainedModel {
             training,
             trained,

@@ -8,7 +8,7 @@ use ronde_engine::OptimizerConfig;
 pub struct MemoryEstimate {
     /// Weights: the flat state and the engine's copy.
     pub parameters: u64,
-    /// Gradients: one buffer a level of the sum over this worker's shards, and one being filled.
+    /// Gradients: subtrees of the sum over this worker's shards, one being filled or all joined.
     pub gradients: u64,
     /// State of the optimizer.
     pub optimizer: u64,
@@ -36,9 +36,7 @@ impl MemoryEstimate {
         batch_samples: u64,
         shards: &ShardPlan,
     ) -> Self {
-        let longest_run = shards.run(ronde_core::GroupRank(0)).len().max(1) as u64;
-        // A run of r shards keeps at most log2(r) + 1 subtrees alive, and the shard being computed.
-        let buffers = u64::from(u64::BITS - longest_run.leading_zeros()) + 1;
+        let buffers = shards.exact_sum().buffers_max();
         let samples = batch_samples.div_ceil(u64::from(shards.shards()));
         let copies = |count: u64| parameters.saturating_mul(BYTES).saturating_mul(count);
         Self {
@@ -108,10 +106,10 @@ mod tests {
         assert_eq!(one.activations, 10_000 * 8 * 4);
         assert_eq!(
             one.gradients,
-            4_000_000 * 5,
-            "8 shards: 4 subtrees at most, and the one being filled"
+            4_000_000 * 4,
+            "8 shards: subtrees of 4, 2 and 1, and the one being filled"
         );
-        assert_eq!(estimate(8).gradients, 4_000_000 * 2);
+        assert_eq!(estimate(8).gradients, 4_000_000);
     }
 
     #[test]

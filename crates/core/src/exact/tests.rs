@@ -48,6 +48,19 @@ fn powers_of_two_ship_one_subtree_a_rank() {
     assert!(ExactSum::new(vec![0, 0]).is_none());
 }
 
+#[test]
+fn the_most_buffers_are_those_of_the_worst_rank() {
+    let most = |bounds: &[u32]| ExactSum::new(bounds.to_vec()).unwrap().buffers_max();
+    assert_eq!(most(&[0, 8]), 4, "0-3, 4-5, 6, and 7 being filled");
+    assert_eq!(most(&[0, 1, 2]), 1);
+    assert_eq!(most(&[0, 4, 8]), 3);
+    assert_eq!(
+        most(&[0, 3, 6, 8]),
+        4,
+        "two subtrees remain, and their joined copy"
+    );
+}
+
 fn hostile() -> impl Strategy<Value = f32> {
     prop_oneof![
         Just(1e30_f32),

@@ -56,7 +56,7 @@ struct Prepared {
     world_size: WorldSize,
     output: OutputFolder,
     task: String,
-    notices: Option<String>,
+    notices: Vec<String>,
 }
 
 pub(crate) fn train(arguments: TrainArguments, stop: &StopFlag) -> i32 {
@@ -109,7 +109,12 @@ fn prepare(arguments: &TrainArguments) -> Result<Prepared, String> {
         show_run_file(&text, &name, arguments.file.is_none());
         show_changes(&document);
     }
-    let notices = (!document.notices().is_empty()).then(|| document.render_notices(colour));
+    let mut notices = vec![format!(
+        "engine: {} on one thread a worker (pinned: its sums depend on the thread count), {}",
+        ronde_engine::engine_name(),
+        ronde_engine::cpu_features()
+    )];
+    notices.extend((!document.notices().is_empty()).then(|| document.render_notices(colour)));
     Ok(Prepared {
         config,
         world_size,
@@ -287,7 +292,7 @@ fn supervise_run(prepared: &Prepared, json: bool, stop: &StopFlag) -> i32 {
     };
     let mut sinks = vec![front.tracker()];
     sinks.extend(events.clone().map(|events| events as Arc<dyn Tracker>));
-    if let Some(notice) = &prepared.notices {
+    for notice in &prepared.notices {
         front.notice(notice);
     }
     let log: Arc<dyn LogSink> = front.clone();

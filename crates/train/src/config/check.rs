@@ -133,7 +133,9 @@ fn workers(workers: &WorkersSection, problems: &mut Vec<Problem>) {
             "{count} workers share {logical_shards} logical shards unevenly: {:.0} % of their time is used",
             100.0 * plan.efficiency()
         );
-        let multiple = u64::from(logical_shards.div_ceil(count)) * u64::from(count);
+        // A power of two a worker: then each sends one subtree, the fewest bytes.
+        let multiple =
+            u64::from(logical_shards.div_ceil(count)).next_power_of_two() * u64::from(count);
         let hint = format!(
             "`workers.logical_shards` = {multiple} would use all of it, but trains to other bits"
         );
