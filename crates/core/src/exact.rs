@@ -96,6 +96,18 @@ pub fn cover(run: Range<u32>, shards: u32) -> Vec<Node> {
 /// When `nodes` does not cover the tree in shard order: a bug of the caller.
 #[must_use]
 pub fn additions(nodes: &[Node], shards: u32) -> Vec<(usize, usize)> {
+    let (additions, left) = reductions(nodes, shards);
+    assert!(
+        matches!(left.as_slice(), [(0, root)] if *root == Node::root(shards)),
+        "subtrees {nodes:?} do not make the tree over {shards} shards"
+    );
+    additions
+}
+
+/// All additions `into += from` (indices into `nodes`, which are in shard order) that the tree
+/// allows, and what is left in the end: places and the subtrees there.
+#[must_use]
+pub fn reductions(nodes: &[Node], shards: u32) -> (Vec<(usize, usize)>, Vec<(usize, Node)>) {
     let mut stack: Vec<(usize, Node)> = Vec::new();
     let mut additions = Vec::new();
     for (place, &node) in nodes.iter().enumerate() {
@@ -112,11 +124,7 @@ pub fn additions(nodes: &[Node], shards: u32) -> Vec<(usize, usize)> {
         }
         stack.push((place, node));
     }
-    assert!(
-        matches!(stack.as_slice(), [(0, root)] if *root == Node::root(shards)),
-        "subtrees {nodes:?} do not make the tree over {shards} shards"
-    );
-    additions
+    (additions, stack)
 }
 
 /// Who holds which shards in an exact sum over a group.
