@@ -9,12 +9,14 @@ use ronde_core::{
     Work,
 };
 
+use ronde_schedule::Hosts;
+
 use crate::GroupConfig;
 use crate::connect;
 use crate::engine::{Command, Engine, Mailbox};
 use crate::frame::{Call, CallKind};
 use crate::hello::Hello;
-use crate::program::{self, Member, invalid};
+use crate::program::{self, Member, Preference, invalid};
 use crate::running::Asked;
 use crate::transport::{Transport, in_process, tcp::Tcp};
 use crate::work::{finished, pending};
@@ -29,6 +31,7 @@ use crate::work::{finished, pending};
 pub struct ProcessGroup {
     config: GroupConfig,
     member: Member,
+    preference: Preference,
     link: Link,
 }
 
@@ -127,6 +130,7 @@ impl ProcessGroup {
             })?;
         let progress = Some(progress);
         Ok(Self {
+            preference: preference(&config, size),
             config,
             member,
             link: Link::Others { mailbox, progress },
@@ -143,6 +147,7 @@ impl ProcessGroup {
             size: 1,
         };
         Self {
+            preference: preference(&config, 1),
             config,
             member,
             link: Link::Alone(Mutex::new(None)),
@@ -201,7 +206,21 @@ impl ProcessGroup {
     }
 }
 
+fn preference(config: &GroupConfig, size: usize) -> Preference {
+    let hosts = config.hosts.clone().filter(|hosts| hosts.size() == size);
+    Preference {
+        algorithm: config.algorithm,
+        hosts: Arc::new(hosts.unwrap_or_else(|| Hosts::one(size))),
+    }
+}
+
 fn check_rank(config: &GroupConfig, size: usize) -> Result<(), CollectiveError> {
+    if let Some(hosts) = &config.hosts
+        && hosts.size() != size
+    {
+        let problem = format!("hosts of {} ranks for a group of {size}", hosts.size());
+        return Err(invalid("joining a group", problem));
+    }
     if config.rank.index() < size {
         return Ok(());
     }
@@ -227,7 +246,7 @@ impl Collectives for ProcessGroup {
         operation: Operation,
         buffer: Buffer,
     ) -> Result<Box<dyn Work>, CollectiveError> {
-        let call = program::describe(&operation, &buffer, self.member, self.config.algorithm)?;
+        let call = program::describe(&operation, &buffer, self.member, &self.preference)?;
         if let Link::Alone(aborted) = &self.link {
             let aborted = aborted.lock().unwrap_or_else(PoisonError::into_inner);
             return match &*aborted {
@@ -244,6 +263,7 @@ impl Collectives for ProcessGroup {
             call,
             buffer,
             completion,
+            hosts: Arc::clone(&self.preference.hosts),
         }))?;
         Ok(Box::new(work))
     }

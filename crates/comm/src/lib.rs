@@ -4,8 +4,6 @@
 //! is data: a [`ronde_schedule::Schedule`] per operation, run by one executor on one progress thread
 //! over any [`Transport`].
 
-#![forbid(unsafe_code)]
-
 mod clock;
 mod config;
 mod connect;

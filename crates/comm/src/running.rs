@@ -1,10 +1,11 @@
 //! [`Running`]: one collective on its way through its schedule.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ronde_core::{Buffer, CollectiveError, DType, Operation, exact};
-use ronde_schedule::{LocalAction, Region, Schedule};
+use ronde_core::{Buffer, CollectiveError, DType, Operation, ReduceOp};
+use ronde_schedule::{Hosts, LocalAction, Region, Schedule};
 
 use crate::clock;
 use crate::frame::{Call, CallKind};
@@ -19,6 +20,7 @@ pub(crate) struct Asked {
     pub(crate) call: Call,
     pub(crate) buffer: Buffer,
     pub(crate) completion: Completion,
+    pub(crate) hosts: Arc<Hosts>,
 }
 
 /// The collective that is being run.
@@ -43,6 +45,7 @@ pub(crate) struct Running {
     pub(crate) due: Vec<usize>,
     operation: Operation,
     member: Member,
+    hosts: Arc<Hosts>,
     /// The caller's buffer while the ranks tell each other their lengths.
     held: Option<Buffer>,
 }
@@ -61,17 +64,15 @@ impl Running {
             call,
             buffer,
             completion,
+            hosts,
         } = asked;
         let asks = program::needs_lens(&call);
         let made = if is_token(&call) {
             Ok(ronde_schedule::barrier(member.rank.index(), member.size))
         } else if asks {
-            Ok(ronde_schedule::all_gather(
-                member.rank.index(),
-                &vec![1; member.size],
-            ))
+            Ok(program::telling_lens(&operation, member))
         } else {
-            program::schedule(&operation, &call, member, &[])
+            program::schedule(&operation, &call, member, &hosts, &[])
         };
         let schedule = match made {
             Ok(schedule) => schedule,
@@ -106,6 +107,7 @@ impl Running {
             due: vec![0; member.size],
             operation,
             member,
+            hosts,
             held,
         })
     }
@@ -136,12 +138,8 @@ impl Running {
     fn reduce(&mut self, into: &Region, other: &Region, into_is_left: bool) {
         let (into, other) = (self.memory.place(into), self.memory.place(other));
         let (into, other) = self.memory.pair(&into, &other);
-        if self.call.kind == CallKind::ExactSum {
-            // With canonical NaNs a sum of two does not depend on their order, only on which two.
-            exact::add(self.call.dtype, into, other);
-        } else {
-            kernels::reduce(self.call.dtype, self.call.op, into, other, into_is_left);
-        }
+        // The sum of the kernels is that of `ronde_core::exact`: NaNs are canonical in both.
+        kernels::reduce(self.call.dtype, self.call.op, into, other, into_is_left);
     }
 
     /// Ends the schedule: either the lengths are known now and the real one begins ([`Finished::Lens`]),
@@ -152,14 +150,17 @@ impl Running {
                 let (buffer, scratch) = self.memory.into_parts();
                 return Ok(Finished::Result(self.completion, buffer, scratch));
             }
-            let (buffer, scratch) = self
+            let (mut buffer, scratch) = self
                 .memory
                 .into_result(&self.schedule.result, self.call.dtype);
+            if self.call.op == ReduceOp::Mean {
+                kernels::divide(self.call.dtype, buffer.bytes_mut(), self.member.size);
+            }
             return Ok(Finished::Result(self.completion, buffer, scratch));
         };
         let (lens, scratch) = self.memory.into_result(&self.schedule.result, DType::I64);
         let lens: Vec<u64> = lens.as_slice::<i64>().iter().map(|&l| l as u64).collect();
-        let made = program::schedule(&self.operation, &self.call, self.member, &lens);
+        let made = program::schedule(&self.operation, &self.call, self.member, &self.hosts, &lens);
         let schedule = match made {
             Ok(schedule) => schedule,
             Err(CollectiveError::Mismatch {
