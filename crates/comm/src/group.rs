@@ -1,6 +1,7 @@
 //! [`ProcessGroup`]: connected ranks that run collectives and exchange messages.
 
 use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -18,6 +19,7 @@ use crate::frame::{Call, CallKind};
 use crate::hello::Hello;
 use crate::program::{self, Member, Preference, invalid};
 use crate::running::Asked;
+use crate::split::{Nursery, Origin};
 use crate::transport::{Transport, in_process, tcp::Tcp};
 use crate::work::{finished, pending};
 
@@ -32,6 +34,9 @@ pub struct ProcessGroup {
     config: GroupConfig,
     member: Member,
     preference: Preference,
+    /// How sub-groups are made, and how many times that was asked for.
+    pub(crate) origin: Origin,
+    pub(crate) splits: AtomicU64,
     link: Link,
 }
 
@@ -69,7 +74,8 @@ impl ProcessGroup {
             what: "setting up connections".to_owned(),
             cause: error.to_string(),
         })?;
-        Self::over(config, peers.len(), Box::new(transport))
+        let origin = Origin::Sockets(peers[config.rank.index()].ip());
+        Ok(Self::over(config, peers.len(), Box::new(transport))?.with_origin(origin))
     }
 
     /// Joins threads of one process, one member per configuration, in the order of their ranks.
@@ -81,6 +87,7 @@ impl ProcessGroup {
         let size = configs.len();
         let hellos: Vec<Hello> = configs.iter().map(|c| Hello::new(c, size)).collect();
         let transports = in_process::connect(size);
+        let nursery = Arc::new(Nursery::default());
         let members = configs.into_iter().zip(transports).enumerate();
         members
             .map(|(place, (config, transport))| {
@@ -94,7 +101,8 @@ impl ProcessGroup {
                 if size == 1 {
                     return Ok(Self::alone(config));
                 }
-                Self::over(config, size, Box::new(transport))
+                let origin = Origin::Threads(Arc::clone(&nursery));
+                Ok(Self::over(config, size, Box::new(transport))?.with_origin(origin))
             })
             .collect()
     }
@@ -131,6 +139,8 @@ impl ProcessGroup {
         let progress = Some(progress);
         Ok(Self {
             preference: preference(&config, size),
+            origin: Origin::Foreign,
+            splits: AtomicU64::new(0),
             config,
             member,
             link: Link::Others { mailbox, progress },
@@ -148,10 +158,17 @@ impl ProcessGroup {
         };
         Self {
             preference: preference(&config, 1),
+            origin: Origin::Alone,
+            splits: AtomicU64::new(0),
             config,
             member,
             link: Link::Alone(Mutex::new(None)),
         }
+    }
+
+    pub(crate) fn with_origin(mut self, origin: Origin) -> Self {
+        self.origin = origin;
+        self
     }
 
     /// What this member brought.

@@ -4,15 +4,45 @@
 //! are canonical, so that not even their payload tells which machine added.
 
 mod elements;
+mod halves;
 mod instructions;
 #[cfg(test)]
 mod tests;
 
 use half::{bf16, f16};
-use ronde_core::{DType, ReduceOp};
+use ronde_core::{Buffer, CollectiveError, DType, ReduceOp};
 
-use elements::{And, Divide, Each, EachHalf, Max, Min, Or, Product, Sum, Xor};
+use crate::program::{check_memory, invalid};
+use elements::{And, Divide, Each, EachPair, Max, Min, Or, Product, Sum, Xor};
+use halves::EachHalf;
 use instructions::{Instructions, run};
+
+/// `into = into op other` for two buffers of this process: what a collective does with two operands.
+///
+/// A mean is summed only; the division comes once, after all operands. Cost: one pass at the speed of
+/// memory.
+///
+/// # Errors
+/// [`CollectiveError::Invalid`] for buffers of different lengths or types, in device memory or not
+/// aligned, and for operators that the type has not.
+pub fn reduce_local(
+    op: ReduceOp,
+    into: &mut Buffer,
+    other: &Buffer,
+) -> Result<(), CollectiveError> {
+    const NAME: &str = "reduce_local";
+    let dtype = into.dtype();
+    if dtype != other.dtype() || into.len() != other.len() {
+        return Err(invalid(NAME, format!("{into:?} and {other:?}")));
+    }
+    check_memory(NAME, into)?;
+    check_memory(NAME, other)?;
+    if let Some(problem) = op.refusal(dtype) {
+        return Err(invalid(NAME, problem));
+    }
+    reduce(dtype, op, into.bytes_mut(), other.bytes(), true);
+    Ok(())
+}
 
 /// `into = into op other`, or `other op into` when `into_is_left` is false; a mean is summed here and
 /// divided by [`divide`] in the end.
@@ -42,7 +72,7 @@ fn reduce_by(
         DType::F64 => floats::<f64>(by, op, into, other, into_is_left),
         DType::F32 => floats::<f32>(by, op, into, other, into_is_left),
         DType::F16 => halves(by, op, into, other, into_is_left),
-        DType::Bf16 => floats::<bf16>(by, op, into, other, into_is_left),
+        DType::Bf16 => pairs(by, op, into, other, into_is_left),
         DType::I64 => integers::<i64>(by, op, into, other),
         DType::I32 => integers::<i32>(by, op, into, other),
         DType::U32 => integers::<u32>(by, op, into, other),
@@ -62,19 +92,19 @@ pub(crate) fn divide(dtype: DType, values: &mut [u8], count: usize) {
     }
 }
 
+/// `$run!(operator)` for the operator of a float.
 macro_rules! by_operator {
-    ($each:ident, $t:ty, $by:expr, $op:expr, $into:expr, $other:expr, $into_is_left:expr) => {{
-        let (by, into, other) = ($by, $into, $other);
+    ($op:expr, $into_is_left:expr, $run:ident) => {
         match ($op, $into_is_left) {
-            (ReduceOp::Product, _) => run(by, $each::<$t, Product>::new(into, other)),
-            (ReduceOp::Min, true) => run(by, $each::<$t, Min<true>>::new(into, other)),
-            (ReduceOp::Min, false) => run(by, $each::<$t, Min<false>>::new(into, other)),
-            (ReduceOp::Max, true) => run(by, $each::<$t, Max<true>>::new(into, other)),
-            (ReduceOp::Max, false) => run(by, $each::<$t, Max<false>>::new(into, other)),
+            (ReduceOp::Product, _) => $run!(Product),
+            (ReduceOp::Min, true) => $run!(Min<true>),
+            (ReduceOp::Min, false) => $run!(Min<false>),
+            (ReduceOp::Max, true) => $run!(Max<true>),
+            (ReduceOp::Max, false) => $run!(Max<false>),
             // Bitwise operators of floats are refused before they come here.
-            _ => run(by, $each::<$t, Sum>::new(into, other)),
+            _ => $run!(Sum),
         }
-    }};
+    };
 }
 
 fn floats<T: elements::Float>(
@@ -84,11 +114,30 @@ fn floats<T: elements::Float>(
     other: &[u8],
     into_is_left: bool,
 ) {
-    by_operator!(Each, T, by, op, into, other, into_is_left);
+    macro_rules! each {
+        ($o:ty) => {
+            run(by, Each::<T, $o>::new(into, other))
+        };
+    }
+    by_operator!(op, into_is_left, each);
+}
+
+fn pairs(by: Instructions, op: ReduceOp, into: &mut [u8], other: &[u8], into_is_left: bool) {
+    macro_rules! each {
+        ($o:ty) => {
+            run(by, EachPair::<bf16, $o>::new(into, other))
+        };
+    }
+    by_operator!(op, into_is_left, each);
 }
 
 fn halves(by: Instructions, op: ReduceOp, into: &mut [u8], other: &[u8], into_is_left: bool) {
-    by_operator!(EachHalf, f32, by, op, into, other, into_is_left);
+    macro_rules! each {
+        ($o:ty) => {
+            EachHalf::<$o>::new(into, other).run_by(by)
+        };
+    }
+    by_operator!(op, into_is_left, each);
 }
 
 fn integers<T: elements::Integer>(by: Instructions, op: ReduceOp, into: &mut [u8], other: &[u8]) {

@@ -3,7 +3,6 @@
 use std::marker::PhantomData;
 
 use bytemuck::Pod;
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::instructions::Kernel;
@@ -142,18 +141,23 @@ fn widen(value: bf16) -> f32 {
     f32::from_bits(u32::from(value.to_bits()) << 16)
 }
 
-/// Rounds to the nearest, ties to even, with integers only; any NaN becomes the canonical one.
 #[inline(always)]
 fn narrow(value: f32) -> bf16 {
-    const CANONICAL_NAN: u32 = 0x7fc0;
+    bf16::from_bits((rounded(value) >> 16) as u16)
+}
+
+/// The bits of a number whose upper half is that number rounded to bf16: to the nearest, ties to even.
+/// Any NaN becomes the canonical one.
+#[inline(always)]
+fn rounded(value: f32) -> u32 {
+    const CANONICAL_NAN: u32 = 0x7fc0_0000;
     let bits = value.to_bits();
-    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
-    let kept = if value.is_nan() {
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+    if value.is_nan() {
         CANONICAL_NAN
     } else {
         rounded
-    };
-    bf16::from_bits(kept as u16)
+    }
 }
 
 macro_rules! integer {
@@ -217,14 +221,14 @@ impl<T: Operand<O>, O> Kernel for Each<'_, T, O> {
     }
 }
 
-/// As [`Each`] for f16, in blocks that are converted as a whole: by hardware where it can.
-pub(super) struct EachHalf<'a, T, O> {
-    into: &'a mut [f16],
-    other: &'a [f16],
-    operator: PhantomData<(T, O)>,
+/// As [`Each`] for bf16, two at once: as words of 32 bits nothing has to be packed or unpacked.
+pub(super) struct EachPair<'a, T, O> {
+    into: &'a mut [T],
+    other: &'a [T],
+    operator: PhantomData<O>,
 }
 
-impl<'a, T, O> EachHalf<'a, T, O> {
+impl<'a, O> EachPair<'a, bf16, O> {
     pub(super) fn new(into: &'a mut [u8], other: &'a [u8]) -> Self {
         Self {
             into: bytemuck::cast_slice_mut(into),
@@ -234,22 +238,27 @@ impl<'a, T, O> EachHalf<'a, T, O> {
     }
 }
 
-impl<O> Kernel for EachHalf<'_, f32, O>
+impl<O> Kernel for EachPair<'_, bf16, O>
 where
     f32: Operand<O>,
 {
     #[inline(always)]
     fn run(self) {
-        const BLOCK: usize = 512;
-        let (mut left, mut right) = ([0.0_f32; BLOCK], [0.0_f32; BLOCK]);
-        for (into, other) in self.into.chunks_mut(BLOCK).zip(self.other.chunks(BLOCK)) {
-            let (left, right) = (&mut left[..into.len()], &mut right[..other.len()]);
-            into.convert_to_f32_slice(left);
-            other.convert_to_f32_slice(right);
-            for (left, &right) in left.iter_mut().zip(&*right) {
-                *left = f32::apply(*left, right);
-            }
-            into.convert_from_f32_slice(left);
+        const HIGH: u32 = 0xffff_0000;
+        let (into, into_rest) = self.into.as_chunks_mut::<2>();
+        let (other, other_rest) = self.other.as_chunks::<2>();
+        let into: &mut [[u8; 4]] = bytemuck::cast_slice_mut(into);
+        let other: &[[u8; 4]] = bytemuck::cast_slice(other);
+        for (into, &other) in into.iter_mut().zip(other) {
+            let (left, right) = (u32::from_ne_bytes(*into), u32::from_ne_bytes(other));
+            let apply =
+                |left, right| rounded(f32::apply(f32::from_bits(left), f32::from_bits(right)));
+            let low = apply(left << 16, right << 16);
+            let high = apply(left & HIGH, right & HIGH);
+            *into = (high & HIGH | low >> 16).to_ne_bytes();
+        }
+        for (into, &other) in into_rest.iter_mut().zip(other_rest) {
+            *into = bf16::apply(*into, other);
         }
     }
 }

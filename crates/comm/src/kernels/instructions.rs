@@ -31,6 +31,7 @@ impl Instructions {
         let more = {
             let v3 = is_x86_feature_detected!("avx2")
                 && is_x86_feature_detected!("bmi2")
+                && is_x86_feature_detected!("f16c")
                 && is_x86_feature_detected!("fma");
             let v4 = v3
                 && is_x86_feature_detected!("avx512f")
