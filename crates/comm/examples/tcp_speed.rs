@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use ronde_comm::{GroupConfig, ProcessGroup, bind};
 use ronde_core::philox::Stream;
-use ronde_core::{Buffer, Collectives, CollectivesExt, GroupRank, Operation, ReduceOp};
+use ronde_core::{Buffer, CollectivesExt, GroupRank, Operation, ReduceOp};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -44,7 +44,7 @@ fn rank(rank: u32) -> Outcome<()> {
             let buffer = buffers.remove(0);
             group.barrier()?;
             let start = now();
-            let buffer = group.run(Operation::AllReduce(ReduceOp::Max), buffer)?;
+            let buffer = group.run(Operation::AllReduce(ReduceOp::Sum), buffer)?;
             if round >= 2 {
                 times.push(start.elapsed().as_secs_f64());
             }

@@ -17,6 +17,7 @@ mod notice;
 mod program;
 mod running;
 mod split;
+mod streaming;
 pub mod testing;
 pub mod transport;
 mod work;

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ronde_core::{Buffer, CollectiveError, DType, Operation, ReduceOp};
-use ronde_schedule::{Hosts, LocalAction, Region, Schedule};
+use ronde_schedule::{Hosts, LocalAction, Schedule};
 
 use crate::clock;
 use crate::frame::{Call, CallKind};
 use crate::kernels;
 use crate::memory::{Memory, Place};
 use crate::program::{self, Member};
+use crate::streaming::Streaming;
 use crate::work::Completion;
 
 /// A collective that the caller has started.
@@ -46,6 +47,7 @@ pub(crate) struct Running {
     operation: Operation,
     member: Member,
     hosts: Arc<Hosts>,
+    streaming: Option<Streaming>,
     /// The caller's buffer while the ranks tell each other their lengths.
     held: Option<Buffer>,
 }
@@ -108,6 +110,7 @@ impl Running {
             operation,
             member,
             hosts,
+            streaming: None,
             held,
         })
     }
@@ -117,29 +120,52 @@ impl Running {
         self.sends_left == 0 && self.receives_left == 0
     }
 
-    /// The local actions of the current round.
+    /// A round begins whose transfers are still to be posted.
+    pub(crate) fn begin_round(&mut self) {
+        let round = self.schedule.rounds.get(self.round);
+        self.streaming = round.and_then(|round| Streaming::of(round, &self.memory));
+    }
+
+    /// `count` more bytes of a place that is received are here: acts on what is complete.
+    pub(crate) fn arrived(&mut self, place: &Place, count: usize) {
+        let due = self
+            .streaming
+            .as_mut()
+            .and_then(|streaming| streaming.arrived(place, count));
+        if let Some(due) = due {
+            let actions = std::mem::take(&mut self.schedule.rounds[self.round].actions);
+            self.act_on(&actions, due.start, Some(due.end));
+            self.schedule.rounds[self.round].actions = actions;
+        }
+    }
+
+    /// What is left of the local actions of the current round.
     pub(crate) fn act(&mut self) {
         let actions = std::mem::take(&mut self.schedule.rounds[self.round].actions);
-        for action in &actions {
+        let from = self.streaming.take().map_or(0, |s| s.acted());
+        self.act_on(&actions, from, None);
+    }
+
+    /// All actions in order, on some bytes of each.
+    fn act_on(&mut self, actions: &[LocalAction], from: usize, to: Option<usize>) {
+        let part = |place: Place| place.part(from..to.unwrap_or(place.len()));
+        for action in actions {
             match action {
                 LocalAction::Reduce { into, left, right } => {
                     let into_is_left = into == left;
-                    self.reduce(into, if into_is_left { right } else { left }, into_is_left);
+                    let other = if into_is_left { right } else { left };
+                    let (into, other) = (self.memory.place(into), self.memory.place(other));
+                    let (into, other) = self.memory.pair(&part(into), &part(other));
+                    // The sum of the kernels is that of `ronde_core::exact`: canonical NaNs in both.
+                    kernels::reduce(self.call.dtype, self.call.op, into, other, into_is_left);
                 }
                 LocalAction::Copy { into, from } => {
                     let (into, from) = (self.memory.place(into), self.memory.place(from));
-                    let (into, from) = self.memory.pair(&into, &from);
+                    let (into, from) = self.memory.pair(&part(into), &part(from));
                     into.copy_from_slice(from);
                 }
             }
         }
-    }
-
-    fn reduce(&mut self, into: &Region, other: &Region, into_is_left: bool) {
-        let (into, other) = (self.memory.place(into), self.memory.place(other));
-        let (into, other) = self.memory.pair(&into, &other);
-        // The sum of the kernels is that of `ronde_core::exact`: NaNs are canonical in both.
-        kernels::reduce(self.call.dtype, self.call.op, into, other, into_is_left);
     }
 
     /// Ends the schedule: either the lengths are known now and the real one begins ([`Finished::Lens`]),

@@ -110,6 +110,7 @@ impl Engine {
             return;
         };
         let (sequence, call) = (running.sequence, running.call);
+        running.begin_round();
         let Some(round) = running.schedule.rounds.get_mut(running.round) else {
             return self.finish();
         };
@@ -266,6 +267,7 @@ impl Engine {
                         .bytes_mut(&place)
                         .copy_from_slice(&early.bytes);
                     running.received[peer] += early.bytes.len();
+                    running.arrived(&place, early.bytes.len());
                     running.receives_left -= 1;
                     self.peers[peer].early_bytes -= Early::weight(&early.header);
                 }

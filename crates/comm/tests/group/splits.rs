@@ -78,6 +78,7 @@ fn a_sub_group_fails_and_ends_without_its_parent() {
         // The first one may still meet what the other member sent before it gave up.
         assert!(sub.barrier().and_then(|()| sub.barrier()).is_err());
         let next = group.split(Some(0), 0)?.expect("it gave a colour");
+        next.barrier()?;
         group.abort("enough");
         next.barrier()?;
         Ok::<_, CollectiveError>(())
