@@ -93,7 +93,9 @@ macro_rules! wide_float {
         impl Float for $t {
             type Wide = $t;
             #[inline(always)]
-            fn divided(self, divisor: $t) -> $t { canonical!($t, self / divisor) }
+            fn divided(self, divisor: $t) -> $t {
+                canonical!($t, self / divisor)
+            }
         }
     )* };
 }
