@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ronde_core::{Generation, GroupRank, PlanIdentity};
-use ronde_schedule::Algorithm;
+use ronde_schedule::{Algorithm, Hosts};
 
 /// One member's part of a group.
 #[derive(Debug, Clone)]
@@ -24,6 +24,8 @@ pub struct GroupConfig {
     pub connect_timeout: Duration,
     /// Algorithm to prefer; `None` chooses by operation, size and bytes. Must agree.
     pub algorithm: Option<Algorithm>,
+    /// Which members share a host, for the hierarchical algorithm; `None` when all do. Must agree.
+    pub hosts: Option<Hosts>,
 }
 
 impl GroupConfig {
@@ -40,6 +42,7 @@ impl GroupConfig {
             timeout: Duration::from_secs(60),
             connect_timeout: Duration::from_secs(30),
             algorithm: None,
+            hosts: None,
         }
     }
 }

@@ -43,6 +43,11 @@ pub(crate) enum CallKind {
     Barrier = 6,
     Message = 7,
     Nothing = 8,
+    Reduce = 9,
+    Gather = 10,
+    Scatter = 11,
+    AllToAll = 12,
+    AllToAllUnequal = 13,
 }
 
 impl CallKind {
@@ -56,6 +61,11 @@ impl CallKind {
             Self::Barrier => "barrier",
             Self::Message => "message",
             Self::Nothing => "nothing",
+            Self::Reduce => "reduce",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::AllToAll => "all_to_all",
+            Self::AllToAllUnequal => "all_to_all_unequal",
         }
     }
 
@@ -69,6 +79,11 @@ impl CallKind {
             Self::Barrier,
             Self::Message,
             Self::Nothing,
+            Self::Reduce,
+            Self::Gather,
+            Self::Scatter,
+            Self::AllToAll,
+            Self::AllToAllUnequal,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == byte)
@@ -82,7 +97,7 @@ pub(crate) struct Call {
     pub(crate) dtype: DType,
     pub(crate) op: ReduceOp,
     pub(crate) algorithm: Option<Algorithm>,
-    /// Root of a broadcast, tag of a message, hash of who holds which shard.
+    /// Root of an operation, tag of a message, hash of who holds which shard and sits on which host.
     pub(crate) detail: u64,
     /// Elements, or [`ANY_LEN`].
     pub(crate) len: u64,
@@ -106,7 +121,12 @@ impl Call {
             CallKind::AllReduce | CallKind::ReduceScatter => {
                 format!("{}({})", self.kind.name(), self.op)
             }
-            CallKind::Broadcast => format!("broadcast from rank {}", self.detail),
+            CallKind::Broadcast | CallKind::Scatter => {
+                format!("{} from rank {}", self.kind.name(), self.detail)
+            }
+            CallKind::Reduce => format!("reduce({}) to rank {}", self.op, self.detail),
+            CallKind::Gather => format!("gather to rank {}", self.detail),
+            CallKind::AllToAll | CallKind::AllToAllUnequal => self.kind.name().to_owned(),
             CallKind::Message => format!("message with tag {}", self.detail),
             CallKind::ExactSum => format!("exact_sum over spread {:016x}", self.detail),
         };
@@ -132,16 +152,10 @@ impl Call {
     }
 
     pub(crate) fn decode(bytes: &[u8; 20]) -> Option<Self> {
-        let ops = [
-            ReduceOp::Sum,
-            ReduceOp::Min,
-            ReduceOp::Max,
-            ReduceOp::Product,
-        ];
         Some(Self {
             kind: CallKind::from_wire(bytes[0])?,
             dtype: DType::ALL.into_iter().find(|d| *d as u8 == bytes[1])?,
-            op: ops.into_iter().find(|op| *op as u8 == bytes[2])?,
+            op: ReduceOp::ALL.into_iter().find(|op| *op as u8 == bytes[2])?,
             algorithm: match bytes[3] {
                 0 => None,
                 place => Some(*Algorithm::ALL.get(usize::from(place) - 1)?),

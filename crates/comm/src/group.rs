@@ -1,6 +1,7 @@
 //! [`ProcessGroup`]: connected ranks that run collectives and exchange messages.
 
 use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -9,13 +10,16 @@ use ronde_core::{
     Work,
 };
 
+use ronde_schedule::Hosts;
+
 use crate::GroupConfig;
 use crate::connect;
 use crate::engine::{Command, Engine, Mailbox};
 use crate::frame::{Call, CallKind};
 use crate::hello::Hello;
-use crate::program::{self, Member, invalid};
+use crate::program::{self, Member, Preference, invalid};
 use crate::running::Asked;
+use crate::split::{Nursery, Origin};
 use crate::transport::{Transport, in_process, tcp::Tcp};
 use crate::work::{finished, pending};
 
@@ -29,6 +33,10 @@ use crate::work::{finished, pending};
 pub struct ProcessGroup {
     config: GroupConfig,
     member: Member,
+    preference: Preference,
+    /// How sub-groups are made, and how many times that was asked for.
+    pub(crate) origin: Origin,
+    pub(crate) splits: AtomicU64,
     link: Link,
 }
 
@@ -66,7 +74,8 @@ impl ProcessGroup {
             what: "setting up connections".to_owned(),
             cause: error.to_string(),
         })?;
-        Self::over(config, peers.len(), Box::new(transport))
+        let origin = Origin::Sockets(peers[config.rank.index()].ip());
+        Ok(Self::over(config, peers.len(), Box::new(transport))?.with_origin(origin))
     }
 
     /// Joins threads of one process, one member per configuration, in the order of their ranks.
@@ -78,6 +87,7 @@ impl ProcessGroup {
         let size = configs.len();
         let hellos: Vec<Hello> = configs.iter().map(|c| Hello::new(c, size)).collect();
         let transports = in_process::connect(size);
+        let nursery = Arc::new(Nursery::default());
         let members = configs.into_iter().zip(transports).enumerate();
         members
             .map(|(place, (config, transport))| {
@@ -91,7 +101,8 @@ impl ProcessGroup {
                 if size == 1 {
                     return Ok(Self::alone(config));
                 }
-                Self::over(config, size, Box::new(transport))
+                let origin = Origin::Threads(Arc::clone(&nursery));
+                Ok(Self::over(config, size, Box::new(transport))?.with_origin(origin))
             })
             .collect()
     }
@@ -127,6 +138,9 @@ impl ProcessGroup {
             })?;
         let progress = Some(progress);
         Ok(Self {
+            preference: preference(&config, size),
+            origin: Origin::Foreign,
+            splits: AtomicU64::new(0),
             config,
             member,
             link: Link::Others { mailbox, progress },
@@ -143,10 +157,18 @@ impl ProcessGroup {
             size: 1,
         };
         Self {
+            preference: preference(&config, 1),
+            origin: Origin::Alone,
+            splits: AtomicU64::new(0),
             config,
             member,
             link: Link::Alone(Mutex::new(None)),
         }
+    }
+
+    pub(crate) fn with_origin(mut self, origin: Origin) -> Self {
+        self.origin = origin;
+        self
     }
 
     /// What this member brought.
@@ -201,7 +223,21 @@ impl ProcessGroup {
     }
 }
 
+fn preference(config: &GroupConfig, size: usize) -> Preference {
+    let hosts = config.hosts.clone().filter(|hosts| hosts.size() == size);
+    Preference {
+        algorithm: config.algorithm,
+        hosts: Arc::new(hosts.unwrap_or_else(|| Hosts::one(size))),
+    }
+}
+
 fn check_rank(config: &GroupConfig, size: usize) -> Result<(), CollectiveError> {
+    if let Some(hosts) = &config.hosts
+        && hosts.size() != size
+    {
+        let problem = format!("hosts of {} ranks for a group of {size}", hosts.size());
+        return Err(invalid("joining a group", problem));
+    }
     if config.rank.index() < size {
         return Ok(());
     }
@@ -227,7 +263,7 @@ impl Collectives for ProcessGroup {
         operation: Operation,
         buffer: Buffer,
     ) -> Result<Box<dyn Work>, CollectiveError> {
-        let call = program::describe(&operation, &buffer, self.member, self.config.algorithm)?;
+        let call = program::describe(&operation, &buffer, self.member, &self.preference)?;
         if let Link::Alone(aborted) = &self.link {
             let aborted = aborted.lock().unwrap_or_else(PoisonError::into_inner);
             return match &*aborted {
@@ -244,6 +280,7 @@ impl Collectives for ProcessGroup {
             call,
             buffer,
             completion,
+            hosts: Arc::clone(&self.preference.hosts),
         }))?;
         Ok(Box::new(work))
     }

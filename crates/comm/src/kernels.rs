@@ -1,13 +1,55 @@
-//! Reduction kernels: plain loops over two runs of elements, which the compiler vectorises.
+//! Reduction kernels: plain loops over two runs of elements, compiled for several instruction sets.
+//!
+//! Every instruction set gives the same bits: nothing is fused, every result is rounded once, and NaNs
+//! are canonical, so that not even their payload tells which machine added.
 
-use bytemuck::Pod;
+mod elements;
+mod halves;
+mod instructions;
+#[cfg(test)]
+mod tests;
+
 use half::{bf16, f16};
-use ronde_core::{DType, ReduceOp};
+use ronde_core::{Buffer, CollectiveError, DType, ReduceOp};
 
-/// `into = into op other`, or `other op into` when `into_is_left` is false.
+use crate::program::{check_memory, invalid};
+use elements::{And, Divide, Each, EachPair, Max, Min, Or, Product, Sum, Xor};
+use halves::EachHalf;
+use instructions::{Instructions, run};
+
+/// `into = into op other` for two buffers of this process: what a collective does with two operands.
+///
+/// A mean is summed only; the division comes once, after all operands. Cost: one pass at the speed of
+/// memory.
+///
+/// # Errors
+/// [`CollectiveError::Invalid`] for buffers of different lengths or types, in device memory or not
+/// aligned, and for operators that the type has not.
+pub fn reduce_local(
+    op: ReduceOp,
+    into: &mut Buffer,
+    other: &Buffer,
+) -> Result<(), CollectiveError> {
+    const NAME: &str = "reduce_local";
+    let dtype = into.dtype();
+    if dtype != other.dtype() || into.len() != other.len() {
+        return Err(invalid(NAME, format!("{into:?} and {other:?}")));
+    }
+    check_memory(NAME, into)?;
+    check_memory(NAME, other)?;
+    if let Some(problem) = op.refusal(dtype) {
+        return Err(invalid(NAME, problem));
+    }
+    reduce(dtype, op, into.bytes_mut(), other.bytes(), true);
+    Ok(())
+}
+
+/// `into = into op other`, or `other op into` when `into_is_left` is false; a mean is summed here and
+/// divided by [`divide`] in the end.
 ///
 /// Both are whole elements of `dtype`, aligned, of one length. Integers wrap; f16 and bf16 are
-/// computed in f32 and rounded once; the smallest and largest of anything and NaN is NaN.
+/// computed in f32 and rounded once; the smallest and largest of anything and NaN is NaN, and of equal
+/// ones the left one.
 pub(crate) fn reduce(
     dtype: DType,
     op: ReduceOp,
@@ -15,168 +57,98 @@ pub(crate) fn reduce(
     other: &[u8],
     into_is_left: bool,
 ) {
+    reduce_by(Instructions::best(), dtype, op, into, other, into_is_left);
+}
+
+fn reduce_by(
+    by: Instructions,
+    dtype: DType,
+    op: ReduceOp,
+    into: &mut [u8],
+    other: &[u8],
+    into_is_left: bool,
+) {
     match dtype {
-        DType::F64 => floats::<f64>(op, into, other, into_is_left),
-        DType::F32 => floats::<f32>(op, into, other, into_is_left),
-        DType::F16 => floats::<f16>(op, into, other, into_is_left),
-        DType::Bf16 => floats::<bf16>(op, into, other, into_is_left),
-        DType::I64 => integers::<i64>(op, into, other),
-        DType::I32 => integers::<i32>(op, into, other),
-        DType::U32 => integers::<u32>(op, into, other),
-        DType::U8 => integers::<u8>(op, into, other),
+        DType::F64 => floats::<f64>(by, op, into, other, into_is_left),
+        DType::F32 => floats::<f32>(by, op, into, other, into_is_left),
+        DType::F16 => halves(by, op, into, other, into_is_left),
+        DType::Bf16 => pairs(by, op, into, other, into_is_left),
+        DType::I64 => integers::<i64>(by, op, into, other),
+        DType::I32 => integers::<i32>(by, op, into, other),
+        DType::U32 => integers::<u32>(by, op, into, other),
+        DType::U8 => integers::<u8>(by, op, into, other),
     }
 }
 
-trait Float: Pod {
-    type Wide: Copy
-        + PartialOrd
-        + std::ops::Add<Output = Self::Wide>
-        + std::ops::Mul<Output = Self::Wide>;
-    fn wide(self) -> Self::Wide;
-    fn narrow(wide: Self::Wide) -> Self;
+/// Divides every element by `count`, which makes a mean of a sum. Integers stay as they are.
+pub(crate) fn divide(dtype: DType, values: &mut [u8], count: usize) {
+    let by = Instructions::best();
+    match dtype {
+        DType::F64 => run(by, Divide::<f64>::new(values, count as f64)),
+        DType::F32 => run(by, Divide::<f32>::new(values, count as f32)),
+        DType::F16 => run(by, Divide::<f16>::new(values, count as f32)),
+        DType::Bf16 => run(by, Divide::<bf16>::new(values, count as f32)),
+        DType::I64 | DType::I32 | DType::U32 | DType::U8 => {}
+    }
 }
 
-macro_rules! float {
-    ($($float:ty, $wide:ty, $to:expr, $from:expr;)*) => { $(
-        impl Float for $float {
-            type Wide = $wide;
-            #[inline(always)]
-            fn wide(self) -> $wide { $to(self) }
-            #[inline(always)]
-            fn narrow(wide: $wide) -> Self { $from(wide) }
+/// `$run!(operator)` for the operator of a float.
+macro_rules! by_operator {
+    ($op:expr, $into_is_left:expr, $run:ident) => {
+        match ($op, $into_is_left) {
+            (ReduceOp::Product, _) => $run!(Product),
+            (ReduceOp::Min, true) => $run!(Min<true>),
+            (ReduceOp::Min, false) => $run!(Min<false>),
+            (ReduceOp::Max, true) => $run!(Max<true>),
+            (ReduceOp::Max, false) => $run!(Max<false>),
+            // Bitwise operators of floats are refused before they come here.
+            _ => $run!(Sum),
         }
-    )* };
-}
-float! {
-    f64, f64, std::convert::identity, std::convert::identity;
-    f32, f32, std::convert::identity, std::convert::identity;
-    f16, f32, f16::to_f32, f16::from_f32;
-    bf16, f32, bf16::to_f32, bf16::from_f32;
+    };
 }
 
-/// The one that `before` prefers, the left one of equals; NaN when either is.
-#[inline(always)]
-#[expect(clippy::eq_op, reason = "only a NaN differs from itself")]
-fn pick<W: Copy + PartialOrd>(left: W, right: W, before: impl Fn(&W, &W) -> bool) -> W {
-    if left != left {
-        left
-    } else if right != right || before(&right, &left) {
-        right
-    } else {
-        left
+fn floats<T: elements::Float>(
+    by: Instructions,
+    op: ReduceOp,
+    into: &mut [u8],
+    other: &[u8],
+    into_is_left: bool,
+) {
+    macro_rules! each {
+        ($o:ty) => {
+            run(by, Each::<T, $o>::new(into, other))
+        };
     }
+    by_operator!(op, into_is_left, each);
 }
 
-fn floats<T: Float>(op: ReduceOp, into: &mut [u8], other: &[u8], into_is_left: bool) {
-    let (into, other) = (bytemuck::cast_slice_mut(into), bytemuck::cast_slice(other));
-    // Sums and products of two numbers do not depend on their order.
+fn pairs(by: Instructions, op: ReduceOp, into: &mut [u8], other: &[u8], into_is_left: bool) {
+    macro_rules! each {
+        ($o:ty) => {
+            run(by, EachPair::<bf16, $o>::new(into, other))
+        };
+    }
+    by_operator!(op, into_is_left, each);
+}
+
+fn halves(by: Instructions, op: ReduceOp, into: &mut [u8], other: &[u8], into_is_left: bool) {
+    macro_rules! each {
+        ($o:ty) => {
+            EachHalf::<$o>::new(into, other).run_by(by)
+        };
+    }
+    by_operator!(op, into_is_left, each);
+}
+
+fn integers<T: elements::Integer>(by: Instructions, op: ReduceOp, into: &mut [u8], other: &[u8]) {
     match op {
-        ReduceOp::Sum => each::<T>(into, other, |a, b| T::narrow(a.wide() + b.wide())),
-        ReduceOp::Product => each::<T>(into, other, |a, b| T::narrow(a.wide() * b.wide())),
-        ReduceOp::Min if into_is_left => each::<T>(into, other, min),
-        ReduceOp::Min => each::<T>(into, other, |a, b| min(b, a)),
-        ReduceOp::Max if into_is_left => each::<T>(into, other, max),
-        ReduceOp::Max => each::<T>(into, other, |a, b| max(b, a)),
-    }
-}
-
-#[inline(always)]
-fn min<T: Float>(left: T, right: T) -> T {
-    T::narrow(pick(left.wide(), right.wide(), |a, b| a < b))
-}
-
-#[inline(always)]
-fn max<T: Float>(left: T, right: T) -> T {
-    T::narrow(pick(left.wide(), right.wide(), |a, b| a > b))
-}
-
-trait Integer: Pod + Ord {
-    fn sum(self, other: Self) -> Self;
-    fn product(self, other: Self) -> Self;
-}
-
-macro_rules! integer {
-    ($($integer:ty),*) => { $(
-        impl Integer for $integer {
-            #[inline(always)]
-            fn sum(self, other: Self) -> Self { self.wrapping_add(other) }
-            #[inline(always)]
-            fn product(self, other: Self) -> Self { self.wrapping_mul(other) }
-        }
-    )* };
-}
-integer!(i64, i32, u32, u8);
-
-fn integers<T: Integer>(op: ReduceOp, into: &mut [u8], other: &[u8]) {
-    let (into, other) = (bytemuck::cast_slice_mut(into), bytemuck::cast_slice(other));
-    match op {
-        ReduceOp::Sum => each::<T>(into, other, T::sum),
-        ReduceOp::Product => each::<T>(into, other, T::product),
-        ReduceOp::Min => each::<T>(into, other, Ord::min),
-        ReduceOp::Max => each::<T>(into, other, Ord::max),
-    }
-}
-
-#[inline(always)]
-fn each<T: Copy>(into: &mut [T], other: &[T], f: impl Fn(T, T) -> T) {
-    for (into, &other) in into.iter_mut().zip(other) {
-        *into = f(*into, other);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn two<T: Pod>(dtype: DType, op: ReduceOp, left: T, right: T) -> [T; 2] {
-        let mut one = [left];
-        reduce(
-            dtype,
-            op,
-            bytemuck::cast_slice_mut(&mut one),
-            bytemuck::bytes_of(&right),
-            true,
-        );
-        let mut other = [right];
-        reduce(
-            dtype,
-            op,
-            bytemuck::cast_slice_mut(&mut other),
-            bytemuck::bytes_of(&left),
-            false,
-        );
-        [one[0], other[0]]
-    }
-
-    #[test]
-    fn nan_wins_and_order_is_kept() {
-        for op in [
-            ReduceOp::Min,
-            ReduceOp::Max,
-            ReduceOp::Sum,
-            ReduceOp::Product,
-        ] {
-            for (left, right) in [(f32::NAN, 1.0), (1.0, f32::NAN)] {
-                assert!(two(DType::F32, op, left, right).iter().all(|x| x.is_nan()));
-                let (l, r) = (bf16::from_f32(left), bf16::from_f32(right));
-                assert!(two(DType::Bf16, op, l, r).iter().all(|x| x.is_nan()));
-            }
-        }
-        for result in two(DType::F32, ReduceOp::Min, 0.0_f32, -0.0) {
-            assert!(result.is_sign_positive(), "the left one of equals");
-        }
-        assert_eq!(two(DType::F64, ReduceOp::Max, 2.0_f64, 3.0), [3.0; 2]);
-    }
-
-    #[test]
-    fn integers_wrap_and_halves_round_to_even() {
-        assert_eq!(two(DType::U8, ReduceOp::Sum, 250_u8, 10), [4; 2]);
-        assert_eq!(two(DType::I32, ReduceOp::Product, i32::MAX, 2), [-2; 2]);
-        assert_eq!(two(DType::I64, ReduceOp::Min, -5_i64, 3), [-5; 2]);
-        assert_eq!(two(DType::U32, ReduceOp::Max, 7_u32, 9), [9; 2]);
-        let (big, tie) = (bf16::from_f32(256.0), bf16::from_f32(1.0));
-        assert_eq!(two(DType::Bf16, ReduceOp::Sum, big, tie), [big; 2]);
-        let (big, tie) = (f16::from_f32(2048.0), f16::from_f32(1.0));
-        assert_eq!(two(DType::F16, ReduceOp::Sum, big, tie), [big; 2]);
+        ReduceOp::And => run(by, Each::<T, And>::new(into, other)),
+        ReduceOp::Or => run(by, Each::<T, Or>::new(into, other)),
+        ReduceOp::Xor => run(by, Each::<T, Xor>::new(into, other)),
+        ReduceOp::Product => run(by, Each::<T, Product>::new(into, other)),
+        ReduceOp::Min => run(by, Each::<T, Min<true>>::new(into, other)),
+        ReduceOp::Max => run(by, Each::<T, Max<true>>::new(into, other)),
+        // A mean of integers is refused before it comes here.
+        ReduceOp::Sum | ReduceOp::Mean => run(by, Each::<T, Sum>::new(into, other)),
     }
 }

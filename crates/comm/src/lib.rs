@@ -4,8 +4,6 @@
 //! is data: a [`ronde_schedule::Schedule`] per operation, run by one executor on one progress thread
 //! over any [`Transport`].
 
-#![forbid(unsafe_code)]
-
 mod clock;
 mod config;
 mod connect;
@@ -18,6 +16,8 @@ mod memory;
 mod notice;
 mod program;
 mod running;
+mod split;
+mod streaming;
 pub mod testing;
 pub mod transport;
 mod work;
@@ -25,4 +25,5 @@ mod work;
 pub use config::GroupConfig;
 pub use connect::bind;
 pub use group::ProcessGroup;
+pub use kernels::reduce_local;
 pub use transport::{Interest, Transport, Waker};

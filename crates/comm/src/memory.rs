@@ -19,6 +19,14 @@ impl Place {
         self.bytes.len()
     }
 
+    /// The part of these bytes, counted from the start.
+    pub(crate) fn part(&self, bytes: Range<usize>) -> Self {
+        Self {
+            scratch: self.scratch,
+            bytes: self.bytes.start + bytes.start..self.bytes.start + bytes.end,
+        }
+    }
+
     /// The part from byte `from` on.
     pub(crate) fn after(&self, from: usize) -> Self {
         Self {

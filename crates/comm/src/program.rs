@@ -1,8 +1,10 @@
 //! From what a caller asks for to a [`Call`] that can be compared and a schedule that can be run.
 
+use std::sync::Arc;
+
 use ronde_core::exact::ExactSum;
 use ronde_core::{Buffer, CollectiveError, DType, GroupRank, MemoryKind, Operation, ReduceOp};
-use ronde_schedule::{self as schedule, Algorithm, Schedule, ScheduleError};
+use ronde_schedule::{self as schedule, Algorithm, Hosts, Schedule, ScheduleError};
 
 use crate::frame::{ANY_LEN, Call, CallKind, FRAME_BYTES_MAX};
 
@@ -16,60 +18,45 @@ pub(crate) struct Member {
     pub(crate) size: usize,
 }
 
+/// What decides about the algorithm beside the call; all members must bring the same.
+#[derive(Debug, Clone)]
+pub(crate) struct Preference {
+    pub(crate) algorithm: Option<Algorithm>,
+    pub(crate) hosts: Arc<Hosts>,
+}
+
 /// Checks a call and describes it.
 pub(crate) fn describe(
     operation: &Operation,
     buffer: &Buffer,
     member: Member,
-    preferred: Option<Algorithm>,
+    preference: &Preference,
 ) -> Result<Call, CollectiveError> {
-    let (kind, op, detail, len) = match operation {
-        Operation::AllReduce(op) => (CallKind::AllReduce, *op, 0, buffer.len() as u64),
-        Operation::ReduceScatter(op) => {
-            if !buffer.len().is_multiple_of(member.size) {
-                let problem = format!("{} elements for {} ranks", buffer.len(), member.size);
-                return Err(invalid("reduce_scatter", problem));
-            }
-            (CallKind::ReduceScatter, *op, 0, buffer.len() as u64)
-        }
-        Operation::AllGather => (CallKind::AllGather, ReduceOp::Sum, 0, ANY_LEN),
-        Operation::Broadcast { root } => {
-            if root.index() >= member.size {
-                let problem = format!("root {root} is not in a group of {}", member.size);
-                return Err(invalid("broadcast", problem));
-            }
-            let root = u64::from(root.0);
-            (
-                CallKind::Broadcast,
-                ReduceOp::Sum,
-                root,
-                buffer.len() as u64,
-            )
-        }
-        Operation::Barrier => (CallKind::Barrier, ReduceOp::Sum, 0, 0),
-        Operation::ExactSum(sum) => {
-            let len = operand_len(sum, buffer, member)?;
-            let len = if brings_nothing(sum) {
-                ANY_LEN
-            } else {
-                len as u64
-            };
-            (CallKind::ExactSum, ReduceOp::Sum, spread(sum), len)
-        }
-        other => return Err(invalid("start", format!("unknown operation {other:?}"))),
-    };
-    if kind != CallKind::Barrier {
-        check_memory(kind.name(), buffer)?;
+    let (kind, op, detail, len) = outline(operation, buffer, member)?;
+    if kind == CallKind::Barrier {
+        return Ok(Call {
+            kind,
+            ..Call::NOTHING
+        });
     }
-    let dtype = match kind {
-        CallKind::Barrier => DType::U8,
-        _ => buffer.dtype(),
-    };
-    let reduces = matches!(kind, CallKind::AllReduce | CallKind::ExactSum);
-    let algorithm = reduces.then(|| {
+    check_memory(kind.name(), buffer)?;
+    let dtype = buffer.dtype();
+    if let Some(problem) = op.refusal(dtype) {
+        return Err(invalid(kind.name(), problem));
+    }
+    let several = matches!(
+        kind,
+        CallKind::AllReduce | CallKind::ExactSum | CallKind::Reduce | CallKind::Broadcast
+    );
+    let algorithm = several.then(|| {
         let known = if len == ANY_LEN { 0 } else { len as usize };
-        schedule::choose(preferred, operation, member.size, known * dtype.size()).0
+        let (preferred, hosts) = (preference.algorithm, &preference.hosts);
+        schedule::choose_on(preferred, operation, hosts, known * dtype.size()).0
     });
+    let detail = match algorithm {
+        Some(Algorithm::Hierarchical) => detail ^ places(&preference.hosts),
+        _ => detail,
+    };
     Ok(Call {
         kind,
         dtype,
@@ -78,6 +65,132 @@ pub(crate) fn describe(
         detail,
         len,
     })
+}
+
+/// Kind, operator, detail and length of a call that can be.
+fn outline(
+    operation: &Operation,
+    buffer: &Buffer,
+    member: Member,
+) -> Result<(CallKind, ReduceOp, u64, u64), CollectiveError> {
+    let len = buffer.len() as u64;
+    let none = ReduceOp::Sum;
+    Ok(match operation {
+        Operation::AllReduce(op) => (CallKind::AllReduce, *op, 0, len),
+        Operation::Reduce { op, root } => (
+            CallKind::Reduce,
+            *op,
+            member_of("reduce", *root, member)?,
+            len,
+        ),
+        Operation::ReduceScatter(op) => {
+            part_len("reduce_scatter", buffer, member)?;
+            (CallKind::ReduceScatter, *op, 0, len)
+        }
+        Operation::AllGather => (CallKind::AllGather, none, 0, ANY_LEN),
+        Operation::Gather { root } => {
+            let root = member_of("gather", *root, member)?;
+            (CallKind::Gather, none, root, ANY_LEN)
+        }
+        Operation::Scatter { root } => {
+            let part = if *root == member.rank {
+                part_len("scatter", buffer, member)?
+            } else {
+                len
+            };
+            (
+                CallKind::Scatter,
+                none,
+                member_of("scatter", *root, member)?,
+                part,
+            )
+        }
+        Operation::Broadcast { root } => (
+            CallKind::Broadcast,
+            none,
+            member_of("broadcast", *root, member)?,
+            len,
+        ),
+        Operation::AllToAll => {
+            part_len("all_to_all", buffer, member)?;
+            (CallKind::AllToAll, none, 0, len)
+        }
+        Operation::AllToAllUnequal {
+            send_lens,
+            receive_lens,
+        } => {
+            check_lens(send_lens, receive_lens, buffer, member)?;
+            (CallKind::AllToAllUnequal, none, 0, ANY_LEN)
+        }
+        Operation::Barrier => (CallKind::Barrier, none, 0, 0),
+        Operation::ExactSum(sum) => {
+            let len = operand_len(sum, buffer, member)?;
+            let len = if brings_nothing(sum) {
+                ANY_LEN
+            } else {
+                len as u64
+            };
+            (CallKind::ExactSum, none, spread(sum), len)
+        }
+        other => return Err(invalid("start", format!("unknown operation {other:?}"))),
+    })
+}
+
+/// The root's index, if there is such a rank.
+fn member_of(operation: &str, root: GroupRank, member: Member) -> Result<u64, CollectiveError> {
+    if root.index() < member.size {
+        return Ok(u64::from(root.0));
+    }
+    let problem = format!("root {root} is not in a group of {}", member.size);
+    Err(invalid(operation, problem))
+}
+
+/// Elements of each of as many parts as there are ranks.
+fn part_len(operation: &str, buffer: &Buffer, member: Member) -> Result<u64, CollectiveError> {
+    if buffer.len().is_multiple_of(member.size) {
+        return Ok((buffer.len() / member.size) as u64);
+    }
+    let problem = format!("{} elements for {} ranks", buffer.len(), member.size);
+    Err(invalid(operation, problem))
+}
+
+/// Checks the lengths of an unequal all-to-all as far as this rank can tell.
+fn check_lens(
+    send_lens: &[usize],
+    receive_lens: &[usize],
+    buffer: &Buffer,
+    member: Member,
+) -> Result<(), CollectiveError> {
+    let invalid = |problem| Err(invalid("all_to_all_unequal", problem));
+    let (size, me) = (member.size, member.rank.index());
+    if send_lens.len() != size || receive_lens.len() != size {
+        let (sends, receives) = (send_lens.len(), receive_lens.len());
+        return invalid(format!("{sends} and {receives} lengths for {size} ranks"));
+    }
+    if send_lens[me] != receive_lens[me] {
+        let (sent, received) = (send_lens[me], receive_lens[me]);
+        return invalid(format!(
+            "{sent} elements for itself, {received} from itself"
+        ));
+    }
+    let brought = total(send_lens.iter().map(|&len| len as u64), buffer.dtype());
+    if brought != Some(buffer.len() as u64) {
+        return invalid(format!("{} elements for {send_lens:?}", buffer.len()));
+    }
+    if total(receive_lens.iter().map(|&len| len as u64), buffer.dtype()).is_none() {
+        return invalid(format!("lengths {receive_lens:?} are too many"));
+    }
+    Ok(())
+}
+
+/// The sum of lengths, unless that many elements are more than is ever told by others.
+fn total(lens: impl Iterator<Item = u64>, dtype: DType) -> Option<u64> {
+    let mut sum = 0_u64;
+    for len in lens {
+        sum = sum.checked_add(len)?;
+    }
+    let bytes = sum.checked_mul(dtype.size() as u64)?;
+    (bytes <= TOLD_BYTES_MAX).then_some(sum)
 }
 
 /// Refuses memory that cannot be sent from.
@@ -117,18 +230,37 @@ fn brings_nothing(sum: &ExactSum) -> bool {
     (0..sum.size()).any(|rank| sum.run(GroupRank(rank as u32)).is_empty())
 }
 
-/// A number that tells who holds which shard (FNV-1a over the bounds).
+/// A number that tells who holds which shard.
 fn spread(sum: &ExactSum) -> u64 {
-    (0..sum.size())
-        .flat_map(|rank| sum.run(GroupRank(rank as u32)).end.to_le_bytes())
+    fnv((0..sum.size()).map(|rank| sum.run(GroupRank(rank as u32)).end))
+}
+
+/// A number that tells who sits on which host.
+fn places(hosts: &Hosts) -> u64 {
+    fnv((0..hosts.size()).map(|rank| hosts.of(rank) as u32))
+}
+
+/// FNV-1a.
+fn fnv(words: impl Iterator<Item = u32>) -> u64 {
+    words
+        .flat_map(u32::to_le_bytes)
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         })
 }
 
-/// Whether the ranks must tell each other their lengths first.
+/// Whether the ranks must tell each other (or a root) their lengths first.
 pub(crate) fn needs_lens(call: &Call) -> bool {
-    call.len == ANY_LEN
+    call.len == ANY_LEN && call.kind != CallKind::AllToAllUnequal
+}
+
+/// How lengths are told: one number per rank.
+pub(crate) fn telling_lens(operation: &Operation, member: Member) -> Schedule {
+    let (rank, ones) = (member.rank.index(), vec![1; member.size]);
+    match operation {
+        Operation::Gather { root } => schedule::gather(rank, root.index(), &ones),
+        _ => schedule::all_gather(rank, &ones),
+    }
 }
 
 /// What this rank tells the others where lengths differ: its elements per operand.
@@ -142,53 +274,59 @@ pub(crate) fn own_len(operation: &Operation, buffer: &Buffer, member: Member) ->
     }
 }
 
-/// The schedule of a call whose lengths are known: by rank in `lens` where [`needs_lens`].
+/// The schedule of a call whose lengths are known: by rank in `lens` where [`needs_lens`], or only
+/// this rank's own where it is not the root of a gather.
 pub(crate) fn schedule(
     operation: &Operation,
     call: &Call,
     member: Member,
+    hosts: &Hosts,
     lens: &[u64],
 ) -> Result<Schedule, CollectiveError> {
-    let rank = member.rank.index();
+    let Member { rank, size } = member;
+    let index = rank.index();
+    let len = call.len as usize;
     let algorithm = call.algorithm.unwrap_or(Algorithm::Direct);
     let made = match operation {
-        Operation::AllReduce(_) => {
-            schedule::all_reduce(algorithm, member.rank, member.size, call.len as usize)
-        }
+        Operation::AllReduce(_) => schedule::all_reduce_on(algorithm, rank, hosts, len),
         Operation::ExactSum(sum) => {
             let len = if needs_lens(call) {
-                agreed_len(call, member, lens)?
+                agreed_len(call, member, lens)? as usize
             } else {
-                call.len
+                len
             };
-            schedule::exact_sum(algorithm, sum, member.rank, len as usize)
+            schedule::exact_sum_on(algorithm, sum, rank, hosts, len)
         }
-        Operation::ReduceScatter(_) => {
-            let part = call.len as usize / member.size;
-            Ok(schedule::reduce_scatter(rank, member.size, part))
-        }
-        Operation::AllGather => {
-            let bytes = call.dtype.size() as u64;
-            let total = lens
-                .iter()
-                .try_fold(0_u64, |sum, &len| sum.checked_add(len));
-            let total = total.and_then(|total| total.checked_mul(bytes));
-            if total.is_none_or(|total| total > TOLD_BYTES_MAX) {
-                return Err(invalid(
-                    "all_gather",
-                    format!("lengths {lens:?} are too many"),
-                ));
+        Operation::Reduce { root, .. } => schedule::reduce(algorithm, rank, size, *root, len),
+        Operation::Broadcast { root } => schedule::broadcast_by(algorithm, rank, size, *root, len),
+        Operation::ReduceScatter(_) => Ok(schedule::reduce_scatter(index, size, len / size)),
+        Operation::AllGather => Ok(schedule::all_gather(index, &told_lens(call, lens)?)),
+        Operation::Gather { root } => {
+            let mut lens = told_lens(call, lens)?;
+            if *root != rank {
+                let own = lens.first().copied().unwrap_or(0);
+                lens = vec![own; size];
             }
-            let lens: Vec<usize> = lens.iter().map(|&len| len as usize).collect();
-            Ok(schedule::all_gather(rank, &lens))
+            Ok(schedule::gather(index, root.index(), &lens))
         }
-        Operation::Broadcast { root } => {
-            let len = call.len as usize;
-            Ok(schedule::broadcast(rank, member.size, root.index(), len))
-        }
-        _ => Ok(schedule::barrier(rank, member.size)),
+        Operation::Scatter { root } => Ok(schedule::scatter(index, size, root.index(), len)),
+        Operation::AllToAll => Ok(schedule::all_to_all(index, size, len / size)),
+        Operation::AllToAllUnequal {
+            send_lens,
+            receive_lens,
+        } => Ok(schedule::all_to_all_unequal(index, send_lens, receive_lens)),
+        _ => Ok(schedule::barrier(index, size)),
     };
     made.map_err(|error: ScheduleError| invalid(call.kind.name(), error.to_string()))
+}
+
+/// The lengths that others told, if they are not too many.
+fn told_lens(call: &Call, lens: &[u64]) -> Result<Vec<usize>, CollectiveError> {
+    if total(lens.iter().copied(), call.dtype).is_none() {
+        let problem = format!("lengths {lens:?} are too many");
+        return Err(invalid(call.kind.name(), problem));
+    }
+    Ok(lens.iter().map(|&len| len as usize).collect())
 }
 
 /// The one length of all ranks that bring something.

@@ -1,16 +1,18 @@
 //! [`Running`]: one collective on its way through its schedule.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ronde_core::{Buffer, CollectiveError, DType, Operation, exact};
-use ronde_schedule::{LocalAction, Region, Schedule};
+use ronde_core::{Buffer, CollectiveError, DType, Operation, ReduceOp};
+use ronde_schedule::{Hosts, LocalAction, Schedule};
 
 use crate::clock;
 use crate::frame::{Call, CallKind};
 use crate::kernels;
 use crate::memory::{Memory, Place};
 use crate::program::{self, Member};
+use crate::streaming::Streaming;
 use crate::work::Completion;
 
 /// A collective that the caller has started.
@@ -19,6 +21,7 @@ pub(crate) struct Asked {
     pub(crate) call: Call,
     pub(crate) buffer: Buffer,
     pub(crate) completion: Completion,
+    pub(crate) hosts: Arc<Hosts>,
 }
 
 /// The collective that is being run.
@@ -43,6 +46,8 @@ pub(crate) struct Running {
     pub(crate) due: Vec<usize>,
     operation: Operation,
     member: Member,
+    hosts: Arc<Hosts>,
+    streaming: Option<Streaming>,
     /// The caller's buffer while the ranks tell each other their lengths.
     held: Option<Buffer>,
 }
@@ -61,17 +66,15 @@ impl Running {
             call,
             buffer,
             completion,
+            hosts,
         } = asked;
         let asks = program::needs_lens(&call);
         let made = if is_token(&call) {
             Ok(ronde_schedule::barrier(member.rank.index(), member.size))
         } else if asks {
-            Ok(ronde_schedule::all_gather(
-                member.rank.index(),
-                &vec![1; member.size],
-            ))
+            Ok(program::telling_lens(&operation, member))
         } else {
-            program::schedule(&operation, &call, member, &[])
+            program::schedule(&operation, &call, member, &hosts, &[])
         };
         let schedule = match made {
             Ok(schedule) => schedule,
@@ -106,6 +109,8 @@ impl Running {
             due: vec![0; member.size],
             operation,
             member,
+            hosts,
+            streaming: None,
             held,
         })
     }
@@ -115,32 +120,51 @@ impl Running {
         self.sends_left == 0 && self.receives_left == 0
     }
 
-    /// The local actions of the current round.
-    pub(crate) fn act(&mut self) {
-        let actions = std::mem::take(&mut self.schedule.rounds[self.round].actions);
-        for action in &actions {
-            match action {
-                LocalAction::Reduce { into, left, right } => {
-                    let into_is_left = into == left;
-                    self.reduce(into, if into_is_left { right } else { left }, into_is_left);
-                }
-                LocalAction::Copy { into, from } => {
-                    let (into, from) = (self.memory.place(into), self.memory.place(from));
-                    let (into, from) = self.memory.pair(&into, &from);
-                    into.copy_from_slice(from);
-                }
-            }
+    /// A round begins whose transfers are still to be posted.
+    pub(crate) fn begin_round(&mut self) {
+        let round = self.schedule.rounds.get(self.round);
+        self.streaming = round.and_then(|round| Streaming::of(round, &self.memory));
+    }
+
+    /// `count` more bytes of a place that is received are here: acts on what is complete.
+    pub(crate) fn arrived(&mut self, place: &Place, count: usize) {
+        let due = self
+            .streaming
+            .as_mut()
+            .and_then(|streaming| streaming.arrived(place, count));
+        if let Some(due) = due {
+            let actions = std::mem::take(&mut self.schedule.rounds[self.round].actions);
+            self.act_on(&actions, due.start, Some(due.end));
+            self.schedule.rounds[self.round].actions = actions;
         }
     }
 
-    fn reduce(&mut self, into: &Region, other: &Region, into_is_left: bool) {
-        let (into, other) = (self.memory.place(into), self.memory.place(other));
-        let (into, other) = self.memory.pair(&into, &other);
-        if self.call.kind == CallKind::ExactSum {
-            // With canonical NaNs a sum of two does not depend on their order, only on which two.
-            exact::add(self.call.dtype, into, other);
-        } else {
-            kernels::reduce(self.call.dtype, self.call.op, into, other, into_is_left);
+    /// What is left of the local actions of the current round.
+    pub(crate) fn act(&mut self) {
+        let actions = std::mem::take(&mut self.schedule.rounds[self.round].actions);
+        let from = self.streaming.take().map_or(0, |s| s.acted());
+        self.act_on(&actions, from, None);
+    }
+
+    /// All actions in order, on some bytes of each.
+    fn act_on(&mut self, actions: &[LocalAction], from: usize, to: Option<usize>) {
+        let part = |place: Place| place.part(from..to.unwrap_or(place.len()));
+        for action in actions {
+            match action {
+                LocalAction::Reduce { into, left, right } => {
+                    let into_is_left = into == left;
+                    let other = if into_is_left { right } else { left };
+                    let (into, other) = (self.memory.place(into), self.memory.place(other));
+                    let (into, other) = self.memory.pair(&part(into), &part(other));
+                    // The sum of the kernels is that of `ronde_core::exact`: canonical NaNs in both.
+                    kernels::reduce(self.call.dtype, self.call.op, into, other, into_is_left);
+                }
+                LocalAction::Copy { into, from } => {
+                    let (into, from) = (self.memory.place(into), self.memory.place(from));
+                    let (into, from) = self.memory.pair(&part(into), &part(from));
+                    into.copy_from_slice(from);
+                }
+            }
         }
     }
 
@@ -152,14 +176,17 @@ impl Running {
                 let (buffer, scratch) = self.memory.into_parts();
                 return Ok(Finished::Result(self.completion, buffer, scratch));
             }
-            let (buffer, scratch) = self
+            let (mut buffer, scratch) = self
                 .memory
                 .into_result(&self.schedule.result, self.call.dtype);
+            if self.call.op == ReduceOp::Mean {
+                kernels::divide(self.call.dtype, buffer.bytes_mut(), self.member.size);
+            }
             return Ok(Finished::Result(self.completion, buffer, scratch));
         };
         let (lens, scratch) = self.memory.into_result(&self.schedule.result, DType::I64);
         let lens: Vec<u64> = lens.as_slice::<i64>().iter().map(|&l| l as u64).collect();
-        let made = program::schedule(&self.operation, &self.call, self.member, &lens);
+        let made = program::schedule(&self.operation, &self.call, self.member, &self.hosts, &lens);
         let schedule = match made {
             Ok(schedule) => schedule,
             Err(CollectiveError::Mismatch {

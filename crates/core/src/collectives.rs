@@ -3,7 +3,7 @@
 //! Implemented by `ronde_comm::ProcessGroup`; strategies see only these traits.
 
 use crate::exact::ExactSum;
-use crate::{Buffer, CollectiveError, DType, Element, GroupRank, ReduceOp};
+use crate::{Buffer, CollectiveError, DType, GroupRank, ReduceOp};
 
 /// A pending operation. It owns the buffer and hands it back.
 pub trait Work: Send {
@@ -27,10 +27,41 @@ pub enum Operation {
     /// shard. The buffer holds this rank's subtrees, [`ExactSum::nodes`] of them, one after the
     /// other in shard order, each of the same length; it comes back with that one length.
     ExactSum(ExactSum),
+    /// The root gets the element-wise reduction of all buffers; same length on all ranks. The others
+    /// get their buffer back empty: it served as scratch.
+    Reduce {
+        /// How elements become one.
+        op: ReduceOp,
+        /// Who gets the result.
+        root: GroupRank,
+    },
     /// In: `n * k` elements. Back: this rank's `k` elements, reduced over all ranks.
     ReduceScatter(ReduceOp),
     /// In: `k` elements, any `k` per rank. Back: all ranks' elements in rank order.
     AllGather,
+    /// In: `k` elements, any `k` per rank. Back: all ranks' elements in rank order for the root, what
+    /// they brought for the others.
+    Gather {
+        /// Who gets the elements.
+        root: GroupRank,
+    },
+    /// In: `n * k` elements for the root, `k` of any value for the others. Back: the `k` elements of
+    /// the root's that belong to this rank.
+    Scatter {
+        /// Whose elements they are.
+        root: GroupRank,
+    },
+    /// In: `n * k` elements, `k` for each rank. Back: `n * k` elements, `k` of each rank's.
+    AllToAll,
+    /// In: elements for each rank, one run after the other. Back: what each rank had for this one,
+    /// in rank order.
+    AllToAllUnequal {
+        /// How many elements are for each rank, by rank.
+        send_lens: Vec<usize>,
+        /// How many elements each rank has for this one, by rank. Another count is a
+        /// [`CollectiveError::Mismatch`].
+        receive_lens: Vec<usize>,
+    },
     /// Every rank gets the root's buffer; same length on all ranks.
     Broadcast {
         /// Whose buffer is sent.
@@ -94,65 +125,3 @@ pub trait PointToPoint: Send + Sync {
         buffer: Buffer,
     ) -> Result<Box<dyn Work>, CollectiveError>;
 }
-
-/// Blocking conveniences over [`Collectives`].
-pub trait CollectivesExt: Collectives {
-    /// Starts an operation and waits for it.
-    ///
-    /// # Errors
-    /// Those of the operation.
-    fn run(&self, operation: Operation, buffer: Buffer) -> Result<Buffer, CollectiveError> {
-        self.start(operation, buffer)?.wait()
-    }
-
-    /// Reduces `values` over all ranks in place.
-    ///
-    /// # Errors
-    /// Those of the operation.
-    fn all_reduce<T: Element>(
-        &self,
-        values: &mut [T],
-        op: ReduceOp,
-    ) -> Result<(), CollectiveError> {
-        let mut buffer = self.allocate(T::DTYPE, values.len());
-        buffer.as_mut_slice::<T>().copy_from_slice(values);
-        values.copy_from_slice(self.run(Operation::AllReduce(op), buffer)?.as_slice());
-        Ok(())
-    }
-
-    /// All ranks' values in rank order; lengths may differ between ranks.
-    ///
-    /// # Errors
-    /// Those of the operation.
-    fn all_gather<T: Element>(&self, values: &[T]) -> Result<Vec<T>, CollectiveError> {
-        let mut buffer = self.allocate(T::DTYPE, values.len());
-        buffer.as_mut_slice::<T>().copy_from_slice(values);
-        Ok(self.run(Operation::AllGather, buffer)?.as_slice().to_vec())
-    }
-
-    /// Every rank gets the root's values.
-    ///
-    /// # Errors
-    /// Those of the operation.
-    fn broadcast<T: Element>(
-        &self,
-        values: &mut [T],
-        root: GroupRank,
-    ) -> Result<(), CollectiveError> {
-        let mut buffer = self.allocate(T::DTYPE, values.len());
-        buffer.as_mut_slice::<T>().copy_from_slice(values);
-        values.copy_from_slice(self.run(Operation::Broadcast { root }, buffer)?.as_slice());
-        Ok(())
-    }
-
-    /// Nobody goes on before all have arrived.
-    ///
-    /// # Errors
-    /// Those of the operation.
-    fn barrier(&self) -> Result<(), CollectiveError> {
-        self.run(Operation::Barrier, self.allocate(DType::U8, 0))
-            .map(drop)
-    }
-}
-
-impl<C: Collectives + ?Sized> CollectivesExt for C {}

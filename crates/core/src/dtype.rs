@@ -85,6 +85,42 @@ pub enum ReduceOp {
     Max = 2,
     /// Product.
     Product = 3,
+    /// The sum divided once by the count of ranks. Floating point only: a mean of integers is none.
+    Mean = 4,
+    /// Bitwise and. Integers only.
+    And = 5,
+    /// Bitwise or. Integers only.
+    Or = 6,
+    /// Bitwise exclusive or. Integers only.
+    Xor = 7,
+}
+
+impl ReduceOp {
+    /// All operators.
+    pub const ALL: [Self; 8] = [
+        Self::Sum,
+        Self::Min,
+        Self::Max,
+        Self::Product,
+        Self::Mean,
+        Self::And,
+        Self::Or,
+        Self::Xor,
+    ];
+
+    /// Why there is no such reduction of elements of `dtype`; `None` when there is.
+    #[must_use]
+    pub fn refusal(self, dtype: DType) -> Option<String> {
+        match self {
+            Self::Mean if !dtype.is_float() => Some(format!(
+                "the mean of {dtype} would have to be rounded; take the sum and divide it"
+            )),
+            Self::And | Self::Or | Self::Xor if dtype.is_float() => {
+                Some(format!("bitwise {self} is of integers, not of {dtype}"))
+            }
+            _ => None,
+        }
+    }
 }
 
 impl std::fmt::Display for ReduceOp {
@@ -94,6 +130,29 @@ impl std::fmt::Display for ReduceOp {
             Self::Min => "min",
             Self::Max => "max",
             Self::Product => "product",
+            Self::Mean => "mean",
+            Self::And => "and",
+            Self::Or => "or",
+            Self::Xor => "xor",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_operator_is_of_floats_or_integers_or_both() {
+        for dtype in DType::ALL {
+            for op in ReduceOp::ALL {
+                let only_floats = op == ReduceOp::Mean;
+                let only_integers = matches!(op, ReduceOp::And | ReduceOp::Or | ReduceOp::Xor);
+                let refused = op.refusal(dtype);
+                let expected =
+                    dtype.is_float() && only_integers || !dtype.is_float() && only_floats;
+                assert_eq!(refused.is_some(), expected, "{op} of {dtype}: {refused:?}");
+            }
+        }
     }
 }

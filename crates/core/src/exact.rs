@@ -89,13 +89,28 @@ pub fn cover(run: Range<u32>, shards: u32) -> Vec<Node> {
     stack
 }
 
+/// Pairs `(into, from)` of places: `into += from`, in this order.
+pub type Additions = Vec<(usize, usize)>;
+
 /// Additions `into += from` (indices into `nodes`) that turn a list of subtrees covering all shards
 /// into the root, which ends in place 0.
 ///
 /// # Panics
 /// When `nodes` does not cover the tree in shard order: a bug of the caller.
 #[must_use]
-pub fn additions(nodes: &[Node], shards: u32) -> Vec<(usize, usize)> {
+pub fn additions(nodes: &[Node], shards: u32) -> Additions {
+    let (additions, left) = reductions(nodes, shards);
+    assert!(
+        matches!(left.as_slice(), [(0, root)] if *root == Node::root(shards)),
+        "subtrees {nodes:?} do not make the tree over {shards} shards"
+    );
+    additions
+}
+
+/// All additions `into += from` (indices into `nodes`, which are in shard order) that the tree
+/// allows, and what is left in the end: places and the subtrees there.
+#[must_use]
+pub fn reductions(nodes: &[Node], shards: u32) -> (Additions, Vec<(usize, Node)>) {
     let mut stack: Vec<(usize, Node)> = Vec::new();
     let mut additions = Vec::new();
     for (place, &node) in nodes.iter().enumerate() {
@@ -112,11 +127,7 @@ pub fn additions(nodes: &[Node], shards: u32) -> Vec<(usize, usize)> {
         }
         stack.push((place, node));
     }
-    assert!(
-        matches!(stack.as_slice(), [(0, root)] if *root == Node::root(shards)),
-        "subtrees {nodes:?} do not make the tree over {shards} shards"
-    );
-    additions
+    (additions, stack)
 }
 
 /// Who holds which shards in an exact sum over a group.

@@ -9,6 +9,7 @@ pub mod assignment;
 pub mod batch;
 pub mod buffer;
 pub mod collectives;
+pub mod conveniences;
 pub mod dtype;
 pub mod error;
 pub mod event;
@@ -31,7 +32,8 @@ pub mod weight_hash;
 
 pub use assignment::Assignment;
 pub use buffer::{Buffer, Element, Memory, MemoryKind};
-pub use collectives::{Collectives, CollectivesExt, Operation, PointToPoint, Tag, Work};
+pub use collectives::{Collectives, Operation, PointToPoint, Tag, Work};
+pub use conveniences::CollectivesExt;
 pub use dtype::{DType, ReduceOp};
 pub use error::{CollectiveError, Recovery};
 pub use event::{Event, NullTracker, Tracker};

@@ -14,18 +14,24 @@ pub enum Algorithm {
     Ring,
     /// Each rank owns a slice and hears from all: the ring's bytes in two rounds.
     Direct,
-    /// Neighbours first, halving what is exchanged: the ring's bytes in `2 log2(n)` rounds. Only for
-    /// powers of two.
+    /// Neighbours first, halving what is exchanged: the ring's bytes in `2 log2(n)` rounds; a few more
+    /// of both where `n` is no power of two.
     HalvingDoubling,
+    /// Up a binary tree and down again: `2 log2(n)` rounds, `b` bytes up and at most `b log2(n)` down.
+    Tree,
+    /// Inside hosts, then across, then inside: across hosts as few bytes as with one rank per host.
+    Hierarchical,
 }
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 6] = [
         Self::Driver,
         Self::Ring,
         Self::Direct,
         Self::HalvingDoubling,
+        Self::Tree,
+        Self::Hierarchical,
     ];
 
     /// The name as it is written in files and messages.
@@ -36,6 +42,8 @@ impl Algorithm {
             Self::Ring => "ring",
             Self::Direct => "direct",
             Self::HalvingDoubling => "halving_doubling",
+            Self::Tree => "tree",
+            Self::Hierarchical => "hierarchical",
         }
     }
 }

@@ -22,6 +22,22 @@ impl Contributions {
         }
     }
 
+    /// One operand per rank, added between neighbours, then neighbours of neighbours: a binary tree.
+    #[must_use]
+    pub fn neighbours(size: usize) -> Self {
+        let mut additions = Vec::new();
+        let mut distance = 1;
+        while distance < size {
+            let lefts = (0..size - distance).step_by(2 * distance);
+            additions.extend(lefts.map(|left| (left, left + distance)));
+            distance *= 2;
+        }
+        Self {
+            starts: (0..=size).collect(),
+            additions,
+        }
+    }
+
     /// The subtrees of an exact sum, added in tree order.
     #[must_use]
     pub fn exact(sum: &ExactSum) -> Self {
@@ -40,6 +56,12 @@ impl Contributions {
     #[must_use]
     pub fn size(&self) -> usize {
         self.starts.len() - 1
+    }
+
+    /// The rank that brings an operand of the list of all.
+    #[must_use]
+    pub fn owner(&self, operand: usize) -> usize {
+        self.starts.partition_point(|&start| start <= operand) - 1
     }
 
     /// How many operands a rank brings.

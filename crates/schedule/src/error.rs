@@ -35,7 +35,7 @@ pub enum ScheduleError {
         problem: String,
     },
     /// No algorithm has this name.
-    #[error("no algorithm is called {name:?}; there are driver, ring, direct and halving_doubling")]
+    #[error("no algorithm is called {name:?}; there are {}", names())]
     UnknownAlgorithm {
         /// What was written.
         name: String,
@@ -48,4 +48,9 @@ impl ScheduleError {
     pub fn recovery(&self) -> Recovery {
         Recovery::Abort
     }
+}
+
+/// All algorithms in one phrase.
+fn names() -> String {
+    Algorithm::ALL.map(Algorithm::name).join(", ")
 }

@@ -1,4 +1,4 @@
-//! Reduce-scatter and all-gather by direct exchange: one round each.
+//! Reduce-scatter, all-gather and all-to-all by direct exchange: one round each.
 
 use crate::schedule::{Region, Round, Schedule};
 
@@ -55,6 +55,50 @@ pub fn all_gather(rank: usize, lens: &[usize]) -> Schedule {
         round.receive(peer, place(peer, all));
     }
     round.copy(place(rank, all), mine);
+    schedule.push(round);
+    schedule
+}
+
+/// Every rank gives every other one `part_len` elements and gets as many of each, in rank order.
+///
+/// One round, `n - 1` messages and `(n - 1) part_len` elements sent.
+#[must_use]
+pub fn all_to_all(rank: usize, size: usize, part_len: usize) -> Schedule {
+    let part = |slot, index: usize| Region::new(slot, index * part_len..(index + 1) * part_len);
+    let len = size * part_len;
+    let mut schedule = Schedule::new(vec![len], Region::new(0, 0..len));
+    let all = schedule.scratch(len);
+    let mut round = Round::default();
+    for peer in (1..size).map(|distance| (rank + distance) % size) {
+        round.send(peer, part(0, peer));
+        round.receive(peer, part(all, peer));
+        round.copy(part(0, peer), part(all, peer));
+    }
+    schedule.push(round);
+    schedule
+}
+
+/// Rank `rank` gives `send_lens[r]` elements to rank `r` and gets `receive_lens[r]` of it, in rank
+/// order. Lengths are checked by an executor as it meets the messages, so empty ones are sent too.
+///
+/// One round, `n - 1` messages.
+#[must_use]
+pub fn all_to_all_unequal(rank: usize, send_lens: &[usize], receive_lens: &[usize]) -> Schedule {
+    let size = send_lens.len();
+    let place = |slot, lens: &[usize], index: usize| {
+        let start = lens[..index].iter().sum::<usize>();
+        Region::new(slot, start..start + lens[index])
+    };
+    let total: usize = receive_lens.iter().sum();
+    let mut schedule = Schedule::new(vec![send_lens.iter().sum()], Region::new(0, 0..0));
+    let all = schedule.scratch(total);
+    schedule.result = Region::new(all, 0..total);
+    let mut round = Round::default();
+    for peer in (1..size).map(|distance| (rank + distance) % size) {
+        round.send_even_empty(peer, place(0, send_lens, peer));
+        round.receive_even_empty(peer, place(all, receive_lens, peer));
+    }
+    round.copy(place(all, receive_lens, rank), place(0, send_lens, rank));
     schedule.push(round);
     schedule
 }

@@ -1,28 +1,73 @@
 //! Halving-doubling: pairs exchange halves, neighbours first; then the slices are doubled back.
 //!
 //! For `n` a power of two: `2 log2(n)` rounds and messages and about `2 b (n - 1) / n` bytes per rank.
-//! Neighbours (distance 1) come first and the lower rank is the left operand, so the partial sums are
-//! exactly the nodes of the binary tree over ranks: it keeps the order of a balanced exact sum.
+//! Else the first ranks are folded: the odd ones of the surplus give their operand to their neighbour,
+//! sit out, and are told the result: two more rounds and `b` bytes more for each of such a pair.
+//! Neighbours (distance 1) come first and the lower rank is the left operand, so for powers of two the
+//! partial sums are exactly the nodes of the binary tree over ranks: it keeps the order of a balanced
+//! exact sum; [`keeps_tree`] tells for which other spreads it does.
 //! Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
 //! MPICH", 2005, section 4.4 (there with distant ranks first).
+
+use std::ops::Range;
+
+use ronde_core::GroupRank;
+use ronde_core::exact::{self, ExactSum};
 
 use crate::schedule::{Region, Round, Schedule};
 use crate::slices::halves;
 
-/// The schedule of `rank` of `size` for `len` elements; `None` unless `size` is a power of two.
+/// The schedule of `rank` of `size` for `len` elements.
 #[must_use]
-pub fn halving_doubling(rank: usize, size: usize, len: usize) -> Option<Schedule> {
-    if !size.is_power_of_two() {
-        return None;
-    }
+pub fn halving_doubling(rank: usize, size: usize, len: usize) -> Schedule {
+    let surplus = surplus(size);
     let mut schedule = Schedule::new(vec![len], Region::new(0, 0..len));
-    let scratch = schedule.scratch(if size > 1 { len - len / 2 + 64 } else { 0 });
+    let whole = Region::new(0, 0..len);
+    if rank >= 2 * surplus {
+        halve_and_double(&mut schedule, rank - surplus, size);
+        return schedule;
+    }
+    let (mut fold, mut tell) = (Round::default(), Round::default());
+    if rank % 2 == 1 {
+        fold.send(rank - 1, whole.clone());
+        tell.receive(rank - 1, whole);
+        schedule.push(fold);
+    } else {
+        let arriving = Region::new(schedule.scratch(len), 0..len);
+        fold.receive(rank + 1, arriving.clone());
+        fold.reduce_right(whole.clone(), arriving);
+        tell.send(rank + 1, whole);
+        schedule.push(fold);
+        halve_and_double(&mut schedule, rank / 2, size);
+    }
+    schedule.push(tell);
+    schedule
+}
+
+/// Ranks above the largest power of two.
+fn surplus(size: usize) -> usize {
+    size - (1 << size.ilog2())
+}
+
+/// The part among the `1 << levels` that are left after folding; `place` is this one's among them.
+fn halve_and_double(schedule: &mut Schedule, place: usize, size: usize) {
+    let (surplus, levels) = (surplus(size), size.ilog2());
+    let rank_at = |place: usize| {
+        if place < surplus {
+            2 * place
+        } else {
+            place + surplus
+        }
+    };
+    let len = schedule.result.len();
+    let scratch = schedule.scratch(if levels > 0 { len - len / 2 + 64 } else { 0 });
     let mut run = 0..len;
     let mut taken = Vec::new();
-    for distance in (0..size.ilog2()).map(|level| 1 << level) {
-        let peer = rank ^ distance;
+    for distance in (0..levels).map(|level| 1 << level) {
+        let other = place ^ distance;
+        let peer = rank_at(other);
         let (low, high) = halves(run);
-        let (mine, theirs) = if rank < peer {
+        let (mine, theirs) = if place < other {
             (low, high)
         } else {
             (high, low)
@@ -32,7 +77,7 @@ pub fn halving_doubling(rank: usize, size: usize, len: usize) -> Option<Schedule
         let mut round = Round::default();
         round.send(peer, Region::new(0, theirs.clone()));
         round.receive(peer, arriving.clone());
-        if rank < peer {
+        if place < other {
             round.reduce_right(kept, arriving);
         } else {
             round.reduce_left(arriving, kept);
@@ -47,5 +92,28 @@ pub fn halving_doubling(rank: usize, size: usize, len: usize) -> Option<Schedule
         round.receive(peer, Region::new(0, theirs));
         schedule.push(round);
     }
-    Some(schedule)
+}
+
+/// Whether every partial sum is a node of the tree over shards, so that an exact sum keeps its bits.
+#[must_use]
+pub fn keeps_tree(sum: &ExactSum) -> bool {
+    let is_node = |run: &Range<u32>| exact::cover(run.clone(), sum.shards()).len() == 1;
+    let mut runs: Vec<Range<u32>> = (0..sum.size())
+        .map(|rank| sum.run(GroupRank(rank as u32)))
+        .collect();
+    let folded = 2 * surplus(runs.len());
+    let (pairs, rest) = runs.split_at(folded);
+    let merge = |pair: &[Range<u32>]| pair[0].start..pair[pair.len() - 1].end;
+    let first: Vec<_> = pairs.chunks(2).map(merge).chain(rest.to_vec()).collect();
+    if !runs.iter().chain(&first).all(is_node) {
+        return false;
+    }
+    runs = first;
+    while runs.len() > 1 {
+        runs = runs.chunks(2).map(merge).collect();
+        if !runs.iter().all(is_node) {
+            return false;
+        }
+    }
+    true
 }

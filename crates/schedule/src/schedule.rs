@@ -111,6 +111,26 @@ impl Round {
         }
     }
 
+    /// Adds a message to `to` that goes even without an element, for a receiver that checks its length.
+    pub fn send_even_empty(&mut self, to: usize, region: Region) {
+        let to = GroupRank(to as u32);
+        self.transfers.push(Transfer::Send { to, region });
+    }
+
+    /// Adds a message from `from` that comes even without an element.
+    pub fn receive_even_empty(&mut self, from: usize, region: Region) {
+        let from = GroupRank(from as u32);
+        self.transfers.push(Transfer::Receive { from, region });
+    }
+
+    /// Moves all messages to one slot.
+    pub(crate) fn move_to_slot(&mut self, slot: usize) {
+        for transfer in &mut self.transfers {
+            let (Transfer::Send { region, .. } | Transfer::Receive { region, .. }) = transfer;
+            region.slot = slot;
+        }
+    }
+
     /// Adds `into = into op right`.
     pub fn reduce_right(&mut self, into: Region, right: Region) {
         if !into.is_empty() {
@@ -160,6 +180,8 @@ pub struct Cost {
     pub messages_sent: usize,
     /// Bytes of payload to other ranks.
     pub bytes_sent: usize,
+    /// Bytes of payload from other ranks.
+    pub bytes_received: usize,
     /// Rounds with a transfer: how often this rank waits.
     pub rounds: usize,
 }
@@ -189,6 +211,14 @@ impl Schedule {
         }
     }
 
+    /// Renames the ranks that it speaks to.
+    pub(crate) fn rename_ranks(&mut self, name: impl Fn(usize) -> usize) {
+        for transfer in self.rounds.iter_mut().flat_map(|r| &mut r.transfers) {
+            let (Transfer::Send { to: peer, .. } | Transfer::Receive { from: peer, .. }) = transfer;
+            *peer = GroupRank(name(peer.index()) as u32);
+        }
+    }
+
     /// Elements that the caller brings.
     #[must_use]
     pub fn input_len(&self) -> usize {
@@ -208,9 +238,14 @@ impl Schedule {
         for round in &self.rounds {
             cost.rounds += usize::from(!round.transfers.is_empty());
             for transfer in &round.transfers {
-                if let Transfer::Send { region, .. } = transfer {
-                    cost.messages_sent += 1;
-                    cost.bytes_sent += region.len() * element_bytes;
+                match transfer {
+                    Transfer::Send { region, .. } => {
+                        cost.messages_sent += 1;
+                        cost.bytes_sent += region.len() * element_bytes;
+                    }
+                    Transfer::Receive { region, .. } => {
+                        cost.bytes_received += region.len() * element_bytes;
+                    }
                 }
             }
         }

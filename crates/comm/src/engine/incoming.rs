@@ -9,6 +9,7 @@ use super::{Early, Engine};
 use crate::frame::{FrameKind, HEADER_BYTES, Header};
 use crate::notice::Notice;
 use crate::running::Running;
+use crate::streaming::PIECE_BYTES;
 
 /// Bytes read at once when frames are short.
 const READ_BYTES: usize = 64 << 10;
@@ -107,8 +108,9 @@ impl Engine {
             return;
         };
         arriving.done += count;
-        if let (Target::Collective(_), Some(running)) = (&arriving.target, &mut self.running) {
+        if let (Target::Collective(place), Some(running)) = (&arriving.target, &mut self.running) {
             running.received[peer] += count;
+            running.arrived(place, count);
         }
         if arriving.left() == 0
             && let Some(arriving) = self.peers[peer].arriving.take()
@@ -230,7 +232,11 @@ fn room<'a>(arriving: &'a mut Arriving, running: &'a mut Option<Running>) -> &'a
     let (done, left) = (arriving.done, arriving.left());
     match &mut arriving.target {
         Target::Collective(place) => match running {
-            Some(running) => running.memory.bytes_mut(&place.after(done)),
+            Some(running) => {
+                let bytes = running.memory.bytes_mut(&place.after(done));
+                let piece = bytes.len().min(PIECE_BYTES);
+                &mut bytes[..piece]
+            }
             // Frames are turned away before the collective that wants them ends.
             None => &mut [],
         },

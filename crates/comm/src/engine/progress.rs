@@ -8,7 +8,7 @@ use ronde_schedule::Transfer;
 use super::peer::{Payload, Presence, Target};
 use super::{Address, Command, Early, Engine, HISTORY, Posted};
 use crate::clock;
-use crate::frame::{Call, FrameKind, Header};
+use crate::frame::{Call, CallKind, FrameKind, Header};
 use crate::notice::Notice;
 use crate::running::{Finished, Running};
 
@@ -110,6 +110,7 @@ impl Engine {
             return;
         };
         let (sequence, call) = (running.sequence, running.call);
+        running.begin_round();
         let Some(round) = running.schedule.rounds.get_mut(running.round) else {
             return self.finish();
         };
@@ -200,11 +201,29 @@ impl Engine {
             Some(place) if place.len() as u64 == header.bytes => {
                 Ok(running.expected[peer].pop_front().map(Target::Collective))
             }
+            Some(place) if header.call.kind == CallKind::AllToAllUnequal => {
+                let expected = place.len() as u64;
+                Err(self.other_len(peer, header, expected))
+            }
             Some(place) => Err(CollectiveError::Protocol {
                 peer: GroupRank(peer as u32),
                 problem: format!("{} bytes where {} belong", header.bytes, place.len()),
             }),
         }
+    }
+
+    /// A peer has another count of elements for this rank than this rank was told by its caller.
+    fn other_len(&mut self, peer: usize, header: &Header, expected: u64) -> CollectiveError {
+        let element = header.call.dtype.size() as u64;
+        let of = |bytes: u64| Call {
+            len: bytes / element,
+            ..header.call
+        };
+        let theirs = Header {
+            call: of(header.bytes),
+            ..*header
+        };
+        self.mismatch(peer, &theirs, of(expected), header.sequence)
     }
 
     fn mismatch(&mut self, peer: usize, header: &Header, mine: Call, at: u64) -> CollectiveError {
@@ -248,6 +267,7 @@ impl Engine {
                         .bytes_mut(&place)
                         .copy_from_slice(&early.bytes);
                     running.received[peer] += early.bytes.len();
+                    running.arrived(&place, early.bytes.len());
                     running.receives_left -= 1;
                     self.peers[peer].early_bytes -= Early::weight(&early.header);
                 }

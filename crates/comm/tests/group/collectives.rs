@@ -40,6 +40,7 @@ fn reduced(op: ReduceOp, size: usize, index: usize) -> u32 {
         ReduceOp::Product => values.product(),
         ReduceOp::Min => values.min().unwrap_or(0),
         ReduceOp::Max => values.max().unwrap_or(0),
+        _ => unreachable!("tested in operations.rs"),
     }
 }
 

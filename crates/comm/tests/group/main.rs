@@ -5,3 +5,6 @@ mod failures;
 mod joining;
 mod meshes;
 mod messages;
+mod operations;
+mod reference;
+mod splits;

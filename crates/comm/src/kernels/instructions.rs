@@ -1,0 +1,80 @@
+//! Runs a [`Kernel`] with the widest instructions that this machine has.
+
+/// A loop whose body is inlined into a function for each instruction set.
+pub(super) trait Kernel {
+    /// Does the work; must be `#[inline(always)]`, or it is not compiled for each instruction set.
+    fn run(self);
+}
+
+/// A set of instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Instructions {
+    /// What every machine of this architecture has.
+    Plain,
+    /// x86-64-v3: 256 bits at once.
+    #[cfg(target_arch = "x86_64")]
+    V3,
+    /// x86-64-v4: 512 bits at once.
+    #[cfg(target_arch = "x86_64")]
+    V4,
+}
+
+impl Instructions {
+    /// The best that this machine has. Cost: a few loads, the answer is cached by the standard library.
+    pub(super) fn best() -> Self {
+        Self::all().last().unwrap_or(Self::Plain)
+    }
+
+    /// All that this machine has, rising.
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        #[cfg(target_arch = "x86_64")]
+        let more = {
+            let v3 = is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("bmi2")
+                && is_x86_feature_detected!("f16c")
+                && is_x86_feature_detected!("fma");
+            let v4 = v3
+                && is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl");
+            [v3.then_some(Self::V3), v4.then_some(Self::V4)]
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let more: [Option<Self>; 0] = [];
+        std::iter::once(Self::Plain).chain(more.into_iter().flatten())
+    }
+}
+
+/// Runs `kernel` compiled for `by`, which must be one of [`Instructions::all`].
+#[cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "functions for instructions that were detected")
+)]
+pub(super) fn run<K: Kernel>(by: Instructions, kernel: K) {
+    match by {
+        Instructions::Plain => kernel.run(),
+        #[cfg(target_arch = "x86_64")]
+        Instructions::V3 => {
+            // SAFETY: this value comes from `Instructions::all` only where all of `v3` was detected.
+            unsafe { v3(kernel) }
+        }
+        #[cfg(target_arch = "x86_64")]
+        Instructions::V4 => {
+            // SAFETY: this value comes from `Instructions::all` only where all of `v4` was detected.
+            unsafe { v4(kernel) }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,bmi2,fma")]
+fn v3<K: Kernel>(kernel: K) {
+    kernel.run();
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,bmi2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+fn v4<K: Kernel>(kernel: K) {
+    kernel.run();
+}

@@ -1,0 +1,270 @@
+//! Sub-groups of a group: split by colour, or along an axis of a mesh.
+//!
+//! A sub-group has streams, a progress thread, an order of operations and a deadline of its own. It
+//! shares no stream with its parent on purpose: frames of one stream are read in order, so a large
+//! frame of one group that nobody wants yet would hold up all others, and two groups whose operations
+//! the ranks wait for in different orders could stop each other for ever.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ronde_core::{CollectiveError, Collectives, CollectivesExt, GroupRank, Mesh, Rank};
+use ronde_schedule::Hosts;
+
+use crate::connect::bind;
+use crate::program::invalid;
+use crate::transport::in_process::{self, InProcess};
+use crate::{GroupConfig, ProcessGroup};
+
+const NAME: &str = "split";
+/// Bytes in which a member tells what it wants.
+const WISH_BYTES: usize = 32;
+
+/// How a group came about, and so how its sub-groups do.
+#[derive(Debug, Clone)]
+pub(crate) enum Origin {
+    /// It has one member.
+    Alone,
+    /// Its members listen; sub-groups listen on the same address, on other ports.
+    Sockets(IpAddr),
+    /// Its members are threads of one process.
+    Threads(Arc<Nursery>),
+    /// The caller brought the streams: there is no way to make others.
+    Foreign,
+}
+
+/// Number of the split and colour.
+type Family = (u64, u32);
+/// Streams of a sub-group that its members have not taken yet, and its own nursery.
+type Cradle = (Vec<Option<InProcess>>, Arc<Nursery>);
+
+/// Where the threads of one process meet to make sub-groups.
+#[derive(Debug, Default)]
+pub(crate) struct Nursery {
+    cradles: Mutex<BTreeMap<Family, Cradle>>,
+}
+
+impl Nursery {
+    /// This member's streams of a sub-group; the first one to come makes those of all.
+    fn take(&self, family: Family, rank: usize, size: usize) -> Option<(InProcess, Arc<Self>)> {
+        let mut cradles = self.cradles.lock().unwrap_or_else(PoisonError::into_inner);
+        let cradle = cradles.entry(family).or_insert_with(|| {
+            let streams = in_process::connect(size).into_iter().map(Some).collect();
+            (streams, Arc::default())
+        });
+        let mine = cradle.0.get_mut(rank)?.take()?;
+        let own = Arc::clone(&cradle.1);
+        if cradle.0.iter().all(Option::is_none) {
+            cradles.remove(&family);
+        }
+        Some((mine, own))
+    }
+}
+
+/// What a member asks for in a split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Wish {
+    /// `None`: it is in no sub-group.
+    colour: Option<u32>,
+    key: u32,
+    /// Where it listens; `None` when sockets are not used, or when listening failed.
+    address: Option<SocketAddr>,
+}
+
+impl Wish {
+    fn encode(self) -> [u8; WISH_BYTES] {
+        let mut out = [0; WISH_BYTES];
+        out[0] = u8::from(self.colour.is_some());
+        out[4..8].copy_from_slice(&self.colour.unwrap_or(0).to_le_bytes());
+        out[8..12].copy_from_slice(&self.key.to_le_bytes());
+        let Some(address) = self.address else {
+            return out;
+        };
+        out[12..14].copy_from_slice(&address.port().to_le_bytes());
+        match address.ip() {
+            IpAddr::V4(ip) => {
+                out[1] = 4;
+                out[16..20].copy_from_slice(&ip.octets());
+            }
+            IpAddr::V6(ip) => {
+                out[1] = 6;
+                out[16..32].copy_from_slice(&ip.octets());
+            }
+        }
+        out
+    }
+
+    fn decode(bytes: &[u8; WISH_BYTES]) -> Self {
+        let word = |at: usize| crate::frame::number(&bytes[at..at + 4]) as u32;
+        let mut octets = [0; 16];
+        octets.copy_from_slice(&bytes[16..]);
+        let ip = match bytes[1] {
+            4 => Some(IpAddr::V4(Ipv4Addr::new(
+                octets[0], octets[1], octets[2], octets[3],
+            ))),
+            6 => Some(IpAddr::V6(Ipv6Addr::from(octets))),
+            _ => None,
+        };
+        let port = u16::from_le_bytes([bytes[12], bytes[13]]);
+        Self {
+            colour: (bytes[0] == 1).then(|| word(4)),
+            key: word(8),
+            address: ip.map(|ip| SocketAddr::new(ip, port)),
+        }
+    }
+}
+
+impl ProcessGroup {
+    /// The sub-group of those members that give the same colour, in the order of their keys and, for
+    /// equal keys, of their ranks here; `None` for those that give none. All members must call it, in
+    /// one order with their other operations.
+    ///
+    /// A sub-group has an order, deadline and failures of its own: this group goes on when it fails.
+    /// It is named after this group. A process may be in any number of them. Cost: one all_gather of
+    /// 32 bytes, then the connections of the sub-group and a thread.
+    ///
+    /// # Errors
+    /// Those of an operation and of joining; [`CollectiveError::Invalid`] for a group over streams
+    /// that the caller brought.
+    pub fn split(&self, colour: Option<u32>, key: u32) -> Result<Option<Self>, CollectiveError> {
+        self.split_with(colour, key, |_| {})
+    }
+
+    /// As [`ProcessGroup::split`]; `configure` may change the name, deadlines and algorithm of the
+    /// sub-group, in the same way on all its members.
+    ///
+    /// # Errors
+    /// As for [`ProcessGroup::split`].
+    pub fn split_with(
+        &self,
+        colour: Option<u32>,
+        key: u32,
+        configure: impl FnOnce(&mut GroupConfig),
+    ) -> Result<Option<Self>, CollectiveError> {
+        if matches!(self.origin, Origin::Foreign) {
+            let problem = "the group is over streams that its caller made";
+            return Err(invalid(NAME, problem.to_owned()));
+        }
+        let number = self.splits.fetch_add(1, Ordering::Relaxed);
+        let bound = match (&self.origin, colour) {
+            (Origin::Sockets(address), Some(_)) => Some(bind(*address)),
+            _ => None,
+        };
+        let address = match &bound {
+            Some(Ok((_, address))) => Some(*address),
+            _ => None,
+        };
+        // Told even when listening failed: the others must not wait for this member.
+        let wishes = self.tell_wish(Wish {
+            colour,
+            key,
+            address,
+        })?;
+        let listener = bound.transpose()?.map(|(listener, _)| listener);
+        let Some(colour) = colour else {
+            return Ok(None);
+        };
+        let mut members: Vec<usize> = (0..wishes.len())
+            .filter(|&rank| wishes[rank].colour == Some(colour))
+            .collect();
+        members.sort_by_key(|&rank| wishes[rank].key);
+        let me = self.rank().index();
+        let Some(rank) = members.iter().position(|&member| member == me) else {
+            return Err(invalid(NAME, "this member's own wish was lost".to_owned()));
+        };
+        let mut config = self.config().clone();
+        config.name = format!("{}.{number}.{colour}", config.name);
+        config.hosts = self.config().hosts.as_ref().map(|hosts| {
+            let names: Vec<usize> = members.iter().map(|&member| hosts.of(member)).collect();
+            Hosts::new(&names)
+        });
+        configure(&mut config);
+        config.rank = GroupRank(rank as u32);
+        let addresses = members.iter().map(|&member| wishes[member].address);
+        self.join(config, (number, colour), addresses.collect(), listener)
+            .map(Some)
+    }
+
+    /// The sub-group of those members that differ from this one along `axis` only, in the order of
+    /// that coordinate. Ranks of the mesh are those of this group; all members must call it. It is
+    /// named after the axis and its first rank.
+    ///
+    /// # Errors
+    /// As for [`ProcessGroup::split`]; [`CollectiveError::Invalid`] for a mesh of another size or
+    /// without that axis.
+    pub fn split_mesh(&self, mesh: &Mesh, axis: &str) -> Result<Self, CollectiveError> {
+        if mesh.len() as usize != self.size() {
+            let problem = format!("a mesh of {} for {} ranks", mesh.len(), self.size());
+            return Err(invalid(NAME, problem));
+        }
+        let me = Rank(self.rank().0);
+        let members = mesh.group(me, axis);
+        let members = members.ok_or_else(|| invalid(NAME, format!("no axis is called {axis}")))?;
+        let key = members.iter().position(|&rank| rank == me).unwrap_or(0) as u32;
+        let first = members[0].0;
+        let name = format!("{axis}.{first}");
+        let group = self.split_with(Some(first), key, |config| config.name = name)?;
+        group.ok_or_else(|| invalid(NAME, "no group came of it".to_owned()))
+    }
+
+    fn tell_wish(&self, wish: Wish) -> Result<Vec<Wish>, CollectiveError> {
+        let told = self.all_gather(&wish.encode())?;
+        let (wishes, rest) = told.as_chunks::<WISH_BYTES>();
+        if wishes.len() != self.size() || !rest.is_empty() {
+            let problem = format!("{} bytes from {} members", told.len(), self.size());
+            return Err(invalid(NAME, problem));
+        }
+        Ok(wishes.iter().map(Wish::decode).collect())
+    }
+
+    fn join(
+        &self,
+        config: GroupConfig,
+        family: Family,
+        addresses: Vec<Option<SocketAddr>>,
+        listener: Option<TcpListener>,
+    ) -> Result<Self, CollectiveError> {
+        let (rank, size) = (config.rank.index(), addresses.len());
+        if size == 1 {
+            return Ok(Self::alone(config));
+        }
+        if let Origin::Threads(nursery) = &self.origin {
+            let (streams, own) = nursery
+                .take(family, rank, size)
+                .ok_or_else(|| invalid(NAME, "the members split in different orders".to_owned()))?;
+            let group = Self::over(config, size, Box::new(streams))?;
+            return Ok(group.with_origin(Origin::Threads(own)));
+        }
+        let peers: Option<Vec<SocketAddr>> = addresses.into_iter().collect();
+        match (listener, peers) {
+            (Some(listener), Some(peers)) => Self::connect(config, listener, &peers),
+            _ => Err(CollectiveError::Connect {
+                what: format!("joining group {}", config.name),
+                cause: "a member cannot listen".to_owned(),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wishes_survive_the_wire() {
+        let addresses = [None, Some("10.1.2.3:65535"), Some("[fe80::1]:80")];
+        for address in addresses.map(|text| text.map(|text| text.parse().unwrap())) {
+            for colour in [None, Some(0), Some(u32::MAX)] {
+                let key = 7;
+                let wish = Wish {
+                    colour,
+                    key,
+                    address,
+                };
+                assert_eq!(Wish::decode(&wish.encode()), wish);
+            }
+        }
+    }
+}

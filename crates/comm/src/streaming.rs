@@ -1,0 +1,125 @@
+//! [`Streaming`]: the local actions of a round on what has arrived so far, while the rest is under way.
+//!
+//! A piece that was just received is still in the cache when it is reduced, and the next one arrives
+//! meanwhile. Actions work element by element, so that doing all of them on one piece after the other
+//! gives the bits of doing each on the whole.
+
+use ronde_schedule::{LocalAction, Region, Round, Transfer};
+
+use crate::memory::{Memory, Place};
+
+/// Bytes that are received at once and acted on at once; the operands of a few stay in the cache.
+pub(crate) const PIECE_BYTES: usize = 256 << 10;
+
+/// How far a round that is acted on in pieces has come.
+#[derive(Debug)]
+pub(crate) struct Streaming {
+    /// Operands that are received in this round, and how many bytes of each are here.
+    arriving: Vec<(Place, usize)>,
+    /// Bytes of every operand that have been acted on.
+    acted: usize,
+}
+
+impl Streaming {
+    /// For rounds of much data whose actions touch equal runs only and nothing that is being sent.
+    pub(crate) fn of(round: &Round, memory: &Memory) -> Option<Self> {
+        let regions: Vec<&Region> = round.actions.iter().flat_map(touched).collect();
+        let first = memory.place(regions.first()?);
+        let fits = |one: &Region, other: &Region| one == other || !one.overlaps(other);
+        let alike = regions.iter().enumerate().all(|(place, region)| {
+            region.len() == regions[0].len() && regions[..place].iter().all(|r| fits(r, region))
+        });
+        if first.len() < 2 * PIECE_BYTES || !alike {
+            return None;
+        }
+        let mut arriving = Vec::new();
+        for transfer in &round.transfers {
+            match transfer {
+                Transfer::Send { region, .. } => {
+                    let written = |action: &LocalAction| match action {
+                        LocalAction::Reduce { into, .. } | LocalAction::Copy { into, .. } => {
+                            into.overlaps(region)
+                        }
+                    };
+                    if round.actions.iter().any(written) {
+                        return None;
+                    }
+                }
+                Transfer::Receive { region, .. } => {
+                    if !regions.iter().all(|r| fits(r, region)) {
+                        return None;
+                    }
+                    if regions.contains(&region) {
+                        arriving.push((memory.place(region), 0));
+                    }
+                }
+            }
+        }
+        (!arriving.is_empty()).then_some(Self { arriving, acted: 0 })
+    }
+
+    /// `count` more bytes of `place` are here; the bytes of every operand that can be acted on now.
+    pub(crate) fn arrived(
+        &mut self,
+        place: &Place,
+        count: usize,
+    ) -> Option<std::ops::Range<usize>> {
+        let (_, here) = self.arriving.iter_mut().find(|(p, _)| p == place)?;
+        *here += count;
+        let all = self.arriving.iter().map(|&(_, here)| here).min()?;
+        let whole = all - all % PIECE_BYTES;
+        if whole <= self.acted {
+            return None;
+        }
+        let due = self.acted..whole;
+        self.acted = whole;
+        Some(due)
+    }
+
+    /// Bytes of every operand that have been acted on.
+    pub(crate) fn acted(&self) -> usize {
+        self.acted
+    }
+}
+
+fn touched(action: &LocalAction) -> [&Region; 2] {
+    match action {
+        LocalAction::Reduce { left, right, .. } => [left, right],
+        LocalAction::Copy { into, from } => [into, from],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_core::{Buffer, DType, GroupRank};
+
+    use super::*;
+
+    fn streaming(make: impl Fn() -> ronde_schedule::Schedule) -> Option<Streaming> {
+        let schedule = make();
+        let caller = Buffer::host(DType::F32, schedule.input_len());
+        let scratch = Buffer::host(DType::U8, 0);
+        let memory = Memory::new(&schedule, DType::F32, caller, scratch);
+        Streaming::of(&schedule.rounds[0], &memory)
+    }
+
+    #[test]
+    fn much_is_acted_on_in_pieces_and_little_or_what_is_sent_is_not() {
+        let direct = |len| {
+            let algorithm = ronde_schedule::Algorithm::Direct;
+            move || ronde_schedule::all_reduce(algorithm, GroupRank(0), 3, len).expect("it can")
+        };
+        assert!(streaming(direct(1000)).is_none());
+        assert!(streaming(|| ronde_schedule::all_to_all(0, 2, 1 << 20)).is_none());
+        let mut streaming = streaming(direct(3 << 18)).expect("much");
+        let places: Vec<Place> = streaming.arriving.iter().map(|(p, _)| p.clone()).collect();
+        assert_eq!(places.len(), 2);
+        assert_eq!(streaming.arrived(&places[0], 600 << 10), None);
+        let due = streaming.arrived(&places[1], 300 << 10);
+        assert_eq!(due, Some(0..PIECE_BYTES));
+        assert_eq!(streaming.arrived(&places[1], 100 << 10), None);
+        let due = streaming.arrived(&places[1], 300 << 10);
+        assert_eq!(due, Some(PIECE_BYTES..2 * PIECE_BYTES));
+        assert_eq!(streaming.acted(), 2 * PIECE_BYTES);
+    }
+}

@@ -1,0 +1,198 @@
+//! [`CollectivesExt`]: blocking calls on slices over [`Collectives`].
+//!
+//! Those that take `&mut [T]` work in place, those that take `&[T]` leave it and return the result.
+//! Every call copies into and out of a buffer of the group; a loop that must not copy keeps its
+//! values in a [`Buffer`] and uses [`CollectivesExt::run`].
+
+use crate::{Buffer, CollectiveError, Collectives, DType, Element, GroupRank, Operation, ReduceOp};
+
+/// Blocking conveniences over [`Collectives`].
+pub trait CollectivesExt: Collectives {
+    /// Starts an operation and waits for it.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    fn run(&self, operation: Operation, buffer: Buffer) -> Result<Buffer, CollectiveError> {
+        self.start(operation, buffer)?.wait()
+    }
+
+    /// Runs an operation on a copy of `values`.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    fn run_on<T: Element>(
+        &self,
+        operation: Operation,
+        values: &[T],
+    ) -> Result<Buffer, CollectiveError> {
+        let mut buffer = self.allocate(T::DTYPE, values.len());
+        buffer.as_mut_slice::<T>().copy_from_slice(values);
+        self.run(operation, buffer)
+    }
+
+    /// Reduces `values` over all ranks in place.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    fn all_reduce<T: Element>(
+        &self,
+        values: &mut [T],
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        let result = self.run_on(Operation::AllReduce(op), values)?;
+        values.copy_from_slice(result.as_slice());
+        Ok(())
+    }
+
+    /// Reduces all ranks' values; the root has the result in `values`, the others' stay as they are.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    fn reduce<T: Element>(
+        &self,
+        values: &mut [T],
+        op: ReduceOp,
+        root: GroupRank,
+    ) -> Result<(), CollectiveError> {
+        let result = self.run_on(Operation::Reduce { op, root }, values)?;
+        if self.rank() == root {
+            values.copy_from_slice(result.as_slice());
+        }
+        Ok(())
+    }
+
+    /// This rank's part of the reduction of all ranks' values: `values.len() / n` elements.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    fn reduce_scatter<T: Element>(
+        &self,
+        values: &[T],
+        op: ReduceOp,
+    ) -> Result<Vec<T>, CollectiveError> {
+        let result = self.run_on(Operation::ReduceScatter(op), values)?;
+        Ok(result.as_slice().to_vec())
+    }
+
+    /// All ranks' values in rank order; lengths may differ between ranks.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    fn all_gather<T: Element>(&self, values: &[T]) -> Result<Vec<T>, CollectiveError> {
+        Ok(self
+            .run_on(Operation::AllGather, values)?
+            .as_slice()
+            .to_vec())
+    }
+
+    /// All ranks' values in rank order at the root, `None` elsewhere; lengths may differ.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    fn gather<T: Element>(
+        &self,
+        values: &[T],
+        root: GroupRank,
+    ) -> Result<Option<Vec<T>>, CollectiveError> {
+        let result = self.run_on(Operation::Gather { root }, values)?;
+        Ok((self.rank() == root).then(|| result.as_slice().to_vec()))
+    }
+
+    /// Fills `part` with this rank's part of the root's `all`: `n * part.len()` elements there,
+    /// ignored elsewhere.
+    ///
+    /// # Errors
+    /// Those of the operation; [`CollectiveError::Invalid`] at a root with another length.
+    fn scatter<T: Element>(
+        &self,
+        all: &[T],
+        part: &mut [T],
+        root: GroupRank,
+    ) -> Result<(), CollectiveError> {
+        let brought = if self.rank() == root { all } else { &*part };
+        if self.rank() == root && all.len() != part.len() * self.size() {
+            return Err(CollectiveError::Invalid {
+                operation: "scatter".to_owned(),
+                problem: format!(
+                    "{} elements for {} ranks with {} each",
+                    all.len(),
+                    self.size(),
+                    part.len()
+                ),
+            });
+        }
+        let result = self.run_on(Operation::Scatter { root }, brought)?;
+        part.copy_from_slice(result.as_slice());
+        Ok(())
+    }
+
+    /// Every rank gets the root's values.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    fn broadcast<T: Element>(
+        &self,
+        values: &mut [T],
+        root: GroupRank,
+    ) -> Result<(), CollectiveError> {
+        let result = self.run_on(Operation::Broadcast { root }, values)?;
+        values.copy_from_slice(result.as_slice());
+        Ok(())
+    }
+
+    /// Part `r` of `values` goes to rank `r` and is replaced by what that one had for this rank; all
+    /// parts are of one length.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    fn all_to_all<T: Element>(&self, values: &mut [T]) -> Result<(), CollectiveError> {
+        let result = self.run_on(Operation::AllToAll, values)?;
+        values.copy_from_slice(result.as_slice());
+        Ok(())
+    }
+
+    /// `parts[r]` goes to rank `r`; back comes what each rank had for this one, by rank. Two
+    /// operations: the lengths first.
+    ///
+    /// # Errors
+    /// Those of the operations; [`CollectiveError::Invalid`] unless there is a part for each rank.
+    fn all_to_all_unequal<T: Element>(
+        &self,
+        parts: &[Vec<T>],
+    ) -> Result<Vec<Vec<T>>, CollectiveError> {
+        if parts.len() != self.size() {
+            return Err(CollectiveError::Invalid {
+                operation: "all_to_all_unequal".to_owned(),
+                problem: format!("{} parts for {} ranks", parts.len(), self.size()),
+            });
+        }
+        let send_lens: Vec<usize> = parts.iter().map(Vec::len).collect();
+        let mut lens: Vec<i64> = send_lens.iter().map(|&len| len as i64).collect();
+        self.all_to_all(&mut lens)?;
+        let receive_lens: Vec<usize> = lens.iter().map(|&len| len as usize).collect();
+        let operation = Operation::AllToAllUnequal {
+            send_lens,
+            receive_lens: receive_lens.clone(),
+        };
+        let result = self.run_on(operation, &parts.concat())?;
+        let mut rest = result.as_slice::<T>();
+        let mut received = Vec::with_capacity(receive_lens.len());
+        for len in receive_lens {
+            let (part, after) = rest.split_at(len);
+            received.push(part.to_vec());
+            rest = after;
+        }
+        Ok(received)
+    }
+
+    /// Nobody goes on before all have arrived.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    fn barrier(&self) -> Result<(), CollectiveError> {
+        self.run(Operation::Barrier, self.allocate(DType::U8, 0))
+            .map(drop)
+    }
+}
+
+impl<C: Collectives + ?Sized> CollectivesExt for C {}
