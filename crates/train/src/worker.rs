@@ -87,6 +87,7 @@ fn algorithm(config: &RunConfig) -> Option<Algorithm> {
         CommAlgorithm::Auto => None,
         CommAlgorithm::Direct => Some(Algorithm::Direct),
         CommAlgorithm::HalvingDoubling => Some(Algorithm::HalvingDoubling),
+        CommAlgorithm::Tree => Some(Algorithm::Tree),
         CommAlgorithm::Driver => Some(Algorithm::Driver),
     }
 }

@@ -74,6 +74,7 @@ fn how_gradients_travel_does_not_change_the_bits() {
         &["comm.algorithm=direct"][..],
         &["comm.algorithm=driver"],
         &["comm.algorithm=halving_doubling"],
+        &["comm.algorithm=tree"],
         &["comm.bucket_bytes_max=1024"],
         &[
             "comm.algorithm=halving_doubling",

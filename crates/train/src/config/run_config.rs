@@ -172,6 +172,8 @@ pub enum CommAlgorithm {
     Direct,
     /// Recursive halving, then doubling.
     HalvingDoubling,
+    /// Up a binary tree, and down again.
+    Tree,
     /// One worker collects, sums and sends back.
     Driver,
 }
