@@ -5,6 +5,8 @@ use std::time::Duration;
 use ronde_core::{Generation, GroupRank, PlanIdentity};
 use ronde_schedule::Algorithm;
 
+use crate::Security;
+
 /// One member's part of a group.
 #[derive(Debug, Clone)]
 pub struct GroupConfig {
@@ -24,11 +26,13 @@ pub struct GroupConfig {
     pub connect_timeout: Duration,
     /// Algorithm to prefer; `None` chooses by operation, size and bytes. Must agree.
     pub algorithm: Option<Algorithm>,
+    /// Whether connections are plain or TLS. Must be of the same kind.
+    pub security: Security,
 }
 
 impl GroupConfig {
-    /// A member of a group with an empty plan, generation 0, a minute for operations and half a
-    /// minute to connect.
+    /// A member of a group with an empty plan, generation 0, a minute for operations, half a
+    /// minute to connect, and plain connections on loopback addresses only.
     #[must_use]
     pub fn new(name: impl Into<String>, job: impl Into<String>, rank: GroupRank) -> Self {
         Self {
@@ -40,6 +44,7 @@ impl GroupConfig {
             timeout: Duration::from_secs(60),
             connect_timeout: Duration::from_secs(30),
             algorithm: None,
+            security: Security::default(),
         }
     }
 }

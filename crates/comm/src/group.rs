@@ -16,7 +16,7 @@ use crate::frame::{Call, CallKind};
 use crate::hello::Hello;
 use crate::program::{self, Member, invalid};
 use crate::running::Asked;
-use crate::transport::{Transport, in_process, tcp::Tcp};
+use crate::transport::{Transport, in_process};
 use crate::work::{finished, pending};
 
 /// Connected ranks that run collectives and exchange messages.
@@ -30,6 +30,7 @@ pub struct ProcessGroup {
     config: GroupConfig,
     member: Member,
     link: Link,
+    refused: Vec<String>,
 }
 
 /// How the others are reached.
@@ -45,11 +46,13 @@ enum Link {
 }
 
 impl ProcessGroup {
-    /// Joins over TCP; `peers` holds every rank's listening address by group rank, this member's own
+    /// Joins over TCP, by TLS where [`GroupConfig::security`] says so; `peers` holds every rank's listening address by group rank, this member's own
     /// included. Higher ranks dial lower ones; one connection per pair.
     ///
     /// # Errors
-    /// [`CollectiveError::Connect`] when a peer cannot be reached before the limit,
+    /// [`CollectiveError::Connect`] when a peer cannot be reached before the limit or refuses this
+    /// member, naming those whom this member turned away; [`CollectiveError::Invalid`] for plain
+    /// connections to other hosts that nobody asked for;
     /// [`CollectiveError::OtherPlan`] when one brings something else, on both sides.
     pub fn connect(
         config: GroupConfig,
@@ -60,13 +63,20 @@ impl ProcessGroup {
         if peers.len() == 1 {
             return Ok(Self::alone(config));
         }
-        let hello = Hello::new(&config, peers.len());
-        let streams = connect::mesh(&hello, listener, peers, config.connect_timeout)?;
-        let transport = Tcp::new(streams).map_err(|error| CollectiveError::Connect {
-            what: "setting up connections".to_owned(),
-            cause: error.to_string(),
+        let listening = listener.local_addr().map_err(|error| {
+            let what = "listening".to_owned();
+            let cause = error.to_string();
+            CollectiveError::Connect { what, cause }
         })?;
-        Self::over(config, peers.len(), Box::new(transport))
+        config.security.check_addresses(listening, peers)?;
+        let hello = Hello::new(&config, peers.len());
+        let keys = config.security.keys(peers.len())?;
+        let is_tls = keys.is_some();
+        let mesh = connect::mesh(&hello, keys, listener, peers, config.connect_timeout)?;
+        let transport = connect::transport(mesh.wires, is_tls)?;
+        let mut group = Self::over(config, peers.len(), transport)?;
+        group.refused = mesh.refused;
+        Ok(group)
     }
 
     /// Joins threads of one process, one member per configuration, in the order of their ranks.
@@ -130,6 +140,7 @@ impl ProcessGroup {
             config,
             member,
             link: Link::Others { mailbox, progress },
+            refused: Vec::new(),
         })
     }
 
@@ -146,6 +157,7 @@ impl ProcessGroup {
             config,
             member,
             link: Link::Alone(Mutex::new(None)),
+            refused: Vec::new(),
         }
     }
 
@@ -153,6 +165,13 @@ impl ProcessGroup {
     #[must_use]
     pub fn config(&self) -> &GroupConfig {
         &self.config
+    }
+
+    /// Who was turned away while the members met, and why: the first 16. They did no harm, but somebody
+    /// may want to know.
+    #[must_use]
+    pub fn refused(&self) -> &[String] {
+        &self.refused
     }
 
     /// Bytes of payload sent to others so far, without headers.

@@ -3,8 +3,12 @@
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use ronde_core::Rank;
+use ronde_identity::{Authority, Member, Validity};
+
+use super::tls::{Tls, TlsStream};
 use super::{Interest, Transport, in_process, tcp::Tcp};
 
 type Pair = [Box<dyn Transport>; 2];
@@ -27,6 +31,28 @@ fn tcp_pair() -> Pair {
     [
         Box::new(Tcp::new(vec![None, Some(dialled)]).unwrap()),
         Box::new(Tcp::new(vec![Some(accepted), None]).unwrap()),
+    ]
+}
+
+fn tls_pair() -> Pair {
+    let now = SystemTime::now();
+    let validity = Validity::from_now(now, Duration::from_secs(3600));
+    let authority = Authority::new("job", validity).unwrap();
+    let member = Member::Rank(Rank(0));
+    let identity = authority.issue(&member, validity).unwrap();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (accepted, _) = listener.accept().unwrap();
+    let end = crate::clock::deadline(Duration::from_secs(20));
+    let server = identity.server_config(b"test").unwrap();
+    let accepting = thread::spawn(move || TlsStream::accept(accepted, server, end).unwrap());
+    let client = identity.client_config(b"test").unwrap();
+    let name = identity.name_of(&member).unwrap();
+    let dialled = TlsStream::dial(dialled, client, name, end).unwrap();
+    let accepted = accepting.join().unwrap();
+    [
+        Box::new(Tls::new(vec![None, Some(dialled)]).unwrap()),
+        Box::new(Tls::new(vec![Some(accepted), None]).unwrap()),
     ]
 }
 
@@ -154,4 +180,5 @@ macro_rules! conformance {
 conformance! {
     in_process_streams: super::in_process_pair();
     tcp_streams: super::tcp_pair();
+    tls_streams: super::tls_pair();
 }

@@ -1,7 +1,8 @@
-//! Process groups from the outside: results, messages, joining, failures, over both transports.
+//! Process groups from the outside: results, messages, joining, failures, over all transports.
 
 mod collectives;
 mod failures;
 mod joining;
 mod meshes;
 mod messages;
+mod security;
