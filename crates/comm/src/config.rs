@@ -5,7 +5,7 @@ use std::time::Duration;
 use ronde_core::{Generation, GroupRank, PlanIdentity};
 use ronde_schedule::Algorithm;
 
-use crate::Security;
+use crate::{FailureHook, Security};
 
 /// One member's part of a group.
 #[derive(Debug, Clone)]
@@ -28,6 +28,8 @@ pub struct GroupConfig {
     pub algorithm: Option<Algorithm>,
     /// Whether connections are plain or TLS. Must be of the same kind.
     pub security: Security,
+    /// What to do with the flight record when the group fails; `None` does nothing.
+    pub on_failure: Option<FailureHook>,
 }
 
 impl GroupConfig {
@@ -45,6 +47,7 @@ impl GroupConfig {
             connect_timeout: Duration::from_secs(30),
             algorithm: None,
             security: Security::default(),
+            on_failure: None,
         }
     }
 }

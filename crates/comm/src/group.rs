@@ -11,7 +11,8 @@ use ronde_core::{
 
 use crate::GroupConfig;
 use crate::connect;
-use crate::engine::{Command, Engine, Mailbox};
+use crate::engine::{Command, Engine, Mailbox, Reporter};
+use crate::flight::{Flight, FlightRecord};
 use crate::frame::{Call, CallKind};
 use crate::hello::Hello;
 use crate::program::{self, Member, invalid};
@@ -120,13 +121,14 @@ impl ProcessGroup {
         check_rank(&config, size)?;
         let rank = config.rank;
         let member = Member { rank, size };
-        let mailbox = Arc::new(Mailbox::new(transport.waker()));
+        let mailbox = Arc::new(Mailbox::new(transport.waker(), member));
         let engine = Engine::new(
             transport,
             Arc::clone(&mailbox),
             member,
             config.generation,
             config.timeout,
+            reporter(&config),
         );
         let progress = thread::Builder::new()
             .name(format!("ronde {} {rank}", config.name))
@@ -174,6 +176,17 @@ impl ProcessGroup {
         &self.refused
     }
 
+    /// The last operations of this rank: from any thread, at any time, a hang included. A group of one
+    /// records nothing. Merge those of several ranks with [`crate::merge_report`].
+    #[must_use]
+    pub fn flight_record(&self) -> FlightRecord {
+        let record = match &self.link {
+            Link::Alone(_) => Flight::new(self.member.rank, 1).record(),
+            Link::Others { mailbox, .. } => mailbox.flight_record(),
+        };
+        named(record, &self.config)
+    }
+
     /// Bytes of payload sent to others so far, without headers.
     #[must_use]
     pub fn payload_bytes_sent(&self) -> u64 {
@@ -218,6 +231,22 @@ impl ProcessGroup {
             Link::Alone(_) => Err(invalid("message", "the group has one member".to_owned())),
         }
     }
+}
+
+/// A record with what the group is called.
+fn named(mut record: FlightRecord, config: &GroupConfig) -> FlightRecord {
+    record.job.clone_from(&config.job);
+    record.group.clone_from(&config.name);
+    record.generation = config.generation;
+    record
+}
+
+fn reporter(config: &GroupConfig) -> Option<Reporter> {
+    let hook = config.on_failure.clone()?;
+    let config = config.clone();
+    Some(Box::new(move |record, error| {
+        hook.call(&named(record, &config), error);
+    }))
 }
 
 fn check_rank(config: &GroupConfig, size: usize) -> Result<(), CollectiveError> {

@@ -10,6 +10,7 @@ mod clock;
 mod config;
 mod connect;
 mod engine;
+mod flight;
 mod frame;
 mod group;
 mod hello;
@@ -25,6 +26,7 @@ mod work;
 
 pub use config::GroupConfig;
 pub use connect::bind;
+pub use flight::{Arrival, FailureHook, FlightRecord, OperationRecord, merge_report};
 pub use group::ProcessGroup;
 pub use security::{Security, TlsMembers};
 pub use transport::{Interest, Transport, Waker};

@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -79,8 +80,12 @@ fn bytes_arrive_in_order_past_any_bound(pair: Pair) {
     let [mut one, mut other] = pair;
     let sent: Vec<u8> = (0..9_000_000_u32).map(|i| (i % 251) as u8).collect();
     let expected = sent.clone();
-    let reader =
-        thread::spawn(move || (read_all(&mut *other, 0, expected.len()) == expected, other));
+    // Reading begins when there is no more room, so that the writer is sure to meet that.
+    let (full, wait_for_full) = mpsc::channel::<()>();
+    let reader = thread::spawn(move || {
+        let _all_is_written = wait_for_full.recv_timeout(Duration::from_secs(20));
+        (read_all(&mut *other, 0, expected.len()) == expected, other)
+    });
     let (mut at, mut was_full) = (0, false);
     while at < sent.len() {
         let (head, body) = sent[at..].split_at(5.min(sent.len() - at));
@@ -89,6 +94,7 @@ fn bytes_arrive_in_order_past_any_bound(pair: Pair) {
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::WouldBlock);
                 was_full = true;
+                let _reading = full.send(());
                 let mut interest = [
                     NONE,
                     Interest {
@@ -100,6 +106,7 @@ fn bytes_arrive_in_order_past_any_bound(pair: Pair) {
             }
         }
     }
+    drop(full);
     let (same, mut other) = reader.join().unwrap();
     assert!(same && was_full);
     one.finish(1);

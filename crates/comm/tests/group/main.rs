@@ -2,6 +2,7 @@
 
 mod collectives;
 mod failures;
+mod flight;
 mod joining;
 mod meshes;
 mod messages;
