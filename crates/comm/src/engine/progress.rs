@@ -85,7 +85,6 @@ impl Engine {
         };
         let sequence = self.next_sequence;
         self.next_sequence += 1;
-        self.mailbox.flight.started(sequence);
         if self.history.len() == HISTORY {
             self.history.pop_front();
         }
@@ -94,6 +93,7 @@ impl Engine {
         let scratch = scratch.unwrap_or_else(|| ronde_core::Buffer::host(ronde_core::DType::U8, 0));
         match Running::new(asked, sequence, self.member, self.timeout, scratch) {
             Ok(running) => {
+                self.mailbox.flight.started(sequence, running.started);
                 self.running = Some(running);
                 self.enter_round();
             }

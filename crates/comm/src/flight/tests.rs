@@ -22,7 +22,7 @@ fn an_operation_is_recorded_with_its_times_and_arrivals() {
     // Rank 2 is ahead of this rank, rank 0 is not.
     flight.arrived(0, 2);
     let ticket = flight.issued(Asks::Collective, call(CallKind::AllReduce, 10), 40);
-    flight.started(0);
+    flight.started(0, clock::now());
     flight.arrived(0, 0);
     let open = flight.record();
     flight.arrived(0, 0);
@@ -75,7 +75,7 @@ fn the_last_thousand_are_remembered() {
             flight.issued(Asks::ReceiveFrom(1), call(CallKind::Message, 1), 4);
         }
         tickets.push(flight.issued(Asks::Collective, call(CallKind::Barrier, 0), 0));
-        flight.started(sequence);
+        flight.started(sequence, clock::now());
         flight.arrived(sequence, 1);
         if sequence % 7 != 0 {
             flight.ended(tickets[sequence as usize], false);
@@ -87,7 +87,7 @@ fn the_last_thousand_are_remembered() {
     }
     for sequence in [0, 100, u64::MAX] {
         flight.arrived(sequence, 1);
-        flight.started(sequence);
+        flight.started(sequence, clock::now());
     }
     let record = flight.record();
     assert_eq!(record.operations.len(), OPERATIONS);
@@ -112,7 +112,7 @@ fn cost_of_recording() {
         let begin = clock::now();
         for sequence in 0..COUNT {
             let ticket = flight.issued(Asks::Collective, call(CallKind::AllReduce, 256), 1024);
-            flight.started(sequence);
+            flight.started(sequence, begin);
             for peer in 1..size.min(4) {
                 flight.arrived(sequence, peer);
             }
@@ -312,4 +312,40 @@ proptest! {
         let report = merge_report(&records);
         prop_assert!(report.lines().count() > 0 && report.len() < 20_000);
     }
+}
+
+#[test]
+fn a_record_taken_while_others_write_is_whole() {
+    let flight = Flight::new(GroupRank(0), 2);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for sequence in 0.. {
+                if stop.load(Relaxed) {
+                    break;
+                }
+                let len = sequence * 3;
+                let ticket = flight.issued(
+                    Asks::Collective,
+                    call(CallKind::AllReduce, len),
+                    len as usize * 4,
+                );
+                flight.arrived(sequence, 1);
+                flight.ended(ticket, sequence % 2 == 1);
+            }
+        });
+        let mut seen = 0;
+        while seen < 20_000 {
+            for operation in flight.record().operations {
+                let sequence = operation.sequence.unwrap();
+                assert_eq!(operation.len, Some(sequence * 3));
+                assert_eq!(operation.bytes, sequence * 12);
+                if operation.ended_s.is_some() {
+                    assert_eq!(operation.failed, sequence % 2 == 1);
+                }
+                seen += 1;
+            }
+        }
+        stop.store(true, Relaxed);
+    });
 }
