@@ -26,7 +26,8 @@ pub struct GroupConfig {
     pub connect_timeout: Duration,
     /// Algorithm to prefer; `None` chooses by operation, size and bytes. Must agree.
     pub algorithm: Option<Algorithm>,
-    /// Whether connections are plain or TLS. Must be of the same kind.
+    /// Whether connections are plain or TLS. Must be of the same kind. Of no account between threads
+    /// of one process.
     pub security: Security,
     /// What to do with the flight record when the group fails; `None` does nothing.
     pub on_failure: Option<FailureHook>,

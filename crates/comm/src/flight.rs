@@ -23,6 +23,10 @@ const ARRIVALS_SIZE_MAX: usize = 1024;
 /// Operations per peer whose bytes may come before they are called here and still be noted.
 const AHEAD: usize = 4;
 
+/// Bytes of a call as written, and the words that hold them.
+const CALL_BYTES: usize = 20;
+const CALL_WORDS: usize = CALL_BYTES.div_ceil(8);
+
 /// What a caller has asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asks {
@@ -46,7 +50,7 @@ struct Slot {
     holds: AtomicU64,
     asks: AtomicU64,
     sequence: AtomicU64,
-    call: [AtomicU64; 3],
+    call: [AtomicU64; CALL_WORDS],
     bytes: AtomicU64,
     issued: AtomicU64,
     started: AtomicU64,
@@ -133,7 +137,7 @@ impl Flight {
         fence(Release);
         set(&slot.asks, asks.encode());
         set(&slot.sequence, sequence);
-        let wire = call.encode();
+        let wire: [u8; CALL_BYTES] = call.encode();
         for (word, bytes) in slot.call.iter().zip(wire.chunks(8)) {
             set(word, number(bytes));
         }
@@ -248,7 +252,7 @@ impl Flight {
     fn operation(&self, ticket: Ticket) -> Option<OperationRecord> {
         let slot = self.slot(ticket)?;
         let load = |number: &AtomicU64| number.load(Relaxed);
-        let mut wire = [0; 24];
+        let mut wire = [0; CALL_WORDS * 8];
         for (bytes, word) in wire.chunks_mut(8).zip(&slot.call) {
             bytes.copy_from_slice(&load(word).to_le_bytes());
         }
@@ -260,7 +264,7 @@ impl Flight {
         if load(&slot.holds) != ticket.0 + 1 {
             return None;
         }
-        let call = wire.first_chunk().and_then(Call::decode)?;
+        let call = wire.first_chunk::<CALL_BYTES>().and_then(Call::decode)?;
         let (kind, peer, sequence) = match asks {
             Asks::Collective => (call.kind.name(), None, Some(sequence)),
             Asks::SendTo(peer) => ("send", Some(GroupRank(peer)), None),

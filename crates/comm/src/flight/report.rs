@@ -26,9 +26,10 @@ pub fn merge_report(records: &[FlightRecord]) -> String {
     for ((_, group, generation), records) in groups {
         let size = records.values().map(|record| record.size).max();
         let size = size.unwrap_or(0);
+        let word = if size == 1 { "rank" } else { "ranks" };
         let merged = Merged { records, size };
         let mut lines = vec![format!(
-            "group {group}, generation {generation}, {size} ranks"
+            "group {group}, generation {generation}, {size} {word}"
         )];
         merged.collectives(&mut lines);
         merged.messages(&mut lines);

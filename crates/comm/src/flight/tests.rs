@@ -220,7 +220,7 @@ fn a_rank_without_a_record_or_without_operations_is_named() {
     check(&[], "no records");
     check(
         &[record(0, 1, &[])],
-        "group dp, generation 3, 1 ranks\n  no collective was called",
+        "group dp, generation 3, 1 rank\n  no collective was called",
     );
 }
 
@@ -283,7 +283,7 @@ fn groups_are_told_apart_and_messages_that_wait_are_told() {
     let records = [other, record(0, 1, &[BROADCAST])];
     check(
         &records,
-        "group dp, generation 3, 1 ranks\n  no collective is under way; the last was broadcast 811 \
+        "group dp, generation 3, 1 rank\n  no collective is under way; the last was broadcast 811 \
          (f32 x 10)\ngroup pp, generation 3, 2 ranks\n  no collective was called\n  there is no \
          record of rank 0; nobody has heard of it\n  rank 1 waits for a message from rank 0 (tag 9, \
          f32 x 2,500) since 40.0 s",

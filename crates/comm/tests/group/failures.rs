@@ -1,8 +1,9 @@
 //! What goes wrong, on both transports: every rank hears of it, with the cause named.
 
+use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::meshes::{Kind, groups};
+use crate::meshes::{Kind, groups, groups_with_timeouts};
 use ronde_comm::ProcessGroup;
 use ronde_comm::testing::run_ranks;
 use ronde_core::{
@@ -117,6 +118,31 @@ fn a_timeout_names_the_rank_and_the_bytes() {
             other => panic!("rank {rank}: {other}"),
         },
     );
+}
+
+#[test]
+fn a_timeout_is_told_at_once_by_a_rank_that_does_nothing_more() {
+    for kind in Kind::ALL {
+        let (told, hears) = mpsc::channel::<()>();
+        let mut groups = groups_with_timeouts(kind, &[Duration::from_millis(100), LIMIT]);
+        let [second, first] = [groups.remove(1), groups.remove(0)];
+        let waiting = std::thread::spawn(move || {
+            let buffer = Buffer::host(DType::U8, 1);
+            let outcome = second.receive(GroupRank(0), Tag(0), buffer)?.wait();
+            drop(told);
+            outcome.map(drop)
+        });
+        let mine = first.all_reduce(&mut [1.0_f32; 5], ReduceOp::Sum);
+        assert!(matches!(mine, Err(CollectiveError::Timeout { .. })));
+        // Neither another call nor leaving the group: the other must hear of it all the same.
+        let hung_up = hears.recv_timeout(LIMIT);
+        assert_eq!(hung_up, Err(mpsc::RecvTimeoutError::Disconnected));
+        let theirs = waiting.join().unwrap();
+        assert!(
+            matches!(theirs, Err(CollectiveError::Aborted { .. })),
+            "{theirs:?}"
+        );
+    }
 }
 
 #[test]

@@ -48,7 +48,15 @@ pub(crate) fn configs(size: usize, timeout: Duration) -> Vec<GroupConfig> {
 }
 
 pub(crate) fn groups(kind: Kind, size: usize, timeout: Duration) -> Vec<ProcessGroup> {
-    let mut configs = configs(size, timeout);
+    groups_with_timeouts(kind, &vec![timeout; size])
+}
+
+/// As [`groups`], with each member's own deadline of operations.
+pub(crate) fn groups_with_timeouts(kind: Kind, timeouts: &[Duration]) -> Vec<ProcessGroup> {
+    let mut configs = configs(timeouts.len(), Duration::ZERO);
+    for (config, timeout) in configs.iter_mut().zip(timeouts) {
+        config.timeout = *timeout;
+    }
     if matches!(kind, Kind::Tls) {
         secure(&mut configs);
     }
