@@ -97,7 +97,7 @@ impl Flight {
         let noted = if size > ARRIVALS_SIZE_MAX { 0 } else { size };
         Self {
             began: clock::now(),
-            began_at: SystemTime::now(),
+            began_at: clock::wall(),
             rank,
             size,
             issued: AtomicU64::new(0),
