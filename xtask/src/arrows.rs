@@ -11,7 +11,11 @@ use serde_json::Value;
 const ALLOWED: &[(&str, &[&str])] = &[
     ("ronde-core", &[]),
     ("ronde-schedule", &["ronde-core"]),
-    ("ronde-comm", &["ronde-core", "ronde-schedule"]),
+    ("ronde-identity", &["ronde-core"]),
+    (
+        "ronde-comm",
+        &["ronde-core", "ronde-schedule", "ronde-identity"],
+    ),
     ("ronde-engine", &["ronde-core"]),
     ("ronde-data", &["ronde-core"]),
     (
@@ -36,6 +40,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[
             "ronde-core",
             "ronde-schedule",
+            "ronde-identity",
             "ronde-comm",
             "ronde-engine",
             "ronde-data",

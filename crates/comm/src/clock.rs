@@ -1,6 +1,6 @@
-//! The only reader of the clock in this crate: deadlines.
+//! The only reader of the clocks in this crate: deadlines, and the date for people.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// This moment.
 #[expect(
@@ -9,6 +9,11 @@ use std::time::{Duration, Instant};
 )]
 pub(crate) fn now() -> Instant {
     Instant::now()
+}
+
+/// The date; nothing is computed from it.
+pub(crate) fn wall() -> SystemTime {
+    SystemTime::now()
 }
 
 /// The moment `limit` from now; far away when that cannot be told.

@@ -5,6 +5,8 @@ use std::time::Duration;
 use ronde_core::{Generation, GroupRank, PlanIdentity};
 use ronde_schedule::{Algorithm, Hosts};
 
+use crate::{FailureHook, Security};
+
 /// One member's part of a group.
 #[derive(Debug, Clone)]
 pub struct GroupConfig {
@@ -26,11 +28,16 @@ pub struct GroupConfig {
     pub algorithm: Option<Algorithm>,
     /// Which members share a host, for the hierarchical algorithm; `None` when all do. Must agree.
     pub hosts: Option<Hosts>,
+    /// Whether connections are plain or TLS. Must be of the same kind. Of no account between threads
+    /// of one process.
+    pub security: Security,
+    /// What to do with the flight record when the group fails; `None` does nothing.
+    pub on_failure: Option<FailureHook>,
 }
 
 impl GroupConfig {
-    /// A member of a group with an empty plan, generation 0, a minute for operations and half a
-    /// minute to connect.
+    /// A member of a group with an empty plan, generation 0, a minute for operations, half a
+    /// minute to connect, and plain connections on loopback addresses only.
     #[must_use]
     pub fn new(name: impl Into<String>, job: impl Into<String>, rank: GroupRank) -> Self {
         Self {
@@ -43,6 +50,8 @@ impl GroupConfig {
             connect_timeout: Duration::from_secs(30),
             algorithm: None,
             hosts: None,
+            security: Security::default(),
+            on_failure: None,
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Joining over TCP: every member dials those before it and listens for those after it.
 
-use std::io::{self, ErrorKind, Read, Write};
+mod wire;
+
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -10,6 +12,8 @@ use ronde_core::{CollectiveError, GroupRank};
 
 use crate::clock;
 use crate::hello::{Hello, PREFIX_BYTES, PROTOCOL_VERSION};
+use crate::security::Keys;
+pub(crate) use wire::{Wire, transport};
 
 /// How long the other members are still answered after one was refused, so that they hear of it.
 const GRACE: Duration = Duration::from_secs(2);
@@ -19,6 +23,8 @@ const STRANGER_MAX: Duration = Duration::from_secs(5);
 const DETAIL: Duration = Duration::from_millis(100);
 /// Strangers that are listened to at once, beside the members.
 const STRANGERS_MAX: usize = 64;
+/// Refusals that are told in full; the others are counted.
+const REFUSALS_MAX: usize = 16;
 /// Between two looks at the listener or two tries of an address that refuses.
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -40,103 +46,134 @@ fn failed(what: String, cause: &dyn ToString) -> CollectiveError {
     }
 }
 
-/// One peer's connection, or why there is none.
-type Met = Result<(usize, TcpStream), CollectiveError>;
+/// What comes of a connection.
+enum Met {
+    /// A member.
+    Member(usize, Wire),
+    /// Somebody who was turned away, and why; the right one may still come.
+    Refused(String),
+    /// Joining is not possible.
+    Failed(CollectiveError),
+}
 
-/// Connects to all other members; the streams by group rank, `None` for this one.
+/// This member as it joins.
+struct Joining {
+    hello: Hello,
+    greeting: Vec<u8>,
+    keys: Option<Keys>,
+    end: Instant,
+}
+
+/// All connections, and who was turned away meanwhile.
+pub(crate) struct Mesh {
+    /// By group rank; `None` for this member.
+    pub(crate) wires: Vec<Option<Wire>>,
+    pub(crate) refused: Vec<String>,
+}
+
+/// Connects to all other members.
 pub(crate) fn mesh(
     mine: &Hello,
+    keys: Option<Keys>,
     listener: TcpListener,
     peers: &[SocketAddr],
     limit: Duration,
-) -> Result<Vec<Option<TcpStream>>, CollectiveError> {
+) -> Result<Mesh, CollectiveError> {
     let rank = mine.rank as usize;
-    let greeting: Arc<[u8]> = mine.encode()?.into();
-    let mine = Arc::new(mine.clone());
-    let end = clock::deadline(limit);
+    let joining = Arc::new(Joining {
+        hello: mine.clone(),
+        greeting: mine.encode()?,
+        keys,
+        end: clock::deadline(limit),
+    });
     let (met, meetings) = mpsc::channel::<Met>();
     thread::scope(|scope| {
         let (stop, stopped) = mpsc::channel::<()>();
-        let (mine, greeting) = (&mine, &greeting);
+        let joining = &joining;
         for (peer, &address) in peers[..rank].iter().enumerate() {
             let met = met.clone();
             scope.spawn(move || {
-                let stream = dial(mine, greeting, peer, address, end);
+                let outcome = dial(joining, peer, address);
                 // The receiver is gone once the outcome is decided.
-                let _late = met.send(stream.map(|stream| (peer, stream)));
+                let _late = met.send(outcome.map_or_else(Met::Failed, |w| Met::Member(peer, w)));
             });
         }
         let accepting = met;
-        scope.spawn(move || {
-            accept(&listener, mine, greeting, end, &accepting, &stopped);
-        });
-        let outcome = gather(mine, peers, &meetings, end + DETAIL);
+        scope.spawn(move || accept(&listener, joining, &accepting, &stopped));
+        let outcome = gather(mine, peers, &meetings, joining.end + DETAIL);
         drop(stop);
         outcome
     })
 }
 
-/// Collects the connections; after a refusal the others are still heard for a while.
+/// Collects the connections; after a failure the others are still heard for a while.
 fn gather(
     mine: &Hello,
     peers: &[SocketAddr],
     meetings: &mpsc::Receiver<Met>,
     mut end: Instant,
-) -> Result<Vec<Option<TcpStream>>, CollectiveError> {
-    let mut streams: Vec<Option<TcpStream>> = peers.iter().map(|_| None).collect();
-    let mut refused: Option<CollectiveError> = None;
+) -> Result<Mesh, CollectiveError> {
+    let mut wires: Vec<Option<Wire>> = peers.iter().map(|_| None).collect();
+    let (mut refused, mut refusals) = (Vec::new(), 0);
+    let mut failure: Option<CollectiveError> = None;
     let mut heard = 1;
     while heard < peers.len() {
         match meetings.recv_timeout(clock::left(end)) {
-            Ok(Ok((peer, stream))) => {
-                if streams[peer].replace(stream).is_some() {
+            Ok(Met::Member(peer, wire)) => {
+                if wires[peer].replace(wire).is_some() {
                     let what = format!("group rank {peer} joining");
-                    refused.get_or_insert(failed(what, &"it came twice"));
+                    failure.get_or_insert(failed(what, &"it came twice"));
                 }
                 heard += 1;
             }
-            Ok(Err(error)) => {
+            Ok(Met::Refused(who)) => {
+                refusals += 1;
+                if refused.len() < REFUSALS_MAX {
+                    refused.push(who);
+                }
+            }
+            Ok(Met::Failed(error)) => {
                 end = end.min(clock::deadline(GRACE));
-                refused.get_or_insert(error);
+                failure.get_or_insert(error);
                 heard += 1;
             }
             Err(_) => {
                 let missing: Vec<String> = (0..peers.len())
-                    .filter(|&peer| peer != mine.rank as usize && streams[peer].is_none())
+                    .filter(|&peer| peer != mine.rank as usize && wires[peer].is_none())
                     .map(|peer| format!("{peer} ({})", peers[peer]))
                     .collect();
                 let what = format!("waiting for group ranks {}", missing.join(", "));
-                return Err(refused.unwrap_or_else(|| failed(what, &"the limit has passed")));
+                let mut cause = "the limit has passed".to_owned();
+                if refusals > 0 {
+                    cause += &format!("; turned away {refusals}: {}", refused.join("; "));
+                }
+                return Err(failure.unwrap_or_else(|| failed(what, &cause)));
             }
         }
     }
-    refused.map_or(Ok(streams), Err)
+    failure.map_or(Ok(Mesh { wires, refused }), Err)
 }
 
 /// Dials a peer until it answers or time is up.
-fn dial(
-    mine: &Hello,
-    greeting: &[u8],
-    peer: usize,
-    address: SocketAddr,
-    end: Instant,
-) -> Result<TcpStream, CollectiveError> {
+fn dial(joining: &Joining, peer: usize, address: SocketAddr) -> Result<Wire, CollectiveError> {
     let what = || format!("connecting to group rank {peer} at {address}");
+    let end = joining.end;
     loop {
         let left = clock::left(end);
         if left.is_zero() {
             return Err(failed(what(), &"nobody answered before the limit"));
         }
         match TcpStream::connect_timeout(&address, left.min(Duration::from_secs(1))) {
-            Ok(mut stream) => {
-                let theirs = greet(&mut stream, mine, greeting, end)
+            Ok(stream) => {
+                let (wire, theirs) = joining
+                    .call_on(stream, peer)
                     .map_err(|unmet| unmet.error(GroupRank(peer as u32), what()))?;
-                mine.check(&theirs)?;
+                joining.hello.check(&theirs)?;
                 if theirs.rank as usize != peer {
                     let answer = format!("group rank {} answered", theirs.rank);
                     return Err(failed(what(), &answer));
                 }
-                return Ok(stream);
+                return Ok(wire);
             }
             Err(error) if clock::left(end).is_zero() => return Err(failed(what(), &error)),
             Err(_) => clock::pause(PAUSE),
@@ -147,26 +184,23 @@ fn dial(
 /// Listens until told to stop. Strangers are turned away without harm; other plans are an error.
 fn accept(
     listener: &TcpListener,
-    mine: &Arc<Hello>,
-    greeting: &Arc<[u8]>,
-    end: Instant,
+    joining: &Arc<Joining>,
     met: &mpsc::Sender<Met>,
     stopped: &mpsc::Receiver<()>,
 ) {
     if let Err(error) = listener.set_nonblocking(true) {
-        let _late = met.send(Err(failed("listening".to_owned(), &error)));
+        let _late = met.send(Met::Failed(failed("listening".to_owned(), &error)));
         return;
     }
+    let size = joining.hello.size as usize;
     while stopped.try_recv() != Err(mpsc::TryRecvError::Disconnected) {
         match listener.accept() {
-            Ok(_) if Arc::strong_count(mine) > mine.size as usize + STRANGERS_MAX => {}
+            Ok(_) if Arc::strong_count(joining) > size + STRANGERS_MAX => {}
             Ok((stream, from)) => {
-                let (met, mine, greeting) = (met.clone(), Arc::clone(mine), Arc::clone(greeting));
+                let (met, joining) = (met.clone(), Arc::clone(joining));
                 // On its own, so that a stranger that says nothing holds up nobody.
                 thread::spawn(move || {
-                    if let Some(outcome) = welcome(stream, from, &mine, &greeting, end) {
-                        let _late = met.send(outcome);
-                    }
+                    let _late = met.send(welcome(stream, from, &joining));
                 });
             }
             Err(_) => clock::pause(PAUSE),
@@ -174,32 +208,25 @@ fn accept(
     }
 }
 
-/// Meets one that has dialled; `None` for a stranger.
-fn welcome(
-    mut stream: TcpStream,
-    from: SocketAddr,
-    mine: &Hello,
-    greeting: &[u8],
-    end: Instant,
-) -> Option<Met> {
-    let end = end.min(clock::deadline(STRANGER_MAX));
-    stream.set_nonblocking(false).ok()?;
-    let theirs = match greet(&mut stream, mine, greeting, end) {
-        Ok(theirs) => theirs,
+/// Meets one that has dialled.
+fn welcome(stream: TcpStream, from: SocketAddr, joining: &Joining) -> Met {
+    let mine = &joining.hello;
+    let (wire, theirs) = match joining.receive(stream) {
+        Ok(met) => met,
         Err(Unmet::OtherVersion(version)) => {
             let error = Unmet::OtherVersion(version);
-            return Some(Err(error.error(GroupRank(u32::MAX), from.to_string())));
+            return Met::Failed(error.error(GroupRank(u32::MAX), from.to_string()));
         }
-        Err(_) => return None,
+        Err(unmet) => return Met::Refused(format!("{from}: {}", unmet.words())),
     };
     if let Err(error) = mine.check(&theirs) {
-        return Some(Err(error));
+        return Met::Failed(error);
     }
     if theirs.rank <= mine.rank || theirs.rank >= mine.size {
         let what = format!("{from} joining as group rank {}", theirs.rank);
-        return Some(Err(failed(what, &"that rank does not dial this one")));
+        return Met::Failed(failed(what, &"that rank does not dial this one"));
     }
-    Some(Ok((theirs.rank as usize, stream)))
+    Met::Member(theirs.rank as usize, wire)
 }
 
 /// Why a hello did not come.
@@ -210,59 +237,80 @@ enum Unmet {
 }
 
 impl Unmet {
+    fn words(&self) -> String {
+        match self {
+            Self::Io(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                "it hung up before it said who it is".to_owned()
+            }
+            Self::Io(error) => error.to_string(),
+            Self::NoHello(problem) => problem.clone(),
+            Self::OtherVersion(version) => {
+                format!("protocol version is {PROTOCOL_VERSION} here and {version} there")
+            }
+        }
+    }
+
     fn error(self, peer: GroupRank, what: String) -> CollectiveError {
         match self {
             Self::Io(error) => failed(what, &error),
             Self::NoHello(problem) => CollectiveError::Protocol { peer, problem },
-            Self::OtherVersion(version) => CollectiveError::OtherPlan {
+            Self::OtherVersion(_) => CollectiveError::OtherPlan {
                 peer,
-                difference: format!(
-                    "protocol version is {PROTOCOL_VERSION} here and {version} there"
-                ),
+                difference: self.words(),
             },
         }
     }
 }
 
-/// Both sides say who they are at once, then read who the other one is.
-fn greet(
-    stream: &mut TcpStream,
-    mine: &Hello,
-    greeting: &[u8],
-    end: Instant,
-) -> Result<Hello, Unmet> {
-    let left = clock::left(end).max(Duration::from_millis(1));
-    stream.set_write_timeout(Some(left)).map_err(Unmet::Io)?;
-    stream.write_all(greeting).map_err(Unmet::Io)?;
-    let mut prefix = [0; PREFIX_BYTES];
-    read_all(stream, &mut prefix, end)?;
-    let (version, len) = Hello::decode_prefix(&prefix).map_err(Unmet::NoHello)?;
-    if version != PROTOCOL_VERSION {
-        return Err(Unmet::OtherVersion(version));
+impl Joining {
+    /// Greets a peer that this member has dialled; hears whether the peer accepts it.
+    fn call_on(&self, stream: TcpStream, peer: usize) -> Result<(Wire, Hello), Unmet> {
+        let end = self.end;
+        let mut wire = Wire::dial(stream, self.keys.as_ref(), peer as u32, end)?;
+        let theirs = self.greet(&mut wire, end)?;
+        if self.keys.is_some() {
+            wire.hear_verdict(end)?;
+        }
+        Ok((wire, theirs))
     }
-    let mut body = vec![0; len];
-    read_all(stream, &mut body, end)?;
-    let theirs = Hello::decode(&body).map_err(Unmet::NoHello)?;
-    if theirs.rank == mine.rank && theirs.job == mine.job {
-        return Err(Unmet::NoHello("it has this member's rank".to_owned()));
-    }
-    Ok(theirs)
-}
 
-/// Fills `into` before `end`, however slowly the bytes drip.
-fn read_all(stream: &mut TcpStream, mut into: &mut [u8], end: Instant) -> Result<(), Unmet> {
-    while !into.is_empty() {
-        let left = clock::left(end);
-        if left.is_zero() {
-            return Err(Unmet::Io(ErrorKind::TimedOut.into()));
+    /// Greets one that has dialled, and makes sure that it is who it says it is.
+    fn receive(&self, stream: TcpStream) -> Result<(Wire, Hello), Unmet> {
+        let end = self.end.min(clock::deadline(STRANGER_MAX));
+        stream.set_nonblocking(false).map_err(Unmet::Io)?;
+        let mut wire = Wire::accept(stream, self.keys.as_ref(), end)?;
+        let theirs = self.greet(&mut wire, end)?;
+        if let Some(keys) = &self.keys {
+            let problem = wire.imposture(keys, theirs.rank);
+            wire.give_verdict(problem.as_deref().unwrap_or(""), end)?;
+            if let Some(problem) = problem {
+                return Err(Unmet::NoHello(problem));
+            }
         }
-        stream.set_read_timeout(Some(left)).map_err(Unmet::Io)?;
-        match stream.read(into) {
-            Ok(0) => return Err(Unmet::Io(ErrorKind::UnexpectedEof.into())),
-            Ok(count) => into = &mut into[count..],
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(Unmet::Io(error)),
-        }
+        Ok((wire, theirs))
     }
-    Ok(())
+
+    /// Both sides say who they are at once, then read who the other one is.
+    fn greet(&self, wire: &mut Wire, end: Instant) -> Result<Hello, Unmet> {
+        let unsaid = wire.write_all(&self.greeting, end);
+        let mut prefix = [0; PREFIX_BYTES];
+        // One that refuses does not listen, but says why.
+        let said = wire.read_all(&mut prefix, end);
+        if let Some(unmet) = wire::tls_in_plain(&prefix) {
+            return Err(unmet);
+        }
+        said?;
+        unsaid.map_err(Unmet::Io)?;
+        let (version, len) = Hello::decode_prefix(&prefix).map_err(Unmet::NoHello)?;
+        if version != PROTOCOL_VERSION {
+            return Err(Unmet::OtherVersion(version));
+        }
+        let mut body = vec![0; len];
+        wire.read_all(&mut body, end)?;
+        let theirs = Hello::decode(&body).map_err(Unmet::NoHello)?;
+        if theirs.rank == self.hello.rank && theirs.job == self.hello.job {
+            return Err(Unmet::NoHello("it has this member's rank".to_owned()));
+        }
+        Ok(theirs)
+    }
 }

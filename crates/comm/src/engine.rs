@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use ronde_core::{Buffer, CollectiveError, DType, Generation};
 
 use crate::clock;
+use crate::flight::{Asks, Flight, FlightRecord};
 use crate::frame::{Call, HEADER_BYTES, Header};
 use crate::notice::Notice;
 use crate::program::Member;
@@ -50,6 +51,34 @@ pub(crate) enum Command {
     },
 }
 
+impl Command {
+    /// Tells the recorder, which will hear of the end too.
+    fn record(&mut self, flight: &Arc<Flight>) {
+        let (asks, call, buffer, completion) = match self {
+            Self::Collective(Asked {
+                call,
+                buffer,
+                completion,
+                ..
+            }) => (Asks::Collective, call, buffer, completion),
+            Self::Send {
+                to,
+                call,
+                buffer,
+                completion,
+            } => (Asks::SendTo(*to as u32), call, buffer, completion),
+            Self::Receive {
+                from,
+                call,
+                buffer,
+                completion,
+            } => (Asks::ReceiveFrom(*from as u32), call, buffer, completion),
+        };
+        let ticket = flight.issued(asks, *call, buffer.bytes().len());
+        completion.recorded_by(flight, ticket);
+    }
+}
+
 #[derive(Default)]
 struct Mail {
     commands: Vec<Command>,
@@ -65,6 +94,7 @@ pub(crate) struct Mailbox {
     waker: Arc<dyn Waker>,
     bytes: AtomicU64,
     payload_bytes: AtomicU64,
+    flight: Arc<Flight>,
 }
 
 impl std::fmt::Debug for Mail {
@@ -74,12 +104,13 @@ impl std::fmt::Debug for Mail {
 }
 
 impl Mailbox {
-    pub(crate) fn new(waker: Arc<dyn Waker>) -> Self {
+    pub(crate) fn new(waker: Arc<dyn Waker>, member: Member) -> Self {
         Self {
             mail: Mutex::default(),
             waker,
             bytes: AtomicU64::new(0),
             payload_bytes: AtomicU64::new(0),
+            flight: Arc::new(Flight::new(member.rank, member.size)),
         }
     }
 
@@ -88,12 +119,14 @@ impl Mailbox {
     }
 
     /// Hands over a command, or says why the group is over.
-    pub(crate) fn post(&self, command: Command) -> Result<(), CollectiveError> {
+    pub(crate) fn post(&self, mut command: Command) -> Result<(), CollectiveError> {
         {
             let mut mail = self.lock();
             if let Some(error) = &mail.failed {
                 return Err(error.clone());
             }
+            // Under the lock, so that the recorder numbers collectives as they will be run.
+            command.record(&self.flight);
             mail.commands.push(command);
         }
         self.waker.wake();
@@ -122,6 +155,15 @@ impl Mailbox {
         };
         // Dropping them completes them with an error.
         drop(commands);
+    }
+
+    /// The last operations, and why the group has failed if it has.
+    pub(crate) fn flight_record(&self) -> FlightRecord {
+        let failure = self.lock().failed.as_ref().map(ToString::to_string);
+        FlightRecord {
+            failure,
+            ..self.flight.record()
+        }
     }
 
     /// Bytes sent, with and without headers.
@@ -184,7 +226,12 @@ pub(crate) struct Engine {
     /// The disagreement behind a failure, to tell the others both calls.
     disagreement: Option<Notice>,
     leaving: bool,
+    /// Told once of the failure.
+    reporter: Option<Reporter>,
 }
+
+/// What is done with the flight record when the group fails.
+pub(crate) type Reporter = Box<dyn FnOnce(FlightRecord, &CollectiveError) + Send>;
 
 impl Engine {
     pub(crate) fn new(
@@ -193,6 +240,7 @@ impl Engine {
         member: Member,
         generation: Generation,
         timeout: Duration,
+        reporter: Option<Reporter>,
     ) -> Self {
         Self {
             transport,
@@ -211,6 +259,7 @@ impl Engine {
             failed: None,
             disagreement: None,
             leaving: false,
+            reporter,
         }
     }
 
@@ -226,6 +275,11 @@ impl Engine {
             self.take_mail();
             self.work_off();
             self.check_deadlines();
+            if self.failed.is_some() {
+                // The others hear of it now, not when something else happens here.
+                self.flush();
+            }
+            self.report();
             if self.leaving {
                 break;
             }
@@ -233,6 +287,19 @@ impl Engine {
             self.wait_and_read(limit);
         }
         self.depart();
+    }
+
+    /// Hands out the flight record after a failure, once, when all others have been told.
+    fn report(&mut self) {
+        if let Some(error) = &self.failed
+            && !self
+                .peers
+                .iter()
+                .any(|peer| peer.has_to_send() && !peer.blocked)
+            && let Some(reporter) = self.reporter.take()
+        {
+            reporter(self.mailbox.flight_record(), error);
+        }
     }
 
     /// Starts, advances and sends until nothing moves without news from outside.
@@ -299,6 +366,7 @@ impl Engine {
             self.flush();
             self.wait_and_read(Some(clock::left(end).min(LINGER)));
         }
+        self.report();
         for peer in self.others() {
             self.transport.finish(peer);
         }

@@ -14,13 +14,14 @@ use ronde_schedule::Hosts;
 
 use crate::GroupConfig;
 use crate::connect;
-use crate::engine::{Command, Engine, Mailbox};
+use crate::engine::{Command, Engine, Mailbox, Reporter};
+use crate::flight::{Flight, FlightRecord};
 use crate::frame::{Call, CallKind};
 use crate::hello::Hello;
 use crate::program::{self, Member, Preference, invalid};
 use crate::running::Asked;
 use crate::split::{Nursery, Origin};
-use crate::transport::{Transport, in_process, tcp::Tcp};
+use crate::transport::{Transport, in_process};
 use crate::work::{finished, pending};
 
 /// Connected ranks that run collectives and exchange messages.
@@ -38,6 +39,7 @@ pub struct ProcessGroup {
     pub(crate) origin: Origin,
     pub(crate) splits: AtomicU64,
     link: Link,
+    refused: Vec<String>,
 }
 
 /// How the others are reached.
@@ -53,11 +55,13 @@ enum Link {
 }
 
 impl ProcessGroup {
-    /// Joins over TCP; `peers` holds every rank's listening address by group rank, this member's own
+    /// Joins over TCP, by TLS where [`GroupConfig::security`] says so; `peers` holds every rank's listening address by group rank, this member's own
     /// included. Higher ranks dial lower ones; one connection per pair.
     ///
     /// # Errors
-    /// [`CollectiveError::Connect`] when a peer cannot be reached before the limit,
+    /// [`CollectiveError::Connect`] when a peer cannot be reached before the limit or refuses this
+    /// member, naming those whom this member turned away; [`CollectiveError::Invalid`] for plain
+    /// connections to other hosts that nobody asked for;
     /// [`CollectiveError::OtherPlan`] when one brings something else, on both sides.
     pub fn connect(
         config: GroupConfig,
@@ -68,14 +72,21 @@ impl ProcessGroup {
         if peers.len() == 1 {
             return Ok(Self::alone(config));
         }
-        let hello = Hello::new(&config, peers.len());
-        let streams = connect::mesh(&hello, listener, peers, config.connect_timeout)?;
-        let transport = Tcp::new(streams).map_err(|error| CollectiveError::Connect {
-            what: "setting up connections".to_owned(),
-            cause: error.to_string(),
+        let listening = listener.local_addr().map_err(|error| {
+            let what = "listening".to_owned();
+            let cause = error.to_string();
+            CollectiveError::Connect { what, cause }
         })?;
+        config.security.check_addresses(listening, peers)?;
+        let hello = Hello::new(&config, peers.len());
+        let keys = config.security.keys(peers.len())?;
+        let is_tls = keys.is_some();
+        let mesh = connect::mesh(&hello, keys, listener, peers, config.connect_timeout)?;
+        let transport = connect::transport(mesh.wires, is_tls)?;
         let origin = Origin::Sockets(peers[config.rank.index()].ip());
-        Ok(Self::over(config, peers.len(), Box::new(transport))?.with_origin(origin))
+        let mut group = Self::over(config, peers.len(), transport)?.with_origin(origin);
+        group.refused = mesh.refused;
+        Ok(group)
     }
 
     /// Joins threads of one process, one member per configuration, in the order of their ranks.
@@ -121,13 +132,14 @@ impl ProcessGroup {
         check_rank(&config, size)?;
         let rank = config.rank;
         let member = Member { rank, size };
-        let mailbox = Arc::new(Mailbox::new(transport.waker()));
+        let mailbox = Arc::new(Mailbox::new(transport.waker(), member));
         let engine = Engine::new(
             transport,
             Arc::clone(&mailbox),
             member,
             config.generation,
             config.timeout,
+            reporter(&config),
         );
         let progress = thread::Builder::new()
             .name(format!("ronde {} {rank}", config.name))
@@ -144,6 +156,7 @@ impl ProcessGroup {
             config,
             member,
             link: Link::Others { mailbox, progress },
+            refused: Vec::new(),
         })
     }
 
@@ -163,6 +176,7 @@ impl ProcessGroup {
             config,
             member,
             link: Link::Alone(Mutex::new(None)),
+            refused: Vec::new(),
         }
     }
 
@@ -175,6 +189,24 @@ impl ProcessGroup {
     #[must_use]
     pub fn config(&self) -> &GroupConfig {
         &self.config
+    }
+
+    /// Who was turned away while the members met, and why: the first 16. They did no harm, but somebody
+    /// may want to know.
+    #[must_use]
+    pub fn refused(&self) -> &[String] {
+        &self.refused
+    }
+
+    /// The last operations of this rank: from any thread, at any time, a hang included. A group of one
+    /// records nothing. Merge those of several ranks with [`crate::merge_report`].
+    #[must_use]
+    pub fn flight_record(&self) -> FlightRecord {
+        let record = match &self.link {
+            Link::Alone(_) => Flight::new(self.member.rank, 1).record(),
+            Link::Others { mailbox, .. } => mailbox.flight_record(),
+        };
+        named(record, &self.config)
     }
 
     /// Bytes of payload sent to others so far, without headers.
@@ -229,6 +261,22 @@ fn preference(config: &GroupConfig, size: usize) -> Preference {
         algorithm: config.algorithm,
         hosts: Arc::new(hosts.unwrap_or_else(|| Hosts::one(size))),
     }
+}
+
+/// A record with what the group is called.
+fn named(mut record: FlightRecord, config: &GroupConfig) -> FlightRecord {
+    record.job.clone_from(&config.job);
+    record.group.clone_from(&config.name);
+    record.generation = config.generation;
+    record
+}
+
+fn reporter(config: &GroupConfig) -> Option<Reporter> {
+    let hook = config.on_failure.clone()?;
+    let config = config.clone();
+    Some(Box::new(move |record, error| {
+        hook.call(&named(record, &config), error);
+    }))
 }
 
 fn check_rank(config: &GroupConfig, size: usize) -> Result<(), CollectiveError> {

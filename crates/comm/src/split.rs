@@ -180,6 +180,7 @@ impl ProcessGroup {
             let names: Vec<usize> = members.iter().map(|&member| hosts.of(member)).collect();
             Hosts::new(&names)
         });
+        config.security = self.config().security.among(&members);
         configure(&mut config);
         config.rank = GroupRank(rank as u32);
         let addresses = members.iter().map(|&member| wishes[member].address);

@@ -4,6 +4,7 @@
 
 pub(crate) mod in_process;
 pub(crate) mod tcp;
+pub(crate) mod tls;
 
 use std::fmt::Debug;
 use std::io;

@@ -4,6 +4,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use ronde_core::{Buffer, CollectiveError, Work};
 
+use crate::flight::{Flight, Ticket};
+
 type Outcome = Result<Buffer, CollectiveError>;
 
 #[derive(Default)]
@@ -22,12 +24,20 @@ impl Cell {
 pub(crate) struct Pending(Arc<Cell>);
 
 /// The progress thread's end. Dropped without an outcome it reports an abort, so no wait is for ever.
-pub(crate) struct Completion(Option<Arc<Cell>>);
+pub(crate) struct Completion {
+    cell: Option<Arc<Cell>>,
+    /// Hears of the end.
+    recorder: Option<(Arc<Flight>, Ticket)>,
+}
 
 /// Both ends of a pending operation.
 pub(crate) fn pending() -> (Completion, Pending) {
     let cell = Arc::new(Cell::default());
-    (Completion(Some(Arc::clone(&cell))), Pending(cell))
+    let completion = Completion {
+        cell: Some(Arc::clone(&cell)),
+        recorder: None,
+    };
+    (completion, Pending(cell))
 }
 
 /// An operation that is complete already.
@@ -38,12 +48,20 @@ pub(crate) fn finished(buffer: Buffer) -> Box<dyn Work> {
 }
 
 impl Completion {
+    /// Has the end recorded.
+    pub(crate) fn recorded_by(&mut self, flight: &Arc<Flight>, ticket: Ticket) {
+        self.recorder = Some((Arc::clone(flight), ticket));
+    }
+
     pub(crate) fn complete(mut self, outcome: Outcome) {
         self.set(outcome);
     }
 
     fn set(&mut self, outcome: Outcome) {
-        if let Some(cell) = self.0.take() {
+        if let Some((flight, ticket)) = self.recorder.take() {
+            flight.ended(ticket, outcome.is_err());
+        }
+        if let Some(cell) = self.cell.take() {
             *cell.lock() = Some(outcome);
             cell.changed.notify_all();
         }

@@ -130,6 +130,9 @@ impl Engine {
         if self.peers[peer].presence == Presence::Left {
             return self.broken(peer, "it came after goodbye".to_owned());
         }
+        if header.kind == FrameKind::Collective {
+            self.mailbox.flight.arrived(header.sequence, peer);
+        }
         let target = match header.kind {
             FrameKind::Notice | FrameKind::Goodbye => Ok(None),
             FrameKind::Message => self.message_target(peer, &header).map(Some),

@@ -93,6 +93,7 @@ impl Engine {
         let scratch = scratch.unwrap_or_else(|| ronde_core::Buffer::host(ronde_core::DType::U8, 0));
         match Running::new(asked, sequence, self.member, self.timeout, scratch) {
             Ok(running) => {
+                self.mailbox.flight.started(sequence, running.started);
                 self.running = Some(running);
                 self.enter_round();
             }
@@ -277,6 +278,38 @@ impl Engine {
                 }
                 (Err(error), _) => return self.fail(error),
             }
+        }
+        self.settle_half(peer);
+    }
+
+    /// Gives a collective frame of which only a part came early to the running collective: what is
+    /// still to come goes straight to its place, and one that does not fit is told at once.
+    fn settle_half(&mut self, peer: usize) {
+        let state = &self.peers[peer];
+        let Some(arriving) = &state.arriving else {
+            return;
+        };
+        let header = arriving.header;
+        let is_aside = matches!(arriving.target, Target::Aside(_));
+        if !is_aside || header.kind != FrameKind::Collective || self.failed.is_some() {
+            return;
+        }
+        match (self.collective_target(peer, &header), &mut self.running) {
+            (Ok(Some(Target::Collective(place))), Some(running)) => {
+                let state = &mut self.peers[peer];
+                let Some(arriving) = &mut state.arriving else {
+                    return;
+                };
+                if let Target::Aside(bytes) = &arriving.target {
+                    let came = &bytes[..arriving.done];
+                    running.memory.bytes_mut(&place)[..came.len()].copy_from_slice(came);
+                }
+                running.received[peer] += arriving.done;
+                arriving.target = Target::Collective(place);
+                state.early_bytes -= Early::weight(&header);
+            }
+            (Ok(_), _) => {}
+            (Err(error), _) => self.fail(error),
         }
     }
 

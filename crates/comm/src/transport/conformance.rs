@@ -2,9 +2,14 @@
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use ronde_core::Rank;
+use ronde_identity::{Authority, Member, Validity};
+
+use super::tls::{Tls, TlsStream};
 use super::{Interest, Transport, in_process, tcp::Tcp};
 
 type Pair = [Box<dyn Transport>; 2];
@@ -27,6 +32,28 @@ fn tcp_pair() -> Pair {
     [
         Box::new(Tcp::new(vec![None, Some(dialled)]).unwrap()),
         Box::new(Tcp::new(vec![Some(accepted), None]).unwrap()),
+    ]
+}
+
+fn tls_pair() -> Pair {
+    let now = SystemTime::now();
+    let validity = Validity::from_now(now, Duration::from_secs(3600));
+    let authority = Authority::new("job", validity).unwrap();
+    let member = Member::Rank(Rank(0));
+    let identity = authority.issue(&member, validity).unwrap();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (accepted, _) = listener.accept().unwrap();
+    let end = crate::clock::deadline(Duration::from_secs(20));
+    let server = identity.server_config(b"test").unwrap();
+    let accepting = thread::spawn(move || TlsStream::accept(accepted, server, end).unwrap());
+    let client = identity.client_config(b"test").unwrap();
+    let name = identity.name_of(&member).unwrap();
+    let dialled = TlsStream::dial(dialled, client, name, end).unwrap();
+    let accepted = accepting.join().unwrap();
+    [
+        Box::new(Tls::new(vec![None, Some(dialled)]).unwrap()),
+        Box::new(Tls::new(vec![Some(accepted), None]).unwrap()),
     ]
 }
 
@@ -53,8 +80,12 @@ fn bytes_arrive_in_order_past_any_bound(pair: Pair) {
     let [mut one, mut other] = pair;
     let sent: Vec<u8> = (0..9_000_000_u32).map(|i| (i % 251) as u8).collect();
     let expected = sent.clone();
-    let reader =
-        thread::spawn(move || (read_all(&mut *other, 0, expected.len()) == expected, other));
+    // Reading begins when there is no more room, so that the writer is sure to meet that.
+    let (full, wait_for_full) = mpsc::channel::<()>();
+    let reader = thread::spawn(move || {
+        let _all_is_written = wait_for_full.recv_timeout(Duration::from_secs(20));
+        (read_all(&mut *other, 0, expected.len()) == expected, other)
+    });
     let (mut at, mut was_full) = (0, false);
     while at < sent.len() {
         let (head, body) = sent[at..].split_at(5.min(sent.len() - at));
@@ -63,6 +94,7 @@ fn bytes_arrive_in_order_past_any_bound(pair: Pair) {
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::WouldBlock);
                 was_full = true;
+                let _reading = full.send(());
                 let mut interest = [
                     NONE,
                     Interest {
@@ -74,6 +106,7 @@ fn bytes_arrive_in_order_past_any_bound(pair: Pair) {
             }
         }
     }
+    drop(full);
     let (same, mut other) = reader.join().unwrap();
     assert!(same && was_full);
     one.finish(1);
@@ -154,4 +187,5 @@ macro_rules! conformance {
 conformance! {
     in_process_streams: super::in_process_pair();
     tcp_streams: super::tcp_pair();
+    tls_streams: super::tls_pair();
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +22,16 @@ const LOOPBACK_BYTES: (usize, usize) = (128 << 10, 1 << 20);
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]
-struct Bell(OwnedFd);
+pub(super) struct Bell(OwnedFd);
+
+impl Bell {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self(eventfd(
+            0,
+            EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC,
+        )?))
+    }
+}
 
 impl Waker for Bell {
     fn wake(&self) {
@@ -42,26 +51,10 @@ impl Tcp {
     /// Takes connected streams; the member's own place is `None`.
     pub(crate) fn new(streams: Vec<Option<TcpStream>>) -> io::Result<Self> {
         for stream in streams.iter().flatten() {
-            stream.set_read_timeout(None)?;
-            stream.set_write_timeout(None)?;
-            stream.set_nonblocking(true)?;
-            stream.set_nodelay(true)?;
-            let socket = socket2::SockRef::from(stream);
-            let probes = socket2::TcpKeepalive::new()
-                .with_time(KEEPALIVE)
-                .with_interval(KEEPALIVE);
-            socket.set_tcp_keepalive(&probes)?;
-            if stream.peer_addr()?.ip().is_loopback() {
-                socket.set_send_buffer_size(LOOPBACK_BYTES.0)?;
-                socket.set_recv_buffer_size(LOOPBACK_BYTES.1)?;
-            }
-            socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
+            set_up(stream)?;
         }
-        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self {
-            streams,
-            bell: Arc::new(Bell(bell)),
-        })
+        let bell = Arc::new(Bell::new()?);
+        Ok(Self { streams, bell })
     }
 
     fn stream(&mut self, peer: usize) -> io::Result<&mut TcpStream> {
@@ -71,7 +64,57 @@ impl Tcp {
     }
 }
 
-fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+/// Makes a connected socket ready for a transport: it never blocks and notices a dead peer.
+pub(super) fn set_up(stream: &TcpStream) -> io::Result<()> {
+    stream.set_read_timeout(None)?;
+    stream.set_write_timeout(None)?;
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    let socket = socket2::SockRef::from(stream);
+    let probes = socket2::TcpKeepalive::new()
+        .with_time(KEEPALIVE)
+        .with_interval(KEEPALIVE);
+    socket.set_tcp_keepalive(&probes)?;
+    if stream.peer_addr()?.ip().is_loopback() {
+        socket.set_send_buffer_size(LOOPBACK_BYTES.0)?;
+        socket.set_recv_buffer_size(LOOPBACK_BYTES.1)?;
+    }
+    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))
+}
+
+/// Waits for the bell or any of the sockets; what is possible with each socket, a lost one counting
+/// as possible.
+pub(super) fn poll_all(
+    bell: &Bell,
+    sockets: &[(BorrowedFd<'_>, PollFlags)],
+    limit: Option<Duration>,
+) -> io::Result<Vec<Interest>> {
+    let mut fds = Vec::with_capacity(sockets.len() + 1);
+    fds.push(PollFd::new(&bell.0, PollFlags::IN));
+    fds.extend(sockets.iter().map(|(fd, flags)| PollFd::new(fd, *flags)));
+    let limit = limit.map(|limit| Timespec {
+        tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(limit.subsec_nanos()) as _,
+    });
+    match poll(&mut fds, limit.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let lost = PollFlags::ERR | PollFlags::HUP;
+    let possible = fds[1..].iter().map(|fd| Interest {
+        read: fd.revents().intersects(PollFlags::IN | lost),
+        write: fd.revents().intersects(PollFlags::OUT | lost),
+    });
+    let possible = possible.collect();
+    if !fds[0].revents().is_empty() {
+        let mut rings = [0; 8];
+        let _silenced = rustix::io::read(&bell.0, &mut rings);
+    }
+    Ok(possible)
+}
+
+/// Repeats a call that a signal has interrupted.
+pub(super) fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -92,9 +135,8 @@ impl Transport for Tcp {
     }
 
     fn wait(&mut self, interest: &mut [Interest], limit: Option<Duration>) -> io::Result<()> {
-        let mut fds = Vec::with_capacity(interest.len() + 1);
+        let mut fds = Vec::with_capacity(interest.len());
         let mut peers = Vec::with_capacity(interest.len());
-        fds.push(PollFd::new(&self.bell.0, PollFlags::IN));
         for (peer, (stream, wanted)) in self.streams.iter().zip(&*interest).enumerate() {
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::IN, wanted.read);
@@ -102,31 +144,18 @@ impl Transport for Tcp {
             if let Some(stream) = stream
                 && !flags.is_empty()
             {
-                fds.push(PollFd::new(stream, flags));
+                fds.push((stream.as_fd(), flags));
                 peers.push(peer);
             }
         }
-        let limit = limit.map(|limit| Timespec {
-            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(limit.subsec_nanos()) as _,
-        });
-        match poll(&mut fds, limit.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let lost = PollFlags::ERR | PollFlags::HUP;
+        let possible = poll_all(&self.bell, &fds, limit)?;
         let wanted = interest.to_vec();
         interest.fill(Interest::default());
-        for (fd, &peer) in fds[1..].iter().zip(&peers) {
-            let possible = fd.revents();
+        for (&peer, possible) in peers.iter().zip(possible) {
             interest[peer] = Interest {
-                read: wanted[peer].read && possible.intersects(PollFlags::IN | lost),
-                write: wanted[peer].write && possible.intersects(PollFlags::OUT | lost),
+                read: wanted[peer].read && possible.read,
+                write: wanted[peer].write && possible.write,
             };
-        }
-        if !fds[0].revents().is_empty() {
-            let mut rings = [0; 8];
-            let _silenced = rustix::io::read(&self.bell.0, &mut rings);
         }
         Ok(())
     }

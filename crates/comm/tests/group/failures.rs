@@ -1,8 +1,9 @@
 //! What goes wrong, on both transports: every rank hears of it, with the cause named.
 
+use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::meshes::{Kind, groups};
+use crate::meshes::{Kind, groups, groups_with_timeouts};
 use ronde_comm::ProcessGroup;
 use ronde_comm::testing::run_ranks;
 use ronde_core::{
@@ -21,7 +22,7 @@ fn all_fail(
     f: impl Fn(&ProcessGroup) -> Result<(), CollectiveError> + Send + Sync + Clone + 'static,
     check: impl Fn(usize, CollectiveError),
 ) {
-    for kind in [Kind::InProcess, Kind::Tcp] {
+    for kind in Kind::ALL {
         let f = f.clone();
         let errors = run_ranks(groups(kind, size, timeout), LIMIT, move |group| {
             let outcome = f(&group);
@@ -120,8 +121,33 @@ fn a_timeout_names_the_rank_and_the_bytes() {
 }
 
 #[test]
+fn a_timeout_is_told_at_once_by_a_rank_that_does_nothing_more() {
+    for kind in Kind::ALL {
+        let (told, hears) = mpsc::channel::<()>();
+        let mut groups = groups_with_timeouts(kind, &[Duration::from_millis(100), LIMIT]);
+        let [second, first] = [groups.remove(1), groups.remove(0)];
+        let waiting = std::thread::spawn(move || {
+            let buffer = Buffer::host(DType::U8, 1);
+            let outcome = second.receive(GroupRank(0), Tag(0), buffer)?.wait();
+            drop(told);
+            outcome.map(drop)
+        });
+        let mine = first.all_reduce(&mut [1.0_f32; 5], ReduceOp::Sum);
+        assert!(matches!(mine, Err(CollectiveError::Timeout { .. })));
+        // Neither another call nor leaving the group: the other must hear of it all the same.
+        let hung_up = hears.recv_timeout(LIMIT);
+        assert_eq!(hung_up, Err(mpsc::RecvTimeoutError::Disconnected));
+        let theirs = waiting.join().unwrap();
+        assert!(
+            matches!(theirs, Err(CollectiveError::Aborted { .. })),
+            "{theirs:?}"
+        );
+    }
+}
+
+#[test]
 fn a_rank_that_leaves_in_the_middle_is_named_on_all_ranks() {
-    for kind in [Kind::InProcess, Kind::Tcp] {
+    for kind in Kind::ALL {
         let errors = run_ranks(groups(kind, 4, TIMEOUT), LIMIT, |group| {
             // The others may hear of it while they are still in the barrier.
             let before = group.barrier();
@@ -169,7 +195,7 @@ fn an_abort_ends_every_wait_and_later_calls() {
 
 #[test]
 fn dropping_a_group_with_pending_work_fails_it_and_tells_the_others() {
-    for kind in [Kind::InProcess, Kind::Tcp] {
+    for kind in Kind::ALL {
         let errors = run_ranks(groups(kind, 2, TIMEOUT), LIMIT, |group| {
             let work = group.start(Operation::AllGather, Buffer::copy_of(&[1_u8]))?;
             if group.rank().0 == 0 {
@@ -191,7 +217,7 @@ fn dropping_a_group_with_pending_work_fails_it_and_tells_the_others() {
 
 #[test]
 fn a_peer_that_leaves_an_idle_group_harms_nobody() {
-    for kind in [Kind::InProcess, Kind::Tcp] {
+    for kind in Kind::ALL {
         let outcomes = run_ranks(groups(kind, 3, TIMEOUT), LIMIT, |group| {
             group.barrier()?;
             if group.rank().0 == 2 {

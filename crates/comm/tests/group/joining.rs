@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use crate::meshes::{configs, groups, join};
+use crate::meshes::{Kind, configs, groups, join};
 use ronde_comm::testing::run_ranks;
 use ronde_comm::{GroupConfig, ProcessGroup, bind};
 use ronde_core::{
@@ -15,31 +15,29 @@ use ronde_core::{
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
-fn collectives_over_tcp_equal_the_reference() {
-    for size in [2, 3, 4, 5, 8] {
-        run_ranks(
-            groups(crate::meshes::Kind::Tcp, size, LIMIT),
-            LIMIT,
-            |group| {
-                let (rank, size) = (group.rank().0, group.size() as u32);
-                for len in [0_usize, 1, 65, 5000, 400_000] {
-                    let mut values = vec![rank; len];
-                    group.all_reduce(&mut values, ReduceOp::Sum)?;
-                    assert_eq!(values, vec![size * (size - 1) / 2; len]);
-                    let mine = vec![rank; len * (rank as usize % 2)];
-                    let all: Vec<u32> = (0..size)
-                        .flat_map(|r| vec![r; len * (r as usize % 2)])
-                        .collect();
-                    assert_eq!(group.all_gather(&mine)?, all);
-                    let whole = Buffer::copy_of(&vec![rank; len * size as usize]);
-                    let part = group.run(Operation::ReduceScatter(ReduceOp::Max), whole)?;
-                    assert_eq!(part.as_slice::<u32>(), vec![size - 1; len]);
-                }
-                let (bytes, payload) = (group.bytes_sent(), group.payload_bytes_sent());
-                assert!(payload > 0 && bytes > payload);
-                group.barrier()
-            },
-        );
+fn collectives_over_tcp_and_tls_equal_the_reference() {
+    let plain = [2, 3, 4, 5, 8].map(|size| (Kind::Tcp, size));
+    let secure = [2, 3, 5].map(|size| (Kind::Tls, size));
+    for (kind, size) in plain.into_iter().chain(secure) {
+        run_ranks(groups(kind, size, LIMIT), LIMIT, |group| {
+            let (rank, size) = (group.rank().0, group.size() as u32);
+            for len in [0_usize, 1, 65, 5000, 400_000] {
+                let mut values = vec![rank; len];
+                group.all_reduce(&mut values, ReduceOp::Sum)?;
+                assert_eq!(values, vec![size * (size - 1) / 2; len]);
+                let mine = vec![rank; len * (rank as usize % 2)];
+                let all: Vec<u32> = (0..size)
+                    .flat_map(|r| vec![r; len * (r as usize % 2)])
+                    .collect();
+                assert_eq!(group.all_gather(&mine)?, all);
+                let whole = Buffer::copy_of(&vec![rank; len * size as usize]);
+                let part = group.run(Operation::ReduceScatter(ReduceOp::Max), whole)?;
+                assert_eq!(part.as_slice::<u32>(), vec![size - 1; len]);
+            }
+            let (bytes, payload) = (group.bytes_sent(), group.payload_bytes_sent());
+            assert!(payload > 0 && bytes > payload);
+            group.barrier()
+        });
     }
 }
 

@@ -1,18 +1,40 @@
-//! Groups of both transports for tests.
+//! Groups of all transports for tests.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ronde_comm::testing::in_process_groups;
-use ronde_comm::{GroupConfig, ProcessGroup, bind};
-use ronde_core::{CollectiveError, GroupRank};
+use ronde_comm::{GroupConfig, ProcessGroup, Security, bind};
+use ronde_core::{CollectiveError, GroupRank, Rank};
+use ronde_identity::{Authority, Member, Validity};
 
 /// Which transport.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     InProcess,
     Tcp,
+    Tls,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 3] = [Self::InProcess, Self::Tcp, Self::Tls];
+}
+
+/// A good hour for certificates.
+pub(crate) fn now() -> Validity {
+    Validity::from_now(SystemTime::now(), Duration::from_secs(3600))
+}
+
+/// Gives every member a certificate of one authority.
+pub(crate) fn secure(configs: &mut [GroupConfig]) -> Authority {
+    let authority = Authority::new("job", now()).expect("an authority can be made");
+    for (rank, config) in configs.iter_mut().enumerate() {
+        let member = Member::Rank(Rank(rank as u32));
+        let identity = authority.issue(&member, now());
+        config.security = Security::tls(identity.expect("an identity can be issued"));
+    }
+    authority
 }
 
 pub(crate) fn configs(size: usize, timeout: Duration) -> Vec<GroupConfig> {
@@ -26,10 +48,21 @@ pub(crate) fn configs(size: usize, timeout: Duration) -> Vec<GroupConfig> {
 }
 
 pub(crate) fn groups(kind: Kind, size: usize, timeout: Duration) -> Vec<ProcessGroup> {
-    let configs = configs(size, timeout);
+    groups_with_timeouts(kind, &vec![timeout; size])
+}
+
+/// As [`groups`], with each member's own deadline of operations.
+pub(crate) fn groups_with_timeouts(kind: Kind, timeouts: &[Duration]) -> Vec<ProcessGroup> {
+    let mut configs = configs(timeouts.len(), Duration::ZERO);
+    for (config, timeout) in configs.iter_mut().zip(timeouts) {
+        config.timeout = *timeout;
+    }
+    if matches!(kind, Kind::Tls) {
+        secure(&mut configs);
+    }
     match kind {
         Kind::InProcess => in_process_groups(configs),
-        Kind::Tcp => join(configs)
+        Kind::Tcp | Kind::Tls => join(configs)
             .into_iter()
             .map(|group| group.expect("members that agree can join"))
             .collect(),

@@ -1,0 +1,184 @@
+//! [`Wire`]: a connection while members meet, plain or TLS; blocking, with a deadline on everything.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use ronde_core::CollectiveError;
+
+use super::{Unmet, failed};
+use crate::clock;
+use crate::frame::number;
+use crate::security::Keys;
+use crate::transport::Transport;
+use crate::transport::tcp::Tcp;
+use crate::transport::tls::{Tls, TlsStream};
+
+/// Most bytes of a verdict's words.
+const VERDICT_BYTES_MAX: usize = 1 << 10;
+
+/// A connection to one that may be a member.
+pub(crate) enum Wire {
+    Plain(TcpStream),
+    Tls(Box<TlsStream>),
+}
+
+impl Wire {
+    /// Makes a dialled connection one to `peer`, by TLS where there are keys.
+    pub(super) fn dial(
+        stream: TcpStream,
+        keys: Option<&Keys>,
+        peer: u32,
+        end: Instant,
+    ) -> Result<Self, Unmet> {
+        let Some(keys) = keys else {
+            return Ok(Self::Plain(stream));
+        };
+        let name = keys.identity.name_of(&keys.member(peer));
+        let name = name.map_err(|error| Unmet::NoHello(error.to_string()))?;
+        TlsStream::dial(stream, keys.client.clone(), name, end)
+            .map(|stream| Self::Tls(Box::new(stream)))
+            .map_err(|error| Unmet::Io(timed_out(error)))
+    }
+
+    /// The same for one that has dialled.
+    pub(super) fn accept(
+        stream: TcpStream,
+        keys: Option<&Keys>,
+        end: Instant,
+    ) -> Result<Self, Unmet> {
+        let Some(keys) = keys else {
+            return Ok(Self::Plain(stream));
+        };
+        TlsStream::accept(stream, keys.server.clone(), end)
+            .map(|stream| Self::Tls(Box::new(stream)))
+            .map_err(|error| Unmet::Io(timed_out(error)))
+    }
+
+    /// Why the certificate shown is not that of who claims to be there.
+    pub(super) fn imposture(&self, keys: &Keys, rank: u32) -> Option<String> {
+        let Self::Tls(stream) = self else {
+            return None;
+        };
+        let Some(certificate) = stream.certificate() else {
+            return Some("it shows no certificate".to_owned());
+        };
+        let checked = keys.identity.check_peer(certificate, &keys.member(rank));
+        let error = checked.err()?;
+        Some(format!("it says it is group rank {rank}, but {error}"))
+    }
+
+    /// Tells one that has dialled whether it is accepted; no words mean that it is.
+    pub(super) fn give_verdict(&mut self, problem: &str, end: Instant) -> Result<(), Unmet> {
+        let words = &problem.as_bytes()[..problem.len().min(VERDICT_BYTES_MAX)];
+        let mut verdict = (words.len() as u16).to_le_bytes().to_vec();
+        verdict.extend(words);
+        self.write_all(&verdict, end).map_err(Unmet::Io)
+    }
+
+    /// Hears whether this member is accepted.
+    pub(super) fn hear_verdict(&mut self, end: Instant) -> Result<(), Unmet> {
+        let mut len = [0; 2];
+        self.read_all(&mut len, end)?;
+        let len = number(&len) as usize;
+        if len > VERDICT_BYTES_MAX {
+            return Err(Unmet::NoHello(format!("a verdict of {len} bytes")));
+        }
+        let mut words = vec![0; len];
+        self.read_all(&mut words, end)?;
+        if words.is_empty() {
+            return Ok(());
+        }
+        let words = String::from_utf8_lossy(&words);
+        let problem = format!("it refused this member: {words}");
+        Err(Unmet::Io(io::Error::new(
+            ErrorKind::PermissionDenied,
+            problem,
+        )))
+    }
+
+    pub(super) fn write_all(&mut self, mut bytes: &[u8], end: Instant) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => {
+                let left = clock::left(end).max(Duration::from_millis(1));
+                stream.set_write_timeout(Some(left))?;
+                stream.write_all(bytes)
+            }
+            Self::Tls(stream) => {
+                while !bytes.is_empty() {
+                    stream.limit(end)?;
+                    let count = stream.write(bytes, &[]).map_err(timed_out)?;
+                    bytes = &bytes[count..];
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Fills `into` before `end`, however slowly the bytes drip.
+    pub(super) fn read_all(&mut self, mut into: &mut [u8], end: Instant) -> Result<(), Unmet> {
+        while !into.is_empty() {
+            match self.read(into, end) {
+                Ok(0) => return Err(Unmet::Io(ErrorKind::UnexpectedEof.into())),
+                Ok(count) => into = &mut into[count..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(Unmet::Io(timed_out(error))),
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, into: &mut [u8], end: Instant) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => {
+                let left = clock::left(end);
+                if left.is_zero() {
+                    return Err(ErrorKind::TimedOut.into());
+                }
+                stream.set_read_timeout(Some(left))?;
+                stream.read(into)
+            }
+            Self::Tls(stream) => {
+                stream.limit(end)?;
+                stream.read(into)
+            }
+        }
+    }
+}
+
+/// A socket with a timeout calls its end `WouldBlock`.
+fn timed_out(error: io::Error) -> io::Error {
+    match error.kind() {
+        ErrorKind::WouldBlock => ErrorKind::TimedOut.into(),
+        _ => error,
+    }
+}
+
+/// What it means that TLS came where a plain hello was expected.
+pub(super) fn tls_in_plain(prefix: &[u8]) -> Option<Unmet> {
+    let is_tls = matches!(prefix, [0x15 | 0x16, 3, 0..=4, ..]);
+    is_tls.then(|| {
+        let words = "it speaks TLS, this member was told to speak plainly";
+        Unmet::Io(io::Error::new(ErrorKind::InvalidData, words))
+    })
+}
+
+/// The transport over connected wires, which are all of one kind.
+pub(crate) fn transport(
+    wires: Vec<Option<Wire>>,
+    is_tls: bool,
+) -> Result<Box<dyn Transport>, CollectiveError> {
+    let setting_up = |error: io::Error| failed("setting up connections".to_owned(), &error);
+    if is_tls {
+        let tls = wires.into_iter().map(|wire| match wire {
+            Some(Wire::Tls(stream)) => Some(*stream),
+            _ => None,
+        });
+        return Ok(Box::new(Tls::new(tls.collect()).map_err(setting_up)?));
+    }
+    let plain = wires.into_iter().map(|wire| match wire {
+        Some(Wire::Plain(stream)) => Some(stream),
+        _ => None,
+    });
+    Ok(Box::new(Tcp::new(plain.collect()).map_err(setting_up)?))
+}

@@ -1,0 +1,327 @@
+//! [`Flight`]: the recorder that always runs, over the last operations of one rank in one group.
+//!
+//! It costs a look at the clock per event, no lock, and no memory while it records.
+
+mod record;
+mod report;
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU64, fence};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use ronde_core::GroupRank;
+
+use crate::clock;
+use crate::frame::{ANY_LEN, Call, CallKind, number};
+pub use record::{Arrival, FailureHook, FlightRecord, OperationRecord};
+pub use report::merge_report;
+
+/// Operations that are remembered.
+const OPERATIONS: usize = 1000;
+/// Larger groups record no arrivals: they would take more than 8 MiB.
+const ARRIVALS_SIZE_MAX: usize = 1024;
+/// Operations per peer whose bytes may come before they are called here and still be noted.
+const AHEAD: usize = 4;
+
+/// Bytes of a call as written, and the words that hold them.
+const CALL_BYTES: usize = 20;
+const CALL_WORDS: usize = CALL_BYTES.div_ceil(8);
+
+/// What a caller has asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asks {
+    Collective,
+    SendTo(u32),
+    ReceiveFrom(u32),
+}
+
+/// Names an operation to the recorder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ticket(u64);
+
+/// A moment, in nanoseconds since the recorder began; 0 for never.
+type Moment = u64;
+
+/// One remembered operation. Written by whoever issues it and then by the progress thread; read by
+/// anybody, who leaves out what is being written over.
+#[derive(Debug, Default)]
+struct Slot {
+    /// One more than the ticket that it holds; 0 while it is being written over.
+    holds: AtomicU64,
+    asks: AtomicU64,
+    sequence: AtomicU64,
+    call: [AtomicU64; CALL_WORDS],
+    bytes: AtomicU64,
+    issued: AtomicU64,
+    started: AtomicU64,
+    /// Twice the moment, and one more when it failed.
+    ended: AtomicU64,
+}
+
+/// The first bytes of an operation that is not called here yet.
+#[derive(Debug, Default)]
+struct Ahead {
+    sequence: AtomicU64,
+    came: AtomicU64,
+}
+
+/// The recorder of one rank in one group: atomic numbers, no lock.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    began: Instant,
+    began_at: SystemTime,
+    rank: GroupRank,
+    size: usize,
+    issued: AtomicU64,
+    collectives: AtomicU64,
+    /// By ticket, modulo [`OPERATIONS`].
+    slots: Vec<Slot>,
+    /// Ticket of a collective by its number, modulo [`OPERATIONS`].
+    by_sequence: Vec<AtomicU64>,
+    /// First bytes of each operation, by place and peer; none in very large groups.
+    arrivals: Vec<AtomicU64>,
+    /// By peer, [`AHEAD`] each.
+    ahead: Vec<Ahead>,
+}
+
+fn zeros(count: usize) -> Vec<AtomicU64> {
+    (0..count).map(|_| AtomicU64::new(0)).collect()
+}
+
+fn set(number: &AtomicU64, value: u64) {
+    number.store(value, Relaxed);
+}
+
+impl Flight {
+    pub(crate) fn new(rank: GroupRank, size: usize) -> Self {
+        let noted = if size > ARRIVALS_SIZE_MAX { 0 } else { size };
+        Self {
+            began: clock::now(),
+            began_at: clock::wall(),
+            rank,
+            size,
+            issued: AtomicU64::new(0),
+            collectives: AtomicU64::new(0),
+            slots: (0..OPERATIONS).map(|_| Slot::default()).collect(),
+            by_sequence: zeros(OPERATIONS),
+            arrivals: zeros(OPERATIONS * noted),
+            ahead: (0..AHEAD * noted).map(|_| Ahead::default()).collect(),
+        }
+    }
+
+    fn moment(&self, at: Instant) -> Moment {
+        let since = at.saturating_duration_since(self.began).as_nanos();
+        u64::try_from(since).unwrap_or(u64::MAX / 2).max(1)
+    }
+
+    fn now(&self) -> Moment {
+        self.moment(clock::now())
+    }
+
+    /// Peers whose arrivals are noted.
+    fn noted(&self) -> usize {
+        self.arrivals.len() / OPERATIONS
+    }
+
+    fn arrivals(&self, place: usize) -> &[AtomicU64] {
+        &self.arrivals[place * self.noted()..][..self.noted()]
+    }
+
+    /// A caller asks for something; collectives are numbered in the order of these calls. Callers
+    /// take turns: the mailbox's lock sees to it.
+    pub(crate) fn issued(&self, asks: Asks, call: Call, bytes: usize) -> Ticket {
+        let ticket = Ticket(self.issued.load(Relaxed));
+        let sequence = self.collectives.load(Relaxed);
+        let slot = &self.slots[ticket.place()];
+        slot.holds.store(0, Relaxed);
+        fence(Release);
+        set(&slot.asks, asks.encode());
+        set(&slot.sequence, sequence);
+        let wire: [u8; CALL_BYTES] = call.encode();
+        for (word, bytes) in slot.call.iter().zip(wire.chunks(8)) {
+            set(word, number(bytes));
+        }
+        set(&slot.bytes, bytes as u64);
+        set(&slot.issued, self.now());
+        set(&slot.started, 0);
+        set(&slot.ended, 0);
+        for came in self.arrivals(ticket.place()) {
+            set(came, 0);
+        }
+        slot.holds.store(ticket.0 + 1, Release);
+        self.issued.store(ticket.0 + 1, Release);
+        if asks == Asks::Collective {
+            let place = sequence as usize;
+            self.by_sequence[place % OPERATIONS].store(ticket.0, Relaxed);
+            self.collectives.store(sequence + 1, SeqCst);
+            for (peer, came) in self.arrivals(ticket.place()).iter().enumerate() {
+                let ahead = &self.ahead[peer * AHEAD + place % AHEAD];
+                let moment = ahead.came.load(SeqCst);
+                if moment != 0 && ahead.sequence.load(Relaxed) == sequence {
+                    set(came, moment);
+                }
+            }
+        }
+        ticket
+    }
+
+    /// A remembered collective and its place.
+    fn collective(&self, sequence: u64) -> Option<(usize, &Slot)> {
+        let ticket = Ticket(self.by_sequence[sequence as usize % OPERATIONS].load(Relaxed));
+        let slot = self.slot(ticket)?;
+        let is_it = slot.sequence.load(Relaxed) == sequence
+            && slot.asks.load(Relaxed) == Asks::Collective.encode();
+        is_it.then_some((ticket.place(), slot))
+    }
+
+    fn slot(&self, ticket: Ticket) -> Option<&Slot> {
+        let slot = &self.slots[ticket.place()];
+        (slot.holds.load(Acquire) == ticket.0.wrapping_add(1)).then_some(slot)
+    }
+
+    /// The progress thread has begun a collective.
+    pub(crate) fn started(&self, sequence: u64, at: Instant) {
+        if let Some((_, slot)) = self.collective(sequence) {
+            set(&slot.started, self.moment(at));
+        }
+    }
+
+    /// Bytes of a collective have come from a peer; only the first count. Called by one thread.
+    pub(crate) fn arrived(&self, sequence: u64, peer: usize) {
+        if peer >= self.noted() {
+            return;
+        }
+        let called = self.collectives.load(SeqCst);
+        if sequence < called {
+            return self.arrived_at(sequence, peer, None);
+        }
+        let ahead = &self.ahead[peer * AHEAD + sequence as usize % AHEAD];
+        // Of those that fall on the same place the one that is called first is kept.
+        if ahead.came.load(Relaxed) == 0 || ahead.sequence.load(Relaxed) < called {
+            let now = self.now();
+            ahead.came.store(0, Relaxed);
+            ahead.sequence.store(sequence, Relaxed);
+            ahead.came.store(now, SeqCst);
+            if sequence < self.collectives.load(SeqCst) {
+                // It was called in between, perhaps without seeing this.
+                self.arrived_at(sequence, peer, Some(now));
+            }
+        }
+    }
+
+    fn arrived_at(&self, sequence: u64, peer: usize, at: Option<Moment>) {
+        if let Some((place, _)) = self.collective(sequence) {
+            let first = &self.arrivals(place)[peer];
+            if first.load(Relaxed) == 0 {
+                set(first, at.unwrap_or_else(|| self.now()));
+            }
+        }
+    }
+
+    /// An operation is over.
+    pub(crate) fn ended(&self, ticket: Ticket, failed: bool) {
+        if let Some(slot) = self.slot(ticket) {
+            set(&slot.ended, self.now() << 1 | u64::from(failed));
+        }
+    }
+
+    /// What is remembered, oldest first. The caller fills in what the group is called.
+    pub(crate) fn record(&self) -> FlightRecord {
+        let issued = self.issued.load(Acquire);
+        let oldest = issued.saturating_sub(OPERATIONS as u64);
+        let operations = (oldest..issued)
+            .filter_map(|ticket| self.operation(Ticket(ticket)))
+            .collect();
+        let began = self.began_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        FlightRecord {
+            version: record::VERSION,
+            job: String::new(),
+            group: String::new(),
+            generation: ronde_core::Generation(0),
+            rank: self.rank,
+            size: self.size as u32,
+            began_unix_s: began.as_secs_f64(),
+            taken_s: seconds(self.now()),
+            forgotten: oldest,
+            failure: None,
+            operations,
+        }
+    }
+
+    /// One operation; `None` when it was written over meanwhile.
+    fn operation(&self, ticket: Ticket) -> Option<OperationRecord> {
+        let slot = self.slot(ticket)?;
+        let load = |number: &AtomicU64| number.load(Relaxed);
+        let mut wire = [0; CALL_WORDS * 8];
+        for (bytes, word) in wire.chunks_mut(8).zip(&slot.call) {
+            bytes.copy_from_slice(&load(word).to_le_bytes());
+        }
+        let (asks, sequence) = (Asks::decode(load(&slot.asks)), load(&slot.sequence));
+        let (issued, started) = (load(&slot.issued), load(&slot.started));
+        let (bytes, ended) = (load(&slot.bytes), load(&slot.ended));
+        let came: Vec<Moment> = self.arrivals(ticket.place()).iter().map(load).collect();
+        fence(Acquire);
+        if load(&slot.holds) != ticket.0 + 1 {
+            return None;
+        }
+        let call = wire.first_chunk::<CALL_BYTES>().and_then(Call::decode)?;
+        let (kind, peer, sequence) = match asks {
+            Asks::Collective => (call.kind.name(), None, Some(sequence)),
+            Asks::SendTo(peer) => ("send", Some(GroupRank(peer)), None),
+            Asks::ReceiveFrom(peer) => ("receive", Some(GroupRank(peer)), None),
+        };
+        let is_message = call.kind == CallKind::Message;
+        let came = came.into_iter().enumerate().filter(|&(_, came)| came != 0);
+        Some(OperationRecord {
+            sequence,
+            kind: kind.to_owned(),
+            call: call.describe(),
+            dtype: call.dtype,
+            len: (call.len != ANY_LEN).then_some(call.len),
+            bytes,
+            peer,
+            tag: is_message.then_some(call.detail as u32),
+            issued_s: seconds(issued),
+            started_s: (started != 0).then(|| seconds(started)),
+            ended_s: (ended != 0).then(|| seconds(ended >> 1)),
+            failed: ended & 1 == 1,
+            arrivals: came
+                .map(|(peer, came)| Arrival {
+                    peer: GroupRank(peer as u32),
+                    after_s: seconds(came) - seconds(issued),
+                })
+                .collect(),
+        })
+    }
+}
+
+impl Asks {
+    fn encode(self) -> u64 {
+        match self {
+            Self::Collective => 0,
+            Self::SendTo(peer) => 1 << 32 | u64::from(peer),
+            Self::ReceiveFrom(peer) => 2 << 32 | u64::from(peer),
+        }
+    }
+
+    fn decode(word: u64) -> Self {
+        match word >> 32 {
+            0 => Self::Collective,
+            1 => Self::SendTo(word as u32),
+            _ => Self::ReceiveFrom(word as u32),
+        }
+    }
+}
+
+impl Ticket {
+    fn place(self) -> usize {
+        self.0 as usize % OPERATIONS
+    }
+}
+
+fn seconds(moment: Moment) -> f64 {
+    moment as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests;

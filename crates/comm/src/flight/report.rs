@@ -1,0 +1,339 @@
+//! [`merge_report`]: the records of several ranks, merged into sentences about who waits for whom.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+use super::record::{FlightRecord, OperationRecord};
+
+/// Messages and absent ranks that are told one by one.
+const TOLD_MAX: usize = 8;
+
+/// Says in words which rank is missing in which operation, group by group.
+///
+/// Records may come in any order, from several groups, and be incomplete. It is pure: nothing is read
+/// or written but the argument. Times are compared only within one rank's record.
+#[must_use]
+pub fn merge_report(records: &[FlightRecord]) -> String {
+    let mut groups: BTreeMap<_, BTreeMap<u32, &FlightRecord>> = BTreeMap::new();
+    for record in records {
+        let key = (&record.job, &record.group, record.generation);
+        groups.entry(key).or_default().insert(record.rank.0, record);
+    }
+    if groups.is_empty() {
+        return "no records\n".to_owned();
+    }
+    let mut report = String::new();
+    for ((_, group, generation), records) in groups {
+        let size = records.values().map(|record| record.size).max();
+        let size = size.unwrap_or(0);
+        let word = if size == 1 { "rank" } else { "ranks" };
+        let merged = Merged { records, size };
+        let mut lines = vec![format!(
+            "group {group}, generation {generation}, {size} {word}"
+        )];
+        merged.collectives(&mut lines);
+        merged.messages(&mut lines);
+        merged.failures(&mut lines);
+        for (place, line) in lines.iter().enumerate() {
+            let indent = if place == 0 { "" } else { "  " };
+            // Writing to a text cannot fail.
+            let _written = writeln!(report, "{indent}{line}");
+        }
+    }
+    report
+}
+
+/// The records of one group by rank.
+struct Merged<'a> {
+    records: BTreeMap<u32, &'a FlightRecord>,
+    size: u32,
+}
+
+impl Merged<'_> {
+    fn collectives(&self, lines: &mut Vec<String>) {
+        let Some(sequence) = self.in_question() else {
+            lines.push(match self.last_of_all() {
+                Some(last) => format!("no collective is under way; the last was {}", title(last)),
+                None => "no collective was called".to_owned(),
+            });
+            return self.silent(None, lines);
+        };
+        let entered: BTreeMap<u32, &OperationRecord> = self
+            .records
+            .iter()
+            .filter_map(|(&rank, record)| Some((rank, of_sequence(record, sequence)?)))
+            .collect();
+        let Some(example) = entered.values().next() else {
+            return;
+        };
+        let waiting: Vec<u32> = entered
+            .iter()
+            .filter(|(_, operation)| is_open(operation))
+            .map(|(&rank, _)| rank)
+            .collect();
+        let waited = waiting.iter().map(|rank| self.waited(*rank, entered[rank]));
+        let waited = waited.fold(0.0, f64::max);
+        let wait = if waiting.is_empty() {
+            format!(
+                "{} finished it",
+                ranks(entered.keys().copied(), "has", "have")
+            )
+        } else {
+            let who = ranks(waiting.iter().copied(), "has", "have");
+            format!("{who} waited {waited:.1} s")
+        };
+        let missing: Vec<u32> = self
+            .records
+            .iter()
+            .filter(|(_, record)| !went_past(record, sequence))
+            .map(|(&rank, _)| rank)
+            .collect();
+        for rank in &missing {
+            let before = self.before(*rank);
+            let what = title(example);
+            lines.push(format!(
+                "rank {rank} has not entered {what}; {wait}; {before}"
+            ));
+        }
+        self.silent(Some((title(example), wait)), lines);
+        self.disagreement(sequence, &entered, lines);
+        if missing.is_empty() && self.records.len() == self.size as usize {
+            self.all_inside(example, &entered, waited, lines);
+        }
+    }
+
+    /// The first collective that is not over everywhere.
+    fn in_question(&self) -> Option<u64> {
+        let open = self.records.values().filter_map(|record| {
+            let open = collectives(record).filter(|operation| is_open(operation));
+            open.filter_map(|operation| operation.sequence).min()
+        });
+        if let Some(first) = open.min() {
+            return Some(first);
+        }
+        // All over where it was called, but not called everywhere.
+        let lasts = self.records.values().map(|record| next_sequence(record));
+        let (min, max) = (lasts.clone().min()?, lasts.max()?);
+        (min < max).then_some(min)
+    }
+
+    fn last_of_all(&self) -> Option<&OperationRecord> {
+        let all = self.records.values().flat_map(|record| collectives(record));
+        all.max_by_key(|operation| operation.sequence)
+    }
+
+    /// Seconds from the call to the failure, or to the taking of the record.
+    fn waited(&self, rank: u32, operation: &OperationRecord) -> f64 {
+        let taken = self.records.get(&rank).map_or(0.0, |record| record.taken_s);
+        operation.ended_s.unwrap_or(taken) - operation.issued_s
+    }
+
+    fn before(&self, rank: u32) -> String {
+        let record = self.records.get(&rank);
+        let last = record.and_then(|record| Some((record, collectives(record).last()?)));
+        match last {
+            None => "it has called no operation yet".to_owned(),
+            Some((record, last)) => {
+                let ago = record.taken_s - last.ended_s.unwrap_or(record.taken_s);
+                format!(
+                    "its last operation was {}, finished {ago:.1} s before",
+                    short(last)
+                )
+            }
+        }
+    }
+
+    /// Ranks of which there is no record.
+    fn silent(&self, stuck: Option<(String, String)>, lines: &mut Vec<String>) {
+        let absent = (0..self.size).filter(|rank| !self.records.contains_key(rank));
+        for rank in absent.take(TOLD_MAX) {
+            let heard = self
+                .records
+                .values()
+                .flat_map(|record| collectives(record))
+                .filter(|operation| operation.arrivals.iter().any(|a| a.peer.0 == rank))
+                .max_by_key(|operation| operation.sequence);
+            let sign = match heard {
+                Some(operation) => format!("its last bytes came in {}", short(operation)),
+                None => "nobody has heard of it".to_owned(),
+            };
+            let stuck = stuck.as_ref().map_or(String::new(), |(title, wait)| {
+                format!("; in {title} {wait}")
+            });
+            lines.push(format!("there is no record of rank {rank}; {sign}{stuck}"));
+        }
+        let absent = (self.size as usize).saturating_sub(self.records.len());
+        if absent > TOLD_MAX {
+            let more = absent - TOLD_MAX;
+            lines.push(format!("there is no record of {more} more ranks"));
+        }
+    }
+
+    fn disagreement(
+        &self,
+        sequence: u64,
+        entered: &BTreeMap<u32, &OperationRecord>,
+        lines: &mut Vec<String>,
+    ) {
+        let mut calls: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
+        for (&rank, operation) in entered {
+            calls.entry(&operation.call).or_default().insert(rank);
+        }
+        if calls.len() > 1 {
+            let calls = calls.into_iter().map(|(call, by)| {
+                let by = ranks(by.into_iter(), "", "");
+                format!("{} called {call}", by.trim_end())
+            });
+            let calls = calls.collect::<Vec<_>>().join("; ");
+            lines.push(format!(
+                "the ranks disagree about operation {sequence}: {calls}"
+            ));
+        }
+    }
+
+    fn all_inside(
+        &self,
+        example: &OperationRecord,
+        entered: &BTreeMap<u32, &OperationRecord>,
+        waited: f64,
+        lines: &mut Vec<String>,
+    ) {
+        let what = title(example);
+        lines.push(format!(
+            "all ranks have entered {what}; the longest wait is {waited:.1} s"
+        ));
+        for (rank, operation) in entered.iter().filter(|(_, operation)| is_open(operation)) {
+            let heard: Vec<u32> = operation.arrivals.iter().map(|a| a.peer.0).collect();
+            let line = if heard.is_empty() {
+                format!("rank {rank} has heard nobody in it")
+            } else {
+                let heard = ranks(heard.into_iter(), "", "");
+                format!("rank {rank} has heard {} in it", heard.trim_end())
+            };
+            lines.push(line);
+        }
+    }
+
+    fn messages(&self, lines: &mut Vec<String>) {
+        let open = self.records.iter().flat_map(|(rank, record)| {
+            let messages = record.operations.iter();
+            let open = messages.filter(|o| o.sequence.is_none() && is_open(o));
+            open.map(move |operation| (*rank, operation))
+        });
+        let open: Vec<_> = open.collect();
+        for (rank, operation) in open.iter().take(TOLD_MAX) {
+            let waited = self.waited(*rank, operation);
+            let peer = operation.peer.unwrap_or_default();
+            let tag = operation.tag.unwrap_or(0);
+            let what = if operation.kind == "send" {
+                format!("is sending to rank {peer}")
+            } else {
+                format!("waits for a message from rank {peer}")
+            };
+            let size = size(operation);
+            lines.push(format!(
+                "rank {rank} {what} (tag {tag}, {size}) since {waited:.1} s"
+            ));
+        }
+        if open.len() > TOLD_MAX {
+            let more = open.len() - TOLD_MAX;
+            lines.push(format!("{more} more messages wait"));
+        }
+    }
+
+    fn failures(&self, lines: &mut Vec<String>) {
+        let mut told: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+        for (&rank, record) in &self.records {
+            if let Some(failure) = &record.failure {
+                told.entry(failure).or_default().push(rank);
+            }
+        }
+        for (failure, by) in told {
+            lines.push(format!(
+                "{} failed: {failure}",
+                ranks(by.into_iter(), "has", "have")
+            ));
+        }
+    }
+}
+
+fn collectives(record: &FlightRecord) -> impl Iterator<Item = &OperationRecord> {
+    let operations = record.operations.iter();
+    operations.filter(|operation| operation.sequence.is_some())
+}
+
+fn of_sequence(record: &FlightRecord, sequence: u64) -> Option<&OperationRecord> {
+    collectives(record).find(|operation| operation.sequence == Some(sequence))
+}
+
+/// One more than the last collective that was called.
+fn next_sequence(record: &FlightRecord) -> u64 {
+    let last = collectives(record)
+        .filter_map(|operation| operation.sequence)
+        .max();
+    last.map_or(0, |last| last.saturating_add(1))
+}
+
+/// Whether a rank has called this collective, even if that is forgotten by now.
+fn went_past(record: &FlightRecord, sequence: u64) -> bool {
+    next_sequence(record) > sequence
+}
+
+/// Not complete: under way, or failed.
+fn is_open(operation: &OperationRecord) -> bool {
+    operation.ended_s.is_none() || operation.failed
+}
+
+/// `broadcast 811`.
+fn short(operation: &OperationRecord) -> String {
+    match operation.sequence {
+        Some(sequence) => format!("{} {sequence}", operation.kind),
+        None => operation.kind.clone(),
+    }
+}
+
+/// `all_reduce 812 (f32 x 1,048,576)`.
+fn title(operation: &OperationRecord) -> String {
+    if operation.kind == "barrier" {
+        return short(operation);
+    }
+    format!("{} ({})", short(operation), size(operation))
+}
+
+fn size(operation: &OperationRecord) -> String {
+    match operation.len {
+        Some(len) => format!("{} x {}", operation.dtype, grouped(len)),
+        None => format!("{} of any length", operation.dtype),
+    }
+}
+
+/// `1,048,576`.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `ranks 0, 1, 2 have`; long lists are shortened.
+fn ranks(ranks: impl ExactSizeIterator<Item = u32>, has: &str, have: &str) -> String {
+    const NAMED: usize = 16;
+    let count = ranks.len();
+    let names: Vec<String> = ranks.take(NAMED).map(|rank| rank.to_string()).collect();
+    let (word, verb) = if count == 1 {
+        ("rank", has)
+    } else {
+        ("ranks", have)
+    };
+    let more = if count > NAMED {
+        format!(" and {} more", count - NAMED)
+    } else {
+        String::new()
+    };
+    format!("{word} {}{more} {verb}", names.join(", "))
+}

@@ -1,0 +1,133 @@
+//! [`Security`]: whether a group's connections are plain or TLS, and who is expected behind each rank.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ronde_core::{CollectiveError, Rank};
+use ronde_identity::rustls::{ClientConfig, ServerConfig};
+use ronde_identity::{Identity, Member};
+
+use crate::program::invalid;
+
+/// The protocol's name in TLS (ALPN).
+const PROTOCOL: &[u8] = b"ronde-comm/1";
+
+/// How the members of a group make sure of each other. Must be the same kind on all members.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub enum Security {
+    /// Plain TCP, and only while every member listens on a loopback address: joining across hosts is
+    /// refused. Whoever can run programs on this host can listen in or join.
+    #[default]
+    PlainLoopbackOnly,
+    /// Plain TCP wherever the members are: nobody is kept from listening in or joining.
+    Plain,
+    /// TLS 1.3; both sides show a certificate of the job's authority.
+    Tls(TlsMembers),
+}
+
+impl Security {
+    /// TLS in a group of all ranks: group rank `r` must show the certificate of rank `r`.
+    #[must_use]
+    pub fn tls(identity: Identity) -> Self {
+        let members = None;
+        Self::Tls(TlsMembers { identity, members })
+    }
+
+    /// TLS in any group: `members` says who is behind each group rank, this member included.
+    #[must_use]
+    pub fn tls_among(identity: Identity, members: Vec<Member>) -> Self {
+        let members = Some(members.into());
+        Self::Tls(TlsMembers { identity, members })
+    }
+
+    /// The same for a sub-group whose rank `i` is rank `members[i]` of this group.
+    pub(crate) fn among(&self, members: &[usize]) -> Self {
+        let Self::Tls(mine) = self else {
+            return self.clone();
+        };
+        let of = |&rank: &usize| mine.member(rank as u32);
+        Self::tls_among(mine.identity.clone(), members.iter().map(of).collect())
+    }
+
+    /// Refuses plain connections to other hosts that nobody has asked for.
+    pub(crate) fn check_addresses(
+        &self,
+        listening: SocketAddr,
+        peers: &[SocketAddr],
+    ) -> Result<(), CollectiveError> {
+        if !matches!(self, Self::PlainLoopbackOnly) {
+            return Ok(());
+        }
+        let far = peers.iter().chain([&listening]);
+        match far.into_iter().find(|at| !at.ip().is_loopback()) {
+            None => Ok(()),
+            Some(at) => Err(invalid(
+                "joining a group",
+                format!(
+                    "{at} is not a loopback address: give the group an identity, for TLS, or ask \
+                     for plain connections by name"
+                ),
+            )),
+        }
+    }
+
+    /// What TLS needs for a group of `size`; `None` for plain connections.
+    pub(crate) fn keys(&self, size: usize) -> Result<Option<Keys>, CollectiveError> {
+        let Self::Tls(TlsMembers { identity, members }) = self else {
+            return Ok(None);
+        };
+        if let Some(members) = members
+            && members.len() != size
+        {
+            let problem = format!("{} members named for a group of {size}", members.len());
+            return Err(invalid("joining a group", problem));
+        }
+        let failed = |error: ronde_identity::IdentityError| CollectiveError::Connect {
+            what: "setting up TLS".to_owned(),
+            cause: error.to_string(),
+        };
+        Ok(Some(Keys {
+            client: identity.client_config(PROTOCOL).map_err(failed)?,
+            server: identity.server_config(PROTOCOL).map_err(failed)?,
+            identity: identity.clone(),
+            members: members.clone(),
+        }))
+    }
+}
+
+/// This member's identity, and whose certificates the others must show.
+#[derive(Debug, Clone)]
+pub struct TlsMembers {
+    identity: Identity,
+    members: Option<Arc<[Member]>>,
+}
+
+impl TlsMembers {
+    /// Who must be behind a group rank.
+    fn member(&self, group_rank: u32) -> Member {
+        expected(self.members.as_deref(), group_rank)
+    }
+}
+
+/// Who must be behind a group rank: the one named, or the rank of that number.
+fn expected(members: Option<&[Member]>, group_rank: u32) -> Member {
+    let named = members.and_then(|members| members.get(group_rank as usize).cloned());
+    named.unwrap_or(Member::Rank(Rank(group_rank)))
+}
+
+/// TLS settings of one member of one group.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    pub(crate) client: Arc<ClientConfig>,
+    pub(crate) server: Arc<ServerConfig>,
+    pub(crate) identity: Identity,
+    members: Option<Arc<[Member]>>,
+}
+
+impl Keys {
+    /// Who must be behind a group rank.
+    pub(crate) fn member(&self, group_rank: u32) -> Member {
+        expected(self.members.as_deref(), group_rank)
+    }
+}

@@ -1,0 +1,317 @@
+//! Streams over TLS 1.3: one connection per pair of members over non-blocking sockets.
+//!
+//! Bytes that TLS has taken but the socket has not are kept here, at most [`PIECE_BYTES`] and a little
+//! more per peer, and go out in [`Transport::wait`].
+
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ronde_identity::explain;
+use ronde_identity::rustls::pki_types::{CertificateDer, ServerName};
+use ronde_identity::rustls::{
+    ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection,
+};
+use rustix::event::PollFlags;
+
+use super::tcp::{self, Bell};
+use super::{Interest, Transport, Waker};
+use crate::clock;
+
+/// Bytes encrypted before the socket is asked again.
+const PIECE_BYTES: usize = 128 << 10;
+/// Bytes read from the socket at once.
+const READ_BYTES: usize = 128 << 10;
+/// How long a member that goes away tries to hand over what it has sent.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Most bytes of a refused peer that are read so that it hears why.
+const DRAIN_BYTES_MAX: usize = 64 << 10;
+
+/// A TLS connection and its socket; blocks exactly when the socket does.
+#[derive(Debug)]
+pub(crate) struct TlsStream {
+    socket: TcpStream,
+    connection: Connection,
+    /// Encrypted bytes that TLS has not looked at: `incoming[at..end]`.
+    incoming: Vec<u8>,
+    at: usize,
+    end: usize,
+    /// There may be bytes to read that the socket does not know of.
+    more: bool,
+    /// Nothing more will be written.
+    finishing: bool,
+    /// Why nothing more can be read.
+    broken: Option<(ErrorKind, String)>,
+}
+
+impl TlsStream {
+    /// Shakes hands as the one who dialled.
+    pub(crate) fn dial(
+        socket: TcpStream,
+        config: Arc<ClientConfig>,
+        name: ServerName<'static>,
+        end: Instant,
+    ) -> io::Result<Self> {
+        let connection = ClientConnection::new(config, name).map_err(refused)?;
+        Self::shake_hands(socket, connection.into(), end)
+    }
+
+    /// Shakes hands as the one who was dialled.
+    pub(crate) fn accept(
+        socket: TcpStream,
+        config: Arc<ServerConfig>,
+        end: Instant,
+    ) -> io::Result<Self> {
+        let connection = ServerConnection::new(config).map_err(refused)?;
+        Self::shake_hands(socket, connection.into(), end)
+    }
+
+    fn shake_hands(socket: TcpStream, connection: Connection, end: Instant) -> io::Result<Self> {
+        let mut stream = Self {
+            socket,
+            connection,
+            incoming: vec![0; READ_BYTES],
+            at: 0,
+            end: 0,
+            more: true,
+            finishing: false,
+            broken: None,
+        };
+        stream.connection.set_buffer_limit(Some(PIECE_BYTES));
+        while stream.connection.is_handshaking() || stream.connection.wants_write() {
+            stream.limit(end)?;
+            if stream.connection.wants_write() {
+                stream.flush()?;
+            } else if stream.feed().inspect_err(|_| stream.tell_why(end))? == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(stream)
+    }
+
+    /// Sets the time that is left for the next blocking calls.
+    pub(crate) fn limit(&self, end: Instant) -> io::Result<()> {
+        let left = clock::left(end);
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        self.socket.set_read_timeout(Some(left))?;
+        self.socket.set_write_timeout(Some(left))
+    }
+
+    /// Closes in such a way that a peer whose bytes were not read still hears why.
+    fn tell_why(&mut self, end: Instant) {
+        let end = end.min(clock::deadline(LAST_WORDS));
+        let _gone = self.limit(end).and_then(|()| self.flush());
+        let _gone = self.socket.shutdown(Shutdown::Write);
+        let mut drained = 0;
+        while drained < DRAIN_BYTES_MAX && self.limit(end).is_ok() {
+            match self.socket.read(&mut self.incoming) {
+                Ok(count @ 1..) => drained += count,
+                _ => return,
+            }
+        }
+    }
+
+    /// What the peer has shown.
+    pub(crate) fn certificate(&self) -> Option<&CertificateDer<'static>> {
+        self.connection.peer_certificates()?.first()
+    }
+
+    /// Gives TLS encrypted bytes, from the socket when none are left; 0 at the end of the stream.
+    fn feed(&mut self) -> io::Result<usize> {
+        if let Some((kind, why)) = &self.broken {
+            return Err(io::Error::new(*kind, why.clone()));
+        }
+        if self.at == self.end {
+            (self.at, self.end) = (0, 0);
+            self.end = tcp::again(|| self.socket.read(&mut self.incoming))?;
+        }
+        let mut rest = &self.incoming[self.at..self.end];
+        let count = self.connection.read_tls(&mut rest)?;
+        self.at += count;
+        if let Err(error) = self.connection.process_new_packets() {
+            // The alert says why; what cannot be sent now is not worth waiting for.
+            let _unheard = self.flush();
+            return Err(refused(error));
+        }
+        Ok(count)
+    }
+
+    /// As [`Transport::read`].
+    pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let mut count = 0;
+        self.more = true;
+        while count < into.len() {
+            match self.connection.reader().read(&mut into[count..]) {
+                Ok(0) => return Ok(count),
+                Ok(read) => count += read,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => match self.feed() {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                        self.more = false;
+                        return if count > 0 { Ok(count) } else { Err(error) };
+                    }
+                    Err(error) => {
+                        self.broken = Some((error.kind(), error.to_string()));
+                        return if count > 0 { Ok(count) } else { Err(error) };
+                    }
+                },
+                Err(_) if count > 0 => return Ok(count),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(count)
+    }
+
+    /// As [`Transport::write`].
+    pub(crate) fn write(&mut self, head: &[u8], body: &[u8]) -> io::Result<usize> {
+        if self.finishing {
+            return Err(ErrorKind::BrokenPipe.into());
+        }
+        let total = head.len() + body.len();
+        let mut count = 0;
+        while count < total {
+            match self.flush() {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock && count > 0 => break,
+                Err(error) => return Err(error),
+            }
+            let pieces = [
+                IoSlice::new(&head[count.min(head.len())..]),
+                IoSlice::new(&body[count.saturating_sub(head.len())..]),
+            ];
+            count += self.connection.writer().write_vectored(&pieces)?;
+        }
+        match self.flush() {
+            // It goes out in the next wait.
+            Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
+            _ => Ok(count),
+        }
+    }
+
+    /// Writes out what TLS holds.
+    fn flush(&mut self) -> io::Result<()> {
+        while self.connection.wants_write() {
+            let (connection, socket) = (&mut self.connection, &mut self.socket);
+            if tcp::again(|| connection.write_tls(socket))? == 0 {
+                return Err(ErrorKind::WriteZero.into());
+            }
+        }
+        if self.finishing {
+            let _gone = self.socket.shutdown(Shutdown::Write);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) {
+        if !self.finishing {
+            self.finishing = true;
+            self.connection.send_close_notify();
+            let _later = self.flush();
+        }
+    }
+}
+
+impl Drop for TlsStream {
+    fn drop(&mut self) {
+        if self.connection.wants_write() {
+            let end = clock::deadline(LAST_WORDS);
+            let _gone = self
+                .socket
+                .set_nonblocking(false)
+                .and_then(|()| self.limit(end))
+                .and_then(|()| self.flush());
+        }
+    }
+}
+
+/// A refusal by TLS in words.
+fn refused(error: ronde_identity::rustls::Error) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, explain(&error))
+}
+
+/// Connections to all other members, by group rank.
+#[derive(Debug)]
+pub(crate) struct Tls {
+    streams: Vec<Option<TlsStream>>,
+    bell: Arc<Bell>,
+}
+
+impl Tls {
+    /// Takes connected streams; the member's own place is `None`.
+    pub(crate) fn new(streams: Vec<Option<TlsStream>>) -> io::Result<Self> {
+        for stream in streams.iter().flatten() {
+            tcp::set_up(&stream.socket)?;
+        }
+        let bell = Arc::new(Bell::new()?);
+        Ok(Self { streams, bell })
+    }
+
+    fn stream(&mut self, peer: usize) -> io::Result<&mut TlsStream> {
+        self.streams[peer]
+            .as_mut()
+            .ok_or_else(|| ErrorKind::NotConnected.into())
+    }
+}
+
+impl Transport for Tls {
+    fn read(&mut self, peer: usize, into: &mut [u8]) -> io::Result<usize> {
+        self.stream(peer)?.read(into)
+    }
+
+    fn write(&mut self, peer: usize, head: &[u8], body: &[u8]) -> io::Result<usize> {
+        self.stream(peer)?.write(head, body)
+    }
+
+    fn wait(&mut self, interest: &mut [Interest], limit: Option<Duration>) -> io::Result<()> {
+        let mut fds = Vec::with_capacity(interest.len());
+        let mut peers = Vec::with_capacity(interest.len());
+        let mut at_once = false;
+        for (peer, (stream, wanted)) in self.streams.iter().zip(&*interest).enumerate() {
+            let Some(stream) = stream else { continue };
+            at_once |= wanted.read && stream.more;
+            let mut flags = PollFlags::empty();
+            flags.set(PollFlags::IN, wanted.read);
+            flags.set(
+                PollFlags::OUT,
+                wanted.write || stream.connection.wants_write(),
+            );
+            if !flags.is_empty() {
+                fds.push((stream.socket.as_fd(), flags));
+                peers.push(peer);
+            }
+        }
+        let limit = if at_once { Some(Duration::ZERO) } else { limit };
+        let possible = tcp::poll_all(&self.bell, &fds, limit)?;
+        drop(fds);
+        let wanted = interest.to_vec();
+        interest.fill(Interest::default());
+        for (&peer, possible) in peers.iter().zip(possible) {
+            let Some(stream) = &mut self.streams[peer] else {
+                continue;
+            };
+            // An error here is met again by whoever writes or reads next.
+            let flushed = possible.write && stream.flush().is_ok();
+            interest[peer] = Interest {
+                read: wanted[peer].read && (possible.read || stream.more),
+                write: wanted[peer].write
+                    && possible.write
+                    && (flushed || !stream.connection.wants_write()),
+            };
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, peer: usize) {
+        if let Some(stream) = &mut self.streams[peer] {
+            stream.finish();
+        }
+    }
+
+    fn waker(&self) -> Arc<dyn Waker> {
+        Arc::clone(&self.bell) as Arc<dyn Waker>
+    }
+}

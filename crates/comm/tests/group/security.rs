@@ -1,0 +1,305 @@
+//! Joining by TLS: members without the job's certificate are refused, named and waited past.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime};
+
+use proptest::prelude::*;
+use ronde_comm::testing::run_ranks;
+use ronde_comm::{GroupConfig, ProcessGroup, Security, bind};
+use ronde_core::{CollectiveError, Collectives, CollectivesExt, Rank, Recovery, ReduceOp};
+use ronde_identity::{Authority, Identity, Member, Validity};
+
+use crate::meshes::{configs, now, secure};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long a listener waits that is going to be disappointed.
+const SHORT: Duration = Duration::from_millis(400);
+
+type Joined = Result<ProcessGroup, CollectiveError>;
+
+fn member(rank: u32) -> Member {
+    Member::Rank(Rank(rank))
+}
+
+fn loopback() -> (TcpListener, SocketAddr) {
+    bind(IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("loopback can be listened on")
+}
+
+fn join(config: GroupConfig, listener: &TcpListener, peers: &[SocketAddr]) -> JoinHandle<Joined> {
+    let listener = listener.try_clone().expect("a listener can be shared");
+    let peers = peers.to_vec();
+    thread::spawn(move || ProcessGroup::connect(config, listener, &peers))
+}
+
+/// Why a member did not get in.
+#[track_caller]
+fn refusal(joining: JoinHandle<Joined>) -> String {
+    match joining.join().expect("joining does not panic") {
+        Err(error @ CollectiveError::Connect { .. }) => {
+            assert_eq!(error.recovery(), Recovery::Rejoin);
+            error.to_string()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[track_caller]
+fn contains(text: &str, words: &[&str]) {
+    for words in words {
+        assert!(text.contains(words), "{words:?} is not in: {text}");
+    }
+}
+
+/// Rank 1 dials rank 0 with something wrong; both say what, then the right rank 1 gets in.
+fn refused(security: impl Fn(&Authority) -> Security, at_0: &[&str], at_1: &[&str]) {
+    let mut members = configs(2, LIMIT);
+    let authority = secure(&mut members);
+    let [(first, address_0), (second, address_1)] = [loopback(), loopback()];
+    let peers = [address_0, address_1];
+    let mut bad = members[1].clone();
+    bad.security = security(&authority);
+    bad.connect_timeout = Duration::from_secs(10);
+
+    let mut disappointed = members[0].clone();
+    disappointed.connect_timeout = SHORT;
+    let waiting = join(disappointed, &first, &peers);
+    contains(&refusal(join(bad.clone(), &second, &peers)), at_1);
+    let at_listener = refusal(waiting);
+    contains(&at_listener, &["waiting for group ranks 1", "turned away"]);
+    contains(&at_listener, at_0);
+
+    // The listener goes on waiting for the right one, and says afterwards whom it refused.
+    let waiting = join(members[0].clone(), &first, &peers);
+    contains(&refusal(join(bad, &second, &peers)), at_1);
+    let right = join(members[1].clone(), &second, &peers);
+    let groups: Vec<_> = [waiting, right]
+        .into_iter()
+        .map(|joining| joining.join().expect("joining does not panic"))
+        .collect::<Result<_, _>>()
+        .expect("the right members get in");
+    contains(&groups[0].refused().join("; "), at_0);
+    run_ranks(groups, LIMIT, |group| group.barrier());
+}
+
+#[test]
+fn a_certificate_of_another_authority_is_refused() {
+    refused(
+        |_| {
+            let other = Authority::new("job", now()).unwrap();
+            Security::tls(other.issue(&member(1), now()).unwrap())
+        },
+        // The dialler does not trust the listener either, and says so first.
+        &["it refused this side's certificate"],
+        &["group rank 0", "not of this job's authority"],
+    );
+}
+
+#[test]
+fn an_untrusted_certificate_of_one_that_trusts_the_listener_is_refused() {
+    refused(
+        |authority| {
+            let other = Authority::new("job", now()).unwrap();
+            let bad = other.issue(&member(1), now()).unwrap().to_pem();
+            let cut = |text: &str| -> Vec<String> {
+                let parts = text.split_inclusive("-----END CERTIFICATE-----\n");
+                parts.map(str::to_owned).collect()
+            };
+            let bad = cut(bad.expose());
+            let text = [&*bad[0], &authority.certificate_pem(), &*bad[2]].concat();
+            Security::tls(Identity::from_pem("job", member(1), &text).unwrap())
+        },
+        &["not of this job's authority"],
+        &["group rank 0", "it refused this side's certificate"],
+    );
+}
+
+#[test]
+fn an_expired_certificate_is_refused() {
+    refused(
+        |authority| {
+            let day = Duration::from_secs(86_400);
+            let past = Validity::from_now(SystemTime::now() - 2 * day, day);
+            Security::tls(authority.issue(&member(1), past).unwrap())
+        },
+        &["has expired"],
+        &["it refused this side's certificate", "expired"],
+    );
+}
+
+#[test]
+fn another_ranks_certificate_is_refused() {
+    refused(
+        |authority| Security::tls(authority.issue(&member(7), now()).unwrap()),
+        &["it says it is group rank 1", "rank-7"],
+        &["it refused this member", "rank 1 of job job", "rank-7"],
+    );
+}
+
+#[test]
+fn one_without_a_certificate_or_without_tls_is_refused() {
+    refused(
+        |_| Security::Plain,
+        &["does not speak TLS"],
+        &["it speaks TLS, this member was told to speak plainly"],
+    );
+    // TLS, but no certificate: as a host does that joins with a token.
+    let mut members = configs(2, LIMIT);
+    let authority = secure(&mut members);
+    let [(first, address), (_second, absent)] = [loopback(), loopback()];
+    members[0].connect_timeout = SHORT;
+    let waiting = join(members[0].clone(), &first, &[address, absent]);
+    let token = authority.join_token().unwrap();
+    let config = token.client_config(b"ronde-comm/1").unwrap();
+    let me = authority.issue(&member(1), now()).unwrap();
+    let name = me.name_of(&member(0)).unwrap();
+    let mut tls = ronde_identity::rustls::ClientConnection::new(config, name).unwrap();
+    let mut socket = TcpStream::connect(address).unwrap();
+    let outcome = loop {
+        match tls.complete_io(&mut socket) {
+            Ok((0, 0)) => break Ok(()),
+            Ok(_) if !tls.is_handshaking() => break tls.complete_io(&mut socket).map(drop),
+            Ok(_) => {}
+            Err(error) => break Err(error),
+        }
+    };
+    contains(&format!("{outcome:?}"), &["CertificateRequired"]);
+    contains(&refusal(waiting), &["it shows no certificate"]);
+}
+
+#[test]
+fn a_listener_that_is_an_impostor_is_refused_by_those_who_dial() {
+    let mut members = configs(2, LIMIT);
+    let authority = secure(&mut members);
+    members[0].connect_timeout = SHORT;
+    members[0].security = Security::tls(authority.issue(&member(3), now()).unwrap());
+    let [(first, address_0), (second, address_1)] = [loopback(), loopback()];
+    let peers = [address_0, address_1];
+    let waiting = join(members[0].clone(), &first, &peers);
+    let dialling = join(members[1].clone(), &second, &peers);
+    contains(&refusal(dialling), &["its certificate is for", "rank-3"]);
+    contains(&refusal(waiting), &["it refused this side's certificate"]);
+}
+
+#[test]
+fn tls_where_plain_is_spoken_is_told_on_both_sides() {
+    let mut members = configs(2, LIMIT);
+    secure(&mut members);
+    members[0].connect_timeout = SHORT;
+    members[0].security = Security::Plain;
+    let [(first, address_0), (second, address_1)] = [loopback(), loopback()];
+    let peers = [address_0, address_1];
+    let waiting = join(members[0].clone(), &first, &peers);
+    let dialling = join(members[1].clone(), &second, &peers);
+    contains(&refusal(dialling), &["does not speak TLS"]);
+    contains(&refusal(waiting), &["it speaks TLS, this member was told"]);
+}
+
+#[test]
+fn plain_connections_to_other_hosts_must_be_asked_for_by_name() {
+    let far: SocketAddr = "192.0.2.7:9".parse().unwrap();
+    for (security, is_refused) in [(Security::default(), true), (Security::Plain, false)] {
+        let mut config = configs(2, LIMIT).remove(0);
+        config.security = security;
+        config.connect_timeout = Duration::from_millis(50);
+        let (listener, here) = loopback();
+        let error = ProcessGroup::connect(config, listener, &[here, far]).unwrap_err();
+        let is_invalid = matches!(error, CollectiveError::Invalid { .. });
+        assert_eq!(is_invalid, is_refused, "{error}");
+    }
+    let mut everywhere = configs(2, LIMIT).remove(0);
+    everywhere.connect_timeout = Duration::from_millis(50);
+    let (listener, _) = bind(IpAddr::V4(Ipv4Addr::UNSPECIFIED)).unwrap();
+    let (_, here) = loopback();
+    let error = ProcessGroup::connect(everywhere, listener, &[here, here]).unwrap_err();
+    contains(&error.to_string(), &["0.0.0.0", "by name"]);
+}
+
+#[test]
+fn a_group_of_some_ranks_names_its_members() {
+    let mut members = configs(2, LIMIT);
+    let authority = Authority::new("job", now()).unwrap();
+    let named = vec![member(4), Member::Host("b".to_owned())];
+    for (config, who) in members.iter_mut().zip(&named) {
+        let identity = authority.issue(who, now()).unwrap();
+        config.security = Security::tls_among(identity, named.clone());
+    }
+    let groups = crate::meshes::join(members.clone())
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
+    let sums = run_ranks(groups, LIMIT, |group| {
+        let mut values = vec![group.rank().0 + 1; 100_000];
+        group.all_reduce(&mut values, ReduceOp::Sum)?;
+        Ok::<_, CollectiveError>(values.iter().all(|&value| value == 3))
+    });
+    assert_eq!(sums, [true; 2]);
+    let identity = authority.issue(&named[0], now()).unwrap();
+    members[0].security = Security::tls_among(identity, vec![member(4)]);
+    let (listener, at) = loopback();
+    let error = ProcessGroup::connect(members.remove(0), listener, &[at, at]).unwrap_err();
+    assert!(matches!(error, CollectiveError::Invalid { .. }), "{error}");
+}
+
+/// Passes bytes between a member and its peer, and spoils some after `clean` bytes.
+fn spoil(from: TcpStream, mut to: TcpStream, mut clean: usize, spoiled: &[u8]) {
+    let mut from = from;
+    let mut buffer = [0; 4096];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        if clean < count {
+            let _gone = to.write_all(&buffer[..clean]);
+            let _gone = to.write_all(spoiled);
+            clean = usize::MAX;
+        } else {
+            clean = clean.saturating_sub(count);
+            if to.write_all(&buffer[..count]).is_err() {
+                return;
+            }
+        }
+    }
+    let _gone = to.shutdown(std::net::Shutdown::Write);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn bytes_spoiled_on_the_way_end_the_group_and_change_nothing(
+        clean in 0_usize..12_000,
+        spoiled in prop::collection::vec(any::<u8>(), 0..64),
+    ) {
+        let mut members = configs(2, Duration::from_secs(5));
+        secure(&mut members);
+        for config in &mut members {
+            config.connect_timeout = Duration::from_millis(500);
+        }
+        let [(first, address_0), (second, address_1)] = [loopback(), loopback()];
+        let (middle, between) = loopback();
+        let proxy = thread::spawn(move || {
+            let (inner, _) = middle.accept().unwrap();
+            let outer = TcpStream::connect(address_0).unwrap();
+            let back = (outer.try_clone().unwrap(), inner.try_clone().unwrap());
+            let forth = thread::spawn(move || spoil(inner, outer, clean, &spoiled));
+            spoil(back.0, back.1, usize::MAX, &[]);
+            forth.join().unwrap();
+        });
+        let waiting = join(members[0].clone(), &first, &[address_0, address_1]);
+        let dialling = join(members[1].clone(), &second, &[between, address_1]);
+        let working = [waiting, dialling].map(|joining| thread::spawn(move || {
+            let group = joining.join().unwrap()?;
+            let mut values = vec![group.rank().0 + 1; 5000];
+            group.all_reduce(&mut values, ReduceOp::Sum)?;
+            Ok::<_, CollectiveError>(values)
+        }));
+        let outcomes = working.map(|thread| thread.join().unwrap());
+        for outcome in &outcomes {
+            match outcome {
+                // What came before the spoiled bytes counts, and it is right.
+                Ok(values) => prop_assert_eq!(values, &vec![3_u32; 5000]),
+                Err(error) => prop_assert!(!error.to_string().contains("panic"), "{}", error),
+            }
+        }
+        proxy.join().unwrap();
+    }
+}

@@ -1,0 +1,44 @@
+//! Who belongs to a job: its own certificate authority, its members' certificates, TLS 1.3 with
+//! mutual authentication, and tokens by which a new host joins.
+//!
+//! The launcher makes an [`Authority`] when a job begins, issues an [`Identity`] to every [`Member`]
+//! and hands each its own as PEM text; nothing is bought, renewed or kept after the job. What is sent
+//! over the connections is no business of this crate, and time arrives as an argument.
+//!
+//! ```
+//! use std::time::{Duration, SystemTime};
+//! use ronde_core::Rank;
+//! use ronde_identity::{Authority, Identity, Member, Validity};
+//!
+//! let day = Validity::from_now(SystemTime::now(), Duration::from_secs(86_400));
+//! let authority = Authority::new("job-7", day)?;
+//! let handed_out = authority.issue(&Member::Rank(Rank(3)), day)?.to_pem();
+//! // In the worker:
+//! let mine = Identity::from_pem("job-7", Member::Rank(Rank(3)), handed_out.expose())?;
+//! let dialling = mine.client_config(b"my-protocol/1")?;
+//! # drop(dialling);
+//! # Ok::<(), ronde_identity::IdentityError>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod authority;
+mod bundle;
+mod error;
+mod explain;
+mod identity;
+mod member;
+mod secret;
+mod tls;
+mod token;
+
+pub use authority::{Authority, Validity};
+pub use error::IdentityError;
+pub use explain::explain;
+pub use identity::Identity;
+pub use member::Member;
+pub use secret::SecretText;
+pub use token::{Fingerprint, JoinToken};
+
+/// The TLS implementation whose connections the settings are for.
+pub use rustls;

@@ -1,0 +1,228 @@
+//! Who may speak with whom: handshakes in memory between good and bad members.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use ronde_core::Rank;
+use ronde_identity::rustls::pki_types::{CertificateDer, ServerName};
+use ronde_identity::rustls::{
+    ClientConfig, ClientConnection, ProtocolVersion, ServerConfig, ServerConnection,
+};
+use ronde_identity::{Authority, Identity, JoinToken, Member, Validity, explain};
+
+const ALPN: &[u8] = b"test/1";
+const RANK_0: Member = Member::Rank(Rank(0));
+const RANK_1: Member = Member::Rank(Rank(1));
+
+fn today() -> Validity {
+    Validity::from_now(SystemTime::now(), Duration::from_secs(3600))
+}
+
+fn yesterday() -> Validity {
+    let day = Duration::from_secs(86_400);
+    Validity::from_now(SystemTime::now() - 2 * day, day)
+}
+
+fn tomorrow() -> Validity {
+    let day = Duration::from_secs(86_400);
+    Validity::from_now(SystemTime::now() + day, day)
+}
+
+fn authority(job: &str) -> Authority {
+    Authority::new(job, today()).expect("an authority can be made")
+}
+
+/// Why each side gave up, if it did: client, server.
+type Verdicts = (Option<String>, Option<String>);
+
+/// Runs a handshake to its end and returns the client's certificate as the server saw it.
+fn handshake(
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+    name: ServerName<'static>,
+) -> (Verdicts, Option<CertificateDer<'static>>) {
+    let mut client =
+        ClientConnection::new(client, name).expect("a member of the test is well formed");
+    let mut server = ServerConnection::new(server).expect("a member of the test is well formed");
+    let (mut verdicts, mut shown) = ((None, None), None);
+    for _ in 0..10 {
+        let mut wire = Vec::new();
+        while client.wants_write() {
+            client
+                .write_tls(&mut wire)
+                .expect("a member of the test is well formed");
+        }
+        let mut rest = wire.as_slice();
+        while !rest.is_empty() && server.read_tls(&mut rest).unwrap_or(0) > 0 {
+            if let Err(error) = server.process_new_packets() {
+                verdicts.1.get_or_insert(explain(&error));
+            }
+        }
+        let mut wire = Vec::new();
+        while server.wants_write() {
+            server
+                .write_tls(&mut wire)
+                .expect("a member of the test is well formed");
+        }
+        let mut rest = wire.as_slice();
+        while !rest.is_empty() && client.read_tls(&mut rest).unwrap_or(0) > 0 {
+            if let Err(error) = client.process_new_packets() {
+                verdicts.0.get_or_insert(explain(&error));
+            }
+        }
+    }
+    if verdicts == (None, None) {
+        assert!(!client.is_handshaking() && !server.is_handshaking());
+        assert_eq!(client.protocol_version(), Some(ProtocolVersion::TLSv1_3));
+        shown = server.peer_certificates().map(|all| all[0].clone());
+    }
+    (verdicts, shown)
+}
+
+fn between(dialler: &Identity, acceptor: &Identity, dialled: &Member) -> Verdicts {
+    handshake(
+        dialler
+            .client_config(ALPN)
+            .expect("a member of the test is well formed"),
+        acceptor
+            .server_config(ALPN)
+            .expect("a member of the test is well formed"),
+        dialler
+            .name_of(dialled)
+            .expect("a member of the test is well formed"),
+    )
+    .0
+}
+
+/// The two certificates and the key of an identity's text.
+fn cut(text: &str) -> Vec<String> {
+    let parts = text.split_inclusive("-----END CERTIFICATE-----\n");
+    parts.map(str::to_owned).collect()
+}
+
+#[track_caller]
+fn says(verdict: Option<String>, words: &str) {
+    let verdict = verdict.expect("this side gave up");
+    assert!(verdict.contains(words), "{verdict}");
+}
+
+#[test]
+fn members_of_a_job_meet_and_know_each_other() {
+    let authority = authority("job");
+    let members = [
+        RANK_0,
+        RANK_1,
+        Member::Coordinator,
+        Member::Host("gpu-02.example".to_owned()),
+    ];
+    for acceptor in &members {
+        for dialler in &members {
+            let dialling = authority.issue(dialler, today()).unwrap();
+            let accepting = authority.issue(acceptor, today()).unwrap();
+            let (verdicts, shown) = handshake(
+                dialling.client_config(ALPN).unwrap(),
+                accepting.server_config(ALPN).unwrap(),
+                dialling.name_of(acceptor).unwrap(),
+            );
+            assert_eq!(verdicts, (None, None));
+            let shown = shown.unwrap();
+            for claimed in &members {
+                let is_it = accepting.check_peer(&shown, claimed).is_ok();
+                assert_eq!(is_it, claimed == dialler, "{dialler} as {claimed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn another_authority_is_refused_by_both_sides() {
+    // Another job, and another authority that claims to be that of the same job.
+    for name in ["other", "job"] {
+        let (ours, theirs) = (authority("job"), authority(name));
+        let good = ours.issue(&RANK_0, today()).unwrap();
+        let bad = theirs.issue(&RANK_1, today()).unwrap();
+        let words = "not of this job's authority";
+        says(between(&good, &bad, &RANK_1).0, words);
+        says(between(&bad, &good, &RANK_0).0, words);
+        // A dialler that trusts the listener but shows a certificate that is not trusted there.
+        let bad_text = bad.to_pem();
+        let parts = cut(bad_text.expose());
+        let good_text = good.to_pem();
+        let text = [&*parts[0], &*cut(good_text.expose())[1], &*parts[2]].concat();
+        let sly = Identity::from_pem(name, RANK_1, &text).unwrap();
+        let (verdicts, _) = handshake(
+            sly.client_config(ALPN).unwrap(),
+            good.server_config(ALPN).unwrap(),
+            good.name_of(&RANK_0).unwrap(),
+        );
+        says(verdicts.1, words);
+        says(verdicts.0, "refused this side's certificate");
+    }
+}
+
+#[test]
+fn expired_and_early_certificates_are_refused() {
+    let authority = authority("job");
+    let good = authority.issue(&RANK_0, today()).unwrap();
+    for (validity, words) in [(yesterday(), "expired"), (tomorrow(), "not valid yet")] {
+        let bad = authority.issue(&RANK_1, validity).unwrap();
+        let (client, server) = between(&bad, &good, &RANK_0);
+        says(server, words);
+        says(client, "refused this side's certificate: it has expired or");
+        let (client, server) = between(&good, &bad, &RANK_1);
+        says(client, words);
+        says(server, "refused this side's certificate: it has expired or");
+    }
+}
+
+#[test]
+fn no_certificate_another_rank_or_another_protocol_is_refused() {
+    let authority = authority("job");
+    let good = authority.issue(&RANK_0, today()).unwrap();
+    let (client, server) = between(&good, &good, &RANK_1);
+    says(client, "its certificate is for");
+    says(server, "refused this side's certificate");
+    let token = authority.join_token().unwrap();
+    let (verdicts, _) = handshake(
+        token.client_config(ALPN).unwrap(),
+        good.server_config(ALPN).unwrap(),
+        good.name_of(&RANK_0).unwrap(),
+    );
+    says(verdicts.1, "it shows no certificate");
+    says(verdicts.0, "none was shown");
+    let (verdicts, _) = handshake(
+        good.client_config(b"other/1").unwrap(),
+        good.server_config(ALPN).unwrap(),
+        good.name_of(&RANK_0).unwrap(),
+    );
+    says(verdicts.0, "another purpose");
+}
+
+#[test]
+fn a_token_trusts_its_own_authority_alone() {
+    let (ours, other) = (authority("job"), authority("job"));
+    let handed_out = ours.join_token().unwrap().to_text();
+    let token: JoinToken = handed_out.expose().parse().unwrap();
+    assert_eq!(token.authority(), ours.fingerprint());
+    for (authority, is_good) in [(&ours, true), (&other, false)] {
+        let coordinator = authority.issue(&Member::Coordinator, today()).unwrap();
+        let (verdicts, _) = handshake(
+            token.client_config(ALPN).unwrap(),
+            coordinator.joining_server_config(ALPN).unwrap(),
+            coordinator.name_of(&Member::Coordinator).unwrap(),
+        );
+        assert_eq!(verdicts.0.is_none(), is_good, "{verdicts:?}");
+    }
+    // The chain must hold too: somebody else's certificate beside the known authority's.
+    let forged = other.issue(&Member::Coordinator, today()).unwrap().to_pem();
+    let real = ours.issue(&RANK_0, today()).unwrap().to_pem();
+    let (forged, real) = (cut(forged.expose()), cut(real.expose()));
+    let text = [&*forged[0], &*real[1], &*forged[2]].concat();
+    let forged = Identity::from_pem("job", Member::Coordinator, &text).unwrap();
+    let (verdicts, _) = handshake(
+        token.client_config(ALPN).unwrap(),
+        forged.joining_server_config(ALPN).unwrap(),
+        forged.name_of(&Member::Coordinator).unwrap(),
+    );
+    says(verdicts.0, "not of this job's authority");
+}
