@@ -5,6 +5,19 @@ use std::time::Duration;
 use ronde_core::{Generation, GroupRank, PlanIdentity};
 use ronde_schedule::Algorithm;
 
+/// How members of a group reach each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum TransportChoice {
+    /// Shared memory when all members are on one host and belong to one user, streams otherwise.
+    #[default]
+    Auto,
+    /// Shared memory, or else joining fails on all ranks, saying which one cannot and why.
+    SharedMemory,
+    /// Streams, for the whole group when one member says so and none requires shared memory.
+    Tcp,
+}
+
 /// One member's part of a group.
 #[derive(Debug, Clone)]
 pub struct GroupConfig {
@@ -24,6 +37,8 @@ pub struct GroupConfig {
     pub connect_timeout: Duration,
     /// Algorithm to prefer; `None` chooses by operation, size and bytes. Must agree.
     pub algorithm: Option<Algorithm>,
+    /// How [`crate::ProcessGroup::connect`] reaches the others. Members settle differences.
+    pub transport: TransportChoice,
 }
 
 impl GroupConfig {
@@ -40,6 +55,7 @@ impl GroupConfig {
             timeout: Duration::from_secs(60),
             connect_timeout: Duration::from_secs(30),
             algorithm: None,
+            transport: TransportChoice::Auto,
         }
     }
 }

@@ -11,7 +11,7 @@ mod peer;
 mod progress;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -48,6 +48,24 @@ pub(crate) enum Command {
         buffer: Buffer,
         completion: Completion,
     },
+    /// From now on operations may take this long.
+    Limit(Duration),
+    /// The group has failed elsewhere than on the progress thread, which is to tell the others.
+    Fail {
+        error: CollectiveError,
+        notice: Option<Notice>,
+    },
+}
+
+/// What is known of the group while waiting for a peer elsewhere than on the progress thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Nothing is known to be wrong.
+    Fine,
+    /// The peer has left in good order.
+    Left,
+    /// The group has failed.
+    Failed,
 }
 
 #[derive(Default)]
@@ -56,6 +74,8 @@ struct Mail {
     abort: Option<String>,
     leave: bool,
     failed: Option<CollectiveError>,
+    /// Peers that have left in good order.
+    left: Vec<usize>,
 }
 
 /// What callers and the progress thread share.
@@ -65,6 +85,8 @@ pub(crate) struct Mailbox {
     waker: Arc<dyn Waker>,
     bytes: AtomicU64,
     payload_bytes: AtomicU64,
+    /// Somebody has left, or the group has failed.
+    news: AtomicBool,
 }
 
 impl std::fmt::Debug for Mail {
@@ -80,6 +102,7 @@ impl Mailbox {
             waker,
             bytes: AtomicU64::new(0),
             payload_bytes: AtomicU64::new(0),
+            news: AtomicBool::new(false),
         }
     }
 
@@ -101,7 +124,16 @@ impl Mailbox {
     }
 
     pub(crate) fn abort(&self, reason: &str) {
-        self.lock().abort = Some(reason.to_owned());
+        {
+            let mut mail = self.lock();
+            mail.abort = Some(reason.to_owned());
+            // Also for those who do not wait for the progress thread.
+            mail.failed.get_or_insert_with(|| CollectiveError::Aborted {
+                by: "this rank".to_owned(),
+                reason: reason.to_owned(),
+            });
+        }
+        self.news.store(true, Ordering::SeqCst);
         self.waker.wake();
     }
 
@@ -120,8 +152,49 @@ impl Mailbox {
             });
             std::mem::take(&mut mail.commands)
         };
+        self.news.store(true, Ordering::SeqCst);
         // Dropping them completes them with an error.
         drop(commands);
+    }
+
+    /// Whether [`Mailbox::verdict`] may have something to say. Cheap.
+    pub(crate) fn has_news(&self) -> bool {
+        self.news.load(Ordering::Relaxed)
+    }
+
+    /// What is known of the group and one peer.
+    pub(crate) fn verdict(&self, peer: usize) -> Verdict {
+        if !self.news.load(Ordering::Acquire) {
+            return Verdict::Fine;
+        }
+        let mail = self.lock();
+        match &mail.failed {
+            Some(_) => Verdict::Failed,
+            None if mail.left.contains(&peer) => Verdict::Left,
+            None => Verdict::Fine,
+        }
+    }
+
+    /// How the group has failed.
+    pub(crate) fn error(&self) -> Option<CollectiveError> {
+        self.lock().failed.clone()
+    }
+
+    fn note_left(&self, peer: usize) {
+        self.lock().left.push(peer);
+        self.news.store(true, Ordering::SeqCst);
+    }
+
+    fn note_failed(&self, error: &CollectiveError) {
+        self.lock().failed = Some(error.clone());
+        self.news.store(true, Ordering::SeqCst);
+    }
+
+    /// Counts bytes that went to others elsewhere than through a stream.
+    pub(crate) fn count(&self, bytes: u64, payload_bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.payload_bytes
+            .fetch_add(payload_bytes, Ordering::Relaxed);
     }
 
     /// Bytes sent, with and without headers.

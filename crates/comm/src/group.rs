@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use ronde_core::{
     Buffer, CollectiveError, Collectives, DType, GroupRank, Operation, PointToPoint, ReduceOp, Tag,
@@ -16,6 +17,7 @@ use crate::frame::{Call, CallKind};
 use crate::hello::Hello;
 use crate::program::{self, Member, invalid};
 use crate::running::Asked;
+use crate::shared::{self, Lane};
 use crate::transport::{Transport, in_process, tcp::Tcp};
 use crate::work::{finished, pending};
 
@@ -41,6 +43,8 @@ enum Link {
     Others {
         mailbox: Arc<Mailbox>,
         progress: Option<JoinHandle<()>>,
+        /// Shared memory, where all members have it.
+        lane: Option<Arc<Lane>>,
     },
 }
 
@@ -52,7 +56,7 @@ impl ProcessGroup {
     /// [`CollectiveError::Connect`] when a peer cannot be reached before the limit,
     /// [`CollectiveError::OtherPlan`] when one brings something else, on both sides.
     pub fn connect(
-        config: GroupConfig,
+        mut config: GroupConfig,
         listener: TcpListener,
         peers: &[SocketAddr],
     ) -> Result<Self, CollectiveError> {
@@ -66,7 +70,44 @@ impl ProcessGroup {
             what: "setting up connections".to_owned(),
             cause: error.to_string(),
         })?;
-        Self::over(config, peers.len(), Box::new(transport))
+        let limit = config.timeout;
+        config.timeout = limit.max(config.connect_timeout);
+        Self::over(config, peers.len(), Box::new(transport))?.share(limit)
+    }
+
+    /// Shares memory with the others where that is wanted and possible; then operations may take
+    /// `limit`. All members call it before anything else.
+    fn share(mut self, limit: Duration) -> Result<Self, CollectiveError> {
+        self.config.timeout = limit;
+        let Link::Others { mailbox, .. } = &self.link else {
+            return Ok(self);
+        };
+        let terms = shared::Terms {
+            choice: self.config.transport,
+            name: &self.config.name,
+            limit,
+            generation: self.config.generation,
+            mailbox,
+        };
+        let shared = shared::join(&self, &terms)?;
+        mailbox.post(Command::Limit(limit))?;
+        if let Link::Others { lane, .. } = &mut self.link {
+            *lane = shared;
+        }
+        Ok(self)
+    }
+
+    /// Whether the members share memory.
+    #[must_use]
+    pub fn shares_memory(&self) -> bool {
+        self.lane().is_some()
+    }
+
+    fn lane(&self) -> Option<&Arc<Lane>> {
+        match &self.link {
+            Link::Others { lane, .. } => lane.as_ref(),
+            Link::Alone(_) => None,
+        }
     }
 
     /// Joins threads of one process, one member per configuration, in the order of their ranks.
@@ -129,7 +170,11 @@ impl ProcessGroup {
         Ok(Self {
             config,
             member,
-            link: Link::Others { mailbox, progress },
+            link: Link::Others {
+                mailbox,
+                progress,
+                lane: None,
+            },
         })
     }
 
@@ -219,7 +264,10 @@ impl Collectives for ProcessGroup {
     }
 
     fn allocate(&self, dtype: DType, len: usize) -> Buffer {
-        Buffer::host(dtype, len)
+        match self.lane() {
+            Some(lane) => lane.allocate(dtype, len),
+            None => Buffer::host(dtype, len),
+        }
     }
 
     fn start(
@@ -239,13 +287,29 @@ impl Collectives for ProcessGroup {
             };
         }
         let (completion, work) = pending();
-        self.post(Command::Collective(Asked {
+        let asked = Asked {
             operation,
             call,
             buffer,
             completion,
-        }))?;
+        };
+        match self.lane() {
+            Some(lane) => lane.start(asked)?,
+            None => self.post(Command::Collective(asked))?,
+        }
         Ok(Box::new(work))
+    }
+
+    fn start_and_wait(
+        &self,
+        operation: Operation,
+        buffer: Buffer,
+    ) -> Result<Buffer, CollectiveError> {
+        let Some(lane) = self.lane() else {
+            return self.start(operation, buffer)?.wait();
+        };
+        let call = program::describe(&operation, &buffer, self.member, self.config.algorithm)?;
+        lane.run(operation, call, buffer)
     }
 
     fn abort(&self, reason: &str) {
@@ -301,7 +365,15 @@ impl PointToPoint for ProcessGroup {
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        if let Link::Others { mailbox, progress } = &mut self.link {
+        if let Link::Others {
+            mailbox,
+            progress,
+            lane,
+        } = &mut self.link
+        {
+            if let Some(lane) = lane {
+                lane.leave();
+            }
             mailbox.leave();
             if let Some(progress) = progress.take() {
                 // A progress thread that panicked has failed all operations already.

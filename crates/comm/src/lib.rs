@@ -4,8 +4,6 @@
 //! is data: a [`ronde_schedule::Schedule`] per operation, run by one executor on one progress thread
 //! over any [`Transport`].
 
-#![forbid(unsafe_code)]
-
 mod clock;
 mod config;
 mod connect;
@@ -18,11 +16,12 @@ mod memory;
 mod notice;
 mod program;
 mod running;
+mod shared;
 pub mod testing;
 pub mod transport;
 mod work;
 
-pub use config::GroupConfig;
+pub use config::{GroupConfig, TransportChoice};
 pub use connect::bind;
 pub use group::ProcessGroup;
 pub use transport::{Interest, Transport, Waker};

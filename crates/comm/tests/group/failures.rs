@@ -21,7 +21,7 @@ fn all_fail(
     f: impl Fn(&ProcessGroup) -> Result<(), CollectiveError> + Send + Sync + Clone + 'static,
     check: impl Fn(usize, CollectiveError),
 ) {
-    for kind in [Kind::InProcess, Kind::Tcp] {
+    for kind in Kind::ALL {
         let f = f.clone();
         let errors = run_ranks(groups(kind, size, timeout), LIMIT, move |group| {
             let outcome = f(&group);
@@ -121,7 +121,7 @@ fn a_timeout_names_the_rank_and_the_bytes() {
 
 #[test]
 fn a_rank_that_leaves_in_the_middle_is_named_on_all_ranks() {
-    for kind in [Kind::InProcess, Kind::Tcp] {
+    for kind in Kind::ALL {
         let errors = run_ranks(groups(kind, 4, TIMEOUT), LIMIT, |group| {
             // The others may hear of it while they are still in the barrier.
             let before = group.barrier();
@@ -169,7 +169,7 @@ fn an_abort_ends_every_wait_and_later_calls() {
 
 #[test]
 fn dropping_a_group_with_pending_work_fails_it_and_tells_the_others() {
-    for kind in [Kind::InProcess, Kind::Tcp] {
+    for kind in Kind::ALL {
         let errors = run_ranks(groups(kind, 2, TIMEOUT), LIMIT, |group| {
             let work = group.start(Operation::AllGather, Buffer::copy_of(&[1_u8]))?;
             if group.rank().0 == 0 {
@@ -191,7 +191,7 @@ fn dropping_a_group_with_pending_work_fails_it_and_tells_the_others() {
 
 #[test]
 fn a_peer_that_leaves_an_idle_group_harms_nobody() {
-    for kind in [Kind::InProcess, Kind::Tcp] {
+    for kind in Kind::ALL {
         let outcomes = run_ranks(groups(kind, 3, TIMEOUT), LIMIT, |group| {
             group.barrier()?;
             if group.rank().0 == 2 {

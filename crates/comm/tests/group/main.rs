@@ -5,3 +5,4 @@ mod failures;
 mod joining;
 mod meshes;
 mod messages;
+mod shared;

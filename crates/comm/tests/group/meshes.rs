@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use ronde_comm::testing::in_process_groups;
-use ronde_comm::{GroupConfig, ProcessGroup, bind};
+use ronde_comm::{GroupConfig, ProcessGroup, TransportChoice, bind};
 use ronde_core::{CollectiveError, GroupRank};
 
 /// Which transport.
@@ -13,6 +13,11 @@ use ronde_core::{CollectiveError, GroupRank};
 pub(crate) enum Kind {
     InProcess,
     Tcp,
+    Shared,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 3] = [Self::InProcess, Self::Tcp, Self::Shared];
 }
 
 pub(crate) fn configs(size: usize, timeout: Duration) -> Vec<GroupConfig> {
@@ -26,10 +31,16 @@ pub(crate) fn configs(size: usize, timeout: Duration) -> Vec<GroupConfig> {
 }
 
 pub(crate) fn groups(kind: Kind, size: usize, timeout: Duration) -> Vec<ProcessGroup> {
-    let configs = configs(size, timeout);
+    let mut configs = configs(size, timeout);
+    for config in &mut configs {
+        config.transport = match kind {
+            Kind::Shared => TransportChoice::SharedMemory,
+            _ => TransportChoice::Tcp,
+        };
+    }
     match kind {
         Kind::InProcess => in_process_groups(configs),
-        Kind::Tcp => join(configs)
+        Kind::Tcp | Kind::Shared => join(configs)
             .into_iter()
             .map(|group| group.expect("members that agree can join"))
             .collect(),

@@ -16,7 +16,7 @@ fn on_both<T: Send + 'static>(
     size: usize,
     f: impl Fn(ProcessGroup) -> Result<T, CollectiveError> + Send + Sync + Clone + 'static,
 ) {
-    for kind in [Kind::InProcess, Kind::Tcp] {
+    for kind in Kind::ALL {
         run_ranks(groups(kind, size, LIMIT), LIMIT, f.clone());
     }
 }
