@@ -19,7 +19,7 @@ use super::control::{CALL_BYTES, Control, INLINE_MAX, Place, Post, publish};
 use super::mapping::{Mapping, Span};
 use super::pool::{self, Pool};
 use super::tree::{Kernel, Tree};
-use super::wait::{Stop, Watch};
+use super::wait::{Patience, Stop, Watch};
 use crate::engine::{Command, Mailbox};
 use crate::frame::{ANY_LEN, Call};
 use crate::notice::Notice;
@@ -64,7 +64,7 @@ pub(crate) struct Exchange {
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) limit: Duration,
     pub(super) generation: Generation,
-    pub(super) spins: u32,
+    pub(super) patience: Arc<Patience>,
     /// Operations that were begun.
     pub(super) begun: u64,
     /// Pieces of all operations before this one.
@@ -111,14 +111,14 @@ impl Exchange {
         }
         let at = self.begun;
         self.begun += 1;
-        let mailbox = Arc::clone(&self.mailbox);
+        let (mailbox, patience) = (Arc::clone(&self.mailbox), Arc::clone(&self.patience));
         let current = Current {
             sequence: (at as u32).wrapping_add(1),
             call: call.encode(),
             watch: Watch {
                 mailbox: &mailbox,
                 limit: self.limit,
-                spins: self.spins,
+                patience: &patience,
                 began: Cell::new(None),
             },
         };

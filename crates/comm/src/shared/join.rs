@@ -13,7 +13,7 @@ use super::lane::Lane;
 use super::mapping::Mapping;
 use super::pool::Pool;
 use super::tree::Tree;
-use super::wait;
+use super::wait::Patience;
 use crate::TransportChoice;
 use crate::engine::Mailbox;
 use crate::frame::number;
@@ -236,7 +236,7 @@ fn map(
     }
     let exchange = Exchange {
         me,
-        spins: wait::spins(cards.len()),
+        patience: Arc::new(Patience::new(cards.len())),
         neighbours,
         pool: Pool::new(&format!("group {}", terms.name), control),
         mailbox: Arc::clone(terms.mailbox),

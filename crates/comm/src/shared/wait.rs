@@ -12,9 +12,11 @@ use crate::clock;
 use crate::engine::{Mailbox, Verdict};
 
 /// Looks at a word while spinning, where there is a core for every rank: some 50 microseconds.
-const SPINS: u32 = 1500;
+const SPINS_MAX: u32 = 1500;
+/// Looks at a word while spinning, where that was in vain before.
+const SPINS_MIN: u32 = 20;
 /// Looks between which the core is offered to others.
-const YIELDS: u32 = 8;
+const YIELDS: u32 = 40;
 /// Longest sleep before the state of the group is looked at again.
 const NAP: Duration = Duration::from_millis(2);
 
@@ -40,14 +42,41 @@ pub(super) enum Stop {
 pub(super) struct Watch<'a> {
     pub(super) mailbox: &'a Mailbox,
     pub(super) limit: Duration,
-    pub(super) spins: u32,
+    pub(super) patience: &'a Patience,
     pub(super) began: Cell<Option<Instant>>,
 }
 
-/// How often to look at a word before yielding, for so many ranks on this host.
-pub(super) fn spins(ranks: usize) -> u32 {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    if ranks <= cores { SPINS } else { 0 }
+/// How long it is worth to spin: long while a spin finds what it waits for, short where it does not,
+/// because a peer has no core of its own.
+#[derive(Debug)]
+pub(super) struct Patience {
+    spins: AtomicU32,
+    most: u32,
+}
+
+impl Patience {
+    /// For so many ranks on this host.
+    pub(super) fn new(ranks: usize) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let most = if ranks <= cores { SPINS_MAX } else { 0 };
+        Self {
+            spins: AtomicU32::new(most),
+            most,
+        }
+    }
+
+    fn was_enough(&self, spins: u32) {
+        if 2 * spins > self.spins.load(Ordering::Relaxed) {
+            let more = (2 * self.spins.load(Ordering::Relaxed)).min(self.most);
+            self.spins.store(more, Ordering::Relaxed);
+        }
+    }
+
+    fn was_in_vain(&self) {
+        let less = self.spins.load(Ordering::Relaxed) / 4;
+        self.spins
+            .store(less.max(SPINS_MIN.min(self.most)), Ordering::Relaxed);
+    }
 }
 
 /// Whether a counter that only rises has reached a value; both wrap.
@@ -67,8 +96,9 @@ impl Watch<'_> {
         is_there: impl Fn(u32) -> bool,
         look: impl Fn() -> bool,
     ) -> Result<(), Stop> {
-        for _ in 0..self.spins {
+        for spins in 0..self.patience.spins.load(Ordering::Relaxed) {
             if is_there(word.load(Ordering::Acquire)) {
+                self.patience.was_enough(spins);
                 return Ok(());
             }
             if self.mailbox.has_news() {
@@ -76,6 +106,10 @@ impl Watch<'_> {
             }
             std::hint::spin_loop();
         }
+        if is_there(word.load(Ordering::Acquire)) {
+            return Ok(());
+        }
+        self.patience.was_in_vain();
         for _ in 0..YIELDS {
             if is_there(word.load(Ordering::Acquire)) {
                 return Ok(());
