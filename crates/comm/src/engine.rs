@@ -85,6 +85,8 @@ pub(crate) struct Mailbox {
     waker: Arc<dyn Waker>,
     bytes: AtomicU64,
     payload_bytes: AtomicU64,
+    shared_bytes: AtomicU64,
+    shared_payload_bytes: AtomicU64,
     /// Somebody has left, or the group has failed.
     news: AtomicBool,
 }
@@ -102,6 +104,8 @@ impl Mailbox {
             waker,
             bytes: AtomicU64::new(0),
             payload_bytes: AtomicU64::new(0),
+            shared_bytes: AtomicU64::new(0),
+            shared_payload_bytes: AtomicU64::new(0),
             news: AtomicBool::new(false),
         }
     }
@@ -192,15 +196,21 @@ impl Mailbox {
 
     /// Counts bytes that went to others elsewhere than through a stream.
     pub(crate) fn count(&self, bytes: u64, payload_bytes: u64) {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.payload_bytes
-            .fetch_add(payload_bytes, Ordering::Relaxed);
+        // One thread at a time counts here: no need for one step.
+        let add = |counter: &AtomicU64, bytes: u64| {
+            counter.store(counter.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
+        };
+        add(&self.shared_bytes, bytes);
+        add(&self.shared_payload_bytes, payload_bytes);
     }
 
     /// Bytes sent, with and without headers.
     pub(crate) fn bytes_sent(&self) -> (u64, u64) {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        (load(&self.bytes), load(&self.payload_bytes))
+        (
+            load(&self.bytes) + load(&self.shared_bytes),
+            load(&self.payload_bytes) + load(&self.shared_payload_bytes),
+        )
     }
 }
 

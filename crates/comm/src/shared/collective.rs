@@ -95,7 +95,28 @@ impl Exchange {
         }
     }
 
-    /// Everybody reads everything.
+    /// Everybody reads everything, one operand of each rank.
+    pub(super) fn reduce_short(
+        &self,
+        current: &Current<'_>,
+        kernel: Kernel,
+        buffer: &mut Buffer,
+    ) -> Result<(), Halt> {
+        self.post(current, Place::Inline, 0, buffer.bytes());
+        self.meet(current, |_, _| ())?;
+        let result = Span::of(buffer.bytes_mut());
+        for (rank, neighbour) in self.neighbours.iter().enumerate() {
+            let theirs = neighbour.control.inline(current.sequence, result.len());
+            if rank > 0 {
+                result.combine(theirs, |into, from| kernel.apply(into, from));
+            } else if rank != self.me {
+                result.copy_from(theirs);
+            }
+        }
+        Ok(())
+    }
+
+    /// Everybody reads everything, several operands of a rank or in another order than that of ranks.
     fn reduce_inline(
         &mut self,
         current: &Current<'_>,
@@ -106,18 +127,6 @@ impl Exchange {
     ) -> Result<(), Halt> {
         self.post(current, Place::Inline, 0, buffer.bytes());
         self.meet(current, |_, _| ())?;
-        if tree.operands_max == 1 && tree.additions.iter().all(|&(into, _)| into == 0) {
-            let result = Span::of(&mut buffer.bytes_mut()[..bytes]);
-            for (rank, neighbour) in self.neighbours.iter().enumerate() {
-                let theirs = neighbour.control.inline(current.sequence, bytes);
-                if rank == 0 {
-                    result.copy_from(theirs);
-                } else {
-                    result.combine(theirs, |into, from| kernel.apply(into, from));
-                }
-            }
-            return Ok(());
-        }
         let room = bytes.next_multiple_of(64);
         self.with_scratch(tree.operands.len() * room, |this, scratch| {
             let mut copies = Vec::with_capacity(tree.operands.len());

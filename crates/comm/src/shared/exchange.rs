@@ -64,7 +64,6 @@ pub(crate) struct Exchange {
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) limit: Duration,
     pub(super) generation: Generation,
-    pub(super) patience: Arc<Patience>,
     /// Operations that were begun.
     pub(super) begun: u64,
     /// Pieces of all operations before this one.
@@ -102,6 +101,7 @@ impl Exchange {
     /// Runs an operation to its end.
     pub(super) fn run(
         &mut self,
+        (mailbox, patience): (&Mailbox, &Patience),
         operation: &Operation,
         call: &Call,
         mut buffer: Buffer,
@@ -111,14 +111,13 @@ impl Exchange {
         }
         let at = self.begun;
         self.begun += 1;
-        let (mailbox, patience) = (Arc::clone(&self.mailbox), Arc::clone(&self.patience));
         let current = Current {
             sequence: (at as u32).wrapping_add(1),
             call: call.encode(),
             watch: Watch {
-                mailbox: &mailbox,
+                mailbox,
                 limit: self.limit,
-                patience: &patience,
+                patience,
                 began: Cell::new(None),
             },
         };
@@ -160,6 +159,9 @@ impl Exchange {
             op,
         };
         match operation {
+            Operation::AllReduce(op) if buffer.bytes().len() <= self.inline_max() => {
+                self.reduce_short(current, kernel(Some(*op)), buffer)?;
+            }
             Operation::AllReduce(op) => {
                 let chain = Arc::clone(&self.chain);
                 self.reduce_all(current, &chain, kernel(Some(*op)), buffer)?;

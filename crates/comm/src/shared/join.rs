@@ -236,7 +236,6 @@ fn map(
     }
     let exchange = Exchange {
         me,
-        patience: Arc::new(Patience::new(cards.len())),
         neighbours,
         pool: Pool::new(&format!("group {}", terms.name), control),
         mailbox: Arc::clone(terms.mailbox),
@@ -250,7 +249,11 @@ fn map(
         failed: None,
         _file: file,
     };
-    Lane::open(exchange, &format!("{} {me}", terms.name))
+    Lane::open(
+        exchange,
+        Patience::new(cards.len()),
+        &format!("{} {me}", terms.name),
+    )
 }
 
 #[cfg(test)]

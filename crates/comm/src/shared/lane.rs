@@ -11,16 +11,16 @@ use ronde_core::{Buffer, CollectiveError, DType, Operation, Work};
 
 use super::exchange::{Done, Exchange};
 use super::pool::Pool;
+use super::wait::Patience;
 use crate::engine::{Command, Mailbox};
 use crate::frame::Call;
 use crate::running::Asked;
 use crate::work::pending;
 
-#[derive(Default)]
 struct Line {
     waiting: VecDeque<Asked>,
-    /// Somebody runs an operation.
-    busy: bool,
+    /// Gone while somebody runs an operation.
+    exchange: Option<Box<Exchange>>,
     leaving: bool,
 }
 
@@ -28,9 +28,9 @@ struct Line {
 pub(crate) struct Lane {
     line: Mutex<Line>,
     moved: Condvar,
-    exchange: Mutex<Exchange>,
     mailbox: Arc<Mailbox>,
     pool: Arc<Pool>,
+    patience: Patience,
     worker: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -46,31 +46,68 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The right to run an operation.
-struct Turn<'a>(&'a Lane);
+/// The right to run an operation; the exchange goes back to its place in the end.
+struct Turn<'a> {
+    lane: &'a Lane,
+    exchange: Option<Box<Exchange>>,
+}
+
+impl<'a> Turn<'a> {
+    fn run(
+        &mut self,
+        operation: &Operation,
+        call: &Call,
+        buffer: Buffer,
+    ) -> Result<Done, CollectiveError> {
+        let waiting = (&*self.lane.mailbox, &self.lane.patience);
+        match &mut self.exchange {
+            Some(exchange) => exchange.run(waiting, operation, call, buffer),
+            None => Err(CollectiveError::Aborted {
+                by: "this rank".to_owned(),
+                reason: "the group has ended".to_owned(),
+            }),
+        }
+    }
+
+    fn of(lane: &'a Lane, line: &mut Line) -> Option<Self> {
+        let exchange = line.exchange.take()?;
+        Some(Self {
+            lane,
+            exchange: Some(exchange),
+        })
+    }
+}
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.mailbox.abort("an operation panicked");
+            self.lane.mailbox.abort("an operation panicked");
         }
-        let mut line = lock(&self.0.line);
-        line.busy = false;
+        let mut line = lock(&self.lane.line);
+        line.exchange = self.exchange.take();
         if !line.waiting.is_empty() || line.leaving {
-            self.0.moved.notify_one();
+            self.lane.moved.notify_one();
         }
     }
 }
 
 impl Lane {
     /// Starts the worker.
-    pub(super) fn open(exchange: Exchange, name: &str) -> std::io::Result<Arc<Self>> {
+    pub(super) fn open(
+        exchange: Exchange,
+        patience: Patience,
+        name: &str,
+    ) -> std::io::Result<Arc<Self>> {
         let lane = Arc::new(Self {
-            line: Mutex::default(),
             moved: Condvar::new(),
             mailbox: Arc::clone(&exchange.mailbox),
             pool: Arc::clone(&exchange.pool),
-            exchange: Mutex::new(exchange),
+            line: Mutex::new(Line {
+                waiting: VecDeque::new(),
+                exchange: Some(Box::new(exchange)),
+                leaving: false,
+            }),
+            patience,
             worker: Mutex::new(None),
         });
         let its = Arc::clone(&lane);
@@ -92,9 +129,14 @@ impl Lane {
         call: Call,
         buffer: Buffer,
     ) -> Result<Buffer, CollectiveError> {
-        let (completion, work) = pending();
         let mut line = lock(&self.line);
-        if line.busy || !line.waiting.is_empty() {
+        let turn = if line.waiting.is_empty() {
+            Turn::of(self, &mut line)
+        } else {
+            None
+        };
+        let Some(mut turn) = turn else {
+            let (completion, work) = pending();
             line.waiting.push_back(Asked {
                 operation,
                 call,
@@ -104,21 +146,18 @@ impl Lane {
             self.moved.notify_one();
             drop(line);
             return Box::new(work).wait();
-        }
-        line.busy = true;
+        };
         drop(line);
-        let turn = Turn(self);
-        let done = lock(&self.exchange).run(&operation, &call, buffer)?;
-        match done {
+        match turn.run(&operation, &call, buffer)? {
             Done::Result(buffer) => Ok(buffer),
             Done::Over(buffer) => {
-                let asked = Asked {
+                let (completion, work) = pending();
+                self.mailbox.post(Command::Collective(Asked {
                     operation,
                     call,
                     buffer,
                     completion,
-                };
-                self.mailbox.post(Command::Collective(asked))?;
+                }))?;
                 drop(turn);
                 Box::new(work).wait()
             }
@@ -139,7 +178,7 @@ impl Lane {
     fn work(&self) {
         loop {
             let mut line = lock(&self.line);
-            while line.busy || (line.waiting.is_empty() && !line.leaving) {
+            while line.exchange.is_none() || (line.waiting.is_empty() && !line.leaving) {
                 line = self
                     .moved
                     .wait(line)
@@ -148,16 +187,17 @@ impl Lane {
             let Some(asked) = line.waiting.pop_front() else {
                 return;
             };
-            line.busy = true;
+            let Some(mut turn) = Turn::of(self, &mut line) else {
+                return;
+            };
             drop(line);
-            let turn = Turn(self);
             let Asked {
                 operation,
                 call,
                 buffer,
                 completion,
             } = asked;
-            let outcome = lock(&self.exchange).run(&operation, &call, buffer);
+            let outcome = turn.run(&operation, &call, buffer);
             match outcome {
                 Ok(Done::Result(buffer)) => completion.complete(Ok(buffer)),
                 Ok(Done::Over(buffer)) => {
@@ -180,7 +220,7 @@ impl Lane {
     pub(crate) fn leave(&self) {
         let mut line = lock(&self.line);
         line.leaving = true;
-        if line.busy || !line.waiting.is_empty() {
+        if line.exchange.is_none() || !line.waiting.is_empty() {
             self.mailbox
                 .abort("the group was dropped while operations were pending");
         }

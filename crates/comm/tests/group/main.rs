@@ -5,4 +5,5 @@ mod failures;
 mod joining;
 mod meshes;
 mod messages;
+mod processes;
 mod shared;
