@@ -5,10 +5,13 @@
 mod collective;
 mod control;
 mod exchange;
+mod flow;
+mod gather;
 mod join;
 mod lane;
 mod mapping;
 mod pool;
+mod scatter;
 mod tree;
 mod wait;
 

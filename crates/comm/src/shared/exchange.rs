@@ -168,6 +168,10 @@ impl Exchange {
             }
             Operation::ExactSum(sum) => {
                 let tree = self.exact_tree(sum);
+                if tree.is_chain() && buffer.bytes().len() <= self.inline_max() {
+                    self.reduce_short(current, kernel(None), buffer)?;
+                    return Ok(None);
+                }
                 self.reduce_all(current, &tree, kernel(None), buffer)?;
                 buffer.truncate(call.len as usize);
             }

@@ -49,6 +49,17 @@ impl Tree {
 }
 
 impl Tree {
+    /// Whether each rank brings one operand and they are added in the order of ranks.
+    pub(super) fn is_chain(&self) -> bool {
+        let chain = (1..).map(|rank| (0, rank));
+        self.operands_max == 1
+            && self
+                .additions
+                .iter()
+                .copied()
+                .eq(chain.take(self.additions.len()))
+    }
+
     /// Operands of a rank.
     pub(super) fn brought(&self, rank: usize) -> usize {
         self.operands.iter().filter(|(of, _)| *of == rank).count()

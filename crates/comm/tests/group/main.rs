@@ -5,5 +5,6 @@ mod failures;
 mod joining;
 mod meshes;
 mod messages;
+#[expect(clippy::unwrap_used, reason = "helpers of tests are tests")]
 mod processes;
 mod shared;
