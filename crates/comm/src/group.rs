@@ -50,7 +50,11 @@ enum Link {
 
 impl ProcessGroup {
     /// Joins over TCP; `peers` holds every rank's listening address by group rank, this member's own
-    /// included. Higher ranks dial lower ones; one connection per pair.
+    /// included. Higher ranks dial lower ones; one connection per pair. Members that are all on one
+    /// host then share memory, unless [`GroupConfig::transport`] says otherwise: buffers from
+    /// [`Collectives::allocate`] are reduced in place, others in pieces, and a blocking call runs on
+    /// the thread that makes it. Messages, and operations that are not run over shared memory, go
+    /// through the connections.
     ///
     /// # Errors
     /// [`CollectiveError::Connect`] when a peer cannot be reached before the limit,

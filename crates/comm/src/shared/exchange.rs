@@ -325,76 +325,30 @@ impl Exchange {
     fn fail(
         &mut self,
         current: &Current<'_>,
-        halt: Halt,
+        mut halt: Halt,
         sequence: u64,
         call: &Call,
         expected: usize,
     ) -> CollectiveError {
-        let lost = |peer: usize, cause: String| CollectiveError::PeerLost {
-            operation: call.kind.name().to_owned(),
-            sequence,
-            generation: self.generation,
-            peer: GroupRank(peer as u32),
-            cause,
-        };
-        let halt = match halt {
+        if let Halt::Stopped {
+            stop: Stop::Looked | Stop::Failed,
+            ..
+        } = halt
+            && let Some(peer) = self.odd(current)
+        {
+            halt = Halt::Mismatch { peer };
+        }
+        let (error, notice) = match halt {
+            Halt::Error(error) => (error, None),
+            Halt::Mismatch { peer } => self.mismatch(current, peer, sequence, call),
             Halt::Stopped {
-                stop: Stop::Looked | Stop::Failed,
-                ..
-            } => match self.odd(current) {
-                Some(peer) => Halt::Mismatch { peer },
-                None => halt,
-            },
-            halt => halt,
-        };
-        let mut notice = None;
-        let error = match halt {
-            Halt::Error(error) => error,
-            Halt::Mismatch { peer } => {
-                let theirs = self.control(peer).read_post(current.sequence);
-                notice = Call::decode(&theirs.call).map(|peer_call| Notice::Mismatch {
-                    sequence,
-                    sender_call: *call,
-                    peer: peer as u32,
-                    peer_call,
-                });
-                CollectiveError::Mismatch {
-                    sequence,
-                    peer: GroupRank(peer as u32),
-                    mine: call.describe(),
-                    theirs: theirs.describe(),
-                }
+                peer,
+                stop,
+                received,
+            } => {
+                let bytes = (received, expected);
+                (self.stopped(peer, &stop, bytes, sequence, call), None)
             }
-            Halt::Stopped {
-                peer,
-                stop: Stop::Left,
-                ..
-            } => lost(peer, "it has left the group".to_owned()),
-            Halt::Stopped {
-                peer,
-                stop: Stop::Late { waited },
-                received,
-            } => CollectiveError::Timeout {
-                operation: call.kind.name().to_owned(),
-                sequence,
-                generation: self.generation,
-                peer: GroupRank(peer as u32),
-                received,
-                expected,
-                waited_s: waited.as_secs_f64(),
-                limit_s: self.limit.as_secs_f64(),
-            },
-            Halt::Stopped {
-                stop: Stop::Failed | Stop::Looked,
-                ..
-            } => match self.mailbox.error() {
-                Some(CollectiveError::PeerLost { peer, cause, .. }) => lost(peer.index(), cause),
-                Some(error) => error,
-                None => CollectiveError::Aborted {
-                    by: "this rank".to_owned(),
-                    reason: "the group has ended".to_owned(),
-                },
-            },
         };
         self.failed = Some(error.clone());
         // It fails when the group has failed already, which is what is wanted.
@@ -403,6 +357,72 @@ impl Exchange {
             notice,
         });
         error
+    }
+
+    fn mismatch(
+        &self,
+        current: &Current<'_>,
+        peer: usize,
+        sequence: u64,
+        call: &Call,
+    ) -> (CollectiveError, Option<Notice>) {
+        let theirs = self.control(peer).read_post(current.sequence);
+        let notice = Call::decode(&theirs.call).map(|peer_call| Notice::Mismatch {
+            sequence,
+            sender_call: *call,
+            peer: peer as u32,
+            peer_call,
+        });
+        let error = CollectiveError::Mismatch {
+            sequence,
+            peer: GroupRank(peer as u32),
+            mine: call.describe(),
+            theirs: theirs.describe(),
+        };
+        (error, notice)
+    }
+
+    /// The error of a wait for a peer; `bytes` are those that came and those that were expected.
+    fn stopped(
+        &self,
+        peer: usize,
+        stop: &Stop,
+        (received, expected): (usize, usize),
+        sequence: u64,
+        call: &Call,
+    ) -> CollectiveError {
+        let operation = call.kind.name().to_owned();
+        let generation = self.generation;
+        let (peer, cause) = match (stop, self.mailbox.error()) {
+            (Stop::Left, _) => (GroupRank(peer as u32), "it has left the group".to_owned()),
+            (Stop::Late { waited }, _) => {
+                return CollectiveError::Timeout {
+                    operation,
+                    sequence,
+                    generation,
+                    peer: GroupRank(peer as u32),
+                    received,
+                    expected,
+                    waited_s: waited.as_secs_f64(),
+                    limit_s: self.limit.as_secs_f64(),
+                };
+            }
+            (_, Some(CollectiveError::PeerLost { peer, cause, .. })) => (peer, cause),
+            (_, Some(error)) => return error,
+            (_, None) => {
+                return CollectiveError::Aborted {
+                    by: "this rank".to_owned(),
+                    reason: "the group has ended".to_owned(),
+                };
+            }
+        };
+        CollectiveError::PeerLost {
+            operation,
+            sequence,
+            generation,
+            peer,
+            cause,
+        }
     }
 
     /// Scratch of at least so many bytes.

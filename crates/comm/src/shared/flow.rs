@@ -2,9 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-
-use ronde_core::CollectiveError;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::control::{Control, STAGES, publish};
 use super::exchange::{Current, Exchange, Halt};
@@ -23,6 +21,22 @@ pub(super) enum Step {
     Work,
     /// Copy the results of the others.
     Take,
+}
+
+/// A count that a rank publishes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    Brought,
+    Worked,
+}
+
+impl Mark {
+    fn of(self, control: &Control) -> &AtomicU32 {
+        match self {
+            Self::Brought => control.brought(),
+            Self::Worked => control.worked(),
+        }
+    }
 }
 
 /// A range in smaller units.
@@ -80,70 +94,58 @@ impl Exchange {
         let own = self.control(self.me);
         let (mut brought, mut worked, mut taken) = (0, 0, 0);
         let value = |piece: u32| base.wrapping_add(piece).wrapping_add(1);
-        let behind = |peer: &usize, piece: u32, bring: bool| {
-            let control = self.control(*peer);
-            let word = if bring {
-                control.brought()
-            } else {
-                control.worked()
+        let behind = |piece: u32, mark: Mark| {
+            let mut peers = self
+                .others()
+                .filter(|&peer| mark == Mark::Worked || brings(peer));
+            let late = |&peer: &usize| {
+                !reached(
+                    mark.of(self.control(peer)).load(Ordering::Acquire),
+                    value(piece),
+                )
             };
-            let now = word.load(Ordering::Acquire);
-            (!bring || brings(*peer)) && !reached(now, value(piece))
+            peers.find(late).map(|peer| (peer, piece, mark))
         };
         let i_bring = brings(self.me);
         while taken < pieces {
-            let late = if taken < worked {
-                self.others()
-                    .find(|peer| behind(peer, taken, false))
-                    .map(|peer| (peer, taken, false))
-            } else {
-                None
-            };
-            if taken < worked && late.is_none() {
-                step(Step::Take, taken);
-                taken += 1;
-                continue;
+            let mut waits = None;
+            if taken < worked {
+                waits = behind(taken, Mark::Worked);
+                if waits.is_none() {
+                    step(Step::Take, taken);
+                    taken += 1;
+                    continue;
+                }
             }
-            let ready = worked < pieces && (!i_bring || worked < brought);
-            let lack = if ready {
-                self.others()
-                    .find(|peer| behind(peer, worked, true))
-                    .map(|peer| (peer, worked, true))
-            } else {
-                None
-            };
-            if ready && lack.is_none() {
-                step(Step::Work, worked);
-                publish(own, own.worked(), value(worked));
-                worked += 1;
-                continue;
+            if worked < pieces && (!i_bring || worked < brought) {
+                let lacks = behind(worked, Mark::Brought);
+                if lacks.is_none() {
+                    step(Step::Work, worked);
+                    publish(own, own.worked(), value(worked));
+                    worked += 1;
+                    continue;
+                }
+                // The piece that is furthest on is waited for first: this rank has done its part of it,
+                // so whoever is behind with it does not wait for this rank.
+                waits = waits.or(lacks);
             }
-            if i_bring && brought < pieces && brought < taken + AHEAD {
+            if i_bring && brought < pieces.min(taken + AHEAD) {
                 step(Step::Bring, brought);
                 publish(own, own.brought(), value(brought));
                 brought += 1;
                 continue;
             }
-            let Some((peer, piece, bring)) = late.or(lack) else {
-                return Err(Halt::Error(CollectiveError::Aborted {
-                    by: "this rank".to_owned(),
-                    reason: "an operation that waits for nobody".to_owned(),
-                }));
-            };
-            let control = self.control(peer);
-            let word = if bring {
-                control.brought()
-            } else {
-                control.worked()
-            };
-            let there = |now| reached(now, value(piece));
-            let waited = current.watch.wait(peer, control, word, there, || false);
-            let received = (expected as u64 * u64::from(piece) / u64::from(pieces.max(1))) as usize;
-            waited.map_err(|stop| Halt::Stopped {
-                peer,
-                stop,
-                received,
-            })?;
+            if let Some((peer, piece, mark)) = waits {
+                let (control, there) = (self.control(peer), |now| reached(now, value(piece)));
+                let word = mark.of(control);
+                let waited = current.watch.wait(peer, control, word, there, || false);
+                let received = expected as u64 * u64::from(piece) / u64::from(pieces);
+                waited.map_err(|stop| Halt::Stopped {
+                    peer,
+                    stop,
+                    received: received as usize,
+                })?;
+            }
         }
         Ok(())
     }

@@ -96,6 +96,33 @@ fn offer(secret: &mut [u8; 16], boot: &mut [u8; 36]) -> io::Result<Offer> {
     Ok(Offer { file, control })
 }
 
+/// This member's card, and its control memory if it offers any.
+fn deal(choice: TransportChoice) -> (Card, Option<Offer>) {
+    let (mut secret, mut boot) = ([0; 16], [0; 36]);
+    let (offered, refusal) = match choice {
+        TransportChoice::Tcp => (None, "it was told to use TCP".to_owned()),
+        _ => match offer(&mut secret, &mut boot) {
+            Ok(offered) => (Some(offered), String::new()),
+            Err(error) => (None, format!("making shared memory failed: {error}")),
+        },
+    };
+    let card = Card {
+        required: choice == TransportChoice::SharedMemory,
+        boot,
+        user: rustix::process::getuid().as_raw(),
+        pid: rustix::process::getpid()
+            .as_raw_nonzero()
+            .get()
+            .cast_unsigned(),
+        fd: offered
+            .as_ref()
+            .map_or(0, |offer| offer.file.as_raw_fd().cast_unsigned()),
+        secret,
+        refusal,
+    };
+    (card, offered)
+}
+
 /// What joining needs to know of the group.
 pub(crate) struct Terms<'a> {
     pub(crate) choice: TransportChoice,
@@ -114,28 +141,7 @@ pub(crate) fn join(
     group: &dyn Collectives,
     terms: &Terms<'_>,
 ) -> Result<Option<Arc<Lane>>, CollectiveError> {
-    let (mut secret, mut boot) = ([0; 16], [0; 36]);
-    let (offered, refusal) = match terms.choice {
-        TransportChoice::Tcp => (None, "it was told to use TCP".to_owned()),
-        _ => match offer(&mut secret, &mut boot) {
-            Ok(offered) => (Some(offered), String::new()),
-            Err(error) => (None, format!("making shared memory failed: {error}")),
-        },
-    };
-    let card = Card {
-        required: terms.choice == TransportChoice::SharedMemory,
-        boot,
-        user: rustix::process::getuid().as_raw(),
-        pid: rustix::process::getpid()
-            .as_raw_nonzero()
-            .get()
-            .cast_unsigned(),
-        fd: offered
-            .as_ref()
-            .map_or(0, |offer| offer.file.as_raw_fd().cast_unsigned()),
-        secret,
-        refusal,
-    };
+    let (card, offered) = deal(terms.choice);
     let cards = tell(group, &card.encode())?;
     let cards: Option<Vec<Card>> = cards.iter().map(|bytes| Card::decode(bytes)).collect();
     let cards = cards.ok_or_else(|| failed("a card that says nothing".to_owned()))?;

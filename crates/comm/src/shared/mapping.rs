@@ -20,7 +20,8 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 /// From this size on huge pages are asked for, and sizes are whole ones.
@@ -77,7 +78,15 @@ impl Mapping {
         }
         // SAFETY: as above. All pages are there from now on: none can be missing at first touch,
         // where it would be a fatal signal.
-        unsafe { rustix::mm::madvise(at.as_ptr().cast(), len, Advice::LinuxPopulateWrite)? };
+        let filled =
+            unsafe { rustix::mm::madvise(at.as_ptr().cast(), len, Advice::LinuxPopulateWrite) };
+        match filled {
+            // Systems before Linux 5.14 do not know the advice.
+            Err(Errno::INVAL) => {
+                rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len as u64)?;
+            }
+            filled => filled?,
+        }
         Ok(mapping)
     }
 
