@@ -7,6 +7,19 @@ use ronde_schedule::{Algorithm, Hosts};
 
 use crate::{FailureHook, Security};
 
+/// How members of a group reach each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum TransportChoice {
+    /// Shared memory when all members are on one host and belong to one user, streams otherwise.
+    #[default]
+    Auto,
+    /// Shared memory, or else joining fails on all ranks, saying which one cannot and why.
+    SharedMemory,
+    /// Streams, for the whole group when one member says so and none requires shared memory.
+    Tcp,
+}
+
 /// One member's part of a group.
 #[derive(Debug, Clone)]
 pub struct GroupConfig {
@@ -33,6 +46,8 @@ pub struct GroupConfig {
     pub security: Security,
     /// What to do with the flight record when the group fails; `None` does nothing.
     pub on_failure: Option<FailureHook>,
+    /// How [`crate::ProcessGroup::connect`] reaches the others. Members settle differences.
+    pub transport: TransportChoice,
 }
 
 impl GroupConfig {
@@ -52,6 +67,7 @@ impl GroupConfig {
             hosts: None,
             security: Security::default(),
             on_failure: None,
+            transport: TransportChoice::Auto,
         }
     }
 }

@@ -11,7 +11,7 @@ mod peer;
 mod progress;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -49,6 +49,24 @@ pub(crate) enum Command {
         buffer: Buffer,
         completion: Completion,
     },
+    /// From now on operations may take this long.
+    Limit(Duration),
+    /// The group has failed elsewhere than on the progress thread, which is to tell the others.
+    Fail {
+        error: CollectiveError,
+        notice: Option<Notice>,
+    },
+}
+
+/// What is known of the group while waiting for a peer elsewhere than on the progress thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Nothing is known to be wrong.
+    Fine,
+    /// The peer has left in good order.
+    Left,
+    /// The group has failed.
+    Failed,
 }
 
 impl Command {
@@ -73,6 +91,7 @@ impl Command {
                 buffer,
                 completion,
             } => (Asks::ReceiveFrom(*from as u32), call, buffer, completion),
+            Self::Limit(_) | Self::Fail { .. } => return,
         };
         let ticket = flight.issued(asks, *call, buffer.bytes().len());
         completion.recorded_by(flight, ticket);
@@ -85,6 +104,8 @@ struct Mail {
     abort: Option<String>,
     leave: bool,
     failed: Option<CollectiveError>,
+    /// Peers that have left in good order.
+    left: Vec<usize>,
 }
 
 /// What callers and the progress thread share.
@@ -95,6 +116,10 @@ pub(crate) struct Mailbox {
     bytes: AtomicU64,
     payload_bytes: AtomicU64,
     flight: Arc<Flight>,
+    shared_bytes: AtomicU64,
+    shared_payload_bytes: AtomicU64,
+    /// Somebody has left, or the group has failed.
+    news: AtomicBool,
 }
 
 impl std::fmt::Debug for Mail {
@@ -111,6 +136,9 @@ impl Mailbox {
             bytes: AtomicU64::new(0),
             payload_bytes: AtomicU64::new(0),
             flight: Arc::new(Flight::new(member.rank, member.size)),
+            shared_bytes: AtomicU64::new(0),
+            shared_payload_bytes: AtomicU64::new(0),
+            news: AtomicBool::new(false),
         }
     }
 
@@ -134,7 +162,16 @@ impl Mailbox {
     }
 
     pub(crate) fn abort(&self, reason: &str) {
-        self.lock().abort = Some(reason.to_owned());
+        {
+            let mut mail = self.lock();
+            mail.abort = Some(reason.to_owned());
+            // Also for those who do not wait for the progress thread.
+            mail.failed.get_or_insert_with(|| CollectiveError::Aborted {
+                by: "this rank".to_owned(),
+                reason: reason.to_owned(),
+            });
+        }
+        self.news.store(true, Ordering::SeqCst);
         self.waker.wake();
     }
 
@@ -153,6 +190,7 @@ impl Mailbox {
             });
             std::mem::take(&mut mail.commands)
         };
+        self.news.store(true, Ordering::SeqCst);
         // Dropping them completes them with an error.
         drop(commands);
     }
@@ -166,10 +204,56 @@ impl Mailbox {
         }
     }
 
+    /// Whether [`Mailbox::verdict`] may have something to say. Cheap.
+    pub(crate) fn has_news(&self) -> bool {
+        self.news.load(Ordering::Relaxed)
+    }
+
+    /// What is known of the group and one peer.
+    pub(crate) fn verdict(&self, peer: usize) -> Verdict {
+        if !self.news.load(Ordering::Acquire) {
+            return Verdict::Fine;
+        }
+        let mail = self.lock();
+        match &mail.failed {
+            Some(_) => Verdict::Failed,
+            None if mail.left.contains(&peer) => Verdict::Left,
+            None => Verdict::Fine,
+        }
+    }
+
+    /// How the group has failed.
+    pub(crate) fn error(&self) -> Option<CollectiveError> {
+        self.lock().failed.clone()
+    }
+
+    fn note_left(&self, peer: usize) {
+        self.lock().left.push(peer);
+        self.news.store(true, Ordering::SeqCst);
+    }
+
+    fn note_failed(&self, error: &CollectiveError) {
+        self.lock().failed = Some(error.clone());
+        self.news.store(true, Ordering::SeqCst);
+    }
+
+    /// Counts bytes that went to others elsewhere than through a stream.
+    pub(crate) fn count(&self, bytes: u64, payload_bytes: u64) {
+        // One thread at a time counts here: no need for one step.
+        let add = |counter: &AtomicU64, bytes: u64| {
+            counter.store(counter.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
+        };
+        add(&self.shared_bytes, bytes);
+        add(&self.shared_payload_bytes, payload_bytes);
+    }
+
     /// Bytes sent, with and without headers.
     pub(crate) fn bytes_sent(&self) -> (u64, u64) {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        (load(&self.bytes), load(&self.payload_bytes))
+        (
+            load(&self.bytes) + load(&self.shared_bytes),
+            load(&self.payload_bytes) + load(&self.shared_payload_bytes),
+        )
     }
 }
 

@@ -4,6 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use ronde_core::{
     Buffer, CollectiveError, Collectives, DType, GroupRank, Operation, PointToPoint, ReduceOp, Tag,
@@ -20,6 +21,7 @@ use crate::frame::{Call, CallKind};
 use crate::hello::Hello;
 use crate::program::{self, Member, Preference, invalid};
 use crate::running::Asked;
+use crate::shared::{self, Lane};
 use crate::split::{Nursery, Origin};
 use crate::transport::{Transport, in_process};
 use crate::work::{finished, pending};
@@ -51,12 +53,18 @@ enum Link {
     Others {
         mailbox: Arc<Mailbox>,
         progress: Option<JoinHandle<()>>,
+        /// Shared memory, where all members have it.
+        lane: Option<Arc<Lane>>,
     },
 }
 
 impl ProcessGroup {
-    /// Joins over TCP, by TLS where [`GroupConfig::security`] says so; `peers` holds every rank's listening address by group rank, this member's own
-    /// included. Higher ranks dial lower ones; one connection per pair.
+    /// Joins over TCP, by TLS where [`GroupConfig::security`] says so; `peers` holds every rank's
+    /// listening address by group rank, this member's own included. Higher ranks dial lower ones; one
+    /// connection per pair. Members that are all on one host then share memory, unless
+    /// [`GroupConfig::transport`] says otherwise: buffers from [`Collectives::allocate`] are reduced
+    /// in place, others in pieces, and a blocking call runs on the thread that makes it. Messages, and
+    /// operations that are not run over shared memory, go through the connections.
     ///
     /// # Errors
     /// [`CollectiveError::Connect`] when a peer cannot be reached before the limit or refuses this
@@ -64,7 +72,7 @@ impl ProcessGroup {
     /// connections to other hosts that nobody asked for;
     /// [`CollectiveError::OtherPlan`] when one brings something else, on both sides.
     pub fn connect(
-        config: GroupConfig,
+        mut config: GroupConfig,
         listener: TcpListener,
         peers: &[SocketAddr],
     ) -> Result<Self, CollectiveError> {
@@ -84,9 +92,46 @@ impl ProcessGroup {
         let mesh = connect::mesh(&hello, keys, listener, peers, config.connect_timeout)?;
         let transport = connect::transport(mesh.wires, is_tls)?;
         let origin = Origin::Sockets(peers[config.rank.index()].ip());
+        let limit = config.timeout;
+        config.timeout = limit.max(config.connect_timeout);
         let mut group = Self::over(config, peers.len(), transport)?.with_origin(origin);
         group.refused = mesh.refused;
-        Ok(group)
+        group.share(limit)
+    }
+
+    /// Shares memory with the others where that is wanted and possible; then operations may take
+    /// `limit`. All members call it before anything else.
+    fn share(mut self, limit: Duration) -> Result<Self, CollectiveError> {
+        self.config.timeout = limit;
+        let Link::Others { mailbox, .. } = &self.link else {
+            return Ok(self);
+        };
+        let terms = shared::Terms {
+            choice: self.config.transport,
+            name: &self.config.name,
+            limit,
+            generation: self.config.generation,
+            mailbox,
+        };
+        let shared = shared::join(&self, &terms)?;
+        mailbox.post(Command::Limit(limit))?;
+        if let Link::Others { lane, .. } = &mut self.link {
+            *lane = shared;
+        }
+        Ok(self)
+    }
+
+    /// Whether the members share memory.
+    #[must_use]
+    pub fn shares_memory(&self) -> bool {
+        self.lane().is_some()
+    }
+
+    fn lane(&self) -> Option<&Arc<Lane>> {
+        match &self.link {
+            Link::Others { lane, .. } => lane.as_ref(),
+            Link::Alone(_) => None,
+        }
     }
 
     /// Joins threads of one process, one member per configuration, in the order of their ranks.
@@ -155,7 +200,11 @@ impl ProcessGroup {
             splits: AtomicU64::new(0),
             config,
             member,
-            link: Link::Others { mailbox, progress },
+            link: Link::Others {
+                mailbox,
+                progress,
+                lane: None,
+            },
             refused: Vec::new(),
         })
     }
@@ -303,7 +352,10 @@ impl Collectives for ProcessGroup {
     }
 
     fn allocate(&self, dtype: DType, len: usize) -> Buffer {
-        Buffer::host(dtype, len)
+        match self.lane() {
+            Some(lane) => lane.allocate(dtype, len),
+            None => Buffer::host(dtype, len),
+        }
     }
 
     fn start(
@@ -323,14 +375,30 @@ impl Collectives for ProcessGroup {
             };
         }
         let (completion, work) = pending();
-        self.post(Command::Collective(Asked {
+        let asked = Asked {
             operation,
             call,
             buffer,
             completion,
             hosts: Arc::clone(&self.preference.hosts),
-        }))?;
+        };
+        match self.lane() {
+            Some(lane) => lane.start(asked)?,
+            None => self.post(Command::Collective(asked))?,
+        }
         Ok(Box::new(work))
+    }
+
+    fn start_and_wait(
+        &self,
+        operation: Operation,
+        buffer: Buffer,
+    ) -> Result<Buffer, CollectiveError> {
+        let Some(lane) = self.lane() else {
+            return self.start(operation, buffer)?.wait();
+        };
+        let call = program::describe(&operation, &buffer, self.member, &self.preference)?;
+        lane.run(operation, call, buffer, Arc::clone(&self.preference.hosts))
     }
 
     fn abort(&self, reason: &str) {
@@ -386,7 +454,15 @@ impl PointToPoint for ProcessGroup {
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        if let Link::Others { mailbox, progress } = &mut self.link {
+        if let Link::Others {
+            mailbox,
+            progress,
+            lane,
+        } = &mut self.link
+        {
+            if let Some(lane) = lane {
+                lane.leave();
+            }
             mailbox.leave();
             if let Some(progress) = progress.take() {
                 // A progress thread that panicked has failed all operations already.

@@ -18,13 +18,14 @@ mod notice;
 mod program;
 mod running;
 mod security;
+mod shared;
 mod split;
 mod streaming;
 pub mod testing;
 pub mod transport;
 mod work;
 
-pub use config::GroupConfig;
+pub use config::{GroupConfig, TransportChoice};
 pub use connect::bind;
 pub use flight::{Arrival, FailureHook, FlightRecord, OperationRecord, merge_report};
 pub use group::ProcessGroup;

@@ -90,6 +90,19 @@ pub trait Collectives: Send + Sync {
     fn start(&self, operation: Operation, buffer: Buffer)
     -> Result<Box<dyn Work>, CollectiveError>;
 
+    /// Starts an operation and waits for it. Groups that need no other thread for it run it on the
+    /// caller's.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    fn start_and_wait(
+        &self,
+        operation: Operation,
+        buffer: Buffer,
+    ) -> Result<Buffer, CollectiveError> {
+        self.start(operation, buffer)?.wait()
+    }
+
     /// Ends every wait on all ranks at once with [`CollectiveError::Aborted`].
     fn abort(&self, reason: &str);
 

@@ -13,7 +13,7 @@ pub trait CollectivesExt: Collectives {
     /// # Errors
     /// Those of the operation.
     fn run(&self, operation: Operation, buffer: Buffer) -> Result<Buffer, CollectiveError> {
-        self.start(operation, buffer)?.wait()
+        self.start_and_wait(operation, buffer)
     }
 
     /// Runs an operation on a copy of `values`.

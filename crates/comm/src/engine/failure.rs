@@ -37,7 +37,7 @@ impl Engine {
             return;
         }
         self.failed = Some(error.clone());
-        self.mailbox.lock().failed = Some(error.clone());
+        self.mailbox.note_failed(&error);
         self.clear_streams(&error);
         if let Some(running) = self.running.take() {
             running.completion.complete(Err(error.clone()));

@@ -189,6 +189,7 @@ impl Engine {
             Target::Aside(bytes) => match header.kind {
                 FrameKind::Goodbye => {
                     self.peers[peer].presence = Presence::Left;
+                    self.mailbox.note_left(peer);
                     self.check_presence(peer);
                 }
                 FrameKind::Notice => self.told(peer, &bytes),

@@ -16,15 +16,23 @@ impl Engine {
     /// Takes a command from a caller.
     pub(super) fn accept(&mut self, command: Command) {
         if let Some(error) = self.failed.clone() {
-            let (Command::Collective(super::Asked { completion, .. })
+            if let Command::Collective(super::Asked { completion, .. })
             | Command::Send { completion, .. }
-            | Command::Receive { completion, .. }) = command;
-            return completion.complete(Err(error));
+            | Command::Receive { completion, .. } = command
+            {
+                completion.complete(Err(error));
+            }
+            return;
         }
         let started = clock::now();
         let deadline = clock::deadline(self.timeout);
         match command {
             Command::Collective(asked) => self.queue.push_back(asked),
+            Command::Limit(limit) => self.timeout = limit,
+            Command::Fail { error, notice } => {
+                self.disagreement = notice;
+                self.fail(error);
+            }
             Command::Send {
                 to,
                 call,

@@ -19,7 +19,7 @@ const OPS: [ReduceOp; 4] = [
 ];
 
 /// Small whole numbers, so that every type holds every result exactly.
-trait Small: Element + PartialEq + std::fmt::Debug {
+pub(crate) trait Small: Element + PartialEq + std::fmt::Debug {
     fn small(value: u8) -> Self;
 }
 
@@ -44,7 +44,9 @@ fn reduced(op: ReduceOp, size: usize, index: usize) -> u32 {
     }
 }
 
-fn all_operations<T: Small>(group: &ronde_comm::ProcessGroup) -> Result<(), CollectiveError> {
+pub(crate) fn all_operations<T: Small>(
+    group: &ronde_comm::ProcessGroup,
+) -> Result<(), CollectiveError> {
     let (rank, size) = (group.rank().index(), group.size());
     for len in [0, 1, 5, 64, 131] {
         for op in OPS {
@@ -113,7 +115,7 @@ fn configs(size: usize, algorithm: Option<Algorithm>) -> Vec<GroupConfig> {
         .collect()
 }
 
-fn hostile(shard: u32, len: usize) -> Vec<f32> {
+pub(crate) fn hostile(shard: u32, len: usize) -> Vec<f32> {
     let mut words = vec![0; len];
     ronde_core::philox::Stream::new([shard, 1, 2, 3]).fill(&mut words);
     words
@@ -129,7 +131,16 @@ fn hostile(shard: u32, len: usize) -> Vec<f32> {
 }
 
 fn exact_bits(size: usize, shards: u32, algorithm: Option<Algorithm>, len: usize) -> Vec<Vec<u32>> {
-    let groups = in_process_groups(configs(size, algorithm));
+    exact_bits_of(in_process_groups(configs(size, algorithm)), shards, len)
+}
+
+/// The bits of an exact sum on every rank.
+pub(crate) fn exact_bits_of(
+    groups: Vec<ronde_comm::ProcessGroup>,
+    shards: u32,
+    len: usize,
+) -> Vec<Vec<u32>> {
+    let size = groups.len();
     run_ranks(groups, LIMIT, move |group| {
         let bounds = (0..=size as u32)
             .map(|r| r * shards / size as u32)

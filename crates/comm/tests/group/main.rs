@@ -7,6 +7,9 @@ mod joining;
 mod meshes;
 mod messages;
 mod operations;
+#[expect(clippy::unwrap_used, reason = "helpers of tests are tests")]
+mod processes;
 mod reference;
 mod security;
+mod shared;
 mod splits;

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use ronde_comm::testing::in_process_groups;
-use ronde_comm::{GroupConfig, ProcessGroup, Security, bind};
+use ronde_comm::{GroupConfig, ProcessGroup, Security, TransportChoice, bind};
 use ronde_core::{CollectiveError, GroupRank, Rank};
 use ronde_identity::{Authority, Member, Validity};
 
@@ -15,10 +15,11 @@ pub(crate) enum Kind {
     InProcess,
     Tcp,
     Tls,
+    Shared,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 3] = [Self::InProcess, Self::Tcp, Self::Tls];
+    pub(crate) const ALL: [Self; 4] = [Self::InProcess, Self::Tcp, Self::Tls, Self::Shared];
 }
 
 /// A good hour for certificates.
@@ -56,13 +57,17 @@ pub(crate) fn groups_with_timeouts(kind: Kind, timeouts: &[Duration]) -> Vec<Pro
     let mut configs = configs(timeouts.len(), Duration::ZERO);
     for (config, timeout) in configs.iter_mut().zip(timeouts) {
         config.timeout = *timeout;
+        config.transport = match kind {
+            Kind::Shared => TransportChoice::SharedMemory,
+            _ => TransportChoice::Tcp,
+        };
     }
     if matches!(kind, Kind::Tls) {
         secure(&mut configs);
     }
     match kind {
         Kind::InProcess => in_process_groups(configs),
-        Kind::Tcp | Kind::Tls => join(configs)
+        Kind::Tcp | Kind::Tls | Kind::Shared => join(configs)
             .into_iter()
             .map(|group| group.expect("members that agree can join"))
             .collect(),

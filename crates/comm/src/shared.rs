@@ -1,0 +1,19 @@
+//! Shared memory inside a host: members that run on one host as one user reduce straight out of each
+//! other's memory. The streams between them stay, for messages and as the sign of life: a peer whose
+//! connection ends, or that aborts, ends every wait here.
+
+mod collective;
+mod control;
+mod exchange;
+mod flow;
+mod gather;
+mod join;
+mod lane;
+mod mapping;
+mod pool;
+mod scatter;
+mod tree;
+mod wait;
+
+pub(crate) use join::{Terms, join};
+pub(crate) use lane::Lane;

@@ -1,0 +1,213 @@
+//! The operations over shared memory: who reads and writes which bytes when.
+//!
+//! | operation | bytes read and written by each of `n` ranks, `B` bytes each |
+//! |---|---|
+//! | short ones | `n B` read |
+//! | all_reduce, exact sum | `B` read, `B` written, in slices: each rank's own of everybody's |
+//! | reduce_scatter | `B` read, `B / n` written |
+//! | all_gather | `n B` read and written |
+//! | broadcast | `B` read and written |
+//!
+//! Memory that is not shared is copied through a ring of stages, piece by piece: while one rank
+//! reduces a piece another one copies the next. A rank never copies its own slice to the stages:
+//! nobody else reads it, and its result goes there instead.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ronde_core::Buffer;
+
+use super::control::{Place, STAGE_BYTES};
+use super::exchange::{Current, Exchange, Halt};
+use super::flow::{AHEAD, Step, moved, part, scaled};
+use super::mapping::{Mapping, Span};
+use super::tree::{self, Kernel, Tree};
+
+/// Slices begin at multiples of this many elements.
+const GRAIN: usize = 64;
+/// Fewest bytes of a piece.
+const PIECE_BYTES_MIN: usize = 32 << 10;
+
+/// The part of `len` elements that belongs to `rank` of `size`.
+fn slice(len: usize, rank: usize, size: usize) -> Range<usize> {
+    let each = len.div_ceil(size).next_multiple_of(GRAIN);
+    (rank * each).min(len)..((rank + 1) * each).min(len)
+}
+
+impl Exchange {
+    /// Sums what all bring along a tree; the result is at the front of every buffer.
+    pub(super) fn reduce_all(
+        &mut self,
+        current: &Current<'_>,
+        tree: &Tree,
+        kernel: Kernel,
+        buffer: &mut Buffer,
+    ) -> Result<(), Halt> {
+        let (me, element) = (self.me, kernel.dtype.size());
+        let own = tree.brought(me);
+        let len = buffer.len() / own.max(1);
+        if tree.operands_max * len * element <= self.inline_max() {
+            return self.reduce_inline(current, tree, kernel, buffer, len * element);
+        }
+        let mut places = vec![self.place(buffer); self.size()];
+        self.post(current, places[me], 0, &[]);
+        self.meet(current, |peer, post| places[peer] = post.place)?;
+        let each = 2 * (len * element) as u64 / self.size() as u64 * (self.size() as u64 - 1);
+        self.mailbox.count(each, each);
+        let mut regions = Vec::with_capacity(self.size());
+        for (rank, &place) in places.iter().enumerate() {
+            let bytes = tree.brought(rank) * len * element;
+            regions.extend(self.region(rank, place, bytes)?);
+        }
+        if regions.len() == self.size() {
+            self.reduce_in_place(current, tree, kernel, &regions, len)
+        } else {
+            self.reduce_staged(current, tree, kernel, buffer, len)
+        }
+    }
+
+    /// Everybody reads everything, one operand of each rank.
+    pub(super) fn reduce_short(
+        &self,
+        current: &Current<'_>,
+        kernel: Kernel,
+        buffer: &mut Buffer,
+    ) -> Result<(), Halt> {
+        self.post(current, Place::Inline, 0, buffer.bytes());
+        self.meet(current, |_, _| ())?;
+        let result = Span::of(buffer.bytes_mut());
+        for (rank, neighbour) in self.neighbours.iter().enumerate() {
+            let theirs = neighbour.control.inline(current.sequence, result.len());
+            if rank > 0 {
+                result.combine(theirs, |into, from| kernel.apply(into, from));
+            } else if rank != self.me {
+                result.copy_from(theirs);
+            }
+        }
+        Ok(())
+    }
+
+    /// Everybody reads everything, several operands of a rank or in another order than that of ranks.
+    fn reduce_inline(
+        &mut self,
+        current: &Current<'_>,
+        tree: &Tree,
+        kernel: Kernel,
+        buffer: &mut Buffer,
+        bytes: usize,
+    ) -> Result<(), Halt> {
+        self.post(current, Place::Inline, 0, buffer.bytes());
+        self.meet(current, |_, _| ())?;
+        let room = bytes.next_multiple_of(64);
+        self.with_scratch(tree.operands.len() * room, |this, scratch| {
+            let mut copies = Vec::with_capacity(tree.operands.len());
+            for (at, &(rank, place)) in tree.operands.iter().enumerate() {
+                let all = this
+                    .control(rank)
+                    .inline(current.sequence, tree.brought(rank) * bytes);
+                let copy = scratch.part(at * room..at * room + bytes);
+                copy.copy_from(all.part(place * bytes..(place + 1) * bytes));
+                copies.push(copy);
+            }
+            let result = Span::of(&mut buffer.bytes_mut()[..bytes]);
+            tree::reduce(&copies, &tree.additions, None, &[result], kernel);
+        });
+        Ok(())
+    }
+
+    /// All buffers are shared: each rank reduces its slice and writes it to everybody.
+    fn reduce_in_place(
+        &mut self,
+        current: &Current<'_>,
+        tree: &Tree,
+        kernel: Kernel,
+        regions: &[(Arc<Mapping>, u64)],
+        len: usize,
+    ) -> Result<(), Halt> {
+        let element = kernel.dtype.size();
+        let mine = scaled(&slice(len, self.me, self.size()), element);
+        let work = |step, _| {
+            if step == Step::Work && !mine.is_empty() {
+                let of = |&(rank, place): &(usize, usize)| {
+                    part(&regions[rank], &moved(&mine, place * len * element))
+                };
+                let operands: Vec<Span<'_>> = tree.operands.iter().map(of).collect();
+                let results: Vec<Span<'_>> =
+                    regions.iter().map(|region| part(region, &mine)).collect();
+                tree::reduce(&operands, &tree.additions, None, &results, kernel);
+            }
+        };
+        self.flow(current, 1, |_| false, len * element, work)
+    }
+
+    /// Some buffer is not shared: all go through the stages.
+    fn reduce_staged(
+        &mut self,
+        current: &Current<'_>,
+        tree: &Tree,
+        kernel: Kernel,
+        buffer: &mut Buffer,
+        len: usize,
+    ) -> Result<(), Halt> {
+        let (me, size, element) = (self.me, self.size(), kernel.dtype.size());
+        let own = tree.brought(me);
+        let piece_len = piece_len(len, tree.operands_max * element, size);
+        let pieces = len.div_ceil(piece_len) as u32;
+        let host = Span::of(buffer.bytes_mut());
+        let controls = self.controls();
+        let stage = |rank: usize, piece: u32, node: usize, range: &Range<usize>| {
+            controls[rank]
+                .stage(piece)
+                .part(scaled(&moved(range, node * piece_len), element))
+        };
+        let step = |step, piece: u32| {
+            let start = piece as usize * piece_len;
+            let count = piece_len.min(len - start);
+            let at_host = |node: usize, range: &Range<usize>| {
+                host.part(scaled(&moved(range, node * len + start), element))
+            };
+            let mine = slice(count, me, size);
+            match step {
+                Step::Bring => {
+                    for node in 0..own {
+                        for range in [0..mine.start, mine.end..count] {
+                            stage(me, piece, node, &range).copy_from(at_host(node, &range));
+                        }
+                    }
+                }
+                Step::Work if mine.is_empty() => {}
+                Step::Work => {
+                    let of = |&(rank, node): &(usize, usize)| {
+                        if rank == me {
+                            at_host(node, &mine)
+                        } else {
+                            stage(rank, piece, node, &mine)
+                        }
+                    };
+                    let operands: Vec<Span<'_>> = tree.operands.iter().map(of).collect();
+                    let (home, shown) = (at_host(0, &mine), stage(me, piece, 0, &mine));
+                    let seed = (tree.operands[0].0 != me).then_some(shown);
+                    tree::reduce(&operands, &tree.additions, seed, &[home, shown], kernel);
+                }
+                Step::Take => {
+                    for rank in (0..size).filter(|&rank| rank != me) {
+                        let theirs = slice(count, rank, size);
+                        at_host(0, &theirs).copy_from(stage(rank, piece, 0, &theirs));
+                    }
+                }
+            }
+        };
+        self.flow(current, pieces, |_| true, len * element, step)
+    }
+}
+
+/// Elements of a piece: a part of the whole that fits its stage, in whole slices.
+fn piece_len(len: usize, bytes_each: usize, size: usize) -> usize {
+    let most = (STAGE_BYTES / bytes_each.max(1)).max(1);
+    let least = PIECE_BYTES_MIN / bytes_each.max(1);
+    let wanted = len
+        .div_ceil(AHEAD as usize)
+        .max(least)
+        .next_multiple_of(GRAIN * size);
+    wanted.min(most).max(1)
+}

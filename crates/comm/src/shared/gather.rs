@@ -1,0 +1,223 @@
+//! The operations over shared memory that only copy: all_gather and broadcast.
+
+use ronde_core::{Buffer, DType};
+
+use super::control::{Place, STAGE_BYTES};
+use super::exchange::{Current, Exchange, Halt};
+use super::flow::{Region, Step, moved, part};
+use super::mapping::Span;
+
+/// Most bytes of a result whose length other ranks decide.
+const TOLD_BYTES_MAX: u64 = 16 << 30;
+
+/// Where everybody's bytes are and where they go.
+struct Whole {
+    places: Vec<Place>,
+    /// Bytes.
+    counts: Vec<usize>,
+    /// First bytes in the result.
+    starts: Vec<usize>,
+    regions: Vec<Region>,
+}
+
+/// The bytes of each rank, of lengths that the ranks have told.
+fn told_bytes(lens: &[u64], dtype: DType) -> Result<Vec<usize>, Halt> {
+    let add = |sum: u64, &len: &u64| sum.checked_add(len.checked_mul(dtype.size() as u64)?);
+    match lens.iter().try_fold(0, add) {
+        Some(total) if total <= TOLD_BYTES_MAX => {
+            let bytes = |&len: &u64| len as usize * dtype.size();
+            Ok(lens.iter().map(bytes).collect())
+        }
+        _ => {
+            let problem = format!("lengths {lens:?} are too many");
+            Err(Halt::Error(crate::program::invalid("all_gather", problem)))
+        }
+    }
+}
+
+impl Exchange {
+    /// All ranks' elements in rank order, in a new buffer.
+    pub(super) fn all_gather(
+        &mut self,
+        current: &Current<'_>,
+        buffer: &mut Buffer,
+    ) -> Result<Buffer, Halt> {
+        let (me, size, dtype) = (self.me, self.size(), buffer.dtype());
+        let own_bytes = buffer.bytes().len();
+        let inline = own_bytes <= self.inline_max();
+        let place = match own_bytes {
+            0 => Place::Nothing,
+            _ if inline => Place::Inline,
+            _ => self.place(buffer),
+        };
+        let (mut places, mut lens) = (vec![place; size], vec![buffer.len() as u64; size]);
+        self.post(
+            current,
+            place,
+            lens[me],
+            if inline { buffer.bytes() } else { &[] },
+        );
+        self.meet(current, |peer, post| {
+            (places[peer], lens[peer]) = (post.place, post.own_len)
+        })?;
+        let counts = told_bytes(&lens, dtype)?;
+        let starts: Vec<usize> = (0..size).map(|rank| counts[..rank].iter().sum()).collect();
+        let total: usize = counts.iter().sum();
+        let mut result = self.pool.allocate(dtype, total / dtype.size(), false);
+        let whole = Whole {
+            regions: (0..size)
+                .map(|rank| self.region(rank, places[rank], counts[rank]))
+                .collect::<Result<_, _>>()?,
+            places,
+            counts,
+            starts,
+        };
+        if !inline {
+            let sent = (own_bytes * (size - 1)) as u64;
+            self.mailbox.count(sent, sent);
+        }
+        let (host, into) = (Span::of(buffer.bytes_mut()), Span::of(result.bytes_mut()));
+        self.gather_short(current, &whole, host, into);
+        self.gather_long(current, &whole, host, into)?;
+        Ok(result)
+    }
+
+    /// Takes this rank's own bytes, and those that are behind the calls.
+    fn gather_short(&self, current: &Current<'_>, whole: &Whole, host: Span<'_>, into: Span<'_>) {
+        for rank in 0..self.size() {
+            let (start, count) = (whole.starts[rank], whole.counts[rank]);
+            let place = into.part(start..start + count);
+            match whole.places[rank] {
+                _ if rank == self.me => place.copy_from(host),
+                Place::Inline if count <= self.inline_max() => {
+                    place.copy_from(self.control(rank).inline(current.sequence, count));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes what is in other ranks' memory, and what comes through their stages.
+    fn gather_long(
+        &mut self,
+        current: &Current<'_>,
+        whole: &Whole,
+        host: Span<'_>,
+        into: Span<'_>,
+    ) -> Result<(), Halt> {
+        let Whole {
+            places,
+            counts,
+            starts,
+            regions,
+        } = whole;
+        let (me, size) = (self.me, self.size());
+        let staged = |rank: usize| places[rank] == Place::Staged;
+        let pieces = (0..size).map(|rank| match places[rank] {
+            Place::Staged => counts[rank].div_ceil(STAGE_BYTES) as u32,
+            Place::Segment { .. } => 1,
+            _ => 0,
+        });
+        let pieces = pieces.max().unwrap_or(0);
+        let controls = self.controls();
+        let piece = |rank: usize, piece: u32| {
+            let start = counts[rank].min(piece as usize * STAGE_BYTES);
+            start..counts[rank].min(start + STAGE_BYTES)
+        };
+        let step = |step, at: u32| match step {
+            Step::Bring => {
+                let range = piece(me, at);
+                controls[me]
+                    .stage(at)
+                    .part(0..range.len())
+                    .copy_from(host.part(range));
+            }
+            Step::Work => {
+                for rank in (0..size).filter(|&rank| rank != me) {
+                    let start = starts[rank];
+                    match &regions[rank] {
+                        Some(region) if at == 0 => {
+                            let whole = 0..counts[rank];
+                            into.part(moved(&whole, start))
+                                .copy_from(part(region, &whole));
+                        }
+                        None if staged(rank) => {
+                            let range = piece(rank, at);
+                            let from = controls[rank].stage(at).part(0..range.len());
+                            into.part(moved(&range, start)).copy_from(from);
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            Step::Take => {}
+        };
+        self.flow(current, pieces, staged, into.len(), step)
+    }
+
+    /// Everybody gets the root's bytes.
+    pub(super) fn broadcast(
+        &mut self,
+        current: &Current<'_>,
+        root: usize,
+        buffer: &mut Buffer,
+    ) -> Result<(), Halt> {
+        let (me, bytes) = (self.me, buffer.bytes().len());
+        let inline = bytes <= self.inline_max();
+        let mut place = match me == root {
+            false => Place::Nothing,
+            true if inline => Place::Inline,
+            true => self.place(buffer),
+        };
+        let shown: &[u8] = if place == Place::Inline {
+            buffer.bytes()
+        } else {
+            &[]
+        };
+        self.post(current, place, 0, shown);
+        self.meet(current, |peer, post| {
+            if peer == root {
+                place = post.place;
+            }
+        })?;
+        let controls = self.controls();
+        if inline {
+            if me != root {
+                controls[root]
+                    .inline(current.sequence, bytes)
+                    .read(buffer.bytes_mut());
+            }
+            return Ok(());
+        }
+        let sent = if me == root {
+            (bytes * (self.size() - 1)) as u64
+        } else {
+            0
+        };
+        self.mailbox.count(sent, sent);
+        let region = self.region(root, place, bytes)?;
+        let piece_bytes = if region.is_some() { bytes } else { STAGE_BYTES };
+        let host = Span::of(buffer.bytes_mut());
+        let step = |step, piece: u32| {
+            let start = piece as usize * piece_bytes;
+            let range = start..bytes.min(start + piece_bytes);
+            let stage = || controls[root].stage(piece).part(0..range.len());
+            match (step, &region) {
+                (Step::Bring, _) => stage().copy_from(host.part(range)),
+                (Step::Work, Some(region)) if me != root => {
+                    host.part(range.clone()).copy_from(part(region, &range));
+                }
+                (Step::Work, None) if me != root => host.part(range.clone()).copy_from(stage()),
+                _ => {}
+            }
+        };
+        let pieces = bytes.div_ceil(piece_bytes) as u32;
+        self.flow(
+            current,
+            pieces,
+            |rank| rank == root && region.is_none(),
+            bytes,
+            step,
+        )
+    }
+}

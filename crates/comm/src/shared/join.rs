@@ -1,0 +1,298 @@
+//! Joining: members find out over their streams whether they can share memory, and map it.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ronde_core::{Buffer, CollectiveError, Collectives, CollectivesExt, DType, Generation};
+
+use super::control::{CONTROL_BYTES, Control};
+use super::exchange::{Exchange, Neighbour};
+use super::lane::Lane;
+use super::mapping::Mapping;
+use super::pool::Pool;
+use super::tree::Tree;
+use super::wait::Patience;
+use crate::TransportChoice;
+use crate::engine::Mailbox;
+use crate::frame::number;
+
+/// Bytes of a card before the reason.
+const CARD_BYTES: usize = 1 + 36 + 4 + 4 + 4 + 16;
+/// Most bytes of a reason.
+const REASON_BYTES_MAX: usize = 300;
+
+/// What a member tells the others of its shared memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Card {
+    /// The memory must be shared.
+    required: bool,
+    /// Identity of the running system.
+    boot: [u8; 36],
+    user: u32,
+    pid: u32,
+    fd: u32,
+    secret: [u8; 16],
+    /// Why there is no shared memory of this member; empty when there is.
+    refusal: String,
+}
+
+impl Card {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = vec![u8::from(self.required)];
+        out.extend(self.boot);
+        for word in [self.user, self.pid, self.fd] {
+            out.extend(word.to_le_bytes());
+        }
+        out.extend(self.secret);
+        out.extend(self.refusal.bytes().take(REASON_BYTES_MAX));
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (card, refusal) = bytes.split_at_checked(CARD_BYTES)?;
+        let word = |at: usize| number(&card[at..at + 4]) as u32;
+        let (mut boot, mut secret) = ([0; 36], [0; 16]);
+        boot.copy_from_slice(&card[1..37]);
+        secret.copy_from_slice(&card[49..65]);
+        Some(Self {
+            required: card[0] != 0,
+            boot,
+            user: word(37),
+            pid: word(41),
+            fd: word(45),
+            secret,
+            refusal: String::from_utf8_lossy(refusal).into_owned(),
+        })
+    }
+
+    /// Why this rank and that of `other` cannot share memory.
+    fn obstacle(&self, other: &Self) -> Option<String> {
+        if !other.refusal.is_empty() {
+            return Some(other.refusal.clone());
+        }
+        if self.boot != other.boot {
+            return Some("it is on another host".to_owned());
+        }
+        let (mine, theirs) = (self.user, other.user);
+        (mine != theirs).then(|| format!("it belongs to user {theirs}, not {mine}"))
+    }
+}
+
+/// This member's control memory, before the others have mapped it.
+struct Offer {
+    file: OwnedFd,
+    control: Control,
+}
+
+fn offer(secret: &mut [u8; 16], boot: &mut [u8; 36]) -> io::Result<Offer> {
+    let text = std::fs::read("/proc/sys/kernel/random/boot_id")?;
+    boot.copy_from_slice(text.get(..36).ok_or(io::ErrorKind::InvalidData)?);
+    rustix::rand::getrandom(&mut secret[..], rustix::rand::GetRandomFlags::empty())?;
+    let (file, mapping) = Mapping::create(CONTROL_BYTES)?;
+    let control = Control::new(mapping);
+    control.mark(secret);
+    Ok(Offer { file, control })
+}
+
+/// This member's card, and its control memory if it offers any.
+fn deal(choice: TransportChoice) -> (Card, Option<Offer>) {
+    let (mut secret, mut boot) = ([0; 16], [0; 36]);
+    let (offered, refusal) = match choice {
+        TransportChoice::Tcp => (None, "it was told to use TCP".to_owned()),
+        _ => match offer(&mut secret, &mut boot) {
+            Ok(offered) => (Some(offered), String::new()),
+            Err(error) => (None, format!("making shared memory failed: {error}")),
+        },
+    };
+    let card = Card {
+        required: choice == TransportChoice::SharedMemory,
+        boot,
+        user: rustix::process::getuid().as_raw(),
+        pid: rustix::process::getpid()
+            .as_raw_nonzero()
+            .get()
+            .cast_unsigned(),
+        fd: offered
+            .as_ref()
+            .map_or(0, |offer| offer.file.as_raw_fd().cast_unsigned()),
+        secret,
+        refusal,
+    };
+    (card, offered)
+}
+
+/// What joining needs to know of the group.
+pub(crate) struct Terms<'a> {
+    pub(crate) choice: TransportChoice,
+    pub(crate) name: &'a str,
+    pub(crate) limit: Duration,
+    pub(crate) generation: Generation,
+    pub(crate) mailbox: &'a Arc<Mailbox>,
+}
+
+/// Shares memory with all other members of a group whose streams run; `None` when that is not wanted
+/// or not possible. All members come to the same answer. Two short rounds over the streams.
+///
+/// # Errors
+/// [`CollectiveError::Connect`] on all ranks when one of them requires what is not possible.
+pub(crate) fn join(
+    group: &dyn Collectives,
+    terms: &Terms<'_>,
+) -> Result<Option<Arc<Lane>>, CollectiveError> {
+    let (card, offered) = deal(terms.choice);
+    let cards = tell(group, &card.encode())?;
+    let cards: Option<Vec<Card>> = cards.iter().map(|bytes| Card::decode(bytes)).collect();
+    let cards = cards.ok_or_else(|| failed("a card that says nothing".to_owned()))?;
+    let required = cards.iter().any(|card| card.required);
+    let refused = |obstacle: String| {
+        if required {
+            Err(failed(obstacle))
+        } else {
+            Ok(None)
+        }
+    };
+    if let Some(obstacle) = obstacle(&cards) {
+        return refused(obstacle);
+    }
+    let Some(offered) = offered else {
+        return refused("this rank offers none".to_owned());
+    };
+    let lane = map(group, terms, &cards, offered);
+    let word = lane
+        .as_ref()
+        .err()
+        .map_or(String::new(), ToString::to_string);
+    let words = tell(group, &word.as_bytes()[..word.len().min(REASON_BYTES_MAX)])?;
+    match words.iter().position(|word| !word.is_empty()) {
+        Some(rank) => {
+            if let Ok(lane) = lane {
+                lane.leave();
+            }
+            refused(format!(
+                "group rank {rank}: {}",
+                String::from_utf8_lossy(&words[rank])
+            ))
+        }
+        None => lane.map(Some).map_err(|error| failed(error.to_string())),
+    }
+}
+
+fn failed(cause: String) -> CollectiveError {
+    CollectiveError::Connect {
+        what: "sharing memory with the other members".to_owned(),
+        cause,
+    }
+}
+
+/// Why some two members cannot share memory; the same on all ranks.
+fn obstacle(cards: &[Card]) -> Option<String> {
+    let all = cards.iter().enumerate();
+    all.filter_map(|(rank, card)| Some((rank, cards[0].obstacle(card)?)))
+        .map(|(rank, why)| format!("group rank {rank}: {why}"))
+        .next()
+}
+
+/// Everybody's bytes, by rank.
+fn tell(group: &dyn Collectives, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
+    let mut framed = (bytes.len() as u32).to_le_bytes().to_vec();
+    framed.extend(bytes);
+    let all = group.run(ronde_core::Operation::AllGather, Buffer::copy_of(&framed))?;
+    let (mut rest, mut each) = (all.bytes(), Vec::new());
+    while let Some((len, after)) = rest.split_at_checked(4) {
+        let Some((bytes, after)) = after.split_at_checked(number(len) as usize) else {
+            break;
+        };
+        each.push(bytes.to_vec());
+        rest = after;
+    }
+    if each.len() == group.size() {
+        return Ok(each);
+    }
+    Err(failed("members that speak in another way".to_owned()))
+}
+
+/// Maps the others' control memory, and starts the lane.
+fn map(
+    group: &dyn Collectives,
+    terms: &Terms<'_>,
+    cards: &[Card],
+    offered: Offer,
+) -> io::Result<Arc<Lane>> {
+    let me = group.rank().index();
+    let Offer { file, control } = offered;
+    let control = Arc::new(control);
+    let mut neighbours = Vec::with_capacity(cards.len());
+    for (rank, card) in cards.iter().enumerate() {
+        let control = if rank == me {
+            Arc::clone(&control)
+        } else {
+            let theirs = Control::new(Mapping::open(card.pid, card.fd, CONTROL_BYTES)?);
+            if !theirs.is_marked(&card.secret) {
+                return Err(io::Error::other("found memory that is not the member's"));
+            }
+            Arc::new(theirs)
+        };
+        neighbours.push(Neighbour {
+            pid: card.pid,
+            control,
+            segments: Vec::new(),
+        });
+    }
+    let exchange = Exchange {
+        me,
+        neighbours,
+        pool: Pool::new(&format!("group {}", terms.name), control),
+        mailbox: Arc::clone(terms.mailbox),
+        limit: terms.limit,
+        generation: terms.generation,
+        begun: 0,
+        base: 0,
+        chain: Arc::new(Tree::chain(cards.len())),
+        exact: None,
+        scratch: Buffer::host(DType::U8, 0),
+        failed: None,
+        _file: file,
+    };
+    Lane::open(
+        exchange,
+        Patience::new(cards.len()),
+        &format!("{} {me}", terms.name),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn card(rank: u32) -> Card {
+        Card {
+            required: rank == 1,
+            boot: [7; 36],
+            user: 1000,
+            pid: 100 + rank,
+            fd: 5,
+            secret: [rank as u8; 16],
+            refusal: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_card_survives_and_says_who_stands_in_the_way() {
+        let cards = [card(0), card(1), card(2)];
+        for card in &cards {
+            assert_eq!(Card::decode(&card.encode()).as_ref(), Some(card));
+        }
+        assert_eq!(Card::decode(&[0; CARD_BYTES - 1]), None);
+        assert_eq!(obstacle(&cards), None);
+        let mut odd = cards.clone();
+        odd[2].boot = [8; 36];
+        assert!(obstacle(&odd).is_some_and(|why| why.contains("rank 2") && why.contains("host")));
+        odd[1].refusal = "no memory".to_owned();
+        assert!(obstacle(&odd).is_some_and(|why| why.contains("rank 1: no memory")));
+        let mut odd = cards;
+        odd[2].user = 3;
+        assert!(obstacle(&odd).is_some_and(|why| why.contains("user 3")));
+    }
+}

@@ -1,0 +1,314 @@
+//! [`Mapping`] and [`Span`]: memory that several processes have mapped. One of the two places of
+//! this crate with `unsafe`.
+//!
+//! Rust's references cannot say "mine until the others have arrived", so shared bytes are reached
+//! through [`Span`]s: bounds-checked, without aliasing promises, copied and combined by value. Who
+//! may touch which span when is the protocol of [`super::collective`]; members of one group trust
+//! each other to keep it (they run the same binary as the same user). A member that does not can
+//! spoil results, but not make another one read or write outside of its mappings, and a file cannot
+//! be cut short under a mapping: it is sealed.
+#![expect(
+    unsafe_code,
+    reason = "mapping files and raw access to bytes that other processes write"
+)]
+
+use std::io;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// From this size on huge pages are asked for, and sizes are whole ones.
+const HUGE_BYTES: usize = 2 << 20;
+
+/// A shared file in the memory of this process, until dropped.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    at: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping is plain memory, valid from every thread until it is dropped.
+unsafe impl Send for Mapping {}
+// SAFETY: it hands out atomics and spans only, and spans make no promise about who else writes.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// A new zeroed file of `len` bytes, all of them backed by memory, and its mapping.
+    pub(super) fn create(len: usize) -> io::Result<(OwnedFd, Self)> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create("ronde", flags)?;
+        rustix::fs::ftruncate(&file, len as u64)?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&file, seals)?;
+        let mapping = Self::map(&file, len)?;
+        Ok((file, mapping))
+    }
+
+    /// Maps file descriptor `fd` of process `pid`, which must be of `len` bytes and sealed.
+    pub(super) fn open(pid: u32, fd: u32, len: usize) -> io::Result<Self> {
+        let path = format!("/proc/{pid}/fd/{fd}");
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = rustix::fs::open(path, flags, Mode::empty())?;
+        let size = rustix::fs::fstat(&file)?.st_size;
+        let seals = rustix::fs::fcntl_get_seals(&file)?;
+        if size != i64::try_from(len).unwrap_or(i64::MAX) || !seals.contains(SealFlags::SHRINK) {
+            return Err(io::Error::other("it is not the shared memory of a member"));
+        }
+        Self::map(&file, len)
+    }
+
+    fn map(file: &impl AsFd, len: usize) -> io::Result<Self> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the system's choice touches no other memory.
+        let at =
+            unsafe { rustix::mm::mmap(ptr::null_mut(), len, access, MapFlags::SHARED, file, 0)? };
+        let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mapping = Self { at, len };
+        if len >= HUGE_BYTES {
+            // SAFETY: advice about the mapping made above. It may be refused: then pages are small.
+            let _refused =
+                unsafe { rustix::mm::madvise(at.as_ptr().cast(), len, Advice::LinuxHugepage) };
+        }
+        // SAFETY: as above. All pages are there from now on: none can be missing at first touch,
+        // where it would be a fatal signal.
+        let filled =
+            unsafe { rustix::mm::madvise(at.as_ptr().cast(), len, Advice::LinuxPopulateWrite) };
+        match filled {
+            // Systems before Linux 5.14 do not know the advice.
+            Err(Errno::INVAL) => {
+                rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len as u64)?;
+            }
+            filled => filled?,
+        }
+        Ok(mapping)
+    }
+
+    /// Count of bytes.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Address of the first byte.
+    pub(super) fn address(&self) -> usize {
+        self.at.as_ptr() as usize
+    }
+
+    /// The word at byte `offset`, for all processes.
+    pub(super) fn word(&self, offset: usize) -> &AtomicU32 {
+        assert!(
+            offset.is_multiple_of(4) && offset + 4 <= self.len,
+            "a word outside of its mapping"
+        );
+        // SAFETY: inside the mapping, aligned, and accessed as an atomic only.
+        unsafe { AtomicU32::from_ptr(self.at.as_ptr().add(offset).cast()) }
+    }
+
+    /// A part.
+    pub(super) fn span(&self, range: Range<usize>) -> Span<'_> {
+        Span {
+            at: self.at.as_ptr(),
+            len: self.len,
+            life: PhantomData,
+        }
+        .part(range)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by this value, and everything that points into it borrows it or holds it.
+        let _unmapped = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Bytes that others may have mapped as well, or bytes of this process alone.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Span<'a> {
+    at: *mut u8,
+    len: usize,
+    life: PhantomData<&'a ()>,
+}
+
+impl<'a> Span<'a> {
+    /// Bytes of this process alone; they stay borrowed as long as the span is used.
+    pub(super) fn of(bytes: &'a mut [u8]) -> Self {
+        Self {
+            at: bytes.as_mut_ptr(),
+            len: bytes.len(),
+            life: PhantomData,
+        }
+    }
+
+    pub(super) fn len(self) -> usize {
+        self.len
+    }
+
+    /// A part.
+    pub(super) fn part(self, range: Range<usize>) -> Self {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "a part outside of its span"
+        );
+        // SAFETY: inside the span, as was just checked.
+        let at = unsafe { self.at.add(range.start) };
+        Self {
+            at,
+            len: range.end - range.start,
+            life: PhantomData,
+        }
+    }
+
+    pub(super) fn same_place(self, other: Self) -> bool {
+        self.at == other.at
+    }
+
+    /// Copies all of `from`, of the same length, here.
+    pub(super) fn copy_from(self, from: Span<'_>) {
+        assert_eq!(self.len, from.len, "lengths of a copy differ");
+        // SAFETY: both spans are inside memory that their lifetimes keep; `copy` allows overlap.
+        unsafe { ptr::copy(from.at, self.at, self.len) };
+    }
+
+    /// Copies `from` here.
+    pub(super) fn write(self, from: &[u8]) {
+        assert_eq!(self.len, from.len(), "lengths of a copy differ");
+        // SAFETY: as for `copy_from`.
+        unsafe { ptr::copy(from.as_ptr(), self.at, self.len) };
+    }
+
+    /// Copies all of it to `into`.
+    pub(super) fn read(self, into: &mut [u8]) {
+        Span::of(into).copy_from(self);
+    }
+
+    /// Runs `f` on the bytes of two disjoint spans.
+    pub(super) fn combine(self, other: Span<'_>, f: impl FnOnce(&mut [u8], &[u8])) {
+        let (a, b) = (self.at as usize, other.at as usize);
+        assert!(
+            a + self.len <= b || b + other.len <= a,
+            "spans that overlap"
+        );
+        // SAFETY: both spans are inside memory that their lifetimes keep, they are disjoint, and by
+        // the protocol nobody else writes to either, or reads what is written, before this rank's
+        // next word is published.
+        unsafe {
+            f(
+                std::slice::from_raw_parts_mut(self.at, self.len),
+                std::slice::from_raw_parts(other.at, other.len),
+            );
+        }
+    }
+}
+
+/// A block that its owner alone uses but for operations that it is handed over to.
+#[derive(Debug)]
+pub(super) struct Block {
+    mapping: Arc<Mapping>,
+    range: Range<usize>,
+}
+
+impl Block {
+    /// A part of a mapping. The allocator gives no byte to two blocks.
+    pub(super) fn new(mapping: Arc<Mapping>, range: Range<usize>) -> Self {
+        assert!(
+            range.start <= range.end && range.end <= mapping.len(),
+            "a block outside of its mapping"
+        );
+        Self { mapping, range }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        // SAFETY: inside the mapping that is held; no byte of it belongs to another block, and other
+        // processes touch it only in operations, while nobody can call this: they own the buffer.
+        unsafe {
+            std::slice::from_raw_parts(
+                self.mapping.at.as_ptr().add(self.range.start),
+                self.range.len(),
+            )
+        }
+    }
+
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `bytes`, and this block is borrowed mutably.
+        unsafe {
+            std::slice::from_raw_parts_mut(
+                self.mapping.at.as_ptr().add(self.range.start),
+                self.range.len(),
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn what_one_mapping_writes_another_one_reads() {
+        for len in [4096, 3 << 20] {
+            let (file, mine) = Mapping::create(len).unwrap();
+            let theirs = Mapping::open(std::process::id(), file.as_raw_fd() as u32, len).unwrap();
+            mine.word(64).store(7, Ordering::Release);
+            assert_eq!(theirs.word(64).load(Ordering::Acquire), 7);
+            mine.span(len - 3..len).write(&[1, 2, 3]);
+            let mut read = [0; 3];
+            theirs.span(len - 3..len).read(&mut read);
+            assert_eq!(read, [1, 2, 3]);
+            theirs
+                .span(0..3)
+                .combine(theirs.span(len - 3..len), |into, from| {
+                    into.copy_from_slice(from)
+                });
+            mine.span(0..3).read(&mut read);
+            assert_eq!(read, [1, 2, 3]);
+        }
+    }
+
+    #[test]
+    fn files_that_are_no_members_memory_are_refused() {
+        let (file, mapping) = Mapping::create(4096).unwrap();
+        let fd = file.as_raw_fd() as u32;
+        assert!(
+            Mapping::open(std::process::id(), fd, 8192).is_err(),
+            "another length"
+        );
+        assert!(rustix::fs::ftruncate(&file, 0).is_err(), "sealed");
+        let other = tempfile();
+        assert!(
+            Mapping::open(std::process::id(), other.as_raw_fd() as u32, 4096).is_err(),
+            "no seals"
+        );
+        assert!(Mapping::open(std::process::id(), 999_999, 4096).is_err());
+        drop(mapping);
+    }
+
+    fn tempfile() -> OwnedFd {
+        let file = rustix::fs::memfd_create("other", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 4096).unwrap();
+        file
+    }
+
+    #[test]
+    #[should_panic(expected = "outside of its span")]
+    fn parts_are_checked() {
+        let _ = Span::of(&mut [0; 4]).part(2..5);
+    }
+
+    #[test]
+    #[should_panic(expected = "overlap")]
+    fn combined_spans_are_disjoint() {
+        let mut bytes = [0; 4];
+        let span = Span::of(&mut bytes);
+        span.part(0..3).combine(span.part(2..4), |_, _| ());
+    }
+}

@@ -1,0 +1,285 @@
+//! [`Pool`]: blocks of shared memory for buffers that peers read and write in place.
+//!
+//! Blocks come in sizes of four steps per power of two, are cut from segments that grow with what is
+//! asked for, and are used again when their buffers are dropped. Segments live until the group and
+//! all its buffers are gone. The pool is bounded; beyond, groups give ordinary memory.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ronde_core::buffer::{ALIGNMENT, Memory};
+use ronde_core::{Buffer, DType, MemoryKind};
+
+use super::control::{Control, SEGMENTS_MAX};
+use super::mapping::{Block, Mapping, Span};
+
+/// Bytes of the first segment; each one is twice as long as that before it.
+const FIRST_SEGMENT: usize = 1 << 20;
+/// Segments are not longer than this, but for a single block.
+const SEGMENT_BYTES: usize = 64 << 20;
+/// Most bytes of all segments of a member.
+const POOL_BYTES_MAX: usize = 32 << 30;
+
+/// Where a buffer lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lot {
+    pub(super) id: u32,
+    pub(super) offset: usize,
+}
+
+#[derive(Debug)]
+struct Segment {
+    _file: OwnedFd,
+    mapping: Arc<Mapping>,
+    used: usize,
+}
+
+#[derive(Debug, Default)]
+struct Blocks {
+    segments: Vec<Segment>,
+    /// Segment of each first address.
+    addresses: BTreeMap<usize, u32>,
+    /// Blocks that were used before, by size.
+    free: BTreeMap<usize, Vec<Lot>>,
+    bytes: usize,
+}
+
+/// The shared memory of one member beside its control memory.
+#[derive(Debug)]
+pub(super) struct Pool {
+    owner: Arc<str>,
+    control: Arc<Control>,
+    blocks: Mutex<Blocks>,
+    /// The group has failed: peers may still write to what they were told of.
+    spoiled: AtomicBool,
+}
+
+impl Pool {
+    pub(super) fn new(owner: &str, control: Arc<Control>) -> Arc<Self> {
+        Arc::new(Self {
+            owner: owner.into(),
+            control,
+            blocks: Mutex::default(),
+            spoiled: AtomicBool::new(false),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Blocks> {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A buffer of shared memory; of ordinary memory when there is none left or nothing to hold.
+    /// Old contents remain unless it is to be `zeroed`.
+    pub(super) fn allocate(self: &Arc<Self>, dtype: DType, len: usize, zeroed: bool) -> Buffer {
+        let Some(bytes) = len.checked_mul(dtype.size()).filter(|&bytes| bytes > 0) else {
+            return Buffer::host(dtype, len);
+        };
+        let size = class(bytes);
+        let Some((block, lot, fresh)) = self.take(size) else {
+            return Buffer::host(dtype, len);
+        };
+        let mut memory = SharedMemory {
+            block,
+            lot,
+            size,
+            pool: Arc::clone(self),
+        };
+        if zeroed && !fresh {
+            memory.block.bytes_mut()[..bytes].fill(0);
+        }
+        Buffer::from_memory(dtype, len, Box::new(memory))
+    }
+
+    fn take(&self, size: usize) -> Option<(Block, Lot, bool)> {
+        if self.spoiled.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut blocks = self.lock();
+        let used = blocks.free.range_mut(size..=size).next();
+        let used = used.and_then(|(_, lots)| lots.pop());
+        let (lot, fresh) = match used {
+            Some(lot) => (lot, false),
+            None => (blocks.cut(size, &self.control)?, true),
+        };
+        let mapping = Arc::clone(&blocks.segments[lot.id as usize].mapping);
+        Some((
+            Block::new(mapping, lot.offset..lot.offset + size),
+            lot,
+            fresh,
+        ))
+    }
+
+    /// Where a buffer's bytes lie; `None` when they are not of this pool.
+    pub(super) fn find(&self, buffer: &Buffer) -> Option<Lot> {
+        if buffer.memory_kind() != MemoryKind::Shared || buffer.is_empty() {
+            return None;
+        }
+        let bytes = buffer.bytes();
+        let (address, blocks) = (bytes.as_ptr() as usize, self.lock());
+        let (&start, &id) = blocks.addresses.range(..=address).next_back()?;
+        let offset = address - start;
+        let end = offset + bytes.len();
+        (end <= blocks.segments[id as usize].mapping.len()).then_some(Lot { id, offset })
+    }
+
+    /// The mapping of a segment.
+    pub(super) fn mapping(&self, id: u32) -> Arc<Mapping> {
+        Arc::clone(&self.lock().segments[id as usize].mapping)
+    }
+
+    /// From now on no block is used again.
+    pub(super) fn spoil(&self) {
+        self.spoiled.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Blocks {
+    /// A block that was never used.
+    fn cut(&mut self, size: usize, control: &Control) -> Option<Lot> {
+        let fits = |segment: &Segment| segment.mapping.len() - segment.used >= size;
+        if !self.segments.last().is_some_and(fits) {
+            self.grow(size, control)?;
+        }
+        let id = self.segments.len() - 1;
+        let segment = &mut self.segments[id];
+        let offset = segment.used;
+        segment.used += size;
+        Some(Lot {
+            id: id as u32,
+            offset,
+        })
+    }
+
+    fn grow(&mut self, size: usize, control: &Control) -> Option<()> {
+        let id = self.segments.len();
+        let next = (FIRST_SEGMENT << id.min(10)).min(SEGMENT_BYTES).max(size);
+        let len = next.next_multiple_of(if next > 2 << 20 { 2 << 20 } else { 4096 });
+        if id >= SEGMENTS_MAX || self.bytes + len > POOL_BYTES_MAX {
+            return None;
+        }
+        let (file, mapping) = Mapping::create(len).ok()?;
+        control.enter_segment(id as u32, file.as_raw_fd() as u32, len as u64);
+        self.addresses.insert(mapping.address(), id as u32);
+        self.bytes += len;
+        self.segments.push(Segment {
+            _file: file,
+            mapping: Arc::new(mapping),
+            used: 0,
+        });
+        Some(())
+    }
+}
+
+/// Bytes that a block for `bytes` has: up to a quarter more.
+fn class(bytes: usize) -> usize {
+    let step = (bytes.next_power_of_two() / 8).max(ALIGNMENT);
+    bytes.next_multiple_of(step)
+}
+
+/// Memory of a buffer; goes back to the pool when dropped.
+struct SharedMemory {
+    block: Block,
+    lot: Lot,
+    size: usize,
+    pool: Arc<Pool>,
+}
+
+impl Memory for SharedMemory {
+    fn kind(&self) -> MemoryKind {
+        MemoryKind::Shared
+    }
+
+    fn owner(&self) -> &str {
+        &self.pool.owner
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.block.bytes()
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.block.bytes_mut()
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        if !self.pool.spoiled.load(Ordering::Relaxed) {
+            let mut blocks = self.pool.lock();
+            blocks.free.entry(self.size).or_default().push(self.lot);
+        }
+    }
+}
+
+/// The bytes of a buffer as peers see them.
+pub(super) fn span(mapping: &Mapping, offset: u64, bytes: usize) -> Option<Span<'_>> {
+    let start = usize::try_from(offset).ok()?;
+    let end = start.checked_add(bytes)?;
+    (end <= mapping.len()).then(|| mapping.span(start..end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::control::CONTROL_BYTES;
+    use super::*;
+
+    fn pool() -> Arc<Pool> {
+        let (_file, mapping) = Mapping::create(CONTROL_BYTES).unwrap();
+        Pool::new("group test", Arc::new(Control::new(mapping)))
+    }
+
+    #[test]
+    fn buffers_are_zeroed_aligned_disjoint_and_used_again() {
+        let pool = pool();
+        let lens = [1, 64, 65, 1000, 100_000, 3 << 20, 7];
+        let mut buffers: Vec<Buffer> = lens
+            .iter()
+            .map(|&n| pool.allocate(DType::U8, n, true))
+            .collect();
+        for (i, buffer) in buffers.iter_mut().enumerate() {
+            assert_eq!(buffer.memory_kind(), MemoryKind::Shared);
+            assert_eq!(buffer.bytes().as_ptr().align_offset(ALIGNMENT), 0);
+            assert!(buffer.bytes().iter().all(|&b| b == 0));
+            buffer.bytes_mut().fill(i as u8 + 1);
+        }
+        for (i, buffer) in buffers.iter().enumerate() {
+            assert!(buffer.bytes().iter().all(|&b| b == i as u8 + 1));
+        }
+        let lots: Vec<_> = buffers.iter().map(|b| pool.find(b).unwrap()).collect();
+        drop(buffers);
+        let again = pool.allocate(DType::U8, 3 << 20, true);
+        assert_eq!(pool.find(&again), Some(lots[5]));
+        assert!(again.bytes().iter().all(|&b| b == 0));
+        assert_eq!(pool.find(&Buffer::host(DType::U8, 10)), None);
+        assert_eq!(
+            pool.allocate(DType::F32, 0, true).memory_kind(),
+            MemoryKind::Host
+        );
+    }
+
+    #[test]
+    fn a_spoiled_pool_hands_out_nothing_that_peers_may_write_to() {
+        let pool = pool();
+        let buffer = pool.allocate(DType::U8, 100, true);
+        pool.spoil();
+        drop(buffer);
+        assert_eq!(
+            pool.allocate(DType::U8, 100, true).memory_kind(),
+            MemoryKind::Host
+        );
+    }
+
+    #[test]
+    fn sizes_are_at_most_a_quarter_more() {
+        for bytes in (1..5000).chain([1 << 20, (1 << 20) + 1, 12_345_678]) {
+            let size = class(bytes);
+            assert!(size >= bytes && size.is_multiple_of(ALIGNMENT));
+            assert!(
+                size <= bytes + (bytes / 4).max(ALIGNMENT),
+                "{bytes}: {size}"
+            );
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! [`Tree`]: which operand is added to which, and the reduction of runs of bytes along it.
+
+use ronde_core::exact::{self, ExactSum};
+use ronde_core::{DType, GroupRank, ReduceOp};
+
+use super::mapping::Span;
+use crate::kernels;
+
+/// Bytes that are reduced and passed on before the next ones: they stay in the nearest cache.
+const BLOCK_BYTES: usize = 16 << 10;
+
+/// The order of a reduction over all ranks.
+#[derive(Debug)]
+pub(super) struct Tree {
+    /// Rank and place among its operands.
+    pub(super) operands: Vec<(usize, usize)>,
+    /// `into += from`, indices of operands; the result ends in operand 0.
+    pub(super) additions: Vec<(usize, usize)>,
+    /// Most operands of one rank.
+    pub(super) operands_max: usize,
+}
+
+impl Tree {
+    /// One operand a rank, in the order of ranks.
+    pub(super) fn chain(size: usize) -> Self {
+        Self {
+            operands: (0..size).map(|rank| (rank, 0)).collect(),
+            additions: (1..size).map(|rank| (0, rank)).collect(),
+            operands_max: 1,
+        }
+    }
+
+    /// The fixed tree of an exact sum.
+    pub(super) fn exact(sum: &ExactSum) -> Self {
+        let (mut operands, mut nodes, mut operands_max) = (Vec::new(), Vec::new(), 0);
+        for rank in 0..sum.size() {
+            let of_rank = sum.nodes(GroupRank(rank as u32));
+            operands_max = operands_max.max(of_rank.len());
+            operands.extend((0..of_rank.len()).map(|place| (rank, place)));
+            nodes.extend(of_rank);
+        }
+        let additions = exact::additions(&nodes, sum.shards());
+        Self {
+            operands,
+            additions,
+            operands_max,
+        }
+    }
+}
+
+impl Tree {
+    /// Whether each rank brings one operand and they are added in the order of ranks.
+    pub(super) fn is_chain(&self) -> bool {
+        let chain = (1..).map(|rank| (0, rank));
+        self.operands_max == 1
+            && self
+                .additions
+                .iter()
+                .copied()
+                .eq(chain.take(self.additions.len()))
+    }
+
+    /// Operands of a rank.
+    pub(super) fn brought(&self, rank: usize) -> usize {
+        self.operands.iter().filter(|(of, _)| *of == rank).count()
+    }
+}
+
+/// How two runs of elements become one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kernel {
+    pub(super) dtype: DType,
+    /// `None` for the sum with canonical NaNs.
+    pub(super) op: Option<ReduceOp>,
+}
+
+impl Kernel {
+    pub(super) fn apply(self, into: &mut [u8], from: &[u8]) {
+        match self.op {
+            Some(op) => kernels::reduce(self.dtype, op, into, from, true),
+            None => exact::add(self.dtype, into, from),
+        }
+    }
+}
+
+/// Reduces operands of one length along a tree, in place, and copies the result to `results`.
+///
+/// With a `seed` operand 0 is copied there first and the sum made there, so that its own place is
+/// only read.
+pub(super) fn reduce(
+    operands: &[Span<'_>],
+    additions: &[(usize, usize)],
+    seed: Option<Span<'_>>,
+    results: &[Span<'_>],
+    kernel: Kernel,
+) {
+    let bytes = operands[0].len();
+    let mut start = 0;
+    while start < bytes {
+        let block = start..bytes.min(start + BLOCK_BYTES);
+        let root = match seed {
+            None => operands[0].part(block.clone()),
+            Some(seed) => {
+                let seed = seed.part(block.clone());
+                seed.copy_from(operands[0].part(block.clone()));
+                seed
+            }
+        };
+        for &(into, from) in additions {
+            let into = if into == 0 {
+                root
+            } else {
+                operands[into].part(block.clone())
+            };
+            into.combine(operands[from].part(block.clone()), |into, from| {
+                kernel.apply(into, from)
+            });
+        }
+        for result in results {
+            let result = result.part(block.clone());
+            if !result.same_place(root) {
+                result.copy_from(root);
+            }
+        }
+        start = block.end;
+    }
+}

@@ -1,0 +1,210 @@
+//! Members that are processes of their own, one of which is killed or stopped in the middle.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use ronde_comm::{GroupConfig, ProcessGroup, TransportChoice, bind};
+use ronde_core::{
+    Buffer, CollectiveError, Collectives, CollectivesExt, DType, GroupRank, Operation, ReduceOp,
+};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::collectives::all_operations;
+
+/// Elements of the buffers that are reduced when a member goes.
+const LEN: usize = 1 << 20;
+/// How long a stopped member is waited for.
+const SHORT: Duration = Duration::from_millis(700);
+/// How long the parent waits for a line.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A member's process and its line to this one.
+struct Member {
+    child: Child,
+    line: BufReader<TcpStream>,
+}
+
+impl Member {
+    fn tell(&mut self, text: &str) {
+        writeln!(self.line.get_mut(), "{text}").unwrap();
+    }
+
+    fn hear(&mut self) -> String {
+        let mut text = String::new();
+        self.line.read_line(&mut text).unwrap();
+        text.trim().to_owned()
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // Gone already, or not: either is fine.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Starts this test program once per rank, in the role of [`member`], and connects the ranks.
+fn start(size: usize, mode: &str) -> Vec<Member> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let mut members: Vec<Member> = (0..size)
+        .map(|rank| {
+            let mut child = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "processes::member", "--ignored", "--nocapture"])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap();
+            let at = listener.local_addr().unwrap();
+            writeln!(child.stdin.take().unwrap(), "{at} {rank} {size} {mode}").unwrap();
+            let (line, _) = listener.accept().unwrap();
+            line.set_read_timeout(Some(LIMIT)).unwrap();
+            let line = BufReader::new(line);
+            Member { child, line }
+        })
+        .collect();
+    let addresses: Vec<String> = members.iter_mut().map(Member::hear).collect();
+    for member in &mut members {
+        member.tell(&addresses.join(" "));
+    }
+    members
+}
+
+/// What each process does.
+#[test]
+#[ignore = "the role of the processes that the other tests here start"]
+fn member() {
+    let mut text = String::new();
+    std::io::stdin().read_line(&mut text).unwrap();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let [parent, rank, size, mode] = words[..] else {
+        panic!("started by hand");
+    };
+    let mut line = BufReader::new(TcpStream::connect(parent).unwrap());
+    let (listener, at) = bind(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+    writeln!(line.get_mut(), "{at}").unwrap();
+    let mut text = String::new();
+    line.read_line(&mut text).unwrap();
+    let peers: Vec<SocketAddr> = text
+        .split_whitespace()
+        .map(|at| at.parse().unwrap())
+        .collect();
+    let mut config = GroupConfig::new("test", "job", GroupRank(rank.parse().unwrap()));
+    config.transport = TransportChoice::SharedMemory;
+    config.timeout = if mode == "stopped" { SHORT } else { LIMIT };
+    let group = ProcessGroup::connect(config, listener, &peers).unwrap();
+    assert_eq!(group.size(), size.parse::<usize>().unwrap());
+    let answer = match mode {
+        "all" => all_operations::<f32>(&group)
+            .and_then(|()| all_operations::<half::bf16>(&group))
+            .map_or_else(|error| error.to_string(), |()| "fine".to_owned()),
+        _ => until_it_fails(&group, &mut line),
+    };
+    writeln!(line.get_mut(), "{answer}").unwrap();
+    // Stays until all have answered.
+    let _ = line.read_line(&mut text);
+}
+
+/// Reduces until a member is gone; what happened in one word and a rank.
+fn until_it_fails(group: &ProcessGroup, line: &mut BufReader<TcpStream>) -> String {
+    let mut kept = group.allocate(DType::U32, LEN);
+    kept.as_mut_slice::<u32>().fill(77);
+    let mut buffer = group.allocate(DType::U32, LEN);
+    let (rank, size) = (group.rank().0, group.size() as u32);
+    for round in 0.. {
+        buffer.as_mut_slice::<u32>().fill(round + rank);
+        let operation = Operation::AllReduce(ReduceOp::Sum);
+        // In turns memory that is shared and memory that is not.
+        let outcome = if round % 2 == 0 {
+            group.run(operation, buffer)
+        } else {
+            group.run(operation, Buffer::copy_of(buffer.as_slice::<u32>()))
+        };
+        let error = match outcome {
+            Ok(result) => {
+                let expected = size * round + size * (size - 1) / 2;
+                assert!(result.as_slice::<u32>().iter().all(|&x| x == expected));
+                buffer = group.allocate(DType::U32, LEN);
+                if round == 3 {
+                    writeln!(line.get_mut(), "running").unwrap();
+                }
+                continue;
+            }
+            Err(error) => error,
+        };
+        assert!(
+            kept.as_slice::<u32>().iter().all(|&x| x == 77),
+            "memory of nobody else's concern"
+        );
+        assert!(group.barrier().is_err(), "the group is over");
+        return match error {
+            CollectiveError::PeerLost {
+                peer, operation, ..
+            } => format!("lost {peer} in {operation}"),
+            CollectiveError::Timeout {
+                peer, operation, ..
+            } => format!("late {peer} in {operation}"),
+            CollectiveError::Aborted { reason, .. } => format!("told {reason}"),
+            other => other.to_string(),
+        };
+    }
+    unreachable!("rounds do not end")
+}
+
+#[test]
+fn all_operations_between_processes_equal_the_reference() {
+    for size in [2, 3, 5] {
+        for member in &mut start(size, "all") {
+            assert_eq!(member.hear(), "fine");
+        }
+    }
+}
+
+#[test]
+fn a_member_killed_in_the_middle_is_named_by_all_others() {
+    for size in [2, 4] {
+        let mut members = start(size, "killed");
+        for member in &mut members {
+            assert_eq!(member.hear(), "running");
+        }
+        members[1].child.kill().unwrap();
+        for (rank, member) in members.iter_mut().enumerate() {
+            if rank != 1 {
+                assert_eq!(member.hear(), "lost 1 in all_reduce", "rank {rank}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_member_stopped_in_the_middle_is_named_after_the_limit() {
+    let mut members = start(3, "stopped");
+    for member in &mut members {
+        assert_eq!(member.hear(), "running");
+    }
+    members[2].signal(Signal::STOP);
+    let answers: Vec<String> = members[..2].iter_mut().map(Member::hear).collect();
+    // One of them finds out first and tells the other.
+    assert!(
+        answers.contains(&"late 2 in all_reduce".to_owned()),
+        "{answers:?}"
+    );
+    assert!(
+        answers
+            .iter()
+            .all(|answer| answer.contains("rank 2") || answer.contains("late 2")),
+        "{answers:?}"
+    );
+    members[2].signal(Signal::CONT);
+    assert!(
+        members[2].hear().starts_with("told"),
+        "it hears of it when it goes on"
+    );
+}
