@@ -26,7 +26,7 @@ use super::tree::{self, Kernel, Tree};
 /// Slices begin at multiples of this many elements.
 const GRAIN: usize = 64;
 /// Fewest bytes of a piece.
-const PIECE_BYTES_MIN: usize = 32 << 10;
+const PIECE_BYTES_MIN: usize = 64 << 10;
 
 /// The part of `len` elements that belongs to `rank` of `size`.
 fn slice(len: usize, rank: usize, size: usize) -> Range<usize> {

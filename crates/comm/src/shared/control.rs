@@ -21,7 +21,7 @@ const TABLE: usize = 4 * LINE;
 pub(super) const SEGMENTS_MAX: usize = 256;
 const SLOTS: usize = TABLE + SEGMENTS_MAX * 16;
 /// Most bytes that are posted with the call itself.
-pub(super) const INLINE_MAX: usize = 64 << 10;
+pub(super) const INLINE_MAX: usize = 8 << 10;
 /// This many bytes ride in the line of the call.
 const RIDE_MAX: usize = 8;
 const SLOT_BYTES: usize = 64 + INLINE_MAX;

@@ -444,9 +444,8 @@ impl Exchange {
     /// Most bytes that are worth being read by everybody instead of being reduced by one.
     pub(super) fn inline_max(&self) -> usize {
         match self.size() {
-            2 => INLINE_MAX / 2,
-            3..=4 => INLINE_MAX / 4,
-            _ => INLINE_MAX / 8,
+            ..=4 => INLINE_MAX,
+            _ => INLINE_MAX / 2,
         }
     }
 }

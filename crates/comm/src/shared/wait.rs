@@ -15,6 +15,8 @@ use crate::engine::{Mailbox, Verdict};
 const SPINS_MAX: u32 = 1500;
 /// Looks at a word while spinning, where that was in vain before.
 const SPINS_MIN: u32 = 20;
+/// After so many spins in vain a long one is tried again: cores may be free by now.
+const TRY_AGAIN: u32 = 32;
 /// Looks between which the core is offered to others.
 const YIELDS: u32 = 40;
 /// Longest sleep before the state of the group is looked at again.
@@ -52,6 +54,8 @@ pub(super) struct Watch<'a> {
 pub(super) struct Patience {
     spins: AtomicU32,
     most: u32,
+    /// Spins that were in vain.
+    vain: AtomicU32,
 }
 
 impl Patience {
@@ -62,6 +66,7 @@ impl Patience {
         Self {
             spins: AtomicU32::new(most),
             most,
+            vain: AtomicU32::new(0),
         }
     }
 
@@ -73,9 +78,14 @@ impl Patience {
     }
 
     fn was_in_vain(&self) {
-        let less = self.spins.load(Ordering::Relaxed) / 4;
-        self.spins
-            .store(less.max(SPINS_MIN.min(self.most)), Ordering::Relaxed);
+        let vain = self.vain.load(Ordering::Relaxed).wrapping_add(1);
+        self.vain.store(vain, Ordering::Relaxed);
+        let less = match vain % TRY_AGAIN {
+            0 => self.most,
+            _ => self.spins.load(Ordering::Relaxed) / 4,
+        };
+        let least = SPINS_MIN.min(self.most);
+        self.spins.store(less.max(least), Ordering::Relaxed);
     }
 }
 
