@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use ronde_core::{Buffer, CollectiveError, DType, Generation};
 
 use crate::clock;
-use crate::flight::{Asks, Flight, FlightRecord};
+use crate::flight::{Asks, Flight, FlightRecord, Ticket};
 use crate::frame::{Call, HEADER_BYTES, Header};
 use crate::notice::Notice;
 use crate::program::Member;
@@ -93,8 +93,14 @@ impl Command {
             } => (Asks::ReceiveFrom(*from as u32), call, buffer, completion),
             Self::Limit(_) | Self::Fail { .. } => return,
         };
-        let ticket = flight.issued(asks, *call, buffer.bytes().len());
-        completion.recorded_by(flight, ticket);
+        let ticket = completion.ticket().unwrap_or_else(|| {
+            let ticket = flight.issued(asks, *call, buffer.bytes().len());
+            completion.recorded_by(flight, ticket);
+            ticket
+        });
+        if asks == Asks::Collective {
+            flight.streams(ticket);
+        }
     }
 }
 
@@ -193,6 +199,18 @@ impl Mailbox {
         self.news.store(true, Ordering::SeqCst);
         // Dropping them completes them with an error.
         drop(commands);
+    }
+
+    /// Tells the recorder of a collective that is not handed over, or not yet.
+    pub(crate) fn issue(&self, call: &Call, bytes: usize) -> Ticket {
+        // Under the lock, as callers take turns.
+        let _turn = self.lock();
+        self.flight.issued(Asks::Collective, *call, bytes)
+    }
+
+    /// The recorder.
+    pub(crate) fn flight(&self) -> &Arc<Flight> {
+        &self.flight
     }
 
     /// The last operations, and why the group has failed if it has.

@@ -52,6 +52,8 @@ struct Slot {
     sequence: AtomicU64,
     call: [AtomicU64; CALL_WORDS],
     bytes: AtomicU64,
+    /// One more than its number among the streamed collectives; 0 for others.
+    streamed: AtomicU64,
     issued: AtomicU64,
     started: AtomicU64,
     /// Twice the moment, and one more when it failed.
@@ -73,10 +75,14 @@ pub(crate) struct Flight {
     rank: GroupRank,
     size: usize,
     issued: AtomicU64,
+    /// What came before this ticket was for joining, and is not shown.
+    hidden: AtomicU64,
+    /// Collectives so far, and those of them that the progress thread runs over streams.
     collectives: AtomicU64,
+    streamed: AtomicU64,
     /// By ticket, modulo [`OPERATIONS`].
     slots: Vec<Slot>,
-    /// Ticket of a collective by its number, modulo [`OPERATIONS`].
+    /// Ticket of a streamed collective by its number among them, modulo [`OPERATIONS`].
     by_sequence: Vec<AtomicU64>,
     /// First bytes of each operation, by place and peer; none in very large groups.
     arrivals: Vec<AtomicU64>,
@@ -101,7 +107,9 @@ impl Flight {
             rank,
             size,
             issued: AtomicU64::new(0),
+            hidden: AtomicU64::new(0),
             collectives: AtomicU64::new(0),
+            streamed: AtomicU64::new(0),
             slots: (0..OPERATIONS).map(|_| Slot::default()).collect(),
             by_sequence: zeros(OPERATIONS),
             arrivals: zeros(OPERATIONS * noted),
@@ -143,6 +151,7 @@ impl Flight {
         }
         set(&slot.bytes, bytes as u64);
         set(&slot.issued, self.now());
+        set(&slot.streamed, 0);
         set(&slot.started, 0);
         set(&slot.ended, 0);
         for came in self.arrivals(ticket.place()) {
@@ -151,26 +160,39 @@ impl Flight {
         slot.holds.store(ticket.0 + 1, Release);
         self.issued.store(ticket.0 + 1, Release);
         if asks == Asks::Collective {
-            let place = sequence as usize;
-            self.by_sequence[place % OPERATIONS].store(ticket.0, Relaxed);
-            self.collectives.store(sequence + 1, SeqCst);
-            for (peer, came) in self.arrivals(ticket.place()).iter().enumerate() {
-                let ahead = &self.ahead[peer * AHEAD + place % AHEAD];
-                let moment = ahead.came.load(SeqCst);
-                if moment != 0 && ahead.sequence.load(Relaxed) == sequence {
-                    set(came, moment);
-                }
-            }
+            self.collectives.store(sequence + 1, Relaxed);
         }
         ticket
     }
 
-    /// A remembered collective and its place.
+    /// A collective goes to the progress thread, which numbers those that it runs in the order of
+    /// these calls. Callers take turns, as for [`Flight::issued`].
+    pub(crate) fn streams(&self, ticket: Ticket) {
+        let sequence = self.streamed.load(Relaxed);
+        let place = sequence as usize;
+        set(&self.slots[ticket.place()].streamed, sequence + 1);
+        self.by_sequence[place % OPERATIONS].store(ticket.0, Relaxed);
+        self.streamed.store(sequence + 1, SeqCst);
+        for (peer, came) in self.arrivals(ticket.place()).iter().enumerate() {
+            let ahead = &self.ahead[peer * AHEAD + place % AHEAD];
+            let moment = ahead.came.load(SeqCst);
+            if moment != 0 && ahead.sequence.load(Relaxed) == sequence {
+                set(came, moment);
+            }
+        }
+    }
+
+    /// Joining is over: what was done for it is not shown, and numbers begin again.
+    pub(crate) fn joined(&self) {
+        self.hidden.store(self.issued.load(Relaxed), Relaxed);
+        self.collectives.store(0, Relaxed);
+    }
+
+    /// A remembered streamed collective and its place.
     fn collective(&self, sequence: u64) -> Option<(usize, &Slot)> {
         let ticket = Ticket(self.by_sequence[sequence as usize % OPERATIONS].load(Relaxed));
         let slot = self.slot(ticket)?;
-        let is_it = slot.sequence.load(Relaxed) == sequence
-            && slot.asks.load(Relaxed) == Asks::Collective.encode();
+        let is_it = slot.streamed.load(Relaxed) == sequence + 1;
         is_it.then_some((ticket.place(), slot))
     }
 
@@ -191,7 +213,7 @@ impl Flight {
         if peer >= self.noted() {
             return;
         }
-        let called = self.collectives.load(SeqCst);
+        let called = self.streamed.load(SeqCst);
         if sequence < called {
             return self.arrived_at(sequence, peer, None);
         }
@@ -202,7 +224,7 @@ impl Flight {
             ahead.came.store(0, Relaxed);
             ahead.sequence.store(sequence, Relaxed);
             ahead.came.store(now, SeqCst);
-            if sequence < self.collectives.load(SeqCst) {
+            if sequence < self.streamed.load(SeqCst) {
                 // It was called in between, perhaps without seeing this.
                 self.arrived_at(sequence, peer, Some(now));
             }
@@ -218,6 +240,13 @@ impl Flight {
         }
     }
 
+    /// A collective's turn has come elsewhere than on the progress thread.
+    pub(crate) fn begun(&self, ticket: Ticket) {
+        if let Some(slot) = self.slot(ticket) {
+            set(&slot.started, self.now());
+        }
+    }
+
     /// An operation is over.
     pub(crate) fn ended(&self, ticket: Ticket, failed: bool) {
         if let Some(slot) = self.slot(ticket) {
@@ -228,7 +257,8 @@ impl Flight {
     /// What is remembered, oldest first. The caller fills in what the group is called.
     pub(crate) fn record(&self) -> FlightRecord {
         let issued = self.issued.load(Acquire);
-        let oldest = issued.saturating_sub(OPERATIONS as u64);
+        let hidden = self.hidden.load(Relaxed);
+        let oldest = issued.saturating_sub(OPERATIONS as u64).max(hidden);
         let operations = (oldest..issued)
             .filter_map(|ticket| self.operation(Ticket(ticket)))
             .collect();
@@ -242,7 +272,7 @@ impl Flight {
             size: self.size as u32,
             began_unix_s: began.as_secs_f64(),
             taken_s: seconds(self.now()),
-            forgotten: oldest,
+            forgotten: oldest - hidden,
             failure: None,
             operations,
         }

@@ -115,6 +115,7 @@ impl ProcessGroup {
         };
         let shared = shared::join(&self, &terms)?;
         mailbox.post(Command::Limit(limit))?;
+        mailbox.flight().joined();
         if let Link::Others { lane, .. } = &mut self.link {
             *lane = shared;
         }

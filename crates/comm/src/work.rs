@@ -53,6 +53,11 @@ impl Completion {
         self.recorder = Some((Arc::clone(flight), ticket));
     }
 
+    /// Under which the recorder knows the operation.
+    pub(crate) fn ticket(&self) -> Option<Ticket> {
+        self.recorder.as_ref().map(|(_, ticket)| *ticket)
+    }
+
     pub(crate) fn complete(mut self, outcome: Outcome) {
         self.set(outcome);
     }

@@ -68,7 +68,8 @@ pub struct OperationRecord {
     /// Whether it ended by failing.
     pub failed: bool,
     /// When the first bytes of each peer's part of a collective came, by peer. Only of those peers
-    /// that the algorithm makes this rank hear; not in groups of more than 1,024.
+    /// that the algorithm makes this rank hear; not in groups of more than 1,024, nor over shared
+    /// memory.
     pub arrivals: Vec<Arrival>,
 }
 

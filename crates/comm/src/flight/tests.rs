@@ -22,6 +22,7 @@ fn an_operation_is_recorded_with_its_times_and_arrivals() {
     // Rank 2 is ahead of this rank, rank 0 is not.
     flight.arrived(0, 2);
     let ticket = flight.issued(Asks::Collective, call(CallKind::AllReduce, 10), 40);
+    flight.streams(ticket);
     flight.started(0, clock::now());
     flight.arrived(0, 0);
     let open = flight.record();
@@ -74,7 +75,9 @@ fn the_last_thousand_are_remembered() {
         if sequence % 3 == 0 {
             flight.issued(Asks::ReceiveFrom(1), call(CallKind::Message, 1), 4);
         }
-        tickets.push(flight.issued(Asks::Collective, call(CallKind::Barrier, 0), 0));
+        let ticket = flight.issued(Asks::Collective, call(CallKind::Barrier, 0), 0);
+        flight.streams(ticket);
+        tickets.push(ticket);
         flight.started(sequence, clock::now());
         flight.arrived(sequence, 1);
         if sequence % 7 != 0 {

@@ -17,7 +17,7 @@ use ronde_schedule::Hosts;
 use crate::engine::{Command, Mailbox};
 use crate::frame::Call;
 use crate::running::Asked;
-use crate::work::pending;
+use crate::work::{Completion, pending};
 
 struct Line {
     waiting: VecDeque<Asked>,
@@ -139,7 +139,8 @@ impl Lane {
             None
         };
         let Some(mut turn) = turn else {
-            let (completion, work) = pending();
+            let (mut completion, work) = pending();
+            self.record(&call, &buffer, &mut completion);
             line.waiting.push_back(Asked {
                 operation,
                 call,
@@ -151,11 +152,19 @@ impl Lane {
             drop(line);
             return Box::new(work).wait();
         };
+        let ticket = self.mailbox.issue(&call, buffer.bytes().len());
         drop(line);
-        match turn.run(&operation, &call, buffer)? {
+        let flight = self.mailbox.flight();
+        flight.begun(ticket);
+        let outcome = turn.run(&operation, &call, buffer);
+        if !matches!(outcome, Ok(Done::Over(_))) {
+            flight.ended(ticket, outcome.is_err());
+        }
+        match outcome? {
             Done::Result(buffer) => Ok(buffer),
             Done::Over(buffer) => {
-                let (completion, work) = pending();
+                let (mut completion, work) = pending();
+                completion.recorded_by(flight, ticket);
                 self.mailbox.post(Command::Collective(Asked {
                     operation,
                     call,
@@ -170,13 +179,22 @@ impl Lane {
     }
 
     /// Starts an operation.
-    pub(crate) fn start(&self, asked: Asked) -> Result<(), CollectiveError> {
+    pub(crate) fn start(&self, mut asked: Asked) -> Result<(), CollectiveError> {
         if let Some(error) = self.mailbox.error() {
             return Err(error);
         }
-        lock(&self.line).waiting.push_back(asked);
+        let mut line = lock(&self.line);
+        self.record(&asked.call, &asked.buffer, &mut asked.completion);
+        line.waiting.push_back(asked);
+        drop(line);
         self.moved.notify_one();
         Ok(())
+    }
+
+    /// Tells the recorder, in the order of the line.
+    fn record(&self, call: &Call, buffer: &Buffer, completion: &mut Completion) {
+        let ticket = self.mailbox.issue(call, buffer.bytes().len());
+        completion.recorded_by(self.mailbox.flight(), ticket);
     }
 
     /// What the worker does: started operations, until the group is left.
@@ -203,6 +221,9 @@ impl Lane {
                 completion,
                 hosts,
             } = asked;
+            if let Some(ticket) = completion.ticket() {
+                self.mailbox.flight().begun(ticket);
+            }
             let outcome = turn.run(&operation, &call, buffer);
             match outcome {
                 Ok(Done::Result(buffer)) => completion.complete(Ok(buffer)),
