@@ -3,12 +3,12 @@
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use ronde_comm::{GroupConfig, ProcessGroup};
+use ronde_comm::{GroupConfig, ProcessGroup, TransportChoice};
 use ronde_core::{Assignment, Collectives, Event, GroupRank, Rank, Tracker};
 use ronde_engine::Stage;
 use ronde_schedule::Algorithm;
 
-use crate::config::CommAlgorithm;
+use crate::config::{CommAlgorithm, CommTransport};
 use crate::export::{self, Described};
 use crate::training::{Place, Trained};
 use crate::{Plan, RunConfig, Task, TrainError, Training};
@@ -67,6 +67,11 @@ pub fn connect(
     config.plan = plan.identity.clone();
     config.timeout = plan.config.comm.timeout();
     config.algorithm = algorithm(&plan.config);
+    config.transport = match plan.config.comm.transport {
+        CommTransport::Auto => TransportChoice::Auto,
+        CommTransport::SharedMemory => TransportChoice::SharedMemory,
+        CommTransport::Tcp => TransportChoice::Tcp,
+    };
     let group = match listener {
         Some(listener) if assignment.world_size.get() > 1 => {
             ProcessGroup::connect(config, listener, &assignment.peers).map_err(|source| {

@@ -69,7 +69,11 @@ fn json_is_all_that_standard_output_gets() {
     ] {
         assert_eq!(count(once), 1, "{once}");
     }
-    assert_eq!(count("notice"), 2, "the engine; 3 workers share 8 shards unevenly");
+    assert_eq!(
+        count("notice"),
+        2,
+        "the engine; 3 workers share 8 shards unevenly"
+    );
     let kept = std::fs::read_to_string(place.path().join("runs/digits/events.jsonl")).unwrap();
     let kept = crate::support::events(&kept);
     assert_eq!(of_kind(&kept, "step_committed").count(), 23);

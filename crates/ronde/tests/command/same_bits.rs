@@ -75,6 +75,10 @@ fn how_gradients_travel_does_not_change_the_bits() {
         &["comm.algorithm=driver"],
         &["comm.algorithm=halving_doubling"],
         &["comm.algorithm=tree"],
+        &["comm.transport=tcp"],
+        &["comm.transport=tcp", "comm.algorithm=driver"],
+        &["comm.transport=tcp", "comm.algorithm=halving_doubling"],
+        &["comm.transport=shared_memory"],
         &["comm.bucket_bytes_max=1024"],
         &[
             "comm.algorithm=halving_doubling",

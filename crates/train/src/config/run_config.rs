@@ -178,12 +178,27 @@ pub enum CommAlgorithm {
     Driver,
 }
 
+/// How workers of one host reach each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CommTransport {
+    /// Shared memory where all workers are on one host, TCP otherwise.
+    #[default]
+    Auto,
+    /// Shared memory, or the run does not start.
+    SharedMemory,
+    /// TCP.
+    Tcp,
+}
+
 /// `[comm]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CommSection {
     /// How gradients are summed; default `auto`.
     pub algorithm: CommAlgorithm,
+    /// How workers of one host reach each other; default `auto`.
+    pub transport: CommTransport,
     /// Gradients are reduced together up to this many bytes; default 4 MiB.
     pub bucket_bytes_max: u64,
     /// Seconds that any wait for another worker may take; default 30.
@@ -194,6 +209,7 @@ impl Default for CommSection {
     fn default() -> Self {
         Self {
             algorithm: CommAlgorithm::Auto,
+            transport: CommTransport::Auto,
             bucket_bytes_max: 4 * 1024 * 1024,
             timeout_s: 30.0,
         }
