@@ -188,7 +188,14 @@ fn describe(section: &str, path: &str, message: &Message<'_>, about: About) -> M
         },
         Message::Missing { key } => Problem::error(path, format!("`{path}` lacks the key `{key}`")),
         Message::Wrong { found, expected } => {
-            Problem::error(path, format!("`{path}` must be {expected}, found {found}"))
+            let problem =
+                Problem::error(path, format!("`{path}` must be {expected}, found {found}"));
+            // A number or truth value in quotes is the usual slip.
+            if found.starts_with("string") && !expected.contains("string") {
+                problem.hint(format!("write {expected}, without quotes"))
+            } else {
+                problem.hint(format!("write {expected}"))
+            }
         }
         Message::Other(text) => Problem::error(path, format!("`{path}`: {text}")),
     };
