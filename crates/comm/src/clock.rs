@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// This moment.
 #[expect(
     clippy::disallowed_methods,
@@ -9,6 +11,13 @@ use std::time::{Duration, Instant, SystemTime};
 )]
 pub(crate) fn now() -> Instant {
     Instant::now()
+}
+
+/// Nanoseconds on the clock that all processes of this host share: never set, at the same moment the
+/// same number in each of them. Not across hosts.
+pub(crate) fn host_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
 /// The date; nothing is computed from it.

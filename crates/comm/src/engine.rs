@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use ronde_core::{Buffer, CollectiveError, DType, Generation};
 
 use crate::clock;
-use crate::flight::{Asks, Flight, FlightRecord, Ticket};
+use crate::flight::{Asks, Flight, FlightRecord};
 use crate::frame::{Call, HEADER_BYTES, Header};
 use crate::notice::Notice;
 use crate::program::Member;
@@ -199,13 +199,6 @@ impl Mailbox {
         self.news.store(true, Ordering::SeqCst);
         // Dropping them completes them with an error.
         drop(commands);
-    }
-
-    /// Tells the recorder of a collective that is not handed over, or not yet.
-    pub(crate) fn issue(&self, call: &Call, bytes: usize) -> Ticket {
-        // Under the lock, as callers take turns.
-        let _turn = self.lock();
-        self.flight.issued(Asks::Collective, *call, bytes)
     }
 
     /// The recorder.

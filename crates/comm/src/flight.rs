@@ -1,18 +1,19 @@
 //! [`Flight`]: the recorder that always runs, over the last operations of one rank in one group.
 //!
-//! It costs a look at the clock per event, no lock, and no memory while it records.
+//! It costs a look at the clock per event, no lock, and no memory while it records. A short operation
+//! over shared memory costs one look in all: its end is told from when the ranks have come.
 
 mod record;
 mod report;
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use ronde_core::GroupRank;
 
 use crate::clock;
-use crate::frame::{ANY_LEN, Call, CallKind, number};
+use crate::frame::{ANY_LEN, Call, CallKind};
 pub use record::{Arrival, FailureHook, FlightRecord, OperationRecord};
 pub use report::merge_report;
 
@@ -22,10 +23,6 @@ const OPERATIONS: usize = 1000;
 const ARRIVALS_SIZE_MAX: usize = 1024;
 /// Operations per peer whose bytes may come before they are called here and still be noted.
 const AHEAD: usize = 4;
-
-/// Bytes of a call as written, and the words that hold them.
-const CALL_BYTES: usize = 20;
-const CALL_WORDS: usize = CALL_BYTES.div_ceil(8);
 
 /// What a caller has asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +47,7 @@ struct Slot {
     holds: AtomicU64,
     asks: AtomicU64,
     sequence: AtomicU64,
-    call: [AtomicU64; CALL_WORDS],
+    call: [AtomicU64; 3],
     bytes: AtomicU64,
     /// One more than its number among the streamed collectives; 0 for others.
     streamed: AtomicU64,
@@ -71,6 +68,8 @@ struct Ahead {
 #[derive(Debug)]
 pub(crate) struct Flight {
     began: Instant,
+    /// The same moment on the clock of the host.
+    began_ns: u64,
     began_at: SystemTime,
     rank: GroupRank,
     size: usize,
@@ -103,6 +102,7 @@ impl Flight {
         let noted = if size > ARRIVALS_SIZE_MAX { 0 } else { size };
         Self {
             began: clock::now(),
+            began_ns: clock::host_ns(),
             began_at: clock::wall(),
             rank,
             size,
@@ -123,7 +123,11 @@ impl Flight {
     }
 
     fn now(&self) -> Moment {
-        self.moment(clock::now())
+        self.host_moment(clock::host_ns())
+    }
+
+    fn host_moment(&self, ns: u64) -> Moment {
+        ns.saturating_sub(self.began_ns).max(1)
     }
 
     /// Peers whose arrivals are noted.
@@ -135,38 +139,52 @@ impl Flight {
         &self.arrivals[place * self.noted()..][..self.noted()]
     }
 
-    /// A caller asks for something; collectives are numbered in the order of these calls. Callers
-    /// take turns: the mailbox's lock sees to it.
+    /// A caller asks for something; collectives are numbered in the order of these calls.
     pub(crate) fn issued(&self, asks: Asks, call: Call, bytes: usize) -> Ticket {
-        let ticket = Ticket(self.issued.load(Relaxed));
-        let sequence = self.collectives.load(Relaxed);
+        self.note(asks, call, bytes, self.now(), 0)
+    }
+
+    /// A caller asks for a collective, whose turn has come, at a moment on the clock of the host.
+    pub(crate) fn issued_and_begun(&self, call: Call, bytes: usize, ns: u64) -> Ticket {
+        let moment = self.host_moment(ns);
+        self.note(Asks::Collective, call, bytes, moment, moment)
+    }
+
+    fn note(
+        &self,
+        asks: Asks,
+        call: Call,
+        bytes: usize,
+        issued: Moment,
+        started: Moment,
+    ) -> Ticket {
+        let ticket = Ticket(self.issued.fetch_add(1, AcqRel));
         let slot = &self.slots[ticket.place()];
         slot.holds.store(0, Relaxed);
         fence(Release);
+        let sequence = match asks {
+            Asks::Collective => self.collectives.fetch_add(1, Relaxed),
+            _ => 0,
+        };
         set(&slot.asks, asks.encode());
         set(&slot.sequence, sequence);
-        let wire: [u8; CALL_BYTES] = call.encode();
-        for (word, bytes) in slot.call.iter().zip(wire.chunks(8)) {
-            set(word, number(bytes));
+        for (word, value) in slot.call.iter().zip(call.words()) {
+            set(word, value);
         }
         set(&slot.bytes, bytes as u64);
-        set(&slot.issued, self.now());
+        set(&slot.issued, issued);
         set(&slot.streamed, 0);
-        set(&slot.started, 0);
+        set(&slot.started, started);
         set(&slot.ended, 0);
         for came in self.arrivals(ticket.place()) {
             set(came, 0);
         }
         slot.holds.store(ticket.0 + 1, Release);
-        self.issued.store(ticket.0 + 1, Release);
-        if asks == Asks::Collective {
-            self.collectives.store(sequence + 1, Relaxed);
-        }
         ticket
     }
 
     /// A collective goes to the progress thread, which numbers those that it runs in the order of
-    /// these calls. Callers take turns, as for [`Flight::issued`].
+    /// these calls. Callers take turns: the mailbox's lock sees to it.
     pub(crate) fn streams(&self, ticket: Ticket) {
         let sequence = self.streamed.load(Relaxed);
         let place = sequence as usize;
@@ -240,17 +258,35 @@ impl Flight {
         }
     }
 
-    /// A collective's turn has come elsewhere than on the progress thread.
-    pub(crate) fn begun(&self, ticket: Ticket) {
+    /// A collective's turn has come elsewhere than on the progress thread, at a moment on the clock of
+    /// the host.
+    pub(crate) fn begun(&self, ticket: Ticket, ns: u64) {
         if let Some(slot) = self.slot(ticket) {
-            set(&slot.started, self.now());
+            set(&slot.started, self.host_moment(ns));
+        }
+    }
+
+    /// A peer on this host came to a collective at a moment on the clock that both share.
+    pub(crate) fn came(&self, ticket: Ticket, peer: usize, ns: u64) {
+        if self.slot(ticket).is_some()
+            && let Some(came) = self.arrivals(ticket.place()).get(peer)
+        {
+            set(came, self.host_moment(ns));
         }
     }
 
     /// An operation is over.
     pub(crate) fn ended(&self, ticket: Ticket, failed: bool) {
+        self.ended_at(ticket, failed, clock::host_ns());
+    }
+
+    /// An operation was over at a moment on the clock of the host.
+    pub(crate) fn ended_at(&self, ticket: Ticket, failed: bool, ns: u64) {
         if let Some(slot) = self.slot(ticket) {
-            set(&slot.ended, self.now() << 1 | u64::from(failed));
+            set(
+                &slot.ended,
+                self.host_moment(ns) << 1 | u64::from(failed),
+            );
         }
     }
 
@@ -282,10 +318,7 @@ impl Flight {
     fn operation(&self, ticket: Ticket) -> Option<OperationRecord> {
         let slot = self.slot(ticket)?;
         let load = |number: &AtomicU64| number.load(Relaxed);
-        let mut wire = [0; CALL_WORDS * 8];
-        for (bytes, word) in wire.chunks_mut(8).zip(&slot.call) {
-            bytes.copy_from_slice(&load(word).to_le_bytes());
-        }
+        let words = slot.call.each_ref().map(load);
         let (asks, sequence) = (Asks::decode(load(&slot.asks)), load(&slot.sequence));
         let (issued, started) = (load(&slot.issued), load(&slot.started));
         let (bytes, ended) = (load(&slot.bytes), load(&slot.ended));
@@ -294,7 +327,7 @@ impl Flight {
         if load(&slot.holds) != ticket.0 + 1 {
             return None;
         }
-        let call = wire.first_chunk::<CALL_BYTES>().and_then(Call::decode)?;
+        let call = Call::from_words(words)?;
         let (kind, peer, sequence) = match asks {
             Asks::Collective => (call.kind.name(), None, Some(sequence)),
             Asks::SendTo(peer) => ("send", Some(GroupRank(peer)), None),

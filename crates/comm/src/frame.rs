@@ -151,6 +151,19 @@ impl Call {
         bytes
     }
 
+    /// As words: to compare two calls at once, and to keep them in atomic numbers.
+    pub(crate) fn words(&self) -> [u64; 3] {
+        let mut bytes = [0; 24];
+        bytes[..20].copy_from_slice(&self.encode());
+        bytemuck::cast::<[u8; 24], [u64; 3]>(bytes)
+    }
+
+    /// What [`Call::words`] was made of, on this machine.
+    pub(crate) fn from_words(words: [u64; 3]) -> Option<Self> {
+        let bytes = bytemuck::cast::<[u64; 3], [u8; 24]>(words);
+        bytes.first_chunk().and_then(Self::decode)
+    }
+
     pub(crate) fn decode(bytes: &[u8; 20]) -> Option<Self> {
         Some(Self {
             kind: CallKind::from_wire(bytes[0])?,

@@ -272,6 +272,17 @@ impl ProcessGroup {
         }
     }
 
+    /// Checks a call and describes it. Over shared memory there is no algorithm to be chosen.
+    fn describe(&self, operation: &Operation, buffer: &Buffer) -> Result<Call, CollectiveError> {
+        if self.lane().is_some() {
+            let call = program::describe_without(operation, buffer, self.member)?;
+            if shared::is_direct(operation, &call) {
+                return Ok(call);
+            }
+        }
+        program::describe(operation, buffer, self.member, &self.preference)
+    }
+
     /// Checks a message and gives its description and the other end's index.
     fn message(
         &self,
@@ -364,7 +375,7 @@ impl Collectives for ProcessGroup {
         operation: Operation,
         buffer: Buffer,
     ) -> Result<Box<dyn Work>, CollectiveError> {
-        let call = program::describe(&operation, &buffer, self.member, &self.preference)?;
+        let call = self.describe(&operation, &buffer)?;
         if let Link::Alone(aborted) = &self.link {
             let aborted = aborted.lock().unwrap_or_else(PoisonError::into_inner);
             return match &*aborted {
@@ -398,8 +409,8 @@ impl Collectives for ProcessGroup {
         let Some(lane) = self.lane() else {
             return self.start(operation, buffer)?.wait();
         };
-        let call = program::describe(&operation, &buffer, self.member, &self.preference)?;
-        lane.run(operation, call, buffer, Arc::clone(&self.preference.hosts))
+        let call = self.describe(&operation, &buffer)?;
+        lane.run(operation, call, buffer, &self.preference.hosts)
     }
 
     fn abort(&self, reason: &str) {

@@ -17,6 +17,9 @@ use elements::{And, Divide, Each, EachPair, Max, Min, Or, Product, Sum, Xor};
 use halves::EachHalf;
 use instructions::{Instructions, run};
 
+/// Up to so many bytes it takes longer to ask for the best instructions than they save.
+const FEW_BYTES: usize = 64;
+
 /// `into = into op other` for two buffers of this process: what a collective does with two operands.
 ///
 /// A mean is summed only; the division comes once, after all operands. Cost: one pass at the speed of
@@ -57,7 +60,12 @@ pub(crate) fn reduce(
     other: &[u8],
     into_is_left: bool,
 ) {
-    reduce_by(Instructions::best(), dtype, op, into, other, into_is_left);
+    let by = if into.len() <= FEW_BYTES {
+        Instructions::Plain
+    } else {
+        Instructions::best()
+    };
+    reduce_by(by, dtype, op, into, other, into_is_left);
 }
 
 fn reduce_by(

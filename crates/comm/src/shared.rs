@@ -2,18 +2,22 @@
 //! other's memory. The streams between them stay, for messages and as the sign of life: a peer whose
 //! connection ends, or that aborts, ends every wait here.
 
+mod atomics;
 mod collective;
 mod control;
 mod exchange;
+mod flags;
 mod flow;
 mod gather;
 mod join;
 mod lane;
 mod mapping;
+mod pieces;
 mod pool;
 mod scatter;
 mod tree;
 mod wait;
 
+pub(crate) use exchange::is_direct;
 pub(crate) use join::{Terms, join};
 pub(crate) use lane::Lane;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use ronde_core::Buffer;
 
-use super::control::{Place, STAGE_BYTES};
+use super::control::{Place, RIDE_MAX, STAGE_BYTES};
 use super::exchange::{Current, Exchange, Halt};
 use super::flow::{AHEAD, Step, moved, part, scaled};
 use super::mapping::{Mapping, Span};
@@ -27,6 +27,9 @@ use super::tree::{self, Kernel, Tree};
 const GRAIN: usize = 64;
 /// Fewest bytes of a piece.
 const PIECE_BYTES_MIN: usize = 64 << 10;
+
+/// Ranks whose bytes that come with the calls are kept at once.
+const RIDERS_MAX: usize = 16;
 
 /// The part of `len` elements that belongs to `rank` of `size`.
 fn slice(len: usize, rank: usize, size: usize) -> Range<usize> {
@@ -73,6 +76,9 @@ impl Exchange {
         kernel: Kernel,
         buffer: &mut Buffer,
     ) -> Result<(), Halt> {
+        if buffer.bytes().len() <= RIDE_MAX && self.size() <= RIDERS_MAX {
+            return self.reduce_riding(current, kernel, buffer);
+        }
         self.post(current, Place::Inline, 0, buffer.bytes());
         self.meet(current, |_, _| ())?;
         let result = Span::of(buffer.bytes_mut());
@@ -84,6 +90,27 @@ impl Exchange {
                 result.copy_from(theirs);
             }
         }
+        Ok(())
+    }
+
+    /// What is so short that it comes with the calls themselves.
+    fn reduce_riding(
+        &self,
+        current: &Current<'_>,
+        kernel: Kernel,
+        buffer: &mut Buffer,
+    ) -> Result<(), Halt> {
+        let own = buffer.bytes_mut();
+        self.post(current, Place::Inline, 0, own);
+        let mut rides = [0; RIDERS_MAX];
+        bytemuck::bytes_of_mut(&mut rides[self.me])[..own.len()].copy_from_slice(own);
+        self.meet(current, |peer, post| rides[peer] = post.ride)?;
+        let (first, rest) = rides.split_at_mut(1);
+        let sum = &mut bytemuck::cast_slice_mut(first)[..own.len()];
+        for theirs in &rest[..self.size() - 1] {
+            kernel.apply(sum, &bytemuck::bytes_of(theirs)[..own.len()]);
+        }
+        own.copy_from_slice(sum);
         Ok(())
     }
 

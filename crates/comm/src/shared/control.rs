@@ -4,10 +4,15 @@
 //! Layout of the file that every member makes: a header with a secret (so that no other file is
 //! taken for it), words each on a cache line of its own, the table of further segments, two slots
 //! for what an operation posts, and a ring of stages for memory that is not shared.
+//!
+//! The first cache line of a slot holds all of a post, the number of the operation and up to eight
+//! bytes of payload: that is all that moves between cores for a short operation.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::flags::{Flag, TURNS, turn};
 use super::mapping::{Mapping, Span};
+use super::pieces::stage_of;
 use crate::frame::Call;
 
 /// Bytes of a cache line, twice: neighbouring lines are fetched in pairs.
@@ -23,18 +28,21 @@ const SLOTS: usize = TABLE + SEGMENTS_MAX * 16;
 /// Most bytes that are posted with the call itself.
 pub(super) const INLINE_MAX: usize = 8 << 10;
 /// This many bytes ride in the line of the call.
-const RIDE_MAX: usize = 8;
+pub(super) const RIDE_MAX: usize = 8;
 const SLOT_BYTES: usize = 64 + INLINE_MAX;
+/// Words of 64 bits after the number and the place of a post: call, offset, own length, moment, ride.
+const CALL_AT: usize = 8;
+const OFFSET_AT: usize = 32;
+const OWN_LEN_AT: usize = 40;
+const MOMENT_AT: usize = 48;
+const RIDE_AT: usize = 56;
 /// Most bytes of a piece of memory that must be copied.
 pub(super) const STAGE_BYTES: usize = 128 << 10;
 /// Stages of the ring. A member is never further ahead of itself than half of them.
 pub(super) const STAGES: u32 = 8;
-const RING: usize = (SLOTS + 2 * SLOT_BYTES).next_multiple_of(4096);
+const RING: usize = (SLOTS + TURNS as usize * SLOT_BYTES).next_multiple_of(4096);
 /// Bytes of the file.
 pub(super) const CONTROL_BYTES: usize = RING + STAGES as usize * STAGE_BYTES;
-
-/// Bytes of an encoded call.
-pub(super) const CALL_BYTES: usize = 20;
 
 /// Where the bytes of a rank are in an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,55 +57,48 @@ pub(super) enum Place {
     Staged,
 }
 
-/// What a rank says at the beginning of an operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Post {
-    pub(super) call: [u8; CALL_BYTES],
-    pub(super) place: Place,
-    /// Elements that this rank brings, where ranks may bring different counts.
-    pub(super) own_len: u64,
-}
-
-impl Post {
-    fn encode(&self) -> [u8; 48] {
-        let (kind, id, offset) = match self.place {
-            Place::Nothing => (0_u32, 0, 0),
-            Place::Inline => (1, 0, 0),
-            Place::Segment { id, offset } => (2, id, offset),
-            Place::Staged => (3, 0, 0),
-        };
-        let mut out = [0; 48];
-        out[..CALL_BYTES].copy_from_slice(&self.call);
-        out[24..28].copy_from_slice(&kind.to_le_bytes());
-        out[28..32].copy_from_slice(&id.to_le_bytes());
-        out[32..40].copy_from_slice(&offset.to_le_bytes());
-        out[40..48].copy_from_slice(&self.own_len.to_le_bytes());
-        out
-    }
-
-    fn decode(bytes: &[u8; 48]) -> Self {
-        let number = crate::frame::number;
-        let mut call = [0; CALL_BYTES];
-        call.copy_from_slice(&bytes[..CALL_BYTES]);
-        let place = match number(&bytes[24..28]) {
-            1 => Place::Inline,
-            2 => Place::Segment {
-                id: number(&bytes[28..32]) as u32,
-                offset: number(&bytes[32..40]),
-            },
-            3 => Place::Staged,
-            _ => Place::Nothing,
-        };
-        Self {
-            call,
-            place,
-            own_len: number(&bytes[40..48]),
+impl Place {
+    /// In a word, with the offset beside it.
+    fn encode(self) -> (u32, u64) {
+        match self {
+            Self::Nothing => (0, 0),
+            Self::Inline => (1, 0),
+            Self::Staged => (2, 0),
+            Self::Segment { id, offset } => (3 | id << 2, offset),
         }
     }
 
+    fn decode(word: u32, offset: u64) -> Self {
+        match word & 3 {
+            0 => Self::Nothing,
+            1 => Self::Inline,
+            2 => Self::Staged,
+            _ => Self::Segment {
+                id: word >> 2,
+                offset,
+            },
+        }
+    }
+}
+
+/// What a rank says at the beginning of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Post {
+    pub(super) call: [u64; 3],
+    pub(super) place: Place,
+    /// Elements that this rank brings, where ranks may bring different counts.
+    pub(super) own_len: u64,
+    /// When this rank asked for the operation, on the clock of the host.
+    pub(super) moment: u64,
+    /// Up to [`RIDE_MAX`] bytes of payload.
+    pub(super) ride: u64,
+}
+
+impl Post {
     /// The call in words.
     pub(super) fn describe(&self) -> String {
-        Call::decode(&self.call).map_or_else(|| "no known call".to_owned(), |call| call.describe())
+        let call = Call::from_words(self.call);
+        call.map_or_else(|| "no known call".to_owned(), |call| call.describe())
     }
 }
 
@@ -128,48 +129,75 @@ impl Control {
         found == *secret
     }
 
-    /// How many sleep until a word of this member changes.
-    pub(super) fn waiters(&self) -> &AtomicU32 {
-        self.0.word(WAITERS)
+    fn flag(&self, at: usize) -> Flag<'_> {
+        Flag {
+            word: self.0.word(at),
+            waiters: self.0.word(WAITERS),
+        }
     }
 
     /// Pieces that are copied to the stages, ever.
-    pub(super) fn brought(&self) -> &AtomicU32 {
-        self.0.word(BROUGHT)
+    pub(super) fn brought(&self) -> Flag<'_> {
+        self.flag(BROUGHT)
     }
 
     /// Pieces that this member has reduced or read, ever.
-    pub(super) fn worked(&self) -> &AtomicU32 {
-        self.0.word(WORKED)
+    pub(super) fn worked(&self) -> Flag<'_> {
+        self.flag(WORKED)
     }
 
     /// Sequence number of the newest operation in its slot.
-    pub(super) fn arrived(&self, sequence: u32) -> &AtomicU32 {
-        self.0.word(slot(sequence))
+    pub(super) fn arrived(&self, sequence: u32) -> Flag<'_> {
+        self.flag(slot(sequence))
     }
 
-    /// Fills the slot of an operation, but for the word [`Control::arrived`].
+    fn place(&self, sequence: u32) -> &AtomicU32 {
+        self.0.word(slot(sequence) + 4)
+    }
+
+    fn post_word(&self, sequence: u32, at: usize) -> &AtomicU64 {
+        self.0.long_word(slot(sequence) + at)
+    }
+
+    /// Fills the slot of an operation, but for [`Control::arrived`].
     pub(super) fn write_post(&self, sequence: u32, post: &Post) {
-        let at = slot(sequence) + 8;
-        self.0.span(at..at + 48).write(&post.encode());
+        let set = |at, value| {
+            self.post_word(sequence, at)
+                .store(value, Ordering::Relaxed)
+        };
+        let (place, offset) = post.place.encode();
+        self.place(sequence).store(place, Ordering::Relaxed);
+        for (at, word) in post.call.into_iter().enumerate() {
+            set(CALL_AT + 8 * at, word);
+        }
+        set(OFFSET_AT, offset);
+        set(OWN_LEN_AT, post.own_len);
+        set(MOMENT_AT, post.moment);
+        set(RIDE_AT, post.ride);
     }
 
     /// What the owner has posted, once it has arrived.
     pub(super) fn read_post(&self, sequence: u32) -> Post {
-        let (at, mut bytes) = (slot(sequence) + 8, [0; 48]);
-        self.0.span(at..at + 48).read(&mut bytes);
-        Post::decode(&bytes)
+        let load = |at| self.post_word(sequence, at).load(Ordering::Relaxed);
+        let place = self.place(sequence).load(Ordering::Relaxed);
+        Post {
+            call: [load(CALL_AT), load(CALL_AT + 8), load(CALL_AT + 16)],
+            place: Place::decode(place, load(OFFSET_AT)),
+            own_len: load(OWN_LEN_AT),
+            moment: load(MOMENT_AT),
+            ride: load(RIDE_AT),
+        }
     }
 
     /// Room for `bytes` behind the call.
     pub(super) fn inline(&self, sequence: u32, bytes: usize) -> Span<'_> {
-        let at = slot(sequence) + if bytes <= RIDE_MAX { 56 } else { 64 };
+        let at = slot(sequence) + if bytes <= RIDE_MAX { RIDE_AT } else { 64 };
         self.0.span(at..at + bytes)
     }
 
     /// The stage of a piece.
     pub(super) fn stage(&self, piece: u32) -> Span<'_> {
-        let at = RING + (piece % STAGES) as usize * STAGE_BYTES;
+        let at = RING + stage_of(piece, STAGES / 2) as usize * STAGE_BYTES;
         self.0.span(at..at + STAGE_BYTES)
     }
 
@@ -194,16 +222,7 @@ impl Control {
 }
 
 fn slot(sequence: u32) -> usize {
-    SLOTS + (sequence % 2) as usize * SLOT_BYTES
-}
-
-/// Tells the others a new value: whoever reads it also sees all that was written before.
-pub(super) fn publish(control: &Control, word: &AtomicU32, value: u32) {
-    // In one order with the count of waiters: either they see the value or they are seen.
-    word.store(value, Ordering::SeqCst);
-    if control.waiters().load(Ordering::SeqCst) > 0 {
-        super::wait::wake(word);
-    }
+    SLOTS + turn(sequence) as usize * SLOT_BYTES
 }
 
 #[cfg(test)]
@@ -226,9 +245,11 @@ mod tests {
             Place::Staged,
         ] {
             let post = Post {
-                call: [9; CALL_BYTES],
+                call: [u64::MAX, 9, 1],
                 place,
                 own_len: u64::MAX,
+                moment: 1 << 60,
+                ride: 7,
             };
             control.write_post(7, &post);
             control.inline(7, INLINE_MAX).write(&[0xff; INLINE_MAX]);
@@ -244,7 +265,7 @@ mod tests {
         );
         assert_eq!(control.segment(SEGMENTS_MAX as u32), None);
         assert!(control.is_marked(&[5; 16]));
-        assert_eq!(control.worked().load(Ordering::SeqCst), 0);
-        assert_eq!(control.arrived(7).load(Ordering::SeqCst), 0);
+        assert_eq!(control.worked().value(), 0);
+        assert_eq!(control.arrived(7).value(), 0);
     }
 }

@@ -4,23 +4,22 @@
 //! same call. Short bytes are behind the call: everybody reads all of them and is done. Otherwise
 //! each rank reduces its slice straight out of the others' memory, and all wait until all are done.
 //!
-//! Slots for posts are used in turns. A rank that posts operation `s + 2` has seen all others post
-//! `s + 1`, so they have read what was in that slot for `s`: two slots are enough.
+//! Slots for posts are used in turns, see [`super::flags::turn`].
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ronde_core::exact::ExactSum;
 use ronde_core::{Buffer, CollectiveError, Generation, GroupRank, Operation, ReduceOp};
 
-use super::control::{CALL_BYTES, Control, INLINE_MAX, Place, Post, publish};
+use super::control::{Control, INLINE_MAX, Place, Post, RIDE_MAX};
 use super::mapping::{Mapping, Span};
 use super::pool::{self, Pool};
 use super::tree::{Kernel, Tree};
 use super::wait::{Patience, Stop, Watch};
 use crate::engine::{Command, Mailbox};
+use crate::flight::Ticket;
 use crate::frame::{ANY_LEN, Call};
 use crate::notice::Notice;
 
@@ -32,10 +31,17 @@ pub(super) struct Neighbour {
     pub(super) segments: Vec<Option<Arc<Mapping>>>,
 }
 
+/// How the recorder knows an operation whose turn has come, and when that was, on the host's clock.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Begun {
+    pub(super) ticket: Ticket,
+    pub(super) ns: u64,
+}
+
 /// What became of an operation.
 pub(super) enum Done {
-    /// It is complete.
-    Result(Buffer),
+    /// It is complete, since a moment on the host's clock where that is known without a look at it.
+    Result(Buffer, Option<u64>),
     /// All have called it; it is to be run over the streams.
     Over(Buffer),
 }
@@ -80,7 +86,10 @@ pub(crate) struct Exchange {
 pub(super) struct Current<'a> {
     /// As it is in the slots.
     pub(super) sequence: u32,
-    pub(super) call: [u8; CALL_BYTES],
+    pub(super) call: [u64; 3],
+    pub(super) begun: Begun,
+    /// When the last rank came.
+    pub(super) complete_ns: Cell<u64>,
     pub(super) watch: Watch<'a>,
 }
 
@@ -101,7 +110,7 @@ impl Exchange {
     /// Runs an operation to its end.
     pub(super) fn run(
         &mut self,
-        (mailbox, patience): (&Mailbox, &Patience),
+        (mailbox, patience, begun): (&Mailbox, &Patience, Begun),
         operation: &Operation,
         call: &Call,
         mut buffer: Buffer,
@@ -113,12 +122,15 @@ impl Exchange {
         self.begun += 1;
         let current = Current {
             sequence: (at as u32).wrapping_add(1),
-            call: call.encode(),
+            call: call.words(),
+            begun,
+            complete_ns: Cell::new(begun.ns),
             watch: Watch {
                 mailbox,
                 limit: self.limit,
                 patience,
                 began: Cell::new(None),
+                was_long: Cell::new(false),
             },
         };
         let outcome = if mailbox.has_news() && mailbox.error().is_some() {
@@ -127,8 +139,15 @@ impl Exchange {
             self.perform(&current, operation, call, &mut buffer)
         };
         match outcome {
-            Ok(Some(result)) => Ok(Done::Result(result)),
-            Ok(None) if is_direct(operation, call) => Ok(Done::Result(buffer)),
+            Ok(Some(result)) => Ok(Done::Result(result, None)),
+            Ok(None) if is_direct(operation, call) => {
+                let is_short = call.len == 0 || buffer.bytes().len() <= RIDE_MAX;
+                let told = is_short && !current.watch.was_long.get();
+                Ok(Done::Result(
+                    buffer,
+                    told.then(|| current.complete_ns.get()),
+                ))
+            }
             Ok(None) => Ok(Done::Over(buffer)),
             Err(halt) => {
                 let expected = buffer.bytes().len();
@@ -202,17 +221,21 @@ impl Exchange {
     /// Tells the others this rank's call, with `bytes` behind it.
     pub(super) fn post(&self, current: &Current<'_>, place: Place, own_len: u64, bytes: &[u8]) {
         let control = self.control(self.me);
+        let mut ride = [0];
+        if bytes.len() <= RIDE_MAX {
+            bytemuck::bytes_of_mut(&mut ride)[..bytes.len()].copy_from_slice(bytes);
+        } else {
+            control.inline(current.sequence, bytes.len()).write(bytes);
+        }
         let post = Post {
             call: current.call,
             place,
             own_len,
+            moment: current.begun.ns,
+            ride: ride[0],
         };
         control.write_post(current.sequence, &post);
-        if !bytes.is_empty() {
-            control.inline(current.sequence, bytes.len()).write(bytes);
-        }
-        let word = control.arrived(current.sequence);
-        publish(control, word, current.sequence);
+        control.arrived(current.sequence).raise(current.sequence);
         let sent = bytes.len() as u64 * (self.size() as u64 - 1);
         self.mailbox
             .count(64 * (self.size() as u64 - 1) + sent, sent);
@@ -227,11 +250,10 @@ impl Exchange {
         let sequence = current.sequence;
         for peer in self.others() {
             let control = self.control(peer);
-            let word = control.arrived(sequence);
+            let flag = control.arrived(sequence);
             let look = || self.odd(current).is_some();
-            let waited = current
-                .watch
-                .wait(peer, control, word, |now| now == sequence, look);
+            let is_there = |now| now == sequence;
+            let waited = current.watch.wait(peer, flag, is_there, look);
             waited.map_err(|stop| Halt::Stopped {
                 peer,
                 stop,
@@ -241,9 +263,17 @@ impl Exchange {
             if post.call != current.call {
                 return Err(Halt::Mismatch { peer });
             }
+            self.note_arrival(current, peer, &post);
             each(peer, &post);
         }
         Ok(())
+    }
+
+    fn note_arrival(&self, current: &Current<'_>, peer: usize, post: &Post) {
+        let flight = self.mailbox.flight();
+        flight.came(current.begun.ticket, peer, post.moment);
+        let latest = current.complete_ns.get().max(post.moment);
+        current.complete_ns.set(latest);
     }
 
     /// A peer that has posted another call.
@@ -251,7 +281,7 @@ impl Exchange {
         let sequence = current.sequence;
         self.others().find(|&peer| {
             let control = self.control(peer);
-            control.arrived(sequence).load(Ordering::Acquire) == sequence
+            control.arrived(sequence).value() == sequence
                 && control.read_post(sequence).call != current.call
         })
     }
@@ -367,7 +397,7 @@ impl Exchange {
         call: &Call,
     ) -> (CollectiveError, Option<Notice>) {
         let theirs = self.control(peer).read_post(current.sequence);
-        let notice = Call::decode(&theirs.call).map(|peer_call| Notice::Mismatch {
+        let notice = Call::from_words(theirs.call).map(|peer_call| Notice::Mismatch {
             sequence,
             sender_call: *call,
             peer: peer as u32,
@@ -451,7 +481,7 @@ impl Exchange {
 }
 
 /// Whether an operation is run here; the same on all ranks that call the same.
-pub(super) fn is_direct(operation: &Operation, call: &Call) -> bool {
+pub(crate) fn is_direct(operation: &Operation, call: &Call) -> bool {
     let known = |op: &ReduceOp| {
         matches!(
             op,

@@ -1,43 +1,17 @@
-//! [`Exchange::flow`]: pieces of an operation on their way through the steps of all ranks.
+//! [`Exchange::flow`]: runs the pieces of an operation, and helpers for ranges of them.
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::control::{Control, STAGES, publish};
+use super::control::{Control, STAGES};
 use super::exchange::{Current, Exchange, Halt};
+use super::flags::{Flag, reached};
 use super::mapping::{Mapping, Span};
-use super::wait::reached;
+pub(super) use super::pieces::Step;
+use super::pieces::{self, Board, Mark, Terms};
 
-/// Pieces that a rank may be ahead of itself; see [`Exchange::flow_from`].
+/// Pieces that a rank may be ahead of itself; see [`pieces::run`].
 pub(super) const AHEAD: u32 = STAGES / 2;
-
-/// A step of a rank on a piece.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
-    /// Copy this rank's part to its stage.
-    Bring,
-    /// Reduce or read what all have brought.
-    Work,
-    /// Copy the results of the others.
-    Take,
-}
-
-/// A count that a rank publishes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mark {
-    Brought,
-    Worked,
-}
-
-impl Mark {
-    fn of(self, control: &Control) -> &AtomicU32 {
-        match self {
-            Self::Brought => control.brought(),
-            Self::Worked => control.worked(),
-        }
-    }
-}
 
 /// A range in smaller units.
 pub(super) fn scaled(range: &Range<usize>, by: usize) -> Range<usize> {
@@ -53,6 +27,41 @@ pub(super) type Region = Option<(Arc<Mapping>, u64)>;
 
 pub(super) fn part<'a>(region: &'a (Arc<Mapping>, u64), range: &Range<usize>) -> Span<'a> {
     region.0.span(moved(range, region.1 as usize))
+}
+
+/// The counts of all ranks, for one operation.
+struct Counts<'a> {
+    exchange: &'a Exchange,
+    current: &'a Current<'a>,
+    pieces: u32,
+    /// Bytes that this rank expects in all.
+    expected: usize,
+}
+
+impl Board for Counts<'_> {
+    type Stop = Halt;
+
+    fn flag(&self, rank: usize, mark: Mark) -> Flag<'_> {
+        let control = self.exchange.control(rank);
+        match mark {
+            Mark::Brought => control.brought(),
+            Mark::Worked => control.worked(),
+        }
+    }
+
+    fn wait(&self, rank: usize, mark: Mark, value: u32, piece: u32) -> Result<(), Halt> {
+        let flag = self.flag(rank, mark);
+        let is_there = |now| reached(now, value);
+        let waited = self.current.watch.wait(rank, flag, is_there, || false);
+        waited.map_err(|stop| {
+            let received = self.expected as u64 * u64::from(piece) / u64::from(self.pieces);
+            Halt::Stopped {
+                peer: rank,
+                stop,
+                received: received as usize,
+            }
+        })
+    }
 }
 
 impl Exchange {
@@ -72,81 +81,33 @@ impl Exchange {
         expected: usize,
         step: impl FnMut(Step, u32),
     ) -> Result<(), Halt> {
-        let outcome = self.flow_from(current, self.base, pieces, brings, expected, step);
+        let outcome = self.flow_from(current, pieces, brings, expected, step);
         self.base = self.base.wrapping_add(pieces);
         outcome
     }
 
-    /// A piece is worked on when all that bring have brought it, and taken when all have worked on
-    /// it. A rank brings at most [`AHEAD`] pieces more than it has taken. So a rank that has worked
-    /// on piece `p` knows that all have taken piece `p - AHEAD`, and one that brings `p` itself has
-    /// worked on `p - AHEAD`: the stage of `p - 2 AHEAD` is free again. All stages are free at the
-    /// beginning, for nobody posts an operation before it has ended the one before.
+    /// As [`Exchange::flow`], but the caller counts the pieces afterwards.
     pub(super) fn flow_from(
         &self,
         current: &Current<'_>,
-        base: u32,
         pieces: u32,
         brings: impl Fn(usize) -> bool,
         expected: usize,
-        mut step: impl FnMut(Step, u32),
+        step: impl FnMut(Step, u32),
     ) -> Result<(), Halt> {
-        let own = self.control(self.me);
-        let (mut brought, mut worked, mut taken) = (0, 0, 0);
-        let value = |piece: u32| base.wrapping_add(piece).wrapping_add(1);
-        let behind = |piece: u32, mark: Mark| {
-            let mut peers = self
-                .others()
-                .filter(|&peer| mark == Mark::Worked || brings(peer));
-            let late = |&peer: &usize| {
-                !reached(
-                    mark.of(self.control(peer)).load(Ordering::Acquire),
-                    value(piece),
-                )
-            };
-            peers.find(late).map(|peer| (peer, piece, mark))
+        let counts = Counts {
+            exchange: self,
+            current,
+            pieces,
+            expected,
         };
-        let i_bring = brings(self.me);
-        while taken < pieces {
-            let mut waits = None;
-            if taken < worked {
-                waits = behind(taken, Mark::Worked);
-                if waits.is_none() {
-                    step(Step::Take, taken);
-                    taken += 1;
-                    continue;
-                }
-            }
-            if worked < pieces && (!i_bring || worked < brought) {
-                let lacks = behind(worked, Mark::Brought);
-                if lacks.is_none() {
-                    step(Step::Work, worked);
-                    publish(own, own.worked(), value(worked));
-                    worked += 1;
-                    continue;
-                }
-                // The piece that is furthest on is waited for first: this rank has done its part of it,
-                // so whoever is behind with it does not wait for this rank.
-                waits = waits.or(lacks);
-            }
-            if i_bring && brought < pieces.min(taken + AHEAD) {
-                step(Step::Bring, brought);
-                publish(own, own.brought(), value(brought));
-                brought += 1;
-                continue;
-            }
-            if let Some((peer, piece, mark)) = waits {
-                let (control, there) = (self.control(peer), |now| reached(now, value(piece)));
-                let word = mark.of(control);
-                let waited = current.watch.wait(peer, control, word, there, || false);
-                let received = expected as u64 * u64::from(piece) / u64::from(pieces);
-                waited.map_err(|stop| Halt::Stopped {
-                    peer,
-                    stop,
-                    received: received as usize,
-                })?;
-            }
-        }
-        Ok(())
+        let terms = Terms {
+            me: self.me,
+            size: self.size(),
+            base: self.base,
+            pieces,
+            ahead: AHEAD,
+        };
+        pieces::run(&counts, terms, brings, step)
     }
 }

@@ -4,31 +4,35 @@
 //! started operations run on a worker. Either way they run one after the other as they were called.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 
 use ronde_core::{Buffer, CollectiveError, DType, Operation, Work};
-
-use super::exchange::{Done, Exchange};
-use super::pool::Pool;
-use super::wait::Patience;
 use ronde_schedule::Hosts;
 
+use super::exchange::{Begun, Done, Exchange};
+use super::pool::Pool;
+use super::wait::Patience;
+use crate::clock;
 use crate::engine::{Command, Mailbox};
+use crate::flight::Asks;
 use crate::frame::Call;
 use crate::running::Asked;
 use crate::work::{Completion, pending};
 
 struct Line {
     waiting: VecDeque<Asked>,
-    /// Gone while somebody runs an operation.
-    exchange: Option<Box<Exchange>>,
     leaving: bool,
 }
 
 /// The operations of one member over shared memory.
 pub(crate) struct Lane {
+    /// Locked by whoever runs an operation, as long as it runs.
+    exchange: Mutex<Box<Exchange>>,
     line: Mutex<Line>,
+    /// Operations that were left to the worker and are not over here.
+    left: AtomicUsize,
     moved: Condvar,
     mailbox: Arc<Mailbox>,
     pool: Arc<Pool>,
@@ -48,35 +52,35 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The right to run an operation; the exchange goes back to its place in the end.
+/// The right to run an operation.
 struct Turn<'a> {
     lane: &'a Lane,
-    exchange: Option<Box<Exchange>>,
+    exchange: MutexGuard<'a, Box<Exchange>>,
 }
 
 impl<'a> Turn<'a> {
+    /// The turn, unless somebody else has it or operations are in line.
+    fn at_once(lane: &'a Lane) -> Option<Self> {
+        if lane.left.load(Ordering::Acquire) > 0 {
+            return None;
+        }
+        let exchange = match lane.exchange.try_lock() {
+            Ok(exchange) => exchange,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(Self { lane, exchange })
+    }
+
     fn run(
         &mut self,
         operation: &Operation,
         call: &Call,
         buffer: Buffer,
+        begun: Begun,
     ) -> Result<Done, CollectiveError> {
-        let waiting = (&*self.lane.mailbox, &self.lane.patience);
-        match &mut self.exchange {
-            Some(exchange) => exchange.run(waiting, operation, call, buffer),
-            None => Err(CollectiveError::Aborted {
-                by: "this rank".to_owned(),
-                reason: "the group has ended".to_owned(),
-            }),
-        }
-    }
-
-    fn of(lane: &'a Lane, line: &mut Line) -> Option<Self> {
-        let exchange = line.exchange.take()?;
-        Some(Self {
-            lane,
-            exchange: Some(exchange),
-        })
+        let around = (&*self.lane.mailbox, &self.lane.patience, begun);
+        self.exchange.run(around, operation, call, buffer)
     }
 }
 
@@ -84,11 +88,6 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.lane.mailbox.abort("an operation panicked");
-        }
-        let mut line = lock(&self.lane.line);
-        line.exchange = self.exchange.take();
-        if !line.waiting.is_empty() || line.leaving {
-            self.lane.moved.notify_one();
         }
     }
 }
@@ -101,12 +100,13 @@ impl Lane {
         name: &str,
     ) -> std::io::Result<Arc<Self>> {
         let lane = Arc::new(Self {
+            left: AtomicUsize::new(0),
             moved: Condvar::new(),
             mailbox: Arc::clone(&exchange.mailbox),
             pool: Arc::clone(&exchange.pool),
+            exchange: Mutex::new(Box::new(exchange)),
             line: Mutex::new(Line {
                 waiting: VecDeque::new(),
-                exchange: Some(Box::new(exchange)),
                 leaving: false,
             }),
             patience,
@@ -130,129 +130,141 @@ impl Lane {
         operation: Operation,
         call: Call,
         buffer: Buffer,
-        hosts: Arc<Hosts>,
+        hosts: &Arc<Hosts>,
     ) -> Result<Buffer, CollectiveError> {
-        let mut line = lock(&self.line);
-        let turn = if line.waiting.is_empty() {
-            Turn::of(self, &mut line)
-        } else {
-            None
+        let asked = |operation, buffer, completion| Asked {
+            operation,
+            call,
+            buffer,
+            completion,
+            hosts: Arc::clone(hosts),
         };
-        let Some(mut turn) = turn else {
-            let (mut completion, work) = pending();
-            self.record(&call, &buffer, &mut completion);
-            line.waiting.push_back(Asked {
-                operation,
-                call,
-                buffer,
-                completion,
-                hosts,
-            });
-            self.moved.notify_one();
-            drop(line);
+        let Some(mut turn) = Turn::at_once(self) else {
+            let (completion, work) = pending();
+            self.join_line(asked(operation, buffer, completion));
             return Box::new(work).wait();
         };
-        let ticket = self.mailbox.issue(&call, buffer.bytes().len());
-        drop(line);
-        let flight = self.mailbox.flight();
-        flight.begun(ticket);
-        let outcome = turn.run(&operation, &call, buffer);
-        if !matches!(outcome, Ok(Done::Over(_))) {
-            flight.ended(ticket, outcome.is_err());
-        }
-        match outcome? {
-            Done::Result(buffer) => Ok(buffer),
-            Done::Over(buffer) => {
+        let (flight, ns) = (self.mailbox.flight(), clock::host_ns());
+        let ticket = flight.issued_and_begun(call, buffer.bytes().len(), ns);
+        match turn.run(&operation, &call, buffer, Begun { ticket, ns }) {
+            Ok(Done::Result(buffer, since)) => {
+                flight.ended_at(ticket, false, since.unwrap_or_else(clock::host_ns));
+                Ok(buffer)
+            }
+            Ok(Done::Over(buffer)) => {
                 let (mut completion, work) = pending();
                 completion.recorded_by(flight, ticket);
-                self.mailbox.post(Command::Collective(Asked {
-                    operation,
-                    call,
-                    buffer,
-                    completion,
-                    hosts,
-                }))?;
+                let asked = asked(operation, buffer, completion);
+                self.mailbox.post(Command::Collective(asked))?;
                 drop(turn);
                 Box::new(work).wait()
+            }
+            Err(error) => {
+                flight.ended(ticket, true);
+                Err(error)
             }
         }
     }
 
     /// Starts an operation.
-    pub(crate) fn start(&self, mut asked: Asked) -> Result<(), CollectiveError> {
+    pub(crate) fn start(&self, asked: Asked) -> Result<(), CollectiveError> {
         if let Some(error) = self.mailbox.error() {
             return Err(error);
         }
+        self.join_line(asked);
+        Ok(())
+    }
+
+    /// Leaves an operation to the worker.
+    fn join_line(&self, mut asked: Asked) {
         let mut line = lock(&self.line);
         self.record(&asked.call, &asked.buffer, &mut asked.completion);
         line.waiting.push_back(asked);
+        // Seen by the next blocking call of this thread, which therefore waits for its turn.
+        self.left.fetch_add(1, Ordering::Release);
         drop(line);
         self.moved.notify_one();
-        Ok(())
     }
 
     /// Tells the recorder, in the order of the line.
     fn record(&self, call: &Call, buffer: &Buffer, completion: &mut Completion) {
-        let ticket = self.mailbox.issue(call, buffer.bytes().len());
-        completion.recorded_by(self.mailbox.flight(), ticket);
+        let flight = self.mailbox.flight();
+        let ticket = flight.issued(Asks::Collective, *call, buffer.bytes().len());
+        completion.recorded_by(flight, ticket);
     }
 
     /// What the worker does: started operations, until the group is left.
     fn work(&self) {
         loop {
             let mut line = lock(&self.line);
-            while line.exchange.is_none() || (line.waiting.is_empty() && !line.leaving) {
+            while line.waiting.is_empty() && !line.leaving {
                 line = self
                     .moved
                     .wait(line)
                     .unwrap_or_else(PoisonError::into_inner);
             }
-            let Some(asked) = line.waiting.pop_front() else {
+            if line.waiting.is_empty() {
                 return;
-            };
-            let Some(mut turn) = Turn::of(self, &mut line) else {
-                return;
-            };
+            }
             drop(line);
-            let Asked {
-                operation,
-                call,
-                buffer,
-                completion,
-                hosts,
-            } = asked;
-            if let Some(ticket) = completion.ticket() {
-                self.mailbox.flight().begun(ticket);
+            let exchange = lock(&self.exchange);
+            let turn = Turn {
+                lane: self,
+                exchange,
+            };
+            let asked = lock(&self.line).waiting.pop_front();
+            if let Some(asked) = asked {
+                self.work_on(turn, asked);
             }
-            let outcome = turn.run(&operation, &call, buffer);
-            match outcome {
-                Ok(Done::Result(buffer)) => completion.complete(Ok(buffer)),
-                Ok(Done::Over(buffer)) => {
-                    let asked = Asked {
-                        operation,
-                        call,
-                        buffer,
-                        completion,
-                        hosts,
-                    };
-                    // When the group has failed the completion says so as it is dropped.
-                    let _ended = self.mailbox.post(Command::Collective(asked));
-                }
-                Err(error) => completion.complete(Err(error)),
-            }
-            drop(turn);
         }
+    }
+
+    fn work_on(&self, mut turn: Turn<'_>, asked: Asked) {
+        let Asked {
+            operation,
+            call,
+            buffer,
+            completion,
+            hosts,
+        } = asked;
+        let Some(ticket) = completion.ticket() else {
+            // Every operation in line is recorded; dropped, it would end with an error.
+            return;
+        };
+        let ns = clock::host_ns();
+        self.mailbox.flight().begun(ticket, ns);
+        let outcome = turn.run(&operation, &call, buffer, Begun { ticket, ns });
+        // The caller that hears of the end finds the turn free and nothing left.
+        let over = || self.left.fetch_sub(1, Ordering::Release);
+        let outcome = match outcome {
+            Ok(Done::Over(buffer)) => {
+                let asked = Asked {
+                    operation,
+                    call,
+                    buffer,
+                    completion,
+                    hosts,
+                };
+                over();
+                // When the group has failed the completion says so as it is dropped.
+                let _ended = self.mailbox.post(Command::Collective(asked));
+                return;
+            }
+            Ok(Done::Result(buffer, _)) => Ok(buffer),
+            Err(error) => Err(error),
+        };
+        drop(turn);
+        over();
+        completion.complete(outcome);
     }
 
     /// Ends the worker; operations that are pending fail, here and there.
     pub(crate) fn leave(&self) {
-        let mut line = lock(&self.line);
-        line.leaving = true;
-        if line.exchange.is_none() || !line.waiting.is_empty() {
+        lock(&self.line).leaving = true;
+        if self.left.load(Ordering::Acquire) > 0 {
             self.mailbox
                 .abort("the group was dropped while operations were pending");
         }
-        drop(line);
         self.moved.notify_one();
         if let Some(worker) = lock(&self.worker).take() {
             // A worker that panicked has failed the group already.

@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
@@ -108,6 +108,16 @@ impl Mapping {
         );
         // SAFETY: inside the mapping, aligned, and accessed as an atomic only.
         unsafe { AtomicU32::from_ptr(self.at.as_ptr().add(offset).cast()) }
+    }
+
+    /// The word of 64 bits at byte `offset`, for all processes.
+    pub(super) fn long_word(&self, offset: usize) -> &AtomicU64 {
+        assert!(
+            offset.is_multiple_of(8) && offset + 8 <= self.len,
+            "a word outside of its mapping"
+        );
+        // SAFETY: inside the mapping, aligned, and accessed as an atomic only.
+        unsafe { AtomicU64::from_ptr(self.at.as_ptr().add(offset).cast()) }
     }
 
     /// A part.

@@ -163,7 +163,7 @@ impl Exchange {
     ) -> Result<(), Halt> {
         let outcome = self.with_scratch(SCRATCH_BYTES, |this, scratch| {
             let scratch = scratch.part(0..SCRATCH_BYTES);
-            this.flow_from(current, this.base, pieces, brings, expected, |s, p| {
+            this.flow_from(current, pieces, brings, expected, |s, p| {
                 step(s, p, scratch)
             })
         });
