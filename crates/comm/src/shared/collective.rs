@@ -17,9 +17,9 @@ use std::sync::Arc;
 
 use ronde_core::Buffer;
 
-use super::control::{Place, RIDE_MAX, STAGE_BYTES};
+use super::control::{Place, RIDE_MAX, STAGE_BYTES, STAGES};
 use super::exchange::{Current, Exchange, Halt};
-use super::flow::{AHEAD, Step, moved, part, scaled};
+use super::flow::{Step, moved, part, scaled};
 use super::mapping::{Mapping, Span};
 use super::tree::{self, Kernel, Tree};
 
@@ -233,7 +233,7 @@ fn piece_len(len: usize, bytes_each: usize, size: usize) -> usize {
     let most = (STAGE_BYTES / bytes_each.max(1)).max(1);
     let least = PIECE_BYTES_MIN / bytes_each.max(1);
     let wanted = len
-        .div_ceil(AHEAD as usize)
+        .div_ceil(STAGES as usize)
         .max(least)
         .next_multiple_of(GRAIN * size);
     wanted.min(most).max(1)

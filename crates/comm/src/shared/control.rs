@@ -38,8 +38,8 @@ const MOMENT_AT: usize = 48;
 const RIDE_AT: usize = 56;
 /// Most bytes of a piece of memory that must be copied.
 pub(super) const STAGE_BYTES: usize = 128 << 10;
-/// Stages of the ring. A member is never further ahead of itself than half of them.
-pub(super) const STAGES: u32 = 8;
+/// Stages of the ring; few, so that they stay in the cache of a core.
+pub(super) const STAGES: u32 = 4;
 const RING: usize = (SLOTS + TURNS as usize * SLOT_BYTES).next_multiple_of(4096);
 /// Bytes of the file.
 pub(super) const CONTROL_BYTES: usize = RING + STAGES as usize * STAGE_BYTES;
@@ -197,7 +197,7 @@ impl Control {
 
     /// The stage of a piece.
     pub(super) fn stage(&self, piece: u32) -> Span<'_> {
-        let at = RING + stage_of(piece, STAGES / 2) as usize * STAGE_BYTES;
+        let at = RING + stage_of(piece, STAGES) as usize * STAGE_BYTES;
         self.0.span(at..at + STAGE_BYTES)
     }
 

@@ -10,9 +10,6 @@ use super::mapping::{Mapping, Span};
 pub(super) use super::pieces::Step;
 use super::pieces::{self, Board, Mark, Terms};
 
-/// Pieces that a rank may be ahead of itself; see [`pieces::run`].
-pub(super) const AHEAD: u32 = STAGES / 2;
-
 /// A range in smaller units.
 pub(super) fn scaled(range: &Range<usize>, by: usize) -> Range<usize> {
     range.start * by..range.end * by
@@ -106,7 +103,7 @@ impl Exchange {
             size: self.size(),
             base: self.base,
             pieces,
-            ahead: AHEAD,
+            stages: STAGES,
         };
         pieces::run(&counts, terms, brings, step)
     }

@@ -44,22 +44,23 @@ pub(super) struct Terms {
     /// Pieces of all operations before this one.
     pub(super) base: u32,
     pub(super) pieces: u32,
-    /// Pieces that a rank brings before it has taken the first of them.
-    pub(super) ahead: u32,
+    /// Stages of a rank.
+    pub(super) stages: u32,
 }
 
-/// The stage of a piece, of `2 * ahead` stages.
-pub(super) fn stage_of(piece: u32, ahead: u32) -> u32 {
-    piece % (2 * ahead)
+/// The stage of a piece.
+pub(super) fn stage_of(piece: u32, stages: u32) -> u32 {
+    piece % stages
 }
 
 /// Takes all pieces through their steps, each as soon as the other ranks allow it.
 ///
 /// A piece is worked on when all that bring have brought it, and taken when all have worked on it. A
-/// rank brings at most `ahead` pieces more than it has taken. So a rank that has worked on piece `p`
-/// knows that all have taken piece `p - ahead`, and one that brings `p` itself has worked on `p -
-/// ahead`: the stage of `p - 2 ahead` is free again. All stages are free at the beginning, for nobody
-/// posts an operation before it has ended the one before.
+/// rank brings at most as many pieces more than it has taken as there are stages. So when it brings
+/// piece `p`, all have worked on piece `p - stages` and read what it brought; and when it works on `p`
+/// and leaves its result there, all have brought `p`, so they have taken its result of `p - stages`.
+/// All stages are free at the beginning, for nobody posts an operation before it has ended the one
+/// before.
 pub(super) fn run<B: Board>(
     board: &B,
     terms: Terms,
@@ -67,7 +68,7 @@ pub(super) fn run<B: Board>(
     mut step: impl FnMut(Step, u32),
 ) -> Result<(), B::Stop> {
     let Terms {
-        me, pieces, ahead, ..
+        me, pieces, stages, ..
     } = terms;
     let (mut brought, mut worked, mut taken) = (0, 0, 0);
     let value = |piece: u32| terms.base.wrapping_add(piece).wrapping_add(1);
@@ -100,7 +101,7 @@ pub(super) fn run<B: Board>(
             // whoever is behind with it does not wait for this rank.
             waits = waits.or(lacks);
         }
-        if i_bring && brought < pieces.min(taken + ahead) {
+        if i_bring && brought < pieces.min(taken + stages) {
             step(Step::Bring, brought);
             board.flag(me, Mark::Brought).raise(value(brought));
             brought += 1;
