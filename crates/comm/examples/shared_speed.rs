@@ -188,28 +188,43 @@ fn median(group: &ProcessGroup, bytes: usize, kind: Kind) -> Result<Duration, Er
     Ok(times[times.len() / 2])
 }
 
-/// Each rank adds and writes its share of the same bytes, in memory of its own: the bound.
+/// Each rank reads its share of as many runs as there are ranks, adds, and writes the sum to all of
+/// them, in memory of its own: the bound.
 fn plain(group: &ProcessGroup, bytes: usize) -> Result<Duration, Error> {
     let (share, size) = ((bytes / 4).div_ceil(group.size()), group.size());
-    let mut all: Vec<Vec<f32>> = (0..size as u32).map(|seed| values(share, seed)).collect();
-    let mut others = vec![vec![0.0_f32; share]; size - 1];
+    let turns = (TURN_BYTES / size / bytes).clamp(1, 4);
+    let run = |seed| values(share, seed);
+    let set = |_| (0..size as u32).map(run).collect::<Vec<_>>();
+    let mut sets: Vec<Vec<Vec<f32>>> = (0..turns).map(set).collect();
     let mut times = Vec::new();
-    for _ in 0..rounds(bytes).min(201) {
+    for round in 0..rounds(bytes).min(201) {
         group.barrier()?;
         let begin = Instant::now();
-        let (first, rest) = all.split_at_mut(1);
-        for other in rest.iter() {
-            for (into, from) in first[0].iter_mut().zip(other) {
-                *into += *from;
-            }
+        let (first, rest) = sets[round % turns].split_at_mut(1);
+        let Some((last, between)) = rest.split_last_mut() else {
+            return Err("a group of one".into());
+        };
+        for other in between.iter() {
+            add(&mut first[0], other);
         }
-        for other in &mut others {
+        for (sum, other) in first[0].iter_mut().zip(last) {
+            *sum += *other;
+            *other = *sum;
+        }
+        for other in between {
             other.copy_from_slice(&first[0]);
         }
+        std::hint::black_box(&mut sets);
+        // All ranks together, as in the operation: there may be more of them than cores.
+        group.barrier()?;
         times.push(begin.elapsed());
-        std::hint::black_box(&mut others);
-        first[0].fill(0.5);
     }
     times.sort_unstable();
     Ok(times[times.len() / 2])
+}
+
+fn add(into: &mut [f32], from: &[f32]) {
+    for (into, from) in into.iter_mut().zip(from) {
+        *into += *from;
+    }
 }

@@ -63,13 +63,14 @@ pub struct OperationRecord {
     pub issued_s: f64,
     /// When a collective's turn came.
     pub started_s: Option<f64>,
-    /// When it was complete or had failed.
+    /// When it was complete or had failed. Of a collective over shared memory of at most 8 bytes whose
+    /// wait was short: when the last rank had come.
     pub ended_s: Option<f64>,
     /// Whether it ended by failing.
     pub failed: bool,
-    /// When the first bytes of each peer's part of a collective came, by peer. Only of those peers
-    /// that the algorithm makes this rank hear; not in groups of more than 1,024, nor over shared
-    /// memory.
+    /// When the first bytes of each peer's part of a collective came, by peer; not in groups of more
+    /// than 1,024. Over connections only of those peers that the algorithm makes this rank hear, over
+    /// shared memory of all, and by their own look at the clock: when their turn for it had come.
     pub arrivals: Vec<Arrival>,
 }
 

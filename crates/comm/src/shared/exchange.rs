@@ -276,14 +276,21 @@ impl Exchange {
         current.complete_ns.set(latest);
     }
 
-    /// A peer that has posted another call.
+    /// A peer that has posted another call. Notes who has come, also behind one that is waited for.
     fn odd(&self, current: &Current<'_>) -> Option<usize> {
         let sequence = current.sequence;
-        self.others().find(|&peer| {
+        let mut odd = None;
+        for peer in self.others() {
             let control = self.control(peer);
-            control.arrived(sequence).value() == sequence
-                && control.read_post(sequence).call != current.call
-        })
+            if control.arrived(sequence).value() == sequence {
+                let post = control.read_post(sequence);
+                self.note_arrival(current, peer, &post);
+                if post.call != current.call {
+                    odd = odd.or(Some(peer));
+                }
+            }
+        }
+        odd
     }
 
     fn halt(&self, current: &Current<'_>) -> Halt {

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use ronde_comm::{GroupConfig, ProcessGroup, TransportChoice, bind};
+use ronde_core::philox::Stream;
 use ronde_core::{
     Buffer, CollectiveError, Collectives, CollectivesExt, DType, GroupRank, Operation, ReduceOp,
 };
@@ -15,6 +16,9 @@ use crate::collectives::all_operations;
 
 /// Elements of the buffers that are reduced when a member goes.
 const LEN: usize = 1 << 20;
+/// Elements of the buffers in turns, in the mode `stream`: in the line of the call, behind it, copied
+/// or reduced in place in one piece and in many.
+const LENS: [usize; 5] = [2, 1000, 16 << 10, 100_003, 1 << 18];
 /// How long a stopped member is waited for.
 const SHORT: Duration = Duration::from_millis(700);
 /// How long the parent waits for a line.
@@ -105,7 +109,8 @@ fn member() {
         "all" => all_operations::<f32>(&group)
             .and_then(|()| all_operations::<half::bf16>(&group))
             .map_or_else(|error| error.to_string(), |()| "fine".to_owned()),
-        _ => until_it_fails(&group, &mut line),
+        "stream" => until_it_fails(&group, &mut line, &LENS),
+        _ => until_it_fails(&group, &mut line, &[LEN]),
     };
     writeln!(line.get_mut(), "{answer}").unwrap();
     // Stays until all have answered.
@@ -113,12 +118,16 @@ fn member() {
 }
 
 /// Reduces until a member is gone; what happened in one word and a rank.
-fn until_it_fails(group: &ProcessGroup, line: &mut BufReader<TcpStream>) -> String {
+fn until_it_fails(
+    group: &ProcessGroup,
+    line: &mut BufReader<TcpStream>,
+    lens: &[usize],
+) -> String {
     let mut kept = group.allocate(DType::U32, LEN);
     kept.as_mut_slice::<u32>().fill(77);
-    let mut buffer = group.allocate(DType::U32, LEN);
     let (rank, size) = (group.rank().0, group.size() as u32);
-    for round in 0.. {
+    for round in 0_u32.. {
+        let mut buffer = group.allocate(DType::U32, lens[round as usize % lens.len()]);
         buffer.as_mut_slice::<u32>().fill(round + rank);
         let operation = Operation::AllReduce(ReduceOp::Sum);
         // In turns memory that is shared and memory that is not.
@@ -131,7 +140,6 @@ fn until_it_fails(group: &ProcessGroup, line: &mut BufReader<TcpStream>) -> Stri
             Ok(result) => {
                 let expected = size * round + size * (size - 1) / 2;
                 assert!(result.as_slice::<u32>().iter().all(|&x| x == expected));
-                buffer = group.allocate(DType::U32, LEN);
                 if round == 3 {
                     writeln!(line.get_mut(), "running").unwrap();
                 }
@@ -178,6 +186,34 @@ fn a_member_killed_in_the_middle_is_named_by_all_others() {
         for (rank, member) in members.iter_mut().enumerate() {
             if rank != 1 {
                 assert_eq!(member.hear(), "lost 1 in all_reduce", "rank {rank}");
+            }
+        }
+    }
+}
+
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the moment of the kill is to be any"
+)]
+fn fifty_kills_at_random_moments_spoil_no_result() {
+    let mut words = [0; 100];
+    Stream::new([50, 1, 2, 3]).fill(&mut words);
+    for (kill, draw) in words.chunks(2).enumerate() {
+        let size = 2 + kill % 2;
+        let victim = draw[0] as usize % size;
+        let mut members = start(size, "stream");
+        for member in &mut members {
+            assert_eq!(member.hear(), "running");
+        }
+        std::thread::sleep(Duration::from_micros(u64::from(draw[1] % 10_000)));
+        members[victim].child.kill().unwrap();
+        for (rank, member) in members.iter_mut().enumerate() {
+            if rank != victim {
+                // Every result before was compared: a wrong one ends the process without an answer.
+                let answer = member.hear();
+                let expected = format!("lost {victim} in all_reduce");
+                assert_eq!(answer, expected, "kill {kill}, rank {rank}");
             }
         }
     }
