@@ -283,10 +283,7 @@ impl Flight {
     /// An operation was over at a moment on the clock of the host.
     pub(crate) fn ended_at(&self, ticket: Ticket, failed: bool, ns: u64) {
         if let Some(slot) = self.slot(ticket) {
-            set(
-                &slot.ended,
-                self.host_moment(ns) << 1 | u64::from(failed),
-            );
+            set(&slot.ended, self.host_moment(ns) << 1 | u64::from(failed));
         }
     }
 

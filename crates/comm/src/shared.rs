@@ -9,6 +9,7 @@ mod exchange;
 mod flags;
 mod flow;
 mod gather;
+mod halt;
 mod join;
 mod lane;
 mod mapping;

@@ -18,8 +18,9 @@ use std::sync::Arc;
 use ronde_core::Buffer;
 
 use super::control::{Place, RIDE_MAX, STAGE_BYTES, STAGES};
-use super::exchange::{Current, Exchange, Halt};
+use super::exchange::{Current, Exchange};
 use super::flow::{Step, moved, part, scaled};
+use super::halt::Halt;
 use super::mapping::{Mapping, Span};
 use super::tree::{self, Kernel, Tree};
 

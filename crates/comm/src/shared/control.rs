@@ -161,10 +161,7 @@ impl Control {
 
     /// Fills the slot of an operation, but for [`Control::arrived`].
     pub(super) fn write_post(&self, sequence: u32, post: &Post) {
-        let set = |at, value| {
-            self.post_word(sequence, at)
-                .store(value, Ordering::Relaxed)
-        };
+        let set = |at, value| self.post_word(sequence, at).store(value, Ordering::Relaxed);
         let (place, offset) = post.place.encode();
         self.place(sequence).store(place, Ordering::Relaxed);
         for (at, word) in post.call.into_iter().enumerate() {

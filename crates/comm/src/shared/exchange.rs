@@ -14,14 +14,14 @@ use ronde_core::exact::ExactSum;
 use ronde_core::{Buffer, CollectiveError, Generation, GroupRank, Operation, ReduceOp};
 
 use super::control::{Control, INLINE_MAX, Place, Post, RIDE_MAX};
+use super::halt::Halt;
 use super::mapping::{Mapping, Span};
 use super::pool::{self, Pool};
 use super::tree::{Kernel, Tree};
-use super::wait::{Patience, Stop, Watch};
-use crate::engine::{Command, Mailbox};
+use super::wait::{Patience, Watch};
+use crate::engine::Mailbox;
 use crate::flight::Ticket;
 use crate::frame::{ANY_LEN, Call};
-use crate::notice::Notice;
 
 /// Shared memory of one other member.
 #[derive(Debug)]
@@ -44,20 +44,6 @@ pub(super) enum Done {
     Result(Buffer, Option<u64>),
     /// All have called it; it is to be run over the streams.
     Over(Buffer),
-}
-
-/// Why an operation did not complete.
-pub(super) enum Halt {
-    /// Waiting for a peer ended.
-    Stopped {
-        peer: usize,
-        stop: Stop,
-        received: usize,
-    },
-    /// A peer has posted another call.
-    Mismatch { peer: usize },
-    /// It cannot be done.
-    Error(CollectiveError),
 }
 
 /// One member's end of the shared memory of a group.
@@ -277,7 +263,7 @@ impl Exchange {
     }
 
     /// A peer that has posted another call. Notes who has come, also behind one that is waited for.
-    fn odd(&self, current: &Current<'_>) -> Option<usize> {
+    pub(super) fn odd(&self, current: &Current<'_>) -> Option<usize> {
         let sequence = current.sequence;
         let mut odd = None;
         for peer in self.others() {
@@ -291,16 +277,6 @@ impl Exchange {
             }
         }
         odd
-    }
-
-    fn halt(&self, current: &Current<'_>) -> Halt {
-        let mismatch = self.odd(current).map(|peer| Halt::Mismatch { peer });
-        let peer = self.me;
-        mismatch.unwrap_or(Halt::Stopped {
-            peer,
-            stop: Stop::Failed,
-            received: 0,
-        })
     }
 
     /// The memory of a peer that it posted.
@@ -355,110 +331,6 @@ impl Exchange {
                 offset: lot.offset as u64,
             },
             None => Place::Staged,
-        }
-    }
-
-    /// Turns a halt into the error of all ranks, and tells the others.
-    fn fail(
-        &mut self,
-        current: &Current<'_>,
-        mut halt: Halt,
-        sequence: u64,
-        call: &Call,
-        expected: usize,
-    ) -> CollectiveError {
-        if let Halt::Stopped {
-            stop: Stop::Looked | Stop::Failed,
-            ..
-        } = halt
-            && let Some(peer) = self.odd(current)
-        {
-            halt = Halt::Mismatch { peer };
-        }
-        let (error, notice) = match halt {
-            Halt::Error(error) => (error, None),
-            Halt::Mismatch { peer } => self.mismatch(current, peer, sequence, call),
-            Halt::Stopped {
-                peer,
-                stop,
-                received,
-            } => {
-                let bytes = (received, expected);
-                (self.stopped(peer, &stop, bytes, sequence, call), None)
-            }
-        };
-        self.failed = Some(error.clone());
-        // It fails when the group has failed already, which is what is wanted.
-        let _told = self.mailbox.post(Command::Fail {
-            error: error.clone(),
-            notice,
-        });
-        error
-    }
-
-    fn mismatch(
-        &self,
-        current: &Current<'_>,
-        peer: usize,
-        sequence: u64,
-        call: &Call,
-    ) -> (CollectiveError, Option<Notice>) {
-        let theirs = self.control(peer).read_post(current.sequence);
-        let notice = Call::from_words(theirs.call).map(|peer_call| Notice::Mismatch {
-            sequence,
-            sender_call: *call,
-            peer: peer as u32,
-            peer_call,
-        });
-        let error = CollectiveError::Mismatch {
-            sequence,
-            peer: GroupRank(peer as u32),
-            mine: call.describe(),
-            theirs: theirs.describe(),
-        };
-        (error, notice)
-    }
-
-    /// The error of a wait for a peer; `bytes` are those that came and those that were expected.
-    fn stopped(
-        &self,
-        peer: usize,
-        stop: &Stop,
-        (received, expected): (usize, usize),
-        sequence: u64,
-        call: &Call,
-    ) -> CollectiveError {
-        let operation = call.kind.name().to_owned();
-        let generation = self.generation;
-        let (peer, cause) = match (stop, self.mailbox.error()) {
-            (Stop::Left, _) => (GroupRank(peer as u32), "it has left the group".to_owned()),
-            (Stop::Late { waited }, _) => {
-                return CollectiveError::Timeout {
-                    operation,
-                    sequence,
-                    generation,
-                    peer: GroupRank(peer as u32),
-                    received,
-                    expected,
-                    waited_s: waited.as_secs_f64(),
-                    limit_s: self.limit.as_secs_f64(),
-                };
-            }
-            (_, Some(CollectiveError::PeerLost { peer, cause, .. })) => (peer, cause),
-            (_, Some(error)) => return error,
-            (_, None) => {
-                return CollectiveError::Aborted {
-                    by: "this rank".to_owned(),
-                    reason: "the group has ended".to_owned(),
-                };
-            }
-        };
-        CollectiveError::PeerLost {
-            operation,
-            sequence,
-            generation,
-            peer,
-            cause,
         }
     }
 

@@ -4,8 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::control::{Control, STAGES};
-use super::exchange::{Current, Exchange, Halt};
+use super::exchange::{Current, Exchange};
 use super::flags::{Flag, reached};
+use super::halt::Halt;
 use super::mapping::{Mapping, Span};
 pub(super) use super::pieces::Step;
 use super::pieces::{self, Board, Mark, Terms};

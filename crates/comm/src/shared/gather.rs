@@ -3,8 +3,9 @@
 use ronde_core::{Buffer, DType};
 
 use super::control::{Place, STAGE_BYTES};
-use super::exchange::{Current, Exchange, Halt};
+use super::exchange::{Current, Exchange};
 use super::flow::{Region, Step, moved, part};
+use super::halt::Halt;
 use super::mapping::Span;
 
 /// Most bytes of a result whose length other ranks decide.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use ronde_core::Buffer;
 
 use super::control::{Place, STAGE_BYTES};
-use super::exchange::{Current, Exchange, Halt};
+use super::exchange::{Current, Exchange};
 use super::flow::{Region, Step, part, scaled};
+use super::halt::Halt;
 use super::mapping::Span;
 use super::tree::{self, Kernel, Tree};
 

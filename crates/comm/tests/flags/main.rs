@@ -190,7 +190,9 @@ fn sum_in_pieces(size: usize, pieces: u32, stages: u32, real: u32) {
         let value = |rank: usize, piece: u32| 1 + rank as u32 + 100 * piece;
         let sum = |piece: u32| (0..size).map(|rank| value(rank, piece)).sum::<u32>();
         let step = |step, piece| match step {
-            Step::Bring => others().for_each(|slice| cell(me, piece, slice).write(value(me, piece))),
+            Step::Bring => {
+                others().for_each(|slice| cell(me, piece, slice).write(value(me, piece)))
+            }
             Step::Work => {
                 let theirs: u32 = others().map(|rank| cell(rank, piece, me).read()).sum();
                 cell(me, piece, me).write(theirs + value(me, piece));

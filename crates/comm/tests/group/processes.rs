@@ -118,11 +118,7 @@ fn member() {
 }
 
 /// Reduces until a member is gone; what happened in one word and a rank.
-fn until_it_fails(
-    group: &ProcessGroup,
-    line: &mut BufReader<TcpStream>,
-    lens: &[usize],
-) -> String {
+fn until_it_fails(group: &ProcessGroup, line: &mut BufReader<TcpStream>, lens: &[usize]) -> String {
     let mut kept = group.allocate(DType::U32, LEN);
     kept.as_mut_slice::<u32>().fill(77);
     let (rank, size) = (group.rank().0, group.size() as u32);

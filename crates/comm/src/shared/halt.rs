@@ -1,0 +1,140 @@
+//! [`Halt`]: why an operation over shared memory did not complete, as the error of all ranks.
+
+use ronde_core::{CollectiveError, GroupRank};
+
+use super::exchange::{Current, Exchange};
+use super::wait::Stop;
+use crate::engine::Command;
+use crate::frame::Call;
+use crate::notice::Notice;
+
+/// Why an operation did not complete.
+pub(super) enum Halt {
+    /// Waiting for a peer ended.
+    Stopped {
+        peer: usize,
+        stop: Stop,
+        received: usize,
+    },
+    /// A peer has posted another call.
+    Mismatch { peer: usize },
+    /// It cannot be done.
+    Error(CollectiveError),
+}
+
+impl Exchange {
+    /// Why an operation cannot even begin in a group that has failed.
+    pub(super) fn halt(&self, current: &Current<'_>) -> Halt {
+        let mismatch = self.odd(current).map(|peer| Halt::Mismatch { peer });
+        let peer = self.me;
+        mismatch.unwrap_or(Halt::Stopped {
+            peer,
+            stop: Stop::Failed,
+            received: 0,
+        })
+    }
+
+    /// Turns a halt into the error of all ranks, and tells the others.
+    pub(super) fn fail(
+        &mut self,
+        current: &Current<'_>,
+        mut halt: Halt,
+        sequence: u64,
+        call: &Call,
+        expected: usize,
+    ) -> CollectiveError {
+        if let Halt::Stopped {
+            stop: Stop::Looked | Stop::Failed,
+            ..
+        } = halt
+            && let Some(peer) = self.odd(current)
+        {
+            halt = Halt::Mismatch { peer };
+        }
+        let (error, notice) = match halt {
+            Halt::Error(error) => (error, None),
+            Halt::Mismatch { peer } => self.mismatch(current, peer, sequence, call),
+            Halt::Stopped {
+                peer,
+                stop,
+                received,
+            } => {
+                let bytes = (received, expected);
+                (self.stopped(peer, &stop, bytes, sequence, call), None)
+            }
+        };
+        self.failed = Some(error.clone());
+        // It fails when the group has failed already, which is what is wanted.
+        let _told = self.mailbox.post(Command::Fail {
+            error: error.clone(),
+            notice,
+        });
+        error
+    }
+
+    fn mismatch(
+        &self,
+        current: &Current<'_>,
+        peer: usize,
+        sequence: u64,
+        call: &Call,
+    ) -> (CollectiveError, Option<Notice>) {
+        let theirs = self.control(peer).read_post(current.sequence);
+        let notice = Call::from_words(theirs.call).map(|peer_call| Notice::Mismatch {
+            sequence,
+            sender_call: *call,
+            peer: peer as u32,
+            peer_call,
+        });
+        let error = CollectiveError::Mismatch {
+            sequence,
+            peer: GroupRank(peer as u32),
+            mine: call.describe(),
+            theirs: theirs.describe(),
+        };
+        (error, notice)
+    }
+
+    /// The error of a wait for a peer; `bytes` are those that came and those that were expected.
+    fn stopped(
+        &self,
+        peer: usize,
+        stop: &Stop,
+        (received, expected): (usize, usize),
+        sequence: u64,
+        call: &Call,
+    ) -> CollectiveError {
+        let operation = call.kind.name().to_owned();
+        let generation = self.generation;
+        let (peer, cause) = match (stop, self.mailbox.error()) {
+            (Stop::Left, _) => (GroupRank(peer as u32), "it has left the group".to_owned()),
+            (Stop::Late { waited }, _) => {
+                return CollectiveError::Timeout {
+                    operation,
+                    sequence,
+                    generation,
+                    peer: GroupRank(peer as u32),
+                    received,
+                    expected,
+                    waited_s: waited.as_secs_f64(),
+                    limit_s: self.limit.as_secs_f64(),
+                };
+            }
+            (_, Some(CollectiveError::PeerLost { peer, cause, .. })) => (peer, cause),
+            (_, Some(error)) => return error,
+            (_, None) => {
+                return CollectiveError::Aborted {
+                    by: "this rank".to_owned(),
+                    reason: "the group has ended".to_owned(),
+                };
+            }
+        };
+        CollectiveError::PeerLost {
+            operation,
+            sequence,
+            generation,
+            peer,
+            cause,
+        }
+    }
+}
