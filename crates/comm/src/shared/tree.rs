@@ -1,13 +1,17 @@
 //! [`Tree`]: which operand is added to which, and the reduction of runs of bytes along it.
 
+use ronde_core::buffer::ALIGNMENT;
 use ronde_core::exact::{self, ExactSum};
 use ronde_core::{DType, GroupRank, ReduceOp};
 
 use super::mapping::Span;
 use crate::kernels;
 
-/// Bytes that are reduced and passed on before the next ones: they stay in the nearest cache.
-const BLOCK_BYTES: usize = 16 << 10;
+/// Bytes of all operands that are reduced and passed on before the next ones: they stay in the nearest
+/// cache.
+const NEAR_BYTES: usize = 32 << 10;
+/// Fewest and most of them of one operand.
+const BLOCK_BYTES: std::ops::RangeInclusive<usize> = 2 << 10..=16 << 10;
 
 /// The order of a reduction over all ranks.
 #[derive(Debug)]
@@ -94,9 +98,11 @@ pub(super) fn reduce(
     kernel: Kernel,
 ) {
     let bytes = operands[0].len();
+    let each = (NEAR_BYTES / operands.len()).next_multiple_of(ALIGNMENT);
+    let each = each.clamp(*BLOCK_BYTES.start(), *BLOCK_BYTES.end());
     let mut start = 0;
     while start < bytes {
-        let block = start..bytes.min(start + BLOCK_BYTES);
+        let block = start..bytes.min(start + each);
         let root = match seed {
             None => operands[0].part(block.clone()),
             Some(seed) => {

@@ -14,8 +14,9 @@ const SPINS_MAX: u32 = 1500;
 const SPINS_MIN: u32 = 20;
 /// After so many spins in vain a long one is tried again: cores may be free by now.
 const TRY_AGAIN: u32 = 32;
-/// Looks between which the core is offered to others.
-const YIELDS: u32 = 40;
+/// Looks between which the core is offered to others: with more ranks than cores an operation takes
+/// that long, and being woken costs more than being offered the core back.
+const YIELDS: u32 = 400;
 /// Longest sleep before the state of the group is looked at again.
 const NAP: Duration = Duration::from_millis(2);
 
