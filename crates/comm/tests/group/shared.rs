@@ -1,4 +1,4 @@
-//! Shared memory: every operation against references, bits of exact sums, mixtures, failures.
+//! Shared memory: random operations in a row, bits of exact sums, mixtures, failures.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -12,34 +12,13 @@ use ronde_core::{
     PointToPoint, ReduceOp, Tag,
 };
 
-use crate::collectives::{all_operations, exact_bits_of, hostile};
+use crate::collectives::{exact_bits_of, hostile};
 use crate::meshes::{Kind, configs, groups, join};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn shared(size: usize) -> Vec<ProcessGroup> {
     groups(Kind::Shared, size, LIMIT)
-}
-
-#[test]
-fn every_operation_type_and_operator_equals_the_reference() {
-    for size in 2..=8 {
-        run_ranks(shared(size), LIMIT, |group| {
-            assert!(group.shares_memory());
-            all_operations::<f32>(&group)?;
-            if group.size() <= 7 {
-                all_operations::<f64>(&group)?;
-                all_operations::<half::f16>(&group)?;
-                all_operations::<half::bf16>(&group)?;
-                all_operations::<i64>(&group)?;
-                all_operations::<i32>(&group)?;
-                all_operations::<u32>(&group)?;
-                all_operations::<u8>(&group)?;
-            }
-            assert!(group.bytes_sent() > group.payload_bytes_sent());
-            Ok::<_, CollectiveError>(())
-        });
-    }
 }
 
 /// A buffer that is shared, or one that is not.
