@@ -226,7 +226,11 @@ impl Lane {
             }
             let outcome = turn.run(&operation, &call, buffer);
             match outcome {
-                Ok(Done::Result(buffer)) => completion.complete(Ok(buffer)),
+                Ok(Done::Result(buffer)) => {
+                    // First: who hears that it is done may drop the group.
+                    drop(turn);
+                    completion.complete(Ok(buffer));
+                }
                 Ok(Done::Over(buffer)) => {
                     let asked = Asked {
                         operation,
@@ -237,10 +241,13 @@ impl Lane {
                     };
                     // When the group has failed the completion says so as it is dropped.
                     let _ended = self.mailbox.post(Command::Collective(asked));
+                    drop(turn);
                 }
-                Err(error) => completion.complete(Err(error)),
+                Err(error) => {
+                    drop(turn);
+                    completion.complete(Err(error));
+                }
             }
-            drop(turn);
         }
     }
 
