@@ -21,6 +21,7 @@ mod security;
 mod shared;
 mod split;
 mod streaming;
+mod sync;
 pub mod testing;
 pub mod transport;
 mod work;
