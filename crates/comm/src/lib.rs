@@ -7,6 +7,8 @@
 mod clock;
 mod config;
 mod connect;
+#[doc(hidden)]
+pub mod decoders;
 mod engine;
 mod flight;
 mod frame;
