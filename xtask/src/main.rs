@@ -7,6 +7,7 @@
 )]
 
 mod arrows;
+mod outside;
 mod sources;
 
 use std::path::{Path, PathBuf};
@@ -81,7 +82,8 @@ fn test() -> Result<()> {
     tidy()?;
     // The command itself is built first: tests start it as users do.
     cargo(&["build", "--release", "--workspace", "--all-targets"])?;
-    cargo(&["test", "--release", "--workspace"])
+    cargo(&["test", "--release", "--workspace"])?;
+    outside::test()
 }
 
 fn verify() -> Result<()> {
@@ -95,6 +97,12 @@ fn verify() -> Result<()> {
         "-D",
         "warnings",
     ])?;
+    for manifest in outside::MANIFESTS {
+        cargo(&["fmt", "--check", "--manifest-path", manifest])?;
+        let warnings = ["--all-targets", "--", "-D", "warnings"];
+        let clippy = ["clippy", "--release", "--manifest-path", manifest];
+        cargo(&[&clippy[..], &warnings].concat())?;
+    }
     test()?;
     cargo(&["doc", "--release", "--workspace", "--no-deps"])
 }
