@@ -1,4 +1,4 @@
-//! The tools of those who change ronde: `cargo xtask verify | fix | tidy | test`.
+//! The tools of those who change ronde: `cargo xtask verify | fix | tidy | test | outside`.
 
 #![expect(
     clippy::print_stdout,
@@ -21,6 +21,7 @@ cargo xtask <command>
   test     runs tidy and all tests (everything that CI runs)
   verify   test, and: format, clippy with warnings as errors, documentation; never writes
   fix      formats, and lets clippy mend what it can
+  outside  the tests of the packages beside the workspace alone: models of locks, the use from Python
   tidy     crate arrows, sizes of files and functions, module documentation";
 
 fn main() -> ExitCode {
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         "verify" => verify(),
         "fix" => fix(),
         "tidy" => tidy(),
+        "outside" => outside::test(),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
