@@ -3,6 +3,7 @@
 mod collectives;
 mod failures;
 mod flight;
+mod foreign;
 mod joining;
 mod matrix;
 mod meshes;
