@@ -1,4 +1,4 @@
-//! The tools of those who change ronde: `cargo xtask verify | fix | tidy | test`.
+//! The tools of those who change ronde: `cargo xtask verify | fix | tidy | test | outside`.
 
 #![expect(
     clippy::print_stdout,
@@ -7,6 +7,7 @@
 )]
 
 mod arrows;
+mod outside;
 mod sources;
 
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ cargo xtask <command>
   test     runs tidy and all tests (everything that CI runs)
   verify   test, and: format, clippy with warnings as errors, documentation; never writes
   fix      formats, and lets clippy mend what it can
+  outside  the tests of the packages beside the workspace alone: models of locks, the use from Python
   tidy     crate arrows, sizes of files and functions, module documentation";
 
 fn main() -> ExitCode {
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
         "verify" => verify(),
         "fix" => fix(),
         "tidy" => tidy(),
+        "outside" => outside::test(),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
@@ -81,7 +84,8 @@ fn test() -> Result<()> {
     tidy()?;
     // The command itself is built first: tests start it as users do.
     cargo(&["build", "--release", "--workspace", "--all-targets"])?;
-    cargo(&["test", "--release", "--workspace"])
+    cargo(&["test", "--release", "--workspace"])?;
+    outside::test()
 }
 
 fn verify() -> Result<()> {
@@ -95,6 +99,12 @@ fn verify() -> Result<()> {
         "-D",
         "warnings",
     ])?;
+    for manifest in outside::MANIFESTS {
+        cargo(&["fmt", "--check", "--manifest-path", manifest])?;
+        let warnings = ["--all-targets", "--", "-D", "warnings"];
+        let clippy = ["clippy", "--release", "--manifest-path", manifest];
+        cargo(&[&clippy[..], &warnings].concat())?;
+    }
     test()?;
     cargo(&["doc", "--release", "--workspace", "--no-deps"])
 }

@@ -7,6 +7,8 @@
 mod child;
 mod clock;
 mod control;
+#[doc(hidden)]
+pub mod decoders;
 mod endings;
 mod environment;
 mod error;

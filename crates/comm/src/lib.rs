@@ -7,6 +7,8 @@
 mod clock;
 mod config;
 mod connect;
+#[doc(hidden)]
+pub mod decoders;
 mod engine;
 mod flight;
 mod frame;
@@ -21,6 +23,7 @@ mod security;
 mod shared;
 mod split;
 mod streaming;
+mod sync;
 pub mod testing;
 pub mod transport;
 mod work;

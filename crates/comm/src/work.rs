@@ -1,10 +1,9 @@
 //! A pending operation: the progress thread completes it once, the caller waits for it.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-
 use ronde_core::{Buffer, CollectiveError, Work};
 
 use crate::flight::{Flight, Ticket};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 type Outcome = Result<Buffer, CollectiveError>;
 

@@ -19,19 +19,23 @@ pub enum MemoryKind {
 
 /// The bytes behind a buffer, owned by whoever allocated them.
 ///
-/// Dropping it gives the memory back to its owner.
+/// Memory that somebody else owns (an array of another library) becomes a buffer by implementing this
+/// trait over it and calling [`Buffer::from_memory`]: operations then work on it in place, without a
+/// copy of it where the group's transport allows. Dropping it gives the memory back to its owner, who
+/// must keep it alive and leave it alone until then: also an operation that has failed may hold it a
+/// little longer than the caller's wait. It must be aligned to its element type, or a group refuses it.
 pub trait Memory: Send {
     /// Where the bytes lie.
     fn kind(&self) -> MemoryKind;
     /// Who allocated it, for messages: `"host"`, `"group dp"`.
     fn owner(&self) -> &str;
-    /// The bytes, aligned to 64. Empty for device memory.
+    /// The bytes; aligned to [`ALIGNMENT`] where there is a choice. Empty for device memory.
     fn bytes(&self) -> &[u8];
     /// The bytes, writable. Empty for device memory.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
-/// Alignment of every buffer in bytes: one cache line.
+/// Alignment in bytes of every buffer that is allocated here or by a group: one cache line.
 pub const ALIGNMENT: usize = 64;
 
 /// Ordinary memory, zeroed at allocation.

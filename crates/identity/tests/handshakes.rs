@@ -4,9 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ronde_core::Rank;
-use ronde_identity::rustls::pki_types::{CertificateDer, ServerName};
+use ronde_identity::rustls::client::ResolvesClientCert;
+use ronde_identity::rustls::crypto::aws_lc_rs::{self, sign::any_supported_type};
+use ronde_identity::rustls::pki_types::pem::PemObject;
+use ronde_identity::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use ronde_identity::rustls::sign::CertifiedKey;
+use ronde_identity::rustls::version::TLS13;
 use ronde_identity::rustls::{
-    ClientConfig, ClientConnection, ProtocolVersion, ServerConfig, ServerConnection,
+    ClientConfig, ClientConnection, ProtocolVersion, RootCertStore, ServerConfig, ServerConnection,
+    SignatureScheme,
 };
 use ronde_identity::{Authority, Identity, JoinToken, Member, Validity, explain};
 
@@ -196,6 +202,55 @@ fn no_certificate_another_rank_or_another_protocol_is_refused() {
         good.name_of(&RANK_0).unwrap(),
     );
     says(verdicts.0, "another purpose");
+}
+
+/// Shows a certificate that is public, with a key that is not its own.
+#[derive(Debug)]
+struct Thief(Arc<CertifiedKey>);
+
+impl ResolvesClientCert for Thief {
+    fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_certificate_that_was_overheard_is_of_no_use_without_its_key() {
+    let authority = authority("job");
+    let [victim, good] = [RANK_1, RANK_0].map(|who| authority.issue(&who, today()).unwrap());
+    let mine = authority.issue(&Member::Rank(Rank(7)), today()).unwrap();
+    let certificates = |identity: &Identity| -> Vec<CertificateDer<'static>> {
+        let text = identity.to_pem();
+        let all = CertificateDer::pem_slice_iter(text.expose().as_bytes());
+        all.collect::<Result<_, _>>().unwrap()
+    };
+    let key = PrivateKeyDer::from_pem_slice(mine.to_pem().expose().as_bytes()).unwrap();
+    for (shown, is_good) in [(certificates(&mine), true), (certificates(&victim), false)] {
+        let mut roots = RootCertStore::empty();
+        roots.add(shown[1].clone()).unwrap();
+        let key = any_supported_type(&key).unwrap();
+        let thief = Thief(Arc::new(CertifiedKey::new(shown, key)));
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_client_cert_resolver(Arc::new(thief));
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        let server = good.server_config(ALPN).unwrap();
+        let name = mine.name_of(&RANK_0).unwrap();
+        let (verdicts, _) = handshake(Arc::new(config), server, name);
+        if is_good {
+            assert_eq!(verdicts, (None, None));
+        } else {
+            says(verdicts.1, "not of this job's authority");
+            says(verdicts.0, "refused this side's certificate");
+        }
+    }
 }
 
 #[test]

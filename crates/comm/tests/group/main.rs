@@ -3,7 +3,9 @@
 mod collectives;
 mod failures;
 mod flight;
+mod foreign;
 mod joining;
+mod matrix;
 mod meshes;
 mod messages;
 mod operations;
@@ -12,4 +14,5 @@ mod processes;
 mod reference;
 mod security;
 mod shared;
+mod soak;
 mod splits;

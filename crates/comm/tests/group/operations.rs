@@ -1,109 +1,16 @@
-//! Every operation, type, operator and algorithm on threads of one process, against references.
+//! Large buffers, the conveniences, and calls that cannot be.
 
 use std::time::Duration;
 
-use ronde_comm::testing::{in_process_groups, run_ranks, spawn_ranks};
-use ronde_comm::{GroupConfig, ProcessGroup};
+use ronde_comm::testing::{run_ranks, spawn_ranks};
 use ronde_core::{
     Buffer, CollectiveError, Collectives, CollectivesExt, DType, GroupRank, Operation, ReduceOp,
 };
-use ronde_schedule::{Algorithm, Hosts};
 
 use crate::meshes::{Kind, groups};
 use crate::reference::{expected, input, is_right, operations};
 
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// Sums and products that every type holds exactly: those of up to 7 ranks, for products 2^7.
-fn fits(op: ReduceOp, dtype: DType, size: usize) -> bool {
-    op.refusal(dtype).is_none()
-        && (size <= 7 || !(matches!(op, ReduceOp::Product) && dtype.size() < 4))
-}
-
-fn check_all(group: &ProcessGroup, lens: &[usize], root: usize) -> Result<(), CollectiveError> {
-    let (rank, size) = (group.rank().index(), group.size());
-    let root = GroupRank(root as u32);
-    for dtype in DType::ALL {
-        for op in ReduceOp::ALL
-            .into_iter()
-            .filter(|&op| fits(op, dtype, size))
-        {
-            for &len in lens {
-                let of_op = |operation: &Operation| {
-                    matches!(
-                        operation,
-                        Operation::AllReduce(_)
-                            | Operation::Reduce { .. }
-                            | Operation::ReduceScatter(_)
-                    )
-                };
-                for operation in operations(op, root, rank, size, len) {
-                    if !of_op(&operation) && op != ReduceOp::Max {
-                        continue;
-                    }
-                    let brought = input(dtype, &operation, rank, size, len);
-                    let result = group.run(operation.clone(), brought)?;
-                    let expected = expected(&operation, rank, size, len);
-                    assert!(
-                        is_right(&result, expected),
-                        "{operation:?} of {len} {dtype}, rank {rank} of {size}: {result:?}"
-                    );
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn every_operation_type_and_operator_equals_the_reference() {
-    for size in (1..=9).chain([13, 17]) {
-        spawn_ranks(size, LIMIT, move |group| {
-            let lens: &[usize] = if size <= 4 {
-                &[0, 1, 5, 64, 131, 1001]
-            } else {
-                &[1, 67]
-            };
-            check_all(&group, lens, size - 1)?;
-            check_all(&group, &[3], size / 2)
-        });
-    }
-}
-
-#[test]
-fn every_algorithm_equals_the_reference_on_every_size_and_layout_of_hosts() {
-    for algorithm in Algorithm::ALL {
-        for size in (1..=9).chain([16, 17]) {
-            let configs = (0..size).map(|rank| {
-                let mut config = GroupConfig::new("test", "test", GroupRank(rank as u32));
-                config.algorithm = Some(algorithm);
-                config.timeout = LIMIT;
-                let hosts: Vec<usize> = (0..size).map(|rank| rank / 3).collect();
-                config.hosts = Some(Hosts::new(&hosts));
-                config
-            });
-            run_ranks(in_process_groups(configs.collect()), LIMIT, move |group| {
-                let rank = group.rank().index();
-                for (dtype, len) in [
-                    (DType::F32, 131),
-                    (DType::U8, 1),
-                    (DType::Bf16, 67),
-                    (DType::I64, 0),
-                ] {
-                    for op in [ReduceOp::Sum, ReduceOp::Max] {
-                        for operation in operations(op, GroupRank(0), rank, size, len) {
-                            let brought = input(dtype, &operation, rank, size, len);
-                            let result = group.run(operation.clone(), brought)?;
-                            let expected = expected(&operation, rank, size, len);
-                            assert!(is_right(&result, expected), "{algorithm}, {operation:?}");
-                        }
-                    }
-                }
-                Ok::<_, CollectiveError>(())
-            });
-        }
-    }
-}
 
 #[test]
 fn large_buffers_are_reduced_in_pieces_to_the_same_values() {

@@ -12,7 +12,8 @@ use ronde_core::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::collectives::all_operations;
+use crate::matrix::{cells, run_cells};
+use crate::soak::{self, Plan, soak};
 
 /// Elements of the buffers that are reduced when a member goes.
 const LEN: usize = 1 << 20;
@@ -23,6 +24,12 @@ const LENS: [usize; 5] = [2, 1000, 16 << 10, 100_003, 1 << 18];
 const SHORT: Duration = Duration::from_millis(700);
 /// How long the parent waits for a line.
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// What the soak between processes does.
+const SOAK: Plan = Plan {
+    seed: 5,
+    operations: 1000,
+};
 
 /// A member's process and its line to this one.
 struct Member {
@@ -101,15 +108,20 @@ fn member() {
         .map(|at| at.parse().unwrap())
         .collect();
     let mut config = GroupConfig::new("test", "job", GroupRank(rank.parse().unwrap()));
-    config.transport = TransportChoice::SharedMemory;
+    config.transport = match mode {
+        "soak_over_tcp" => TransportChoice::Tcp,
+        _ => TransportChoice::SharedMemory,
+    };
     config.timeout = if mode == "stopped" { SHORT } else { LIMIT };
     let group = ProcessGroup::connect(config, listener, &peers).unwrap();
     assert_eq!(group.size(), size.parse::<usize>().unwrap());
     let answer = match mode {
-        "all" => all_operations::<f32>(&group)
-            .and_then(|()| all_operations::<half::bf16>(&group))
+        "all" => run_cells(&group, &cells(&DType::ALL, &[0, 1, 67, 1001]))
             .map_or_else(|error| error.to_string(), |()| "fine".to_owned()),
         "stream" => until_it_fails(&group, &mut line, &LENS),
+        "soak_over_tcp" | "soak" => {
+            soak(&group, SOAK.or_told()).map_or_else(|problem| problem, |()| "fine".to_owned())
+        }
         _ => until_it_fails(&group, &mut line, &[LEN]),
     };
     writeln!(line.get_mut(), "{answer}").unwrap();
@@ -167,6 +179,20 @@ fn all_operations_between_processes_equal_the_reference() {
     for size in [2, 3, 5] {
         for member in &mut start(size, "all") {
             assert_eq!(member.hear(), "fine");
+        }
+    }
+}
+
+#[test]
+fn random_operations_between_processes_equal_the_reference() {
+    for mode in ["soak", "soak_over_tcp"] {
+        for (rank, member) in start(soak::SIZE, mode).iter_mut().enumerate() {
+            let answer = member.hear();
+            let problem = SOAK.or_told().replay(
+                "random_operations_between_processes_equal_the_reference",
+                format!("{mode}, rank {rank}: {answer}"),
+            );
+            assert!(answer == "fine", "{problem}");
         }
     }
 }

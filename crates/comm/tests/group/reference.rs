@@ -3,7 +3,7 @@
 use ronde_core::{Buffer, DType, Element, GroupRank, Operation, ReduceOp};
 
 /// Small whole numbers, so that every type holds every result exactly.
-pub(crate) trait Small: Element + PartialEq + std::fmt::Debug {
+trait Small: Element + PartialEq + std::fmt::Debug {
     fn small(value: f64) -> Self;
 }
 
@@ -16,9 +16,11 @@ small!(
     half::f16 => half::f16::from_f64, half::bf16 => half::bf16::from_f64,
 );
 
-/// What a rank brings at an index: 1 or 2.
-pub(crate) fn value(rank: usize, index: usize) -> u32 {
-    1 + u32::from((rank * 7 + index).is_multiple_of(3))
+/// What a rank brings at an index: 1, or 2 for one of three neighbouring ranks, picked anew at every
+/// index, so that an element of another rank or index shows. 17 ranks have a product of at most 2^6.
+fn value(rank: usize, index: usize) -> u32 {
+    let mixed = (index as u32 ^ (rank as u32 / 3) << 24).wrapping_mul(2_654_435_761) >> 7;
+    1 + u32::from(mixed % 3 == rank as u32 % 3)
 }
 
 fn brought(rank: usize, len: usize) -> Vec<u32> {
@@ -50,7 +52,7 @@ fn reduced(op: ReduceOp, values: impl Iterator<Item = u32>, size: usize) -> f64 
     let fold = |f: fn(u32, u32) -> u32| f64::from(values.iter().copied().reduce(f).unwrap_or(0));
     match op {
         ReduceOp::Sum => fold(|a, b| a + b),
-        // Types that hold 8 bits hold small sums only; the division rounds in the type itself.
+        // The division rounds once, in the type itself.
         ReduceOp::Mean => fold(|a, b| a + b) / size as f64,
         ReduceOp::Product => fold(|a, b| a * b),
         ReduceOp::Min => fold(u32::min),

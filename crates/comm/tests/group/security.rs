@@ -129,6 +129,83 @@ fn an_expired_certificate_is_refused() {
 }
 
 #[test]
+fn a_certificate_that_is_not_valid_yet_is_refused() {
+    refused(
+        |authority| {
+            let day = Duration::from_secs(86_400);
+            let future = Validity::from_now(SystemTime::now() + day, day);
+            Security::tls(authority.issue(&member(1), future).unwrap())
+        },
+        &["is not valid yet", "clocks"],
+        &["it refused this side's certificate", "not valid yet"],
+    );
+}
+
+#[test]
+fn a_dialler_refuses_a_listener_whose_certificate_has_expired() {
+    let mut members = configs(2, LIMIT);
+    let authority = secure(&mut members);
+    let day = Duration::from_secs(86_400);
+    let past = Validity::from_now(SystemTime::now() - 2 * day, day);
+    members[0].connect_timeout = SHORT;
+    members[0].security = Security::tls(authority.issue(&member(0), past).unwrap());
+    let [(first, address_0), (second, address_1)] = [loopback(), loopback()];
+    let peers = [address_0, address_1];
+    let waiting = join(members[0].clone(), &first, &peers);
+    let dialling = join(members[1].clone(), &second, &peers);
+    contains(&refusal(dialling), &["group rank 0", "has expired"]);
+    contains(&refusal(waiting), &["it refused this side's certificate"]);
+}
+
+/// Passes bytes on and keeps those of the one who dialled.
+fn overhear(listener: TcpListener, to: SocketAddr) -> JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let (mut inner, _) = listener.accept().unwrap();
+        let mut outer = TcpStream::connect(to).unwrap();
+        let (back, forth) = (outer.try_clone().unwrap(), inner.try_clone().unwrap());
+        let back = thread::spawn(move || spoil(back, forth, usize::MAX, &[]));
+        let (mut heard, mut buffer) = (Vec::new(), [0; 4096]);
+        while let Ok(count @ 1..) = inner.read(&mut buffer) {
+            heard.extend(&buffer[..count]);
+            if outer.write_all(&buffer[..count]).is_err() {
+                break;
+            }
+        }
+        let _gone = outer.shutdown(std::net::Shutdown::Write);
+        back.join().unwrap();
+        heard
+    })
+}
+
+#[test]
+fn what_a_member_has_said_opens_no_door_when_it_is_said_again() {
+    let mut members = configs(2, LIMIT);
+    secure(&mut members);
+    let [(first, address_0), (second, address_1), (middle, between)] =
+        [loopback(), loopback(), loopback()];
+    let overhearing = overhear(middle, address_0);
+    let peers = [address_0, address_1];
+    let waiting = join(members[0].clone(), &first, &peers);
+    let dialling = join(members[1].clone(), &second, &[between, address_1]);
+    let groups = [waiting, dialling].map(|joining| joining.join().unwrap().unwrap());
+    run_ranks(groups.into(), LIMIT, |group| group.barrier());
+    let heard = overhearing.join().unwrap();
+    assert!(heard.len() > 1000, "a handshake with a certificate");
+
+    let mut disappointed = members[0].clone();
+    disappointed.connect_timeout = SHORT;
+    let waiting = join(disappointed, &first, &peers);
+    let mut replay = TcpStream::connect(address_0).unwrap();
+    // It may be hung up on before the end.
+    let _gone = replay.write_all(&heard);
+    let told = refusal(waiting);
+    contains(
+        &told,
+        &["waiting for group ranks 1", "turned away", "decrypt"],
+    );
+}
+
+#[test]
 fn another_ranks_certificate_is_refused() {
     refused(
         |authority| Security::tls(authority.issue(&member(7), now()).unwrap()),

@@ -1,10 +1,11 @@
-//! Shared memory: every operation against references, bits of exact sums, mixtures, failures.
+//! Shared memory: random operations in a row, bits of exact sums, mixtures, failures.
 
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use ronde_comm::testing::run_ranks;
-use ronde_comm::{GroupConfig, ProcessGroup, TransportChoice};
+use ronde_comm::{FailureHook, GroupConfig, ProcessGroup, TransportChoice};
 use ronde_core::exact::{ExactSum, TreeSum};
 use ronde_core::philox::Stream;
 use ronde_core::{
@@ -12,34 +13,13 @@ use ronde_core::{
     PointToPoint, ReduceOp, Tag,
 };
 
-use crate::collectives::{all_operations, exact_bits_of, hostile};
+use crate::collectives::{exact_bits_of, hostile};
 use crate::meshes::{Kind, configs, groups, join};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn shared(size: usize) -> Vec<ProcessGroup> {
     groups(Kind::Shared, size, LIMIT)
-}
-
-#[test]
-fn every_operation_type_and_operator_equals_the_reference() {
-    for size in 2..=8 {
-        run_ranks(shared(size), LIMIT, |group| {
-            assert!(group.shares_memory());
-            all_operations::<f32>(&group)?;
-            if group.size() <= 7 {
-                all_operations::<f64>(&group)?;
-                all_operations::<half::f16>(&group)?;
-                all_operations::<half::bf16>(&group)?;
-                all_operations::<i64>(&group)?;
-                all_operations::<i32>(&group)?;
-                all_operations::<u32>(&group)?;
-                all_operations::<u8>(&group)?;
-            }
-            assert!(group.bytes_sent() > group.payload_bytes_sent());
-            Ok::<_, CollectiveError>(())
-        });
-    }
 }
 
 /// A buffer that is shared, or one that is not.
@@ -405,4 +385,28 @@ fn buffers_outlive_their_group_and_serve_in_another_one() {
         assert_eq!(kept.len(), 100_000);
         Ok::<_, CollectiveError>(())
     });
+}
+
+#[test]
+fn a_group_may_be_dropped_as_soon_as_its_work_is_done() {
+    let failures = Arc::new(AtomicU32::new(0));
+    let heard = Arc::clone(&failures);
+    run_ranks(shared(3), LIMIT, move |group| {
+        for _ in 0..80 {
+            let heard = Arc::clone(&heard);
+            let count = move |config: &mut GroupConfig| {
+                config.on_failure = Some(FailureHook::new(move |_, _| {
+                    heard.fetch_add(1, Ordering::SeqCst);
+                }));
+            };
+            let sub = group.split_with(Some(0), 0, count)?;
+            let sub = sub.expect("it gave a colour");
+            let one = Buffer::copy_of(&[1_u32]);
+            let work = sub.start(Operation::AllReduce(ReduceOp::Sum), one)?;
+            assert_eq!(work.wait()?.as_slice::<u32>(), [3]);
+            drop(sub);
+        }
+        group.barrier()
+    });
+    assert_eq!(failures.load(Ordering::SeqCst), 0);
 }

@@ -1,0 +1,109 @@
+//! The readers of control lines, one by one, for fuzzing; no stable interface.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use ronde_core::{Assignment, Event, Generation, Rank, WorldSize};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::wire::{FromSupervisor, FromWorker, PROTOCOL};
+
+/// Whose line it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Line {
+    /// What a worker says to its supervisor.
+    FromWorker,
+    /// What a supervisor says to its workers.
+    FromSupervisor,
+}
+
+impl Line {
+    /// Lines that must be accepted, to begin with.
+    #[must_use]
+    pub fn samples(self) -> Vec<Vec<u8>> {
+        match self {
+            Self::FromWorker => from_worker().iter().map(written).collect(),
+            Self::FromSupervisor => from_supervisor().iter().map(written).collect(),
+        }
+    }
+
+    /// Reads one line of a stranger; says why it is refused.
+    ///
+    /// # Errors
+    /// Why it is not accepted.
+    ///
+    /// # Panics
+    /// When what was accepted is not read again after being written: a bug.
+    pub fn read(self, line: &[u8]) -> Result<(), String> {
+        match self {
+            Self::FromWorker => read::<FromWorker>(line).map(drop),
+            Self::FromSupervisor => match read::<FromSupervisor>(line)? {
+                FromSupervisor::Assignment(wire) => Assignment::try_from(wire).map(drop),
+                _ => Ok(()),
+            },
+        }
+    }
+}
+
+fn written(message: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(message).expect("a message can be written")
+}
+
+fn read<M: Serialize + DeserializeOwned>(line: &[u8]) -> Result<M, String> {
+    let of = |line: &[u8]| serde_json::from_slice::<M>(line).map_err(|error| error.to_string());
+    let message = of(line)?;
+    let once = written(&message);
+    let again = of(&once).expect("what was written is read");
+    assert_eq!(written(&again), once, "a message is written as it was read");
+    Ok(message)
+}
+
+fn from_worker() -> Vec<FromWorker> {
+    let data_address = SocketAddr::from((Ipv4Addr::LOCALHOST, 4000));
+    vec![
+        FromWorker::Hello {
+            protocol: PROTOCOL,
+            token: "ab".repeat(32),
+            rank: 3,
+            pid: 4711,
+        },
+        FromWorker::Ready { data_address },
+        FromWorker::Event {
+            body: Event::RunStarted {
+                name: "digits \"quoted\"".to_owned(),
+                plan: "cd".repeat(32),
+                world_size: 4,
+                logical_shards: 16,
+                parameters: 1 << 40,
+                steps: 1000,
+                epochs: 3,
+                samples: 1797,
+            },
+        },
+    ]
+}
+
+fn from_supervisor() -> Vec<FromSupervisor> {
+    let peers = (0..4).map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, 4000 + port)));
+    let reason = "rank 3 has failed".to_owned();
+    vec![
+        FromSupervisor::Welcome { protocol: PROTOCOL },
+        FromSupervisor::Refused {
+            reason: reason.clone(),
+        },
+        FromSupervisor::Stop { reason },
+        FromSupervisor::Assignment(
+            Assignment {
+                job: "job".to_owned(),
+                generation: Generation(1),
+                rank: Rank(2),
+                world_size: WorldSize::new(4).expect("four is no empty world"),
+                local_rank: 2,
+                local_world_size: 4,
+                peers: peers.collect(),
+                task: "steps = 3\n".to_owned(),
+            }
+            .into(),
+        ),
+    ]
+}

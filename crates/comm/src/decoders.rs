@@ -1,0 +1,147 @@
+//! The readers of what comes over the wire, one by one, for fuzzing; no stable interface.
+
+use ronde_core::{DType, Generation, GroupRank, ReduceOp};
+use ronde_schedule::Algorithm;
+
+use crate::GroupConfig;
+use crate::frame::{Call, CallKind, FrameKind, HEADER_BYTES, Header};
+use crate::hello::{Hello, PREFIX_BYTES, PROTOCOL_VERSION};
+use crate::notice::Notice;
+
+/// A piece of the wire format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Piece {
+    /// The header of every frame.
+    Frame,
+    /// The first frame between two members, prefix and body.
+    Hello,
+    /// How a member tells the others of a failure.
+    Notice,
+}
+
+impl Piece {
+    /// Bytes that must be accepted, to begin with.
+    #[must_use]
+    pub fn samples(self) -> Vec<Vec<u8>> {
+        match self {
+            Self::Frame => frames().iter().map(|f| f.encode().to_vec()).collect(),
+            Self::Hello => hellos().iter().filter_map(|h| h.encode().ok()).collect(),
+            Self::Notice => notices().iter().map(|n| n.encode(1)).collect(),
+        }
+    }
+
+    /// Reads bytes of a stranger, as a group does it; says why they are refused.
+    ///
+    /// # Errors
+    /// Why they are not accepted.
+    ///
+    /// # Panics
+    /// When what was accepted is not read the same again after being written: a bug.
+    pub fn read(self, bytes: &[u8]) -> Result<(), String> {
+        match self {
+            Self::Frame => frame(bytes),
+            Self::Hello => hello(bytes),
+            Self::Notice => notice(bytes),
+        }
+    }
+}
+
+fn frame(bytes: &[u8]) -> Result<(), String> {
+    let bytes: &[u8; HEADER_BYTES] = bytes.try_into().map_err(|_| "not of its length")?;
+    let header = Header::decode(bytes)?;
+    assert_eq!(
+        header.encode(),
+        *bytes,
+        "a header is written as it was read"
+    );
+    // What an error would say of it.
+    let _words = header.call.describe();
+    Ok(())
+}
+
+fn hello(bytes: &[u8]) -> Result<(), String> {
+    let (prefix, body) = bytes.split_at_checked(PREFIX_BYTES).ok_or("too short")?;
+    let prefix = prefix.try_into().map_err(|_| "too short")?;
+    let (version, len) = Hello::decode_prefix(prefix)?;
+    if version != PROTOCOL_VERSION || body.len() != len {
+        return Err("another version, or not all of it".to_owned());
+    }
+    let hello = Hello::decode(body)?;
+    let mine = Hello::new(&GroupConfig::new("dp", "job", GroupRank(0)), 2);
+    let _words = mine.check(&hello).map_err(|error| error.to_string());
+    let again = hello.encode().map_err(|error| error.to_string())?;
+    let again = Hello::decode(&again[PREFIX_BYTES..]).expect("what was written is read");
+    assert_eq!(again, hello, "a hello is read as it was written");
+    Ok(())
+}
+
+fn notice(bytes: &[u8]) -> Result<(), String> {
+    let (notice, origin) = Notice::decode(bytes).ok_or("no notice")?;
+    let again = Notice::decode(&notice.encode(origin as u32));
+    if bytes.len() <= 1 << 10 {
+        // Longer words may be cut, in the middle of a letter too.
+        assert_eq!(again.as_ref(), Some(&(notice.clone(), origin)));
+    }
+    let mine = (origin.is_multiple_of(2)).then_some(call(CallKind::Barrier, None));
+    let error = notice.error(origin, 0, Generation(0), mine);
+    let _words = (error.to_string(), error.recovery());
+    Ok(())
+}
+
+fn call(kind: CallKind, algorithm: Option<Algorithm>) -> Call {
+    Call {
+        kind,
+        dtype: DType::Bf16,
+        op: ReduceOp::Max,
+        algorithm,
+        detail: 3,
+        len: 1 << 20,
+    }
+}
+
+fn frames() -> Vec<Header> {
+    let header = |kind, call, bytes| Header {
+        kind,
+        generation: Generation(7),
+        sequence: 12,
+        call,
+        bytes,
+    };
+    let reduce = call(CallKind::AllReduce, Some(Algorithm::Hierarchical));
+    vec![
+        header(FrameKind::Collective, reduce, 4096),
+        header(FrameKind::Message, call(CallKind::Message, None), 0),
+        header(FrameKind::Notice, Call::NOTHING, 100),
+        header(FrameKind::Goodbye, Call::NOTHING, 0),
+    ]
+}
+
+fn hellos() -> Vec<Hello> {
+    let mut config = GroupConfig::new("dp", "job", GroupRank(1));
+    let bare = Hello::new(&config, 2);
+    for (name, value) in [("run.seed", "42"), ("cpu", "avx2"), ("model", "")] {
+        config.plan.set(name, value);
+    }
+    vec![bare, Hello::new(&config, 4000)]
+}
+
+fn notices() -> Vec<Notice> {
+    let reduce = call(CallKind::AllReduce, Some(Algorithm::Ring));
+    vec![
+        Notice::Aborted {
+            reason: "enough".to_owned(),
+        },
+        Notice::PeerLost {
+            sequence: 9,
+            call: reduce,
+            peer: 3,
+            cause: "connection reset".to_owned(),
+        },
+        Notice::Mismatch {
+            sequence: 9,
+            sender_call: reduce,
+            peer: 0,
+            peer_call: call(CallKind::Gather, None),
+        },
+    ]
+}

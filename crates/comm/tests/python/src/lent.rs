@@ -1,0 +1,71 @@
+//! [`Lent`]: memory of Python under an operation, and [`Loan`], by which its owner knows that it is back.
+
+use std::ptr::NonNull;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use ronde_core::{Buffer, Element, Memory, MemoryKind};
+
+/// Memory that belongs to a Python object.
+struct Lent {
+    start: NonNull<u8>,
+    bytes: usize,
+    /// Dropped with it.
+    _back: Sender<()>,
+}
+
+#[expect(
+    unsafe_code,
+    reason = "a pointer may go to the thread that runs the operation"
+)]
+// SAFETY: the memory is plain bytes, and nobody else touches it while it is lent, see `lend`.
+unsafe impl Send for Lent {}
+
+impl Memory for Lent {
+    fn kind(&self) -> MemoryKind {
+        MemoryKind::Host
+    }
+
+    fn owner(&self) -> &'static str {
+        "python"
+    }
+
+    #[expect(unsafe_code, reason = "foreign memory")]
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: `lend` promises that these bytes are there and nobody else's until the loan is over.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
+    }
+
+    #[expect(unsafe_code, reason = "foreign memory")]
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `self` is the only way to them.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+    }
+}
+
+/// Tells when lent memory is back.
+pub(crate) struct Loan(Receiver<()>);
+
+impl Loan {
+    /// Waits until nobody holds the memory any more; `false` when somebody still does after `limit`.
+    pub(crate) fn is_over_within(self, limit: Duration) -> bool {
+        // Nothing is ever sent: the other end goes with the memory.
+        self.0.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Disconnected)
+    }
+}
+
+/// A buffer over memory of somebody else.
+///
+/// # Safety
+/// `values` stays where it is, and nobody else reads or writes it, until the [`Loan`] is over.
+#[expect(unsafe_code, reason = "the caller makes promises")]
+pub(crate) unsafe fn lend<T: Element>(values: &mut [T]) -> (Buffer, Loan) {
+    let (back, loan) = channel();
+    let memory = Lent {
+        bytes: size_of_val(values),
+        start: NonNull::from(&mut *values).cast(),
+        _back: back,
+    };
+    let buffer = Buffer::from_memory(T::DTYPE, values.len(), Box::new(memory));
+    (buffer, Loan(loan))
+}

@@ -1,0 +1,14 @@
+//! Process groups from Python, as far as it takes to show that they can be embedded: `Group.connect`,
+//! `Group.all_reduce` in place on numpy arrays and torch tensors.
+//!
+//! What a real binding keeps of it: the interpreter's lock is not held while ranks wait for each other,
+//! memory is lent and not copied, a KeyboardInterrupt ends the wait on all ranks.
+
+mod group;
+mod lent;
+
+#[pyo3::pymodule]
+mod ronde_spike {
+    #[pymodule_export]
+    use crate::group::{Group, Listener};
+}

@@ -1,0 +1,130 @@
+//! Packages beside the workspace, which would change its builds: models of locks, the use from Python.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{cargo, root};
+
+/// The locks of `Work` under a model checker.
+const SCHEDULES: &str = "crates/comm/tests/schedules/Cargo.toml";
+/// Process groups as a Python module.
+const PYTHON: &str = "crates/comm/tests/python";
+/// The oldest Python that loads the module: `abi3-py310`.
+const PYTHON_MIN: (u32, u32) = (3, 10);
+
+/// All manifests that the workspace's commands do not reach.
+pub(crate) const MANIFESTS: [&str; 3] = [
+    SCHEDULES,
+    "crates/comm/tests/python/Cargo.toml",
+    "fuzz/Cargo.toml",
+];
+
+/// Where cargo builds.
+fn target() -> Result<PathBuf> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--no-deps"])
+        .current_dir(root())
+        .output()
+        .context("cargo metadata could not be started")?;
+    let metadata: serde_json::Value =
+        serde_json::from_slice(&output.stdout).context("reading what cargo metadata says")?;
+    let folder = metadata["target_directory"].as_str();
+    Ok(PathBuf::from(
+        folder.context("cargo metadata names no target folder")?,
+    ))
+}
+
+/// Tests all of them. What needs Python is skipped with a word where there is none.
+pub(crate) fn test() -> Result<()> {
+    let target = target()?;
+    let folder = target
+        .to_str()
+        .context("the target folder's name is text")?;
+    let shared = [
+        "--release",
+        "--locked",
+        "--target-dir",
+        folder,
+        "--manifest-path",
+    ];
+    let with = |command: &'static str, manifest: &'static str| {
+        let mut arguments = vec![command];
+        arguments.extend(shared);
+        arguments.push(manifest);
+        cargo(&arguments)
+    };
+    with("test", SCHEDULES)?;
+    let python = match python_with_numpy(&target) {
+        Ok(python) => python,
+        Err(reason) => {
+            println!("python: skipped, {reason:#}");
+            return Ok(());
+        }
+    };
+    with("build", MANIFESTS[1])?;
+    let modules = target.join("python-modules");
+    std::fs::create_dir_all(&modules)?;
+    std::fs::copy(
+        target.join("release/libronde_spike.so"),
+        modules.join("ronde_spike.abi3.so"),
+    )
+    .context("placing the module")?;
+    let status = Command::new(python)
+        .arg(root().join(PYTHON).join("check.py"))
+        .env("PYTHONPATH", modules)
+        .status()
+        .context("starting Python")?;
+    if !status.success() {
+        bail!("the use from Python failed ({status})");
+    }
+    Ok(())
+}
+
+/// A Python environment of this build's own that has numpy; an error says why there is none.
+fn python_with_numpy(target: &Path) -> Result<PathBuf> {
+    let version = "import sys; print(sys.version_info[0], sys.version_info[1])";
+    let found = run(Command::new("python3").args(["-c", version])).context("no python3")?;
+    let found = String::from_utf8_lossy(&found.stdout).into_owned();
+    let mut numbers = found.split_whitespace().map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= PYTHON_MIN => {}
+        _ => bail!("python3 is {}, older than 3.10", found.trim()),
+    }
+    let environment = target.join("python-environment");
+    let python = environment.join("bin/python3");
+    let has_numpy = || run(Command::new(&python).args(["-c", "import numpy"])).is_ok();
+    if has_numpy() {
+        return Ok(python);
+    }
+    // With the system's packages: torch, where it is, and numpy need not be fetched then.
+    let make = ["-m", "venv", "--clear", "--system-site-packages"];
+    run(Command::new("python3").args(make).arg(&environment))
+        .context("making a Python environment")?;
+    if !has_numpy() {
+        let fetch = [
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--retries",
+            "1",
+            "numpy>=2,<3",
+        ];
+        run(Command::new(&python).args(fetch)).context("fetching numpy")?;
+    }
+    Ok(python)
+}
+
+/// What a program answers; an error when it cannot be started or fails, with its last words.
+fn run(command: &mut Command) -> Result<Output> {
+    let output = command
+        .output()
+        .with_context(|| format!("starting {}", command.get_program().display()))?;
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr);
+        bail!("{}", words.lines().last().unwrap_or("it failed"));
+    }
+    Ok(output)
+}
