@@ -11,6 +11,16 @@ use crate::hosts::Hosts;
 use crate::make::{all_reduce_on, broadcast_by, exact_sum_on, reduce};
 use crate::{Algorithm, CostModel, Counts, Schedule, ScheduleError};
 
+/// Of algorithms that should take the same time the first one here is taken.
+const ORDER: [Algorithm; 6] = [
+    Algorithm::Direct,
+    Algorithm::HalvingDoubling,
+    Algorithm::Tree,
+    Algorithm::Hierarchical,
+    Algorithm::Ring,
+    Algorithm::Driver,
+];
+
 /// An algorithm is not chosen by itself where it needs more scratch than so many operands ...
 const SCRATCH_MAX: f64 = 2.0;
 /// ... and than so many bytes.
@@ -156,7 +166,7 @@ pub fn choose_on(
         }
     }
     let most = (SCRATCH_MAX * (len * element_bytes) as f64).max(SCRATCH_BYTES);
-    let mut able: Vec<_> = Algorithm::ALL
+    let mut able: Vec<_> = ORDER
         .into_iter()
         .filter(|algorithm| *algorithm != Algorithm::Hierarchical || hosts.are_nested())
         .filter_map(timed)
