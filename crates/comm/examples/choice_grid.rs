@@ -203,7 +203,12 @@ impl Worker {
         config.transport = TransportChoice::Tcp;
         config.security = Security::Plain;
         config.hosts = Some(Hosts::new(&plan.hosts));
+        let start = now();
         let group = ProcessGroup::connect(config, listener, &peers?)?;
+        if rank == 0 && plan.csv {
+            let (time, costs) = (start.elapsed(), group.cost_model());
+            writeln!(io::stderr(), "joined in {time:?}: {costs:?}")?;
+        }
         let mut forced = Vec::new();
         for algorithm in Algorithm::ALL {
             let made = group.split_with(Some(0), 0, |config| config.algorithm = Some(algorithm))?;

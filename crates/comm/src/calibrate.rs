@@ -14,6 +14,7 @@ use ronde_schedule::choose::counts;
 use ronde_schedule::{Algorithm, CostModel, Hosts, Sample};
 
 use crate::clock;
+use crate::kernels;
 use crate::program::{self, invalid};
 use crate::{Calibration, ProcessGroup};
 use planner::{Planner, Step};
@@ -23,6 +24,10 @@ const NAME: &str = "calibrating";
 const WORDS: usize = 16;
 /// Words in which a member says what it brings: time, cores, host, hosts that it was told of.
 const CARD_WORDS: usize = 4;
+
+/// Bytes that are reduced to see how long that takes, and how many times.
+const REDUCED_BYTES: usize = 64 << 10;
+const REDUCED_TIMES: usize = 5;
 
 /// What one member brings to the calibration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,6 +125,7 @@ impl ProcessGroup {
         let cores = cards.iter().map(|card| card.cores).min().unwrap_or(1);
         let start = CostModel {
             cores: (cores as usize).max(1),
+            byte_reduced_s: byte_reduced_s(),
             ..CostModel::default()
         };
         let mut run = Run {
@@ -232,6 +238,18 @@ impl Run<'_> {
         self.buffers.push((len, result));
         Ok((told, took))
     }
+}
+
+/// Seconds to reduce a byte into another, in the cache: some 50 microseconds to find out.
+fn byte_reduced_s() -> f64 {
+    let (mut into, other) = (vec![0_u8; REDUCED_BYTES], vec![0_u8; REDUCED_BYTES]);
+    let mut least = Duration::MAX;
+    for _ in 0..REDUCED_TIMES {
+        let start = clock::now();
+        kernels::reduce(DType::F32, ReduceOp::Sum, &mut into, &other, true);
+        least = least.min(clock::now().duration_since(start));
+    }
+    least.as_secs_f64() / REDUCED_BYTES as f64
 }
 
 /// A number for the host that this process runs on: the same for all its processes until it is started

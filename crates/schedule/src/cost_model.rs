@@ -7,6 +7,8 @@ use crate::least_squares::{dot, fit};
 
 /// Kinds of cost.
 const KINDS: usize = 7;
+/// The kind that is not fitted: reducing a byte.
+const REDUCED: usize = 5;
 /// A cost that was too small to be seen is at least this part of the default one.
 const LEAST: f64 = 0.05;
 
@@ -127,7 +129,9 @@ impl CostModel {
 
     /// The model that explains measured times best, by least squares on the relative error, no cost
     /// negative; single samples that fit badly count for little. What no sample shows keeps the cost of
-    /// `self`, which brings the cores as well. Samples without a positive time are left out.
+    /// `self`. So do the cores, and what reducing a byte costs: schedules reduce about as many bytes as
+    /// they move, so that operations do not tell the two apart, and it can be measured by itself.
+    /// Samples without a positive time are left out.
     ///
     /// Pure: the same samples give the same bits on every machine.
     #[must_use]
@@ -139,10 +143,12 @@ impl CostModel {
         }
         let rows: Vec<_> = good.iter().map(|sample| columns(&sample.counts)).collect();
         let known = self.costs();
-        let is_seen = |kind: usize| rows.iter().any(|row| row[kind] > 0.0);
+        let is_seen = |kind: usize| kind != REDUCED && rows.iter().any(|row| row[kind] > 0.0);
         // Nothing takes more than the whole of any sample.
         let mut least: [f64; KINDS] = std::array::from_fn(|kind| {
-            if is_seen(kind) {
+            if kind == REDUCED {
+                known[kind]
+            } else if is_seen(kind) {
                 LEAST * known[kind]
             } else {
                 0.0
@@ -156,7 +162,11 @@ impl CostModel {
         }
         let rest = |(row, sample): (&[f64; KINDS], &&Sample)| sample.seconds - dot(row, &least);
         let targets: Vec<f64> = rows.iter().zip(&good).map(rest).collect();
-        let found = fit(&rows, &targets);
+        let seen: Vec<[f64; KINDS]> = rows
+            .iter()
+            .map(|row| std::array::from_fn(|kind| if is_seen(kind) { row[kind] } else { 0.0 }))
+            .collect();
+        let found: [f64; KINDS] = fit(&seen, &targets);
         let costs = std::array::from_fn(|kind| {
             if is_seen(kind) {
                 least[kind] + found[kind]
@@ -231,6 +241,15 @@ mod tests {
         }
     }
 
+    /// What is known before.
+    fn start() -> CostModel {
+        CostModel {
+            cores: 2,
+            byte_reduced_s: truth().byte_reduced_s,
+            ..CostModel::default()
+        }
+    }
+
     fn close(found: f64, real: f64) -> bool {
         (found / real - 1.0).abs() < 0.02
     }
@@ -238,11 +257,7 @@ mod tests {
     #[test]
     fn costs_are_found_again_from_the_times_that_they_make() {
         let hosts = Hosts::new(&[0, 0, 0, 0, 1, 1, 1, 1]);
-        let start = CostModel {
-            cores: 2,
-            ..CostModel::default()
-        };
-        let found = start.fit(&samples(&truth(), &hosts));
+        let found = start().fit(&samples(&truth(), &hosts));
         for (found, real) in found.costs().into_iter().zip(truth().costs()) {
             assert!(close(found, real), "{found} for {real}");
         }
@@ -251,10 +266,7 @@ mod tests {
 
     #[test]
     fn what_no_sample_shows_keeps_its_cost() {
-        let start = CostModel {
-            cores: 2,
-            ..CostModel::default()
-        };
+        let start = start();
         let found = start.fit(&samples(&truth(), &Hosts::one(8)));
         assert_eq!(found.byte_across_s, start.byte_across_s);
         assert_eq!(found.round_across_s, start.round_across_s);
@@ -270,11 +282,7 @@ mod tests {
         for (place, sample) in all.iter_mut().enumerate() {
             sample.seconds *= [0.96, 1.03, 1.0, 1.05, 0.98][place % 5];
         }
-        let found = CostModel {
-            cores: 2,
-            ..CostModel::default()
-        }
-        .fit(&all);
+        let found = start().fit(&all);
         for sample in samples(&truth(), &hosts) {
             let ratio = found.seconds(&sample.counts) / sample.seconds;
             assert!((0.9..1.1).contains(&ratio), "{ratio} for {sample:?}");

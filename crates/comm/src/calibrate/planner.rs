@@ -1,15 +1,29 @@
 //! [`Planner`]: which operation is measured next, and when it is enough. Pure: time is an argument.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use ronde_schedule::{Algorithm, Counts, Sample};
 
 /// Words of eight bytes of the operations that are measured; the first is replaced by what is needed.
 const LENS: [usize; 5] = [0, 512, 4096, 32 << 10, 128 << 10];
+/// The algorithms in the order in which they are measured.
+const ORDER: [Algorithm; 6] = [
+    Algorithm::Tree,
+    Algorithm::Direct,
+    Algorithm::Hierarchical,
+    Algorithm::HalvingDoubling,
+    Algorithm::Driver,
+    Algorithm::Ring,
+];
+/// So many of those are measured with long operands at first.
+const FIRST: usize = 4;
+/// Times that each is measured at first, cold and warm.
+const TURNS: usize = 2;
 /// Up to this level an operation takes hardly longer than a shorter one.
 const SHORT_LEVEL: usize = 1;
-/// Most times that everything is measured, the first not counted.
-const PASSES: usize = 5;
+/// Times that everything is measured again.
+const PASSES: usize = 3;
 /// Time that is kept for telling the costs, in operations of the shortest kind.
 const END: f64 = 2.0;
 
@@ -52,10 +66,8 @@ pub(super) struct Planner {
     within: Duration,
     lens: Vec<usize>,
     courses: Vec<Course>,
-    /// Pass, level, place among the courses of what comes next.
-    at: (usize, usize, usize),
-    /// Something was planned in this pass.
-    moved: bool,
+    /// What could come next, in order.
+    wanted: VecDeque<Step>,
 }
 
 impl Planner {
@@ -68,7 +80,7 @@ impl Planner {
     ) -> Self {
         let lens: Vec<usize> = LENS.iter().map(|&len| len.max(len_min)).collect();
         let mut courses: Vec<Course> = Vec::new();
-        for algorithm in Algorithm::ALL {
+        for algorithm in ORDER {
             let counts = lens.iter().map(|&len| counted(algorithm, len));
             let Some(counts) = counts.collect::<Option<Vec<Counts>>>() else {
                 continue;
@@ -82,12 +94,30 @@ impl Planner {
                 });
             }
         }
+        let steps = |level, count| {
+            let first = courses.iter().take(count);
+            first.map(move |course| Step {
+                algorithm: course.algorithm,
+                level,
+            })
+        };
+        let mut wanted = VecDeque::new();
+        for level in 0..lens.len() {
+            let count = if level > SHORT_LEVEL {
+                FIRST
+            } else {
+                courses.len()
+            };
+            wanted.extend(steps(level, count).flat_map(|step| [step; TURNS]));
+        }
+        for _ in 0..PASSES {
+            wanted.extend((0..lens.len()).flat_map(|level| steps(level, courses.len())));
+        }
         Self {
             within,
             lens,
             courses,
-            at: (0, 0, 0),
-            moved: false,
+            wanted,
         }
     }
 
@@ -106,35 +136,14 @@ impl Planner {
 
     /// What comes after `now`, which is about to run, `spent` after the beginning; `None` ends it.
     pub(super) fn next(&mut self, now: Step, spent: Duration) -> Option<Step> {
-        let left = self.within.as_secs_f64() - spent.as_secs_f64();
-        let place = |course: &Course| course.algorithm == now.algorithm;
         let end = END * self.shortest();
-        let left = left
-            - end
-            - self
-                .courses
-                .iter()
-                .position(place)
-                .map_or(end, |place| self.estimate(place, now.level));
-        loop {
-            let (pass, level, place) = self.at;
-            let levels = if pass == 0 { 1 } else { self.lens.len() };
-            if place == self.courses.len() {
-                self.at = (pass, level + 1, 0);
-            } else if level >= levels {
-                if !self.moved || pass == PASSES {
-                    return None;
-                }
-                (self.at, self.moved) = ((pass + 1, 0, 0), false);
-            } else {
-                self.at.2 += 1;
-                if self.estimate(place, level) <= left {
-                    self.moved = true;
-                    let algorithm = self.courses[place].algorithm;
-                    return Some(Step { algorithm, level });
-                }
+        let left = self.within.as_secs_f64() - spent.as_secs_f64() - self.estimate(now) - end;
+        while let Some(step) = self.wanted.pop_front() {
+            if self.estimate(step) <= left {
+                return Some(step);
             }
         }
+        None
     }
 
     /// A step took so many seconds.
@@ -145,13 +154,13 @@ impl Planner {
         }
     }
 
-    /// The median time of every algorithm and length. Of the shortest the first times are left out:
-    /// memory and connections were cold.
+    /// The median time of every algorithm and length. The first times are left out where there are
+    /// others: memory and connections were cold.
     pub(super) fn samples(&self) -> Vec<Sample> {
         let mut samples = Vec::new();
         for course in &self.courses {
             for (level, times) in course.times.iter().enumerate() {
-                let cold = usize::from(level == 0 && times.len() > 1);
+                let cold = usize::from(times.len() > 1);
                 let mut times = times[cold..].to_vec();
                 times.sort_by(f64::total_cmp);
                 if let Some(&seconds) = times.get(times.len() / 2) {
@@ -170,18 +179,21 @@ impl Planner {
     }
 
     /// Seconds that a step should take: no less than in proportion to its length.
-    fn estimate(&self, place: usize, level: usize) -> f64 {
-        let course = &self.courses[place];
-        let known = (0..=level).rev().find_map(|known| {
-            let time = course.times[known].iter().copied().min_by(f64::total_cmp);
-            Some((known, time?))
+    fn estimate(&self, step: Step) -> f64 {
+        let mut courses = self.courses.iter();
+        let course = courses.find(|course| course.algorithm == step.algorithm);
+        let known = course.and_then(|course| {
+            (0..=step.level).rev().find_map(|known| {
+                let time = course.times[known].iter().copied().min_by(f64::total_cmp);
+                Some((known, time?))
+            })
         });
         let (known, time) = known.unwrap_or((0, 2.0 * self.shortest()));
-        if level <= SHORT_LEVEL {
-            return time * 2_f64.powi((level - known) as i32);
+        if step.level <= SHORT_LEVEL {
+            return time * 2_f64.powi((step.level - known) as i32);
         }
         let from = self.lens[known.max(SHORT_LEVEL)];
-        time * self.lens[level] as f64 / from as f64
+        time * self.lens[step.level] as f64 / from as f64
     }
 }
 
@@ -307,8 +319,8 @@ mod tests {
         assert_eq!(
             measured,
             [
-                Algorithm::Driver,
-                Algorithm::Ring,
+                Algorithm::Tree,
+                Algorithm::Direct,
                 Algorithm::HalvingDoubling
             ]
         );
@@ -320,6 +332,7 @@ mod tests {
         let (_, _, planner) = play(&hosts, Duration::from_millis(200), &gigabit());
         let start = CostModel {
             cores: 2,
+            byte_reduced_s: gigabit().byte_reduced_s,
             ..CostModel::default()
         };
         let found = start.fit(&planner.samples());
