@@ -128,6 +128,16 @@ impl ProcessGroup {
         self.lane().is_some()
     }
 
+    /// Whether an operation runs over shared memory when its length is known.
+    pub(crate) fn by_shared_memory(&self, operation: &Operation) -> bool {
+        self.shares_memory() && shared::is_direct(operation, &Call::NOTHING)
+    }
+
+    /// Which members share a host.
+    pub(crate) fn hosts(&self) -> &Hosts {
+        &self.preference.hosts
+    }
+
     fn lane(&self) -> Option<&Arc<Lane>> {
         match &self.link {
             Link::Others { lane, .. } => lane.as_ref(),

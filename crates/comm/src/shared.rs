@@ -15,5 +15,6 @@ mod scatter;
 mod tree;
 mod wait;
 
+pub(crate) use exchange::is_direct;
 pub(crate) use join::{Terms, join};
 pub(crate) use lane::Lane;

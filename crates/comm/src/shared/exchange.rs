@@ -451,7 +451,7 @@ impl Exchange {
 }
 
 /// Whether an operation is run here; the same on all ranks that call the same.
-pub(super) fn is_direct(operation: &Operation, call: &Call) -> bool {
+pub(crate) fn is_direct(operation: &Operation, call: &Call) -> bool {
     let known = |op: &ReduceOp| {
         matches!(
             op,
