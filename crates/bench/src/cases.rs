@@ -123,7 +123,10 @@ mod tests {
         settings.transports = Transport::ALL.to_vec();
         settings.algorithms = ["auto", "ring", "tree"].map(|a| a.parse().unwrap()).into();
         // Two transports with shared memory and two memories; two without and three algorithms.
-        assert_eq!(count(&settings, OperationKind::AllReduce, 4).0, 2 * 2 + 2 * 3);
+        assert_eq!(
+            count(&settings, OperationKind::AllReduce, 4).0,
+            2 * 2 + 2 * 3
+        );
         assert_eq!(count(&settings, OperationKind::Barrier, 4).0, 4);
         assert_eq!(count(&settings, OperationKind::AllToAll, 4).0, 2 * 2 + 2);
         let (cases, notes) = count(&settings, OperationKind::Broadcast, 4);

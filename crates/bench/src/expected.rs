@@ -55,7 +55,11 @@ impl Tolerance {
                 relative: 0.0,
             },
             ReduceOp::Product => Self {
-                absolute: if shape.dtype == DType::F16 { n * 6e-8 } else { 0.0 },
+                absolute: if shape.dtype == DType::F16 {
+                    n * 6e-8
+                } else {
+                    0.0
+                },
                 relative: n * eps,
             },
             _ => exact,
@@ -121,9 +125,13 @@ fn compare<T: Number>(all: &Expected, got: &Buffer, case: &str) -> Result<(), Be
     let is_right = |got: T, expected: T| {
         let expected_f64 = expected.to_f64();
         got == expected
-            || !is_exact && (got.to_f64() - expected_f64).abs() <= absolute + relative * expected_f64.abs()
+            || !is_exact
+                && (got.to_f64() - expected_f64).abs() <= absolute + relative * expected_f64.abs()
     };
-    let wrong = got.iter().zip(expected).position(|(&g, &e)| !is_right(g, e));
+    let wrong = got
+        .iter()
+        .zip(expected)
+        .position(|(&g, &e)| !is_right(g, e));
     let Some(element) = wrong else {
         return Ok(());
     };
@@ -137,7 +145,10 @@ fn compare<T: Number>(all: &Expected, got: &Buffer, case: &str) -> Result<(), Be
         tolerance: if is_exact {
             "none".to_owned()
         } else {
-            format!("{:.3e}", absolute + relative * expected[element].to_f64().abs())
+            format!(
+                "{:.3e}",
+                absolute + relative * expected[element].to_f64().abs()
+            )
         },
     })
 }
@@ -238,7 +249,11 @@ fn add_in_tree_order<T: Number>(shape: &Shape, source: Source, start: usize, out
         }
         for &(into, from) in &additions {
             for i in 0..out.len() {
-                let added = T::combine(ReduceOp::Sum, drawn[into][i].widen(), drawn[from][i].widen());
+                let added = T::combine(
+                    ReduceOp::Sum,
+                    drawn[into][i].widen(),
+                    drawn[from][i].widen(),
+                );
                 drawn[into][i] = T::narrow(added);
             }
         }

@@ -50,12 +50,13 @@ impl Groups {
         let listener = listener.ok_or_else(|| {
             BenchError::channel("joining", "this worker was started without peers")
         })?;
-        let first = ProcessGroup::connect(config, listener, &assignment.peers).map_err(|source| {
-            BenchError::Connect {
-                what: "all ranks".to_owned(),
-                source,
-            }
-        })?;
+        let first =
+            ProcessGroup::connect(config, listener, &assignment.peers).map_err(|source| {
+                BenchError::Connect {
+                    what: "all ranks".to_owned(),
+                    source,
+                }
+            })?;
         let mut all = Self {
             first,
             groups: Vec::new(),
@@ -75,11 +76,20 @@ impl Groups {
                 }
             }
         }
-        let tls = keys.iter().any(|(transport, _)| *transport == Transport::Tls);
-        let identity = if tls { Some(self.identity(assignment)?) } else { None };
+        let tls = keys
+            .iter()
+            .any(|(transport, _)| *transport == Transport::Tls);
+        let identity = if tls {
+            Some(self.identity(assignment)?)
+        } else {
+            None
+        };
         for key @ (transport, algorithm) in keys {
             let group = self.first.split_with(Some(0), assignment.rank.0, |config| {
-                config.name = format!("bench-{transport}-{}", algorithm.map_or("auto", |a| a.name()));
+                config.name = format!(
+                    "bench-{transport}-{}",
+                    algorithm.map_or("auto", |a| a.name())
+                );
                 config.timeout = TIMEOUT;
                 config.algorithm = algorithm;
                 config.hosts = (settings.hosts > 1).then(|| hosts.clone());
@@ -92,7 +102,10 @@ impl Groups {
                     config.security = Security::tls(identity.clone());
                 }
             });
-            let what = format!("{transport} with algorithm {}", algorithm.map_or("auto", |a| a.name()));
+            let what = format!(
+                "{transport} with algorithm {}",
+                algorithm.map_or("auto", |a| a.name())
+            );
             let group = group.map_err(|source| BenchError::Connect {
                 what: what.clone(),
                 source,

@@ -44,7 +44,10 @@ impl Machine {
     /// Bytes of the largest cache; 0 where the system does not tell.
     #[must_use]
     pub fn cache_bytes(&self) -> u64 {
-        let data = self.caches.iter().filter(|cache| cache.kind != "Instruction");
+        let data = self
+            .caches
+            .iter()
+            .filter(|cache| cache.kind != "Instruction");
         data.map(|cache| cache.bytes).max().unwrap_or(0)
     }
 }
@@ -78,7 +81,10 @@ fn cache_size(text: &str) -> Option<u64> {
         'G' => 1 << 30,
         _ => return text.parse().ok(),
     };
-    text[..text.len() - 1].parse::<u64>().ok()?.checked_mul(scale)
+    text[..text.len() - 1]
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(scale)
 }
 
 #[cfg(test)]
@@ -94,9 +100,11 @@ mod tests {
         assert_eq!(model("processor: 0\nmodel name\t: A CPU\n"), "A CPU");
         assert_eq!(model(""), "");
         let folder = tempfile::tempdir().unwrap();
-        for (index, level, kind, size) in
-            [(0, "1", "Data", "48K"), (1, "1", "Instruction", "64K"), (2, "2", "Unified", "2048K")]
-        {
+        for (index, level, kind, size) in [
+            (0, "1", "Data", "48K"),
+            (1, "1", "Instruction", "64K"),
+            (2, "2", "Unified", "2048K"),
+        ] {
             let folder = folder.path().join(format!("index{index}"));
             std::fs::create_dir(&folder).unwrap();
             for (name, text) in [("level", level), ("type", kind), ("size", size)] {

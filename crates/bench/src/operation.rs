@@ -365,8 +365,11 @@ mod tests {
 
     #[test]
     fn impossible_types_are_refused() {
-        let refusal =
-            |kind, op, dtype| Shape::new(kind, op, dtype, 2, 64).refusal().unwrap_or_default();
+        let refusal = |kind, op, dtype| {
+            Shape::new(kind, op, dtype, 2, 64)
+                .refusal()
+                .unwrap_or_default()
+        };
         use OperationKind::{AllGather, AllReduce, ExactSum};
         assert!(refusal(AllReduce, ReduceOp::Mean, DType::I32).contains("mean"));
         assert!(refusal(ExactSum, ReduceOp::Sum, DType::Bf16).contains("exact sum"));

@@ -52,7 +52,11 @@ impl Way {
                 algorithm,
                 ..
             } => {
-                let chosen = if preference == "auto" { "auto" } else { algorithm };
+                let chosen = if preference == "auto" {
+                    "auto"
+                } else {
+                    algorithm
+                };
                 match transport {
                     Transport::Auto | Transport::SharedMemory => {
                         format!("{transport}, {memory} memory, {chosen}")
@@ -112,7 +116,8 @@ impl Row {
 pub fn times_as_fast(row: &Row, other: Competitor, rows: &[Row]) -> Option<f64> {
     let theirs = rows.iter().find(|theirs| {
         theirs.way == Way::Other { name: other }
-            && (theirs.operation, theirs.bytes, theirs.ranks) == (row.operation, row.bytes, row.ranks)
+            && (theirs.operation, theirs.bytes, theirs.ranks)
+                == (row.operation, row.bytes, row.ranks)
     })?;
     Some(theirs.times.median_us / row.times.median_us)
 }

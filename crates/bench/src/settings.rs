@@ -202,10 +202,16 @@ impl Settings {
         }
         if !(self.budget_s > 0.0 && self.budget_s <= 60.0) {
             let budget = self.budget_s;
-            return refuse("--budget", format!("{budget} is not within 0 to 60 seconds"));
+            return refuse(
+                "--budget",
+                format!("{budget} is not within 0 to 60 seconds"),
+            );
         }
         if !(1..=1000).contains(&self.rounds) {
-            return refuse("--rounds", format!("{} is not within 1 to 1000", self.rounds));
+            return refuse(
+                "--rounds",
+                format!("{} is not within 1 to 1000", self.rounds),
+            );
         }
         if self.hosts == 0 || self.hosts > ranks {
             return refuse("--hosts", format!("{} for {ranks} ranks", self.hosts));
@@ -382,7 +388,10 @@ mod tests {
         let mut settings = small();
         settings.hosts = 2;
         let hosts = settings.layout(5);
-        assert_eq!((hosts.members(0), hosts.members(1)), (&[0, 1, 2][..], &[3, 4][..]));
+        assert_eq!(
+            (hosts.members(0), hosts.members(1)),
+            (&[0, 1, 2][..], &[3, 4][..])
+        );
         assert!(hosts.are_contiguous());
     }
 }

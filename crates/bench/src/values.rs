@@ -186,7 +186,10 @@ mod tests {
 
     #[test]
     fn integers_wrap_and_floats_are_rounded_once() {
-        assert_eq!(i32::narrow(i32::combine(ReduceOp::Sum, i64::from(i32::MAX), 1)), i32::MIN);
+        assert_eq!(
+            i32::narrow(i32::combine(ReduceOp::Sum, i64::from(i32::MAX), 1)),
+            i32::MIN
+        );
         assert_eq!(u8::narrow(u8::combine(ReduceOp::Product, 200, 3)), 88);
         assert_eq!(u8::combine(ReduceOp::Xor, 5, 3), 6);
         assert_eq!(f32::finish(ReduceOp::Mean, 3.0, 4), 0.75);

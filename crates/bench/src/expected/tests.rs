@@ -38,7 +38,9 @@ fn check(kind: OperationKind, op: ReduceOp, dtype: DType, ranks: usize, bytes: u
         };
         let got = group.start_and_wait(operation, copy(&expected.input))?;
         let case = format!("{shape:?}");
-        expected.check(&got, &case).unwrap_or_else(|error| panic!("{error}"));
+        expected
+            .check(&got, &case)
+            .unwrap_or_else(|error| panic!("{error}"));
         Ok::<_, ronde_core::CollectiveError>(())
     });
 }
@@ -81,9 +83,15 @@ fn a_wrong_element_is_found_wherever_it_is_and_told() {
             wrong.bytes_mut()[byte] ^= 0x40;
             let error = expected.check(&wrong, "all_reduce, 8 KB, tcp").unwrap_err();
             let text = error.to_string();
-            let place = format!("all_reduce, 8 KB, tcp, rank 2, element {element} of {}", right.len());
+            let place = format!(
+                "all_reduce, 8 KB, tcp, rank 2, element {element} of {}",
+                right.len()
+            );
             assert!(text.contains(&place), "{text}");
-            assert!(text.contains("got ") && text.contains("expected "), "{text}");
+            assert!(
+                text.contains("got ") && text.contains("expected "),
+                "{text}"
+            );
         }
         let mut short = copy(&right);
         short.truncate(right.len() - 1);
