@@ -24,11 +24,11 @@ pub(crate) struct Expected {
 
 /// How far a result may be from the reference: `absolute + relative * |reference|`.
 ///
-/// Inputs are at most 1 in size. A sum of `n` of them in any order is off by less than
-/// `n * (n - 1) / 2` roundings of half an epsilon of values up to `n`... that is `n^2 eps` at most, the
-/// reference's own rounding included; a mean a n-th of it. A product of `n` is off by `n` epsilons of
-/// itself (f16: and by `n` times its smallest number). Everything else, integers and the exact sum
-/// included, has one right result.
+/// Inputs are at most 1 in size. A sum of `n` of them takes `n - 1` roundings in any order, each off
+/// by at most half an epsilon of a value up to `n`; with the rounding of the reference that is less
+/// than `n^2` epsilons. A mean is off by an n-th of it. A product of `n` is off by less than `n`
+/// epsilons of itself, and in f16, which has few small numbers, by `n` of the smallest. Everything
+/// else, integers and the exact sum included, has one right result.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Tolerance {
     absolute: f64,
@@ -213,7 +213,7 @@ fn origins(shape: &Shape, rank: usize) -> Vec<Origin> {
 }
 
 fn reduce<T: Number>(shape: &Shape, source: Source, start: usize, out: &mut [T]) {
-    let mut drawn = vec![T::draw(0, shape.op); BLOCK];
+    let mut drawn = [T::draw(0, shape.op); BLOCK];
     let mut wide: Vec<T::Wide> = Vec::with_capacity(BLOCK);
     for (block, out) in out.chunks_mut(BLOCK).enumerate() {
         let drawn = &mut drawn[..out.len()];
@@ -248,13 +248,11 @@ fn add_in_tree_order<T: Number>(shape: &Shape, source: Source, start: usize, out
             source.fill(rank, start + block * BLOCK, &mut drawn[..out.len()]);
         }
         for &(into, from) in &additions {
-            for i in 0..out.len() {
-                let added = T::combine(
-                    ReduceOp::Sum,
-                    drawn[into][i].widen(),
-                    drawn[from][i].widen(),
-                );
-                drawn[into][i] = T::narrow(added);
+            if let Ok([into, from]) = drawn.get_disjoint_mut([into, from]) {
+                for (into, from) in into.iter_mut().zip(&*from) {
+                    let added = T::combine(ReduceOp::Sum, into.widen(), from.widen());
+                    *into = T::narrow(added);
+                }
             }
         }
         out.copy_from_slice(&drawn[0][..out.len()]);

@@ -87,7 +87,7 @@ fn size(
             bytes_received: shape.bytes(),
             rounds: 1,
         };
-        row(text, shape, "message", &[cost]);
+        row(text, shape, shape.kind.one_way(), &[cost]);
         return Ok(());
     };
     let only_auto = settings.algorithms.iter().all(|one| one.0.is_none());

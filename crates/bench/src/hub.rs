@@ -21,8 +21,8 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum News {
-    /// A case is complete.
-    Row(Row),
+    /// All cases of one size of an operation are complete.
+    Rows(Vec<Row>),
     /// Something to know.
     Note(String),
 }
@@ -107,7 +107,7 @@ impl Hub {
         };
         loop {
             match line.receive(go_on) {
-                Ok(Some(FromRank0::Row(row))) => on_news(News::Row(*row)),
+                Ok(Some(FromRank0::Rows(rows))) => on_news(News::Rows(rows)),
                 Ok(Some(FromRank0::Note(note))) => on_news(News::Note(note)),
                 Ok(Some(FromRank0::Turn(turn))) => {
                     let answer = self.their_turn(turn, go_on);
@@ -202,7 +202,7 @@ mod tests {
             stranger.write_all(b"GET / HTTP/1.0\n").unwrap();
             let mut reporter = Reporter::connect(&socket).unwrap();
             reporter.note("a note").unwrap();
-            reporter.row(&row(8, 2.0, "ring")).unwrap();
+            reporter.rows(vec![row(8, 2.0, "ring")]).unwrap();
             let turn = TheirTurn {
                 backend: Competitor::Mpi,
                 bytes: 8,
@@ -216,7 +216,7 @@ mod tests {
         hub.serve(&mut |one| news.push(one), &|| true).unwrap();
         let expected = [
             News::Note("a note".to_owned()),
-            News::Row(row(8, 2.0, "ring")),
+            News::Rows(vec![row(8, 2.0, "ring")]),
         ];
         assert_eq!(news, expected);
         assert!(rank_0.join().unwrap().contains("mpi was not started"));

@@ -228,13 +228,13 @@ mod tests {
         let configs = (0..3).map(|rank| GroupConfig::new("turns", "turns", GroupRank(rank)));
         let groups = ProcessGroup::in_process(configs.collect());
         let groups = groups.into_iter().map(Result::unwrap).collect();
-        run_ranks(groups, Duration::from_secs(60), |group| {
+        run_ranks(groups, Duration::from_secs(60), move |group| {
             let shape = Shape::new(kind, op, DType::F32, 3, 1000);
             let rank = group.rank().index();
             let source = Source::new(seeds[rank / 2], op);
             let measured = Measured {
                 name: format!("{kind}, tcp"),
-                group,
+                group: &group,
                 shape,
                 memory: BufferMemory::Any,
                 expected: &Expected::new(shape, rank, source),

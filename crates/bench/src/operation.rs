@@ -113,6 +113,16 @@ impl OperationKind {
         matches!(self, Self::AllReduce | Self::ExactSum | Self::Barrier)
     }
 
+    /// What its one way is called, where it has no choice of algorithms.
+    #[must_use]
+    pub fn one_way(self) -> &'static str {
+        match self {
+            Self::Barrier => "dissemination",
+            Self::SendReceive => "message",
+            _ => "direct",
+        }
+    }
+
     /// What the algorithm bandwidth is multiplied with to get the bus bandwidth, over `n` ranks, as
     /// nccl-tests defines it (`doc/PERFORMANCE.md` there): the rate at which the busiest link would
     /// have to run, comparable between counts of ranks.
@@ -188,7 +198,9 @@ impl Shape {
             ranks,
             unit: 1,
         };
-        shape.unit = (bytes / dtype.size() / shape.units()).max(1);
+        if kind != OperationKind::Barrier {
+            shape.unit = (bytes / dtype.size() / shape.units()).max(1);
+        }
         shape
     }
 
@@ -202,10 +214,8 @@ impl Shape {
             | OperationKind::AllToAll => self.ranks,
             // Parts of 1 to n units.
             OperationKind::AllToAllUnequal => self.ranks * (self.ranks + 1) / 2,
-            OperationKind::Barrier => 0,
             _ => 1,
         }
-        .max(1)
     }
 
     /// Elements of the whole.

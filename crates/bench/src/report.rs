@@ -22,6 +22,8 @@ pub enum Way {
     Ronde {
         /// Which transport was asked for.
         transport: Transport,
+        /// Which one it was.
+        over: Transport,
         /// Where the buffers were.
         memory: BufferMemory,
         /// Which algorithm was asked for.
@@ -47,6 +49,7 @@ impl Way {
         match self {
             Self::Ronde {
                 transport,
+                over,
                 memory,
                 preference,
                 algorithm,
@@ -57,11 +60,15 @@ impl Way {
                 } else {
                     algorithm
                 };
-                match transport {
-                    Transport::Auto | Transport::SharedMemory => {
-                        format!("{transport}, {memory} memory, {chosen}")
+                let by_itself = match transport {
+                    Transport::Auto => "auto: ",
+                    _ => "",
+                };
+                match over {
+                    Transport::SharedMemory => {
+                        format!("{by_itself}{over}, {memory} memory, {chosen}")
                     }
-                    _ => format!("{transport}, {chosen}"),
+                    _ => format!("{by_itself}{over}, {chosen}"),
                 }
             }
             Self::Other { name } => match name {
@@ -216,6 +223,7 @@ pub(crate) mod samples {
             ranks: 4,
             way: Way::Ronde {
                 transport: Transport::Tcp,
+                over: Transport::Tcp,
                 memory: BufferMemory::Any,
                 preference: algorithm.to_owned(),
                 algorithm: algorithm.to_owned(),

@@ -48,14 +48,14 @@ impl Columns {
     pub fn line(&self, row: &Row, rows: &[Row]) -> String {
         let (transport, memory, algorithm, predicted, reason) = match &row.way {
             Way::Ronde {
-                transport,
+                over,
                 memory,
                 algorithm,
                 reason,
                 predicted_us,
                 ..
             } => (
-                transport.name(),
+                over.name(),
                 memory.name(),
                 &**algorithm,
                 *predicted_us,

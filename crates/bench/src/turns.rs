@@ -60,7 +60,7 @@ pub(crate) enum Hello {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum FromRank0 {
-    Row(Box<Row>),
+    Rows(Vec<Row>),
     Note(String),
     Turn(TheirTurn),
 }
@@ -133,8 +133,8 @@ impl Reporter {
         Ok(Self { line })
     }
 
-    pub(crate) fn row(&mut self, row: &Row) -> Result<(), BenchError> {
-        self.say(&FromRank0::Row(Box::new(row.clone())))
+    pub(crate) fn rows(&mut self, rows: Vec<Row>) -> Result<(), BenchError> {
+        self.say(&FromRank0::Rows(rows))
     }
 
     pub(crate) fn note(&mut self, note: &str) -> Result<(), BenchError> {

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 
 use ronde_core::{Assignment, Operation};
-use ronde_schedule::Hosts;
+use ronde_schedule::{Algorithm, Hosts};
 
 use crate::BenchError;
 use crate::cases::{Case, Cases};
@@ -12,7 +12,7 @@ use crate::groups::Groups;
 use crate::measure::{Measured, REUSES};
 use crate::operation::{OperationKind, Shape};
 use crate::report::{Row, Way};
-use crate::settings::{BufferMemory, Competitor, Settings, Task};
+use crate::settings::{BufferMemory, Competitor, Settings, Task, Transport};
 use crate::sizes::show_bytes;
 use crate::statistics::Statistics;
 use crate::turns::{Reporter, TheirTurn};
@@ -125,13 +125,11 @@ impl Worker {
         let Some(reporter) = &mut self.reporter else {
             return Ok(());
         };
-        for (runner, timed) in runners.iter().zip(timed) {
-            if let Some(times) = Statistics::of(timed.seconds) {
-                let row = row(&shape, runner, times, turns, self.task.cache_bytes);
-                reporter.row(&row)?;
-            }
-        }
-        Ok(())
+        let complete = runners.iter().zip(timed).filter_map(|(runner, timed)| {
+            let times = Statistics::of(timed.seconds)?;
+            Some(row(&shape, runner, times, turns, self.task.cache_bytes))
+        });
+        reporter.rows(complete.collect())
     }
 }
 
@@ -249,17 +247,21 @@ fn ours(shape: &Shape, case: &Case, measured: &Measured<'_>) -> Way {
         .choice(&operation, shape.dtype, shape.input_len(0));
     let message = shape.kind == OperationKind::SendReceive;
     let (algorithm, reason) = match choice.algorithm {
-        _ if message => ("message".to_owned(), "a message to one rank".to_owned()),
-        Some(algorithm) => (algorithm.to_string(), choice.reason),
-        None if choice.by_shared_memory => ("in_place".to_owned(), choice.reason),
-        None => (
-            "one_schedule".to_owned(),
-            "this operation has one schedule".to_owned(),
-        ),
+        _ if message => (shape.kind.one_way(), "a message to one rank".to_owned()),
+        Some(algorithm) => (algorithm.name(), choice.reason),
+        None if choice.by_shared_memory => (Algorithm::Direct.name(), choice.reason),
+        None => (shape.kind.one_way(), choice.reason),
     };
+    let algorithm = algorithm.to_owned();
     let shares = measured.group.shares_memory();
+    let over = match case.transport {
+        Transport::Auto if shares => Transport::SharedMemory,
+        Transport::Auto => Transport::Tcp,
+        other => other,
+    };
     Way::Ronde {
         transport: case.transport,
+        over,
         memory: if shares {
             case.memory
         } else {

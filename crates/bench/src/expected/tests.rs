@@ -30,7 +30,7 @@ fn check(kind: OperationKind, op: ReduceOp, dtype: DType, ranks: usize, bytes: u
     if shape.refusal().is_some() {
         return;
     }
-    run_ranks(groups(ranks), Duration::from_secs(60), |group| {
+    run_ranks(groups(ranks), Duration::from_secs(60), move |group| {
         let rank = group.rank().index();
         let expected = expected(shape, rank);
         let Some(operation) = shape.operation(rank) else {
