@@ -25,6 +25,8 @@ const ABOVE: f64 = 58.0;
 /// Below a row of panels.
 const BELOW: f64 = 62.0;
 const LEGEND_WIDTH: f64 = 330.0;
+/// Room that the name of a tick takes along the x axis.
+const TICK_WIDTH: f64 = 54.0;
 const HEAD: f64 = 34.0;
 
 /// What stands along the x axis.
@@ -198,6 +200,8 @@ fn draw_panel(
         let number = axis::number(tick);
         text(svg, (left - 7.0, at + 4.5), "end", "black", &number);
     }
+    let mut free = f64::MAX;
+    // From the right: the last one is always named.
     for &tick in &x.ticks {
         let at = at_x(tick);
         let _ = writeln!(
@@ -208,7 +212,10 @@ fn draw_panel(
             Across::Bytes => show_bytes(tick as usize),
             Across::Ranks => tick.to_string(),
         };
-        text(svg, (at, bottom + 19.0), "middle", "black", &name);
+        if at <= free {
+            text(svg, (at, bottom + 19.0), "middle", "black", &name);
+            free = at - TICK_WIDTH;
+        }
     }
     let _ = writeln!(
         svg,

@@ -43,7 +43,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// A short name for a legend: `shared_memory/group/direct`, `gloo`.
+    /// A short name for a legend: `shared memory, group buffers`, `tcp, ring`, `Gloo`.
     #[must_use]
     pub fn label(&self) -> String {
         match self {
@@ -55,20 +55,19 @@ impl Way {
                 algorithm,
                 ..
             } => {
-                let chosen = if preference == "auto" {
-                    "auto"
-                } else {
-                    algorithm
-                };
                 let by_itself = match transport {
                     Transport::Auto => "auto: ",
                     _ => "",
                 };
+                let chosen = match &**preference {
+                    "auto" => String::new(),
+                    _ => format!(", {algorithm}"),
+                };
                 match over {
                     Transport::SharedMemory => {
-                        format!("{by_itself}{over}, {memory} memory, {chosen}")
+                        format!("{by_itself}shared memory, {memory} buffers{chosen}")
                     }
-                    _ => format!("{by_itself}{over}, {chosen}"),
+                    _ => format!("{by_itself}{over}{chosen}"),
                 }
             }
             Self::Other { name } => match name {
