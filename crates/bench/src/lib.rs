@@ -20,6 +20,7 @@ mod machine;
 mod measure;
 mod operation;
 mod others;
+mod plain_loop;
 mod plot;
 mod report;
 mod settings;

@@ -67,7 +67,8 @@ impl Others {
         check_modules(start)?;
         let script = start.folder.join("gloo_and_mpi_all_reduce.py");
         crate::report::write(&script, SCRIPT)?;
-        let names: Vec<&str> = start.against.iter().map(|one| one.name()).collect();
+        let foreign = start.against.iter().filter(|one| one.is_foreign());
+        let names: Vec<&str> = foreign.map(|one| one.name()).collect();
         let mut command = Command::new("mpirun");
         command
             .args([

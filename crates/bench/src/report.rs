@@ -73,6 +73,7 @@ impl Way {
             Self::Other { name } => match name {
                 Competitor::Gloo => "Gloo".to_owned(),
                 Competitor::Mpi => "Open MPI".to_owned(),
+                Competitor::Loop => "plain loop, the bound".to_owned(),
             },
         }
     }

@@ -73,11 +73,19 @@ pub enum Competitor {
     Gloo,
     /// Open MPI.
     Mpi,
+    /// A plain loop that reads, adds and writes the same bytes: the bound of a sum in memory.
+    Loop,
 }
 
 impl Competitor {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Gloo, Self::Mpi];
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Gloo, Self::Mpi, Self::Loop];
+
+    /// Whether it runs in processes of its own, under mpirun.
+    #[must_use]
+    pub fn is_foreign(self) -> bool {
+        self != Self::Loop
+    }
 
     /// As it is written in arguments, tables and files.
     #[must_use]
@@ -85,6 +93,7 @@ impl Competitor {
         match self {
             Self::Gloo => "gloo",
             Self::Mpi => "mpi",
+            Self::Loop => "loop",
         }
     }
 }
@@ -225,7 +234,7 @@ impl Settings {
         if !self.against.is_empty() && !self.competes() {
             return refuse(
                 "--against",
-                "Gloo and Open MPI are measured at all_reduce of f32 with the sum".to_owned(),
+                "others are measured at all_reduce of f32 with the sum".to_owned(),
             );
         }
         let most = self.buffer_bytes(ranks, self.largest(), 1);
@@ -265,8 +274,9 @@ impl Settings {
         } else {
             0
         };
-        let others = usize::from(!self.against.is_empty());
-        let rings = (1 + in_groups) * (turns + 1) + others * (turns + 3);
+        let foreign = usize::from(self.against.iter().any(|one| one.is_foreign()));
+        let plain = usize::from(self.against.contains(&Competitor::Loop));
+        let rings = (1 + in_groups) * (turns + 1) + foreign * (turns + 3) + plain * turns;
         (ranks as u64) * (bytes as u64) * (rings as u64 + 4)
     }
 

@@ -1,5 +1,6 @@
 //! One rank of a run: connects, measures every case in turns, and, as rank 0, reports.
 
+use std::cell::RefCell;
 use std::net::TcpListener;
 
 use ronde_core::{Assignment, Operation};
@@ -11,6 +12,7 @@ use crate::expected::Expected;
 use crate::groups::Groups;
 use crate::measure::{Measured, REUSES};
 use crate::operation::{OperationKind, Shape};
+use crate::plain_loop::PlainLoop;
 use crate::report::{Row, Way};
 use crate::settings::{BufferMemory, Competitor, Settings, Task, Transport};
 use crate::sizes::show_bytes;
@@ -63,6 +65,7 @@ struct Worker {
 enum Runner<'a> {
     Ours(Case, Measured<'a>),
     Theirs(Competitor, usize, usize),
+    Loop(RefCell<PlainLoop>),
 }
 
 /// Timings of one runner over all rounds.
@@ -118,8 +121,13 @@ impl Worker {
             runners.push(Runner::Ours(case, measured));
         }
         if shape.kind == OperationKind::AllReduce {
-            let theirs = settings.against.iter();
-            runners.extend(theirs.map(|&c| Runner::Theirs(c, shape.bytes(), turns)));
+            runners.extend(settings.against.iter().map(|&other| match other {
+                Competitor::Loop => {
+                    let (seed, bytes) = (settings.seed, shape.bytes());
+                    Runner::Loop(PlainLoop::new(seed, self.ranks, bytes, turns).into())
+                }
+                _ => Runner::Theirs(other, shape.bytes(), turns),
+            }));
         }
         let timed = in_turns(&self.groups, self.reporter.as_mut(), settings, &runners)?;
         let Some(reporter) = &mut self.reporter else {
@@ -177,6 +185,11 @@ fn run_turn(
             let turn = measured.turn(iterations)?;
             Ok((turn.seconds, turn.wall.as_secs_f64()))
         }
+        Runner::Loop(plain) => {
+            let seconds = plain.borrow_mut().turn(iterations);
+            let wall_s = seconds.iter().sum();
+            Ok((seconds, wall_s))
+        }
         Runner::Theirs(backend, bytes, buffers) => {
             let turn = TheirTurn {
                 backend: *backend,
@@ -226,6 +239,9 @@ fn row(shape: &Shape, runner: &Runner<'_>, times: Statistics, turns: usize, cach
     let working_set_bytes = (turns * shape.ranks * shape.bytes()) as u64;
     let way = match runner {
         Runner::Theirs(name, ..) => Way::Other { name: *name },
+        Runner::Loop(_) => Way::Other {
+            name: Competitor::Loop,
+        },
         Runner::Ours(case, measured) => ours(shape, case, measured),
     };
     Row {

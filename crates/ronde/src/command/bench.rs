@@ -159,7 +159,7 @@ fn open(
 ) -> Result<(Hub, LaunchSpec), BenchError> {
     let mut hub = Hub::new(folder)?;
     let settings = &prepared.settings;
-    if !settings.against.is_empty() {
+    if settings.against.iter().any(|one| one.is_foreign()) {
         eprintln!("starting {} for {ranks} ranks", names(&settings.against));
         let start = Start {
             python: &prepared.python,
@@ -182,7 +182,8 @@ fn open(
 }
 
 fn names(against: &[ronde_bench::Competitor]) -> String {
-    let names: Vec<&str> = against.iter().map(|one| one.name()).collect();
+    let foreign = against.iter().filter(|one| one.is_foreign());
+    let names: Vec<&str> = foreign.map(|one| one.name()).collect();
     names.join(" and ")
 }
 

@@ -76,8 +76,8 @@ pub(crate) struct BenchArguments {
     /// Seed of the random data.
     #[arg(long, value_name = "N", default_value_t = 42)]
     pub(super) seed: u64,
-    /// Measure others in the same run, in turns: gloo, mpi. Needs mpirun, and a Python with numpy,
-    /// mpi4py and, for gloo, torch.
+    /// Measure others in the same run, in turns: gloo, mpi (these need mpirun, and a Python with
+    /// numpy, mpi4py and, for gloo, torch), loop (reads, adds and writes the same bytes: the bound).
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     pub(super) against: Vec<String>,
     /// The Python of --against.
