@@ -1,11 +1,24 @@
-//! [`Choice`]: which way an operation of a group goes, and why.
+//! [`Choice`]: which way an operation of a group goes, and why; remembered, so that asking is cheap.
 
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ronde_core::{Collectives, DType, Operation};
-use ronde_schedule::{self as schedule, Algorithm};
+use ronde_core::{Buffer, CollectiveError, Collectives, DType, GroupRank, Operation};
+use ronde_schedule::choose::{counts, has_several};
+use ronde_schedule::{self as schedule, Algorithm, CostModel, Decision, Hosts};
 
 use crate::ProcessGroup;
+use crate::frame::{ANY_LEN, Call, CallKind};
+use crate::program;
+
+/// Where the length is not known to all ranks the choice is that for so many elements.
+const UNKNOWN_LEN: usize = 1 << 18;
+/// Most decisions that are remembered.
+const REMEMBERED_MAX: usize = 4096;
+/// Lengths between two powers of two are told apart in so many classes (a power of two).
+const CLASSES: u32 = 4;
 
 /// Which way an operation of a group goes, and why.
 #[derive(Debug, Clone, PartialEq)]
@@ -13,19 +26,207 @@ pub struct Choice {
     /// The algorithm over the group's connections; `None` over shared memory, in a group of one, and
     /// for operations that have one schedule.
     pub algorithm: Option<Algorithm>,
-    /// Why, in words, with the predicted times of the best two where there was a choice.
+    /// Why, in words: `direct 182 us, next halving_doubling 240 us (measured)`.
     pub reason: String,
-    /// How long it should take; `None` where nothing was measured or assumed.
+    /// How long it should take. `None` where there is nothing to choose between, shared memory
+    /// included: nothing is measured or assumed there.
     pub predicted: Option<Duration>,
     /// Whether it runs over shared memory, where there is one way for each operation.
     pub by_shared_memory: bool,
+}
+
+/// A choice that a group has taken, for all operations alike and of about one length.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Taken {
+    /// `all_reduce`, `exact_sum`, `reduce`, `broadcast`.
+    pub operation: String,
+    /// Bytes of an operand, from the least to one more than the most.
+    pub bytes: Range<u64>,
+    /// What was taken, and why; `predicted` is for the least of `bytes`.
+    pub choice: Choice,
+    /// How often.
+    pub times: u64,
+}
+
+/// What is alike for all operations that take one choice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Class {
+    kind: CallKind,
+    /// Smallest length of the class.
+    len: usize,
+    element_bytes: usize,
+    /// That of the call, where the choice depends on it.
+    detail: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Remembered {
+    decision: Decision,
+    times: u64,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    model: CostModel,
+    remembered: HashMap<Class, Remembered>,
+}
+
+/// Chooses for one group; all members must hold the same.
+#[derive(Debug)]
+pub(crate) struct Chooser {
+    preferred: Option<Algorithm>,
+    hosts: Arc<Hosts>,
+    table: Mutex<Table>,
+}
+
+impl Chooser {
+    pub(crate) fn new(preferred: Option<Algorithm>, hosts: Hosts) -> Self {
+        Self {
+            preferred,
+            hosts: Arc::new(hosts),
+            table: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which members share a host.
+    pub(crate) fn hosts(&self) -> &Arc<Hosts> {
+        &self.hosts
+    }
+
+    /// The costs by which is chosen.
+    pub(crate) fn model(&self) -> CostModel {
+        self.lock().model
+    }
+
+    /// Chooses by other costs from now on.
+    pub(crate) fn set_model(&self, model: CostModel) {
+        *self.lock() = Table {
+            model,
+            remembered: HashMap::new(),
+        };
+    }
+
+    /// The algorithm for a call, which is about to be made.
+    pub(crate) fn take(&self, operation: &Operation, call: &Call) -> Algorithm {
+        let class = self.class(call);
+        let mut table = self.lock();
+        if let Some(known) = table.remembered.get_mut(&class) {
+            known.times += 1;
+            return known.decision.algorithm;
+        }
+        let decision = self.decide(&table.model, operation, &class);
+        let algorithm = decision.algorithm;
+        if table.remembered.len() >= REMEMBERED_MAX {
+            table.remembered.clear();
+        }
+        let times = 1;
+        let remembered = Remembered { decision, times };
+        table.remembered.insert(class, remembered);
+        algorithm
+    }
+
+    /// What [`Chooser::take`] would answer.
+    fn look(&self, operation: &Operation, call: &Call) -> Decision {
+        let class = self.class(call);
+        let table = self.lock();
+        match table.remembered.get(&class) {
+            Some(known) => known.decision.clone(),
+            None => self.decide(&table.model, operation, &class),
+        }
+    }
+
+    fn decide(&self, model: &CostModel, operation: &Operation, class: &Class) -> Decision {
+        let operation = self.alike(operation);
+        let (preferred, hosts) = (self.preferred, &*self.hosts);
+        schedule::choose_on(
+            model,
+            preferred,
+            &operation,
+            hosts,
+            class.len,
+            class.element_bytes,
+        )
+    }
+
+    fn class(&self, call: &Call) -> Class {
+        let len = match call.len {
+            ANY_LEN => UNKNOWN_LEN,
+            len => len as usize,
+        };
+        let has_root = matches!(call.kind, CallKind::Reduce | CallKind::Broadcast);
+        Class {
+            kind: call.kind,
+            len: class_of(len).start,
+            element_bytes: call.dtype.size(),
+            detail: if has_root && self.is_flat() {
+                0
+            } else {
+                call.detail
+            },
+        }
+    }
+
+    /// Whether one root is as good as another.
+    fn is_flat(&self) -> bool {
+        self.hosts.count() <= 1
+    }
+
+    /// The operation that stands for all of its class.
+    fn alike(&self, operation: &Operation) -> Operation {
+        let root = GroupRank(0);
+        match operation {
+            Operation::Reduce { op, .. } if self.is_flat() => Operation::Reduce { op: *op, root },
+            Operation::Broadcast { .. } if self.is_flat() => Operation::Broadcast { root },
+            other => other.clone(),
+        }
+    }
+
+    fn taken(&self) -> Vec<Taken> {
+        let table = self.lock();
+        let mut all: Vec<_> = table.remembered.iter().collect();
+        all.sort_by_key(|(class, _)| **class);
+        let of = |(class, known): (&Class, &Remembered)| {
+            let (lens, element) = (class_of(class.len), class.element_bytes as u64);
+            Taken {
+                operation: class.kind.name().to_owned(),
+                bytes: lens.start as u64 * element..lens.end as u64 * element,
+                choice: Choice {
+                    algorithm: Some(known.decision.algorithm),
+                    reason: known.decision.reason.clone(),
+                    predicted: known.decision.seconds.and_then(duration),
+                    by_shared_memory: false,
+                },
+                times: known.times,
+            }
+        };
+        all.into_iter().map(of).collect()
+    }
+}
+
+/// The lengths that are treated as one.
+fn class_of(len: usize) -> Range<usize> {
+    if len < 2 * CLASSES as usize {
+        return len..len + 1;
+    }
+    let width = 1 << (len.ilog2() - CLASSES.ilog2());
+    let start = len / width * width;
+    start..start.saturating_add(width)
+}
+
+fn duration(seconds: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(seconds).ok()
 }
 
 impl ProcessGroup {
     /// Which way `operation` on operands of `len` elements of `dtype` would go now, and why: the same
     /// on all ranks. `len` is that of the buffer, or of one subtree of an exact sum.
     ///
-    /// Nothing is sent. Cost: a look into a table, and at most some milliseconds the first time.
+    /// Nothing is sent. Cost: a look into a table and the making of the schedules of all ranks, some
+    /// microseconds for few ranks, some milliseconds for hundreds.
     #[must_use]
     pub fn choice(&self, operation: &Operation, dtype: DType, len: usize) -> Choice {
         let mut choice = Choice {
@@ -37,27 +238,130 @@ impl ProcessGroup {
         if self.size() == 1 {
             return choice;
         }
-        if self.by_shared_memory(operation) {
+        let sketch = program::sketch(operation, dtype, len);
+        let call = sketch.unwrap_or(Call::NOTHING);
+        if self.is_by_shared_memory(operation, &call) {
             choice.reason = "shared memory has one way for each operation".to_owned();
             choice.by_shared_memory = true;
             return choice;
         }
-        let bytes = len * dtype.size();
-        let (preferred, hosts) = (self.config().algorithm, self.hosts());
-        let (algorithm, reason) = schedule::choose_on(preferred, operation, hosts, bytes);
-        choice.reason = reason;
-        choice.algorithm = has_several(operation).then_some(algorithm);
+        if sketch.is_none() {
+            choice.reason = "this operation has one schedule".to_owned();
+            return choice;
+        }
+        let chooser = self.chooser();
+        let decision = chooser.look(operation, &call);
+        let (model, hosts) = (chooser.model(), chooser.hosts());
+        let counted = counts(
+            decision.algorithm,
+            operation,
+            hosts,
+            len,
+            dtype.size(),
+            model.cores,
+        );
+        choice.predicted = counted.ok().map(|counts| model.predict(&counts));
+        choice.algorithm = Some(decision.algorithm);
+        choice.reason = decision.reason;
         choice
+    }
+
+    /// The choices between algorithms that this group has taken so far, in the order of operations
+    /// and lengths: one for each operation and class of lengths, a quarter of a power of two wide. At
+    /// most the last 4,096; those from before the costs were measured anew are forgotten.
+    #[must_use]
+    pub fn choices(&self) -> Vec<Taken> {
+        self.chooser().taken()
+    }
+
+    /// The costs by which this group chooses: measured, or [`CostModel::default`].
+    #[must_use]
+    pub fn cost_model(&self) -> CostModel {
+        self.chooser().model()
+    }
+
+    /// Checks a call, describes it and chooses how it is run.
+    pub(crate) fn describe(
+        &self,
+        operation: &Operation,
+        buffer: &Buffer,
+    ) -> Result<Call, CollectiveError> {
+        let mut call = program::describe(operation, buffer, self.member())?;
+        if has_several(operation) && !self.is_by_shared_memory(operation, &call) {
+            let algorithm = self.chooser().take(operation, &call);
+            program::run_by(&mut call, algorithm, self.chooser().hosts());
+        }
+        Ok(call)
     }
 }
 
-/// Whether there are several ways to run an operation.
-fn has_several(operation: &Operation) -> bool {
-    matches!(
-        operation,
-        Operation::AllReduce(_)
-            | Operation::ExactSum(_)
-            | Operation::Reduce { .. }
-            | Operation::Broadcast { .. }
-    )
+#[cfg(test)]
+mod tests {
+    use ronde_core::ReduceOp;
+
+    use super::*;
+
+    fn call(kind: CallKind, len: u64, detail: u64) -> Call {
+        Call {
+            kind,
+            len,
+            detail,
+            dtype: DType::F32,
+            ..Call::NOTHING
+        }
+    }
+
+    #[test]
+    fn classes_are_a_quarter_of_a_power_of_two_and_cover_all_lengths() {
+        let mut at = 0;
+        while at < 100_000 {
+            let class = class_of(at);
+            assert_eq!(class.start, at);
+            assert!(class.len() <= 1 + at / 4);
+            assert_eq!(class_of(class.end - 1), class);
+            at = class.end;
+        }
+        assert!(class_of(usize::MAX).contains(&(usize::MAX - 1)));
+    }
+
+    #[test]
+    fn a_choice_is_made_once_for_a_class_and_counted() {
+        let chooser = Chooser::new(None, Hosts::one(4));
+        let sum = Operation::AllReduce(ReduceOp::Sum);
+        for len in [1 << 20, (1 << 20) + 1, 3 << 20] {
+            chooser.take(&sum, &call(CallKind::AllReduce, len, 0));
+        }
+        for root in 0..4 {
+            let operation = Operation::Broadcast {
+                root: GroupRank(root),
+            };
+            chooser.take(&operation, &call(CallKind::Broadcast, 8, u64::from(root)));
+        }
+        let taken = chooser.taken();
+        let told: Vec<_> = taken.iter().map(|t| (&*t.operation, t.times)).collect();
+        assert_eq!(
+            told,
+            [("all_reduce", 2), ("all_reduce", 1), ("broadcast", 4)]
+        );
+        assert_eq!(taken[0].bytes, 4 << 20..5 << 20);
+        assert!(taken[0].choice.reason.contains("default costs"));
+        let measured = CostModel {
+            is_measured: true,
+            ..CostModel::default()
+        };
+        chooser.set_model(measured);
+        assert!(chooser.taken().is_empty());
+        chooser.take(&sum, &call(CallKind::AllReduce, ANY_LEN, 0));
+        assert!(chooser.taken()[0].choice.reason.contains("measured"));
+    }
+
+    #[test]
+    fn memory_of_choices_is_bounded() {
+        let chooser = Chooser::new(Some(Algorithm::Direct), Hosts::one(2));
+        let sum = Operation::AllReduce(ReduceOp::Sum);
+        for detail in 0..2 * REMEMBERED_MAX as u64 {
+            chooser.take(&sum, &call(CallKind::ExactSum, 1, detail));
+        }
+        assert!(chooser.taken().len() <= REMEMBERED_MAX);
+    }
 }

@@ -20,6 +20,24 @@ pub enum TransportChoice {
     Tcp,
 }
 
+/// Whether a group measures what its connections cost, to choose algorithms by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Calibration {
+    /// It does not: algorithms are chosen by default costs, alike in every run.
+    Off,
+    /// It does while joining, for about so long. Short operations are run first, longer ones while
+    /// they fit.
+    Within(Duration),
+}
+
+impl Default for Calibration {
+    /// Within 30 milliseconds.
+    fn default() -> Self {
+        Self::Within(Duration::from_millis(30))
+    }
+}
+
 /// One member's part of a group.
 #[derive(Debug, Clone)]
 pub struct GroupConfig {
@@ -37,10 +55,21 @@ pub struct GroupConfig {
     pub timeout: Duration,
     /// Deadline for all members to be connected.
     pub connect_timeout: Duration,
-    /// Algorithm to prefer; `None` chooses by operation, size and bytes. Must agree.
+    /// Algorithm to prefer; `None` takes the one that should take the least time, by the costs that
+    /// the group has measured (see [`GroupConfig::calibration`]). Must agree.
+    ///
+    /// The bits of a plain sum of floating-point numbers depend on the algorithm, so that they may
+    /// differ between two runs that have measured something else. Those of an exact sum do not. For
+    /// plain sums with the same bits in every run name an algorithm, or switch the calibration off.
     pub algorithm: Option<Algorithm>,
-    /// Which members share a host, for the hierarchical algorithm; `None` when all do. Must agree.
+    /// Which members share a host. Must agree. `None` has [`crate::ProcessGroup::connect`] find out,
+    /// and means one host elsewhere.
     pub hosts: Option<Hosts>,
+    /// Whether the group measures its connections when it is joined by
+    /// [`crate::ProcessGroup::connect`]; where members differ the shortest time counts. Groups that
+    /// share memory, that prefer an algorithm, or whose parent has measured, do not; sub-groups choose
+    /// by their parent's costs. See [`crate::ProcessGroup::calibrate`].
+    pub calibration: Calibration,
     /// Whether connections are plain or TLS. Must be of the same kind. Of no account between threads
     /// of one process.
     pub security: Security,
@@ -52,7 +81,7 @@ pub struct GroupConfig {
 
 impl GroupConfig {
     /// A member of a group with an empty plan, generation 0, a minute for operations, half a
-    /// minute to connect, and plain connections on loopback addresses only.
+    /// minute to connect, a short calibration, and plain connections on loopback addresses only.
     #[must_use]
     pub fn new(name: impl Into<String>, job: impl Into<String>, rank: GroupRank) -> Self {
         Self {
@@ -65,6 +94,7 @@ impl GroupConfig {
             connect_timeout: Duration::from_secs(30),
             algorithm: None,
             hosts: None,
+            calibration: Calibration::default(),
             security: Security::default(),
             on_failure: None,
             transport: TransportChoice::Auto,

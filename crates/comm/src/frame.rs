@@ -32,7 +32,7 @@ pub(crate) enum FrameKind {
 }
 
 /// Kind of a call, as on the wire.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum CallKind {
     AllReduce = 1,

@@ -11,15 +11,16 @@ use ronde_core::{
     Work,
 };
 
-use ronde_schedule::Hosts;
+use ronde_schedule::{CostModel, Hosts};
 
 use crate::GroupConfig;
+use crate::choice::Chooser;
 use crate::connect;
 use crate::engine::{Command, Engine, Mailbox, Reporter};
 use crate::flight::{Flight, FlightRecord};
 use crate::frame::{Call, CallKind};
 use crate::hello::Hello;
-use crate::program::{self, Member, Preference, invalid};
+use crate::program::{self, Member, invalid};
 use crate::running::Asked;
 use crate::shared::{self, Lane};
 use crate::split::{Nursery, Origin};
@@ -36,7 +37,7 @@ use crate::work::{finished, pending};
 pub struct ProcessGroup {
     config: GroupConfig,
     member: Member,
-    preference: Preference,
+    chooser: Chooser,
     /// How sub-groups are made, and how many times that was asked for.
     pub(crate) origin: Origin,
     pub(crate) splits: AtomicU64,
@@ -72,9 +73,19 @@ impl ProcessGroup {
     /// connections to other hosts that nobody asked for;
     /// [`CollectiveError::OtherPlan`] when one brings something else, on both sides.
     pub fn connect(
+        config: GroupConfig,
+        listener: TcpListener,
+        peers: &[SocketAddr],
+    ) -> Result<Self, CollectiveError> {
+        Self::connect_by(config, listener, peers, None)
+    }
+
+    /// As [`ProcessGroup::connect`], by costs that are known where `known` brings them.
+    pub(crate) fn connect_by(
         mut config: GroupConfig,
         listener: TcpListener,
         peers: &[SocketAddr],
+        known: Option<CostModel>,
     ) -> Result<Self, CollectiveError> {
         check_rank(&config, peers.len())?;
         if peers.len() == 1 {
@@ -96,24 +107,30 @@ impl ProcessGroup {
         config.timeout = limit.max(config.connect_timeout);
         let mut group = Self::over(config, peers.len(), transport)?.with_origin(origin);
         group.refused = mesh.refused;
-        group.share(limit)
+        group.share(limit, known)
     }
 
-    /// Shares memory with the others where that is wanted and possible; then operations may take
-    /// `limit`. All members call it before anything else.
-    fn share(mut self, limit: Duration) -> Result<Self, CollectiveError> {
+    /// Shares memory with the others where that is wanted and possible, or else settles by which costs
+    /// is chosen; then operations may take `limit`. All members call it before anything else.
+    fn share(mut self, limit: Duration, known: Option<CostModel>) -> Result<Self, CollectiveError> {
         self.config.timeout = limit;
         let Link::Others { mailbox, .. } = &self.link else {
             return Ok(self);
         };
+        let mailbox = Arc::clone(mailbox);
         let terms = shared::Terms {
             choice: self.config.transport,
             name: &self.config.name,
             limit,
             generation: self.config.generation,
-            mailbox,
+            mailbox: &mailbox,
         };
         let shared = shared::join(&self, &terms)?;
+        match known {
+            _ if shared.is_some() => {}
+            Some(model) => self.chooser.set_model(model),
+            None => self.settle_costs()?,
+        }
         mailbox.post(Command::Limit(limit))?;
         mailbox.flight().joined();
         if let Link::Others { lane, .. } = &mut self.link {
@@ -128,14 +145,22 @@ impl ProcessGroup {
         self.lane().is_some()
     }
 
-    /// Whether an operation runs over shared memory when its length is known.
-    pub(crate) fn by_shared_memory(&self, operation: &Operation) -> bool {
-        self.shares_memory() && shared::is_direct(operation, &Call::NOTHING)
+    /// Whether a call runs over shared memory.
+    pub(crate) fn is_by_shared_memory(&self, operation: &Operation, call: &Call) -> bool {
+        self.shares_memory() && shared::is_direct(operation, call)
     }
 
-    /// Which members share a host.
-    pub(crate) fn hosts(&self) -> &Hosts {
-        &self.preference.hosts
+    pub(crate) fn member(&self) -> Member {
+        self.member
+    }
+
+    pub(crate) fn chooser(&self) -> &Chooser {
+        &self.chooser
+    }
+
+    /// Chooses among members on other hosts than was known when it was made.
+    pub(crate) fn set_hosts(&mut self, hosts: Hosts) {
+        self.chooser = Chooser::new(self.config.algorithm, hosts);
     }
 
     fn lane(&self) -> Option<&Arc<Lane>> {
@@ -206,7 +231,7 @@ impl ProcessGroup {
             })?;
         let progress = Some(progress);
         Ok(Self {
-            preference: preference(&config, size),
+            chooser: chooser(&config, size),
             origin: Origin::Foreign,
             splits: AtomicU64::new(0),
             config,
@@ -230,7 +255,7 @@ impl ProcessGroup {
             size: 1,
         };
         Self {
-            preference: preference(&config, 1),
+            chooser: chooser(&config, 1),
             origin: Origin::Alone,
             splits: AtomicU64::new(0),
             config,
@@ -307,6 +332,38 @@ impl ProcessGroup {
         Ok((call, peer.index()))
     }
 
+    /// Starts an operation that is checked and described.
+    pub(crate) fn start_call(
+        &self,
+        operation: Operation,
+        call: Call,
+        buffer: Buffer,
+    ) -> Result<Box<dyn Work>, CollectiveError> {
+        if let Link::Alone(aborted) = &self.link {
+            let aborted = aborted.lock().unwrap_or_else(PoisonError::into_inner);
+            return match &*aborted {
+                None => Ok(finished(buffer)),
+                Some(reason) => Err(CollectiveError::Aborted {
+                    by: "this rank".to_owned(),
+                    reason: reason.clone(),
+                }),
+            };
+        }
+        let (completion, work) = pending();
+        let asked = Asked {
+            operation,
+            call,
+            buffer,
+            completion,
+            hosts: Arc::clone(self.chooser.hosts()),
+        };
+        match self.lane() {
+            Some(lane) => lane.start(asked)?,
+            None => self.post(Command::Collective(asked))?,
+        }
+        Ok(Box::new(work))
+    }
+
     fn post(&self, command: Command) -> Result<(), CollectiveError> {
         match &self.link {
             Link::Others { mailbox, .. } => mailbox.post(command),
@@ -315,12 +372,10 @@ impl ProcessGroup {
     }
 }
 
-fn preference(config: &GroupConfig, size: usize) -> Preference {
+fn chooser(config: &GroupConfig, size: usize) -> Chooser {
     let hosts = config.hosts.clone().filter(|hosts| hosts.size() == size);
-    Preference {
-        algorithm: config.algorithm,
-        hosts: Arc::new(hosts.unwrap_or_else(|| Hosts::one(size))),
-    }
+    let hosts = hosts.unwrap_or_else(|| Hosts::one(size));
+    Chooser::new(config.algorithm, hosts)
 }
 
 /// A record with what the group is called.
@@ -374,30 +429,8 @@ impl Collectives for ProcessGroup {
         operation: Operation,
         buffer: Buffer,
     ) -> Result<Box<dyn Work>, CollectiveError> {
-        let call = program::describe(&operation, &buffer, self.member, &self.preference)?;
-        if let Link::Alone(aborted) = &self.link {
-            let aborted = aborted.lock().unwrap_or_else(PoisonError::into_inner);
-            return match &*aborted {
-                None => Ok(finished(buffer)),
-                Some(reason) => Err(CollectiveError::Aborted {
-                    by: "this rank".to_owned(),
-                    reason: reason.clone(),
-                }),
-            };
-        }
-        let (completion, work) = pending();
-        let asked = Asked {
-            operation,
-            call,
-            buffer,
-            completion,
-            hosts: Arc::clone(&self.preference.hosts),
-        };
-        match self.lane() {
-            Some(lane) => lane.start(asked)?,
-            None => self.post(Command::Collective(asked))?,
-        }
-        Ok(Box::new(work))
+        let call = self.describe(&operation, &buffer)?;
+        self.start_call(operation, call, buffer)
     }
 
     fn start_and_wait(
@@ -408,8 +441,8 @@ impl Collectives for ProcessGroup {
         let Some(lane) = self.lane() else {
             return self.start(operation, buffer)?.wait();
         };
-        let call = program::describe(&operation, &buffer, self.member, &self.preference)?;
-        lane.run(operation, call, buffer, Arc::clone(&self.preference.hosts))
+        let call = self.describe(&operation, &buffer)?;
+        lane.run(operation, call, buffer, Arc::clone(self.chooser.hosts()))
     }
 
     fn abort(&self, reason: &str) {

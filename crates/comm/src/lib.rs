@@ -4,6 +4,7 @@
 //! is data: a [`ronde_schedule::Schedule`] per operation, run by one executor on one progress thread
 //! over any [`Transport`].
 
+mod calibrate;
 mod choice;
 mod clock;
 mod config;
@@ -26,8 +27,8 @@ pub mod testing;
 pub mod transport;
 mod work;
 
-pub use choice::Choice;
-pub use config::{GroupConfig, TransportChoice};
+pub use choice::{Choice, Taken};
+pub use config::{Calibration, GroupConfig, TransportChoice};
 pub use connect::bind;
 pub use flight::{Arrival, FailureHook, FlightRecord, OperationRecord, merge_report};
 pub use group::ProcessGroup;

@@ -1,7 +1,5 @@
 //! From what a caller asks for to a [`Call`] that can be compared and a schedule that can be run.
 
-use std::sync::Arc;
-
 use ronde_core::exact::ExactSum;
 use ronde_core::{Buffer, CollectiveError, DType, GroupRank, MemoryKind, Operation, ReduceOp};
 use ronde_schedule::{self as schedule, Algorithm, Hosts, Schedule, ScheduleError};
@@ -18,19 +16,11 @@ pub(crate) struct Member {
     pub(crate) size: usize,
 }
 
-/// What decides about the algorithm beside the call; all members must bring the same.
-#[derive(Debug, Clone)]
-pub(crate) struct Preference {
-    pub(crate) algorithm: Option<Algorithm>,
-    pub(crate) hosts: Arc<Hosts>,
-}
-
-/// Checks a call and describes it.
+/// Checks a call and describes it; which algorithm runs it is still open.
 pub(crate) fn describe(
     operation: &Operation,
     buffer: &Buffer,
     member: Member,
-    preference: &Preference,
 ) -> Result<Call, CollectiveError> {
     let (kind, op, detail, len) = outline(operation, buffer, member)?;
     if kind == CallKind::Barrier {
@@ -44,26 +34,43 @@ pub(crate) fn describe(
     if let Some(problem) = op.refusal(dtype) {
         return Err(invalid(kind.name(), problem));
     }
-    let several = matches!(
-        kind,
-        CallKind::AllReduce | CallKind::ExactSum | CallKind::Reduce | CallKind::Broadcast
-    );
-    let algorithm = several.then(|| {
-        let known = if len == ANY_LEN { 0 } else { len as usize };
-        let (preferred, hosts) = (preference.algorithm, &preference.hosts);
-        schedule::choose_on(preferred, operation, hosts, known * dtype.size()).0
-    });
-    let detail = match algorithm {
-        Some(Algorithm::Hierarchical) => detail ^ places(&preference.hosts),
-        _ => detail,
-    };
     Ok(Call {
         kind,
         dtype,
         op,
-        algorithm,
+        algorithm: None,
         detail,
         len,
+    })
+}
+
+/// Has a call run by an algorithm.
+pub(crate) fn run_by(call: &mut Call, algorithm: Algorithm, hosts: &Hosts) {
+    call.algorithm = Some(algorithm);
+    if algorithm == Algorithm::Hierarchical {
+        call.detail ^= places(hosts);
+    }
+}
+
+/// What is known of a call before there is a buffer, of those that several algorithms can run.
+pub(crate) fn sketch(operation: &Operation, dtype: DType, len: usize) -> Option<Call> {
+    let len = len as u64;
+    let (kind, detail, len) = match operation {
+        Operation::AllReduce(_) => (CallKind::AllReduce, 0, len),
+        Operation::Reduce { root, .. } => (CallKind::Reduce, u64::from(root.0), len),
+        Operation::Broadcast { root } => (CallKind::Broadcast, u64::from(root.0), len),
+        Operation::ExactSum(sum) if brings_nothing(sum) => {
+            (CallKind::ExactSum, spread(sum), ANY_LEN)
+        }
+        Operation::ExactSum(sum) => (CallKind::ExactSum, spread(sum), len),
+        _ => return None,
+    };
+    Some(Call {
+        kind,
+        dtype,
+        detail,
+        len,
+        ..Call::NOTHING
     })
 }
 
@@ -236,12 +243,12 @@ fn spread(sum: &ExactSum) -> u64 {
 }
 
 /// A number that tells who sits on which host.
-fn places(hosts: &Hosts) -> u64 {
+pub(crate) fn places(hosts: &Hosts) -> u64 {
     fnv((0..hosts.size()).map(|rank| hosts.of(rank) as u32))
 }
 
 /// FNV-1a.
-fn fnv(words: impl Iterator<Item = u32>) -> u64 {
+pub(crate) fn fnv(words: impl Iterator<Item = u32>) -> u64 {
     words
         .flat_map(u32::to_le_bytes)
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {

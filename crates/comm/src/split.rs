@@ -176,10 +176,10 @@ impl ProcessGroup {
         };
         let mut config = self.config().clone();
         config.name = format!("{}.{number}.{colour}", config.name);
-        config.hosts = self.config().hosts.as_ref().map(|hosts| {
-            let names: Vec<usize> = members.iter().map(|&member| hosts.of(member)).collect();
-            Hosts::new(&names)
-        });
+        let hosts = members
+            .iter()
+            .map(|&member| self.chooser().hosts().of(member));
+        config.hosts = Some(Hosts::new(&hosts.collect::<Vec<_>>()));
         config.security = self.config().security.among(&members);
         configure(&mut config);
         config.rank = GroupRank(rank as u32);
@@ -228,6 +228,7 @@ impl ProcessGroup {
         listener: Option<TcpListener>,
     ) -> Result<Self, CollectiveError> {
         let (rank, size) = (config.rank.index(), addresses.len());
+        let known = Some(self.cost_model()).filter(|model| model.is_measured);
         if size == 1 {
             return Ok(Self::alone(config));
         }
@@ -236,11 +237,14 @@ impl ProcessGroup {
                 .take(family, rank, size)
                 .ok_or_else(|| invalid(NAME, "the members split in different orders".to_owned()))?;
             let group = Self::over(config, size, Box::new(streams))?;
+            if let Some(model) = known {
+                group.chooser().set_model(model);
+            }
             return Ok(group.with_origin(Origin::Threads(own)));
         }
         let peers: Option<Vec<SocketAddr>> = addresses.into_iter().collect();
         match (listener, peers) {
-            (Some(listener), Some(peers)) => Self::connect(config, listener, &peers),
+            (Some(listener), Some(peers)) => Self::connect_by(config, listener, &peers, known),
             _ => Err(CollectiveError::Connect {
                 what: format!("joining group {}", config.name),
                 cause: "a member cannot listen".to_owned(),

@@ -1,25 +1,53 @@
-//! Which algorithm runs an operation, with the reason, and the schedule that it makes.
+//! Which algorithm runs an operation, with the reason: the one that should take the least time.
+//!
+//! An exact sum has the same bits whatever is chosen. A plain sum of floating-point numbers has not: a
+//! group whose costs are measured may choose, and so round, in another way in the next run. Whoever
+//! needs the same bits takes the exact sum, or asks for an algorithm by name.
 
-use ronde_core::exact::ExactSum;
 use ronde_core::{GroupRank, Operation};
 
-use crate::broadcast::broadcast;
-use crate::contributions::Contributions;
-use crate::direct::direct;
-use crate::driver::driver;
-use crate::halving_doubling::{halving_doubling, keeps_tree};
-use crate::hierarchical::{Levels, hierarchical};
+use crate::halving_doubling::keeps_tree;
 use crate::hosts::Hosts;
-use crate::ring::ring;
-use crate::rooted::{broadcast_by_slices, reduce_at_root, reduce_by_slices};
-use crate::tree::{tree, tree_reduce};
-use crate::{Algorithm, Schedule, ScheduleError};
+use crate::make::{all_reduce_on, broadcast_by, exact_sum_on, reduce};
+use crate::{Algorithm, CostModel, Counts, Schedule, ScheduleError};
 
-/// Up to this many bytes the count of messages decides, not the count of bytes.
-pub const SMALL_BYTES: usize = 256 << 10;
+/// Of algorithms that should take the same time the first one here is taken.
+const ORDER: [Algorithm; 6] = [
+    Algorithm::Direct,
+    Algorithm::HalvingDoubling,
+    Algorithm::Tree,
+    Algorithm::Hierarchical,
+    Algorithm::Ring,
+    Algorithm::Driver,
+];
 
-/// Up to this many ranks that are no power of two, two rounds with everybody beat folding.
-const FEW_RANKS: usize = 4;
+/// An algorithm is not chosen by itself where it needs more scratch than so many operands ...
+const SCRATCH_MAX: f64 = 2.0;
+/// ... and than so many bytes.
+const SCRATCH_BYTES: f64 = 4e6;
+
+/// What was chosen, and why.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// What is to run.
+    pub algorithm: Algorithm,
+    /// Why, in words: `direct 182 us, next halving_doubling 240 us (measured)`.
+    pub reason: String,
+    /// Seconds that it should take; `None` for an operation that has one schedule.
+    pub seconds: Option<f64>,
+}
+
+/// Whether several algorithms can run an operation.
+#[must_use]
+pub fn has_several(operation: &Operation) -> bool {
+    matches!(
+        operation,
+        Operation::AllReduce(_)
+            | Operation::ExactSum(_)
+            | Operation::Reduce { .. }
+            | Operation::Broadcast { .. }
+    )
+}
 
 /// Why `algorithm` cannot run `operation` on these ranks; `None` when it can.
 #[must_use]
@@ -46,242 +74,131 @@ pub fn refusal(algorithm: Algorithm, operation: &Operation, hosts: &Hosts) -> Op
     }
 }
 
-/// [`choose_on`] for ranks of one host.
+/// What `operation` on operands of `len` elements makes all ranks do by `algorithm`.
+///
+/// Cost: makes the schedules of all ranks, some microseconds for few ranks.
+///
+/// # Errors
+/// [`ScheduleError::Refused`] when the algorithm cannot; [`ScheduleError::Invalid`] for an operation
+/// that has one schedule, or of another group.
+pub fn counts(
+    algorithm: Algorithm,
+    operation: &Operation,
+    hosts: &Hosts,
+    len: usize,
+    element_bytes: usize,
+    cores: usize,
+) -> Result<Counts, ScheduleError> {
+    let size = hosts.size();
+    let one = |rank: u32| {
+        let rank = GroupRank(rank);
+        match operation {
+            Operation::AllReduce(_) => all_reduce_on(algorithm, rank, hosts, len),
+            Operation::ExactSum(sum) => exact_sum_on(algorithm, sum, rank, hosts, len),
+            Operation::Reduce { root, .. } => reduce(algorithm, rank, size, *root, len),
+            Operation::Broadcast { root } => broadcast_by(algorithm, rank, size, *root, len),
+            _ => Err(ScheduleError::Invalid {
+                operation: "counting",
+                problem: "this operation has one schedule".to_owned(),
+            }),
+        }
+    };
+    let schedules: Result<Vec<Schedule>, _> = (0..size as u32).map(one).collect();
+    Counts::of(&schedules?, hosts, element_bytes, cores)
+}
+
+/// [`choose_on`] for ranks of one host, with the default costs.
 #[must_use]
 pub fn choose(
-    algorithm: Option<Algorithm>,
+    preferred: Option<Algorithm>,
     operation: &Operation,
     size: usize,
-    bytes: usize,
-) -> (Algorithm, String) {
-    choose_on(algorithm, operation, &Hosts::one(size), bytes)
+    len: usize,
+    element_bytes: usize,
+) -> Decision {
+    let (model, hosts) = (CostModel::default(), Hosts::one(size));
+    choose_on(&model, preferred, operation, &hosts, len, element_bytes)
 }
 
-/// The algorithm for an operation on operands of `bytes` bytes, and why it was chosen.
+/// The algorithm for an operation on operands of `len` elements, why, and how long it should take.
 ///
-/// All ranks must pass the same arguments. A preferred algorithm is taken where it can run the
-/// operation; operations other than reductions and broadcasts have one schedule each and answer
-/// `direct`.
+/// A preferred algorithm is taken where it can run the operation; else the one with the least time by
+/// the model, of those that need no more scratch than two operands. Operations other than reductions
+/// and broadcasts have one schedule each and answer `direct`. All ranks must pass the same arguments;
+/// then they get the same answer, bit for bit.
+///
+/// Cost: that of [`counts`] for each algorithm. Callers that ask often remember the answer.
 #[must_use]
 pub fn choose_on(
-    algorithm: Option<Algorithm>,
+    model: &CostModel,
+    preferred: Option<Algorithm>,
     operation: &Operation,
     hosts: &Hosts,
-    bytes: usize,
-) -> (Algorithm, String) {
-    let several = matches!(
-        operation,
-        Operation::AllReduce(_)
-            | Operation::ExactSum(_)
-            | Operation::Reduce { .. }
-            | Operation::Broadcast { .. }
-    );
-    if !several {
-        return (Algorithm::Direct, "this operation has one schedule".into());
+    len: usize,
+    element_bytes: usize,
+) -> Decision {
+    let only = |reason: &str| Decision {
+        algorithm: Algorithm::Direct,
+        reason: reason.to_owned(),
+        seconds: None,
+    };
+    if !has_several(operation) {
+        return only("this operation has one schedule");
     }
     if hosts.size() <= 1 {
-        return (Algorithm::Direct, "a group of one sends nothing".into());
+        return only("a group of one sends nothing");
     }
+    let timed = |algorithm: Algorithm| {
+        let counts = counts(algorithm, operation, hosts, len, element_bytes, model.cores).ok()?;
+        Some((algorithm, counts, model.seconds(&counts)))
+    };
     let mut instead = String::new();
-    if let Some(preferred) = algorithm {
-        match refusal(preferred, operation, hosts) {
-            None => return (preferred, format!("{preferred} was asked for")),
-            Some(reason) => instead = format!("{preferred} was asked for, but {reason}; "),
+    if let Some(algorithm) = preferred {
+        match refusal(algorithm, operation, hosts) {
+            None => {
+                return Decision {
+                    algorithm,
+                    reason: format!("{algorithm} was asked for"),
+                    seconds: timed(algorithm).map(|(_, _, seconds)| seconds),
+                };
+            }
+            Some(reason) => instead = format!("{algorithm} was asked for, but {reason}; "),
         }
     }
-    let (chosen, reason) = match operation {
-        Operation::Reduce { .. } | Operation::Broadcast { .. } => with_root(bytes),
-        _ => for_all(operation, hosts, bytes),
-    };
-    (chosen, instead + &reason)
-}
-
-fn with_root(bytes: usize) -> (Algorithm, String) {
-    if bytes <= SMALL_BYTES {
-        let reason = format!("{bytes} bytes are few: fewest messages");
-        (Algorithm::Tree, reason)
-    } else {
-        let reason = format!("{bytes} bytes are many: no rank handles all of them for the others");
-        (Algorithm::Direct, reason)
-    }
-}
-
-fn for_all(operation: &Operation, hosts: &Hosts, bytes: usize) -> (Algorithm, String) {
-    let size = hosts.size();
-    if bytes > SMALL_BYTES
-        && hosts.are_nested()
-        && refusal(Algorithm::Hierarchical, operation, hosts).is_none()
-    {
-        let count = hosts.count();
-        let reason = format!("{bytes} bytes are many and {count} hosts share the ranks");
-        return (Algorithm::Hierarchical, reason);
-    }
-    if let Some(reason) = refusal(Algorithm::HalvingDoubling, operation, hosts) {
-        return (Algorithm::Direct, reason);
-    }
-    if bytes > SMALL_BYTES {
-        let reason = format!("{bytes} bytes are many: the least bytes in two rounds");
-        return (Algorithm::Direct, reason);
-    }
-    if size <= FEW_RANKS && !size.is_power_of_two() {
-        let reason = format!("{size} ranks are few and no power of two: two rounds");
-        return (Algorithm::Direct, reason);
-    }
-    let reason = format!("{bytes} bytes are few: fewest messages in the fewest rounds");
-    (Algorithm::HalvingDoubling, reason)
-}
-
-/// [`all_reduce_on`] for ranks of one host.
-///
-/// # Errors
-/// As for [`all_reduce_on`].
-pub fn all_reduce(
-    algorithm: Algorithm,
-    rank: GroupRank,
-    size: usize,
-    len: usize,
-) -> Result<Schedule, ScheduleError> {
-    all_reduce_on(algorithm, rank, &Hosts::one(size), len)
-}
-
-/// The schedule of an all-reduce of `len` elements.
-///
-/// # Errors
-/// [`ScheduleError::Invalid`] for a rank that is not in the group.
-pub fn all_reduce_on(
-    algorithm: Algorithm,
-    rank: GroupRank,
-    hosts: &Hosts,
-    len: usize,
-) -> Result<Schedule, ScheduleError> {
-    let size = hosts.size();
-    let rank = member("all_reduce", rank, size)?;
-    Ok(match algorithm {
-        Algorithm::Driver => driver(&Contributions::plain(size), rank, len),
-        Algorithm::Direct => direct(&Contributions::plain(size), rank, len),
-        Algorithm::Ring => ring(rank, size, len),
-        Algorithm::HalvingDoubling => halving_doubling(rank, size, len),
-        Algorithm::Tree => tree(&Contributions::neighbours(size), rank, len),
-        Algorithm::Hierarchical => hierarchical(hosts, &Levels::plain(hosts), rank, len),
-    })
-}
-
-/// [`exact_sum_on`] for ranks of one host.
-///
-/// # Errors
-/// As for [`exact_sum_on`].
-pub fn exact_sum(
-    algorithm: Algorithm,
-    sum: &ExactSum,
-    rank: GroupRank,
-    len: usize,
-) -> Result<Schedule, ScheduleError> {
-    exact_sum_on(algorithm, sum, rank, &Hosts::one(sum.size()), len)
-}
-
-/// The schedule of an exact sum of operands of `len` elements; the caller's slots are its subtrees.
-///
-/// # Errors
-/// [`ScheduleError::Refused`] when the algorithm cannot keep the order of the tree;
-/// [`ScheduleError::Invalid`] for a rank that is not in the group or hosts of another group.
-pub fn exact_sum_on(
-    algorithm: Algorithm,
-    sum: &ExactSum,
-    rank: GroupRank,
-    hosts: &Hosts,
-    len: usize,
-) -> Result<Schedule, ScheduleError> {
-    let size = sum.size();
-    let index = member("exact_sum", rank, size)?;
-    if hosts.size() != size {
-        return Err(ScheduleError::Invalid {
-            operation: "exact_sum",
-            problem: format!("hosts of {} ranks for {size}", hosts.size()),
-        });
-    }
-    refuse(
-        algorithm,
-        &Operation::ExactSum(sum.clone()),
-        hosts,
-        "exact_sum",
-    )?;
-    Ok(match algorithm {
-        Algorithm::Driver => driver(&Contributions::exact(sum), index, len),
-        Algorithm::HalvingDoubling => halving_doubling(index, size, len),
-        Algorithm::Tree => tree(&Contributions::exact(sum), index, len),
-        Algorithm::Hierarchical => hierarchical(hosts, &Levels::exact(sum, hosts), index, len),
-        Algorithm::Direct | Algorithm::Ring => direct(&Contributions::exact(sum), index, len),
-    })
-}
-
-/// The schedule of a reduction of `len` elements to `root`; the others end with nothing.
-///
-/// # Errors
-/// [`ScheduleError::Refused`] when the algorithm cannot; [`ScheduleError::Invalid`] for a rank or
-/// root that is not in the group.
-pub fn reduce(
-    algorithm: Algorithm,
-    rank: GroupRank,
-    size: usize,
-    root: GroupRank,
-    len: usize,
-) -> Result<Schedule, ScheduleError> {
-    let index = member("reduce", rank, size)?;
-    let top = member("reduce", root, size)?;
-    let op = ronde_core::ReduceOp::Sum;
-    let operation = Operation::Reduce { op, root };
-    refuse(algorithm, &operation, &Hosts::one(size), "reduce")?;
-    Ok(match algorithm {
-        Algorithm::Driver => reduce_at_root(index, size, top, len),
-        Algorithm::Tree => tree_reduce(index, size, top, len),
-        _ => reduce_by_slices(index, size, top, len),
-    })
-}
-
-/// The schedule of a broadcast of `len` elements from `root`.
-///
-/// # Errors
-/// As for [`reduce`].
-pub fn broadcast_by(
-    algorithm: Algorithm,
-    rank: GroupRank,
-    size: usize,
-    root: GroupRank,
-    len: usize,
-) -> Result<Schedule, ScheduleError> {
-    let index = member("broadcast", rank, size)?;
-    let top = member("broadcast", root, size)?;
-    let operation = Operation::Broadcast { root };
-    refuse(algorithm, &operation, &Hosts::one(size), "broadcast")?;
-    Ok(match algorithm {
-        Algorithm::Tree => broadcast(index, size, top, len),
-        _ => broadcast_by_slices(index, size, top, len),
-    })
-}
-
-fn refuse(
-    algorithm: Algorithm,
-    operation: &Operation,
-    hosts: &Hosts,
-    name: &'static str,
-) -> Result<(), ScheduleError> {
-    refusal(algorithm, operation, hosts).map_or(Ok(()), |reason| {
-        Err(ScheduleError::Refused {
+    let most = (SCRATCH_MAX * (len * element_bytes) as f64).max(SCRATCH_BYTES);
+    let mut able: Vec<_> = ORDER
+        .into_iter()
+        .filter(|algorithm| *algorithm != Algorithm::Hierarchical || hosts.are_nested())
+        .filter_map(timed)
+        .filter(|(algorithm, counts, _)| {
+            *algorithm == Algorithm::Direct || counts.scratch_bytes <= most
+        })
+        .collect();
+    able.sort_by(|a, b| a.2.total_cmp(&b.2));
+    match able.first() {
+        Some(&(algorithm, _, seconds)) => Decision {
             algorithm,
-            operation: name,
-            size: hosts.size(),
-            reason,
-        })
-    })
+            reason: instead + &words(model, &able),
+            seconds: Some(seconds),
+        },
+        None => only("no algorithm can"),
+    }
 }
 
-fn member(operation: &'static str, rank: GroupRank, size: usize) -> Result<usize, ScheduleError> {
-    if rank.index() < size {
-        Ok(rank.index())
+/// The best two with their times, and where those come from.
+fn words(model: &CostModel, able: &[(Algorithm, Counts, f64)]) -> String {
+    let time = |seconds: f64| match seconds * 1e6 {
+        micros if micros < 9_999.5 => format!("{micros:.0} us"),
+        micros => format!("{:.1} ms", micros / 1e3),
+    };
+    let told = able
+        .iter()
+        .take(2)
+        .map(|(algorithm, _, seconds)| format!("{algorithm} {}", time(*seconds)));
+    let source = if model.is_measured {
+        "measured"
     } else {
-        Err(ScheduleError::Invalid {
-            operation,
-            problem: format!("group rank {rank} is not in a group of {size}"),
-        })
-    }
+        "default costs"
+    };
+    format!("{} ({source})", told.collect::<Vec<_>>().join(", next "))
 }

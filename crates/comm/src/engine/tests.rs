@@ -27,6 +27,7 @@ fn with_bare_last_for(size: usize, timeout: Duration) -> (Vec<ProcessGroup>, InP
     let groups = transports.into_iter().enumerate().map(|(rank, transport)| {
         let mut config = GroupConfig::new("test", "test", GroupRank(rank as u32));
         config.timeout = timeout;
+        config.algorithm = Some(ronde_schedule::Algorithm::HalvingDoubling);
         ProcessGroup::over(config, size, Box::new(transport)).unwrap()
     });
     (groups.collect(), last)

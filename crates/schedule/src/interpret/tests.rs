@@ -2,11 +2,11 @@
 
 use ronde_core::exact::{self, ExactSum, TreeSum};
 use ronde_core::philox::Stream;
-use ronde_core::{Buffer, DType, GroupRank, Operation, ReduceOp};
+use ronde_core::{Buffer, DType, GroupRank};
 
 use super::*;
 use crate::{
-    Algorithm, Round, all_gather, all_reduce, barrier, broadcast, choose, exact_sum, reduce_scatter,
+    Algorithm, Round, all_gather, all_reduce, barrier, broadcast, exact_sum, reduce_scatter,
 };
 
 const LENS: [usize; 8] = [0, 1, 2, 3, 63, 64, 65, 1000];
@@ -220,31 +220,6 @@ fn exact_sums_of_powers_of_two_cost_no_extra_byte() {
     let exact = exact_sum(Algorithm::Direct, &uneven, GroupRank(1), 4096).unwrap();
     let plain = all_reduce(Algorithm::Direct, GroupRank(1), 3, 4096).unwrap();
     assert!(exact.cost(4).bytes_sent > plain.cost(4).bytes_sent);
-}
-
-#[test]
-fn choices_carry_reasons_and_can_always_be_run() {
-    let exact = |size, shards| Operation::ExactSum(ExactSum::new(bounds(size, shards)).unwrap());
-    let plain = Operation::AllReduce(ReduceOp::Sum);
-    let (algorithm, reason) = choose(Some(Algorithm::Ring), &exact(4, 8), 4, 1 << 20);
-    assert_eq!(algorithm, Algorithm::Direct);
-    assert!(reason.contains("order"), "{reason}");
-    assert_eq!(
-        choose(None, &exact(4, 8), 4, 64).0,
-        Algorithm::HalvingDoubling
-    );
-    assert_eq!(choose(None, &exact(3, 8), 3, 64).0, Algorithm::Direct);
-    let asked = choose(Some(Algorithm::Ring), &plain, 4, 64);
-    assert_eq!(asked.0, Algorithm::Ring);
-    for size in 1..=17 {
-        for preferred in Algorithm::ALL.map(Some).into_iter().chain([None]) {
-            for bytes in [0, 100, 10 << 20] {
-                let (chosen, reason) = choose(preferred, &plain, size, bytes);
-                assert!(!reason.is_empty());
-                assert!(all_reduce(chosen, GroupRank(0), size, 10).is_ok());
-            }
-        }
-    }
 }
 
 fn token(to_or_from: usize, send: bool) -> Round {

@@ -1,0 +1,266 @@
+//! Calibration: a group runs its own all_reduce by each algorithm, and learns what its links cost.
+//!
+//! The operations themselves carry what is to come: the first word of each is rank 0's plan for the
+//! next one (the others bring zero, and the sum is the plan), the second adds up how long the last one
+//! took on each rank. So all ranks run the same operations, as many as rank 0's time allows, without a
+//! message more. In the end rank 0 fits the costs and sends them, so that all have the same bits.
+
+mod planner;
+
+use std::time::Duration;
+
+use ronde_core::{Buffer, CollectiveError, Collectives, DType, GroupRank, Operation, ReduceOp};
+use ronde_schedule::choose::counts;
+use ronde_schedule::{Algorithm, CostModel, Hosts, Sample};
+
+use crate::clock;
+use crate::program::{self, invalid};
+use crate::{Calibration, ProcessGroup};
+use planner::{Planner, Step};
+
+const NAME: &str = "calibrating";
+/// Words of an operation that say something: plan, time, and in the end the costs.
+const WORDS: usize = 16;
+/// Words in which a member says what it brings: time, cores, host, hosts that it was told of.
+const CARD_WORDS: usize = 4;
+
+/// What one member brings to the calibration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Card {
+    /// Nanoseconds; 0 for none.
+    within: u64,
+    cores: u64,
+    /// Equal for members on one host.
+    host: u64,
+    /// Hash of [`crate::GroupConfig::hosts`]; 0 where there is none.
+    told_hosts: u64,
+}
+
+impl Card {
+    fn words(self) -> [i64; CARD_WORDS] {
+        [self.within, self.cores, self.host, self.told_hosts].map(u64::cast_signed)
+    }
+
+    fn of(words: &[i64]) -> Option<Self> {
+        let [within, cores, host, told_hosts] = *words.first_chunk()?;
+        let [within, cores, host, told_hosts] =
+            [within, cores, host, told_hosts].map(i64::cast_unsigned);
+        Some(Self {
+            within,
+            cores,
+            host,
+            told_hosts,
+        })
+    }
+}
+
+impl ProcessGroup {
+    /// Measures what the group's connections cost, for about as long as `within`, and chooses
+    /// algorithms by it from now on. All members must call it, in one order with their other
+    /// operations and with none of those under way; the shortest time of all counts, zero measures
+    /// nothing. [`ProcessGroup::connect`] does it by itself.
+    ///
+    /// It runs all_reduces of some bytes to one MiB by each algorithm, the longer ones only while they
+    /// fit; over a link so slow that a few KiB take longer than that it takes longer, by two of those.
+    /// Those operations have numbers and are in the flight record like others. A group that shares
+    /// memory has nothing to measure. The bits of plain floating-point sums may change with the choice.
+    ///
+    /// # Errors
+    /// Those of an operation.
+    pub fn calibrate(&self, within: Duration) -> Result<(), CollectiveError> {
+        if self.size() == 1 || self.shares_memory() {
+            return Ok(());
+        }
+        let cards = self.tell(within)?;
+        self.measure(&cards)
+    }
+
+    /// While joining: finds out who shares a host, and measures where that is wanted.
+    pub(crate) fn settle_costs(&mut self) -> Result<(), CollectiveError> {
+        let within = match (self.config().calibration, self.config().algorithm) {
+            (Calibration::Within(time), None) => time,
+            _ => Duration::ZERO,
+        };
+        let cards = self.tell(within)?;
+        let told = cards[0].told_hosts;
+        if let Some(rank) = cards.iter().position(|card| card.told_hosts != told) {
+            let problem = format!("group ranks 0 and {rank} were told of different hosts");
+            return Err(invalid("joining a group", problem));
+        }
+        if told == 0 {
+            let hosts: Vec<u64> = cards.iter().map(|card| card.host).collect();
+            self.set_hosts(Hosts::new(&hosts));
+        }
+        self.measure(&cards)
+    }
+
+    /// What all members bring, by rank.
+    fn tell(&self, within: Duration) -> Result<Vec<Card>, CollectiveError> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let told = self.config().hosts.as_ref();
+        let mine = Card {
+            within: u64::try_from(within.as_nanos()).unwrap_or(u64::MAX / 2),
+            cores: cores as u64,
+            host: this_host(),
+            told_hosts: told.map_or(0, |hosts| program::places(hosts) | 1),
+        };
+        let all = self.start_and_wait(Operation::AllGather, Buffer::copy_of(&mine.words()))?;
+        let cards = all.as_slice::<i64>().chunks(CARD_WORDS).map(Card::of);
+        let cards: Option<Vec<Card>> = cards.collect();
+        cards
+            .filter(|cards| cards.len() == self.size())
+            .ok_or_else(|| invalid(NAME, "a member that speaks in another way".to_owned()))
+    }
+
+    fn measure(&self, cards: &[Card]) -> Result<(), CollectiveError> {
+        let within = cards.iter().map(|card| card.within).min().unwrap_or(0);
+        if within == 0 {
+            return Ok(());
+        }
+        let cores = cards.iter().map(|card| card.cores).min().unwrap_or(1);
+        let start = CostModel {
+            cores: (cores as usize).max(1),
+            ..CostModel::default()
+        };
+        let mut run = Run {
+            group: self,
+            buffers: Vec::new(),
+            planner: self.planner(start.cores, Duration::from_nanos(within)),
+        };
+        let samples = run.all_steps()?;
+        let fitted = start.fit(&samples);
+        let words = self.tell_costs(&fitted)?;
+        let model = CostModel::from_words(&words)
+            .ok_or_else(|| invalid(NAME, "costs that are none".to_owned()))?;
+        self.chooser().set_model(model);
+        Ok(())
+    }
+
+    fn planner(&self, cores: usize, within: Duration) -> Planner {
+        let hosts = self.chooser().hosts();
+        let counted = |algorithm, len| {
+            let operation = Operation::AllReduce(ReduceOp::Sum);
+            counts(algorithm, &operation, hosts, len, DType::I64.size(), cores).ok()
+        };
+        Planner::new(within, WORDS, counted)
+    }
+
+    /// The costs of rank 0.
+    fn tell_costs(&self, mine: &CostModel) -> Result<[u64; 9], CollectiveError> {
+        let mut words = [0; 9];
+        if self.rank() == GroupRank(0) {
+            words = mine.to_words();
+        }
+        let brought = Buffer::copy_of(&words.map(u64::cast_signed));
+        let told = self.run_by(Algorithm::Tree, brought)?;
+        let told = told.as_slice::<i64>().first_chunk::<9>().copied();
+        Ok(told.unwrap_or([-1; 9]).map(i64::cast_unsigned))
+    }
+
+    /// The sum of all ranks' buffers by an algorithm.
+    fn run_by(&self, algorithm: Algorithm, buffer: Buffer) -> Result<Buffer, CollectiveError> {
+        let operation = Operation::AllReduce(ReduceOp::Sum);
+        let mut call = program::describe(&operation, &buffer, self.member())?;
+        program::run_by(&mut call, algorithm, self.chooser().hosts());
+        self.start_call(operation, call, buffer)?.wait()
+    }
+}
+
+/// One calibration under way.
+struct Run<'a> {
+    group: &'a ProcessGroup,
+    /// By length, in words; all zero but the first words.
+    buffers: Vec<(usize, Buffer)>,
+    planner: Planner,
+}
+
+impl Run<'_> {
+    /// Runs what rank 0 plans until it plans nothing more; its samples, none on other ranks.
+    fn all_steps(&mut self) -> Result<Vec<Sample>, CollectiveError> {
+        let began = clock::now();
+        let is_first = self.group.rank() == GroupRank(0);
+        let (mut step, mut last) = (self.planner.first(), None);
+        let mut took = Duration::ZERO;
+        loop {
+            let spent = clock::now().duration_since(began);
+            let next = if is_first {
+                self.planner.next(step, spent)
+            } else {
+                None
+            };
+            let plan = next.map_or(0, Step::encode);
+            let words = [
+                plan,
+                i64::try_from(took.as_nanos()).unwrap_or(i64::MAX >> 16),
+            ];
+            let (told, time) = self.one(step, words)?;
+            if let Some(last) = last.filter(|_| is_first) {
+                let mean = told[1].max(0) as f64 / self.group.size() as f64;
+                self.planner.heard(last, mean / 1e9);
+            }
+            (last, took) = (Some(step), time);
+            match told[0] {
+                0 => return Ok(self.planner.samples()),
+                plan => {
+                    let next = Step::decode(plan, self.planner.lens().len());
+                    step = next.ok_or_else(|| invalid(NAME, format!("no step {plan}")))?;
+                }
+            }
+        }
+    }
+
+    /// One operation that carries two words.
+    fn one(
+        &mut self,
+        step: Step,
+        words: [i64; 2],
+    ) -> Result<([i64; 2], Duration), CollectiveError> {
+        let len = self.planner.lens()[step.level];
+        let kept = self.buffers.iter().position(|(kept, _)| *kept == len);
+        let mut buffer = match kept {
+            Some(place) => self.buffers.swap_remove(place).1,
+            // Written, so that the memory is there.
+            None => Buffer::copy_of(&vec![0_i64; len]),
+        };
+        buffer.as_mut_slice::<i64>()[..2].copy_from_slice(&words);
+        let start = clock::now();
+        let mut result = self.group.run_by(step.algorithm, buffer)?;
+        let took = clock::now().duration_since(start);
+        let all = result.as_mut_slice::<i64>();
+        let told = [all[0], all[1]];
+        all[..2].fill(0);
+        self.buffers.push((len, result));
+        Ok((told, took))
+    }
+}
+
+/// A number for the host that this process runs on: the same for all its processes until it is started
+/// anew. 0 where the system does not tell.
+fn this_host() -> u64 {
+    let told = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    if told.is_empty() {
+        return 0;
+    }
+    program::fnv(
+        told.chunks(4)
+            .map(|bytes| crate::frame::number(bytes) as u32),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cards_survive_the_wire() {
+        let card = Card {
+            within: u64::MAX / 2,
+            cores: 3,
+            host: u64::MAX,
+            told_hosts: 1 << 63 | 5,
+        };
+        assert_eq!(Card::of(&card.words()), Some(card));
+        assert_eq!(Card::of(&card.words()[1..]), None);
+        assert_eq!(this_host(), this_host());
+    }
+}

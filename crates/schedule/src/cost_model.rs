@@ -1,0 +1,296 @@
+//! [`CostModel`]: how long a collective takes, linear in what its schedules count.
+
+use std::time::Duration;
+
+use crate::Counts;
+use crate::least_squares::{dot, fit};
+
+/// Kinds of cost.
+const KINDS: usize = 7;
+/// A cost that was too small to be seen is at least this part of the default one.
+const LEAST: f64 = 0.05;
+
+/// Seconds for everything that [`Counts`] counts, and the cores of a host.
+///
+/// It says how times compare, so that one algorithm can be preferred to another; it does not know of
+/// caches, of other programs or of operations that run at once. [`CostModel::default`] is for where
+/// nothing was measured. All ranks of a group must use the same one, bit for bit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CostModel {
+    /// To start an operation and to hear of its end.
+    pub operation_s: f64,
+    /// To wait once for another rank of the host.
+    pub round_s: f64,
+    /// To wait once for a rank of another host.
+    pub round_across_s: f64,
+    /// To send or to receive a message.
+    pub message_s: f64,
+    /// To send or to receive a byte.
+    pub byte_s: f64,
+    /// To reduce a byte of one operand into another.
+    pub byte_reduced_s: f64,
+    /// For a byte to cross between hosts.
+    pub byte_across_s: f64,
+    /// Cores that the ranks of a host share.
+    pub cores: usize,
+    /// Whether it was measured.
+    pub is_measured: bool,
+}
+
+impl Default for CostModel {
+    /// Ranks with a core each, loopback connections within hosts and 10 Gbit/s between them: a round of
+    /// many ranks is dearer than the doubling of distances, which is dearer than bytes up to some ten
+    /// KiB. Fewest messages for short operands, fewest bytes for long ones, and few bytes between hosts.
+    fn default() -> Self {
+        Self {
+            operation_s: 20e-6,
+            round_s: 15e-6,
+            round_across_s: 30e-6,
+            message_s: 5e-6,
+            byte_s: 0.25e-9,
+            byte_reduced_s: 0.1e-9,
+            byte_across_s: 0.8e-9,
+            cores: usize::MAX,
+            is_measured: false,
+        }
+    }
+}
+
+/// One measured operation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sample {
+    /// What it made the ranks do.
+    pub counts: Counts,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+fn columns(counts: &Counts) -> [f64; KINDS] {
+    [
+        1.0,
+        counts.rounds,
+        counts.rounds_across,
+        counts.messages,
+        counts.bytes,
+        counts.bytes_reduced,
+        counts.bytes_across,
+    ]
+}
+
+impl CostModel {
+    /// Seconds of each kind, in the order of the fields.
+    fn costs(&self) -> [f64; KINDS] {
+        [
+            self.operation_s,
+            self.round_s,
+            self.round_across_s,
+            self.message_s,
+            self.byte_s,
+            self.byte_reduced_s,
+            self.byte_across_s,
+        ]
+    }
+
+    fn with_costs(self, costs: [f64; KINDS]) -> Self {
+        let [
+            operation_s,
+            round_s,
+            round_across_s,
+            message_s,
+            byte_s,
+            reduced,
+            across,
+        ] = costs;
+        Self {
+            operation_s,
+            round_s,
+            round_across_s,
+            message_s,
+            byte_s,
+            byte_reduced_s: reduced,
+            byte_across_s: across,
+            ..self
+        }
+    }
+
+    /// Seconds that an operation of these counts should take.
+    #[must_use]
+    pub fn seconds(&self, counts: &Counts) -> f64 {
+        dot(&columns(counts), &self.costs())
+    }
+
+    /// As [`CostModel::seconds`].
+    #[must_use]
+    pub fn predict(&self, counts: &Counts) -> Duration {
+        Duration::try_from_secs_f64(self.seconds(counts)).unwrap_or(Duration::MAX)
+    }
+
+    /// The model that explains measured times best, by least squares on the relative error, no cost
+    /// negative; single samples that fit badly count for little. What no sample shows keeps the cost of
+    /// `self`, which brings the cores as well. Samples without a positive time are left out.
+    ///
+    /// Pure: the same samples give the same bits on every machine.
+    #[must_use]
+    pub fn fit(&self, samples: &[Sample]) -> Self {
+        let is_good = |sample: &&Sample| sample.seconds.is_finite() && sample.seconds > 0.0;
+        let good: Vec<&Sample> = samples.iter().filter(is_good).collect();
+        if good.is_empty() {
+            return *self;
+        }
+        let rows: Vec<_> = good.iter().map(|sample| columns(&sample.counts)).collect();
+        let known = self.costs();
+        let is_seen = |kind: usize| rows.iter().any(|row| row[kind] > 0.0);
+        // Nothing takes more than the whole of any sample.
+        let mut least: [f64; KINDS] = std::array::from_fn(|kind| {
+            if is_seen(kind) {
+                LEAST * known[kind]
+            } else {
+                0.0
+            }
+        });
+        for (row, sample) in rows.iter().zip(&good) {
+            let share = dot(row, &least) / sample.seconds;
+            if share > 0.5 {
+                least = least.map(|cost| cost / (2.0 * share));
+            }
+        }
+        let rest = |(row, sample): (&[f64; KINDS], &&Sample)| sample.seconds - dot(row, &least);
+        let targets: Vec<f64> = rows.iter().zip(&good).map(rest).collect();
+        let found = fit(&rows, &targets);
+        let costs = std::array::from_fn(|kind| {
+            if is_seen(kind) {
+                least[kind] + found[kind]
+            } else {
+                known[kind]
+            }
+        });
+        Self {
+            is_measured: true,
+            ..self.with_costs(costs)
+        }
+    }
+
+    /// Words from which [`CostModel::from_words`] makes the same model, for sending.
+    #[must_use]
+    pub fn to_words(&self) -> [u64; KINDS + 2] {
+        let costs = self.costs();
+        std::array::from_fn(|place| match place {
+            0 => u64::from(self.is_measured),
+            1 => self.cores as u64,
+            _ => costs[place - 2].to_bits(),
+        })
+    }
+
+    /// The model of these words; `None` when a cost is negative or no number.
+    #[must_use]
+    pub fn from_words(words: &[u64; KINDS + 2]) -> Option<Self> {
+        let costs: [f64; KINDS] = std::array::from_fn(|kind| f64::from_bits(words[kind + 2]));
+        let is_good = costs.iter().all(|cost| cost.is_finite() && *cost >= 0.0);
+        let model = Self {
+            is_measured: words[0] == 1,
+            cores: usize::try_from(words[1]).unwrap_or(usize::MAX).max(1),
+            ..Self::default()
+        };
+        is_good.then(|| model.with_costs(costs))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_core::{Operation, ReduceOp};
+
+    use super::*;
+    use crate::choose::counts;
+    use crate::{Algorithm, Hosts};
+
+    fn samples(truth: &CostModel, hosts: &Hosts) -> Vec<Sample> {
+        let operation = Operation::AllReduce(ReduceOp::Sum);
+        let mut samples = Vec::new();
+        for len in [32, 1024, 8192, 65_536] {
+            for algorithm in Algorithm::ALL {
+                let counts = counts(algorithm, &operation, hosts, len, 4, truth.cores);
+                let counts = counts.expect("all can");
+                let seconds = truth.seconds(&counts);
+                samples.push(Sample { counts, seconds });
+            }
+        }
+        samples
+    }
+
+    fn truth() -> CostModel {
+        CostModel {
+            operation_s: 31e-6,
+            round_s: 22e-6,
+            round_across_s: 240e-6,
+            message_s: 3e-6,
+            byte_s: 0.7e-9,
+            byte_reduced_s: 0.2e-9,
+            byte_across_s: 80e-9,
+            cores: 2,
+            is_measured: true,
+        }
+    }
+
+    fn close(found: f64, real: f64) -> bool {
+        (found / real - 1.0).abs() < 0.02
+    }
+
+    #[test]
+    fn costs_are_found_again_from_the_times_that_they_make() {
+        let hosts = Hosts::new(&[0, 0, 0, 0, 1, 1, 1, 1]);
+        let start = CostModel {
+            cores: 2,
+            ..CostModel::default()
+        };
+        let found = start.fit(&samples(&truth(), &hosts));
+        for (found, real) in found.costs().into_iter().zip(truth().costs()) {
+            assert!(close(found, real), "{found} for {real}");
+        }
+        assert!(found.is_measured && found.cores == 2);
+    }
+
+    #[test]
+    fn what_no_sample_shows_keeps_its_cost() {
+        let start = CostModel {
+            cores: 2,
+            ..CostModel::default()
+        };
+        let found = start.fit(&samples(&truth(), &Hosts::one(8)));
+        assert_eq!(found.byte_across_s, start.byte_across_s);
+        assert_eq!(found.round_across_s, start.round_across_s);
+        assert!(close(found.byte_s, truth().byte_s), "{found:?}");
+        assert_eq!(start.fit(&[]), start);
+    }
+
+    #[test]
+    fn an_outlier_and_noise_leave_predictions_right() {
+        let hosts = Hosts::one(4);
+        let mut all = samples(&truth(), &hosts);
+        all[7].seconds *= 20.0;
+        for (place, sample) in all.iter_mut().enumerate() {
+            sample.seconds *= [0.96, 1.03, 1.0, 1.05, 0.98][place % 5];
+        }
+        let found = CostModel {
+            cores: 2,
+            ..CostModel::default()
+        }
+        .fit(&all);
+        for sample in samples(&truth(), &hosts) {
+            let ratio = found.seconds(&sample.counts) / sample.seconds;
+            assert!((0.9..1.1).contains(&ratio), "{ratio} for {sample:?}");
+        }
+    }
+
+    #[test]
+    fn a_model_survives_the_wire_and_nonsense_does_not() {
+        let model = truth();
+        assert_eq!(CostModel::from_words(&model.to_words()), Some(model));
+        let start = CostModel::default();
+        assert_eq!(CostModel::from_words(&start.to_words()), Some(start));
+        let mut words = model.to_words();
+        words[3] = f64::NAN.to_bits();
+        assert_eq!(CostModel::from_words(&words), None);
+        words[3] = (-1.0_f64).to_bits();
+        assert_eq!(CostModel::from_words(&words), None);
+    }
+}

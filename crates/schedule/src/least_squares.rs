@@ -1,0 +1,151 @@
+//! Least squares with parameters that are not negative, robust to single bad samples.
+
+/// Times that samples are weighed anew.
+const TURNS: usize = 12;
+/// Errors up to this many times the typical one keep their full weight.
+const TYPICAL: f64 = 1.5;
+/// What is added to the diagonal, relative to it, so that equal columns share what they explain.
+const RIDGE: f64 = 1e-9;
+
+/// The parameters, none negative, with the least relative error of `rows * parameters` against
+/// `targets`, which are positive. Rows that fit far worse than most count for less.
+///
+/// All subsets of columns are tried, so that the minimum is exact: for up to a dozen columns. Only
+/// additions, multiplications and divisions in a fixed order: the same bits on every machine.
+pub(crate) fn fit<const N: usize>(rows: &[[f64; N]], targets: &[f64]) -> [f64; N] {
+    let relative: Vec<[f64; N]> = rows
+        .iter()
+        .zip(targets)
+        .map(|(row, target)| row.map(|x| x / target))
+        .collect();
+    let mut weights = vec![1.0; relative.len()];
+    let mut parameters = [0.0; N];
+    for _ in 0..TURNS {
+        parameters = solve(&relative, &weights);
+        let errors: Vec<f64> = relative
+            .iter()
+            .map(|row| (dot(row, &parameters) - 1.0).abs())
+            .collect();
+        let limit = TYPICAL * median(errors.clone()).max(1e-6);
+        for (weight, error) in weights.iter_mut().zip(errors) {
+            *weight = if error > limit { limit / error } else { 1.0 };
+        }
+    }
+    parameters
+}
+
+pub(crate) fn dot<const N: usize>(row: &[f64; N], parameters: &[f64; N]) -> f64 {
+    row.iter()
+        .zip(parameters)
+        .fold(0.0, |sum, (x, p)| sum + x * p)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// Weighted least squares towards 1 by the best subset of columns.
+fn solve<const N: usize>(rows: &[[f64; N]], weights: &[f64]) -> [f64; N] {
+    let (mut normal, mut right) = ([[0.0; N]; N], [0.0; N]);
+    for (row, weight) in rows.iter().zip(weights) {
+        for i in 0..N {
+            right[i] += weight * row[i];
+            for j in 0..N {
+                normal[i][j] += weight * row[i] * row[j];
+            }
+        }
+    }
+    let (mut best, mut least) = ([0.0; N], f64::INFINITY);
+    for subset in 0..1_u32 << N {
+        let columns: Vec<usize> = (0..N).filter(|c| subset & 1 << c != 0).collect();
+        let Some(parameters) = solve_subset(&normal, &right, &columns) else {
+            continue;
+        };
+        let error: f64 = rows.iter().zip(weights).fold(0.0, |sum, (row, weight)| {
+            let error = dot(row, &parameters) - 1.0;
+            sum + weight * error * error
+        });
+        if error < least {
+            (best, least) = (parameters, error);
+        }
+    }
+    best
+}
+
+/// The minimum over some columns, by elimination; `None` when it is not unique or has a negative
+/// parameter.
+fn solve_subset<const N: usize>(
+    normal: &[[f64; N]; N],
+    right: &[f64; N],
+    columns: &[usize],
+) -> Option<[f64; N]> {
+    let count = columns.len();
+    let mut matrix: Vec<Vec<f64>> = columns
+        .iter()
+        .map(|&i| {
+            let row = columns.iter().map(|&j| {
+                let ridge = if i == j { 1.0 + RIDGE } else { 1.0 };
+                normal[i][j] * ridge
+            });
+            row.chain([right[i]]).collect()
+        })
+        .collect();
+    for pivot in 0..count {
+        if matrix[pivot][pivot] <= normal[columns[pivot]][columns[pivot]] * RIDGE / 10.0 {
+            return None;
+        }
+        for below in pivot + 1..count {
+            let factor = matrix[below][pivot] / matrix[pivot][pivot];
+            for column in pivot..=count {
+                let above = matrix[pivot][column];
+                matrix[below][column] -= factor * above;
+            }
+        }
+    }
+    let mut parameters = [0.0; N];
+    for pivot in (0..count).rev() {
+        let known = (pivot + 1..count).fold(0.0, |sum, column| {
+            sum + matrix[pivot][column] * parameters[columns[column]]
+        });
+        let value = (matrix[pivot][count] - known) / matrix[pivot][pivot];
+        if value < 0.0 || !value.is_finite() {
+            return None;
+        }
+        parameters[columns[pivot]] = value;
+    }
+    Some(parameters)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_found_again_and_never_negative() {
+        let rows = [[1.0, 2.0], [1.0, 5.0], [1.0, 9.0], [1.0, 30.0]];
+        let targets = rows.map(|row| dot(&row, &[3.0, 0.5]));
+        let found = fit(&rows, &targets);
+        assert!(
+            (found[0] - 3.0).abs() < 1e-6 && (found[1] - 0.5).abs() < 1e-6,
+            "{found:?}"
+        );
+        // A falling line: the best that does not fall.
+        let found = fit(&rows, &[4.0, 3.9, 3.8, 3.7]);
+        assert!(found[1] < 1e-9 && found[0] > 3.6, "{found:?}");
+        assert_eq!(fit::<2>(&[], &[]), [0.0, 0.0]);
+        assert_eq!(fit(&[[0.0, 2.0], [0.0, 4.0]], &[1.0, 2.0])[0], 0.0);
+    }
+
+    #[test]
+    fn one_bad_sample_among_several_does_little() {
+        let rows: Vec<[f64; 2]> = (1..=10).map(|x| [1.0, f64::from(x)]).collect();
+        let mut targets: Vec<f64> = rows.iter().map(|row| dot(row, &[2.0, 1.0])).collect();
+        targets[6] *= 10.0;
+        let found = fit(&rows, &targets);
+        assert!(
+            (found[0] - 2.0).abs() < 0.1 && (found[1] - 1.0).abs() < 0.1,
+            "{found:?}"
+        );
+    }
+}

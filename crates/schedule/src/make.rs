@@ -1,0 +1,172 @@
+//! The schedules of the operations that several algorithms can run.
+
+use ronde_core::exact::ExactSum;
+use ronde_core::{GroupRank, Operation};
+
+use crate::broadcast::broadcast;
+use crate::choose::refusal;
+use crate::contributions::Contributions;
+use crate::direct::direct;
+use crate::driver::driver;
+use crate::halving_doubling::halving_doubling;
+use crate::hierarchical::{Levels, hierarchical};
+use crate::hosts::Hosts;
+use crate::ring::ring;
+use crate::rooted::{broadcast_by_slices, reduce_at_root, reduce_by_slices};
+use crate::tree::{tree, tree_reduce};
+use crate::{Algorithm, Schedule, ScheduleError};
+
+/// [`all_reduce_on`] for ranks of one host.
+///
+/// # Errors
+/// As for [`all_reduce_on`].
+pub fn all_reduce(
+    algorithm: Algorithm,
+    rank: GroupRank,
+    size: usize,
+    len: usize,
+) -> Result<Schedule, ScheduleError> {
+    all_reduce_on(algorithm, rank, &Hosts::one(size), len)
+}
+
+/// The schedule of an all-reduce of `len` elements.
+///
+/// # Errors
+/// [`ScheduleError::Invalid`] for a rank that is not in the group.
+pub fn all_reduce_on(
+    algorithm: Algorithm,
+    rank: GroupRank,
+    hosts: &Hosts,
+    len: usize,
+) -> Result<Schedule, ScheduleError> {
+    let size = hosts.size();
+    let rank = member("all_reduce", rank, size)?;
+    Ok(match algorithm {
+        Algorithm::Driver => driver(&Contributions::plain(size), rank, len),
+        Algorithm::Direct => direct(&Contributions::plain(size), rank, len),
+        Algorithm::Ring => ring(rank, size, len),
+        Algorithm::HalvingDoubling => halving_doubling(rank, size, len),
+        Algorithm::Tree => tree(&Contributions::neighbours(size), rank, len),
+        Algorithm::Hierarchical => hierarchical(hosts, &Levels::plain(hosts), rank, len),
+    })
+}
+
+/// [`exact_sum_on`] for ranks of one host.
+///
+/// # Errors
+/// As for [`exact_sum_on`].
+pub fn exact_sum(
+    algorithm: Algorithm,
+    sum: &ExactSum,
+    rank: GroupRank,
+    len: usize,
+) -> Result<Schedule, ScheduleError> {
+    exact_sum_on(algorithm, sum, rank, &Hosts::one(sum.size()), len)
+}
+
+/// The schedule of an exact sum of operands of `len` elements; the caller's slots are its subtrees.
+///
+/// # Errors
+/// [`ScheduleError::Refused`] when the algorithm cannot keep the order of the tree;
+/// [`ScheduleError::Invalid`] for a rank that is not in the group or hosts of another group.
+pub fn exact_sum_on(
+    algorithm: Algorithm,
+    sum: &ExactSum,
+    rank: GroupRank,
+    hosts: &Hosts,
+    len: usize,
+) -> Result<Schedule, ScheduleError> {
+    let size = sum.size();
+    let index = member("exact_sum", rank, size)?;
+    if hosts.size() != size {
+        return Err(ScheduleError::Invalid {
+            operation: "exact_sum",
+            problem: format!("hosts of {} ranks for {size}", hosts.size()),
+        });
+    }
+    refuse(
+        algorithm,
+        &Operation::ExactSum(sum.clone()),
+        hosts,
+        "exact_sum",
+    )?;
+    Ok(match algorithm {
+        Algorithm::Driver => driver(&Contributions::exact(sum), index, len),
+        Algorithm::HalvingDoubling => halving_doubling(index, size, len),
+        Algorithm::Tree => tree(&Contributions::exact(sum), index, len),
+        Algorithm::Hierarchical => hierarchical(hosts, &Levels::exact(sum, hosts), index, len),
+        Algorithm::Direct | Algorithm::Ring => direct(&Contributions::exact(sum), index, len),
+    })
+}
+
+/// The schedule of a reduction of `len` elements to `root`; the others end with nothing.
+///
+/// # Errors
+/// [`ScheduleError::Refused`] when the algorithm cannot; [`ScheduleError::Invalid`] for a rank or
+/// root that is not in the group.
+pub fn reduce(
+    algorithm: Algorithm,
+    rank: GroupRank,
+    size: usize,
+    root: GroupRank,
+    len: usize,
+) -> Result<Schedule, ScheduleError> {
+    let index = member("reduce", rank, size)?;
+    let top = member("reduce", root, size)?;
+    let op = ronde_core::ReduceOp::Sum;
+    let operation = Operation::Reduce { op, root };
+    refuse(algorithm, &operation, &Hosts::one(size), "reduce")?;
+    Ok(match algorithm {
+        Algorithm::Driver => reduce_at_root(index, size, top, len),
+        Algorithm::Tree => tree_reduce(index, size, top, len),
+        _ => reduce_by_slices(index, size, top, len),
+    })
+}
+
+/// The schedule of a broadcast of `len` elements from `root`.
+///
+/// # Errors
+/// As for [`reduce`].
+pub fn broadcast_by(
+    algorithm: Algorithm,
+    rank: GroupRank,
+    size: usize,
+    root: GroupRank,
+    len: usize,
+) -> Result<Schedule, ScheduleError> {
+    let index = member("broadcast", rank, size)?;
+    let top = member("broadcast", root, size)?;
+    let operation = Operation::Broadcast { root };
+    refuse(algorithm, &operation, &Hosts::one(size), "broadcast")?;
+    Ok(match algorithm {
+        Algorithm::Tree => broadcast(index, size, top, len),
+        _ => broadcast_by_slices(index, size, top, len),
+    })
+}
+
+fn refuse(
+    algorithm: Algorithm,
+    operation: &Operation,
+    hosts: &Hosts,
+    name: &'static str,
+) -> Result<(), ScheduleError> {
+    refusal(algorithm, operation, hosts).map_or(Ok(()), |reason| {
+        Err(ScheduleError::Refused {
+            algorithm,
+            operation: name,
+            size: hosts.size(),
+            reason,
+        })
+    })
+}
+
+fn member(operation: &'static str, rank: GroupRank, size: usize) -> Result<usize, ScheduleError> {
+    if rank.index() < size {
+        Ok(rank.index())
+    } else {
+        Err(ScheduleError::Invalid {
+            operation,
+            problem: format!("group rank {rank} is not in a group of {size}"),
+        })
+    }
+}
