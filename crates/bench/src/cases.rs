@@ -1,7 +1,7 @@
 //! [`Case`]: one way to run an operation, and all of them that a run asks for.
 
 use ronde_core::ReduceOp;
-use ronde_schedule::choose::refusal;
+use ronde_schedule::choose::{has_several, refusal};
 use ronde_schedule::{Algorithm, Hosts};
 
 use crate::operation::{OperationKind, Shape};
@@ -73,14 +73,8 @@ impl Cases {
 
     /// Those that are asked for and can run the operation; where there is but one way, that.
     fn algorithms(&mut self, settings: &Settings, shape: &Shape, hosts: &Hosts) -> Vec<Preference> {
-        let several = matches!(
-            shape.kind,
-            OperationKind::AllReduce
-                | OperationKind::ExactSum
-                | OperationKind::Reduce
-                | OperationKind::Broadcast
-        );
-        let (true, Some(operation)) = (several, shape.operation(0)) else {
+        let operation = shape.operation(0).filter(has_several);
+        let Some(operation) = operation else {
             return vec![Preference(None)];
         };
         let mut able = Vec::new();

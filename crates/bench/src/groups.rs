@@ -19,6 +19,8 @@ use crate::{BenchError, clock};
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long ranks wait for each other between turns, while others are measured.
 const BETWEEN_TURNS: Duration = Duration::from_secs(15 * 60);
+/// How long the costs of TLS are measured.
+const CALIBRATION: Duration = Duration::from_millis(30);
 /// How long the certificates of a run are good.
 const CERTIFICATES: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -110,7 +112,13 @@ impl Groups {
                 what: what.clone(),
                 source,
             })?;
-            let group = group.ok_or_else(|| BenchError::channel(what, "no group came of it"))?;
+            let group =
+                group.ok_or_else(|| BenchError::channel(what.clone(), "no group came of it"))?;
+            if transport == Transport::Tls {
+                // Sub-groups take over what plain connections cost.
+                let calibrated = group.calibrate(CALIBRATION);
+                calibrated.map_err(|source| BenchError::Connect { what, source })?;
+            }
             self.groups.push((key, group));
         }
         Ok(())
