@@ -234,6 +234,15 @@ fn draw_panel(
         below,
     );
     text(svg, (left, top - 9.0), "start", "black", label);
+    draw_lines(svg, lines, (&at_x, &at_y));
+}
+
+/// Lines of a panel, where its axes put their points.
+fn draw_lines(
+    svg: &mut String,
+    lines: &[(usize, Vec<(f64, f64)>)],
+    (at_x, at_y): (&dyn Fn(f64) -> f64, &dyn Fn(f64) -> f64),
+) {
     for (number, points) in lines {
         let (colour, dashes) = style(*number);
         let places: Vec<String> = points

@@ -53,6 +53,7 @@ fn every_operation_over_every_transport_is_right() {
         "-n",
         "2,3",
         "--sizes=8,3KiB",
+        "--algorithms=direct",
         transports,
         "--plot=out.svg",
     ];
