@@ -173,7 +173,8 @@ impl Others {
             .map(str::trim_end)
             .filter(|l| !l.is_empty())
             .collect();
-        let last = &lines[lines.len().saturating_sub(12)..];
+        // Some of them are mpirun's own about a rank that gave up.
+        let last = &lines[lines.len().saturating_sub(30)..];
         let mut problem = problem.to_owned();
         for line in last {
             problem += "\n  | ";
