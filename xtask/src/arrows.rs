@@ -36,6 +36,15 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ronde-cluster", &["ronde-core"]),
     ("ronde-monitor", &["ronde-core"]),
     (
+        "ronde-bench",
+        &[
+            "ronde-core",
+            "ronde-schedule",
+            "ronde-identity",
+            "ronde-comm",
+        ],
+    ),
+    (
         "ronde",
         &[
             "ronde-core",
@@ -48,6 +57,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-train",
             "ronde-cluster",
             "ronde-monitor",
+            "ronde-bench",
         ],
     ),
     ("xtask", &[]),

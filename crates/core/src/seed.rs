@@ -21,6 +21,8 @@ pub enum Purpose {
     Synthetic = 5,
     /// The tensor engine's own generator; coordinates: step, shard, stage.
     Engine = 6,
+    /// What a benchmark sends; coordinates: rank.
+    Benchmark = 7,
 }
 
 /// The root of all randomness of a run.

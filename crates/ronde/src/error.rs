@@ -1,5 +1,6 @@
 //! [`Error`]: all that can go wrong for a program that uses ronde as a library.
 
+use ronde_bench::BenchError;
 use ronde_cluster::ClusterError;
 use ronde_core::{CollectiveError, Recovery};
 use ronde_data::DataError;
@@ -21,6 +22,9 @@ pub enum Error {
     /// A collective failed.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
+    /// Measuring failed.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
     /// The data cannot be read.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -60,6 +64,7 @@ impl Error {
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         match self {
+            Self::Bench(source) => source.recovery(),
             Self::Cluster(source) => source.recovery(),
             Self::Collective(source) => source.recovery(),
             Self::Data(source) => source.recovery(),

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use ronde_cluster::StopFlag;
 
-use command::{init, run, train, watchdog, worker};
+use command::{bench, init, run, train, watchdog, worker};
 
 /// Distributed training whose result does not depend on the cluster.
 #[derive(Parser)]
@@ -27,9 +27,14 @@ enum Command {
     Init(init::InitArguments),
     /// Start any program as several ranks that can find each other.
     Run(run::RunArguments),
+    /// Measure collectives between worker processes, and compare them with Gloo and Open MPI.
+    Bench(Box<bench::BenchArguments>),
     /// One worker of a run.
     #[command(name = "__worker", hide = true)]
     Worker,
+    /// One worker of a measurement.
+    #[command(name = "__bench_worker", hide = true)]
+    BenchWorker,
     /// Ends what a killed launcher leaves behind.
     #[command(name = "__watchdog", hide = true)]
     Watchdog,
@@ -41,6 +46,8 @@ fn main() -> ExitCode {
     let code = match arguments.command {
         Command::Train(arguments) => with_signals(|stop| train::train(arguments, stop)),
         Command::Run(arguments) => with_signals(|stop| run::run(arguments, stop)),
+        Command::Bench(arguments) => with_signals(|stop| bench::bench(&arguments, stop)),
+        Command::BenchWorker => bench::work(),
         Command::Init(arguments) => init::init(&arguments),
         Command::Worker => worker::work(),
         Command::Watchdog => watchdog::watch(),

@@ -1,5 +1,6 @@
 //! The subcommands, one file each.
 
+pub(crate) mod bench;
 pub(crate) mod exit;
 pub(crate) mod init;
 pub(crate) mod output;

@@ -38,6 +38,6 @@ pub(crate) fn work() -> i32 {
 
 /// The supervisor is gone or wants this process gone: nothing that it does still counts.
 #[expect(clippy::disallowed_methods, reason = "the command owns its process")]
-fn end_now() {
+pub(crate) fn end_now() {
     std::process::exit(exit::GAVE_UP);
 }

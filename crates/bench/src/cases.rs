@@ -1,0 +1,147 @@
+//! [`Case`]: one way to run an operation, and all of them that a run asks for.
+
+use ronde_core::ReduceOp;
+use ronde_schedule::choose::{has_several, refusal};
+use ronde_schedule::{Algorithm, Hosts};
+
+use crate::operation::{OperationKind, Shape};
+use crate::settings::{BufferMemory, Preference, Settings, Transport};
+
+/// One way to run an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Case {
+    pub(crate) transport: Transport,
+    pub(crate) memory: BufferMemory,
+    pub(crate) algorithm: Preference,
+}
+
+/// The cases of an operation and what was left out, in words.
+pub(crate) struct Cases {
+    pub(crate) cases: Vec<Case>,
+    pub(crate) notes: Vec<String>,
+}
+
+/// Whether an operation goes through the memory that its ranks share, where they do: then there is
+/// one way to run it, whatever algorithm is asked for.
+pub(crate) fn is_in_place(kind: OperationKind, op: ReduceOp) -> bool {
+    let known = matches!(
+        op,
+        ReduceOp::Sum | ReduceOp::Min | ReduceOp::Max | ReduceOp::Product
+    );
+    match kind {
+        OperationKind::AllReduce | OperationKind::ReduceScatter => known,
+        OperationKind::ExactSum
+        | OperationKind::AllGather
+        | OperationKind::Broadcast
+        | OperationKind::Barrier => true,
+        _ => false,
+    }
+}
+
+impl Cases {
+    pub(crate) fn of(settings: &Settings, kind: OperationKind, hosts: &Hosts) -> Self {
+        let mut all = Self {
+            cases: Vec::new(),
+            notes: Vec::new(),
+        };
+        let shape = Shape::new(kind, settings.op, settings.dtype, hosts.size(), 8);
+        if let Some(problem) = shape.refusal() {
+            all.notes.push(format!("{kind} is left out: {problem}"));
+            return all;
+        }
+        for &transport in &settings.transports {
+            let shares = matches!(transport, Transport::Auto | Transport::SharedMemory);
+            let in_place = shares && is_in_place(kind, settings.op);
+            let algorithms = if in_place {
+                vec![Preference(None)]
+            } else {
+                all.algorithms(settings, &shape, hosts)
+            };
+            let matters = shares && kind != OperationKind::Barrier;
+            let any = [BufferMemory::Any];
+            let memories = if matters { &*settings.memories } else { &any };
+            for &algorithm in &algorithms {
+                all.cases.extend(memories.iter().map(|&memory| Case {
+                    transport,
+                    memory,
+                    algorithm,
+                }));
+            }
+        }
+        all
+    }
+
+    /// Those that are asked for and can run the operation; where there is but one way, that.
+    fn algorithms(&mut self, settings: &Settings, shape: &Shape, hosts: &Hosts) -> Vec<Preference> {
+        let operation = shape.operation(0).filter(has_several);
+        let Some(operation) = operation else {
+            return vec![Preference(None)];
+        };
+        let mut able = Vec::new();
+        for &preference in &settings.algorithms {
+            let problem = preference.0.and_then(|algorithm| {
+                if algorithm == Algorithm::Hierarchical && !hosts.are_nested() {
+                    return Some("the ranks are on one host; --hosts 2 says otherwise".to_owned());
+                }
+                refusal(algorithm, &operation, hosts)
+            });
+            match problem {
+                None => able.push(preference),
+                Some(problem) => {
+                    let note = format!("{} by {preference} is left out: {problem}", shape.kind);
+                    if !self.notes.contains(&note) {
+                        self.notes.push(note);
+                    }
+                }
+            }
+        }
+        able
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_core::DType;
+
+    use super::*;
+    use crate::settings::small;
+
+    fn count(settings: &Settings, kind: OperationKind, ranks: usize) -> (usize, Vec<String>) {
+        let cases = Cases::of(settings, kind, &settings.layout(ranks));
+        (cases.cases.len(), cases.notes)
+    }
+
+    #[test]
+    fn what_makes_no_difference_is_one_case() {
+        let mut settings = small();
+        settings.transports = Transport::ALL.to_vec();
+        settings.algorithms = ["auto", "ring", "tree"].map(|a| a.parse().unwrap()).into();
+        // Two transports with shared memory and two memories; two without and three algorithms.
+        assert_eq!(
+            count(&settings, OperationKind::AllReduce, 4).0,
+            2 * 2 + 2 * 3
+        );
+        assert_eq!(count(&settings, OperationKind::Barrier, 4).0, 4);
+        assert_eq!(count(&settings, OperationKind::AllToAll, 4).0, 2 * 2 + 2);
+        let (cases, notes) = count(&settings, OperationKind::Broadcast, 4);
+        assert_eq!(cases, 2 * 2 + 2 * 2);
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        assert!(notes[0].contains("broadcast by ring is left out: a broadcast is by"));
+        settings.dtype = DType::I32;
+        let (cases, notes) = count(&settings, OperationKind::ExactSum, 4);
+        assert_eq!(cases, 0);
+        assert!(notes[0].contains("exact_sum is left out"), "{notes:?}");
+    }
+
+    #[test]
+    fn hierarchical_needs_hosts() {
+        let mut settings = small();
+        settings.transports = vec![Transport::Tcp];
+        settings.algorithms = vec!["hierarchical".parse().unwrap()];
+        let (cases, notes) = count(&settings, OperationKind::AllReduce, 4);
+        assert_eq!(cases, 0);
+        assert!(notes[0].contains("--hosts 2"), "{notes:?}");
+        settings.hosts = 2;
+        assert_eq!(count(&settings, OperationKind::AllReduce, 4).0, 1);
+    }
+}

@@ -1,0 +1,263 @@
+//! What an operation must give, computed from all ranks' inputs, and whether it did.
+
+use std::ops::Range;
+
+use ronde_core::exact::{ExactSum, additions};
+use ronde_core::{Buffer, DType, GroupRank, ReduceOp};
+
+use crate::BenchError;
+use crate::operation::{OperationKind, Shape};
+use crate::values::{Number, Source, with_type};
+
+/// Elements that are computed at once: those of all ranks together stay in a cache.
+const BLOCK: usize = 4096;
+
+/// What one rank brings to an operation and must get back.
+pub(crate) struct Expected {
+    shape: Shape,
+    rank: usize,
+    /// What the rank brings.
+    pub(crate) input: Buffer,
+    result: Buffer,
+    tolerance: Tolerance,
+}
+
+/// How far a result may be from the reference: `absolute + relative * |reference|`.
+///
+/// Inputs are at most 1 in size. A sum of `n` of them takes `n - 1` roundings in any order, each off
+/// by at most half an epsilon of a value up to `n`; with the rounding of the reference that is less
+/// than `n^2` epsilons. A mean is off by an n-th of it. A product of `n` is off by less than `n`
+/// epsilons of itself, and in f16, which has few small numbers, by `n` of the smallest. Everything
+/// else, integers and the exact sum included, has one right result.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Tolerance {
+    absolute: f64,
+    relative: f64,
+}
+
+impl Tolerance {
+    fn of(shape: &Shape) -> Self {
+        let exact = Self {
+            absolute: 0.0,
+            relative: 0.0,
+        };
+        if !shape.kind.reduces() || !shape.dtype.is_float() {
+            return exact;
+        }
+        let (n, eps) = (shape.ranks as f64, epsilon(shape.dtype));
+        match shape.op {
+            ReduceOp::Sum => Self {
+                absolute: n * n * eps,
+                relative: 0.0,
+            },
+            ReduceOp::Mean => Self {
+                absolute: n * eps,
+                relative: 0.0,
+            },
+            ReduceOp::Product => Self {
+                absolute: if shape.dtype == DType::F16 {
+                    n * 6e-8
+                } else {
+                    0.0
+                },
+                relative: n * eps,
+            },
+            _ => exact,
+        }
+    }
+}
+
+/// Distance from 1 to the next number.
+fn epsilon(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => f64::EPSILON,
+        DType::F32 => f64::from(f32::EPSILON),
+        DType::F16 => half::f16::EPSILON.to_f64(),
+        DType::Bf16 => half::bf16::EPSILON.to_f64(),
+        _ => 0.0,
+    }
+}
+
+/// Where a run of elements of a result comes from.
+enum Origin {
+    /// These elements of all ranks, reduced.
+    Reduced(Range<usize>),
+    /// These elements of one rank.
+    Copied(usize, Range<usize>),
+    /// These elements of all ranks, added as the tree of the exact sum says.
+    Tree(Range<usize>),
+}
+
+impl Expected {
+    /// Cost: one random number per element and rank whose elements take part.
+    pub(crate) fn new(shape: Shape, rank: usize, source: Source) -> Self {
+        let (input, result) = with_type!(shape.dtype, both(&shape, rank, source));
+        Self {
+            shape,
+            rank,
+            input,
+            result,
+            tolerance: Tolerance::of(&shape),
+        }
+    }
+
+    /// Compares a whole result with the reference.
+    ///
+    /// # Errors
+    /// [`BenchError::WrongResult`] with the first element that is wrong, [`BenchError::WrongLength`].
+    pub(crate) fn check(&self, got: &Buffer, case: &str) -> Result<(), BenchError> {
+        if got.len() != self.result.len() {
+            return Err(BenchError::WrongLength {
+                case: case.to_owned(),
+                rank: self.rank as u32,
+                got: got.len(),
+                expected: self.result.len(),
+            });
+        }
+        with_type!(self.shape.dtype, compare(self, got, case))
+    }
+}
+
+fn compare<T: Number>(all: &Expected, got: &Buffer, case: &str) -> Result<(), BenchError> {
+    let (got, expected) = (got.as_slice::<T>(), all.result.as_slice::<T>());
+    let Tolerance { absolute, relative } = all.tolerance;
+    let is_exact = absolute == 0.0 && relative == 0.0;
+    let is_right = |got: T, expected: T| {
+        let expected_f64 = expected.to_f64();
+        got == expected
+            || !is_exact
+                && (got.to_f64() - expected_f64).abs() <= absolute + relative * expected_f64.abs()
+    };
+    let wrong = got
+        .iter()
+        .zip(expected)
+        .position(|(&g, &e)| !is_right(g, e));
+    let Some(element) = wrong else {
+        return Ok(());
+    };
+    Err(BenchError::WrongResult {
+        case: case.to_owned(),
+        rank: all.rank as u32,
+        element,
+        len: got.len(),
+        got: got[element].to_string(),
+        expected: expected[element].to_string(),
+        tolerance: if is_exact {
+            "none".to_owned()
+        } else {
+            format!(
+                "{:.3e}",
+                absolute + relative * expected[element].to_f64().abs()
+            )
+        },
+    })
+}
+
+fn both<T: Number>(shape: &Shape, rank: usize, source: Source) -> (Buffer, Buffer) {
+    let mut input = Buffer::host(shape.dtype, shape.input_len(rank));
+    source.fill::<T>(rank, 0, input.as_mut_slice());
+    let origins = origins(shape, rank);
+    let len = origins.iter().map(|origin| match origin {
+        Origin::Reduced(range) | Origin::Tree(range) | Origin::Copied(_, range) => range.len(),
+    });
+    let mut result = Buffer::host(shape.dtype, len.sum());
+    let mut rest = result.as_mut_slice::<T>();
+    for origin in origins {
+        match origin {
+            Origin::Copied(rank, range) => {
+                let (out, after) = rest.split_at_mut(range.len());
+                source.fill(rank, range.start, out);
+                rest = after;
+            }
+            Origin::Reduced(range) => {
+                let (out, after) = rest.split_at_mut(range.len());
+                reduce(shape, source, range.start, out);
+                rest = after;
+            }
+            Origin::Tree(range) => {
+                let (out, after) = rest.split_at_mut(range.len());
+                add_in_tree_order(shape, source, range.start, out);
+                rest = after;
+            }
+        }
+    }
+    (input, result)
+}
+
+fn origins(shape: &Shape, rank: usize) -> Vec<Origin> {
+    let (len, part, n, root) = (shape.len(), shape.part(), shape.ranks, shape.root());
+    let mine = rank * part..(rank + 1) * part;
+    match shape.kind {
+        OperationKind::AllReduce => vec![Origin::Reduced(0..len)],
+        OperationKind::Reduce if rank == root => vec![Origin::Reduced(0..len)],
+        OperationKind::Reduce | OperationKind::Barrier => Vec::new(),
+        OperationKind::ReduceScatter => vec![Origin::Reduced(mine)],
+        OperationKind::AllGather => (0..n).map(|p| Origin::Copied(p, 0..part)).collect(),
+        OperationKind::Gather if rank == root => {
+            (0..n).map(|p| Origin::Copied(p, 0..part)).collect()
+        }
+        OperationKind::Gather => vec![Origin::Copied(rank, 0..part)],
+        OperationKind::Scatter => vec![Origin::Copied(root, mine)],
+        OperationKind::Broadcast => vec![Origin::Copied(root, 0..len)],
+        OperationKind::AllToAll => (0..n).map(|p| Origin::Copied(p, mine.clone())).collect(),
+        OperationKind::AllToAllUnequal => {
+            let from = |p: usize| {
+                let start: usize = (0..rank).map(|before| shape.unequal_len(p, before)).sum();
+                Origin::Copied(p, start..start + shape.unequal_len(p, rank))
+            };
+            (0..n).map(from).collect()
+        }
+        OperationKind::SendReceive => vec![Origin::Copied(0, 0..len)],
+        OperationKind::ExactSum => vec![Origin::Tree(0..len)],
+    }
+}
+
+fn reduce<T: Number>(shape: &Shape, source: Source, start: usize, out: &mut [T]) {
+    let mut drawn = [T::draw(0, shape.op); BLOCK];
+    let mut wide: Vec<T::Wide> = Vec::with_capacity(BLOCK);
+    for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+        let drawn = &mut drawn[..out.len()];
+        wide.clear();
+        for rank in 0..shape.ranks {
+            source.fill(rank, start + block * BLOCK, drawn);
+            if rank == 0 {
+                wide.extend(drawn.iter().map(|value| value.widen()));
+            } else {
+                for (wide, value) in wide.iter_mut().zip(&*drawn) {
+                    *wide = T::combine(shape.op, *wide, value.widen());
+                }
+            }
+        }
+        for (out, wide) in out.iter_mut().zip(&wide) {
+            *out = T::narrow(T::finish(shape.op, *wide, shape.ranks));
+        }
+    }
+}
+
+/// The exact sum: rounded to the type after every addition.
+fn add_in_tree_order<T: Number>(shape: &Shape, source: Source, start: usize, out: &mut [T]) {
+    let Some(sum) = ExactSum::new((0..=shape.ranks as u32).collect()) else {
+        return;
+    };
+    let ranks = 0..shape.ranks as u32;
+    let nodes: Vec<_> = ranks.flat_map(|rank| sum.nodes(GroupRank(rank))).collect();
+    let additions = additions(&nodes, sum.shards());
+    let mut drawn = vec![vec![T::draw(0, ReduceOp::Sum); BLOCK]; shape.ranks];
+    for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+        for (rank, drawn) in drawn.iter_mut().enumerate() {
+            source.fill(rank, start + block * BLOCK, &mut drawn[..out.len()]);
+        }
+        for &(into, from) in &additions {
+            if let Ok([into, from]) = drawn.get_disjoint_mut([into, from]) {
+                for (into, from) in into.iter_mut().zip(&*from) {
+                    let added = T::combine(ReduceOp::Sum, into.widen(), from.widen());
+                    *into = T::narrow(added);
+                }
+            }
+        }
+        out.copy_from_slice(&drawn[0][..out.len()]);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! [`Groups`]: one group of all ranks per transport and algorithm, made from a first one.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use ronde_comm::{GroupConfig, ProcessGroup, Security, TransportChoice};
+use ronde_core::{
+    Assignment, Buffer, CollectiveError, Collectives, CollectivesExt, DType, GroupRank, Operation,
+    Rank,
+};
+use ronde_identity::{Authority, Identity, Member, Validity};
+use ronde_schedule::Algorithm;
+
+use crate::cases::{Case, Cases};
+use crate::settings::{Settings, Transport};
+use crate::{BenchError, clock};
+
+/// How long an operation may take that is measured.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// How long ranks wait for each other between turns, while others are measured.
+const BETWEEN_TURNS: Duration = Duration::from_secs(15 * 60);
+/// How long the costs of TLS are measured.
+const CALIBRATION: Duration = Duration::from_millis(30);
+/// How long the certificates of a run are good.
+const CERTIFICATES: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A transport and a preferred algorithm.
+type Key = (Transport, Option<Algorithm>);
+
+/// The groups of one rank.
+pub(crate) struct Groups {
+    /// Over TCP, so that waiting in it sleeps: for what ranks agree on and between turns.
+    first: ProcessGroup,
+    groups: Vec<(Key, ProcessGroup)>,
+}
+
+impl Groups {
+    /// Connects all ranks once per transport and algorithm that a run needs.
+    ///
+    /// # Errors
+    /// The ranks cannot reach each other, or a transport cannot be had.
+    pub(crate) fn connect(
+        assignment: &Assignment,
+        listener: Option<TcpListener>,
+        settings: &Settings,
+    ) -> Result<Self, BenchError> {
+        let rank = GroupRank(assignment.rank.0);
+        let mut config = GroupConfig::new("bench", &assignment.job, rank);
+        config.generation = assignment.generation;
+        config.transport = TransportChoice::Tcp;
+        config.timeout = BETWEEN_TURNS;
+        let listener = listener.ok_or_else(|| {
+            BenchError::channel("joining", "this worker was started without peers")
+        })?;
+        let first =
+            ProcessGroup::connect(config, listener, &assignment.peers).map_err(|source| {
+                BenchError::Connect {
+                    what: "all ranks".to_owned(),
+                    source,
+                }
+            })?;
+        let mut all = Self {
+            first,
+            groups: Vec::new(),
+        };
+        all.split(assignment, settings)?;
+        Ok(all)
+    }
+
+    fn split(&mut self, assignment: &Assignment, settings: &Settings) -> Result<(), BenchError> {
+        let hosts = settings.layout(assignment.world_size.len());
+        let mut keys: Vec<Key> = Vec::new();
+        for &kind in &settings.operations {
+            let cases = Cases::of(settings, kind, &hosts).cases;
+            for key in cases.iter().map(key) {
+                if !keys.contains(&key) {
+                    keys.push(key);
+                }
+            }
+        }
+        let tls = keys
+            .iter()
+            .any(|(transport, _)| *transport == Transport::Tls);
+        let identity = if tls {
+            Some(self.identity(assignment)?)
+        } else {
+            None
+        };
+        for key @ (transport, algorithm) in keys {
+            let group = self.first.split_with(Some(0), assignment.rank.0, |config| {
+                config.name = format!(
+                    "bench-{transport}-{}",
+                    algorithm.map_or("auto", |a| a.name())
+                );
+                config.timeout = TIMEOUT;
+                config.algorithm = algorithm;
+                config.hosts = (settings.hosts > 1).then(|| hosts.clone());
+                config.transport = match transport {
+                    Transport::Auto => TransportChoice::Auto,
+                    Transport::SharedMemory => TransportChoice::SharedMemory,
+                    Transport::Tcp | Transport::Tls => TransportChoice::Tcp,
+                };
+                if let (Transport::Tls, Some(identity)) = (transport, &identity) {
+                    config.security = Security::tls(identity.clone());
+                }
+            });
+            let what = format!(
+                "{transport} with algorithm {}",
+                algorithm.map_or("auto", |a| a.name())
+            );
+            let group = group.map_err(|source| BenchError::Connect {
+                what: what.clone(),
+                source,
+            })?;
+            let group =
+                group.ok_or_else(|| BenchError::channel(what.clone(), "no group came of it"))?;
+            if transport == Transport::Tls {
+                // Sub-groups take over what plain connections cost.
+                let calibrated = group.calibrate(CALIBRATION);
+                calibrated.map_err(|source| BenchError::Connect { what, source })?;
+            }
+            self.groups.push((key, group));
+        }
+        Ok(())
+    }
+
+    /// This rank's certificate of an authority that rank 0 makes and nobody keeps.
+    fn identity(&self, assignment: &Assignment) -> Result<Identity, BenchError> {
+        let (job, rank) = (&assignment.job, assignment.rank);
+        let mut texts = Vec::new();
+        if rank == Rank(0) {
+            let validity = Validity::from_now(clock::wall(), CERTIFICATES);
+            let authority = Authority::new(job, validity)?;
+            for rank in assignment.world_size.ranks() {
+                let identity = authority.issue(&Member::Rank(rank), validity)?;
+                texts.push(identity.to_pem().expose().as_bytes().to_vec());
+            }
+        }
+        let longest = texts.iter().map(Vec::len).max().unwrap_or(0);
+        let len = self.agree(longest as u64)? as usize;
+        let mut all = Vec::new();
+        for mut text in texts {
+            // Behind the last line there is room.
+            text.resize(len, b'\n');
+            all.extend(text);
+        }
+        let mut mine = vec![0_u8; len];
+        self.first
+            .scatter(&all, &mut mine, GroupRank(0))
+            .map_err(between)?;
+        let text = String::from_utf8_lossy(&mine);
+        Ok(Identity::from_pem(job, Member::Rank(rank), &text)?)
+    }
+
+    /// The group that a case is measured in.
+    pub(crate) fn of(&self, case: &Case) -> Option<&ProcessGroup> {
+        let wanted = key(case);
+        let found = self.groups.iter().find(|(key, _)| *key == wanted);
+        found.map(|(_, group)| group)
+    }
+
+    /// Every rank gets rank 0's number.
+    pub(crate) fn agree(&self, number: u64) -> Result<u64, BenchError> {
+        let mut number = [number.cast_signed()];
+        let told = self.first.broadcast(&mut number, GroupRank(0));
+        told.map(|()| number[0].cast_unsigned()).map_err(between)
+    }
+
+    /// Waits, asleep, until all ranks are here.
+    pub(crate) fn wait(&self) -> Result<(), BenchError> {
+        let nothing = Buffer::host(DType::U8, 0);
+        let waited = self.first.run(Operation::Barrier, nothing);
+        waited.map(drop).map_err(between)
+    }
+
+    pub(crate) fn rank(&self) -> usize {
+        self.first.rank().index()
+    }
+}
+
+fn key(case: &Case) -> Key {
+    (case.transport, case.algorithm.0)
+}
+
+fn between(source: CollectiveError) -> BenchError {
+    BenchError::Operation {
+        case: "between two turns".to_owned(),
+        source,
+    }
+}

@@ -1,0 +1,46 @@
+//! Measures collectives between real processes: what `ronde bench` does, beside starting workers.
+//!
+//! [`Settings`] say what to measure. Each worker runs [`run`]: it connects a group per transport and
+//! algorithm and lets all cases of one size take turns over several rounds, so that they see the same
+//! noise. Data are random, and the whole result of an operation is checked in every turn against a
+//! reference in f64. Rank 0 sends [`Row`]s to the command's [`Hub`], which passes turns on to Gloo and
+//! Open MPI where they are measured too. [`Report`], [`Columns`] and [`plot`] show what came out;
+//! [`explain`] says what would be sent without running anything.
+
+#![forbid(unsafe_code)]
+
+mod cases;
+mod clock;
+mod error;
+mod expected;
+mod explain;
+mod groups;
+mod hub;
+mod machine;
+mod measure;
+mod operation;
+mod others;
+mod plain_loop;
+mod plot;
+mod report;
+mod settings;
+mod sizes;
+mod statistics;
+mod table;
+mod turns;
+mod values;
+mod worker;
+
+pub use error::BenchError;
+pub use explain::explain;
+pub use hub::{Hub, News};
+pub use machine::{Cache, Machine};
+pub use operation::{OperationKind, Shape};
+pub use others::{Others, Start};
+pub use plot::plot;
+pub use report::{FORMAT, Report, Row, Way, times_as_fast, write};
+pub use settings::{BufferMemory, Competitor, Preference, Settings, Task, Transport};
+pub use sizes::{BYTES_MAX, DEFAULT_SIZES, parse_size, parse_sizes, show_bytes};
+pub use statistics::Statistics;
+pub use table::{Columns, footnotes};
+pub use worker::run;

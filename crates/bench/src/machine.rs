@@ -1,0 +1,120 @@
+//! [`Machine`]: the processor, its cores and caches, as the system tells them.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+/// One cache of the first core.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cache {
+    /// 1 is nearest to the core.
+    pub level: u32,
+    /// `Data`, `Instruction` or `Unified`.
+    pub kind: String,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// What the measurements were made on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Model of the processor; empty where the system does not tell.
+    pub cpu: String,
+    /// Cores that this process may use.
+    pub cores: usize,
+    /// Caches of the first core.
+    pub caches: Vec<Cache>,
+    /// Kernel and its version; empty where the system does not tell.
+    pub kernel: String,
+}
+
+impl Machine {
+    /// This one.
+    #[must_use]
+    pub fn here() -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        Self {
+            cpu: model(&read("/proc/cpuinfo")),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            caches: caches(Path::new("/sys/devices/system/cpu/cpu0/cache")),
+            kernel: format!("Linux {}", read("/proc/sys/kernel/osrelease").trim()),
+        }
+    }
+
+    /// Bytes of the largest cache; 0 where the system does not tell.
+    #[must_use]
+    pub fn cache_bytes(&self) -> u64 {
+        let data = self
+            .caches
+            .iter()
+            .filter(|cache| cache.kind != "Instruction");
+        data.map(|cache| cache.bytes).max().unwrap_or(0)
+    }
+}
+
+fn model(cpuinfo: &str) -> String {
+    let line = cpuinfo.lines().find(|line| line.starts_with("model name"));
+    let name = line.and_then(|line| line.split_once(':'));
+    name.map_or_else(String::new, |(_, name)| name.trim().to_owned())
+}
+
+fn caches(folder: &Path) -> Vec<Cache> {
+    let read = |index: u32, file: &str| {
+        let path = folder.join(format!("index{index}")).join(file);
+        std::fs::read_to_string(path).ok()
+    };
+    let cache = |index| {
+        Some(Cache {
+            level: read(index, "level")?.trim().parse().ok()?,
+            kind: read(index, "type")?.trim().to_owned(),
+            bytes: cache_size(read(index, "size")?.trim())?,
+        })
+    };
+    (0..8).map_while(cache).collect()
+}
+
+/// `48K`, `2M`.
+fn cache_size(text: &str) -> Option<u64> {
+    let scale = match text.chars().last()? {
+        'K' => 1 << 10,
+        'M' => 1 << 20,
+        'G' => 1 << 30,
+        _ => return text.parse().ok(),
+    };
+    text[..text.len() - 1]
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(scale)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_is_read_and_nonsense_is_not() {
+        assert_eq!(cache_size("48K"), Some(48 << 10));
+        assert_eq!(cache_size("2M"), Some(2 << 20));
+        assert_eq!(cache_size("much"), None);
+        assert_eq!(cache_size(""), None);
+        assert_eq!(model("processor: 0\nmodel name\t: A CPU\n"), "A CPU");
+        assert_eq!(model(""), "");
+        let folder = tempfile::tempdir().unwrap();
+        for (index, level, kind, size) in [
+            (0, "1", "Data", "48K"),
+            (1, "1", "Instruction", "64K"),
+            (2, "2", "Unified", "2048K"),
+        ] {
+            let folder = folder.path().join(format!("index{index}"));
+            std::fs::create_dir(&folder).unwrap();
+            for (name, text) in [("level", level), ("type", kind), ("size", size)] {
+                std::fs::write(folder.join(name), format!("{text}\n")).unwrap();
+            }
+        }
+        let caches = caches(folder.path());
+        assert_eq!(caches.len(), 3);
+        assert_eq!((caches[2].level, caches[2].bytes), (2, 2 << 20));
+        let machine = Machine::here();
+        assert!(machine.cores > 0 && machine.kernel.starts_with("Linux"));
+    }
+}

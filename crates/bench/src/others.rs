@@ -1,0 +1,288 @@
+//! [`Others`]: the comparison script under mpirun, its ranks connected and waiting for their turn.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::hub::tail;
+use crate::settings::Competitor;
+use crate::turns::{Line, TheirAnswer, TheirTurn};
+use crate::{BenchError, clock};
+
+/// The script, as it stands in `benchmarks/`.
+const SCRIPT: &str = include_str!("../../../benchmarks/gloo_and_mpi_all_reduce.py");
+/// Bytes of error output that are kept.
+const TAIL_BYTES: usize = 4 << 10;
+/// How long its ranks may take to leave once their connections are closed.
+const LEAVE_MAX: Duration = Duration::from_secs(5);
+
+/// What to start.
+#[derive(Debug, Clone)]
+pub struct Start<'a> {
+    /// The Python that has mpi4py, numpy and torch.
+    pub python: &'a OsStr,
+    /// Who is measured.
+    pub against: &'a [Competitor],
+    /// Count of ranks.
+    pub ranks: usize,
+    /// Seed of the random data.
+    pub seed: u64,
+    /// Where they connect.
+    pub socket: &'a Path,
+    /// The folder for the script.
+    pub folder: &'a Path,
+}
+
+/// The comparison script under mpirun.
+pub struct Others {
+    child: Child,
+    /// By rank.
+    lines: Vec<Option<Line>>,
+    /// Collects the end of its error output.
+    errors: Option<JoinHandle<String>>,
+}
+
+impl fmt::Debug for Others {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "mpirun, process {}, {} ranks",
+            self.child.id(),
+            self.lines.len()
+        )
+    }
+}
+
+impl Others {
+    /// Starts all ranks.
+    ///
+    /// # Errors
+    /// [`BenchError::Competitor`] naming the program or Python module that is missing and what to
+    /// install.
+    pub fn start(start: &Start<'_>) -> Result<Self, BenchError> {
+        check_modules(start)?;
+        let script = start.folder.join("gloo_and_mpi_all_reduce.py");
+        crate::report::write(&script, SCRIPT)?;
+        let foreign = start.against.iter().filter(|one| one.is_foreign());
+        let names: Vec<&str> = foreign.map(|one| one.name()).collect();
+        let mut command = Command::new("mpirun");
+        command
+            .args([
+                "--allow-run-as-root",
+                "--oversubscribe",
+                "--bind-to",
+                "none",
+            ])
+            .args([
+                "--mca",
+                "mpi_yield_when_idle",
+                "1",
+                "--mca",
+                "btl",
+                "self,vader",
+            ])
+            .args(["-n", &start.ranks.to_string()])
+            .arg(start.python)
+            .arg(script)
+            .arg("--turns")
+            .arg(start.socket)
+            .args([
+                "--backends",
+                &names.join(","),
+                "--seed",
+                &start.seed.to_string(),
+            ])
+            .env("OMP_NUM_THREADS", "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| match error.kind() {
+            ErrorKind::NotFound => missing(
+                "mpirun is not there",
+                "install Open MPI: apt install openmpi-bin libopenmpi-dev",
+            ),
+            _ => missing(
+                &format!("mpirun cannot be started: {error}"),
+                "is it executable?",
+            ),
+        })?;
+        let errors = child.stderr.take();
+        let errors = errors.map(|pipe| std::thread::spawn(move || tail(pipe, TAIL_BYTES)));
+        Ok(Self {
+            child,
+            lines: (0..start.ranks).map(|_| None).collect(),
+            errors,
+        })
+    }
+
+    /// Whether all ranks are connected.
+    pub(crate) fn are_complete(&self) -> bool {
+        self.lines.iter().all(Option::is_some)
+    }
+
+    pub(crate) fn enter(&mut self, rank: usize, line: Line) -> Result<(), BenchError> {
+        let place = self.lines.get_mut(rank);
+        let place =
+            place.ok_or_else(|| BenchError::channel("starting the others", "a stranger"))?;
+        *place = Some(line);
+        Ok(())
+    }
+
+    /// Whether they still run.
+    pub(crate) fn check(&mut self) -> Result<(), BenchError> {
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => Err(self.failure(&format!("mpirun ended: {status}"))),
+            Err(error) => Err(self.failure(&format!("mpirun cannot be watched: {error}"))),
+        }
+    }
+
+    /// Tells all ranks to run, and waits for rank 0's timings.
+    pub(crate) fn turn(
+        &mut self,
+        turn: TheirTurn,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<TheirAnswer, BenchError> {
+        self.check()?;
+        for line in self.lines.iter_mut().flatten() {
+            if let Err(error) = line.send(&turn) {
+                return Err(self.failure(&format!("a rank of {} is gone: {error}", turn.backend)));
+            }
+        }
+        let Some(first) = self.lines.first_mut().and_then(Option::as_mut) else {
+            return Err(self.failure("there is no rank 0"));
+        };
+        match first.receive(go_on) {
+            Ok(Some(answer)) => Ok(answer),
+            Ok(None) => Err(self.failure(&format!("{} failed", turn.backend))),
+            Err(error) => Err(self.failure(&format!("{} gave no answer: {error}", turn.backend))),
+        }
+    }
+
+    /// A failure with the end of what they said. They are ended for it.
+    pub(crate) fn failure(&mut self, problem: &str) -> BenchError {
+        self.end();
+        let said = self.errors.take().and_then(|errors| errors.join().ok());
+        let said = said.unwrap_or_default();
+        let lines: Vec<&str> = said
+            .lines()
+            .map(str::trim_end)
+            .filter(|l| !l.is_empty())
+            .collect();
+        // Some of them are mpirun's own about a rank that gave up.
+        let last = &lines[lines.len().saturating_sub(30)..];
+        let mut problem = problem.to_owned();
+        for line in last {
+            problem += "\n  | ";
+            problem += line;
+        }
+        missing(
+            &problem,
+            "does `mpirun -n 2 python3 benchmarks/gloo_and_mpi_all_reduce.py` run? --python names \
+             another Python; leave --against out to measure ronde alone",
+        )
+    }
+
+    /// Closes the connections, upon which the ranks leave, and ends those that do not.
+    fn end(&mut self) {
+        for line in self.lines.iter().flatten() {
+            // It may be gone.
+            let _ = line.stream().shutdown(std::net::Shutdown::Both);
+        }
+        let deadline = clock::now() + LEAVE_MAX;
+        while clock::now() < deadline {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            clock::pause(Duration::from_millis(10));
+        }
+        // mpirun takes its ranks along.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Asks Python for the modules that it needs, without loading them.
+fn check_modules(start: &Start<'_>) -> Result<(), BenchError> {
+    const ASK: &str = "import sys, importlib.util as u\n\
+                       print(*[m for m in sys.argv[1:] if u.find_spec(m) is None])";
+    let mut modules = vec!["numpy", "mpi4py"];
+    if start.against.contains(&Competitor::Gloo) {
+        modules.push("torch");
+    }
+    let arguments: [OsString; 2] = ["-c".into(), ASK.into()];
+    let asked = Command::new(start.python)
+        .args(arguments)
+        .args(&modules)
+        .output();
+    let python = start.python.display();
+    let asked = asked.map_err(|error| {
+        let problem = format!("{python} cannot be started: {error}");
+        missing(&problem, "install Python 3, or name it: --python PATH")
+    })?;
+    let said = String::from_utf8_lossy(&asked.stdout);
+    match said.trim() {
+        _ if !asked.status.success() => {
+            let problem = String::from_utf8_lossy(&asked.stderr);
+            let problem = format!("{python} does not work: {}", problem.trim());
+            Err(missing(&problem, "name another Python: --python PATH"))
+        }
+        "" => Ok(()),
+        absent => {
+            let problem = format!("{python} does not have {}", absent.replace(' ', ", "));
+            let hint = format!("{python} -m pip install {absent}, or name another: --python PATH");
+            Err(missing(&problem, &hint))
+        }
+    }
+}
+
+fn missing(problem: &str, hint: &str) -> BenchError {
+    BenchError::Competitor {
+        problem: problem.to_owned(),
+        hint: hint.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_python_that_is_not_there_or_lacks_modules_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = |python: &Path| {
+            let start = Start {
+                python: python.as_os_str(),
+                against: &Competitor::ALL,
+                ranks: 2,
+                seed: 1,
+                socket: folder.path(),
+                folder: folder.path(),
+            };
+            let error = Others::start(&start).unwrap_err();
+            assert!(error.is_user_error());
+            error.to_string()
+        };
+        let error = refused(Path::new("/no/python"));
+        assert!(error.contains("/no/python cannot be started"), "{error}");
+        assert!(error.contains("hint: install Python 3"), "{error}");
+        // A program that answers as Python does where a module is missing.
+        let script = folder.path().join("python");
+        std::fs::write(&script, "#!/bin/sh\necho torch\n").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&script, mode).unwrap();
+        let error = refused(&script);
+        assert!(error.contains("does not have torch"), "{error}");
+        assert!(error.contains("pip install torch"), "{error}");
+    }
+}

@@ -1,0 +1,284 @@
+//! [`Row`] and [`Report`]: what came out, as it is kept in a file.
+
+use std::path::Path;
+
+use ronde_core::FormatHeader;
+use serde::{Deserialize, Serialize};
+
+use crate::BenchError;
+use crate::machine::Machine;
+use crate::operation::OperationKind;
+use crate::settings::{BufferMemory, Competitor, Settings, Transport};
+use crate::statistics::Statistics;
+
+/// Name and version of the file of results.
+pub const FORMAT: (&str, u32) = ("ronde.bench", 1);
+
+/// Whose operation was measured, and how it was run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "by", rename_all = "snake_case")]
+pub enum Way {
+    /// ronde's.
+    Ronde {
+        /// Which transport was asked for.
+        transport: Transport,
+        /// Which one it was.
+        over: Transport,
+        /// Where the buffers were.
+        memory: BufferMemory,
+        /// Which algorithm was asked for.
+        preference: String,
+        /// Which one ran.
+        algorithm: String,
+        /// Why that one.
+        reason: String,
+        /// What the cost model says that it takes, in microseconds.
+        predicted_us: Option<f64>,
+    },
+    /// Somebody else's, in the same run.
+    Other {
+        /// Whose.
+        name: Competitor,
+    },
+}
+
+impl Way {
+    /// A short name for a legend: `shared memory, group buffers`, `tcp, ring`, `Gloo`.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match self {
+            Self::Ronde {
+                transport,
+                over,
+                memory,
+                preference,
+                algorithm,
+                ..
+            } => {
+                let by_itself = match transport {
+                    Transport::Auto => "auto: ",
+                    _ => "",
+                };
+                let chosen = match &**preference {
+                    "auto" => String::new(),
+                    _ => format!(", {algorithm}"),
+                };
+                match over {
+                    Transport::SharedMemory => {
+                        format!("{by_itself}shared memory, {memory} buffers{chosen}")
+                    }
+                    _ => format!("{by_itself}{over}{chosen}"),
+                }
+            }
+            Self::Other { name } => match name {
+                Competitor::Gloo => "Gloo".to_owned(),
+                Competitor::Mpi => "Open MPI".to_owned(),
+                Competitor::Loop => "plain loop, the bound".to_owned(),
+            },
+        }
+    }
+}
+
+/// One case at one size.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Which operation.
+    pub operation: OperationKind,
+    /// Bytes of the whole buffer.
+    pub bytes: usize,
+    /// Count of ranks.
+    pub ranks: usize,
+    /// Who ran it and how.
+    #[serde(flatten)]
+    pub way: Way,
+    /// Time of one blocking operation as rank 0 sees it.
+    #[serde(flatten)]
+    pub times: Statistics,
+    /// Buffers that went round on each rank.
+    pub buffers: usize,
+    /// Bytes that all ranks' buffers have together.
+    pub working_set_bytes: u64,
+    /// Whether these fit twice into the largest cache, so that nothing is said about memory.
+    pub in_cache: bool,
+}
+
+impl Row {
+    /// Bytes of the buffer per time, in GB/s; `None` where there are none.
+    #[must_use]
+    pub fn algorithm_bandwidth(&self) -> Option<f64> {
+        let moved = self.bytes > 0 && self.times.median_us > 0.0;
+        moved.then(|| self.bytes as f64 / self.times.median_us / 1e3)
+    }
+
+    /// What nccl-tests call bus bandwidth, in GB/s: [`OperationKind::bus_factor`].
+    #[must_use]
+    pub fn bus_bandwidth(&self) -> Option<f64> {
+        let factor = self.operation.bus_factor(self.ranks);
+        self.algorithm_bandwidth().map(|rate| rate * factor)
+    }
+}
+
+/// How many times as fast as `other` a row is that was measured in turns with it.
+#[must_use]
+pub fn times_as_fast(row: &Row, other: Competitor, rows: &[Row]) -> Option<f64> {
+    let theirs = rows.iter().find(|theirs| {
+        theirs.way == Way::Other { name: other }
+            && (theirs.operation, theirs.bytes, theirs.ranks)
+                == (row.operation, row.bytes, row.ranks)
+    })?;
+    Some(theirs.times.median_us / row.times.median_us)
+}
+
+/// All that a run found out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`FORMAT`].
+    #[serde(flatten)]
+    pub header: FormatHeader,
+    /// Seconds since the year 1970.
+    pub at: u64,
+    /// The version of ronde.
+    pub ronde: String,
+    /// What it was measured on.
+    pub machine: Machine,
+    /// What was asked for.
+    pub settings: Settings,
+    /// Counts of ranks, in order.
+    pub worlds: Vec<usize>,
+    /// What was left out, and other things to know.
+    pub notes: Vec<String>,
+    /// What came out.
+    pub rows: Vec<Row>,
+}
+
+/// A row in a file: with what follows from it.
+#[derive(Serialize)]
+struct Derived<'a> {
+    #[serde(flatten)]
+    row: &'a Row,
+    #[serde(rename = "algbw_gb_s")]
+    algorithm_bandwidth: Option<f64>,
+    #[serde(rename = "busbw_gb_s")]
+    bus_bandwidth: Option<f64>,
+}
+
+impl Report {
+    /// An empty one of this moment and machine.
+    #[must_use]
+    pub fn new(machine: Machine, settings: Settings, worlds: Vec<usize>) -> Self {
+        let at = crate::clock::wall().duration_since(std::time::UNIX_EPOCH);
+        Self {
+            header: FormatHeader::of(FORMAT),
+            at: at.map_or(0, |since| since.as_secs()),
+            ronde: env!("CARGO_PKG_VERSION").to_owned(),
+            machine,
+            settings,
+            worlds,
+            notes: Vec::new(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// As JSON, each row with its bandwidths.
+    ///
+    /// # Errors
+    /// [`BenchError::Channel`] for a number that JSON does not know.
+    pub fn to_json(&self) -> Result<String, BenchError> {
+        let failed = |error: serde_json::Error| BenchError::channel("writing JSON", error);
+        let mut value = serde_json::to_value(self).map_err(failed)?;
+        let rows: Vec<Derived<'_>> = self
+            .rows
+            .iter()
+            .map(|row| Derived {
+                row,
+                algorithm_bandwidth: row.algorithm_bandwidth(),
+                bus_bandwidth: row.bus_bandwidth(),
+            })
+            .collect();
+        value["rows"] = serde_json::to_value(rows).map_err(failed)?;
+        serde_json::to_string_pretty(&value).map_err(failed)
+    }
+}
+
+/// Writes a file of results.
+///
+/// # Errors
+/// [`BenchError::File`].
+pub fn write(path: &Path, text: &str) -> Result<(), BenchError> {
+    std::fs::write(path, text).map_err(|source| BenchError::File {
+        path: path.display().to_string(),
+        source,
+    })
+}
+
+/// Rows for tests of what is made of them.
+#[cfg(test)]
+pub(crate) mod samples {
+    use super::*;
+
+    pub(crate) fn row(bytes: usize, median_us: f64, algorithm: &str) -> Row {
+        Row {
+            operation: OperationKind::AllReduce,
+            bytes,
+            ranks: 4,
+            way: Way::Ronde {
+                transport: Transport::Tcp,
+                over: Transport::Tcp,
+                memory: BufferMemory::Any,
+                preference: algorithm.to_owned(),
+                algorithm: algorithm.to_owned(),
+                reason: "it was asked for".to_owned(),
+                predicted_us: Some(median_us * 1.1),
+            },
+            times: Statistics {
+                samples: 10,
+                median_us,
+                p10_us: median_us * 0.9,
+                min_us: median_us * 0.8,
+            },
+            buffers: 2,
+            working_set_bytes: 8 * bytes as u64,
+            in_cache: bytes < 1 << 20,
+        }
+    }
+
+    pub(crate) fn gloo(bytes: usize, median_us: f64) -> Row {
+        let name = Competitor::Gloo;
+        Row {
+            way: Way::Other { name },
+            ..row(bytes, median_us, "ring")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::samples::{gloo, row};
+    use super::*;
+    use crate::settings::small;
+
+    #[test]
+    fn bandwidths_are_bytes_per_time() {
+        let row = row(1_000_000, 1000.0, "ring");
+        assert_eq!(row.algorithm_bandwidth(), Some(1.0));
+        assert_eq!(row.bus_bandwidth(), Some(1.5));
+        let rows = [row.clone(), gloo(1_000_000, 2000.0), gloo(8, 1.0)];
+        assert_eq!(times_as_fast(&row, Competitor::Gloo, &rows), Some(2.0));
+        assert_eq!(times_as_fast(&row, Competitor::Mpi, &rows), None);
+    }
+
+    #[test]
+    fn a_report_is_read_back_and_says_what_it_is() {
+        let mut report = Report::new(Machine::here(), small(), vec![2, 4]);
+        report.rows = vec![row(8, 3.0, "tree"), gloo(8, 4.0)];
+        let json = report.to_json().unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
+        let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(value["format"], "ronde.bench");
+        assert_eq!(value["version"], 1);
+        assert_eq!(value["rows"][0]["by"], "ronde");
+        assert_eq!(value["rows"][0]["samples"], 10);
+        assert!(value["rows"][0]["busbw_gb_s"].as_f64().unwrap() > 0.0);
+        assert_eq!(value["rows"][1]["name"], "gloo");
+    }
+}

@@ -1,0 +1,118 @@
+//! From the arguments of `ronde bench` to settings that can be measured.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::str::FromStr;
+
+use ronde::host;
+use ronde_bench::{BenchError, Machine, OperationKind, Settings, parse_sizes};
+use ronde_core::{DType, ReduceOp};
+
+use super::BenchArguments;
+
+/// Most bytes of all ranks' buffers, where there is more memory than that.
+const MEMORY_BYTES_MAX: u64 = 8 << 30;
+
+/// A run that can be measured.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) settings: Settings,
+    pub(super) worlds: Vec<usize>,
+    pub(super) machine: Machine,
+    pub(super) python: OsString,
+    pub(super) reasons: bool,
+}
+
+/// Everything that can be wrong before anything is started.
+pub(super) fn prepare(arguments: &BenchArguments) -> Result<Prepared, BenchError> {
+    let settings = Settings {
+        operations: OperationKind::parse_list(&arguments.operations)?,
+        sizes: parse_sizes(&arguments.sizes)?,
+        algorithms: list(&arguments.algorithms)?,
+        transports: list(&arguments.transports)?,
+        memories: list(&arguments.memory)?,
+        dtype: known("--dtype", &arguments.dtype, &DType::ALL)?,
+        op: known("--op", &arguments.op, &ReduceOp::ALL)?,
+        rounds: arguments.rounds,
+        budget_s: arguments.budget,
+        hosts: arguments.hosts,
+        seed: arguments.seed,
+        memory_bytes_max: memory_bytes_max(),
+        against: list(&arguments.against)?,
+    };
+    let mut worlds = Vec::new();
+    for &ranks in &arguments.workers {
+        settings.check(ranks)?;
+        if !worlds.contains(&ranks) {
+            worlds.push(ranks);
+        }
+    }
+    check_file("--json", arguments.json.as_deref())?;
+    check_file("--plot", arguments.plot.as_deref())?;
+    check_plot(arguments.plot.as_deref())?;
+    Ok(Prepared {
+        settings,
+        worlds,
+        machine: Machine::here(),
+        python: arguments.python.clone().into_os_string(),
+        reasons: arguments.reasons,
+    })
+}
+
+/// Names without repetition.
+fn list<T: FromStr<Err = BenchError> + PartialEq>(names: &[String]) -> Result<Vec<T>, BenchError> {
+    let mut all = Vec::new();
+    for name in names {
+        let one = name.trim().parse()?;
+        if !all.contains(&one) {
+            all.push(one);
+        }
+    }
+    Ok(all)
+}
+
+fn known<T: Copy + ToString>(what: &'static str, text: &str, all: &[T]) -> Result<T, BenchError> {
+    let found = all.iter().find(|one| one.to_string() == text);
+    found.copied().ok_or_else(|| {
+        let names: Vec<String> = all.iter().map(ToString::to_string).collect();
+        setting(what, format!("`{text}` is none of {}", names.join(", ")))
+    })
+}
+
+/// Half of what is left of this host's memory at most: its user may want some, too.
+fn memory_bytes_max() -> u64 {
+    let available = host::available_memory_bytes();
+    available.map_or(MEMORY_BYTES_MAX, |bytes| MEMORY_BYTES_MAX.min(bytes / 2))
+}
+
+/// A run of minutes should not end with a file that cannot be written.
+fn check_file(what: &'static str, path: Option<&Path>) -> Result<(), BenchError> {
+    let Some(path) = path else {
+        return Ok(());
+    };
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    if path.is_dir() {
+        return Err(setting(what, format!("{} is a folder", path.display())));
+    }
+    match folder {
+        Some(folder) if !folder.is_dir() => {
+            let problem = format!("there is no folder {}", folder.display());
+            Err(setting(what, problem))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_plot(path: Option<&Path>) -> Result<(), BenchError> {
+    match path {
+        Some(path) if path.extension().is_none_or(|end| end != "svg") => {
+            let problem = format!("{} does not end in .svg", path.display());
+            Err(setting("--plot", problem))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn setting(what: &'static str, problem: String) -> BenchError {
+    BenchError::Setting { what, problem }
+}

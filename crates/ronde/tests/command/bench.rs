@@ -1,0 +1,205 @@
+//! `ronde bench`: real workers over each transport, what is written, and mistakes.
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{Place, RONDE, gone, until};
+
+/// A run that takes little time.
+const SHORT: [&str; 6] = [
+    "bench",
+    "--rounds",
+    "2",
+    "--budget",
+    "0.002",
+    "--json=out.json",
+];
+
+/// Runs a short one and gives what it wrote.
+#[track_caller]
+fn measure(place: &Place, arguments: &[&str]) -> Value {
+    let ended = place.run(&[&SHORT[..], arguments].concat());
+    let ended = ended.expect(0, &["wrote out.json"]);
+    assert!(ended.stdout.starts_with("operation "), "{}", ended.stdout);
+    let text = std::fs::read_to_string(place.path().join("out.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Rows as operation, ranks, bytes, transport and algorithm.
+fn told(report: &Value) -> Vec<String> {
+    let rows = report["rows"].as_array().unwrap();
+    let words = |row: &Value| {
+        for time in ["median_us", "p10_us", "min_us"] {
+            assert!(row[time].as_f64().unwrap() > 0.0, "{row}");
+        }
+        // Two rounds of three operations at least, but the other end of a message has no time.
+        assert!(row["samples"].as_u64().unwrap() >= 6, "{row}");
+        let text = |name: &str| row[name].as_str().unwrap().to_owned();
+        let [kind, over, algorithm] = ["operation", "over", "algorithm"].map(text);
+        format!(
+            "{kind} {} {} {over} {algorithm}",
+            row["ranks"], row["bytes"]
+        )
+    };
+    rows.iter().map(words).collect()
+}
+
+#[test]
+fn every_operation_over_every_transport_is_right() {
+    let place = Place::new();
+    let transports = "--transports=auto,shared_memory,tcp,tls";
+    let arguments = [
+        "all",
+        "-n",
+        "2,3",
+        "--sizes=8,3KiB",
+        "--algorithms=direct",
+        transports,
+        "--plot=out.svg",
+    ];
+    let report = measure(&place, &arguments);
+    assert_eq!(report["format"], "ronde.bench");
+    let rows = told(&report);
+    for row in [
+        "all_reduce 2 8 shared_memory direct",
+        "all_reduce 3 3072 tls direct",
+        "exact_sum 2 3072 shared_memory direct",
+        "all_to_all_unequal 3 3072 tcp direct",
+        "barrier 3 0 tls dissemination",
+        "send_receive 2 8 tcp message",
+    ] {
+        assert!(rows.iter().any(|told| told == row), "{row} in {rows:#?}");
+    }
+    let rows = report["rows"].as_array().unwrap();
+    for kind in rows.iter().map(|row| &row["operation"]) {
+        for ranks in [2, 3] {
+            for over in ["shared_memory", "tcp", "tls"] {
+                let one = |row: &&Value| {
+                    row["operation"] == *kind && row["ranks"] == ranks && row["over"] == over
+                };
+                assert!(rows.iter().any(|row| one(&row)), "{kind} {ranks} {over}");
+            }
+        }
+    }
+    let svg = std::fs::read_to_string(place.path().join("out.svg")).unwrap();
+    assert!(svg.contains("all_reduce, 3 ranks"), "{svg}");
+}
+
+#[test]
+fn algorithms_types_and_operators_are_as_asked_for() {
+    let place = Place::new();
+    let algorithms = "--algorithms=driver,ring,tree,direct,halving_doubling,hierarchical";
+    let arguments = [
+        "-n4",
+        "--hosts=2",
+        "--transports=tcp",
+        "--sizes=64KiB",
+        algorithms,
+    ];
+    let rows = told(&measure(&place, &arguments));
+    let expected = [
+        "driver",
+        "ring",
+        "tree",
+        "direct",
+        "halving_doubling",
+        "hierarchical",
+    ]
+    .map(|algorithm| format!("all_reduce 4 65536 tcp {algorithm}"));
+    assert_eq!(rows, expected);
+    for (dtype, op) in [
+        ("bf16", "sum"),
+        ("i64", "xor"),
+        ("f16", "product"),
+        ("f64", "mean"),
+    ] {
+        let typed = [
+            "reduce",
+            "all_reduce",
+            "--sizes=1KiB",
+            "--dtype",
+            dtype,
+            "--op",
+            op,
+        ];
+        assert_eq!(told(&measure(&place, &typed)).len(), 4, "{dtype} {op}");
+    }
+}
+
+#[test]
+fn explaining_runs_nothing() {
+    let arguments = ["bench", "--explain", "-n", "4,300"];
+    Place::new()
+        .run(&arguments)
+        .expect(2, &["--workers: 300 is not"]);
+    let arguments = ["bench", "all", "--explain", "-n", "4,5", "--sizes=1MiB"];
+    let ended = Place::new().run(&arguments).expect(0, &[]);
+    assert_eq!(ended.stderr, "");
+    for words in [
+        "all_reduce, 4 ranks, sum of f32",
+        "exact_sum, 5 ranks",
+        "chosen over connections",
+    ] {
+        assert!(ended.stdout.contains(words), "{words} in {}", ended.stdout);
+    }
+}
+
+#[test]
+fn mistakes_are_told_before_anything_is_started() {
+    for (arguments, words) in [
+        (
+            &["allreduce"][..],
+            "OPERATION: `allreduce` is none of all, all_reduce",
+        ),
+        (&["--sizes=8..1GiB"], "--sizes: `1GiB` is not a size"),
+        (&["-n1"], "--workers: 1 is not a count from 2"),
+        (&["--transports=udp"], "--transports: `udp` is none of auto"),
+        (
+            &["--algorithms=fast"],
+            "--algorithms: `fast` is none of auto, driver",
+        ),
+        (&["--dtype=f8"], "--dtype: `f8` is none of f64"),
+        (
+            &["--op=mean", "--dtype=i32"],
+            "the mean of i32 would have to be rounded",
+        ),
+        (&["--memory=disk"], "--memory: `disk` is none of group, any"),
+        (&["--budget=0"], "--budget"),
+        (&["--hosts=3"], "--hosts: 3 for 2 ranks"),
+        (&["--json=no/folder/x"], "there is no folder no/folder"),
+        (&["--plot=x.png"], "does not end in .svg"),
+        (
+            &["barrier", "--against=mpi"],
+            "all_reduce of f32 with the sum",
+        ),
+        (
+            &["--against=mpi", "--python=/no/python"],
+            "/no/python cannot be started",
+        ),
+    ] {
+        let ended = Place::new().run(&[&["bench"], arguments].concat());
+        let ended = ended.expect(2, &[words]);
+        assert!(ended.stderr.contains("error: "), "{}", ended.stderr);
+        assert_eq!(ended.stdout, "");
+    }
+}
+
+#[test]
+fn a_signal_ends_all_workers() {
+    let place = Place::new();
+    let arguments = [
+        "bench",
+        "-n3",
+        "--rounds=1000",
+        "--budget=60",
+        "--sizes=1MiB",
+    ];
+    let running = place.start(RONDE, &arguments, &[]);
+    until("three workers run", || running.workers().len() == 3);
+    let workers = running.workers();
+    running.signal(Signal::INT);
+    running
+        .wait()
+        .expect(130, &["stopped: all workers have ended"]);
+    gone(workers.into_values());
+}
