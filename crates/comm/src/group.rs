@@ -307,17 +307,6 @@ impl ProcessGroup {
         }
     }
 
-    /// Checks a call and describes it. Over shared memory there is no algorithm to be chosen.
-    fn describe(&self, operation: &Operation, buffer: &Buffer) -> Result<Call, CollectiveError> {
-        if self.lane().is_some() {
-            let call = program::describe_without(operation, buffer, self.member)?;
-            if shared::is_direct(operation, &call) {
-                return Ok(call);
-            }
-        }
-        program::describe(operation, buffer, self.member, &self.preference)
-    }
-
     /// Checks a message and gives its description and the other end's index.
     fn message(
         &self,

@@ -22,36 +22,6 @@ pub(crate) fn describe(
     buffer: &Buffer,
     member: Member,
 ) -> Result<Call, CollectiveError> {
-    let call = describe_without(operation, buffer, member)?;
-    let Call {
-        kind, dtype, len, ..
-    } = call;
-    let several = matches!(
-        kind,
-        CallKind::AllReduce | CallKind::ExactSum | CallKind::Reduce | CallKind::Broadcast
-    );
-    let algorithm = several.then(|| {
-        let known = if len == ANY_LEN { 0 } else { len as usize };
-        let (preferred, hosts) = (preference.algorithm, &preference.hosts);
-        schedule::choose_on(preferred, operation, hosts, known * dtype.size()).0
-    });
-    let detail = match algorithm {
-        Some(Algorithm::Hierarchical) => call.detail ^ places(&preference.hosts),
-        _ => call.detail,
-    };
-    Ok(Call {
-        algorithm,
-        detail,
-        ..call
-    })
-}
-
-/// Checks a call and describes it, where there is no algorithm to be chosen.
-pub(crate) fn describe_without(
-    operation: &Operation,
-    buffer: &Buffer,
-    member: Member,
-) -> Result<Call, CollectiveError> {
     let (kind, op, detail, len) = outline(operation, buffer, member)?;
     if kind == CallKind::Barrier {
         return Ok(Call {
