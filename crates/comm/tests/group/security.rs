@@ -160,9 +160,12 @@ fn a_dialler_refuses_a_listener_whose_certificate_has_expired() {
 /// Passes bytes on and keeps those of the one who dialled.
 fn overhear(listener: TcpListener, to: SocketAddr) -> JoinHandle<Vec<u8>> {
     thread::spawn(move || {
-        let (mut inner, _) = listener.accept().unwrap();
-        let mut outer = TcpStream::connect(to).unwrap();
-        let (back, forth) = (outer.try_clone().unwrap(), inner.try_clone().unwrap());
+        let (mut inner, _) = listener.accept().expect("loopback works");
+        let mut outer = TcpStream::connect(to).expect("loopback works");
+        let (back, forth) = (
+            outer.try_clone().expect("a socket can be shared"),
+            inner.try_clone().expect("a socket can be shared"),
+        );
         let back = thread::spawn(move || spoil(back, forth, usize::MAX, &[]));
         let (mut heard, mut buffer) = (Vec::new(), [0; 4096]);
         while let Ok(count @ 1..) = inner.read(&mut buffer) {
@@ -172,7 +175,7 @@ fn overhear(listener: TcpListener, to: SocketAddr) -> JoinHandle<Vec<u8>> {
             }
         }
         let _gone = outer.shutdown(std::net::Shutdown::Write);
-        back.join().unwrap();
+        back.join().expect("passing on does not panic");
         heard
     })
 }

@@ -200,7 +200,7 @@ fn all_reduce_typed<T: numpy::Element + Element>(
         }
         Some(result)
     });
-    let is_back = py.detach(move || loan.is_over_within(BACK_MAX));
+    let is_back = py.detach(move || loan.ended_within(BACK_MAX));
     if !is_back {
         // It must not be freed under whoever still writes.
         std::mem::forget(array.clone());

@@ -48,7 +48,7 @@ pub(crate) struct Loan(Receiver<()>);
 
 impl Loan {
     /// Waits until nobody holds the memory any more; `false` when somebody still does after `limit`.
-    pub(crate) fn is_over_within(self, limit: Duration) -> bool {
+    pub(crate) fn ended_within(self, limit: Duration) -> bool {
         // Nothing is ever sent: the other end goes with the memory.
         self.0.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Disconnected)
     }
