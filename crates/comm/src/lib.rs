@@ -25,7 +25,7 @@ pub mod testing;
 pub mod transport;
 mod work;
 
-pub use config::{GroupConfig, TransportChoice};
+pub use config::{GiveUp, GroupConfig, TransportChoice};
 pub use connect::bind;
 pub use flight::{Arrival, FailureHook, FlightRecord, OperationRecord, merge_report};
 pub use group::ProcessGroup;

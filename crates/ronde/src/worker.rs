@@ -13,7 +13,7 @@ use ronde_engine::{Chain, EngineError, Stage, seed_engine};
 use ronde_parallel::ModelState;
 use ronde_train::export::{self, Described, Saved};
 use ronde_train::training::{Place, Trained};
-use ronde_train::{Plan, RunConfig, TrainError, Training, worker};
+use ronde_train::{Plan, RunConfig, TrainError, Training};
 
 use crate::Error;
 use crate::environment::WorkerEnvironment;
@@ -175,13 +175,7 @@ impl Worker {
                 "this process has connected its group already; a process trains once",
             ));
         }
-        let group = worker::connect(&self.assignment, listener, &plan)?;
-        let place = Place {
-            group,
-            generation: self.assignment.generation,
-            rank: self.assignment.rank,
-            tracker: self.tracker.clone(),
-        };
+        let place = Place::take(&self.assignment, listener, None, &plan, self.tracker.clone())?;
         let model = Described {
             config: None,
             input_shape: data.train.sample_shape().to_vec(),

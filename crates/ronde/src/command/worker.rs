@@ -18,7 +18,7 @@ pub(crate) fn work() -> i32 {
     }
     let mut worker = worker;
     let (assignment, listener) = worker.take_parts();
-    match ronde_train::worker::run(&assignment, listener, &worker.tracker()) {
+    match ronde_train::worker::run(&assignment, listener, None, &worker.tracker()) {
         Ok(_) => exit::DONE,
         Err(error) => {
             let user_error = error.is_user_error();

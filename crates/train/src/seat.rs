@@ -1,0 +1,88 @@
+//! [`Seat`]: how a worker gets from one generation of its job into the next.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use ronde_comm::GiveUp;
+use ronde_core::{Assignment, Generation, Group, Membership, Recovery};
+
+use crate::worker::connect;
+use crate::{Plan, TrainError};
+
+/// A worker's place at the table: who says where it sits, and where its peers reach it.
+pub struct Seat {
+    membership: Arc<dyn Membership>,
+    listener: TcpListener,
+    plan: Plan,
+}
+
+impl Seat {
+    /// A seat of a worker whose peers connect to `listener`, in every generation.
+    #[must_use]
+    pub fn new(membership: Arc<dyn Membership>, listener: TcpListener, plan: Plan) -> Self {
+        Self {
+            membership,
+            listener,
+            plan,
+        }
+    }
+
+    /// A newer generation that waits for this worker.
+    #[must_use]
+    pub fn pending(&self) -> Option<Generation> {
+        self.membership.pending()
+    }
+
+    /// Takes the place of an assignment, or one in a later generation when that one is over already.
+    ///
+    /// # Errors
+    /// As [`Seat::next`].
+    pub fn first(
+        &self,
+        assignment: &Assignment,
+    ) -> Result<(Assignment, Arc<dyn Group>), TrainError> {
+        match self.take(assignment) {
+            Ok(group) => Ok((assignment.clone(), group)),
+            Err(error) if error.recovery() == Recovery::Rejoin => {
+                self.next(assignment.generation, &error.to_string())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn take(&self, assignment: &Assignment) -> Result<Arc<dyn Group>, TrainError> {
+        let listener = self
+            .listener
+            .try_clone()
+            .map_err(|source| TrainError::Listener { source })?;
+        let (membership, generation) = (self.membership.clone(), assignment.generation);
+        let give_up = GiveUp::when(move || membership.pending().is_some_and(|g| g > generation));
+        let group = connect(assignment, Some(listener), &self.plan, Some(give_up))?;
+        self.membership
+            .entered(assignment.generation, group.clone());
+        Ok(group)
+    }
+
+    /// Leaves a generation and takes the place in a later one, as often as it takes.
+    ///
+    /// # Errors
+    /// There is no later one for this worker, or its members hold another plan.
+    pub fn next(
+        &self,
+        left: Generation,
+        cause: &str,
+    ) -> Result<(Assignment, Arc<dyn Group>), TrainError> {
+        let (mut left, mut cause) = (left, cause.to_owned());
+        loop {
+            let assignment = self.membership.next(left, &cause)?;
+            match self.take(&assignment) {
+                Ok(group) => return Ok((assignment, group)),
+                Err(error) if error.recovery() == Recovery::Rejoin => {
+                    left = assignment.generation;
+                    cause = error.to_string();
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
