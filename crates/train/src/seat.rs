@@ -6,24 +6,32 @@ use std::sync::Arc;
 use ronde_comm::GiveUp;
 use ronde_core::{Assignment, Generation, Group, Membership, Recovery};
 
-use crate::worker::connect;
-use crate::{Plan, TrainError};
+use crate::TrainError;
+
+/// Connects a worker to the peers of an assignment. They reach it at the listener; a generation that
+/// is over before all have met is given up.
+pub type Connect =
+    dyn Fn(&Assignment, TcpListener, GiveUp) -> Result<Arc<dyn Group>, TrainError> + Send + Sync;
 
 /// A worker's place at the table: who says where it sits, and where its peers reach it.
 pub struct Seat {
     membership: Arc<dyn Membership>,
     listener: TcpListener,
-    plan: Plan,
+    connect: Box<Connect>,
 }
 
 impl Seat {
     /// A seat of a worker whose peers connect to `listener`, in every generation.
     #[must_use]
-    pub fn new(membership: Arc<dyn Membership>, listener: TcpListener, plan: Plan) -> Self {
+    pub fn new(
+        membership: Arc<dyn Membership>,
+        listener: TcpListener,
+        connect: Box<Connect>,
+    ) -> Self {
         Self {
             membership,
             listener,
-            plan,
+            connect,
         }
     }
 
@@ -50,19 +58,6 @@ impl Seat {
         }
     }
 
-    fn take(&self, assignment: &Assignment) -> Result<Arc<dyn Group>, TrainError> {
-        let listener = self
-            .listener
-            .try_clone()
-            .map_err(|source| TrainError::Listener { source })?;
-        let (membership, generation) = (self.membership.clone(), assignment.generation);
-        let give_up = GiveUp::when(move || membership.pending().is_some_and(|g| g > generation));
-        let group = connect(assignment, Some(listener), &self.plan, Some(give_up))?;
-        self.membership
-            .entered(assignment.generation, group.clone());
-        Ok(group)
-    }
-
     /// Leaves a generation and takes the place in a later one, as often as it takes.
     ///
     /// # Errors
@@ -84,5 +79,17 @@ impl Seat {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    fn take(&self, assignment: &Assignment) -> Result<Arc<dyn Group>, TrainError> {
+        let listener = self
+            .listener
+            .try_clone()
+            .map_err(|source| TrainError::Listener { source })?;
+        let (membership, generation) = (self.membership.clone(), assignment.generation);
+        let give_up = GiveUp::when(move || membership.pending().is_some_and(|g| g > generation));
+        let group = (self.connect)(assignment, listener, give_up)?;
+        self.membership.entered(generation, group.clone());
+        Ok(group)
     }
 }

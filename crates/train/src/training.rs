@@ -56,7 +56,11 @@ impl Place {
     ) -> Result<Self, TrainError> {
         let (assignment, group, seat) = match (listener, membership) {
             (Some(listener), Some(membership)) => {
-                let seat = Seat::new(membership, listener, plan.clone());
+                let plan = plan.clone();
+                let connect = move |assignment: &Assignment, listener, give_up| {
+                    connect(assignment, Some(listener), &plan, Some(give_up))
+                };
+                let seat = Seat::new(membership, listener, Box::new(connect));
                 let (assignment, group) = seat.first(assignment)?;
                 (assignment, group, Some(seat))
             }
