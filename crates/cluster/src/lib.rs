@@ -7,6 +7,7 @@
 mod child;
 mod clock;
 mod control;
+mod coordination;
 mod endings;
 mod environment;
 mod error;
@@ -16,6 +17,7 @@ mod lines;
 mod link;
 mod local;
 mod outcome;
+mod placement;
 mod pump;
 mod queue;
 mod report;
@@ -33,6 +35,7 @@ pub use launcher::{Launcher, LogSink, OutputStream, ProcessSpec, Started, StopSi
 pub use link::{OnLoss, WorkerLink};
 pub use local::LocalLauncher;
 pub use outcome::{Cause, End, Exit, Failure, Outcome, signal_name};
+pub use ronde_elastic::{RestartLimits, Settings as ElasticSettings};
 pub use spec::LaunchSpec;
 pub use stop::{StopFlag, StopLevel};
 pub use supervise::supervise;

@@ -56,6 +56,7 @@ impl Worker {
             environment.control,
             &environment.token,
             environment.rank,
+            environment.worker,
             RENDEZVOUS_TIMEOUT,
         )?;
         let (listener, address) = ronde_comm::bind(IpAddr::V4(Ipv4Addr::LOCALHOST))?;
@@ -175,7 +176,13 @@ impl Worker {
                 "this process has connected its group already; a process trains once",
             ));
         }
-        let place = Place::take(&self.assignment, listener, None, &plan, self.tracker.clone())?;
+        let place = Place::take(
+            &self.assignment,
+            listener,
+            None,
+            &plan,
+            self.tracker.clone(),
+        )?;
         let model = Described {
             config: None,
             input_shape: data.train.sample_shape().to_vec(),

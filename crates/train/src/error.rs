@@ -166,7 +166,7 @@ impl TrainError {
     /// Whether this worker only saw that another one failed.
     #[must_use]
     pub fn is_secondary(&self) -> bool {
-        self.collective().is_some_and(saw_another)
+        matches!(self, Self::Membership(_)) || self.collective().is_some_and(saw_another)
     }
 
     /// What to try, where the message does not say it already.

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use ronde_comm::GiveUp;
-use ronde_core::{Assignment, Generation, Group, Membership, Recovery};
+use ronde_core::{Assignment, Generation, Group, Membership, Milestone, Recovery};
 
 use crate::TrainError;
 
@@ -39,6 +39,17 @@ impl Seat {
     #[must_use]
     pub fn pending(&self) -> Option<Generation> {
         self.membership.pending()
+    }
+
+    /// As [`Membership::reached`].
+    pub fn reached(&self, milestone: Milestone) {
+        self.membership.reached(milestone);
+    }
+
+    /// As [`Membership::farewell`].
+    #[must_use]
+    pub fn farewell(&self) -> bool {
+        self.membership.farewell()
     }
 
     /// Takes the place of an assignment, or one in a later generation when that one is over already.

@@ -7,7 +7,8 @@ use ronde_core::event::PhaseTimes;
 use ronde_core::session::{Committed, Session};
 use ronde_core::weight_hash;
 use ronde_core::{
-    Assignment, CollectivesExt, Event, Generation, Group, Membership, Rank, Recovery, Step, Tracker,
+    Assignment, CollectivesExt, Event, Generation, Group, Membership, Milestone, Rank, Recovery,
+    Step, Tracker,
 };
 use ronde_data::{Loader, Split};
 use ronde_engine::Chain;
@@ -212,6 +213,13 @@ impl Training {
         }
     }
 
+    /// Tells whoever decides about the membership how far this worker is.
+    fn reached(&self, milestone: Milestone) {
+        if let Some(seat) = &self.place.seat {
+            seat.reached(milestone);
+        }
+    }
+
     /// Gives the step in flight up and tells the group.
     fn give_up(&mut self, error: &TrainError) {
         self.healing = Healing::default();
@@ -255,7 +263,12 @@ impl Training {
             publish(self, &trained)?;
         }
         self.place.group.barrier().map_err(TrainError::Farewell)?;
-        Ok(Ended::Done(trained))
+        let is_over = self.place.seat.as_ref().is_none_or(Seat::farewell);
+        Ok(if is_over {
+            Ended::Done(trained)
+        } else {
+            Ended::On
+        })
     }
 
     /// Fetches the batches of this rank's shards, from the next step on.

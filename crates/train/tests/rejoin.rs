@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use ronde_core::{
     Assignment, Buffer, CollectiveError, Collectives, DType, Event, Generation, Group, GroupRank,
-    Membership, MembershipError, Operation, PointToPoint, Rank, Tag, Tracker, Work, WorldSize,
-    weight_hash,
+    Membership, MembershipError, Milestone, Operation, PointToPoint, Rank, Tag, Tracker, Work,
+    WorldSize, weight_hash,
 };
 use ronde_parallel::Strategy;
 use ronde_train::config::{Document, Override};
@@ -115,6 +115,12 @@ impl Membership for Member {
     fn entered(&self, generation: Generation, _group: Arc<dyn Collectives>) {
         let mut members = self.job.members.lock().unwrap();
         members.entered.insert(self.id, generation);
+    }
+
+    fn reached(&self, _milestone: Milestone) {}
+
+    fn farewell(&self) -> bool {
+        true
     }
 
     fn next(&self, left: Generation, cause: &str) -> Result<Assignment, MembershipError> {

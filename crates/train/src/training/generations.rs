@@ -8,7 +8,7 @@
 use ronde_core::event::PhaseTimes;
 use ronde_core::session::{Course, Rejoined};
 use ronde_core::shards::ShardPlan;
-use ronde_core::{Event, Rank, Step, WorldSize};
+use ronde_core::{Event, Milestone, Rank, Step, WorldSize};
 use ronde_parallel::Strategy;
 
 use super::Training;
@@ -52,6 +52,10 @@ impl Training {
         self.plan.shards = spared.unwrap_or(even);
         self.session.reshard(self.plan.shards);
         self.strategy.regroup(group.clone(), self.plan.shards);
+        self.reached(Milestone::Level {
+            next: courses.next,
+            is_whole: courses.each[group.rank().index()] != Course::Heal,
+        });
         if heals {
             self.healing =
                 Healing::start(&courses, &*group, &self.strategy).map_err(TrainError::Heal)?;
@@ -71,6 +75,7 @@ impl Training {
             let last = self.session.next_step().0.saturating_sub(1);
             let digest = self.digest(Step(last));
             self.session.healed(digest);
+            self.reached(Milestone::Healed);
         }
         Ok(())
     }

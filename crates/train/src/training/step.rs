@@ -2,7 +2,7 @@
 
 use ronde_core::event::PhaseTimes;
 use ronde_core::session::{Committed, SessionError};
-use ronde_core::{Event, Rank, Step};
+use ronde_core::{Event, Milestone, Rank, Step};
 use ronde_data::{Batch, Loader, StepBatches};
 use ronde_parallel::{Applied, MicroBatch, ParallelError, Reduced, Strategy};
 
@@ -36,6 +36,7 @@ impl Training {
         self.heal()?;
         let reduced = self.strategy.reduce().map_err(failed)?;
         self.healing.sent().map_err(TrainError::Heal)?;
+        self.reached(Milestone::Reduced(step));
         if let Some(newest) = self.place.seat.as_ref().and_then(|seat| seat.pending()) {
             self.session.announce(newest);
         }
@@ -48,6 +49,10 @@ impl Training {
             }
             Ok(committed) => committed,
         };
+        self.reached(Milestone::Voted {
+            step,
+            newest: committed.newest,
+        });
         times.communicate_s = watch.lap_s();
         self.apply(&committed, reduced, times)?;
         Ok(committed)
