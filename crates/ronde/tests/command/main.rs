@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail here")]
 
 mod bad_input;
+mod elastic;
 mod examples;
 mod folders;
 mod ledger;
