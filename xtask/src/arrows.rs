@@ -16,6 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "ronde-comm",
         &["ronde-core", "ronde-schedule", "ronde-identity"],
     ),
+    ("ronde-elastic", &["ronde-core"]),
     ("ronde-engine", &["ronde-core"]),
     ("ronde-data", &["ronde-core"]),
     (
@@ -50,6 +51,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-monitor",
         ],
     ),
+    ("ronde-sim", &["ronde-core", "ronde-elastic"]),
     ("xtask", &[]),
 ];
 

@@ -33,6 +33,8 @@ pub struct PlaceState {
     pub place: Place,
     /// The worker that runs there.
     pub worker: Option<WorkerId>,
+    /// The last worker that ended there, and how.
+    pub ended: Option<(WorkerId, LossCause)>,
 }
 
 /// What a coordinator hears.
@@ -61,7 +63,8 @@ pub enum Event {
         /// How it ended.
         cause: LossCause,
     },
-    /// A host can start workers.
+    /// A host can start workers. Told when its agent connects and whenever something changes there;
+    /// saying it again does no harm.
     HostUp {
         /// Its name.
         host: String,
@@ -304,8 +307,12 @@ impl CoordinatorMachine {
                 cause,
             } => self.exited(now, (place, worker), &cause, out),
             Event::HostUp { host, places } => {
-                for PlaceState { place, worker } in places {
-                    self.places.offer(&host, place, worker, now);
+                for PlaceState { place, worker, ended } in places {
+                    if let Some((worker, cause)) = ended {
+                        self.exited(now, (place, worker), &cause, out);
+                    }
+                    let worker = worker.filter(|worker| !self.roster.has_ended(*worker));
+                    self.places.offer(&host, place, worker, self.settings.silence, now);
                 }
             }
             Event::HostDown { host } => self.places.withdraw(&host),

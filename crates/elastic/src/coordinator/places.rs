@@ -1,6 +1,7 @@
 //! [`Places`]: where workers can be started, and when.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::restart::{Restarts, Verdict};
 use crate::{LossCause, Place, Reason, RestartLimits, Time, WorkerId};
@@ -50,25 +51,34 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// A host offers a place; `worker` already runs there. Failures at the place are remembered.
-    pub(super) fn offer(&mut self, host: &str, place: Place, worker: Option<WorkerId>, now: Time) {
-        let content = match worker {
-            Some(worker) => Content::Worker {
-                worker,
-                started: now,
-            },
-            None => Content::Empty { from: now },
-        };
+    /// A host offers a place; `worker` runs there. Failures at the place are remembered. A start may
+    /// be under way for `patience`.
+    pub(super) fn offer(
+        &mut self,
+        host: &str,
+        place: Place,
+        worker: Option<WorkerId>,
+        patience: Duration,
+        now: Time,
+    ) {
         let slot = self.slots.entry(place).or_insert_with(|| Slot {
             host: host.to_owned(),
-            content,
+            content: Content::Empty { from: now },
             restarts: Restarts::default(),
             last: None,
         });
         host.clone_into(&mut slot.host);
-        if slot.content != Content::Closed {
-            slot.content = content;
-        }
+        slot.content = match (slot.content, worker) {
+            (Content::Worker { worker: held, started }, Some(worker)) if held == worker => {
+                Content::Worker { worker, started }
+            }
+            (Content::Closed, None) => Content::Closed,
+            (_, Some(worker)) => Content::Worker { worker, started: now },
+            (Content::Worker { started, .. }, None) if now.since(started) > patience => {
+                Content::Empty { from: now }
+            }
+            (content, None) => content,
+        };
     }
 
     /// Nothing can be started on a host for now.

@@ -52,6 +52,11 @@ impl Roster {
         };
     }
 
+    /// Whether the end of a worker's process was seen.
+    pub(super) fn has_ended(&self, worker: WorkerId) -> bool {
+        self.gone.contains(&worker)
+    }
+
     /// Whether a worker has ever reported.
     pub(super) fn knows(&self, worker: WorkerId) -> bool {
         self.seen.contains_key(&worker)
