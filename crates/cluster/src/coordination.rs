@@ -87,6 +87,7 @@ impl Coordination {
         let places = (0..places.into()).map(|place| PlaceState {
             place: Place(place),
             worker: None,
+            ended: None,
         });
         let event = Event::HostUp {
             host: host.to_owned(),

@@ -100,6 +100,12 @@ pub enum TrainError {
     /// The others did not come to the end.
     #[error("the model is trained, but not all workers came to the end: {0}")]
     Farewell(CollectiveError),
+    /// The group is gone, and there is nobody to ask for another one.
+    #[error("the group has ended: {cause}")]
+    NoSeat {
+        /// Why.
+        cause: String,
+    },
     /// There is no place for this worker any more.
     #[error(transparent)]
     Membership(#[from] MembershipError),

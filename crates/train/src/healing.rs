@@ -7,7 +7,6 @@ use std::ops::Range;
 use ronde_core::session::Courses;
 use ronde_core::shards::even_range;
 use ronde_core::{Buffer, CollectiveError, DType, Group, GroupRank, Tag, Work};
-use ronde_parallel::Strategy;
 
 /// Names the messages of a transfer.
 const TAG: Tag = Tag(0x6865_616c);
@@ -25,12 +24,12 @@ impl Healing {
     pub(crate) fn start(
         courses: &Courses,
         group: &dyn Group,
-        strategy: &dyn Strategy,
+        state: &[&[f32]],
     ) -> Result<Self, CollectiveError> {
         let (whole, healing) = courses.sides();
         let me = group.rank().index();
         let mut this = Self::default();
-        for (run, values) in strategy.replica().into_iter().enumerate() {
+        for (run, values) in state.iter().enumerate() {
             let parts = whole.len() as u64;
             for (part, &from) in whole.iter().enumerate() {
                 let range = even_range(values.len() as u64, parts, part as u64);
@@ -51,18 +50,17 @@ impl Healing {
         Ok(this)
     }
 
-    /// Waits for what this rank gets and puts it into its model; false when it gets nothing.
-    pub(crate) fn receive(&mut self, strategy: &mut dyn Strategy) -> Result<bool, CollectiveError> {
+    /// Waits for what this rank gets and puts it into its state; false when it gets nothing.
+    pub(crate) fn receive(&mut self, state: &mut [&mut [f32]]) -> Result<bool, CollectiveError> {
         if self.receives.is_empty() {
             return Ok(false);
         }
         for (run, range, work) in std::mem::take(&mut self.receives) {
             let buffer = work.wait()?;
-            if let Some(values) = strategy.replica_mut().get_mut(run) {
+            if let Some(values) = state.get_mut(run) {
                 values[range].copy_from_slice(buffer.as_slice());
             }
         }
-        strategy.reload();
         Ok(true)
     }
 

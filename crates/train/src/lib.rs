@@ -12,6 +12,7 @@ pub mod evaluate;
 pub mod export;
 mod healing;
 pub mod memory;
+pub mod place;
 pub mod plan;
 pub mod seat;
 pub mod task;
@@ -20,7 +21,8 @@ pub mod worker;
 
 pub use config::RunConfig;
 pub use error::TrainError;
+pub use place::Place;
 pub use plan::Plan;
 pub use seat::Seat;
 pub use task::Task;
-pub use training::{Place, Trained, Training};
+pub use training::{Trained, Training};

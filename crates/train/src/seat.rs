@@ -15,16 +15,17 @@ pub type Connect =
 
 /// A worker's place at the table: who says where it sits, and where its peers reach it.
 pub struct Seat {
-    membership: Arc<dyn Membership>,
+    membership: Option<Arc<dyn Membership>>,
     listener: TcpListener,
     connect: Box<Connect>,
 }
 
 impl Seat {
-    /// A seat of a worker whose peers connect to `listener`, in every generation.
+    /// A seat of a worker whose peers connect to `listener`, in every generation; without a
+    /// `membership` there is only one.
     #[must_use]
     pub fn new(
-        membership: Arc<dyn Membership>,
+        membership: Option<Arc<dyn Membership>>,
         listener: TcpListener,
         connect: Box<Connect>,
     ) -> Self {
@@ -35,21 +36,29 @@ impl Seat {
         }
     }
 
+    /// Whether there can be more than one generation.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.membership.is_some()
+    }
+
     /// A newer generation that waits for this worker.
     #[must_use]
     pub fn pending(&self) -> Option<Generation> {
-        self.membership.pending()
+        self.membership.as_ref()?.pending()
     }
 
     /// As [`Membership::reached`].
     pub fn reached(&self, milestone: Milestone) {
-        self.membership.reached(milestone);
+        if let Some(membership) = &self.membership {
+            membership.reached(milestone);
+        }
     }
 
     /// As [`Membership::farewell`].
     #[must_use]
     pub fn farewell(&self) -> bool {
-        self.membership.farewell()
+        self.membership.as_ref().is_none_or(|m| m.farewell())
     }
 
     /// Takes the place of an assignment, or one in a later generation when that one is over already.
@@ -62,7 +71,7 @@ impl Seat {
     ) -> Result<(Assignment, Arc<dyn Group>), TrainError> {
         match self.take(assignment) {
             Ok(group) => Ok((assignment.clone(), group)),
-            Err(error) if error.recovery() == Recovery::Rejoin => {
+            Err(error) if error.recovery() == Recovery::Rejoin && self.is_kept() => {
                 self.next(assignment.generation, &error.to_string())
             }
             Err(error) => Err(error),
@@ -80,7 +89,10 @@ impl Seat {
     ) -> Result<(Assignment, Arc<dyn Group>), TrainError> {
         let (mut left, mut cause) = (left, cause.to_owned());
         loop {
-            let assignment = self.membership.next(left, &cause)?;
+            let Some(membership) = &self.membership else {
+                return Err(TrainError::NoSeat { cause });
+            };
+            let assignment = membership.next(left, &cause)?;
             match self.take(&assignment) {
                 Ok(group) => return Ok((assignment, group)),
                 Err(error) if error.recovery() == Recovery::Rejoin => {
@@ -98,9 +110,12 @@ impl Seat {
             .try_clone()
             .map_err(|source| TrainError::Listener { source })?;
         let (membership, generation) = (self.membership.clone(), assignment.generation);
-        let give_up = GiveUp::when(move || membership.pending().is_some_and(|g| g > generation));
+        let pending = move || membership.as_ref().and_then(|m| m.pending());
+        let give_up = GiveUp::when(move || pending().is_some_and(|newest| newest > generation));
         let group = (self.connect)(assignment, listener, give_up)?;
-        self.membership.entered(generation, group.clone());
+        if let Some(membership) = &self.membership {
+            membership.entered(generation, group.clone());
+        }
         Ok(group)
     }
 }

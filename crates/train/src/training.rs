@@ -1,15 +1,10 @@
 //! [`Training`]: the step loop. A step is a transaction: compute, reduce, vote, then apply.
 
-use std::net::TcpListener;
-use std::sync::Arc;
 
 use ronde_core::event::PhaseTimes;
 use ronde_core::session::{Committed, Session};
 use ronde_core::weight_hash;
-use ronde_core::{
-    Assignment, CollectivesExt, Event, Generation, Group, Membership, Milestone, Rank, Recovery,
-    Step, Tracker,
-};
+use ronde_core::{CollectivesExt, Event, Generation, Rank, Recovery, Step};
 use ronde_data::{Loader, Split};
 use ronde_engine::Chain;
 use ronde_parallel::{DataParallel, DataParallelConfig, ModelState, Reduced, Strategy};
@@ -17,68 +12,13 @@ use ronde_parallel::{DataParallel, DataParallelConfig, ModelState, Reduced, Stra
 use crate::clock::Stopwatch;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::healing::Healing;
-use crate::seat::Seat;
-use crate::worker::connect;
-use crate::{Plan, TrainError};
+use crate::{Place, Plan, TrainError};
 
 mod generations;
 mod step;
 
 /// Steps that the loader reads ahead.
 const PREFETCH_STEPS: usize = 2;
-
-/// A worker's place in the run: its group, and where events go.
-pub struct Place {
-    /// The connected ranks.
-    pub group: Arc<dyn Group>,
-    /// Version of the membership.
-    pub generation: Generation,
-    /// This worker.
-    pub rank: Rank,
-    /// Where events go.
-    pub tracker: Arc<dyn Tracker>,
-    /// How this worker gets into the next generation; `None`: a lost peer ends the training.
-    pub seat: Option<Seat>,
-}
-
-impl Place {
-    /// Takes the place of an assignment, or, when that generation is over before it has begun, one in
-    /// a later one. With a `membership` the worker can go through more generations; a world of one
-    /// without peers has no listener.
-    ///
-    /// # Errors
-    /// The peers cannot be reached, or hold another plan.
-    pub fn take(
-        assignment: &Assignment,
-        listener: Option<TcpListener>,
-        membership: Option<Arc<dyn Membership>>,
-        plan: &Plan,
-        tracker: Arc<dyn Tracker>,
-    ) -> Result<Self, TrainError> {
-        let (assignment, group, seat) = match (listener, membership) {
-            (Some(listener), Some(membership)) => {
-                let plan = plan.clone();
-                let connect = move |assignment: &Assignment, listener, give_up| {
-                    connect(assignment, Some(listener), &plan, Some(give_up))
-                };
-                let seat = Seat::new(membership, listener, Box::new(connect));
-                let (assignment, group) = seat.first(assignment)?;
-                (assignment, group, Some(seat))
-            }
-            (listener, _) => {
-                let group = connect(assignment, listener, plan, None)?;
-                (assignment.clone(), group, None)
-            }
-        };
-        Ok(Self {
-            group,
-            generation: assignment.generation,
-            rank: assignment.rank,
-            tracker,
-            seat,
-        })
-    }
-}
 
 /// What rank 0 does with the trained model before anybody leaves.
 pub type Publish<'a> = dyn FnMut(&Training, &Trained) -> Result<(), TrainError> + 'a;
@@ -156,6 +96,12 @@ impl Training {
         }
     }
 
+    /// This worker's rank in the newest generation.
+    #[must_use]
+    pub fn rank(&self) -> Rank {
+        self.place.rank
+    }
+
     /// The plan of the run.
     #[must_use]
     pub fn plan(&self) -> &Plan {
@@ -203,20 +149,13 @@ impl Training {
                 Ok(Ended::On) => "the membership changes".to_owned(),
                 Err(error) => {
                     self.give_up(&error);
-                    if self.place.seat.is_none() || error.recovery() != Recovery::Rejoin {
+                    if !self.place.can_move_on() || error.recovery() != Recovery::Rejoin {
                         return Err(error);
                     }
                     error.to_string()
                 }
             };
             ready = self.move_on(&cause);
-        }
-    }
-
-    /// Tells whoever decides about the membership how far this worker is.
-    fn reached(&self, milestone: Milestone) {
-        if let Some(seat) = &self.place.seat {
-            seat.reached(milestone);
         }
     }
 
@@ -238,7 +177,7 @@ impl Training {
         let mut loader = self.load()?;
         while self.session.next_step().0 < self.plan.steps {
             let committed = self.step(&mut loader)?;
-            if committed.newest > committed.generation {
+            if self.place.is_left_after(&committed) {
                 return Ok(Ended::On);
             }
             if self.all_compute()? {
@@ -263,8 +202,7 @@ impl Training {
             publish(self, &trained)?;
         }
         self.place.group.barrier().map_err(TrainError::Farewell)?;
-        let is_over = self.place.seat.as_ref().is_none_or(Seat::farewell);
-        Ok(if is_over {
+        Ok(if self.place.farewell() {
             Ended::Done(trained)
         } else {
             Ended::On

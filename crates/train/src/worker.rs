@@ -10,8 +10,8 @@ use ronde_schedule::Algorithm;
 
 use crate::config::{CommAlgorithm, CommTransport};
 use crate::export::{self, Described};
-use crate::training::{Place, Trained};
-use crate::{Plan, RunConfig, Task, TrainError, Training};
+use crate::training::Trained;
+use crate::{Place, Plan, RunConfig, Task, TrainError, Training};
 
 /// Runs `assignment.task`: plan, group, model, steps, result.
 ///
@@ -33,7 +33,7 @@ pub fn run(
         .map_err(TrainError::Model)?;
     plan.bind_model(chain.layout());
 
-    let place = Place::take(assignment, listener, membership, &plan, tracker.clone())?;
+    let place = take_place(assignment, listener, membership, &plan, tracker.clone())?;
     let mut training = Training::new(place, plan, chain, split);
     let model = Described {
         config: Some(config.model.clone()),
@@ -43,6 +43,33 @@ pub fn run(
     training.run_and_publish(&mut |training, trained| {
         publish(training, &task, &config, model.clone(), trained, &**tracker)
     })
+}
+
+/// Takes the place of an assignment; the peers must hold the same plan. A world of one has no listener.
+///
+/// # Errors
+/// A peer cannot be reached or has another plan.
+pub fn take_place(
+    assignment: &Assignment,
+    listener: Option<TcpListener>,
+    membership: Option<Arc<dyn Membership>>,
+    plan: &Plan,
+    tracker: Arc<dyn Tracker>,
+) -> Result<Place, TrainError> {
+    let Some(listener) = listener else {
+        return Ok(Place {
+            group: connect(assignment, None, plan, None)?,
+            generation: assignment.generation,
+            rank: assignment.rank,
+            tracker,
+            seat: None,
+        });
+    };
+    let plan = plan.clone();
+    let connect = move |assignment: &Assignment, listener, give_up| {
+        connect(assignment, Some(listener), &plan, Some(give_up))
+    };
+    Place::take(assignment, listener, membership, Box::new(connect), tracker)
 }
 
 /// Connects to the peers of an assignment, until `give_up` says that it is no use any more; they must

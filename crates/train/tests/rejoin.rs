@@ -16,7 +16,8 @@ use ronde_core::{
 };
 use ronde_parallel::Strategy;
 use ronde_train::config::{Document, Override};
-use ronde_train::{Place, Plan, RunConfig, TrainError, Training};
+use ronde_train::worker::take_place;
+use ronde_train::{Plan, RunConfig, TrainError, Training};
 
 /// A watchdog, not a measure.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -261,7 +262,7 @@ fn start(
                 &plan.seeds,
             )
             .map_err(TrainError::Model)?;
-        let mut place = Place::take(&assignment, Some(listener), Some(member), &plan, job)?;
+        let mut place = take_place(&assignment, Some(listener), Some(member), &plan, job)?;
         if let Some(fate) = fate {
             let inner = place.group;
             let operations = AtomicU32::new(0);

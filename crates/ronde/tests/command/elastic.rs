@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Ended, Place, RONDE, Running, events, gone, of_kind, send};
+use crate::support::{Ended, Place, RONDE, Running, events, example, gone, of_kind, send};
 
 const STEPS: u64 = 230;
 
@@ -169,4 +169,26 @@ fn too_few_workers_end_the_run_with_the_first_loss() {
         ],
     );
     gone(before.into_values());
+}
+
+#[test]
+fn a_users_own_loop_goes_on_as_well() {
+    let program = example("own_loop");
+    let program = program.to_str().unwrap();
+    let place = Place::new();
+    let weights = |text: &str| {
+        let line = text.lines().find_map(|line| line.split_once("weights "));
+        line.expect("a hash of the weights").1.to_owned()
+    };
+    let alone = place.start(program, &["200"], &[]).wait().expect(0, &[]);
+    for killed in [0, 2] {
+        let arguments = ["run", "-n", "3", "--elastic", "--", program, "200"];
+        let mut running = place.start(RONDE, &arguments, &[]);
+        running.says("epoch 3:", 1);
+        send(running.workers()[&killed], Signal::KILL);
+        let ended = running
+            .wait()
+            .expect(0, &["lost: connection closed by signal 9"]);
+        assert_eq!(weights(&ended.stdout), weights(&alone.stdout));
+    }
 }

@@ -8,7 +8,7 @@
 use ronde_core::event::PhaseTimes;
 use ronde_core::session::{Course, Rejoined};
 use ronde_core::shards::ShardPlan;
-use ronde_core::{Event, Milestone, Rank, Step, WorldSize};
+use ronde_core::{Event, Rank, Step};
 use ronde_parallel::Strategy;
 
 use super::Training;
@@ -18,13 +18,7 @@ use crate::healing::Healing;
 impl Training {
     /// Leaves the generation that has ended, and goes into a later one.
     pub(super) fn move_on(&mut self, cause: &str) -> Result<(), TrainError> {
-        let Some(seat) = &self.place.seat else {
-            return Ok(());
-        };
-        let (assignment, group) = seat.next(self.place.generation, cause)?;
-        self.place.group = group;
-        self.place.generation = assignment.generation;
-        self.place.rank = assignment.rank;
+        self.place.move_on(cause)?;
         self.level_out()
     }
 
@@ -35,9 +29,7 @@ impl Training {
         let next = self.session.next_step();
         let holds = matches!(&self.held, Some((step, _)) if *step == next);
         let even = self.even_shards()?;
-        let Rejoined { courses, committed } =
-            self.session
-                .rejoin(group.clone(), self.place.generation, even, holds)?;
+        let Rejoined { courses, committed } = self.place.rejoin(&mut self.session, even, holds)?;
         let held = self.held.take();
         if let (Some(committed), Some((_, reduced))) = (committed, held) {
             self.apply(&committed, reduced, PhaseTimes::default())?;
@@ -47,18 +39,14 @@ impl Training {
             .computing()
             .map(|computing| computing.min(even.computing()))
             .and_then(|computing| {
-                ShardPlan::with_spares(even.shards(), self.world_size()?, computing)
+                ShardPlan::with_spares(even.shards(), self.place.world_size()?, computing)
             });
         self.plan.shards = spared.unwrap_or(even);
         self.session.reshard(self.plan.shards);
         self.strategy.regroup(group.clone(), self.plan.shards);
-        self.reached(Milestone::Level {
-            next: courses.next,
-            is_whole: courses.each[group.rank().index()] != Course::Heal,
-        });
         if heals {
-            self.healing =
-                Healing::start(&courses, &*group, &self.strategy).map_err(TrainError::Heal)?;
+            let healing = Healing::start(&courses, &*group, &self.strategy.replica());
+            self.healing = healing.map_err(TrainError::Heal)?;
         }
         if spared.is_none() {
             self.heal()?;
@@ -70,12 +58,12 @@ impl Training {
 
     /// Takes over the state that the others send, if this rank has to.
     pub(super) fn heal(&mut self) -> Result<(), TrainError> {
-        let got = self.healing.receive(&mut self.strategy);
+        let got = self.healing.receive(&mut self.strategy.replica_mut());
         if got.map_err(TrainError::Heal)? {
+            self.strategy.reload();
             let last = self.session.next_step().0.saturating_sub(1);
             let digest = self.digest(Step(last));
-            self.session.healed(digest);
-            self.reached(Milestone::Healed);
+            self.place.healed(&mut self.session, digest);
         }
         Ok(())
     }
@@ -92,14 +80,11 @@ impl Training {
         Ok(true)
     }
 
-    fn world_size(&self) -> Option<WorldSize> {
-        WorldSize::new(self.place.group.size() as u32)
-    }
-
     /// The shards dealt to as many ranks as can have one.
     fn even_shards(&self) -> Result<ShardPlan, TrainError> {
         let shards = self.plan.shards.shards();
-        self.world_size()
+        self.place
+            .world_size()
             .and_then(|world_size| {
                 ShardPlan::with_spares(shards, world_size, shards.min(world_size.get()))
             })

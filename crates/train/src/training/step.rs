@@ -2,13 +2,13 @@
 
 use ronde_core::event::PhaseTimes;
 use ronde_core::session::{Committed, SessionError};
-use ronde_core::{Event, Milestone, Rank, Step};
+use ronde_core::{Event, Rank, Step};
 use ronde_data::{Batch, Loader, StepBatches};
 use ronde_parallel::{Applied, MicroBatch, ParallelError, Reduced, Strategy};
 
-use super::{Place, Training};
+use super::Training;
 use crate::clock::Stopwatch;
-use crate::{TrainError, divergence};
+use crate::{Place, TrainError, divergence};
 
 impl Training {
     /// One step, from its batches to the changed weights.
@@ -36,11 +36,7 @@ impl Training {
         self.heal()?;
         let reduced = self.strategy.reduce().map_err(failed)?;
         self.healing.sent().map_err(TrainError::Heal)?;
-        self.reached(Milestone::Reduced(step));
-        if let Some(newest) = self.place.seat.as_ref().and_then(|seat| seat.pending()) {
-            self.session.announce(newest);
-        }
-        let committed = match self.session.commit(open) {
+        let committed = match self.place.commit(&mut self.session, open) {
             Err(error @ SessionError::Diverged { .. }) => return Err(self.diagnose(error)),
             Err(error) => {
                 // Others may have heard all votes: then this gradient is final.
@@ -49,10 +45,6 @@ impl Training {
             }
             Ok(committed) => committed,
         };
-        self.reached(Milestone::Voted {
-            step,
-            newest: committed.newest,
-        });
         times.communicate_s = watch.lap_s();
         self.apply(&committed, reduced, times)?;
         Ok(committed)
