@@ -16,6 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "ronde-comm",
         &["ronde-core", "ronde-schedule", "ronde-identity"],
     ),
+    ("ronde-elastic", &["ronde-core"]),
     ("ronde-engine", &["ronde-core"]),
     ("ronde-data", &["ronde-core"]),
     (
@@ -60,6 +61,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-bench",
         ],
     ),
+    ("ronde-sim", &["ronde-core", "ronde-elastic"]),
     ("xtask", &[]),
 ];
 

@@ -70,7 +70,7 @@ fn work(how: &str) -> Option<u8> {
     let rank = Rank(variable(variables::RONDE_RANK)?.parse().ok()?);
     let control = variable(variables::RONDE_CONTROL)?.parse().ok()?;
     let token = variable(variables::RONDE_TOKEN)?;
-    let link = WorkerLink::connect(control, &token, rank, LIMIT).ok()?;
+    let link = WorkerLink::connect(control, &token, rank, None, LIMIT).ok()?;
     let assignment = link
         .rendezvous(([127, 0, 0, 1], 1000 + rank.0 as u16).into(), LIMIT)
         .ok()?;

@@ -9,11 +9,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use ronde_core::{Assignment, Event, Rank, WorldSize};
+use ronde_elastic::{Report, ToWorker};
 
 use crate::clock;
 use crate::token::Token;
 use crate::wire::{
-    self, FromSupervisor, FromWorker, HELLO_BYTES_MAX, MessageReader, PROTOCOL, ReadError,
+    self, FromSupervisor, FromWorker, HELLO_BYTES_MAX, MessageReader, PROTOCOL, ReadError, Terms,
     WORKER_BYTES_MAX,
 };
 
@@ -33,10 +34,13 @@ pub(crate) enum Message {
     Linked(Rank),
     /// Its data plane listens.
     Ready(Rank, SocketAddr),
+    /// It says how it is.
+    Reported(Rank, Box<Report>),
     /// It recorded an event.
     Recorded(Rank, Event),
-    /// Its connection is over: why, when that was its own fault.
-    Unlinked(Rank, Option<String>),
+    /// Its connection is over: why, when that was its own fault. With the name of the process in a job
+    /// that goes on when workers die.
+    Unlinked(Rank, Option<u64>, Option<String>),
 }
 
 /// A listening socket on this machine, a thread for it and one for each connection.
@@ -50,6 +54,7 @@ pub(crate) struct Control {
 struct Shared {
     token: Token,
     world_size: WorldSize,
+    terms: Option<Terms>,
     closing: AtomicBool,
     state: Mutex<State>,
 }
@@ -60,6 +65,8 @@ struct State {
     open: BTreeMap<u64, Arc<TcpStream>>,
     /// The connections of the ranks.
     workers: BTreeMap<Rank, Arc<TcpStream>>,
+    /// Which process has each place, in a job that goes on when workers die.
+    expected: BTreeMap<Rank, u64>,
     threads: Vec<JoinHandle<()>>,
     /// Why the job ends: what a worker hears that comes too late.
     stopped: Option<String>,
@@ -67,12 +74,17 @@ struct State {
 
 impl Control {
     /// Listens on a free port of 127.0.0.1.
-    pub(crate) fn start(token: Token, world_size: WorldSize) -> std::io::Result<Self> {
+    pub(crate) fn start(
+        token: Token,
+        world_size: WorldSize,
+        terms: Option<Terms>,
+    ) -> std::io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             token,
             world_size,
+            terms,
             closing: AtomicBool::new(false),
             state: Mutex::default(),
         });
@@ -97,6 +109,16 @@ impl Control {
     /// The next message, if there is one.
     pub(crate) fn next(&self) -> Option<Message> {
         self.messages.try_recv().ok()
+    }
+
+    /// From now on only this process is welcome at a place.
+    pub(crate) fn expect(&self, rank: Rank, worker: u64) {
+        self.shared.lock().expected.insert(rank, worker);
+    }
+
+    /// Says something to a worker of a job that goes on when workers die.
+    pub(crate) fn tell(&self, rank: Rank, body: ToWorker) {
+        self.send(rank, &FromSupervisor::Told { body });
     }
 
     /// Sends a worker its place.
@@ -207,13 +229,16 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>, messages: &SyncSender<Me
 /// One connection, from its hello to its end.
 fn serve(stream: &Arc<TcpStream>, shared: &Shared, messages: &SyncSender<Message>) {
     let mut reader = MessageReader::new(stream);
-    let Ok(rank) = admit(stream, shared, &mut reader) else {
+    let Ok((rank, worker)) = admit(stream, shared, &mut reader) else {
         let _ = stream.shutdown(Shutdown::Both);
         return;
     };
     // Before the welcome: the supervisor sees the end of a process after its link, never before.
     let mut sent = messages.send(Message::Linked(rank)).map_err(drop);
-    let welcome = FromSupervisor::Welcome { protocol: PROTOCOL };
+    let welcome = FromSupervisor::Welcome {
+        protocol: PROTOCOL,
+        terms: shared.terms.clone(),
+    };
     sent = sent.and_then(|()| wire::send(stream, &welcome).map_err(drop));
     let problem = loop {
         if sent.is_err() {
@@ -222,16 +247,30 @@ fn serve(stream: &Arc<TcpStream>, shared: &Shared, messages: &SyncSender<Message
         let message = match reader.next(WORKER_BYTES_MAX, None) {
             Ok(FromWorker::Ready { data_address }) => Message::Ready(rank, data_address),
             Ok(FromWorker::Event { body }) => Message::Recorded(rank, body),
+            Ok(FromWorker::Report { body }) => {
+                let named = Some(body.member.worker.0);
+                if shared.terms.is_none() || named != worker {
+                    break Some("a report of another worker".to_owned());
+                }
+                Message::Reported(rank, Box::new(body))
+            }
             Ok(FromWorker::Hello { .. }) => break Some("a second hello".to_owned()),
             Err(ReadError::Broken(problem)) => break Some(problem),
             Err(_) => break None,
         };
         sent = messages.send(message).map_err(drop);
     };
-    shared.lock().workers.remove(&rank);
+    {
+        let workers = &mut shared.lock().workers;
+        let is_mine = |open: &Arc<TcpStream>| Arc::ptr_eq(open, stream);
+        // Another process may have this place already.
+        if workers.get(&rank).is_some_and(is_mine) {
+            workers.remove(&rank);
+        }
+    }
     let _ = stream.shutdown(Shutdown::Both);
     // The supervisor does not listen any more: then it need not know.
-    let _ = messages.send(Message::Unlinked(rank, problem));
+    let _ = messages.send(Message::Unlinked(rank, worker, problem));
 }
 
 /// Reads the hello, refuses it or enters the worker.
@@ -239,7 +278,7 @@ fn admit(
     stream: &Arc<TcpStream>,
     shared: &Shared,
     reader: &mut MessageReader<'_>,
-) -> Result<Rank, ()> {
+) -> Result<(Rank, Option<u64>), ()> {
     let setup = stream
         .set_nodelay(true)
         .and_then(|()| stream.set_write_timeout(Some(WRITE_MAX)));
@@ -247,14 +286,17 @@ fn admit(
         return Err(());
     }
     let hello = reader.next(HELLO_BYTES_MAX, Some(clock::now() + HELLO_MAX));
-    let judged = match hello {
+    let (judged, worker) = match hello {
         Ok(FromWorker::Hello {
             protocol,
             token,
             rank,
+            worker,
             ..
-        }) => judge(shared, protocol, &token, rank),
-        Ok(_) | Err(ReadError::Broken(_)) => Err("the first message must be a hello".to_owned()),
+        }) => (judge(shared, protocol, &token, rank), worker),
+        Ok(_) | Err(ReadError::Broken(_)) => {
+            (Err("the first message must be a hello".to_owned()), None)
+        }
         Err(_) => return Err(()),
     };
     let rank = match judged {
@@ -270,14 +312,23 @@ fn admit(
         let _ = wire::send(stream, &FromSupervisor::Stop { reason });
         return Err(());
     }
-    if state.workers.contains_key(&rank) {
+    if shared.terms.is_some() && state.expected.get(&rank).copied() != worker {
+        drop(state);
+        let reason = format!("another process has the place of rank {rank}");
+        let _ = wire::send(stream, &FromSupervisor::Refused { reason });
+        return Err(());
+    }
+    if shared.terms.is_none() && state.workers.contains_key(&rank) {
         drop(state);
         let reason = format!("rank {rank} is connected already");
         let _ = wire::send(stream, &FromSupervisor::Refused { reason });
         return Err(());
     }
-    state.workers.insert(rank, Arc::clone(stream));
-    Ok(rank)
+    if let Some(old) = state.workers.insert(rank, Arc::clone(stream)) {
+        // Of the process that had this place before, or of an earlier try of this one.
+        let _ = old.shutdown(Shutdown::Both);
+    }
+    Ok((rank, worker))
 }
 
 /// Whether a hello is good. The token comes first: who does not know it learns nothing else.

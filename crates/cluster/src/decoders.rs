@@ -2,11 +2,14 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use ronde_core::{Assignment, Event, Generation, Rank, WorldSize};
+use ronde_core::{Assignment, Event, Generation, Rank, Step, WorldSize};
+use ronde_elastic::{
+    Member, Phase, Place, Reason, Report, Settings, Term, Time, ToWorker, Trouble, WorkerId,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::wire::{FromSupervisor, FromWorker, PROTOCOL};
+use crate::wire::{FromSupervisor, FromWorker, PROTOCOL, Terms};
 
 /// Whose line it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +69,9 @@ fn from_worker() -> Vec<FromWorker> {
             token: "ab".repeat(32),
             rank: 3,
             pid: 4711,
+            worker: Some(1 << 20 | 3),
         },
+        FromWorker::Report { body: report() },
         FromWorker::Ready { data_address },
         FromWorker::Event {
             body: Event::RunStarted {
@@ -83,11 +88,48 @@ fn from_worker() -> Vec<FromWorker> {
     ]
 }
 
+fn report() -> Report {
+    Report {
+        member: Member {
+            worker: WorkerId(1 << 20 | 3),
+            place: Place(3),
+            host: "gpu-02".to_owned(),
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, 4001)),
+        },
+        sequence: 9,
+        sent: Time(1_000_000),
+        term: Term(1),
+        generation: Generation(7),
+        phase: Phase::Training,
+        next: Some(Step(1284)),
+        draining: false,
+        trouble: Some(Trouble {
+            suspect: None,
+            cause: "lost group rank 2".to_owned(),
+        }),
+    }
+}
+
 fn from_supervisor() -> Vec<FromSupervisor> {
     let peers = (0..4).map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, 4000 + port)));
     let reason = "rank 3 has failed".to_owned();
     vec![
-        FromSupervisor::Welcome { protocol: PROTOCOL },
+        FromSupervisor::Welcome {
+            protocol: PROTOCOL,
+            terms: Some(Terms {
+                job: "job".to_owned(),
+                task: "steps = 3\n".to_owned(),
+                host: "gpu-02".to_owned(),
+                settings: Settings::new(4),
+            }),
+        },
+        FromSupervisor::Told {
+            body: ToWorker::Abort {
+                term: Term(2),
+                generation: Generation(7),
+                reason: Reason::Drained,
+            },
+        },
         FromSupervisor::Refused {
             reason: reason.clone(),
         },

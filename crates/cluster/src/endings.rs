@@ -33,7 +33,10 @@ impl Endings {
     }
 
     pub(crate) fn started(&mut self, rank: Rank) {
-        self.groups[rank.index()].running = true;
+        self.groups[rank.index()] = Group {
+            running: true,
+            ..Group::default()
+        };
     }
 
     pub(crate) fn gone(&mut self, rank: Rank) {

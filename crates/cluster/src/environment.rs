@@ -16,6 +16,11 @@ pub(crate) fn free_port() -> std::io::Result<u16> {
         .port())
 }
 
+/// The name of a process in a job that goes on when workers die.
+pub(crate) fn of_worker(worker: u64) -> (OsString, OsString) {
+    (variables::RONDE_WORKER.into(), worker.to_string().into())
+}
+
 /// The variables of one rank; the job's own come last and win.
 pub(crate) fn of_rank(
     spec: &LaunchSpec,

@@ -66,6 +66,9 @@ pub enum StopSignal {
 /// Calls come from one thread. No call may block longer than its timeout; those without one return
 /// at once.
 pub trait Launcher {
+    /// Name of the machine where ranks are started.
+    fn host(&self) -> String;
+
     /// Starts a rank and sends its output to `log`.
     ///
     /// # Errors

@@ -7,6 +7,7 @@
 mod child;
 mod clock;
 mod control;
+mod coordination;
 #[doc(hidden)]
 pub mod decoders;
 mod endings;
@@ -18,6 +19,7 @@ mod lines;
 mod link;
 mod local;
 mod outcome;
+mod placement;
 mod pump;
 mod queue;
 mod report;
@@ -35,6 +37,7 @@ pub use launcher::{Launcher, LogSink, OutputStream, ProcessSpec, Started, StopSi
 pub use link::{OnLoss, WorkerLink};
 pub use local::LocalLauncher;
 pub use outcome::{Cause, End, Exit, Failure, Outcome, signal_name};
+pub use ronde_elastic::{RestartLimits, Settings as ElasticSettings};
 pub use spec::LaunchSpec;
 pub use stop::{StopFlag, StopLevel};
 pub use supervise::supervise;

@@ -3,18 +3,19 @@
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ronde_core::{Assignment, Event, Rank, Tracker};
+use ronde_core::{Assignment, Event, Membership, Rank, Tracker};
 
 use crate::clock;
 use crate::error::ClusterError;
+use crate::placement::Placement;
 use crate::queue::EventQueue;
 use crate::wire::{
     self, FromSupervisor, FromWorker, MessageReader, PROTOCOL, ReadError, SUPERVISOR_BYTES_MAX,
-    WORKER_BYTES_MAX,
+    Terms, WORKER_BYTES_MAX,
 };
 
 /// What is called once when the supervisor is lost, with the reason.
@@ -36,6 +37,16 @@ pub struct WorkerLink {
     queue: Arc<EventQueue>,
     assignments: Receiver<Assignment>,
     loss: Arc<Mutex<Loss>>,
+    /// For a job that goes on when workers die.
+    membership: Option<Elastic>,
+}
+
+/// What a worker brings into a job that goes on when workers die.
+struct Elastic {
+    terms: Terms,
+    worker: u64,
+    slot: Rank,
+    placement: Arc<OnceLock<Arc<Placement>>>,
 }
 
 /// Whether the supervisor is lost, and who wants to know.
@@ -48,7 +59,8 @@ struct Loss {
 
 impl WorkerLink {
     /// Connects to the supervisor at `control` and shows the job's secret. Tries again until
-    /// `timeout` while nobody listens or the supervisor is too busy.
+    /// `timeout` while nobody listens or the supervisor is too busy. `worker`: the name that the
+    /// supervisor gave this process, if it did.
     ///
     /// # Errors
     /// [`ClusterError::Connect`] when it cannot be reached in time, [`ClusterError::Refused`] when
@@ -57,12 +69,21 @@ impl WorkerLink {
         control: SocketAddr,
         token: &str,
         rank: Rank,
+        worker: Option<u64>,
         timeout: Duration,
     ) -> Result<Self, ClusterError> {
         let deadline = clock::now() + timeout;
         loop {
-            match greet(control, token, rank, deadline) {
-                Ok(stream) => return Ok(Self::start(stream)),
+            match greet(control, token, (rank, worker), deadline) {
+                Ok((stream, terms)) => {
+                    let membership = terms.zip(worker).map(|(terms, worker)| Elastic {
+                        terms,
+                        worker,
+                        slot: rank,
+                        placement: Arc::default(),
+                    });
+                    return Ok(Self::start(stream, membership));
+                }
                 Err(Attempt::Final(error)) => return Err(error),
                 Err(Attempt::Again(cause)) => {
                     if clock::now() + RETRY_PAUSE >= deadline {
@@ -78,16 +99,18 @@ impl WorkerLink {
         }
     }
 
-    fn start(stream: TcpStream) -> Self {
+    fn start(stream: TcpStream, membership: Option<Elastic>) -> Self {
+        let placement = membership.as_ref().map(|m| Arc::clone(&m.placement));
         let (assigned, assignments) = sync_channel(1);
         let link = Self {
             stream: Arc::new(stream),
             queue: Arc::default(),
             assignments,
             loss: Arc::default(),
+            membership,
         };
         let (stream, loss) = (Arc::clone(&link.stream), Arc::clone(&link.loss));
-        thread::spawn(move || read(&stream, &assigned, &loss));
+        thread::spawn(move || read(&stream, &assigned, &loss, placement.as_deref()));
         let (stream, queue) = (Arc::clone(&link.stream), Arc::clone(&link.queue));
         thread::spawn(move || write(&stream, &queue));
         link
@@ -103,6 +126,9 @@ impl WorkerLink {
         data_address: SocketAddr,
         timeout: Duration,
     ) -> Result<Assignment, ClusterError> {
+        if let Some(elastic) = &self.membership {
+            return elastic.ask(data_address, &self.queue)?.first(timeout);
+        }
         wire::send(&self.stream, &FromWorker::Ready { data_address }).map_err(|error| {
             ClusterError::Lost {
                 reason: error.to_string(),
@@ -119,6 +145,14 @@ impl WorkerLink {
                         .unwrap_or_else(|| "the connection was closed".to_owned()),
                 },
             })
+    }
+
+    /// How this worker gets into later generations, in a job that goes on when workers die: after
+    /// [`WorkerLink::rendezvous`].
+    #[must_use]
+    pub fn membership(&self) -> Option<Arc<dyn Membership>> {
+        let placement = self.membership.as_ref()?.placement.get()?;
+        Some(Arc::clone(placement) as Arc<dyn Membership>)
     }
 
     /// Where this worker's events go. Recording never blocks; at most 65,536 events wait, more are
@@ -167,8 +201,29 @@ impl WorkerLink {
     }
 }
 
+impl Elastic {
+    /// Asks for a place, once.
+    fn ask(
+        &self,
+        address: SocketAddr,
+        queue: &Arc<EventQueue>,
+    ) -> Result<&Arc<Placement>, ClusterError> {
+        let (terms, queue) = (self.terms.clone(), Arc::clone(queue));
+        let placement = Placement::ask(terms, self.worker, self.slot, address, queue)?;
+        let placement = self.placement.get_or_init(|| placement);
+        // Only now, so that the answer finds it.
+        placement.begin();
+        let ticking = Arc::clone(placement);
+        thread::spawn(move || ticking.tick());
+        Ok(placement)
+    }
+}
+
 impl Drop for WorkerLink {
     fn drop(&mut self) {
+        if let Some(placement) = self.membership.as_ref().and_then(|m| m.placement.get()) {
+            placement.lose("this worker has ended");
+        }
         lock(&self.loss).finished = true;
         self.queue.close();
         let _ = self.stream.shutdown(Shutdown::Both);
@@ -188,9 +243,9 @@ enum Attempt {
 fn greet(
     control: SocketAddr,
     token: &str,
-    rank: Rank,
+    (rank, worker): (Rank, Option<u64>),
     deadline: Instant,
-) -> Result<TcpStream, Attempt> {
+) -> Result<(TcpStream, Option<Terms>), Attempt> {
     let left = deadline
         .saturating_duration_since(clock::now())
         .max(Duration::from_millis(1));
@@ -201,12 +256,13 @@ fn greet(
         token: token.to_owned(),
         rank: rank.0,
         pid: std::process::id(),
+        worker,
     };
     wire::send(&stream, &hello).map_err(Attempt::Again)?;
     // Nothing follows a welcome before this worker is ready, so no byte is lost with the reader.
-    let answer = MessageReader::new(&stream).next(wire::HELLO_BYTES_MAX, Some(deadline));
+    let answer = MessageReader::new(&stream).next(SUPERVISOR_BYTES_MAX, Some(deadline));
     match answer {
-        Ok(FromSupervisor::Welcome { .. }) => Ok(stream),
+        Ok(FromSupervisor::Welcome { terms, .. }) => Ok((stream, terms)),
         Ok(FromSupervisor::Refused { reason }) => {
             Err(Attempt::Final(ClusterError::Refused { reason }))
         }
@@ -222,7 +278,12 @@ fn greet(
 }
 
 /// The reading thread: hands on the assignment, then waits for the end.
-fn read(stream: &TcpStream, assigned: &SyncSender<Assignment>, loss: &Mutex<Loss>) {
+fn read(
+    stream: &TcpStream,
+    assigned: &SyncSender<Assignment>,
+    loss: &Mutex<Loss>,
+    placement: Option<&OnceLock<Arc<Placement>>>,
+) {
     let mut reader = MessageReader::new(stream);
     let reason = loop {
         match reader.next::<FromSupervisor>(SUPERVISOR_BYTES_MAX, None) {
@@ -231,6 +292,12 @@ fn read(stream: &TcpStream, assigned: &SyncSender<Assignment>, loss: &Mutex<Loss
                 Ok(assignment) => drop(assigned.try_send(assignment)),
                 Err(problem) => break problem,
             },
+            Ok(FromSupervisor::Told { body }) => {
+                // What comes before this worker has asked for a place is said again later.
+                if let Some(placement) = placement.and_then(OnceLock::get) {
+                    placement.hear(body);
+                }
+            }
             Ok(FromSupervisor::Stop { reason } | FromSupervisor::Refused { reason }) => {
                 break reason;
             }
@@ -243,6 +310,9 @@ fn read(stream: &TcpStream, assigned: &SyncSender<Assignment>, loss: &Mutex<Loss
         loss.reason = Some(reason.clone());
         loss.call.take().filter(|_| !loss.finished)
     };
+    if let Some(placement) = placement.and_then(OnceLock::get) {
+        placement.lose(&reason);
+    }
     if let Some(call) = call {
         call(&reason);
     }
@@ -252,8 +322,13 @@ fn read(stream: &TcpStream, assigned: &SyncSender<Assignment>, loss: &Mutex<Loss
 fn write(mut stream: &TcpStream, queue: &EventQueue) {
     let mut lost = false;
     while let Some(batch) = queue.take() {
-        let count = batch.len() as u64;
-        let (lines, unfit) = encode(batch);
+        let count = batch.events.len() as u64;
+        let (mut lines, unfit) = encode(batch.events);
+        if let Some(body) = batch.report
+            && serde_json::to_writer(&mut lines, &FromWorker::Report { body }).is_ok()
+        {
+            lines.push(b'\n');
+        }
         lost = lost || stream.write_all(&lines).is_err();
         queue.add_dropped(if lost { count } else { unfit });
     }

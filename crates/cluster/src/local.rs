@@ -88,6 +88,10 @@ impl Default for LocalLauncher {
 }
 
 impl Launcher for LocalLauncher {
+    fn host(&self) -> String {
+        self.host.clone()
+    }
+
     fn start(&mut self, process: &ProcessSpec, log: &Arc<dyn LogSink>) -> std::io::Result<Started> {
         let mut command = Command::new(&process.program);
         command

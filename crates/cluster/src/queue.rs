@@ -5,11 +5,18 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use ronde_core::{Event, Tracker};
+use ronde_elastic::Report;
 
 use crate::clock;
 
 /// Events that wait for the writer at most.
 pub(crate) const EVENTS_MAX: usize = 65_536;
+
+/// What waits to be written.
+pub(crate) struct Batch {
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) report: Option<Report>,
+}
 
 /// A bounded queue with one reader.
 #[derive(Default)]
@@ -21,6 +28,8 @@ pub(crate) struct EventQueue {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Event>,
+    /// The newest report: an older one that is not written yet is of no use any more.
+    report: Option<Report>,
     writing: bool,
     closed: bool,
     dropped: u64,
@@ -33,11 +42,11 @@ impl EventQueue {
 
     /// All that waits, blocking until there is something; `None` once closed and empty. The batch
     /// counts as unwritten until the next call.
-    pub(crate) fn take(&self) -> Option<VecDeque<Event>> {
+    pub(crate) fn take(&self) -> Option<Batch> {
         let mut state = self.lock();
         state.writing = false;
         self.changed.notify_all();
-        while state.waiting.is_empty() {
+        while state.waiting.is_empty() && state.report.is_none() {
             if state.closed {
                 return None;
             }
@@ -47,7 +56,19 @@ impl EventQueue {
                 .unwrap_or_else(PoisonError::into_inner);
         }
         state.writing = true;
-        Some(std::mem::take(&mut state.waiting))
+        Some(Batch {
+            events: std::mem::take(&mut state.waiting),
+            report: state.report.take(),
+        })
+    }
+
+    /// Sends a report with the next batch.
+    pub(crate) fn report(&self, report: Report) {
+        let mut state = self.lock();
+        if !state.closed {
+            state.report = Some(report);
+            self.changed.notify_all();
+        }
     }
 
     /// Counts events that could not be sent.
@@ -69,7 +90,7 @@ impl EventQueue {
     /// Waits until all is written, at most until `deadline`; whether it is.
     pub(crate) fn flush(&self, deadline: Instant) -> bool {
         let mut state = self.lock();
-        while state.writing || !state.waiting.is_empty() {
+        while state.writing || !state.waiting.is_empty() || state.report.is_some() {
             let wait = deadline.saturating_duration_since(clock::now());
             if wait.is_zero() {
                 return false;
@@ -117,7 +138,7 @@ mod tests {
         }
         assert_eq!(queue.dropped(), 3);
         assert!(!queue.flush(clock::now()));
-        let batch = queue.take().unwrap();
+        let batch = queue.take().unwrap().events;
         assert_eq!(batch.len(), EVENTS_MAX);
         assert_eq!(batch[0], notice(0));
         assert!(!queue.flush(clock::now()), "the batch is not written yet");

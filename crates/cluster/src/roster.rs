@@ -64,6 +64,17 @@ impl Roster {
         self.members[rank.index()].started = Some(started);
     }
 
+    /// Another process takes a place: nothing of the one before it counts any more.
+    pub(crate) fn vacate(&mut self, rank: Rank) {
+        self.members[rank.index()] = Member::default();
+    }
+
+    /// The failures that no rank has told of itself, in a job that can go on without it: they count no
+    /// more as failures of the job.
+    pub(crate) fn forgive(&mut self, rank: Rank) {
+        self.failures.retain(|noted| noted.failure.rank != rank);
+    }
+
     pub(crate) fn linked(&mut self, rank: Rank) {
         self.members[rank.index()].linked = true;
     }
@@ -155,6 +166,11 @@ impl Roster {
         self.failures
             .iter()
             .any(|noted| !noted.secondary || now >= noted.at + SETTLE)
+    }
+
+    /// Whether anything has failed that counts.
+    pub(crate) fn has_failed(&self) -> bool {
+        !self.failures.is_empty()
     }
 
     /// The first failure in one line.

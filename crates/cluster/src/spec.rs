@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ronde_core::WorldSize;
+use ronde_elastic::Settings as ElasticSettings;
 
 /// A job of worker processes that all run the same program.
 #[derive(Debug, Clone)]
@@ -32,6 +33,8 @@ pub struct LaunchSpec {
     pub rendezvous_timeout: Duration,
     /// How long a rank may take to end after SIGTERM before it gets SIGKILL.
     pub stop_grace: Duration,
+    /// How the job goes on when workers die; `None`: the first failure ends all.
+    pub elastic: Option<ElasticSettings>,
     /// Program and arguments of the process that runs [`crate::watchdog::run`]. `None`: a launcher
     /// killed with SIGKILL can leave grandchildren behind.
     pub watchdog: Option<(OsString, Vec<OsString>)>,
@@ -57,6 +60,7 @@ impl LaunchSpec {
             rendezvous_required: false,
             rendezvous_timeout: Duration::from_secs(60),
             stop_grace: Duration::from_secs(10),
+            elastic: None,
             watchdog: None,
         }
     }

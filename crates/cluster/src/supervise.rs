@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ronde_core::{Assignment, Event, Generation, Rank, Tracker};
+use ronde_elastic::WorkerId;
 
 use crate::clock;
 use crate::control::{Control, Message};
+use crate::coordination::Coordination;
 use crate::endings::Endings;
 use crate::environment;
 use crate::launcher::{Launcher, LogSink, ProcessSpec, StopSignal};
@@ -16,9 +18,14 @@ use crate::spec::LaunchSpec;
 use crate::stop::{StopFlag, StopLevel};
 use crate::token::Token;
 use crate::watchdog::Watchdog;
+use crate::wire::Terms;
+
+mod elastic;
 
 /// How long one turn waits for the end of a process; messages wait as long.
 const TURN: Duration = Duration::from_millis(25);
+/// The same for a job that goes on when workers die: each message may be the one that counts.
+const TURN_ELASTIC: Duration = Duration::from_millis(4);
 /// The same while workers wait for each other.
 const TURN_RENDEZVOUS: Duration = Duration::from_millis(2);
 /// How long the connections and the output may take to drain when all processes are gone.
@@ -42,11 +49,19 @@ pub fn supervise(
     stop: &StopFlag,
 ) -> Outcome {
     let prepared = Token::random().and_then(|token| {
-        let control = Control::start(token.clone(), spec.world_size)?;
-        Ok((token, control, environment::free_port()?))
+        let terms = spec.elastic.map(|settings| Terms {
+            job: spec.job.clone(),
+            task: spec.task.clone(),
+            host: launcher.host(),
+            settings,
+        });
+        let control = Control::start(token.clone(), spec.world_size, terms)?;
+        let coordination = spec.elastic.map(Coordination::new).transpose();
+        let coordination = coordination.map_err(std::io::Error::other)?;
+        Ok((token, control, environment::free_port()?, coordination))
     });
     let mut roster = Roster::new(spec.world_size);
-    let (token, control, master_port) = match prepared {
+    let (token, control, master_port, coordination) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
             let problem = format!("the supervisor cannot listen for its workers: {error}");
@@ -59,6 +74,11 @@ pub fn supervise(
         launcher,
         sinks,
         stop,
+        log,
+        token,
+        master_port,
+        coordination,
+        unlinked: Vec::new(),
         roster,
         control,
         watchdog: None,
@@ -66,11 +86,12 @@ pub fn supervise(
         endings: Endings::new(spec.world_size, spec.stop_grace),
         meeting: Meeting::default(),
         stopping: false,
+        over: false,
         stopped_by: None,
         unresponsive: Vec::new(),
     };
     supervisor.start_watchdog();
-    supervisor.start_ranks(&token, master_port, log);
+    supervisor.start();
     while !supervisor.turn() {}
     supervisor.finish()
 }
@@ -89,6 +110,13 @@ struct Supervisor<'a> {
     launcher: &'a mut dyn Launcher,
     sinks: &'a dyn Tracker,
     stop: &'a StopFlag,
+    log: &'a Arc<dyn LogSink>,
+    token: Token,
+    master_port: u16,
+    /// Decides who belongs to the job when workers die or come; `None`: the first failure ends all.
+    coordination: Option<Coordination>,
+    /// Workers whose connection is gone: when, where and which.
+    unlinked: Vec<(Duration, Rank, u64)>,
     roster: Roster,
     control: Control,
     watchdog: Option<Watchdog>,
@@ -96,6 +124,8 @@ struct Supervisor<'a> {
     endings: Endings,
     meeting: Meeting,
     stopping: bool,
+    /// Whether the coordinator has said that the job is over.
+    over: bool,
     stopped_by: Option<i32>,
     unresponsive: Vec<Rank>,
 }
@@ -122,38 +152,48 @@ impl Supervisor<'_> {
         }
     }
 
-    fn start_ranks(&mut self, token: &Token, master_port: u16, log: &Arc<dyn LogSink>) {
+    /// Starts all ranks, or lets the coordinator start them.
+    fn start(&mut self) {
+        let now = self.now();
+        let (host, places) = (self.launcher.host(), self.spec.world_size.get());
+        if let Some(coordination) = &mut self.coordination {
+            let actions = coordination.begin(now, &host, places);
+            return self.act(actions);
+        }
         for rank in self.spec.world_size.ranks() {
-            let process = ProcessSpec {
-                rank,
-                program: self.spec.program.clone(),
-                arguments: self.spec.arguments.clone(),
-                environment: environment::of_rank(
-                    self.spec,
-                    rank,
-                    self.control.address(),
-                    token,
-                    master_port,
-                ),
-                working_directory: self.spec.working_directory.clone(),
-            };
-            match self.launcher.start(&process, log) {
-                Ok(started) => {
-                    if let Some(watchdog) = &mut self.watchdog {
-                        watchdog.add(started.pid);
-                    }
-                    self.endings.started(rank);
-                    self.roster.started(rank, started);
-                }
-                Err(error) => {
-                    let told = format!("{}: {error}", self.spec.program.display());
-                    let error = std::io::Error::new(error.kind(), told);
-                    self.fail(rank, Cause::Spawn(error));
-                    return;
-                }
-            }
-            if self.stop.level() > StopLevel::Run {
+            if !self.start_rank(rank, None) || self.stop.level() > StopLevel::Run {
                 return;
+            }
+        }
+    }
+
+    /// Starts the process of a rank; false when that is not possible.
+    fn start_rank(&mut self, rank: Rank, worker: Option<WorkerId>) -> bool {
+        let (control, token) = (self.control.address(), &self.token);
+        let mut environment =
+            environment::of_rank(self.spec, rank, control, token, self.master_port);
+        environment.extend(worker.map(|worker| environment::of_worker(worker.0)));
+        let process = ProcessSpec {
+            rank,
+            program: self.spec.program.clone(),
+            arguments: self.spec.arguments.clone(),
+            environment,
+            working_directory: self.spec.working_directory.clone(),
+        };
+        match self.launcher.start(&process, self.log) {
+            Ok(started) => {
+                if let Some(watchdog) = &mut self.watchdog {
+                    watchdog.add(started.pid);
+                }
+                self.endings.started(rank);
+                self.roster.started(rank, started);
+                true
+            }
+            Err(error) => {
+                let told = format!("{}: {error}", self.spec.program.display());
+                let error = std::io::Error::new(error.kind(), told);
+                self.fail(rank, Cause::Spawn(error));
+                false
             }
         }
     }
@@ -177,10 +217,11 @@ impl Supervisor<'_> {
 
     /// One turn; true when no process is left.
     fn turn(&mut self) -> bool {
-        let wait = if self.meeting.first.is_some() && !self.meeting.over {
-            TURN_RENDEZVOUS
-        } else {
-            TURN
+        let is_meeting = self.meeting.first.is_some() && !self.meeting.over;
+        let wait = match self.coordination {
+            Some(_) => TURN_ELASTIC,
+            None if is_meeting => TURN_RENDEZVOUS,
+            None => TURN,
         };
         for (rank, end) in self.launcher.poll(wait) {
             let now = self.now();
@@ -189,15 +230,27 @@ impl Supervisor<'_> {
         self.take_messages();
         self.meet();
         let now = self.now();
-        for (rank, cause) in self.roster.judge(now) {
-            self.announce(rank, cause);
-        }
+        self.judge(now);
+        self.coordinate();
         self.obey();
         if !self.stopping && self.roster.must_stop(now) {
             let reason = self.roster.first_failure();
             self.end_all(&reason, StopSignal::Terminate);
         }
         self.end_groups()
+    }
+
+    /// Looks at the processes that have ended.
+    fn judge(&mut self, now: Duration) {
+        let goes_on = self.coordination.is_some() && !self.stopping;
+        for (rank, cause) in self.roster.judge(now) {
+            if goes_on {
+                // The coordinator hears of it, and decides what it means for the job.
+                self.roster.forgive(rank);
+            } else {
+                self.announce(rank, cause);
+            }
+        }
     }
 
     fn take_messages(&mut self) {
@@ -209,11 +262,21 @@ impl Supervisor<'_> {
                     self.meeting.first.get_or_insert(now);
                 }
                 Message::Ready(rank, address) => self.roster.ready(rank, address),
+                Message::Reported(rank, report) => self.reported(rank, *report),
                 Message::Recorded(rank, event) => {
                     self.roster.recorded(rank, &event, now);
-                    self.sinks.record(event);
+                    let events = match &mut self.coordination {
+                        Some(coordination) => coordination.recorded(now, event),
+                        None => vec![event],
+                    };
+                    events.into_iter().for_each(|e| self.sinks.record(e));
                 }
-                Message::Unlinked(rank, problem) => {
+                Message::Unlinked(rank, worker, problem) => {
+                    if !self.is_current(rank, worker) {
+                        continue;
+                    }
+                    self.unlinked
+                        .extend(worker.map(|worker| (now, rank, worker)));
                     self.roster.unlinked(rank);
                     if let Some(problem) = problem {
                         let message = format!("its control connection was closed: {problem}");
@@ -227,7 +290,7 @@ impl Supervisor<'_> {
     /// Assigns places when all are ready; fails when that takes too long or cannot be any more.
     fn meet(&mut self) {
         let begin = match (self.spec.rendezvous_required, self.meeting.first) {
-            _ if self.meeting.over || self.stopping => return,
+            _ if self.meeting.over || self.stopping || self.coordination.is_some() => return,
             (true, _) => Duration::ZERO,
             (false, Some(first)) => first,
             (false, None) => return,
@@ -333,7 +396,9 @@ impl Supervisor<'_> {
             let member = self.roster.member(rank);
             member.ended.is_none() || self.roster.judged(rank)
         };
-        self.endings.running().is_empty() && self.spec.world_size.ranks().all(settled)
+        let all_ended =
+            self.endings.running().is_empty() && self.spec.world_size.ranks().all(settled);
+        all_ended && self.is_over()
     }
 
     /// All processes are gone: takes in what they have left behind.

@@ -20,5 +20,7 @@ pub const RONDE_TOKEN: &str = "RONDE_TOKEN";
 pub const RONDE_RANK: &str = "RONDE_RANK";
 /// The same as [`WORLD_SIZE`].
 pub const RONDE_WORLD_SIZE: &str = "RONDE_WORLD_SIZE";
+/// Name of the process, in a job that goes on when workers die.
+pub const RONDE_WORKER: &str = "RONDE_WORKER";
 /// Name of the job.
 pub const RONDE_JOB: &str = "RONDE_JOB";

@@ -5,13 +5,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use ronde_core::{Assignment, Event, Generation, Rank, WorldSize};
+use ronde_elastic::{Report, Settings, ToWorker};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
 
 /// Version of these messages. Both sides are the same program as a rule; a mixture is refused.
-pub(crate) const PROTOCOL: u32 = 1;
+pub(crate) const PROTOCOL: u32 = 2;
 /// Longest line of a peer that has not shown the token yet.
 pub(crate) const HELLO_BYTES_MAX: usize = 4 << 10;
 /// Longest line of a worker.
@@ -29,11 +30,16 @@ pub(crate) enum FromWorker {
         token: String,
         rank: u32,
         pid: u32,
+        /// The name of the process in a job that goes on when workers die.
+        #[serde(default)]
+        worker: Option<u64>,
     },
     /// The data plane listens here.
     Ready { data_address: SocketAddr },
     /// Something happened.
     Event { body: Event },
+    /// How the worker is, in a job that goes on when workers die.
+    Report { body: Report },
 }
 
 /// What a supervisor says.
@@ -41,13 +47,28 @@ pub(crate) enum FromWorker {
 #[serde(tag = "message", rename_all = "snake_case")]
 pub(crate) enum FromSupervisor {
     /// The answer to a good hello.
-    Welcome { protocol: u32 },
+    Welcome {
+        protocol: u32,
+        /// For a job that goes on when workers die.
+        terms: Option<Terms>,
+    },
     /// The answer to any other.
     Refused { reason: String },
     /// The place of the worker.
     Assignment(WireAssignment),
+    /// To a worker of a job that goes on when workers die.
+    Told { body: ToWorker },
     /// The job ends.
     Stop { reason: String },
+}
+
+/// What a worker has to know of a job that goes on when workers die.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Terms {
+    pub(crate) job: String,
+    pub(crate) task: String,
+    pub(crate) host: String,
+    pub(crate) settings: Settings,
 }
 
 /// An [`Assignment`] as it travels.

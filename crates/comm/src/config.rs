@@ -1,5 +1,6 @@
 //! [`GroupConfig`]: what a member brings to a group; all but the rank must agree between members.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_core::{Generation, GroupRank, PlanIdentity};
@@ -38,6 +39,28 @@ impl Default for Calibration {
     }
 }
 
+/// Ends the joining of a group early: asked every few milliseconds.
+#[derive(Clone)]
+pub struct GiveUp(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl GiveUp {
+    /// Gives up once `is_wanted` says so; it must return at once.
+    #[must_use]
+    pub fn when(is_wanted: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(is_wanted))
+    }
+
+    pub(crate) fn is_wanted(&self) -> bool {
+        (self.0)()
+    }
+}
+
+impl std::fmt::Debug for GiveUp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("GiveUp")
+    }
+}
+
 /// One member's part of a group.
 #[derive(Debug, Clone)]
 pub struct GroupConfig {
@@ -55,6 +78,8 @@ pub struct GroupConfig {
     pub timeout: Duration,
     /// Deadline for all members to be connected.
     pub connect_timeout: Duration,
+    /// When to stop waiting for the others to join; `None` waits until the limit.
+    pub give_up: Option<GiveUp>,
     /// Algorithm to prefer; `None` takes the one that should take the least time, by the costs that
     /// the group has measured (see [`GroupConfig::calibration`]). Must agree.
     ///
@@ -92,6 +117,7 @@ impl GroupConfig {
             plan: PlanIdentity::default(),
             timeout: Duration::from_secs(60),
             connect_timeout: Duration::from_secs(30),
+            give_up: None,
             algorithm: None,
             hosts: None,
             calibration: Calibration::default(),

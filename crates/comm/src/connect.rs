@@ -2,14 +2,18 @@
 
 mod wire;
 
+use std::cmp::Ordering;
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, mpsc};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ronde_core::{CollectiveError, GroupRank};
 
+use crate::GiveUp;
 use crate::clock;
 use crate::hello::{Hello, PREFIX_BYTES, PROTOCOL_VERSION};
 use crate::security::Keys;
@@ -25,6 +29,8 @@ const DETAIL: Duration = Duration::from_millis(100);
 const STRANGERS_MAX: usize = 64;
 /// Refusals that are told in full; the others are counted.
 const REFUSALS_MAX: usize = 16;
+/// Between two looks at whether to give up.
+const GIVE_UP_PAUSE: Duration = Duration::from_millis(10);
 /// Between two looks at the listener or two tries of an address that refuses.
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -62,6 +68,7 @@ struct Joining {
     greeting: Vec<u8>,
     keys: Option<Keys>,
     end: Instant,
+    calls: Calls,
 }
 
 /// All connections, and who was turned away meanwhile.
@@ -78,6 +85,7 @@ pub(crate) fn mesh(
     listener: TcpListener,
     peers: &[SocketAddr],
     limit: Duration,
+    give_up: Option<&GiveUp>,
 ) -> Result<Mesh, CollectiveError> {
     let rank = mine.rank as usize;
     let joining = Arc::new(Joining {
@@ -85,6 +93,7 @@ pub(crate) fn mesh(
         greeting: mine.encode()?,
         keys,
         end: clock::deadline(limit),
+        calls: Calls::default(),
     });
     let (met, meetings) = mpsc::channel::<Met>();
     thread::scope(|scope| {
@@ -100,7 +109,10 @@ pub(crate) fn mesh(
         }
         let accepting = met;
         scope.spawn(move || accept(&listener, joining, &accepting, &stopped));
-        let outcome = gather(mine, peers, &meetings, joining.end + DETAIL);
+        let outcome = gather(mine, peers, &meetings, joining.end + DETAIL, give_up);
+        if outcome.is_err() {
+            joining.calls.hang_up();
+        }
         drop(stop);
         outcome
     })
@@ -112,13 +124,22 @@ fn gather(
     peers: &[SocketAddr],
     meetings: &mpsc::Receiver<Met>,
     mut end: Instant,
+    give_up: Option<&GiveUp>,
 ) -> Result<Mesh, CollectiveError> {
     let mut wires: Vec<Option<Wire>> = peers.iter().map(|_| None).collect();
     let (mut refused, mut refusals) = (Vec::new(), 0);
     let mut failure: Option<CollectiveError> = None;
     let mut heard = 1;
     while heard < peers.len() {
-        match meetings.recv_timeout(clock::left(end)) {
+        if give_up.is_some_and(GiveUp::is_wanted) {
+            return Err(failed(
+                format!("joining generation {}", mine.generation),
+                &"it was given up, for there is a newer one",
+            ));
+        }
+        let left = clock::left(end);
+        match meetings.recv_timeout(left.min(GIVE_UP_PAUSE)) {
+            Err(RecvTimeoutError::Timeout) if left > GIVE_UP_PAUSE => {}
             Ok(Met::Member(peer, wire)) => {
                 if wires[peer].replace(wire).is_some() {
                     let what = format!("group rank {peer} joining");
@@ -160,14 +181,24 @@ fn dial(joining: &Joining, peer: usize, address: SocketAddr) -> Result<Wire, Col
     let end = joining.end;
     loop {
         let left = clock::left(end);
-        if left.is_zero() {
+        if left.is_zero() || joining.calls.are_over() {
             return Err(failed(what(), &"nobody answered before the limit"));
         }
         match TcpStream::connect_timeout(&address, left.min(Duration::from_secs(1))) {
             Ok(stream) => {
+                joining.calls.add(&stream);
                 let (wire, theirs) = joining
                     .call_on(stream, peer)
                     .map_err(|unmet| unmet.error(GroupRank(peer as u32), what()))?;
+                match joining.hello.age_of(&theirs) {
+                    // It will hear of the newer generation and come.
+                    Ordering::Less => {
+                        clock::pause(PAUSE);
+                        continue;
+                    }
+                    Ordering::Greater => return Err(over(&joining.hello, &theirs)),
+                    Ordering::Equal => {}
+                }
                 joining.hello.check(&theirs)?;
                 if theirs.rank as usize != peer {
                     let answer = format!("group rank {} answered", theirs.rank);
@@ -219,6 +250,16 @@ fn welcome(stream: TcpStream, from: SocketAddr, joining: &Joining) -> Met {
         }
         Err(unmet) => return Met::Refused(format!("{from}: {}", unmet.words())),
     };
+    match mine.age_of(&theirs) {
+        Ordering::Less => {
+            let (rank, generation) = (theirs.rank, theirs.generation);
+            return Met::Refused(format!(
+                "{from}: group rank {rank} of generation {generation}, which is over"
+            ));
+        }
+        Ordering::Greater => return Met::Failed(over(mine, &theirs)),
+        Ordering::Equal => {}
+    }
     if let Err(error) = mine.check(&theirs) {
         return Met::Failed(error);
     }
@@ -227,6 +268,52 @@ fn welcome(stream: TcpStream, from: SocketAddr, joining: &Joining) -> Met {
         return Met::Failed(failed(what, &"that rank does not dial this one"));
     }
     Met::Member(theirs.rank as usize, wire)
+}
+
+/// A member of a newer generation of the same group was met.
+fn over(mine: &Hello, theirs: &Hello) -> CollectiveError {
+    failed(
+        format!("joining generation {}", mine.generation),
+        &format!(
+            "it is over: group rank {} is in generation {}",
+            theirs.rank, theirs.generation
+        ),
+    )
+}
+
+/// Connections that this member has dialled, so that waiting on them can end.
+#[derive(Default)]
+struct Calls {
+    streams: Mutex<Vec<TcpStream>>,
+    over: AtomicBool,
+}
+
+impl Calls {
+    fn add(&self, stream: &TcpStream) {
+        // One that cannot be cloned is not ended early, but by its deadline.
+        if let Ok(stream) = stream.try_clone() {
+            self.streams().push(stream);
+        }
+        if self.are_over() {
+            self.hang_up();
+        }
+    }
+
+    fn streams(&self) -> MutexGuard<'_, Vec<TcpStream>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn are_over(&self) -> bool {
+        self.over.load(SeqCst)
+    }
+
+    fn hang_up(&self) {
+        self.over.store(true, SeqCst);
+        for stream in self.streams().drain(..) {
+            // It may be closed already.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
 }
 
 /// Why a hello did not come.
@@ -308,7 +395,8 @@ impl Joining {
         let mut body = vec![0; len];
         wire.read_all(&mut body, end)?;
         let theirs = Hello::decode(&body).map_err(Unmet::NoHello)?;
-        if theirs.rank == self.hello.rank && theirs.job == self.hello.job {
+        let is_namesake = theirs.rank == self.hello.rank && theirs.job == self.hello.job;
+        if is_namesake && theirs.generation == self.hello.generation {
             return Err(Unmet::NoHello("it has this member's rank".to_owned()));
         }
         Ok(theirs)

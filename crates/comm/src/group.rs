@@ -100,7 +100,9 @@ impl ProcessGroup {
         let hello = Hello::new(&config, peers.len());
         let keys = config.security.keys(peers.len())?;
         let is_tls = keys.is_some();
-        let mesh = connect::mesh(&hello, keys, listener, peers, config.connect_timeout)?;
+        let limit = config.connect_timeout;
+        let give_up = config.give_up.as_ref();
+        let mesh = connect::mesh(&hello, keys, listener, peers, limit, give_up)?;
         let transport = connect::transport(mesh.wires, is_tls)?;
         let origin = Origin::Sockets(peers[config.rank.index()].ip());
         let limit = config.timeout;

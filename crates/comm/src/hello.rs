@@ -1,6 +1,8 @@
 //! [`Hello`]: the first frame between two members, by which each refuses another job, membership,
 //! protocol or plan.
 
+use std::cmp::Ordering;
+
 use ronde_core::{CollectiveError, Generation, GroupRank, PlanIdentity};
 
 use crate::GroupConfig;
@@ -142,6 +144,16 @@ impl Hello {
             differing.push(parts.unwrap_or_else(|| "the hash of the plan".to_owned()));
         }
         (!differing.is_empty()).then(|| differing.join("; "))
+    }
+
+    /// Whether one of the same group is in an older (`Less`) or a newer generation than this member.
+    pub(crate) fn age_of(&self, theirs: &Self) -> Ordering {
+        let same = self.job == theirs.job && self.name == theirs.name;
+        if same {
+            theirs.generation.cmp(&self.generation)
+        } else {
+            Ordering::Equal
+        }
     }
 
     /// Refuses a member that cannot be worked with.

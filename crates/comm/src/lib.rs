@@ -31,7 +31,7 @@ pub mod transport;
 mod work;
 
 pub use choice::{Choice, Taken};
-pub use config::{Calibration, GroupConfig, TransportChoice};
+pub use config::{Calibration, GiveUp, GroupConfig, TransportChoice};
 pub use connect::bind;
 pub use flight::{Arrival, FailureHook, FlightRecord, OperationRecord, merge_report};
 pub use group::ProcessGroup;

@@ -1,4 +1,4 @@
-//! The seam to other ranks: [`Collectives`], [`PointToPoint`] and [`Work`].
+//! The seam to other ranks: [`Collectives`], [`PointToPoint`], both as [`Group`], and [`Work`].
 //!
 //! Implemented by `ronde_comm::ProcessGroup`; strategies see only these traits.
 
@@ -113,6 +113,11 @@ pub trait Collectives: Send + Sync {
 /// Names a message between two ranks; messages of one tag arrive in the order sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u32);
+
+/// A group for collectives and for messages.
+pub trait Group: Collectives + PointToPoint {}
+
+impl<T: Collectives + PointToPoint + ?Sized> Group for T {}
 
 /// Messages between two members of a group.
 pub trait PointToPoint: Send + Sync {

@@ -97,6 +97,38 @@ pub enum Event {
         /// Bytes that the worker has sent to others since the run began.
         bytes_sent: u64,
     },
+    /// A new generation begins, for a reason. Recorded by the supervisor.
+    MembershipChanged {
+        /// The new membership.
+        generation: Generation,
+        /// Its members.
+        world_size: u32,
+        /// Why, in one sentence.
+        reason: String,
+    },
+    /// After a loss the first step is committed. Recorded by the supervisor.
+    Recovered {
+        /// The new membership.
+        generation: Generation,
+        /// Which step.
+        step: Step,
+        /// Seconds since the loss was noticed.
+        #[serde(deserialize_with = "number_or_null")]
+        duration_s: f64,
+    },
+    /// The members of a new generation are level and go on. Recorded by its rank 0.
+    Resumed {
+        /// The new membership.
+        generation: Generation,
+        /// Its members.
+        world_size: u32,
+        /// The step that comes next.
+        step: Step,
+        /// Members that committed the step before only now, with the gradient that they held.
+        applied: u32,
+        /// Members that take the state over from the others.
+        healed: u32,
+    },
     /// A pass over the data is complete. Recorded by rank 0.
     EpochFinished {
         /// Which.

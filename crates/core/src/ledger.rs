@@ -86,6 +86,30 @@ impl Ledger {
         }
     }
 
+    /// Its contents as words, for a rank that has none: epoch, then the used and the repeated samples.
+    pub(crate) fn words(&self) -> Vec<u64> {
+        let mut words = vec![self.epoch.0];
+        words.extend(&self.used);
+        words.extend(&self.again);
+        words
+    }
+
+    /// Takes over what [`Ledger::words`] gave; false, and nothing is changed, when it is of another
+    /// data set.
+    pub(crate) fn take_over(&mut self, words: &[u64]) -> bool {
+        let Some((&epoch, bits)) = words.split_first() else {
+            return false;
+        };
+        if bits.len() != 2 * self.used.len() {
+            return false;
+        }
+        let (used, again) = bits.split_at(self.used.len());
+        self.epoch = Epoch(epoch);
+        self.used.copy_from_slice(used);
+        self.again.copy_from_slice(again);
+        true
+    }
+
     /// Closes the epoch and opens the next.
     pub fn finish_epoch(&mut self) -> EpochVerdict {
         let verdict = self.verdict();

@@ -19,6 +19,7 @@ pub mod identity;
 pub mod layout;
 
 pub mod ledger;
+pub mod membership;
 pub mod mesh;
 pub mod norm;
 pub mod permutation;
@@ -32,12 +33,13 @@ pub mod weight_hash;
 
 pub use assignment::Assignment;
 pub use buffer::{Buffer, Element, Memory, MemoryKind};
-pub use collectives::{Collectives, Operation, PointToPoint, Tag, Work};
+pub use collectives::{Collectives, Group, Operation, PointToPoint, Tag, Work};
 pub use conveniences::CollectivesExt;
 pub use dtype::{DType, ReduceOp};
 pub use error::{CollectiveError, Recovery};
 pub use event::{Event, NullTracker, Tracker};
 pub use header::FormatHeader;
 pub use identity::PlanIdentity;
+pub use membership::{Membership, MembershipError, Milestone};
 pub use mesh::Mesh;
 pub use rank::{Epoch, Generation, GroupRank, Rank, Shard, Step, WorldSize};

@@ -23,7 +23,13 @@ use crate::{
     Step,
 };
 
+mod bytes;
+mod rejoin;
+mod standing;
 mod vote;
+
+pub use rejoin::Rejoined;
+pub use standing::{Course, Courses, Standing};
 
 use vote::Vote;
 
@@ -77,6 +83,9 @@ pub enum SessionError {
         /// The hash of each rank.
         digests: Vec<u64>,
     },
+    /// All members that had a complete state are gone.
+    #[error("no member of the group has the state of the run any more")]
+    StateLost,
     /// A vote that no honest peer of this version sends.
     #[error("rank {rank} sent a broken vote: {problem}")]
     BrokenVote {
@@ -173,6 +182,17 @@ pub struct Committed {
     pub correct: u64,
     /// What became of the epoch's samples, when this step was its last.
     pub epoch_verdict: Option<EpochVerdict>,
+    /// The newest generation that any rank knew of when it voted. When it is newer than this one, all
+    /// ranks apply the step and then go there.
+    pub newest: Generation,
+}
+
+/// The votes of the last committed step, kept for a member that missed them.
+#[derive(Debug, Clone, Default)]
+struct LastVote {
+    generation: Generation,
+    ranks: usize,
+    votes: Vec<u8>,
 }
 
 /// One rank's transaction log of a run.
@@ -184,6 +204,12 @@ pub struct Session {
     next: Step,
     digest: Option<u64>,
     ledger: Ledger,
+    /// Samples of all committed steps.
+    samples: u64,
+    newest: Generation,
+    last: LastVote,
+    /// False while the weights are being taken over from others.
+    is_whole: bool,
 }
 
 impl std::fmt::Debug for Session {
@@ -214,7 +240,29 @@ impl Session {
             next: Step(0),
             digest: None,
             ledger,
+            samples: 0,
+            newest: generation,
+            last: LastVote::default(),
+            is_whole: true,
         }
+    }
+
+    /// The membership that the next step is computed by.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// Samples of all committed steps.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// This rank has heard of a newer generation: the next vote tells the others, so that all leave
+    /// after the same step.
+    pub fn announce(&mut self, newest: Generation) {
+        self.newest = self.newest.max(newest);
     }
 
     /// The step that [`Session::begin_step`] will begin.
@@ -257,9 +305,19 @@ impl Session {
     /// The vote failed, or ranks disagree about the step, its shards, its samples or the weights.
     /// Nothing has changed then.
     pub fn commit(&mut self, open: OpenStep) -> Result<Committed, SessionError> {
-        let votes = self.exchange(&open)?;
+        let last = LastVote {
+            generation: self.generation,
+            ranks: self.group.size(),
+            votes: self.exchange(&open)?,
+        };
+        self.settle(&open, last)
+    }
+
+    /// Makes a step final with the votes of all ranks.
+    fn settle(&mut self, open: &OpenStep, last: LastVote) -> Result<Committed, SessionError> {
+        let votes = decode(&last, open)?;
         self.check_digests(&votes)?;
-        let reports = self.check_shards(&open, &votes)?;
+        let reports = self.check_shards(open, &votes)?;
         let ids: Vec<u64> = votes
             .iter()
             .flat_map(|vote| &vote.sample_ids)
@@ -277,12 +335,19 @@ impl Session {
         let committed = Committed {
             step: open.step(),
             epoch: open.batch.epoch,
-            generation: self.generation,
+            generation: last.generation,
             samples,
             loss: loss_sum / samples as f64,
             correct: reports.iter().map(|report| report.correct).sum(),
             epoch_verdict: open.batch.ends_epoch.then(|| self.ledger.finish_epoch()),
+            newest: votes
+                .iter()
+                .map(|vote| vote.newest)
+                .max()
+                .unwrap_or_default(),
         };
+        self.samples += samples;
+        self.last = last;
         self.next = self.next.next();
         self.digest = None;
         Ok(committed)
@@ -293,37 +358,30 @@ impl Session {
     /// # Errors
     /// As [`Session::commit`].
     pub fn verify(&mut self) -> Result<(), SessionError> {
-        let votes = self.exchange(&self.begin_step())?;
-        self.check_digests(&votes)
+        let open = self.begin_step();
+        let last = LastVote {
+            generation: self.generation,
+            ranks: self.group.size(),
+            votes: self.exchange(&open)?,
+        };
+        self.check_digests(&decode(&last, &open)?)
     }
 
-    fn exchange(&self, open: &OpenStep) -> Result<Vec<Vote>, SessionError> {
+    /// The votes of all ranks, one after the other.
+    fn exchange(&self, open: &OpenStep) -> Result<Vec<u8>, SessionError> {
         let mine = Vote {
             step: open.step(),
             digest: self.digest,
+            newest: self.newest,
             reports: open.reports.clone(),
             sample_ids: open.sample_ids.clone(),
         };
-        let bytes = self
-            .group
+        self.group
             .all_gather(&mine.encode())
             .map_err(|source| SessionError::Vote {
                 step: open.step(),
                 source,
-            })?;
-        let votes = vote::decode_all(&bytes, self.group.size())
-            .map_err(|(rank, problem)| SessionError::BrokenVote { rank, problem })?;
-        for (rank, vote) in votes.iter().enumerate() {
-            if vote.step != open.step() {
-                let rank = GroupRank(rank as u32);
-                return Err(SessionError::OtherStep {
-                    rank,
-                    mine: open.step(),
-                    theirs: vote.step,
-                });
-            }
-        }
-        Ok(votes)
+            })
     }
 
     fn check_digests(&self, votes: &[Vote]) -> Result<(), SessionError> {
@@ -385,6 +443,21 @@ impl Session {
             })
             .collect()
     }
+}
+
+/// The votes on `open`, one a rank.
+fn decode(last: &LastVote, open: &OpenStep) -> Result<Vec<Vote>, SessionError> {
+    let votes = vote::decode_all(&last.votes, last.ranks)
+        .map_err(|(rank, problem)| SessionError::BrokenVote { rank, problem })?;
+    let other = votes.iter().position(|vote| vote.step != open.step());
+    if let Some(rank) = other {
+        return Err(SessionError::OtherStep {
+            rank: GroupRank(rank as u32),
+            mine: open.step(),
+            theirs: votes[rank].step,
+        });
+    }
+    Ok(votes)
 }
 
 #[cfg(test)]

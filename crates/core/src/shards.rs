@@ -22,13 +22,34 @@ pub fn even_range(len: u64, parts: u64, part: u64) -> Range<u64> {
 pub struct ShardPlan {
     shards: u32,
     world_size: WorldSize,
+    /// The first so many ranks compute; the others are spares.
+    computing: u32,
 }
 
 impl ShardPlan {
     /// `None` when there are more workers than shards, or no shard.
     #[must_use]
     pub fn new(shards: u32, world_size: WorldSize) -> Option<Self> {
-        (shards >= world_size.get()).then_some(Self { shards, world_size })
+        Self::with_spares(shards, world_size, world_size.get())
+    }
+
+    /// Shards that only the first `computing` ranks share: the others hold no shard, and take part in
+    /// reductions and votes all the same. `None` when nobody computes, or more ranks than there are
+    /// shards or members.
+    #[must_use]
+    pub fn with_spares(shards: u32, world_size: WorldSize, computing: u32) -> Option<Self> {
+        let possible = 1..=shards.min(world_size.get());
+        possible.contains(&computing).then_some(Self {
+            shards,
+            world_size,
+            computing,
+        })
+    }
+
+    /// How many ranks compute: the first ones.
+    #[must_use]
+    pub fn computing(&self) -> u32 {
+        self.computing
     }
 
     /// Count of logical shards.
@@ -37,14 +58,13 @@ impl ShardPlan {
         self.shards
     }
 
-    /// The shards of a rank; runs differ by at most one shard.
+    /// The shards of a rank; runs of ranks that compute differ by at most one shard.
     #[must_use]
     pub fn run(&self, rank: GroupRank) -> Range<u32> {
-        let run = even_range(
-            self.shards.into(),
-            self.world_size.get().into(),
-            rank.0.into(),
-        );
+        if rank.0 >= self.computing {
+            return self.shards..self.shards;
+        }
+        let run = even_range(self.shards.into(), self.computing.into(), rank.0.into());
         run.start as u32..run.end as u32
     }
 
@@ -68,7 +88,7 @@ impl ShardPlan {
     /// divides the shard count.
     #[must_use]
     pub fn efficiency(&self) -> f64 {
-        let longest = self.shards.div_ceil(self.world_size.get());
+        let longest = self.shards.div_ceil(self.computing);
         f64::from(self.shards) / (f64::from(longest) * f64::from(self.world_size.get()))
     }
 }
@@ -81,16 +101,20 @@ mod tests {
     fn every_sample_of_a_batch_is_in_exactly_one_shard_of_one_rank() {
         for samples in 0..=40 {
             for shards in 1..=16_u32 {
-                for world_size in 1..=shards {
-                    let plan = ShardPlan::new(shards, WorldSize::new(world_size).unwrap()).unwrap();
-                    let mut used = Vec::new();
-                    for rank in 0..world_size {
-                        for shard in plan.run(GroupRank(rank)) {
-                            used.extend(plan.samples(Shard(shard), samples));
+                for computing in 1..=shards {
+                    for spares in [0, 1, 3] {
+                        let world_size = WorldSize::new(computing + spares).unwrap();
+                        let plan = ShardPlan::with_spares(shards, world_size, computing).unwrap();
+                        let mut used = Vec::new();
+                        for rank in 0..computing + spares {
+                            for shard in plan.run(GroupRank(rank)) {
+                                used.extend(plan.samples(Shard(shard), samples));
+                            }
                         }
+                        assert_eq!(used, (0..samples).collect::<Vec<_>>());
+                        assert_eq!(plan.exact_sum().shards(), shards);
+                        assert_eq!(plan.exact_sum().size(), world_size.len());
                     }
-                    assert_eq!(used, (0..samples).collect::<Vec<_>>());
-                    assert_eq!(plan.exact_sum().shards(), shards);
                 }
             }
         }
@@ -100,6 +124,10 @@ mod tests {
     fn more_workers_than_shards_is_no_plan() {
         assert!(ShardPlan::new(7, WorldSize::new(8).unwrap()).is_none());
         assert!(ShardPlan::new(0, WorldSize::ONE).is_none());
+        let two = WorldSize::new(2).unwrap();
+        assert!(ShardPlan::with_spares(4, two, 0).is_none());
+        assert!(ShardPlan::with_spares(4, two, 3).is_none());
+        assert!(ShardPlan::with_spares(1, two, 1).is_some());
     }
 
     #[test]

@@ -104,6 +104,13 @@ pub fn announcement(view: &RunView, event: &Event) -> Option<String> {
             rank: Some(rank),
             message,
         } => Some(format!("note: rank {rank}: {message}")),
+        Event::MembershipChanged { reason, .. } => Some(reason.clone()),
+        Event::Recovered {
+            step, duration_s, ..
+        } => Some(format!(
+            "going on: step {} committed {duration_s:.2} s after the loss was noticed",
+            count(step.0)
+        )),
         Event::WorkerFailed {
             rank,
             message,

@@ -58,10 +58,7 @@ impl DataParallel {
         config: DataParallelConfig,
     ) -> Self {
         let state = ModelState::of(&chain);
-        let buckets = bucket::plan(state.stage_elements(), config.bucket_bytes_max)
-            .into_iter()
-            .map(|plan| Bucket::new(plan, shards.shards()))
-            .collect();
+        let buckets = fresh_buckets(&state, &config, &shards);
         let optimizer_states = config
             .optimizer
             .state_names()
@@ -90,14 +87,9 @@ impl DataParallel {
         self.buckets.iter().map(|bucket| bucket.len() * 4).collect()
     }
 
-    /// The state, writable: for loading a saved one. Takes effect with [`DataParallel::reload`].
+    /// The state, writable: for loading a saved one. Takes effect with [`Strategy::reload`].
     pub fn state_mut(&mut self) -> &mut ModelState {
         &mut self.state
-    }
-
-    /// Puts the flat state into the model.
-    pub fn reload(&mut self) {
-        self.state.load_into(&mut self.chain);
     }
 
     fn run(&self) -> Range<u32> {
@@ -154,12 +146,17 @@ impl DataParallel {
             }
             self.buckets[place].add_shard(batch.shard.0, buffer);
             if last {
-                let operation = Operation::ExactSum(self.shards.exact_sum());
-                let started = self.buckets[place].start(&*self.group, operation);
-                started.map_err(|source| self.bucket_error(place, source))?;
+                self.start_bucket(place)?;
             }
         }
         Ok(())
+    }
+
+    /// Starts the sum of a bucket over all shards of all ranks.
+    fn start_bucket(&mut self, place: usize) -> Result<(), ParallelError> {
+        let operation = Operation::ExactSum(self.shards.exact_sum());
+        let started = self.buckets[place].start(&*self.group, operation);
+        started.map_err(|source| self.bucket_error(place, source))
     }
 
     /// Backward of the stages of one bucket into its buffer; gives the gradient of their input.
@@ -292,6 +289,17 @@ impl DataParallel {
     }
 }
 
+fn fresh_buckets(
+    state: &ModelState,
+    config: &DataParallelConfig,
+    shards: &ShardPlan,
+) -> Vec<Bucket> {
+    bucket::plan(state.stage_elements(), config.bucket_bytes_max)
+        .into_iter()
+        .map(|plan| Bucket::new(plan, shards.shards()))
+        .collect()
+}
+
 impl Strategy for DataParallel {
     fn backward(
         &mut self,
@@ -338,6 +346,12 @@ impl Strategy for DataParallel {
         if self.next_shard != run.end {
             let problem = format!("shards {} to {} are missing", self.next_shard, run.end);
             return Err(ParallelError::OutOfOrder { problem });
+        }
+        if run.is_empty() {
+            // A rank without a shard adds nothing and gets the sum all the same.
+            for place in 0..self.buckets.len() {
+                self.start_bucket(place)?;
+            }
         }
         let mut buckets = Vec::with_capacity(self.buckets.len());
         for place in 0..self.buckets.len() {
@@ -389,8 +403,34 @@ impl Strategy for DataParallel {
             .for_each(|stage| stage.discard());
     }
 
+    fn regroup(&mut self, group: Arc<dyn Collectives>, shards: ShardPlan) {
+        self.group = group;
+        self.shards = shards;
+        // The old ones lie in memory of the group before.
+        self.buckets = fresh_buckets(&self.state, &self.config, &shards);
+        self.next_shard = self.run().start;
+    }
+
     fn state(&self) -> &ModelState {
         &self.state
+    }
+
+    fn replica(&self) -> Vec<&[f32]> {
+        let optimizer = self.optimizer_states.iter().map(Vec::as_slice);
+        std::iter::once(self.state.values())
+            .chain(optimizer)
+            .collect()
+    }
+
+    fn replica_mut(&mut self) -> Vec<&mut [f32]> {
+        let optimizer = self.optimizer_states.iter_mut().map(Vec::as_mut_slice);
+        std::iter::once(self.state.values_mut())
+            .chain(optimizer)
+            .collect()
+    }
+
+    fn reload(&mut self) {
+        self.state.load_into(&mut self.chain);
     }
 
     fn evaluate(&mut self, mut batch: MicroBatch) -> Result<(f64, u64), ParallelError> {

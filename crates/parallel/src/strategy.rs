@@ -1,7 +1,10 @@
 //! [`Strategy`]: the seam between the step loop and every way to spread a step over ranks.
 
+use std::sync::Arc;
+
 use ronde_core::session::ShardReport;
-use ronde_core::{Shard, Step};
+use ronde_core::shards::ShardPlan;
+use ronde_core::{Collectives, Shard, Step};
 
 use crate::{ModelState, ParallelError};
 
@@ -71,8 +74,22 @@ pub trait Strategy: Send {
     /// Gives the step in flight up: nothing has changed.
     fn abort(&mut self);
 
+    /// Goes on in another group, or with the shards shared out otherwise. No step is in flight: the
+    /// caller has aborted it or applied its gradient.
+    fn regroup(&mut self, group: Arc<dyn Collectives>, shards: ShardPlan);
+
     /// The state that this rank holds.
     fn state(&self) -> &ModelState;
+
+    /// All that another rank needs to go on from the last applied step: weights and buffers, then
+    /// the optimizer's state, each as one run. The same lengths on all ranks.
+    fn replica(&self) -> Vec<&[f32]>;
+
+    /// The same, writable. Takes effect with [`Strategy::reload`].
+    fn replica_mut(&mut self) -> Vec<&mut [f32]>;
+
+    /// Puts the state into the model.
+    fn reload(&mut self);
 
     /// Forward of samples that are not trained on, with running statistics: loss summed over them,
     /// and right answers.

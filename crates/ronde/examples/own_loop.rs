@@ -3,8 +3,11 @@
 //!
 //! ```text
 //! cargo run --release --example own_loop                        # alone
-//! cargo run --release -- run -n 3 -- target/release/examples/own_loop
+//! cargo run --release -- run -n 3 --elastic -- target/release/examples/own_loop
 //! ```
+//!
+//! Its argument is the count of epochs, 3 without one. With `--elastic` a rank may be killed on the way: the others go on, a new one comes, and the weights
+//! are the same.
 
 #![expect(clippy::print_stdout, reason = "an example talks to its reader")]
 
@@ -13,13 +16,14 @@ use std::sync::Arc;
 
 use ronde::core::batch::BatchPlan;
 use ronde::core::exact::TreeSum;
-use ronde::core::session::{OpenStep, ShardReport};
+use ronde::core::session::{Committed, OpenStep, ShardReport};
 use ronde::core::shards::ShardPlan;
 use ronde::core::weight_hash::hash;
-use ronde::core::{Buffer, DType, Operation, Shard, WorldSize};
+use ronde::core::{Buffer, DType, Operation, Shard};
 use ronde::data::{DataConfig, Dataset};
 use ronde::engine::SoftmaxCrossEntropy;
-use ronde::{Collectives, CollectivesExt, Session, Worker};
+use ronde::train::Place;
+use ronde::{CollectivesExt, Rank, Session, Worker};
 
 const PIXELS: usize = 64;
 const CLASSES: usize = 10;
@@ -63,40 +67,65 @@ fn my_shards(
     ))
 }
 
-fn main() -> Result<(), Failure> {
-    let mut worker = Worker::start()?;
-    let group: Arc<dyn Collectives> = Arc::new(worker.group("own_loop")?);
-    let world_size = WorldSize::new(worker.world_size()).ok_or("no worker")?;
-    let data = ronde::data::open(&DataConfig::Digits {}, Path::new("."), 0)?.train;
+/// What one rank trains with.
+struct Loop {
+    place: Place,
+    session: Session,
+    data: Arc<dyn Dataset>,
+    batches: BatchPlan,
+    steps: u64,
+    weights: Vec<f32>,
+    /// The gradient of a step whose vote failed: others may have heard all votes.
+    held: Option<Buffer>,
+}
 
-    let batches = BatchPlan::new(data.len(), 100, false, true, 42).ok_or("no step")?;
-    let shards = ShardPlan::new(SHARDS, world_size).ok_or("more workers than shards")?;
-    let mut session = Session::new(
-        group.clone(),
-        worker.assignment().generation,
-        batches,
-        shards,
-    );
-    let mut weights = vec![0.0_f32; PIXELS * CLASSES];
+impl Loop {
+    fn shards(&self) -> Result<ShardPlan, Failure> {
+        let world_size = self.place.world_size().ok_or("no worker")?;
+        let computing = world_size.get().min(SHARDS);
+        Ok(ShardPlan::with_spares(SHARDS, world_size, computing).ok_or("no shard")?)
+    }
 
-    while session.next_step().0 < 3 * batches.steps_per_epoch() {
-        let mut open = session.begin_step();
-        let gradient = my_shards(&*data, &batches, &shards, &weights, &mut open)?;
-        let reduced = match group.run(Operation::ExactSum(shards.exact_sum()), gradient) {
-            Ok(reduced) => reduced,
-            Err(error) => {
-                // Nothing has changed: the same step could begin again in another group.
-                session.abort(open);
-                return Err(error.into());
+    /// Trains in the group as it is: to the end, or until a newer generation begins.
+    fn run(&mut self) -> Result<bool, Failure> {
+        let shards = self.shards()?;
+        while self.session.next_step().0 < self.steps {
+            let mut open = self.session.begin_step();
+            let gradient = my_shards(
+                &*self.data,
+                &self.batches,
+                &shards,
+                &self.weights,
+                &mut open,
+            )?;
+            let sum = Operation::ExactSum(shards.exact_sum());
+            let reduced = self.place.group.run(sum, gradient)?;
+            // The vote: from here on the step is final on all ranks.
+            let committed = match self.place.commit(&mut self.session, open) {
+                Ok(committed) => committed,
+                Err(error) => {
+                    self.held = Some(reduced);
+                    return Err(error.into());
+                }
+            };
+            self.apply(&committed, &reduced);
+            if self.place.is_left_after(&committed) {
+                return Ok(false);
             }
-        };
-        // The vote: from here on the step is final on all ranks.
-        let committed = session.commit(open)?;
-        for (weight, gradient) in weights.iter_mut().zip(reduced.as_slice::<f32>()) {
+        }
+        self.session.verify()?;
+        Ok(self.place.farewell())
+    }
+
+    fn apply(&mut self, committed: &Committed, reduced: &Buffer) {
+        for (weight, gradient) in self.weights.iter_mut().zip(reduced.as_slice::<f32>()) {
             *weight -= RATE * (gradient / committed.samples as f32);
         }
-        session.set_digest(hash(&weights));
-        if let Some(verdict) = committed.epoch_verdict.filter(|_| worker.is_first()) {
+        self.session.set_digest(hash(&self.weights));
+        if let Some(verdict) = committed
+            .epoch_verdict
+            .filter(|_| self.place.rank == Rank(0))
+        {
             let (epoch, exact) = (verdict.epoch, verdict.is_exact());
             println!(
                 "epoch {epoch}: loss {:.4}, every sample once: {exact}",
@@ -104,9 +133,64 @@ fn main() -> Result<(), Failure> {
             );
         }
     }
-    session.verify()?;
-    if worker.is_first() {
-        println!("weights {:016x}", hash(&weights));
+
+    /// Brings all members of a new generation to the same step.
+    fn level_out(&mut self) -> Result<(), Failure> {
+        let shards = self.shards()?;
+        let holds = self.held.is_some();
+        let rejoined = self.place.rejoin(&mut self.session, shards, holds)?;
+        if let (Some(committed), Some(reduced)) = (rejoined.committed, self.held.take()) {
+            self.apply(&committed, &reduced);
+        }
+        let state = &mut [self.weights.as_mut_slice()];
+        if self.place.heal(&rejoined.courses, state)? {
+            let digest = hash(&self.weights);
+            self.place.healed(&mut self.session, digest);
+        }
+        Ok(())
+    }
+}
+
+fn main() -> Result<(), Failure> {
+    let epochs = std::env::args()
+        .nth(1)
+        .map_or(Ok(3), |text| text.parse::<u64>())?;
+    let mut worker = Worker::start()?;
+    let place = worker.place("own_loop")?;
+    let data = ronde::data::open(&DataConfig::Digits {}, Path::new("."), 0)?.train;
+    let batches = BatchPlan::new(data.len(), 100, false, true, 42).ok_or("no step")?;
+    let world_size = place.world_size().ok_or("no worker")?;
+    let shards = ShardPlan::new(SHARDS, world_size).ok_or("more workers than shards")?;
+    let mut this = Loop {
+        session: Session::new(place.group.clone(), place.generation, batches, shards),
+        place,
+        data,
+        batches,
+        steps: epochs * batches.steps_per_epoch(),
+        weights: vec![0.0_f32; PIXELS * CLASSES],
+        held: None,
+    };
+    // Who comes new into a running job has to catch up first; so does everybody in a new generation.
+    let mut ended = match this.place.can_move_on() {
+        true => this.level_out().and_then(|()| this.run()),
+        false => this.run(),
+    };
+    loop {
+        let cause = match ended {
+            Ok(true) => break,
+            Ok(false) => "the membership changes".to_owned(),
+            // A lost peer is mended in the next generation; anything else ends up here again.
+            Err(error) if this.place.can_move_on() => {
+                this.place.group.abort(&error.to_string());
+                error.to_string()
+            }
+            Err(error) => return Err(error),
+        };
+        this.place.move_on(&cause)?;
+        ended = this.level_out().and_then(|()| this.run());
+    }
+    if this.place.rank == Rank(0) {
+        println!("weights {:016x}", hash(&this.weights));
     }
     Ok(())
 }

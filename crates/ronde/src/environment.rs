@@ -8,7 +8,7 @@ use ronde_train::config::ENVIRONMENT_PREFIX;
 
 pub use ronde_cluster::variables::{
     LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, RANK, RONDE_CONTROL, RONDE_JOB,
-    RONDE_RANK, RONDE_TOKEN, RONDE_WORLD_SIZE, WORLD_SIZE,
+    RONDE_RANK, RONDE_TOKEN, RONDE_WORKER, RONDE_WORLD_SIZE, WORLD_SIZE,
 };
 
 /// Threads of a rank's thread pool, for programs that use rayon.
@@ -29,6 +29,8 @@ pub struct WorkerEnvironment {
     pub world_size: WorldSize,
     /// Name of the job.
     pub job: String,
+    /// Name of this process, in a job that goes on when workers die.
+    pub worker: Option<u64>,
 }
 
 impl std::fmt::Debug for WorkerEnvironment {
@@ -69,6 +71,9 @@ impl WorkerEnvironment {
             world_size: WorldSize::new(world_size)
                 .ok_or_else(|| format!("{RONDE_WORLD_SIZE} must not be 0"))?,
             job: parse(variable, RONDE_JOB, "the name of the job")?,
+            worker: variable(RONDE_WORKER)
+                .map(|_| parse(variable, RONDE_WORKER, "the name of a process"))
+                .transpose()?,
         }))
     }
 }

@@ -7,19 +7,26 @@ use std::time::Duration;
 
 use ronde_cluster::WorkerLink;
 use ronde_comm::{GroupConfig, ProcessGroup};
-use ronde_core::{Assignment, Event, GroupRank, NullTracker, Rank, Step, Tracker};
+use ronde_core::{
+    Assignment, Event, Group, GroupRank, Membership, NullTracker, Rank, Step, Tracker,
+};
 use ronde_data::Split;
 use ronde_engine::{Chain, EngineError, Stage, seed_engine};
 use ronde_parallel::ModelState;
 use ronde_train::export::{self, Described, Saved};
-use ronde_train::training::{Place, Trained};
-use ronde_train::{Plan, RunConfig, TrainError, Training, worker};
+use ronde_train::training::Trained;
+use ronde_train::worker::take_place;
+use ronde_train::{Place, Plan, RunConfig, TrainError, Training};
 
 use crate::Error;
 use crate::environment::WorkerEnvironment;
 
 /// How long the supervisor and the other ranks may take.
 const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Why there is no second group.
+const GROUP_TAKEN: &str =
+    "this process has connected its group already; split it or use it for both";
 
 /// This process as one rank of a job.
 pub struct Worker {
@@ -56,6 +63,7 @@ impl Worker {
             environment.control,
             &environment.token,
             environment.rank,
+            environment.worker,
             RENDEZVOUS_TIMEOUT,
         )?;
         let (listener, address) = ronde_comm::bind(IpAddr::V4(Ipv4Addr::LOCALHOST))?;
@@ -116,28 +124,67 @@ impl Worker {
         (self.assignment.clone(), self.listener.take())
     }
 
-    /// Connects all ranks into a group, for collectives and messages of your own. Once a process.
+    /// Connects all ranks into a group, for collectives and messages of your own. Once a process. The
+    /// group ends with its first lost member; see [`Worker::place`] for one that goes on.
     ///
     /// # Errors
     /// A peer cannot be reached, or the group was taken before.
     pub fn group(&mut self, name: &str) -> Result<ProcessGroup, Error> {
-        let mut config = GroupConfig::new(
-            name,
-            &self.assignment.job,
-            GroupRank(self.assignment.rank.0),
-        );
-        config.generation = self.assignment.generation;
-        if self.world_size() == 1 {
+        let config = group_config(name, &self.assignment);
+        if self.world_size() == 1 && self.membership().is_none() {
             return Ok(ProcessGroup::alone(config));
         }
-        let listener = self.listener.take().ok_or(Error::GroupTaken(
-            "this process has connected its group already; split it or use it for both",
-        ))?;
+        let listener = self.listener.take().ok_or(Error::GroupTaken(GROUP_TAKEN))?;
         Ok(ProcessGroup::connect(
             config,
             listener,
             &self.assignment.peers,
         )?)
+    }
+
+    /// Connects all ranks, for a training loop of your own that goes on when workers die: under
+    /// `ronde run --elastic`. Elsewhere the place has one generation. Once a process.
+    ///
+    /// # Errors
+    /// As [`Worker::group`].
+    pub fn place(&mut self, name: &str) -> Result<Place, Error> {
+        let tracker = self.tracker.clone();
+        let Some(listener) = self.listener.take() else {
+            if self.link.is_some() {
+                return Err(Error::GroupTaken(GROUP_TAKEN));
+            }
+            return Ok(Place {
+                group: Arc::new(ProcessGroup::alone(group_config(name, &self.assignment))),
+                generation: self.assignment.generation,
+                rank: self.assignment.rank,
+                tracker,
+                seat: None,
+            });
+        };
+        let name = name.to_owned();
+        let connect = move |assignment: &Assignment, listener, give_up| {
+            let mut config = group_config(&name, assignment);
+            config.give_up = Some(give_up);
+            let group = ProcessGroup::connect(config, listener, &assignment.peers);
+            let group = group.map_err(|source| TrainError::Connect {
+                rank: assignment.rank.0,
+                source,
+            })?;
+            Ok(Arc::new(group) as Arc<dyn Group>)
+        };
+        let connect = Box::new(connect);
+        let place = Place::take(
+            &self.assignment,
+            listener,
+            self.membership(),
+            connect,
+            tracker,
+        )?;
+        Ok(place)
+    }
+
+    fn membership(&self) -> Option<Arc<dyn Membership>> {
+        self.link.as_ref().and_then(WorkerLink::membership)
     }
 
     /// Trains a model of your own to the end of `config`. Everything of `config` counts but
@@ -175,13 +222,9 @@ impl Worker {
                 "this process has connected its group already; a process trains once",
             ));
         }
-        let group = worker::connect(&self.assignment, listener, &plan)?;
-        let place = Place {
-            group,
-            generation: self.assignment.generation,
-            rank: self.assignment.rank,
-            tracker: self.tracker.clone(),
-        };
+        let membership = self.membership();
+        let tracker = self.tracker.clone();
+        let place = take_place(&self.assignment, listener, membership, &plan, tracker)?;
         let model = Described {
             config: None,
             input_shape: data.train.sample_shape().to_vec(),
@@ -189,7 +232,7 @@ impl Worker {
         };
         let mut training = Training::new(place, plan, chain, data);
         let trained = training.run()?;
-        if self.is_first() {
+        if training.rank() == Rank(0) {
             self.tracker.record(Event::RunFinished {
                 steps: training.plan().steps,
                 samples: trained.samples,
@@ -225,6 +268,12 @@ impl Worker {
             link.finish();
         }
     }
+}
+
+fn group_config(name: &str, assignment: &Assignment) -> GroupConfig {
+    let mut config = GroupConfig::new(name, &assignment.job, GroupRank(assignment.rank.0));
+    config.generation = assignment.generation;
+    config
 }
 
 impl Drop for Worker {

@@ -96,10 +96,10 @@ fn solve_subset<const N: usize>(
             return None;
         }
         for below in pivot + 1..count {
-            let factor = matrix[below][pivot] / matrix[pivot][pivot];
-            for column in pivot..=count {
-                let above = matrix[pivot][column];
-                matrix[below][column] -= factor * above;
+            let (above, rest) = matrix.split_at_mut(below);
+            let factor = rest[0][pivot] / above[pivot][pivot];
+            for (element, above) in rest[0].iter_mut().zip(&above[pivot]).skip(pivot) {
+                *element -= factor * above;
             }
         }
     }

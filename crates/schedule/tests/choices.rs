@@ -12,7 +12,7 @@ const SUM: Operation = Operation::AllReduce(ReduceOp::Sum);
 
 fn exact(size: usize, shards: usize) -> Operation {
     let bounds = (0..=size).map(|rank| (rank * shards / size) as u32);
-    Operation::ExactSum(ExactSum::new(bounds.collect()).unwrap())
+    Operation::ExactSum(ExactSum::new(bounds.collect()).expect("runs follow each other"))
 }
 
 fn operations(size: usize) -> Vec<Operation> {

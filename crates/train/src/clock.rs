@@ -13,6 +13,12 @@ impl Stopwatch {
         Self(now())
     }
 
+    /// Seconds since the start or the last lap.
+    #[must_use]
+    pub fn total_s(&self) -> f64 {
+        (now() - self.0).as_secs_f64()
+    }
+
     /// Seconds since the start or the last lap; starts the next lap.
     pub fn lap_s(&mut self) -> f64 {
         let now = now();

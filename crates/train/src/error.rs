@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use ronde_core::session::SessionError;
-use ronde_core::{CollectiveError, Recovery, Step};
+use ronde_core::{CollectiveError, MembershipError, Recovery, Step};
 use ronde_data::DataError;
 use ronde_engine::EngineError;
 use ronde_parallel::ParallelError;
@@ -94,6 +94,27 @@ pub enum TrainError {
     /// The results of an evaluation could not be gathered.
     #[error("evaluation failed: {0}")]
     EvaluateGather(CollectiveError),
+    /// The state could not be handed over to a worker that came new.
+    #[error("handing the state over to another worker failed: {0}")]
+    Heal(CollectiveError),
+    /// The others did not come to the end.
+    #[error("the model is trained, but not all workers came to the end: {0}")]
+    Farewell(CollectiveError),
+    /// The group is gone, and there is nobody to ask for another one.
+    #[error("the group has ended: {cause}")]
+    NoSeat {
+        /// Why.
+        cause: String,
+    },
+    /// There is no place for this worker any more.
+    #[error(transparent)]
+    Membership(#[from] MembershipError),
+    /// The socket that the peers connect to is of no use any more.
+    #[error("this worker cannot listen for its peers: {source}")]
+    Listener {
+        /// The system's answer.
+        source: std::io::Error,
+    },
     /// The weights cannot be written in their format.
     #[error("the weights cannot be serialised: {problem}")]
     Serialise {
@@ -141,7 +162,9 @@ impl TrainError {
             Self::Connect { source, .. } => source.recovery(),
             Self::Data(source) => source.recovery(),
             Self::Evaluate(source) => source.recovery(),
-            Self::EvaluateGather(source) => source.recovery(),
+            Self::EvaluateGather(source) | Self::Heal(source) | Self::Farewell(source) => {
+                source.recovery()
+            }
             _ => Recovery::Abort,
         }
     }
@@ -149,7 +172,7 @@ impl TrainError {
     /// Whether this worker only saw that another one failed.
     #[must_use]
     pub fn is_secondary(&self) -> bool {
-        self.collective().is_some_and(saw_another)
+        matches!(self, Self::Membership(_)) || self.collective().is_some_and(saw_another)
     }
 
     /// What to try, where the message does not say it already.
@@ -172,6 +195,8 @@ impl TrainError {
                 _ => None,
             },
             Self::EvaluateGather(source)
+            | Self::Heal(source)
+            | Self::Farewell(source)
             | Self::Connect { source, .. }
             | Self::Session(SessionError::Vote { source, .. }) => Some(source),
             _ => None,

@@ -1,35 +1,33 @@
 //! [`Training`]: the step loop. A step is a transaction: compute, reduce, vote, then apply.
 
-use std::sync::Arc;
-
 use ronde_core::event::PhaseTimes;
-use ronde_core::session::{Committed, Session, SessionError};
+use ronde_core::session::{Committed, Session};
 use ronde_core::weight_hash;
-use ronde_core::{Collectives, Event, Generation, Rank, Step, Tracker};
-use ronde_data::{Batch, Loader, Split, StepBatches};
+use ronde_core::{CollectivesExt, Event, Generation, Rank, Recovery, Step};
+use ronde_data::{Loader, Split};
 use ronde_engine::Chain;
-use ronde_parallel::{
-    Applied, DataParallel, DataParallelConfig, MicroBatch, ModelState, ParallelError, Strategy,
-};
+use ronde_parallel::{DataParallel, DataParallelConfig, ModelState, Reduced, Strategy};
 
 use crate::clock::Stopwatch;
 use crate::evaluate::{Evaluation, evaluate};
-use crate::{Plan, TrainError, divergence};
+use crate::healing::Healing;
+use crate::{Place, Plan, TrainError};
+
+mod generations;
+mod step;
 
 /// Steps that the loader reads ahead.
 const PREFETCH_STEPS: usize = 2;
 
-/// A worker's place in the run: its group, and where events go.
-#[derive(Clone)]
-pub struct Place {
-    /// The connected ranks.
-    pub group: Arc<dyn Collectives>,
-    /// Version of the membership.
-    pub generation: Generation,
-    /// This worker.
-    pub rank: Rank,
-    /// Where events go.
-    pub tracker: Arc<dyn Tracker>,
+/// What rank 0 does with the trained model before anybody leaves.
+pub type Publish<'a> = dyn FnMut(&Training, &Trained) -> Result<(), TrainError> + 'a;
+
+/// How a generation ended in good order.
+enum Ended {
+    /// The run is over.
+    Done(Trained),
+    /// A newer generation has begun.
+    On,
 }
 
 /// What a finished training came to. Equal on all ranks but for the times.
@@ -55,7 +53,12 @@ pub struct Training {
     session: Session,
     split: Split,
     times: PhaseTimes,
-    samples: u64,
+    /// The last committed step of this worker, and what was to be recorded of it.
+    last: Option<Committed>,
+    last_events: Vec<Event>,
+    /// The gradient of a step whose vote failed.
+    held: Option<(Step, Reduced)>,
+    healing: Healing,
 }
 
 impl Training {
@@ -85,8 +88,17 @@ impl Training {
             session,
             split,
             times: PhaseTimes::default(),
-            samples: 0,
+            last: None,
+            last_events: Vec::new(),
+            held: None,
+            healing: Healing::default(),
         }
+    }
+
+    /// This worker's rank in the newest generation.
+    #[must_use]
+    pub fn rank(&self) -> Rank {
+        self.place.rank
     }
 
     /// The plan of the run.
@@ -106,142 +118,122 @@ impl Training {
         &mut self.strategy
     }
 
-    /// Trains to the end of the plan and evaluates.
+    /// Trains to the end of the plan and evaluates. See [`Training::run_and_publish`].
     ///
     /// # Errors
-    /// The first thing that goes wrong; the group is then told, so that no rank waits for this one.
+    /// As there.
     pub fn run(&mut self) -> Result<Trained, TrainError> {
-        let trained = self.run_steps();
-        if let Err(error) = &trained {
-            self.strategy.abort();
-            self.place.group.abort(&error.to_string());
-        }
-        trained
+        self.run_and_publish(&mut |_, _| Ok(()))
     }
 
-    fn run_steps(&mut self) -> Result<Trained, TrainError> {
+    /// Trains to the end of the plan, evaluates, lets rank 0 publish, and waits for that. When a peer
+    /// is lost on the way and this worker has a [`Seat`], it goes on in the next generation: from the
+    /// last committed step, with the same bits.
+    ///
+    /// # Errors
+    /// The first thing that goes wrong and that no other generation can mend; the group is then told,
+    /// so that no rank waits for this one.
+    pub fn run_and_publish(&mut self, publish: &mut Publish<'_>) -> Result<Trained, TrainError> {
         self.record_start();
-        let mut loader = Loader::start(
+        let begun = Stopwatch::start();
+        // Who comes new into a running job has to catch up first.
+        let mut ready = match self.place.generation {
+            Generation(0) => Ok(()),
+            _ => self.level_out(),
+        };
+        loop {
+            let ended = ready.and_then(|()| self.run_generation(publish, &begun));
+            let cause = match ended {
+                Ok(Ended::Done(trained)) => return Ok(trained),
+                Ok(Ended::On) => "the membership changes".to_owned(),
+                Err(error) => {
+                    self.give_up(&error);
+                    if !self.place.can_move_on() || error.recovery() != Recovery::Rejoin {
+                        return Err(error);
+                    }
+                    error.to_string()
+                }
+            };
+            ready = self.move_on(&cause);
+        }
+    }
+
+    /// Gives the step in flight up and tells the group.
+    fn give_up(&mut self, error: &TrainError) {
+        self.healing = Healing::default();
+        self.strategy.abort();
+        self.place.group.abort(&error.to_string());
+    }
+
+    /// Trains in the group as it is.
+    fn run_generation(
+        &mut self,
+        publish: &mut Publish<'_>,
+        begun: &Stopwatch,
+    ) -> Result<Ended, TrainError> {
+        // Whoever left the last generation had no time for this.
+        let mut evaluation = self.evaluate_if_due()?;
+        let mut loader = self.load()?;
+        while self.session.next_step().0 < self.plan.steps {
+            let committed = self.step(&mut loader)?;
+            if self.place.is_left_after(&committed) {
+                return Ok(Ended::On);
+            }
+            if self.all_compute()? {
+                loader = self.load()?;
+            }
+            evaluation = self.evaluate_if_due()?.or(evaluation);
+        }
+        self.verify()?;
+        let duration_s = begun.total_s();
+        if evaluation.is_none() {
+            let next = self.session.next_step().0;
+            evaluation = self.evaluate(Step(next.saturating_sub(1)))?;
+        }
+        let trained = Trained {
+            last: self.last.clone(),
+            evaluation,
+            times: self.times,
+            samples: self.session.samples(),
+            duration_s,
+        };
+        if self.place.rank == Rank(0) {
+            publish(self, &trained)?;
+        }
+        self.place.group.barrier().map_err(TrainError::Farewell)?;
+        Ok(if self.place.farewell() {
+            Ended::Done(trained)
+        } else {
+            Ended::On
+        })
+    }
+
+    /// Fetches the batches of this rank's shards, from the next step on.
+    fn load(&self) -> Result<Loader, TrainError> {
+        Ok(Loader::start(
             self.split.train.clone(),
             self.plan.batches,
             self.plan.shards,
             self.plan.shards.run(self.place.group.rank()),
             self.session.next_step().0..self.plan.steps,
             PREFETCH_STEPS,
-        )?;
-        let mut total = Stopwatch::start();
-        let mut last = None;
-        let mut evaluation = None;
-        while self.session.next_step().0 < self.plan.steps {
-            let committed = self.step(&mut loader)?;
-            if self.evaluates_after(&committed) {
-                evaluation = self.evaluate(committed.step)?;
-            }
-            last = Some(committed);
-        }
-        self.verify()?;
-        let duration_s = total.lap_s();
-        if evaluation.is_none() {
-            let step = last
-                .as_ref()
-                .map_or(Step(0), |committed: &Committed| committed.step);
-            evaluation = self.evaluate(step)?;
-        }
-        Ok(Trained {
-            last,
-            evaluation,
-            times: self.times,
-            samples: self.samples,
-            duration_s,
-        })
+        )?)
     }
 
-    /// One step, from its batches to the changed weights.
-    ///
-    /// # Errors
-    /// Data, engine, reduction or vote failed. Before the vote nothing has changed.
-    pub fn step(&mut self, loader: &mut Loader) -> Result<Committed, TrainError> {
-        let mut watch = Stopwatch::start();
-        let mut times = PhaseTimes::default();
-        let mut open = self.session.begin_step();
-        let step = open.step();
-        let failed = |source| TrainError::Step {
-            step,
-            source: Box::new(source),
+    /// Evaluates when the plan says so after the last committed step.
+    fn evaluate_if_due(&mut self) -> Result<Option<Evaluation>, TrainError> {
+        let next = self.session.next_step().0;
+        let Some(last) = next.checked_sub(1).map(Step) else {
+            return Ok(None);
         };
-
-        let batches = next_batches(loader, step)?;
-        times.wait_data_s = watch.lap_s();
-        for batch in batches.batches {
-            let (sample_ids, micro_batch) = split_ids(batch);
-            let report = self.strategy.backward(step, micro_batch).map_err(failed)?;
-            open.record(report, &sample_ids);
-        }
-        times.compute_s = watch.lap_s();
-        let reduced = self.strategy.reduce().map_err(failed)?;
-        let committed = match self.session.commit(open) {
-            Err(error @ SessionError::Diverged { .. }) => return Err(self.diagnose(error)),
-            other => other?,
-        };
-        times.communicate_s = watch.lap_s();
-        let learning_rate = self.plan.learning_rate(step.0);
-        if !committed.loss.is_finite() {
-            return Err(TrainError::NotFinite {
-                step,
-                what: "the loss".to_owned(),
-                learning_rate,
-            });
-        }
-        let applied = self
-            .strategy
-            .apply(step, reduced, committed.samples, learning_rate)
-            .map_err(|error| match error {
-                ParallelError::NotFinite { tensor } => {
-                    let what = format!("the gradient of {tensor}");
-                    TrainError::NotFinite {
-                        step,
-                        what,
-                        learning_rate,
-                    }
-                }
-                source => failed(source),
-            })?;
-        self.session.set_digest(
-            self.plan
-                .hashing
-                .digest(step, self.strategy.state().values()),
-        );
-        times.compute_s += watch.lap_s();
-        self.times.add(&times);
-        self.samples += committed.samples;
-        self.record_step(&committed, applied, learning_rate, times);
-        Ok(committed)
-    }
-
-    /// Compares the weights of all ranks after the last step.
-    fn verify(&mut self) -> Result<(), TrainError> {
-        match self.session.verify() {
-            Err(error @ SessionError::Diverged { .. }) => Err(self.diagnose(error)),
-            other => Ok(other?),
-        }
-    }
-
-    fn diagnose(&self, error: SessionError) -> TrainError {
-        let SessionError::Diverged { step, .. } = error else {
-            return error.into();
-        };
-        match divergence::diagnose(&*self.place.group, self.strategy.state(), step) {
-            Ok(report) => TrainError::Diverged { step, report },
-            Err(_) => error.into(),
-        }
-    }
-
-    fn evaluates_after(&self, committed: &Committed) -> bool {
+        let batch = self.plan.batches.batch(last);
         let every = self.plan.config.train.evaluate_every_epochs;
-        let ended = committed.epoch_verdict.is_some();
-        ended
-            && every.is_some_and(|every| every > 0 && (committed.epoch.0 + 1).is_multiple_of(every))
-            || committed.step.0 + 1 == self.plan.steps
+        let is_due = batch.ends_epoch
+            && every.is_some_and(|every| every > 0 && (batch.epoch.0 + 1).is_multiple_of(every));
+        if is_due || next == self.plan.steps {
+            return self.evaluate(last);
+        }
+        Ok(None)
     }
 
     fn evaluate(&mut self, step: Step) -> Result<Option<Evaluation>, TrainError> {
@@ -259,93 +251,4 @@ impl Training {
         }
         Ok(Some(evaluation))
     }
-
-    fn record_start(&self) {
-        if self.place.rank != Rank(0) {
-            return;
-        }
-        self.place.tracker.record(Event::RunStarted {
-            name: self.plan.config.run.name.clone(),
-            plan: self.plan.identity.hex(),
-            world_size: self.place.group.size() as u32,
-            logical_shards: self.plan.shards.shards(),
-            parameters: self.strategy.state().parameters() as u64,
-            steps: self.plan.steps,
-            epochs: self.plan.epochs,
-            samples: self.plan.batches.samples(),
-        });
-    }
-
-    fn record_step(
-        &self,
-        committed: &Committed,
-        applied: Applied,
-        learning_rate: f64,
-        times: PhaseTimes,
-    ) {
-        let Place {
-            rank,
-            group,
-            tracker,
-            ..
-        } = &self.place;
-        let bytes_sent = group.bytes_sent();
-        tracker.record(Event::StepTimes {
-            rank: *rank,
-            step: committed.step,
-            times,
-            bytes_sent,
-        });
-        if *rank != Rank(0) {
-            return;
-        }
-        tracker.record(Event::StepCommitted {
-            step: committed.step,
-            epoch: committed.epoch,
-            generation: committed.generation,
-            loss: committed.loss,
-            samples: committed.samples,
-            learning_rate,
-            gradient_norm: applied.gradient_norm,
-            duration_s: times.total_s(),
-        });
-        if let Some(verdict) = committed.epoch_verdict {
-            tracker.record(Event::EpochFinished {
-                epoch: verdict.epoch,
-                used_once: verdict.used_once,
-                missing: verdict.missing,
-                repeated: verdict.repeated,
-            });
-        }
-    }
-}
-
-fn next_batches(loader: &mut Loader, step: Step) -> Result<StepBatches, TrainError> {
-    loader
-        .next()?
-        .filter(|batches| batches.step == step)
-        .ok_or_else(|| TrainError::Impossible {
-            problem: format!("the loader has no batches for step {step}"),
-            hint: "this is a bug of ronde; please report it with the run file".to_owned(),
-        })
-}
-
-/// A shard's sample ids, which travel beside its samples until their backward is done.
-fn split_ids(batch: Batch) -> (Vec<u64>, MicroBatch) {
-    let Batch {
-        shard,
-        sample_ids,
-        shape,
-        features,
-        labels,
-    } = batch;
-    (
-        sample_ids,
-        MicroBatch {
-            shard,
-            shape,
-            features,
-            labels,
-        },
-    )
 }

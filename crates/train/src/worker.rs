@@ -3,15 +3,15 @@
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use ronde_comm::{GroupConfig, ProcessGroup, TransportChoice};
-use ronde_core::{Assignment, Collectives, Event, GroupRank, Rank, Tracker};
+use ronde_comm::{GiveUp, GroupConfig, ProcessGroup, TransportChoice};
+use ronde_core::{Assignment, Event, Group, GroupRank, Membership, Tracker};
 use ronde_engine::Stage;
 use ronde_schedule::Algorithm;
 
 use crate::config::{CommAlgorithm, CommTransport};
 use crate::export::{self, Described};
-use crate::training::{Place, Trained};
-use crate::{Plan, RunConfig, Task, TrainError, Training};
+use crate::training::Trained;
+use crate::{Place, Plan, RunConfig, Task, TrainError, Training};
 
 /// Runs `assignment.task`: plan, group, model, steps, result.
 ///
@@ -20,6 +20,7 @@ use crate::{Plan, RunConfig, Task, TrainError, Training};
 pub fn run(
     assignment: &Assignment,
     listener: Option<TcpListener>,
+    membership: Option<Arc<dyn Membership>>,
     tracker: &Arc<dyn Tracker>,
 ) -> Result<Trained, TrainError> {
     let (task, config) = Task::decode(&assignment.task)?;
@@ -32,28 +33,47 @@ pub fn run(
         .map_err(TrainError::Model)?;
     plan.bind_model(chain.layout());
 
-    let group = connect(assignment, listener, &plan)?;
-    let place = Place {
-        group,
-        generation: assignment.generation,
-        rank: assignment.rank,
-        tracker: tracker.clone(),
-    };
+    let place = take_place(assignment, listener, membership, &plan, tracker.clone())?;
     let mut training = Training::new(place, plan, chain, split);
-    let trained = training.run()?;
-
-    if assignment.rank == Rank(0) {
-        let model = Described {
-            config: Some(config.model.clone()),
-            input_shape,
-            classes,
-        };
-        publish(&training, &task, &config, model, &trained, &**tracker)?;
-    }
-    Ok(trained)
+    let model = Described {
+        config: Some(config.model.clone()),
+        input_shape,
+        classes,
+    };
+    training.run_and_publish(&mut |training, trained| {
+        publish(training, &task, &config, model.clone(), trained, &**tracker)
+    })
 }
 
-/// Connects to the peers of an assignment; they must hold the same plan.
+/// Takes the place of an assignment; the peers must hold the same plan. A world of one has no listener.
+///
+/// # Errors
+/// A peer cannot be reached or has another plan.
+pub fn take_place(
+    assignment: &Assignment,
+    listener: Option<TcpListener>,
+    membership: Option<Arc<dyn Membership>>,
+    plan: &Plan,
+    tracker: Arc<dyn Tracker>,
+) -> Result<Place, TrainError> {
+    let Some(listener) = listener else {
+        return Ok(Place {
+            group: connect(assignment, None, plan, None)?,
+            generation: assignment.generation,
+            rank: assignment.rank,
+            tracker,
+            seat: None,
+        });
+    };
+    let plan = plan.clone();
+    let connect = move |assignment: &Assignment, listener, give_up| {
+        connect(assignment, Some(listener), &plan, Some(give_up))
+    };
+    Place::take(assignment, listener, membership, Box::new(connect), tracker)
+}
+
+/// Connects to the peers of an assignment, until `give_up` says that it is no use any more; they must
+/// hold the same plan.
 ///
 /// # Errors
 /// A peer cannot be reached or has another plan.
@@ -61,9 +81,11 @@ pub fn connect(
     assignment: &Assignment,
     listener: Option<TcpListener>,
     plan: &Plan,
-) -> Result<Arc<dyn Collectives>, TrainError> {
+    give_up: Option<GiveUp>,
+) -> Result<Arc<dyn Group>, TrainError> {
     let mut config = GroupConfig::new("dp", &assignment.job, GroupRank(assignment.rank.0));
     config.generation = assignment.generation;
+    config.give_up = give_up;
     config.plan = plan.identity.clone();
     config.timeout = plan.config.comm.timeout();
     config.algorithm = algorithm(&plan.config);

@@ -72,7 +72,7 @@ fn run_workers(sets: &[&[&str]]) -> Vec<Option<TrainError>> {
             };
             std::thread::spawn(move || {
                 let tracker: Arc<dyn Tracker> = Arc::new(NullTracker);
-                worker::run(&assignment, Some(listener), &tracker).err()
+                worker::run(&assignment, Some(listener), None, &tracker).err()
             })
         })
         .collect();
@@ -102,10 +102,14 @@ fn a_rank_with_another_plan_is_refused_by_what_differs() {
 
 #[test]
 fn what_the_bits_do_not_depend_on_may_differ() {
-    // Rank 0 fails at the very end, as its folder does not exist; training itself went well.
+    // Rank 0 fails at the very end, as its folder does not exist; training itself went well, and the
+    // other one hears of it.
     let errors = run_workers(&[&["train.steps=3"], &["train.steps=3", "run.name=other"]]);
     assert!(
-        matches!(errors[..], [Some(TrainError::File { .. }), None]),
+        matches!(
+            errors[..],
+            [Some(TrainError::File { .. }), Some(TrainError::Farewell(_))]
+        ),
         "{errors:?}"
     );
 }
@@ -136,6 +140,7 @@ fn training(config: &RunConfig, group: ProcessGroup) -> Result<(Training, Loader
         group: Arc::new(group),
         generation: Generation(0),
         tracker: Arc::new(NullTracker),
+        seat: None,
     };
     Ok((Training::new(place, plan, chain, split), loader))
 }

@@ -26,7 +26,7 @@ struct Place {
 
 impl Place {
     fn connect(&self) -> Result<WorkerLink, ClusterError> {
-        WorkerLink::connect(self.control, &self.token, self.rank, LIMIT)
+        WorkerLink::connect(self.control, &self.token, self.rank, None, LIMIT)
     }
 
     fn data_address(&self) -> SocketAddr {
@@ -57,6 +57,10 @@ impl Threads {
 }
 
 impl Launcher for Threads {
+    fn host(&self) -> String {
+        "here".to_owned()
+    }
+
     fn start(&mut self, process: &ProcessSpec, _: &Arc<dyn LogSink>) -> std::io::Result<Started> {
         let value = |name: &str| {
             let own = |(n, _): &&(OsString, OsString)| n == name;
@@ -219,11 +223,16 @@ fn a_rank_that_ends_before_it_is_ready_is_noticed_at_once() {
 #[test]
 fn who_does_not_belong_is_refused_and_learns_nothing() {
     let (outcome, _) = play(&job(1), |place| {
-        let refusal =
-            |token: &str, rank| match WorkerLink::connect(place.control, token, rank, LIMIT) {
-                Err(ClusterError::Refused { reason }) => reason,
-                other => panic!("{:?}", other.err()),
-            };
+        let refusal = |token: &str, rank| match WorkerLink::connect(
+            place.control,
+            token,
+            rank,
+            None,
+            LIMIT,
+        ) {
+            Err(ClusterError::Refused { reason }) => reason,
+            other => panic!("{:?}", other.err()),
+        };
         let wrong = "wrong token: this worker belongs to another job";
         assert_eq!(refusal("", Rank(0)), wrong);
         assert_eq!(refusal(&place.token[1..], Rank(7)), wrong);
@@ -303,7 +312,7 @@ fn nobody_listening_is_told_with_the_address() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = free.local_addr().unwrap();
     drop(free);
-    let error = WorkerLink::connect(address, "x", Rank(0), Duration::from_millis(60))
+    let error = WorkerLink::connect(address, "x", Rank(0), None, Duration::from_millis(60))
         .err()
         .unwrap();
     assert!(matches!(&error, ClusterError::Connect { .. }), "{error:?}");

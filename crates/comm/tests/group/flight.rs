@@ -121,7 +121,7 @@ fn hang(kind: Kind) {
         })
         .collect();
     for _ in 0..4 {
-        first_done.recv_timeout(LIMIT).unwrap();
+        first_done.recv_timeout(LIMIT).expect("it is done");
     }
     let take = || -> Vec<FlightRecord> { groups.iter().map(|g| g.flight_record()).collect() };
     let hanging = merge_report(&take());
@@ -134,7 +134,7 @@ fn hang(kind: Kind) {
     }
     groups[0].abort("enough");
     for (rank, thread) in threads.into_iter().enumerate() {
-        assert_eq!(thread.join().unwrap().is_err(), rank != 3, "rank {rank}");
+        assert_eq!(thread.join().expect("no panic").is_err(), rank != 3, "rank {rank}");
     }
     // Afterwards it is told all the same, with the failure beside it.
     let over = merge_report(&take()[..3]);

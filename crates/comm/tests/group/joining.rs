@@ -1,15 +1,17 @@
 //! Joining over TCP: refusals name what differs on both sides; strangers do no harm.
 
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use crate::meshes::{Kind, configs, groups, join};
 use ronde_comm::testing::run_ranks;
-use ronde_comm::{GroupConfig, ProcessGroup, bind};
+use ronde_comm::{GiveUp, GroupConfig, ProcessGroup, bind};
 use ronde_core::{
-    Buffer, CollectiveError, Collectives, CollectivesExt, Generation, Operation, ReduceOp,
+    Buffer, CollectiveError, Collectives, CollectivesExt, Generation, Operation, Recovery, ReduceOp,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -65,7 +67,7 @@ fn refused(size: usize, odd: usize, change: impl Fn(&mut GroupConfig), expected:
 }
 
 #[test]
-fn another_plan_job_or_generation_is_refused_on_both_sides_by_name() {
+fn another_plan_or_job_is_refused_on_both_sides_by_name() {
     refused(
         2,
         1,
@@ -74,12 +76,6 @@ fn another_plan_job_or_generation_is_refused_on_both_sides_by_name() {
     );
     refused(3, 0, |c| c.plan.set("cpu", "avx2"), ["cpu is", "avx2"]);
     refused(2, 0, |c| c.job = "other".to_owned(), ["job is", "other"]);
-    refused(
-        2,
-        1,
-        |c| c.generation = Generation(5),
-        ["generation is", "5"],
-    );
     let long = "x".repeat(100_000);
     refused(
         2,
@@ -87,6 +83,60 @@ fn another_plan_job_or_generation_is_refused_on_both_sides_by_name() {
         |c| c.plan.set("long", &long),
         ["long is", "xxx"].map(|_| "there"),
     );
+}
+
+/// Two listeners, and where they listen.
+fn two() -> (Vec<TcpListener>, Vec<SocketAddr>) {
+    let bound = (0..2).map(|_| bind(IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("a port"));
+    bound.unzip()
+}
+
+fn member(rank: usize, generation: u64) -> GroupConfig {
+    let mut config = configs(2, LIMIT).remove(rank);
+    config.generation = Generation(generation);
+    config
+}
+
+#[test]
+fn a_member_of_an_older_generation_hears_that_it_is_over_and_harms_nobody() {
+    // Once the older one dials, once it is dialled.
+    for older in [0, 1] {
+        let (listeners, peers) = two();
+        let newer = 1 - older;
+        let mine = listeners[newer].try_clone().unwrap();
+        let to = peers.clone();
+        let waiting =
+            thread::spawn(move || ProcessGroup::connect(member(newer, 5), mine, &to).unwrap());
+        let mine = listeners[older].try_clone().unwrap();
+        let error = ProcessGroup::connect(member(older, 4), mine, &peers).unwrap_err();
+        let told = error.to_string();
+        assert!(
+            told.contains("group rank") && told.contains("generation 5"),
+            "{told}"
+        );
+        assert_eq!(error.recovery(), Recovery::Rejoin);
+        // It learns of the new generation and comes again, to the one that has waited.
+        let mine = listeners[older].try_clone().unwrap();
+        let group = ProcessGroup::connect(member(older, 5), mine, &peers).unwrap();
+        let groups = vec![group, waiting.join().unwrap()];
+        run_ranks(groups, LIMIT, |group| group.barrier());
+    }
+}
+
+#[test]
+fn joining_can_be_given_up() {
+    for rank in [0, 1] {
+        let (listeners, peers) = two();
+        let listener = listeners[rank].try_clone().unwrap();
+        let wanted = Arc::new(AtomicBool::new(false));
+        let mut config = member(rank, 0);
+        let asked = Arc::clone(&wanted);
+        config.give_up = Some(GiveUp::when(move || asked.swap(true, Ordering::SeqCst)));
+        // The other one never comes; its listener takes the connection and says nothing.
+        let error = ProcessGroup::connect(config, listener, &peers).unwrap_err();
+        assert!(error.to_string().contains("given up"), "{error}");
+        assert!(wanted.load(Ordering::SeqCst));
+    }
 }
 
 #[test]

@@ -1,17 +1,20 @@
 //! What a rank says in the vote on a step, and its bytes.
 //!
 //! Little-endian: version, count of reports, count of ids (u32 each), step, has-digest, digest (u64
-//! each), reports (shard u32, samples u64, loss_sum f64, correct u64), ids (u64 each).
+//! each), newest generation (u64), reports (shard u32, samples u64, loss_sum f64, correct u64), ids (u64 each).
 
 use crate::session::ShardReport;
-use crate::{Shard, Step};
+use crate::session::bytes::Reader;
+use crate::{Generation, Shard, Step};
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Vote {
     pub(super) step: Step,
     pub(super) digest: Option<u64>,
+    /// The newest generation that the rank knows of.
+    pub(super) newest: Generation,
     pub(super) reports: Vec<ShardReport>,
     pub(super) sample_ids: Vec<u64>,
 }
@@ -19,7 +22,7 @@ pub(super) struct Vote {
 impl Vote {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes =
-            Vec::with_capacity(36 + 28 * self.reports.len() + 8 * self.sample_ids.len());
+            Vec::with_capacity(44 + 28 * self.reports.len() + 8 * self.sample_ids.len());
         for count in [
             VERSION,
             self.reports.len() as u32,
@@ -31,6 +34,7 @@ impl Vote {
             self.step.0,
             u64::from(self.digest.is_some()),
             self.digest.unwrap_or_default(),
+            self.newest.0,
         ] {
             bytes.extend(word.to_le_bytes());
         }
@@ -58,6 +62,7 @@ impl Vote {
             (1, digest) => Some(digest),
             (flag, _) => return Err(format!("digest flag {flag}")),
         };
+        let newest = Generation(reader.u64()?);
         // Collecting into a `Result` reserves nothing up front, so a wrong count cannot allocate.
         let reports = (0..reports)
             .map(|_| {
@@ -75,6 +80,7 @@ impl Vote {
         Ok(Self {
             step,
             digest,
+            newest,
             reports,
             sample_ids,
         })
@@ -87,28 +93,10 @@ pub(super) fn decode_all(bytes: &[u8], ranks: usize) -> Result<Vec<Vote>, (usize
     let votes = (0..ranks)
         .map(|rank| Vote::decode(&mut reader).map_err(|problem| (rank, problem)))
         .collect::<Result<Vec<_>, _>>()?;
-    if !reader.0.is_empty() {
-        return Err((ranks - 1, format!("{} bytes too many", reader.0.len())));
-    }
+    reader
+        .end()
+        .map_err(|problem| (ranks.saturating_sub(1), problem))?;
     Ok(votes)
-}
-
-struct Reader<'a>(&'a [u8]);
-
-impl Reader<'_> {
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
-        let (head, rest) = self.0.split_first_chunk::<N>().ok_or("it ends too early")?;
-        self.0 = rest;
-        Ok(*head)
-    }
-
-    fn u32(&mut self) -> Result<u32, String> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Result<u64, String> {
-        self.array().map(u64::from_le_bytes)
-    }
 }
 
 #[cfg(test)]
@@ -121,6 +109,7 @@ mod tests {
         Vote {
             step: Step(7),
             digest: Some(9),
+            newest: Generation(2),
             reports: vec![ShardReport {
                 shard: Shard(1),
                 samples: 2,
@@ -152,7 +141,7 @@ mod tests {
         }
 
         #[test]
-        fn a_changed_byte_is_an_error_or_another_vote(at in 0_usize..80, value in any::<u8>()) {
+        fn a_changed_byte_is_an_error_or_another_vote(at in 0_usize..88, value in any::<u8>()) {
             let mut bytes = vote().encode();
             let at = at % bytes.len();
             prop_assume!(bytes[at] != value);

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use clap::Args;
 use ronde::environment;
 use ronde_cluster::{
-    Exit, LaunchSpec, LocalLauncher, LogSink, Outcome, OutputStream, StopFlag, supervise,
+    ElasticSettings, Exit, LaunchSpec, LocalLauncher, LogSink, Outcome, OutputStream, StopFlag,
+    supervise,
 };
 use ronde_core::{Rank, WorldSize};
 use ronde_monitor::Terminal;
@@ -22,6 +23,10 @@ pub(crate) struct RunArguments {
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=4096))]
     workers: u32,
+    /// The others go on when a rank dies, and one that died is started again; for programs that ask
+    /// for a place (`Worker::place`, `Worker::train`).
+    #[arg(long)]
+    elastic: bool,
     /// The program and its arguments, best after `--`.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
@@ -37,6 +42,9 @@ pub(crate) fn run(arguments: RunArguments, stop: &StopFlag) -> i32 {
     let mut spec = LaunchSpec::new(program, command.collect(), world_size);
     spec.job = format!("run-{}", std::process::id());
     spec.environment = environment::thread_limits();
+    spec.elastic = arguments
+        .elastic
+        .then(|| ElasticSettings::new(arguments.workers));
     spec.watchdog = std::env::current_exe()
         .ok()
         .map(|ronde| (ronde.into_os_string(), vec!["__watchdog".into()]));

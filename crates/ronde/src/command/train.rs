@@ -10,7 +10,8 @@ use clap::Args;
 use ronde::engine::ModelSize;
 use ronde::host;
 use ronde_cluster::{
-    Cause, Exit, LaunchSpec, LocalLauncher, LogSink, Outcome, OutputStream, StopFlag, supervise,
+    Cause, ElasticSettings, Exit, LaunchSpec, LocalLauncher, LogSink, Outcome, OutputStream,
+    RestartLimits, StopFlag, supervise,
 };
 use ronde_core::{Event, Rank, Tracker, WorldSize};
 use ronde_monitor::render::bytes;
@@ -341,7 +342,27 @@ fn launch_spec(prepared: &Prepared) -> LaunchSpec {
     spec.rendezvous_timeout = RENDEZVOUS_TIMEOUT;
     spec.stop_grace = STOP_GRACE;
     spec.watchdog = Some((program, vec!["__watchdog".into()]));
+    spec.elastic = elastic(&prepared.config);
     spec
+}
+
+/// How the run goes on when workers die.
+fn elastic(config: &RunConfig) -> Option<ElasticSettings> {
+    let (elastic, workers) = (&config.elastic, config.workers.count);
+    let seconds = |s: f64| Duration::try_from_secs_f64(s).unwrap_or_default();
+    let silence = seconds(elastic.silence_s);
+    elastic.enabled.then(|| ElasticSettings {
+        workers_min: elastic.min_workers,
+        heartbeat: silence / 2,
+        silence,
+        rendezvous: RENDEZVOUS_TIMEOUT,
+        wait_limit: seconds(elastic.wait_s),
+        restart: RestartLimits {
+            restarts_max: elastic.max_restarts,
+            ..RestartLimits::default()
+        },
+        ..ElasticSettings::new(workers)
+    })
 }
 
 /// Tells what went wrong, if anything, and how the command ends.

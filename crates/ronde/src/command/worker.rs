@@ -1,6 +1,8 @@
 //! `ronde __worker`: one worker process of `ronde train`.
 
 use ronde::{Error, Worker};
+use ronde_cluster::WorkerLink;
+use ronde_train::TrainError;
 
 use super::exit;
 
@@ -17,9 +19,11 @@ pub(crate) fn work() -> i32 {
         link.on_loss(Box::new(|_reason| end_now()));
     }
     let mut worker = worker;
+    let membership = worker.link().and_then(WorkerLink::membership);
     let (assignment, listener) = worker.take_parts();
-    match ronde_train::worker::run(&assignment, listener, &worker.tracker()) {
-        Ok(_) => exit::DONE,
+    match ronde_train::worker::run(&assignment, listener, membership, &worker.tracker()) {
+        // The supervisor knows why there is no place for this worker any more.
+        Ok(_) | Err(TrainError::Membership(_)) => exit::DONE,
         Err(error) => {
             let user_error = error.is_user_error();
             let error = Error::Train(error);

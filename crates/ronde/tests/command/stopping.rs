@@ -4,6 +4,9 @@ use rustix::process::Signal;
 
 use crate::support::{Place, RONDE, Running, gone, send};
 
+/// The first failure ends the run.
+const FRAGILE: &str = "elastic.enabled=false";
+
 /// A run that would take for ever.
 fn start(place: &Place, workers: &str, sets: &[&str]) -> Running {
     let mut arguments = vec!["train", "--json", "-n", workers];
@@ -36,7 +39,7 @@ fn a_signal_ends_all_processes_and_leaves_no_piece_of_a_file() {
 #[test]
 fn a_killed_worker_is_named_with_its_last_step() {
     let place = Place::new();
-    let mut running = start(&place, "3", &[]);
+    let mut running = start(&place, "3", &[FRAGILE]);
     let workers = running.after_steps(5);
     send(workers[&1], Signal::KILL);
     let ended = running.wait().expect(
@@ -68,7 +71,7 @@ fn workers_do_not_outlive_a_killed_launcher() {
 #[test]
 fn a_worker_that_hangs_is_named_by_those_who_wait() {
     let place = Place::new();
-    let mut running = start(&place, "2", &["comm.timeout_s=2"]);
+    let mut running = start(&place, "2", &["comm.timeout_s=2", FRAGILE]);
     let workers = running.after_steps(5);
     send(workers[&1], Signal::STOP);
     running.wait().expect(
@@ -88,7 +91,11 @@ fn a_worker_that_hangs_is_named_by_those_who_wait() {
 fn of_many_workers_the_one_that_hangs_is_named_whoever_was_waited_for() {
     // Rank 3 exchanges with ranks 2 and 1 alone, so it can only wait for one that waits for rank 0.
     let place = Place::new();
-    let sets = ["comm.timeout_s=2", "comm.algorithm=halving_doubling"];
+    let sets = [
+        "comm.timeout_s=2",
+        "comm.algorithm=halving_doubling",
+        FRAGILE,
+    ];
     let mut running = start(&place, "4", &sets);
     let workers = running.after_steps(5);
     send(workers[&0], Signal::STOP);

@@ -213,7 +213,17 @@ impl Running {
         self.workers()
     }
 
-    /// The worker processes by rank.
+    /// Waits until standard output holds `text` so many times.
+    #[track_caller]
+    pub(crate) fn says(&mut self, text: &str, times: usize) {
+        until(text, || {
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none(), "{ended:?}: {}", self.stderr.text());
+            self.stdout.text().matches(text).count() >= times
+        });
+    }
+
+    /// The worker processes by place, which is the rank that they began with.
     pub(crate) fn workers(&self) -> BTreeMap<u32, u32> {
         let mut workers = BTreeMap::new();
         for entry in std::fs::read_dir("/proc").unwrap() {

@@ -20,6 +20,9 @@ pub const LOGICAL_SHARDS_MAX: u32 = 65_536;
 /// Longest wait that can be asked for, in seconds: a day.
 pub const TIMEOUT_S_MAX: f64 = 86_400.0;
 
+/// Shortest silence after which a worker can count as lost: a busy machine makes as much of it.
+const SILENCE_S_MIN: f64 = 0.2;
+
 /// Most channels of a convolution.
 const CHANNELS_MAX: usize = 65_536;
 
@@ -44,6 +47,7 @@ pub fn run(config: &RunConfig) -> Vec<Problem> {
     section_numbers("schedule", &config.schedule, &mut problems);
     warmup(config, &mut problems);
     comm(&config.comm, &mut problems);
+    elastic(config, &mut problems);
     let check = &config.check;
     at_least_one(
         "check.weight_hash_parts",
@@ -268,6 +272,30 @@ fn comm(comm: &CommSection, problems: &mut Vec<Problem>) {
             "`comm.timeout_s` is {timeout}, but must be above 0 and at most {TIMEOUT_S_MAX}"
         );
         problems.push(Problem::error("comm.timeout_s", message));
+    }
+}
+
+fn elastic(config: &RunConfig, problems: &mut Vec<Problem>) {
+    let elastic = &config.elastic;
+    at_least_one("elastic.min_workers", elastic.min_workers.into(), problems);
+    let count = config.workers.count;
+    if elastic.min_workers > count {
+        let message = format!(
+            "`elastic.min_workers` is {}, but the run has {count} worker{}",
+            elastic.min_workers,
+            if count == 1 { "" } else { "s" }
+        );
+        problems.push(Problem::error("elastic.min_workers", message));
+    }
+    for (path, value, least) in [
+        ("elastic.silence_s", elastic.silence_s, SILENCE_S_MIN),
+        ("elastic.wait_s", elastic.wait_s, 0.0),
+    ] {
+        if !(value >= least && value <= TIMEOUT_S_MAX) {
+            let message =
+                format!("`{path}` is {value}, but must be {least} to {TIMEOUT_S_MAX} seconds");
+            problems.push(Problem::error(path, message));
+        }
     }
 }
 

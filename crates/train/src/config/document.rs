@@ -15,7 +15,7 @@ use super::text::{self, Place, Source, TEXT_BYTES_MAX};
 use super::{ConfigError, Origin, Problem, RunConfig, Severity, check, suggest};
 
 /// Sections of a run file, in the order in which they are shown.
-const SECTIONS: [&str; 9] = [
+const SECTIONS: [&str; 10] = [
     "run",
     "workers",
     "data",
@@ -25,6 +25,7 @@ const SECTIONS: [&str; 9] = [
     "schedule",
     "comm",
     "check",
+    "elastic",
 ];
 
 /// Kinds of the sections that may be left out although they are told apart by a kind.
@@ -151,6 +152,7 @@ impl Document {
         let schedule = reading.section("schedule");
         let comm = reading.section("comm");
         let check = reading.section("check");
+        let elastic = reading.section("elastic");
         let located = reading.located;
         let all = || {
             Some(RunConfig {
@@ -160,6 +162,7 @@ impl Document {
                 train: train?,
                 comm: comm?,
                 check: check?,
+                elastic: elastic?,
                 data: data?,
                 model: model?,
                 optimizer: optimizer?,

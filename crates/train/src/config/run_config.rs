@@ -34,6 +34,9 @@ pub struct RunConfig {
     /// `[check]`: how copies of the weights are compared.
     #[serde(default)]
     pub check: CheckSection,
+    /// `[elastic]`: what happens when a worker dies.
+    #[serde(default)]
+    pub elastic: ElasticSection,
     /// `[data]`: where samples come from.
     pub data: DataConfig,
     /// `[model]`: what is trained.
@@ -243,14 +246,44 @@ impl Default for CheckSection {
     }
 }
 
+/// `[elastic]`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ElasticSection {
+    /// Whether the others go on when a worker dies; default true.
+    pub enabled: bool,
+    /// Fewer workers do not train but wait for more; default 1.
+    pub min_workers: u32,
+    /// How often a worker that died is started again within ten minutes before its place is given up;
+    /// default 5. 0: the others go on without it.
+    pub max_restarts: u32,
+    /// A worker that was not heard for this long is lost; default 1 second.
+    pub silence_s: f64,
+    /// How long the job waits for `min_workers` before it ends; default 600 seconds.
+    pub wait_s: f64,
+}
+
+impl Default for ElasticSection {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            min_workers: 1,
+            max_restarts: 5,
+            silence_s: 1.0,
+            wait_s: 600.0,
+        }
+    }
+}
+
 /// What the trained bits do not depend on: sections, and keys of other sections. What is in the
 /// files of `[data]` is told by the identity of the data set, not by their names.
-const NOT_IDENTITY: [&str; 9] = [
+const NOT_IDENTITY: [&str; 10] = [
     "check",
     "comm",
     "data.test",
     "data.test_samples",
     "data.train",
+    "elastic",
     "run.name",
     "run.output",
     "train.evaluate_every_epochs",

@@ -35,6 +35,7 @@ fn the_default_run_file_is_right_and_states_the_defaults() {
     assert_eq!(run.train.shuffle, defaults.shuffle);
     assert_eq!(run.comm, CommSection::default());
     assert_eq!(run.check, CheckSection::default());
+    assert_eq!(run.elastic, ElasticSection::default());
     assert_eq!(run.data, ronde_data::DataConfig::default());
 }
 

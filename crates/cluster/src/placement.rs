@@ -1,0 +1,295 @@
+//! [`Placement`]: a worker's side of a job that goes on when workers die: the machine that decides, fed
+//! by the connection to the supervisor, by time, and by the training loop.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ronde_core::{
+    Assignment, Collectives, Event, Generation, Membership, MembershipError, Milestone, Rank,
+    Tracker, WorldSize,
+};
+use ronde_elastic::{
+    Member, Place, Time, ToWorker, WorkerCommand, WorkerEvent, WorkerId, WorkerMachine,
+};
+
+use crate::clock;
+use crate::error::ClusterError;
+use crate::queue::EventQueue;
+use crate::wire::Terms;
+
+/// A worker's place in the job, as far as this process knows.
+pub(crate) struct Placement {
+    terms: Terms,
+    begun: Instant,
+    queue: Arc<EventQueue>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    machine: WorkerMachine,
+    /// The newest place.
+    place: Option<Assignment>,
+    entered: Generation,
+    group: Option<(Generation, Arc<dyn Collectives>)>,
+    /// Why there will be no other place.
+    over: Option<String>,
+}
+
+/// Whose word it is that the machine hears.
+#[derive(Clone, Copy, PartialEq)]
+enum From {
+    /// The thread that trains: it leaves its group by itself.
+    Training,
+    /// Anybody else: the group has to be aborted.
+    Others,
+}
+
+impl Placement {
+    /// A worker that asks for a place. Its peers reach it at `address`.
+    pub(crate) fn ask(
+        terms: Terms,
+        worker: u64,
+        slot: Rank,
+        address: SocketAddr,
+        queue: Arc<EventQueue>,
+    ) -> Result<Arc<Self>, ClusterError> {
+        let member = Member {
+            worker: WorkerId(worker),
+            place: Place(slot.0.into()),
+            host: terms.host.clone(),
+            address,
+        };
+        let end = ronde_core::Step(u64::MAX);
+        let machine =
+            WorkerMachine::new(member, terms.settings, end, Time(0)).map_err(|error| {
+                ClusterError::Protocol {
+                    problem: error.to_string(),
+                }
+            })?;
+        Ok(Arc::new(Self {
+            terms,
+            begun: clock::now(),
+            queue,
+            state: Mutex::new(State {
+                machine,
+                place: None,
+                entered: Generation(0),
+                group: None,
+                over: None,
+            }),
+            changed: Condvar::new(),
+        }))
+    }
+
+    /// Says for the first time that this worker is here.
+    pub(crate) fn begin(&self) {
+        self.handle(WorkerEvent::Linked, From::Others);
+    }
+
+    /// The supervisor says something.
+    pub(crate) fn hear(&self, message: ToWorker) {
+        self.handle(WorkerEvent::Coordinator(message), From::Others);
+    }
+
+    /// The supervisor is gone or wants this process to end.
+    pub(crate) fn lose(&self, reason: &str) {
+        let group = {
+            let mut state = self.lock();
+            state.over.get_or_insert_with(|| reason.to_owned());
+            state.group.take()
+        };
+        self.changed.notify_all();
+        if let Some((_, group)) = group {
+            group.abort(reason);
+        }
+    }
+
+    /// Reports when it is time to, until the job is over. Runs on a thread of its own.
+    pub(crate) fn tick(&self) {
+        loop {
+            let mut state = self.lock();
+            let Some(wake) = state.machine.wake_at().filter(|_| state.over.is_none()) else {
+                return;
+            };
+            let wait = wake.since(self.now());
+            if !wait.is_zero() {
+                let waited = self.changed.wait_timeout(state, wait);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+            let is_due = self.now() >= wake;
+            drop(state);
+            if is_due {
+                self.handle(WorkerEvent::Tick, From::Others);
+            }
+        }
+    }
+
+    /// Waits for the first place.
+    pub(crate) fn first(&self, timeout: Duration) -> Result<Assignment, ClusterError> {
+        self.wait(Generation(0), timeout)
+            .map_err(|over| match over {
+                None => ClusterError::RendezvousTimeout { limit: timeout },
+                Some(reason) => ClusterError::Lost { reason },
+            })
+    }
+
+    fn now(&self) -> Time {
+        Time::default().after(clock::now() - self.begun)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn handle(&self, event: WorkerEvent, from: From) {
+        let mut aborts = None;
+        {
+            let mut state = self.lock();
+            for command in state.machine.handle(self.now(), event) {
+                self.obey(&mut state, command, from, &mut aborts);
+            }
+        }
+        self.changed.notify_all();
+        if let Some((group, reason)) = aborts {
+            group.abort(&reason);
+        }
+    }
+
+    fn obey(
+        &self,
+        state: &mut State,
+        command: WorkerCommand,
+        from: From,
+        aborts: &mut Option<(Arc<dyn Collectives>, String)>,
+    ) {
+        match command {
+            WorkerCommand::Report(report) => self.queue.report(report),
+            WorkerCommand::Leave { generation, reason } => {
+                let group = state.group.take_if(|(of, _)| *of <= generation);
+                if from == From::Others {
+                    *aborts = group.map(|(_, group)| (group, reason.to_string()));
+                }
+            }
+            WorkerCommand::Connect {
+                assignment, rank, ..
+            } => state.place = self.place(&assignment, rank),
+            WorkerCommand::Tell(reason) => self.queue.record(Event::Notice {
+                rank: state.place.as_ref().map(|place| place.rank),
+                message: reason.to_string(),
+            }),
+            WorkerCommand::End(reason) => {
+                state.over.get_or_insert_with(|| reason.to_string());
+            }
+            // The training loop does these in this order by itself.
+            _ => {}
+        }
+    }
+
+    /// A place as the training loop needs it.
+    fn place(&self, assignment: &ronde_elastic::Assignment, rank: Rank) -> Option<Assignment> {
+        let host = &assignment.members.get(rank.index())?.host;
+        let here = |members: &[Member]| members.iter().filter(|m| m.host == *host).count() as u32;
+        Some(Assignment {
+            job: self.terms.job.clone(),
+            generation: assignment.generation,
+            rank,
+            world_size: WorldSize::new(assignment.members.len() as u32)?,
+            local_rank: here(&assignment.members[..rank.index()]),
+            local_world_size: here(&assignment.members),
+            peers: assignment.members.iter().map(|m| m.address).collect(),
+            task: self.terms.task.clone(),
+        })
+    }
+
+    /// Waits for a place in a generation above `left`. The error says why there is none; `None` when
+    /// time is up.
+    fn wait(&self, left: Generation, timeout: Duration) -> Result<Assignment, Option<String>> {
+        let deadline = clock::now() + timeout;
+        let mut state = self.lock();
+        loop {
+            if let Some(place) = &state.place
+                && place.generation > left
+            {
+                let place = place.clone();
+                state.entered = place.generation;
+                return Ok(place);
+            }
+            if let Some(reason) = &state.over {
+                return Err(Some(reason.clone()));
+            }
+            let wait = deadline.saturating_duration_since(clock::now());
+            if wait.is_zero() {
+                return Err(None);
+            }
+            let waited = self.changed.wait_timeout(state, wait);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Membership for Placement {
+    fn pending(&self) -> Option<Generation> {
+        let state = self.lock();
+        let newest = state.machine.newest();
+        (newest > state.entered).then_some(newest)
+    }
+
+    fn entered(&self, generation: Generation, group: Arc<dyn Collectives>) {
+        let mut state = self.lock();
+        state.entered = state.entered.max(generation);
+        if state.machine.generation() == generation && state.over.is_none() {
+            state.group = Some((generation, group));
+            return;
+        }
+        // It was given up while its members met.
+        drop(state);
+        group.abort("the generation is over");
+    }
+
+    fn reached(&self, milestone: Milestone) {
+        let generation = self.lock().entered;
+        let event = match milestone {
+            Milestone::Level { next, is_whole } => WorkerEvent::Level {
+                generation,
+                next,
+                is_whole,
+            },
+            Milestone::Healed => WorkerEvent::Healed { generation },
+            Milestone::Reduced(step) => WorkerEvent::Reduced { generation, step },
+            Milestone::Voted { step, newest } => WorkerEvent::Voted {
+                generation,
+                step,
+                newest,
+            },
+        };
+        self.handle(event, From::Training);
+    }
+
+    fn farewell(&self) -> bool {
+        let generation = self.lock().entered;
+        self.handle(WorkerEvent::Ended { generation }, From::Training);
+        let waited = self.wait(generation, self.terms.settings.orphan_limit);
+        // Alone at the end of the run, there is nothing left to be lost.
+        waited.is_err()
+    }
+
+    fn next(&self, left: Generation, cause: &str) -> Result<Assignment, MembershipError> {
+        let failed = WorkerEvent::Failed {
+            generation: left,
+            suspect: None,
+            cause: cause.to_owned(),
+        };
+        self.handle(failed, From::Training);
+        let limit = self.terms.settings.orphan_limit;
+        self.wait(left, limit).map_err(|over| match over {
+            Some(reason) => MembershipError::Ended { reason },
+            None => MembershipError::Timeout {
+                left,
+                cause: cause.to_owned(),
+                limit_s: limit.as_secs(),
+            },
+        })
+    }
+}

@@ -1,0 +1,99 @@
+//! What a [`Supervisor`] does in a job that goes on when workers die: it feeds the coordinator and does
+//! what that says.
+
+use std::time::Duration;
+
+use ronde_core::Rank;
+use ronde_elastic::{Ending, Report};
+
+use super::Supervisor;
+use crate::coordination::Action;
+use crate::launcher::StopSignal;
+use crate::outcome::Cause;
+
+/// How long the end of a process may take to show after its connection is gone.
+const END_SHOWS: Duration = Duration::from_millis(30);
+
+impl Supervisor<'_> {
+    /// A worker says how it is.
+    pub(super) fn reported(&mut self, rank: Rank, report: Report) {
+        let now = self.now();
+        let worker = report.member.worker;
+        if let Some(coordination) = &mut self.coordination
+            && coordination.worker_at(rank) == Some(worker)
+        {
+            let actions = coordination.reported(now, report);
+            self.act(actions);
+        }
+    }
+
+    /// Whether a word is of the process that has the place now.
+    pub(super) fn is_current(&self, rank: Rank, worker: Option<u64>) -> bool {
+        let current = match &self.coordination {
+            None => return true,
+            Some(coordination) => coordination.worker_at(rank),
+        };
+        current.map(|worker| worker.0) == worker
+    }
+
+    /// Tells the coordinator what has happened, and what time it is.
+    pub(super) fn coordinate(&mut self) {
+        if self.coordination.is_none() || self.stopping {
+            return;
+        }
+        let now = self.now();
+        for rank in self.spec.world_size.ranks() {
+            let Some((_, end)) = self.roster.member(rank).ended else {
+                continue;
+            };
+            if !self.roster.judged(rank) {
+                continue;
+            }
+            self.unlinked.retain(|(_, of, _)| *of != rank);
+            self.with(|coordination| coordination.ended(now, rank, end));
+        }
+        let (due, later) = std::mem::take(&mut self.unlinked)
+            .into_iter()
+            .partition(|(at, _, _)| now >= *at + END_SHOWS);
+        self.unlinked = later;
+        let due: Vec<(Duration, Rank, u64)> = due;
+        for (_, _, worker) in due {
+            self.with(|coordination| coordination.unlinked(now, worker));
+        }
+        self.with(|coordination| coordination.tick(now));
+    }
+
+    fn with(&mut self, ask: impl FnOnce(&mut crate::coordination::Coordination) -> Vec<Action>) {
+        let actions = self.coordination.as_mut().map(ask).unwrap_or_default();
+        self.act(actions);
+    }
+
+    /// Does what the coordinator says.
+    pub(super) fn act(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Tell(rank, message) => self.control.tell(rank, message),
+                Action::Start(rank, worker) => {
+                    // What the process before may have left behind.
+                    self.launcher.signal(rank, StopSignal::Kill);
+                    self.roster.vacate(rank);
+                    self.control.expect(rank, worker.0);
+                    self.start_rank(rank, Some(worker));
+                }
+                Action::Kill(rank) => self.launcher.signal(rank, StopSignal::Kill),
+                Action::Say(event) => self.sinks.record(event),
+                Action::End(Ending::Failed, reason) => {
+                    let now = self.now();
+                    let cause = Cause::Supervisor(reason.to_string());
+                    self.roster.fail(Rank(0), cause, false, now);
+                }
+                Action::End(..) => self.over = true,
+            }
+        }
+    }
+
+    /// Whether nothing is to be waited for beyond the processes.
+    pub(super) fn is_over(&self) -> bool {
+        self.coordination.is_none() || self.over || self.stopping || self.roster.has_failed()
+    }
+}

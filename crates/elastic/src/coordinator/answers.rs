@@ -1,0 +1,78 @@
+//! What a worker is told in answer to its report: all that it needs, whatever was lost before.
+
+use ronde_core::Generation;
+
+use super::{Command, CoordinatorMachine};
+use crate::membership::rank_of;
+use crate::{Assignment, JobPhase, Phase, Reason, Report, Time, ToWorker, When};
+
+impl CoordinatorMachine {
+    pub(super) fn take_report(&mut self, now: Time, report: Report, out: &mut Vec<Command>) {
+        if !self.lease.leads(now) {
+            return;
+        }
+        if report.term > self.record().term {
+            let event = self.lease.deposed();
+            self.lease_event(now, event, out);
+            return;
+        }
+        if !self.roster.reported(report.clone(), now) {
+            return;
+        }
+        let to = report.member.worker;
+        let term = self.record().term;
+        let ack = ToWorker::Ack {
+            term,
+            echo: report.sent,
+        };
+        let more = self.answer(&report);
+        out.extend(
+            [Some(ack), more]
+                .into_iter()
+                .flatten()
+                .map(|message| Command::Send { to, message }),
+        );
+    }
+
+    fn answer(&self, report: &Report) -> Option<ToWorker> {
+        let record = self.record();
+        let (term, generation) = (record.term, record.generation);
+        if matches!(record.phase, JobPhase::Stopped | JobPhase::Finished) {
+            return Some(ToWorker::End {
+                term,
+                reason: self.final_reason(),
+            });
+        }
+        if self.dismissed.contains(&report.member.worker) {
+            return Some(ToWorker::End {
+                term,
+                reason: Reason::Drained,
+            });
+        }
+        if report.generation >= generation || self.announced != generation {
+            return None;
+        }
+        let has_place = rank_of(&record.members, report.member.worker).is_some();
+        let leaves = report.generation == self.newest.previous
+            && rank_of(&self.newest.previous_members, report.member.worker).is_some();
+        if has_place || leaves {
+            return Some(ToWorker::Assign(self.assignment(report.generation)));
+        }
+        (report.phase != Phase::Idle || report.draining)
+            .then_some(ToWorker::Fence { term, generation })
+    }
+
+    /// The newest generation as a worker is told of it that is in generation `was`.
+    pub(super) fn assignment(&self, was: Generation) -> Assignment {
+        let record = self.record();
+        let is_next = was == self.newest.previous && was != record.generation;
+        Assignment {
+            term: record.term,
+            generation: record.generation,
+            members: record.members.clone(),
+            start: record.start,
+            when: if is_next { self.newest.when } else { When::Now },
+            reason: self.newest.reason.clone(),
+        }
+    }
+}

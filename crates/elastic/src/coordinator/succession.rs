@@ -1,0 +1,201 @@
+//! Who goes on: the members of the next generation, or why there is none yet. Pure.
+
+use ronde_core::Generation;
+
+use super::roster::Roster;
+use crate::membership::{rank_of, succeed};
+use crate::{
+    JobPhase, Member, Phase, Reason, Record, Settings, StartFrom, Succession, Time, WorkerId,
+};
+
+/// All that the decision depends on.
+pub(super) struct Situation<'a> {
+    pub(super) now: Time,
+    pub(super) leads_since: Time,
+    pub(super) settings: &'a Settings,
+    pub(super) record: &'a Record,
+    pub(super) roster: &'a Roster,
+    /// How many workers are wanted.
+    pub(super) target: u32,
+    /// When the group of this generation was first seen to be broken without a loss.
+    pub(super) broken_since: Option<Time>,
+}
+
+/// The decision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Next {
+    /// All is well.
+    Stay,
+    /// Nothing before this time, unless something happens.
+    Later(Time),
+    /// A new generation is needed and impossible.
+    Wait(Reason),
+    /// This one.
+    Go(Plan),
+}
+
+/// The next generation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) members: Vec<Member>,
+    pub(super) start: StartFrom,
+    /// The one before cannot go on.
+    pub(super) is_urgent: bool,
+}
+
+impl Situation<'_> {
+    pub(super) fn next(&self) -> Next {
+        let Some(is_urgent) = self.urgency() else {
+            return self.due().map_or(Next::Stay, Next::Later);
+        };
+        let members = self.members();
+        let unchanged = members == self.record.members;
+        if !is_urgent && (unchanged || !self.is_established()) {
+            return Next::Stay;
+        }
+        let have = members.len() as u32;
+        if self.record.generation == Generation(0) && have < self.target {
+            let until = self.leads_since.after(self.settings.rendezvous);
+            if have < self.settings.workers_min || self.now < until {
+                return Next::Wait(Reason::TooFew {
+                    have,
+                    need: self.target,
+                });
+            }
+        }
+        if have < self.settings.workers_min {
+            let need = self.settings.workers_min;
+            return Next::Wait(Reason::TooFew { have, need });
+        }
+        if let Some(reason) = self.no_succession(&members) {
+            return Next::Wait(reason);
+        }
+        match self.start(&members) {
+            Ok(start) => Next::Go(Plan {
+                members,
+                start,
+                is_urgent,
+            }),
+            Err(reason) => Next::Wait(reason),
+        }
+    }
+
+    /// Whether the generation cannot go on (`Some(true)`), may be changed (`Some(false)`), or must be
+    /// left alone for now.
+    fn urgency(&self) -> Option<bool> {
+        match self.due() {
+            Some(due) if self.now < due => None,
+            Some(_) => Some(true),
+            None => Some(false),
+        }
+    }
+
+    /// When a generation that cannot go on is to be replaced.
+    fn due(&self) -> Option<Time> {
+        let members = &self.record.members;
+        if self.record.phase != JobPhase::Running {
+            return None;
+        }
+        let heard_by = self.leads_since.after(self.settings.silence * 2);
+        if self.roster.unheard(members) && self.now < heard_by {
+            return Some(heard_by);
+        }
+        let loss = self.roster.first_loss(members);
+        let loss = loss.map(|at| at.after(self.settings.settle));
+        let broken = self.broken_since.map(|at| at.after(self.settings.silence));
+        [loss, broken].into_iter().flatten().min()
+    }
+
+    /// Whether all members compute steps in this generation, as far as they have told.
+    pub(super) fn is_established(&self) -> bool {
+        let generation = self.record.generation;
+        let stands = |member: &Member| {
+            self.roster.live(member.worker).is_some_and(|report| {
+                report.generation == generation
+                    && matches!(report.phase, Phase::Training | Phase::Complete)
+            })
+        };
+        self.record.members.iter().all(stands)
+    }
+
+    fn members(&self) -> Vec<Member> {
+        let may = |worker: WorkerId| self.roster.excluded(worker, self.now).is_none();
+        let wants = |worker: WorkerId| {
+            self.roster
+                .live(worker)
+                .is_some_and(|report| !report.draining)
+        };
+        let is_member = |worker| rank_of(&self.record.members, worker).is_some();
+        let live =
+            |member: &&Member| self.roster.live(member.worker).is_some() && may(member.worker);
+        let stay: Vec<Member> = self.record.members.iter().filter(live).cloned().collect();
+        let come: Vec<Member> = self
+            .roster
+            .all_live()
+            .filter(|report| !report.draining && may(report.member.worker))
+            .map(|report| report.member.clone())
+            .filter(|member| !is_member(member.worker))
+            .collect();
+        let count = self.target as usize;
+        let wanted = stay.iter().filter(|member| wants(member.worker)).cloned();
+        let members = succeed(wanted, come.clone(), count);
+        // Whoever wants to leave stays until others can go on with the state.
+        let enough = members.len() as u32 >= self.settings.workers_min;
+        let holds = |member: &Member| {
+            self.roster
+                .live(member.worker)
+                .is_some_and(|report| report.next.is_some())
+        };
+        if enough && (members.iter().any(holds) || !stay.iter().any(holds)) {
+            return members;
+        }
+        succeed(stay, come, count)
+    }
+
+    /// A generation commits a step only with all its members, so it is over once one of them is in the
+    /// next one; or once all of them have ended.
+    fn no_succession(&self, members: &[Member]) -> Option<Reason> {
+        let mut here = 0;
+        let mut of = 0;
+        for member in &self.record.members {
+            if rank_of(members, member.worker).is_some() {
+                here += 1;
+                of += 1;
+            } else if !self.is_gone(member.worker) {
+                of += 1;
+            }
+        }
+        let enough = match self.settings.succession {
+            Succession::Lease => here > 0 || of == 0,
+            Succession::Majority => 2 * here > of || of == 0,
+        };
+        (!enough).then_some(Reason::NoSuccession { here, of })
+    }
+
+    /// Whose state the generation begins with.
+    fn start(&self, members: &[Member]) -> Result<StartFrom, Reason> {
+        let holds = |member: &Member| {
+            self.roster
+                .live(member.worker)
+                .is_some_and(|report| report.next.is_some())
+        };
+        if members.iter().any(holds) {
+            return Ok(StartFrom::Peers);
+        }
+        let may_hold = |member: &&Member| {
+            rank_of(members, member.worker).is_none() && !self.is_gone(member.worker)
+        };
+        match self.record.members.iter().filter(may_hold).count() {
+            0 => Ok(StartFrom::Checkpoint(self.record.checkpoint)),
+            unreachable => Err(Reason::NoState {
+                unreachable: unreachable as u32,
+            }),
+        }
+    }
+
+    fn is_gone(&self, worker: WorkerId) -> bool {
+        let certain = self.settings.certain_end();
+        self.roster
+            .is_gone(worker, self.leads_since, certain, self.now)
+    }
+}

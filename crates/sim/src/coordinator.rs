@@ -1,0 +1,148 @@
+//! [`Coordinator`]: a simulated coordinator process: the real machine and its connections.
+
+use std::collections::BTreeMap;
+
+use ronde_elastic::{Command, CoordinatorId, CoordinatorMachine, Event, Settings, WorkerId};
+
+use crate::clock::{Clock, MS};
+use crate::effect::{Alarm, Effect, Effects, Message};
+use crate::fact::Fact;
+use crate::network::Host;
+use crate::sabotage::Sabotage;
+
+/// A coordinator process.
+#[derive(Debug)]
+pub struct Coordinator {
+    id: CoordinatorId,
+    index: usize,
+    store: Host,
+    clock: Clock,
+    machine: CoordinatorMachine,
+    /// On which host a worker was heard.
+    hosts: BTreeMap<WorkerId, Host>,
+    alarm: u64,
+}
+
+impl Coordinator {
+    /// A process that has just begun.
+    ///
+    /// # Panics
+    /// When the settings are impossible: a bug of the simulator.
+    pub fn new(
+        id: CoordinatorId,
+        index: usize,
+        store: Host,
+        settings: Settings,
+        fx: &mut Effects<'_>,
+    ) -> Self {
+        let machine =
+            CoordinatorMachine::new(id, settings).expect("the simulator's settings are possible");
+        let clock = Clock::new(fx.rng);
+        let mut coordinator = Self {
+            id,
+            index,
+            store,
+            clock,
+            machine,
+            hosts: BTreeMap::new(),
+            alarm: 0,
+        };
+        coordinator.event(Event::Tick, fx);
+        coordinator
+    }
+
+    /// Its alarm rings.
+    pub fn ring(&mut self, fx: &mut Effects<'_>) {
+        self.event(Event::Tick, fx);
+    }
+
+    /// Something arrives from a host.
+    pub fn take(&mut self, from: Host, message: Message, fx: &mut Effects<'_>) {
+        let event = match message {
+            Message::Report(report) => {
+                self.hosts.insert(report.member.worker, from);
+                Event::Report(*report)
+            }
+            Message::Written(generation, next) => Event::CheckpointWritten { generation, next },
+            Message::Disconnected(worker) => Event::Disconnected {
+                worker,
+                cause: "closed by the worker".to_owned(),
+            },
+            Message::Agent(host, places) => Event::HostUp { host, places },
+            Message::Exited(worker, place, cause) => Event::Exited {
+                worker,
+                place,
+                cause,
+            },
+            Message::Answer(reply) => Event::Store(*reply),
+            _ => return,
+        };
+        if fx.has(Sabotage::DeadAreHeard)
+            && matches!(event, Event::Disconnected { .. } | Event::Exited { .. })
+        {
+            return;
+        }
+        self.event(event, fx);
+    }
+
+    /// Something for the machine.
+    pub fn event(&mut self, event: Event, fx: &mut Effects<'_>) {
+        let now = self.clock.show(fx.now);
+        let commands = self.machine.handle(now, event);
+        for command in commands {
+            self.execute(command, fx);
+        }
+        if self.machine.leads(now) {
+            fx.fact(Fact::Leads(self.id, self.machine.record().term));
+        }
+        let Some(at) = self
+            .machine
+            .wake_at(now)
+            .map(|at| self.clock.when(at).max(fx.now + MS))
+        else {
+            return;
+        };
+        if self.alarm <= fx.now || at < self.alarm {
+            self.alarm = at;
+            fx.done.push(Effect::Alarm(at, Alarm::Wake));
+        }
+    }
+
+    fn execute(&mut self, command: Command, fx: &mut Effects<'_>) {
+        let id = self.id;
+        fx.note(|| match &command {
+            Command::Tell(reason) => format!("coordinator {id}: {reason}"),
+            Command::End { ending, reason } => format!("coordinator {id}: {ending:?}: {reason}"),
+            Command::Send { to, message } => {
+                let mut told = format!("{message:?}");
+                told.truncate(70);
+                format!("coordinator {id} to worker {to}: {told}")
+            }
+            Command::Store(request) => {
+                let mut told = format!("{request:?}");
+                told.truncate(70);
+                format!("coordinator {id} asks: {told}")
+            }
+            other => format!("coordinator {id}: {other:?}"),
+        });
+        match command {
+            Command::Store(request) => {
+                fx.send(self.store, Message::Ask(self.index, Box::new(request)));
+            }
+            Command::Send { to, message } => {
+                if let Some(&host) = self.hosts.get(&to) {
+                    fx.send(host, Message::ToWorker(to, Box::new(message)));
+                }
+            }
+            Command::Start { place, worker, .. } => {
+                fx.send(place.0 as Host, Message::Start(worker));
+            }
+            Command::Kill { place, worker } => fx.send(place.0 as Host, Message::Kill(worker)),
+            Command::Tell(_) => {}
+            Command::End { ending, .. } => {
+                fx.fact(Fact::Over(ending));
+                fx.done.push(Effect::Over);
+            }
+        }
+    }
+}

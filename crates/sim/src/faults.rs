@@ -1,0 +1,148 @@
+//! [`Fault`]s and the script of a seed: what goes wrong, and when.
+
+use crate::clock::{MS, SECOND};
+use crate::rng::Rng;
+
+/// Something that goes wrong. Hosts and processes are named by index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// SIGKILL to the workers at these places.
+    Kill(Vec<usize>),
+    /// SIGSTOP to a worker, SIGCONT after so long.
+    Pause(usize, u64),
+    /// SIGKILL to a coordinator, another one starts after so long.
+    KillCoordinator(usize, u64),
+    /// SIGSTOP to a coordinator, SIGCONT after so long.
+    PauseCoordinator(usize, u64),
+    /// No message passes from one of these hosts to any other, for so long; nor back, if two-way.
+    Partition {
+        /// Hosts of the one side, as bits.
+        side: u64,
+        /// Whether nothing passes in the other direction either.
+        is_two_way: bool,
+        /// For how long.
+        duration: u64,
+    },
+    /// The links between two workers, both ways, for so long.
+    Link(usize, usize, u64),
+    /// SIGTERM to a worker.
+    Drain(usize),
+    /// Another count of workers is wanted.
+    Scale(u32),
+    /// SIGTERM to the job.
+    Stop,
+}
+
+/// What a seed asks for.
+#[derive(Debug, Clone)]
+pub struct Script {
+    /// Places for workers.
+    pub workers: usize,
+    /// Workers that are wanted in the beginning.
+    pub wanted: u32,
+    /// Fewer do not train.
+    pub workers_min: u32,
+    /// Coordinators, those started by mistake included.
+    pub coordinators: usize,
+    /// Logical shards.
+    pub shards: u32,
+    /// Steps of the run.
+    pub steps: u64,
+    /// Datagrams lost, and datagrams that arrive twice, of a thousand.
+    pub loss: u64,
+    /// Longest usual delay.
+    pub delay_max: u64,
+    /// Whether more than half must go on together.
+    pub is_majority: bool,
+    /// What goes wrong when.
+    pub faults: Vec<(u64, Fault)>,
+    /// When nothing goes wrong any more.
+    pub calm: u64,
+}
+
+impl Script {
+    /// The script of a seed.
+    #[must_use]
+    pub fn new(rng: &mut Rng) -> Self {
+        let workers = rng.range(2, 6) as usize;
+        let coordinators = rng.range(1, 2) as usize;
+        let wanted = if rng.per_mille(200) {
+            rng.range(1, workers as u64)
+        } else {
+            workers as u64
+        };
+        let mut script = Self {
+            workers,
+            wanted: wanted as u32,
+            workers_min: if wanted > 1 && rng.per_mille(250) {
+                2
+            } else {
+                1
+            },
+            coordinators,
+            shards: rng.range(6, 9) as u32,
+            steps: rng.range(10, 20),
+            loss: if rng.per_mille(500) {
+                rng.range(0, 100)
+            } else {
+                0
+            },
+            delay_max: rng.range(1, 30) * MS,
+            is_majority: rng.per_mille(150),
+            faults: Vec::new(),
+            calm: 0,
+        };
+        let mut drains = 0;
+        let count = rng.range(0, 6);
+        for _ in 0..count {
+            let at = rng.range(300, 5000) * MS;
+            let fault = script.fault(rng);
+            drains += usize::from(matches!(fault, Fault::Drain(_)));
+            if drains < workers || !matches!(fault, Fault::Drain(_)) {
+                script.faults.push((at, fault));
+            }
+        }
+        script.faults.sort_by_key(|(at, _)| *at);
+        script.calm = script
+            .faults
+            .last()
+            .map_or(0, |(at, _)| at + rng.range(0, 5 * SECOND));
+        script
+    }
+
+    fn fault(&self, rng: &mut Rng) -> Fault {
+        let worker = rng.range(0, self.workers as u64 - 1) as usize;
+        let coordinator = rng.range(0, self.coordinators as u64 - 1) as usize;
+        let hosts = self.workers + self.coordinators + 1;
+        let long = rng.range(50, 3500) * MS;
+        match rng.range(0, 99) {
+            0..=24 => Fault::Kill(vec![worker]),
+            25..=34 => {
+                let half = rng.next();
+                Fault::Kill(
+                    (0..self.workers)
+                        .filter(|place| half >> place & 1 == 1)
+                        .collect(),
+                )
+            }
+            35..=49 => Fault::Pause(worker, long),
+            50..=59 => Fault::KillCoordinator(coordinator, long),
+            60..=66 => Fault::PauseCoordinator(coordinator, long),
+            67..=83 => {
+                let side = rng.next() & ((1 << hosts) - 1);
+                Fault::Partition {
+                    side,
+                    is_two_way: rng.per_mille(700),
+                    duration: long,
+                }
+            }
+            84..=88 => {
+                let other = (worker + 1) % self.workers;
+                Fault::Link(worker, other, long)
+            }
+            89..=93 => Fault::Drain(worker),
+            94..=97 => Fault::Scale(rng.range(1, self.workers as u64) as u32),
+            _ => Fault::Stop,
+        }
+    }
+}

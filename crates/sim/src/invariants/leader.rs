@@ -1,0 +1,33 @@
+//! No coordinator leads after one of a later term has begun to.
+
+use ronde_elastic::{CoordinatorId, Term};
+
+use crate::fact::Fact;
+use crate::invariants::Invariant;
+
+/// See the file's first line.
+#[derive(Debug, Default)]
+pub(super) struct Leader {
+    last: Option<(CoordinatorId, Term)>,
+}
+
+impl Invariant for Leader {
+    fn name(&self) -> &'static str {
+        "one coordinator leads"
+    }
+
+    fn see(&mut self, _at: u64, fact: &Fact) -> Result<(), String> {
+        let Fact::Leads(who, term) = fact else {
+            return Ok(());
+        };
+        if let Some((before, newest)) = self.last
+            && (*term < newest || before != *who && *term == newest)
+        {
+            return Err(format!(
+                "coordinator {who} leads in term {term}, after coordinator {before} began term {newest}"
+            ));
+        }
+        self.last = Some((*who, *term));
+        Ok(())
+    }
+}

@@ -1,0 +1,72 @@
+//! A step has at most one outcome; a finished job has one for every step, written down.
+
+use std::collections::BTreeMap;
+
+use ronde_core::{Generation, Step};
+use ronde_elastic::{Ending, Term};
+
+use crate::fact::Fact;
+use crate::invariants::Invariant;
+use crate::model::Run;
+
+/// See the file's first line.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    run: Run,
+    hashes: BTreeMap<Step, u64>,
+    recorded: BTreeMap<Step, (Generation, Term)>,
+}
+
+impl Outcome {
+    pub(super) fn new(run: Run) -> Self {
+        Self {
+            run,
+            hashes: BTreeMap::new(),
+            recorded: BTreeMap::new(),
+        }
+    }
+}
+
+impl Invariant for Outcome {
+    fn name(&self) -> &'static str {
+        "at most one outcome per step"
+    }
+
+    fn see(&mut self, _at: u64, fact: &Fact) -> Result<(), String> {
+        match fact {
+            Fact::Holds { worker, next, hash } => {
+                let known = *self.hashes.entry(*next).or_insert(*hash);
+                if known != *hash {
+                    return Err(format!(
+                        "before step {next} worker {worker} has {hash:016x}, another one had {known:016x}"
+                    ));
+                }
+            }
+            Fact::Recorded {
+                step,
+                generation,
+                term,
+                worker,
+            } => {
+                let last = self.recorded.last_key_value().map(|(step, _)| *step);
+                if last.is_some_and(|last| *step > last.next()) {
+                    return Err(format!(
+                        "worker {worker} wrote down step {step} after step {last:?}"
+                    ));
+                }
+                self.recorded.insert(*step, (*generation, *term));
+            }
+            Fact::Over(Ending::Finished) => {
+                let steps = self.recorded.len() as u64;
+                if steps != self.run.end.0 {
+                    return Err(format!(
+                        "{steps} of {} outcomes were written down",
+                        self.run.end
+                    ));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

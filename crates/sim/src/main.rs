@@ -1,0 +1,80 @@
+//! Replays a seed with its trace, or runs many: `ronde-sim --seed N [--bug NAME] | --seeds FROM..TO`.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a tool talks to its user"
+)]
+
+use std::process::ExitCode;
+
+use ronde_sim::{Sabotage, Summary, simulate};
+
+const USAGE: &str = "\
+ronde-sim --seed N           one simulation, with its trace
+ronde-sim --seeds FROM..TO   many; stops at the first broken invariant
+  --bug NAME                 with a known bug put in";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let value = |name: &str| {
+        let at = arguments.iter().position(|argument| argument == name)?;
+        arguments.get(at + 1).cloned()
+    };
+    let bug = value("--bug");
+    let sabotage = bug.as_deref().and_then(Sabotage::named);
+    if bug.is_some() && sabotage.is_none() {
+        let names: Vec<&str> = Sabotage::ALL.iter().map(|(name, _)| *name).collect();
+        eprintln!("no such bug; there are: {}", names.join(", "));
+        return ExitCode::from(2);
+    }
+    if let Some(seed) = value("--seed").and_then(|seed| seed.parse().ok()) {
+        return one(seed, sabotage);
+    }
+    let range = value("--seeds").and_then(|range| {
+        let (from, to) = range.split_once("..")?;
+        Some(from.parse().ok()?..to.parse().ok()?)
+    });
+    let Some(range) = range else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    many(range, sabotage)
+}
+
+fn one(seed: u64, sabotage: Option<Sabotage>) -> ExitCode {
+    let simulated = simulate(seed, None, sabotage, true);
+    for (at, line) in &simulated.trace {
+        println!("{:9.3} {line}", *at as f64 / 1e9);
+    }
+    println!("{:?}", simulated.summary);
+    match simulated.violation {
+        Some(violation) => {
+            println!("{violation}");
+            ExitCode::FAILURE
+        }
+        None => ExitCode::SUCCESS,
+    }
+}
+
+fn many(range: std::ops::Range<u64>, sabotage: Option<Sabotage>) -> ExitCode {
+    let mut total = Summary::default();
+    let mut count = 0;
+    for seed in range {
+        let simulated = simulate(seed, None, sabotage, false);
+        if let Some(violation) = simulated.violation {
+            println!("{violation}");
+            return ExitCode::FAILURE;
+        }
+        count += 1;
+        let summary = simulated.summary;
+        total.commits += summary.commits;
+        total.generations += summary.generations;
+        total.workers += summary.workers;
+        total.redone += summary.redone;
+        total.healed += summary.healed;
+        total.terms += summary.terms;
+    }
+    println!("{count} seeds: {total:?}");
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,111 @@
+//! How a [`Training`] gets from one generation into the next.
+//!
+//! ```text
+//! a peer is lost, or a vote told of a newer generation
+//!   -> next place -> where does everybody stand -> apply or fetch what this rank missed -> next step
+//! ```
+
+use ronde_core::event::PhaseTimes;
+use ronde_core::session::{Course, Rejoined};
+use ronde_core::shards::ShardPlan;
+use ronde_core::{Event, Rank, Step};
+use ronde_parallel::Strategy;
+
+use super::Training;
+use crate::TrainError;
+use crate::healing::Healing;
+
+impl Training {
+    /// Leaves the generation that has ended, and goes into a later one.
+    pub(super) fn move_on(&mut self, cause: &str) -> Result<(), TrainError> {
+        self.place.move_on(cause)?;
+        self.level_out()
+    }
+
+    /// Brings all members of a new generation to the same step. Called by workers that come new into
+    /// a running job as well, before their first step.
+    pub(super) fn level_out(&mut self) -> Result<(), TrainError> {
+        let group = self.place.group.clone();
+        let next = self.session.next_step();
+        let holds = matches!(&self.held, Some((step, _)) if *step == next);
+        let even = self.even_shards()?;
+        let Rejoined { courses, committed } = self.place.rejoin(&mut self.session, even, holds)?;
+        let held = self.held.take();
+        if let (Some(committed), Some((_, reduced))) = (committed, held) {
+            self.apply(&committed, reduced, PhaseTimes::default())?;
+        }
+        let heals = courses.each.contains(&Course::Heal);
+        let spared = courses
+            .computing()
+            .map(|computing| computing.min(even.computing()))
+            .and_then(|computing| {
+                ShardPlan::with_spares(even.shards(), self.place.world_size()?, computing)
+            });
+        self.plan.shards = spared.unwrap_or(even);
+        self.session.reshard(self.plan.shards);
+        self.strategy.regroup(group.clone(), self.plan.shards);
+        if heals {
+            let healing = Healing::start(&courses, &*group, &self.strategy.replica());
+            self.healing = healing.map_err(TrainError::Heal)?;
+        }
+        if spared.is_none() {
+            self.heal()?;
+            self.healing.sent().map_err(TrainError::Heal)?;
+        }
+        self.record_resumed(&courses.each);
+        Ok(())
+    }
+
+    /// Takes over the state that the others send, if this rank has to.
+    pub(super) fn heal(&mut self) -> Result<(), TrainError> {
+        let got = self.healing.receive(&mut self.strategy.replica_mut());
+        if got.map_err(TrainError::Heal)? {
+            self.strategy.reload();
+            let last = self.session.next_step().0.saturating_sub(1);
+            let digest = self.digest(Step(last));
+            self.place.healed(&mut self.session, digest);
+        }
+        Ok(())
+    }
+
+    /// After the step in which some healed: all compute again. True when that changes the shards.
+    pub(super) fn all_compute(&mut self) -> Result<bool, TrainError> {
+        let even = self.even_shards()?;
+        if self.plan.shards == even {
+            return Ok(false);
+        }
+        self.plan.shards = even;
+        self.session.reshard(even);
+        self.strategy.regroup(self.place.group.clone(), even);
+        Ok(true)
+    }
+
+    /// The shards dealt to as many ranks as can have one.
+    fn even_shards(&self) -> Result<ShardPlan, TrainError> {
+        let shards = self.plan.shards.shards();
+        self.place
+            .world_size()
+            .and_then(|world_size| {
+                ShardPlan::with_spares(shards, world_size, shards.min(world_size.get()))
+            })
+            .ok_or_else(|| TrainError::Impossible {
+                problem: "a group without members".to_owned(),
+                hint: "this is a bug of ronde; please report it".to_owned(),
+            })
+    }
+
+    fn record_resumed(&self, courses: &[Course]) {
+        if self.place.rank != Rank(0) {
+            return;
+        }
+        self.record_last();
+        let count = |course| courses.iter().filter(|each| **each == course).count() as u32;
+        self.place.tracker.record(Event::Resumed {
+            generation: self.place.generation,
+            world_size: courses.len() as u32,
+            step: self.session.next_step(),
+            applied: count(Course::Apply),
+            healed: count(Course::Heal),
+        });
+    }
+}

@@ -1,0 +1,215 @@
+//! One step of a [`Training`]: compute, reduce, vote, apply, and what is recorded of it.
+
+use ronde_core::event::PhaseTimes;
+use ronde_core::session::{Committed, SessionError};
+use ronde_core::{Event, Rank, Step};
+use ronde_data::{Batch, Loader, StepBatches};
+use ronde_parallel::{Applied, MicroBatch, ParallelError, Reduced, Strategy};
+
+use super::Training;
+use crate::clock::Stopwatch;
+use crate::{Place, TrainError, divergence};
+
+impl Training {
+    /// One step, from its batches to the changed weights.
+    ///
+    /// # Errors
+    /// Data, engine, reduction or vote failed. Before the vote nothing has changed.
+    pub fn step(&mut self, loader: &mut Loader) -> Result<Committed, TrainError> {
+        let mut watch = Stopwatch::start();
+        let mut times = PhaseTimes::default();
+        let mut open = self.session.begin_step();
+        let step = open.step();
+        let failed = |source| TrainError::Step {
+            step,
+            source: Box::new(source),
+        };
+
+        let batches = next_batches(loader, step)?;
+        times.wait_data_s = watch.lap_s();
+        for batch in batches.batches {
+            let (sample_ids, micro_batch) = split_ids(batch);
+            let report = self.strategy.backward(step, micro_batch).map_err(failed)?;
+            open.record(report, &sample_ids);
+        }
+        times.compute_s = watch.lap_s();
+        self.heal()?;
+        let reduced = self.strategy.reduce().map_err(failed)?;
+        self.healing.sent().map_err(TrainError::Heal)?;
+        let committed = match self.place.commit(&mut self.session, open) {
+            Err(error @ SessionError::Diverged { .. }) => return Err(self.diagnose(error)),
+            Err(error) => {
+                // Others may have heard all votes: then this gradient is final.
+                self.held = Some((step, reduced));
+                return Err(error.into());
+            }
+            Ok(committed) => committed,
+        };
+        times.communicate_s = watch.lap_s();
+        self.apply(&committed, reduced, times)?;
+        Ok(committed)
+    }
+
+    /// Applies the gradient of a step that is final. What the step took before comes in as `times`.
+    pub(super) fn apply(
+        &mut self,
+        committed: &Committed,
+        reduced: Reduced,
+        mut times: PhaseTimes,
+    ) -> Result<(), TrainError> {
+        let mut watch = Stopwatch::start();
+        let step = committed.step;
+        let learning_rate = self.plan.learning_rate(step.0);
+        if !committed.loss.is_finite() {
+            return Err(TrainError::NotFinite {
+                step,
+                what: "the loss".to_owned(),
+                learning_rate,
+            });
+        }
+        let applied = self
+            .strategy
+            .apply(step, reduced, committed.samples, learning_rate)
+            .map_err(|error| match error {
+                ParallelError::NotFinite { tensor } => {
+                    let what = format!("the gradient of {tensor}");
+                    TrainError::NotFinite {
+                        step,
+                        what,
+                        learning_rate,
+                    }
+                }
+                source => TrainError::Step {
+                    step,
+                    source: Box::new(source),
+                },
+            })?;
+        let digest = self.digest(step);
+        self.session.set_digest(digest);
+        times.compute_s += watch.lap_s();
+        self.times.add(&times);
+        self.last = Some(committed.clone());
+        self.record_step(committed, applied, learning_rate, times);
+        Ok(())
+    }
+
+    /// Hash of the weights that are compared after a step.
+    pub(super) fn digest(&self, step: Step) -> u64 {
+        let values = self.strategy.state().values();
+        self.plan.hashing.digest(step, values)
+    }
+
+    /// Compares the weights of all ranks after the last step.
+    pub(super) fn verify(&mut self) -> Result<(), TrainError> {
+        match self.session.verify() {
+            Err(error @ SessionError::Diverged { .. }) => Err(self.diagnose(error)),
+            other => Ok(other?),
+        }
+    }
+
+    fn diagnose(&self, error: SessionError) -> TrainError {
+        let SessionError::Diverged { step, .. } = error else {
+            return error.into();
+        };
+        match divergence::diagnose(&*self.place.group, self.strategy.state(), step) {
+            Ok(report) => TrainError::Diverged { step, report },
+            Err(_) => error.into(),
+        }
+    }
+
+    pub(super) fn record_start(&self) {
+        if self.place.rank != Rank(0) {
+            return;
+        }
+        self.place.tracker.record(Event::RunStarted {
+            name: self.plan.config.run.name.clone(),
+            plan: self.plan.identity.hex(),
+            world_size: self.place.group.size() as u32,
+            logical_shards: self.plan.shards.shards(),
+            parameters: self.strategy.state().parameters() as u64,
+            steps: self.plan.steps,
+            epochs: self.plan.epochs,
+            samples: self.plan.batches.samples(),
+        });
+    }
+
+    fn record_step(
+        &mut self,
+        committed: &Committed,
+        applied: Applied,
+        learning_rate: f64,
+        times: PhaseTimes,
+    ) {
+        let Place {
+            rank,
+            group,
+            tracker,
+            ..
+        } = &self.place;
+        let bytes_sent = group.bytes_sent();
+        tracker.record(Event::StepTimes {
+            rank: *rank,
+            step: committed.step,
+            times,
+            bytes_sent,
+        });
+        self.last_events = vec![Event::StepCommitted {
+            step: committed.step,
+            epoch: committed.epoch,
+            generation: committed.generation,
+            loss: committed.loss,
+            samples: committed.samples,
+            learning_rate,
+            gradient_norm: applied.gradient_norm,
+            duration_s: times.total_s(),
+        }];
+        if let Some(verdict) = committed.epoch_verdict {
+            self.last_events.push(Event::EpochFinished {
+                epoch: verdict.epoch,
+                used_once: verdict.used_once,
+                missing: verdict.missing,
+                repeated: verdict.repeated,
+            });
+        }
+        if *rank == Rank(0) {
+            self.record_last();
+        }
+    }
+
+    /// Records the last committed step, as rank 0 does; a new rank 0 does it for the one before, which
+    /// may have had no time to. Whoever collects the events keeps the first of each step.
+    pub(super) fn record_last(&self) {
+        let events = self.last_events.iter().cloned();
+        events.for_each(|event| self.place.tracker.record(event));
+    }
+}
+
+fn next_batches(loader: &mut Loader, step: Step) -> Result<StepBatches, TrainError> {
+    loader
+        .next()?
+        .filter(|batches| batches.step == step)
+        .ok_or_else(|| TrainError::Impossible {
+            problem: format!("the loader has no batches for step {step}"),
+            hint: "this is a bug of ronde; please report it with the run file".to_owned(),
+        })
+}
+
+/// A shard's sample ids, which travel beside its samples until their backward is done.
+fn split_ids(batch: Batch) -> (Vec<u64>, MicroBatch) {
+    let Batch {
+        shard,
+        sample_ids,
+        shape,
+        features,
+        labels,
+    } = batch;
+    (
+        sample_ids,
+        MicroBatch {
+            shard,
+            shape,
+            features,
+            labels,
+        },
+    )
+}

@@ -1,0 +1,437 @@
+//! Workers as threads that die at every operation of a step: the others go on, with the same bits.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail here")]
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use ronde_core::{
+    Assignment, Buffer, CollectiveError, Collectives, DType, Event, Generation, Group, GroupRank,
+    Membership, MembershipError, Milestone, Operation, PointToPoint, Rank, Tag, Tracker, Work,
+    WorldSize, weight_hash,
+};
+use ronde_parallel::Strategy;
+use ronde_train::config::{Document, Override};
+use ronde_train::worker::take_place;
+use ronde_train::{Plan, RunConfig, TrainError, Training};
+
+/// A watchdog, not a measure.
+const LIMIT: Duration = Duration::from_secs(60);
+
+const RUN: &str = r#"
+[data]
+source = "synthetic_images"
+samples = 61
+test_samples = 20
+shape = [1, 4, 4]
+classes = 3
+[model]
+kind = "mlp"
+hidden = [32, 16]
+[train]
+steps = 9
+global_batch_size = 16
+[workers]
+logical_shards = 5
+[comm]
+bucket_bytes_max = 1024
+"#;
+
+fn config() -> RunConfig {
+    let sets: [Override; 0] = [];
+    Document::load(RUN, "test", &[], &sets).unwrap().0
+}
+
+/// Who is in the job: what a supervisor would know.
+#[derive(Default)]
+struct Members {
+    generation: u64,
+    /// By worker: where it listens. In the order of their ranks.
+    present: Vec<(u32, SocketAddr)>,
+    /// What each has entered.
+    entered: BTreeMap<u32, Generation>,
+    /// Whether a new generation begins when a worker asks for one.
+    begins_when_asked: bool,
+}
+
+#[derive(Default)]
+struct Job {
+    members: Mutex<Members>,
+    changed: Condvar,
+    events: Mutex<Vec<Event>>,
+}
+
+impl Job {
+    /// Begins another generation.
+    fn change(&self, change: impl FnOnce(&mut Members)) {
+        let mut members = self.members.lock().unwrap();
+        change(&mut members);
+        members.generation += 1;
+        self.changed.notify_all();
+    }
+}
+
+impl Tracker for Job {
+    fn record(&self, event: Event) {
+        self.events.lock().unwrap().push(event);
+    }
+}
+
+/// One worker's view.
+struct Member {
+    job: Arc<Job>,
+    id: u32,
+}
+
+impl Member {
+    fn assignment(&self, members: &Members) -> Option<Assignment> {
+        let rank = members.present.iter().position(|(id, _)| *id == self.id)?;
+        let world_size = WorldSize::new(members.present.len() as u32)?;
+        Some(Assignment {
+            job: "job".to_owned(),
+            generation: Generation(members.generation),
+            rank: Rank(rank as u32),
+            world_size,
+            local_rank: rank as u32,
+            local_world_size: world_size.get(),
+            peers: members.present.iter().map(|(_, at)| *at).collect(),
+            task: String::new(),
+        })
+    }
+}
+
+impl Membership for Member {
+    fn pending(&self) -> Option<Generation> {
+        let members = self.job.members.lock().unwrap();
+        let newest = Generation(members.generation);
+        (members.entered.get(&self.id).is_some_and(|g| *g < newest)
+            && members.present.iter().any(|(id, _)| *id == self.id))
+        .then_some(newest)
+    }
+
+    fn entered(&self, generation: Generation, _group: Arc<dyn Collectives>) {
+        let mut members = self.job.members.lock().unwrap();
+        members.entered.insert(self.id, generation);
+    }
+
+    fn reached(&self, _milestone: Milestone) {}
+
+    fn farewell(&self) -> bool {
+        true
+    }
+
+    fn next(&self, left: Generation, cause: &str) -> Result<Assignment, MembershipError> {
+        let mut members = self.job.members.lock().unwrap();
+        if members.begins_when_asked && members.generation <= left.0 {
+            members.generation += 1;
+            self.job.changed.notify_all();
+        }
+        let waits = |members: &mut Members| members.generation <= left.0;
+        let (mut members, late) = self
+            .job
+            .changed
+            .wait_timeout_while(members, LIMIT, waits)
+            .unwrap();
+        if late.timed_out() {
+            return Err(MembershipError::Timeout {
+                left,
+                cause: cause.to_owned(),
+                limit_s: LIMIT.as_secs(),
+            });
+        }
+        let newest = Generation(members.generation);
+        members.entered.insert(self.id, newest);
+        self.assignment(&members)
+            .ok_or_else(|| MembershipError::Ended {
+                reason: "no place".to_owned(),
+            })
+    }
+}
+
+/// What happens to a worker at one of its operations, counted from 0.
+#[derive(Clone, Copy, PartialEq)]
+enum Fate {
+    /// It dies before it starts the operation.
+    Dies(u32),
+    /// It takes part, but does not hear what came of it.
+    MissesOutcome(u32),
+}
+
+/// A group whose member has a fate.
+struct Mortal {
+    inner: Arc<dyn Group>,
+    fate: Fate,
+    operations: AtomicU32,
+}
+
+impl Collectives for Mortal {
+    fn rank(&self) -> GroupRank {
+        self.inner.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.inner.size()
+    }
+
+    fn allocate(&self, dtype: DType, len: usize) -> Buffer {
+        self.inner.allocate(dtype, len)
+    }
+
+    fn start(
+        &self,
+        operation: Operation,
+        buffer: Buffer,
+    ) -> Result<Box<dyn Work>, CollectiveError> {
+        let number = self.operations.fetch_add(1, Ordering::SeqCst);
+        if self.fate == Fate::Dies(number) {
+            std::panic::resume_unwind(Box::new("dies"));
+        }
+        let work = self.inner.start(operation, buffer)?;
+        if self.fate == Fate::MissesOutcome(number) {
+            work.wait()?;
+            return Err(CollectiveError::Aborted {
+                by: "test".to_owned(),
+                reason: "it did not hear the outcome".to_owned(),
+            });
+        }
+        Ok(work)
+    }
+
+    fn abort(&self, reason: &str) {
+        self.inner.abort(reason);
+    }
+
+    fn bytes_sent(&self) -> u64 {
+        self.inner.bytes_sent()
+    }
+}
+
+impl PointToPoint for Mortal {
+    fn send(
+        &self,
+        to: GroupRank,
+        tag: Tag,
+        buffer: Buffer,
+    ) -> Result<Box<dyn Work>, CollectiveError> {
+        self.inner.send(to, tag, buffer)
+    }
+
+    fn receive(
+        &self,
+        from: GroupRank,
+        tag: Tag,
+        buffer: Buffer,
+    ) -> Result<Box<dyn Work>, CollectiveError> {
+        self.inner.receive(from, tag, buffer)
+    }
+}
+
+/// Hash of weights and optimizer state.
+type Bits = Vec<u64>;
+
+/// Starts a worker that is among the members already; `fate` is what happens to it.
+fn start(
+    job: &Arc<Job>,
+    id: u32,
+    listener: std::net::TcpListener,
+    fate: Option<Fate>,
+) -> JoinHandle<Result<Bits, TrainError>> {
+    let job = job.clone();
+    std::thread::spawn(move || {
+        let member = Arc::new(Member {
+            job: job.clone(),
+            id,
+        });
+        let assignment = {
+            let members = job.members.lock().unwrap();
+            member.assignment(&members).unwrap()
+        };
+        member.entered(assignment.generation, Arc::new(ronde_comm_alone()));
+        let config = config();
+        let split = ronde_data::open(&config.data, ".".as_ref(), config.run.seed)?;
+        let plan = Plan::resolve(&config, assignment.world_size, &*split.train)?;
+        let chain = config
+            .model
+            .build(
+                split.train.sample_shape(),
+                split.train.classes(),
+                &plan.seeds,
+            )
+            .map_err(TrainError::Model)?;
+        let mut place = take_place(&assignment, Some(listener), Some(member), &plan, job)?;
+        if let Some(fate) = fate {
+            let inner = place.group;
+            let operations = AtomicU32::new(0);
+            if let Fate::Dies(_) = fate {
+                place.seat = None;
+            }
+            place.group = Arc::new(Mortal {
+                inner,
+                fate,
+                operations,
+            });
+        }
+        let mut training = Training::new(place, plan, chain, split);
+        training.run()?;
+        let replica = training.strategy_mut().replica();
+        Ok(replica.into_iter().map(weight_hash::hash).collect())
+    })
+}
+
+fn ronde_comm_alone() -> ronde_comm::ProcessGroup {
+    ronde_comm::ProcessGroup::alone(ronde_comm::GroupConfig::new("none", "none", GroupRank(0)))
+}
+
+/// What became of a job.
+struct End {
+    bits: Vec<Bits>,
+    events: Vec<Event>,
+}
+
+/// Trains with `count` workers. `deaths` says which worker dies at which of its operations;
+/// `replaced`: a new one comes for each.
+fn train(count: u32, deaths: &[(u32, u32)], replaced: bool) -> End {
+    let job = Arc::new(Job::default());
+    let bound = || ronde_comm::bind(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+    let mut listeners = Vec::new();
+    for id in 0..count {
+        let (listener, address) = bound();
+        listeners.push(listener);
+        job.members.lock().unwrap().present.push((id, address));
+    }
+    let fate = |id: u32| {
+        let death = deaths.iter().find(|death| death.0 == id)?;
+        Some(Fate::Dies(death.1))
+    };
+    let mut workers: Vec<_> = listeners
+        .into_iter()
+        .zip(0..)
+        .map(|(listener, id)| (id, start(&job, id, listener, fate(id))))
+        .collect();
+    let mut bits = Vec::new();
+    // In the order of their deaths, so that no join waits for a later one.
+    let mut dying: Vec<(u32, u32)> = deaths.to_vec();
+    dying.sort_by_key(|death| death.1);
+    for (id, _) in dying {
+        let at = workers.iter().position(|worker| worker.0 == id).unwrap();
+        let (_, thread) = workers.remove(at);
+        match thread.join() {
+            // It was at the end before it came to that operation.
+            Ok(Ok(end)) => bits.push(end),
+            // It died, or saw another one die before its turn came and gave up.
+            Ok(Err(_)) | Err(_) => {
+                job.change(|members| members.present.retain(|(other, _)| *other != id));
+                if replaced {
+                    let (listener, address) = bound();
+                    let new = 100 + id;
+                    job.change(|members| members.present.push((new, address)));
+                    workers.push((new, start(&job, new, listener, None)));
+                }
+            }
+        }
+    }
+    for (id, thread) in workers {
+        match thread.join().unwrap() {
+            Ok(end) => bits.push(end),
+            Err(error) => panic!("worker {id}: {error}"),
+        }
+    }
+    let events = std::mem::take(&mut *job.events.lock().unwrap());
+    End { bits, events }
+}
+
+/// The steps that somebody recorded as committed, each once.
+fn steps(events: &[Event]) -> Vec<u64> {
+    let mut steps: Vec<u64> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::StepCommitted { step, .. } => Some(step.0),
+            _ => None,
+        })
+        .collect();
+    steps.sort_unstable();
+    steps.dedup();
+    steps
+}
+
+#[test]
+fn whoever_dies_at_whatever_operation_the_bits_are_the_same() {
+    let undisturbed = train(1, &[], false).bits.remove(0);
+    // Three buckets or so and a vote a step: this reaches into the fourth step.
+    for operation in 0..15 {
+        for id in [0, 2] {
+            let end = train(3, &[(id, operation)], false);
+            assert_eq!(end.bits.len(), 2, "{id} at {operation}");
+            assert!(end.bits.iter().all(|bits| *bits == undisturbed));
+            assert_eq!(steps(&end.events), (0..9).collect::<Vec<_>>());
+            let resumed = end
+                .events
+                .iter()
+                .any(|e| matches!(e, Event::Resumed { .. }));
+            assert!(resumed, "{id} at {operation}");
+        }
+    }
+}
+
+#[test]
+fn a_replacement_fetches_the_state_and_ends_with_the_same_bits() {
+    let undisturbed = train(1, &[], false).bits.remove(0);
+    for operation in [0, 3, 6, 9, 13] {
+        for id in [0, 2] {
+            let end = train(3, &[(id, operation)], true);
+            assert_eq!(end.bits.len(), 3, "{id} at {operation}");
+            assert!(
+                end.bits.iter().all(|bits| *bits == undisturbed),
+                "{id} at {operation}"
+            );
+        }
+    }
+}
+
+#[test]
+fn half_of_the_workers_die_and_come_back() {
+    let undisturbed = train(1, &[], false).bits.remove(0);
+    for replaced in [false, true] {
+        let end = train(4, &[(1, 5), (3, 6)], replaced);
+        assert_eq!(end.bits.len(), if replaced { 4 } else { 2 });
+        assert!(end.bits.iter().all(|bits| *bits == undisturbed));
+    }
+}
+
+#[test]
+fn who_misses_the_outcome_of_a_vote_applies_the_gradient_that_it_holds() {
+    let undisturbed = train(1, &[], false).bits.remove(0);
+    let mut applied = 0;
+    for operation in 0..12 {
+        let job = Arc::new(Job::default());
+        let mut listeners = Vec::new();
+        for id in 0..3 {
+            let (listener, address) = ronde_comm::bind(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+            listeners.push(listener);
+            let mut members = job.members.lock().unwrap();
+            members.present.push((id, address));
+            members.begins_when_asked = true;
+        }
+        let fate = |id| (id == 1).then_some(Fate::MissesOutcome(operation));
+        let workers: Vec<_> = listeners
+            .into_iter()
+            .zip(0..)
+            .map(|(listener, id)| start(&job, id, listener, fate(id)))
+            .collect();
+        for worker in workers {
+            assert_eq!(worker.join().unwrap().unwrap(), undisturbed, "{operation}");
+        }
+        let events = job.events.lock().unwrap();
+        assert_eq!(steps(&events), (0..9).collect::<Vec<_>>());
+        applied += events
+            .iter()
+            .filter(|event| matches!(event, Event::Resumed { applied: 1, .. }))
+            .count();
+    }
+    // A quarter of the operations or so are votes.
+    assert!(applied >= 2, "{applied}");
+}
