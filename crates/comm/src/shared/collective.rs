@@ -181,6 +181,12 @@ impl Exchange {
         let own = tree.brought(me);
         let piece_len = piece_len(len, tree.operands_max * element, size);
         let pieces = len.div_ceil(piece_len) as u32;
+        // A slice lies at the same place in every piece, the shorter last one included: what a rank
+        // brings never overwrites a result that others have not taken yet.
+        let slice_of = |rank: usize, count: usize| {
+            let whole = slice(piece_len.min(len), rank, size);
+            whole.start.min(count)..whole.end.min(count)
+        };
         let host = Span::of(buffer.bytes_mut());
         let controls = self.controls();
         let stage = |rank: usize, piece: u32, node: usize, range: &Range<usize>| {
@@ -194,7 +200,7 @@ impl Exchange {
             let at_host = |node: usize, range: &Range<usize>| {
                 host.part(scaled(&moved(range, node * len + start), element))
             };
-            let mine = slice(count, me, size);
+            let mine = slice_of(me, count);
             match step {
                 Step::Bring => {
                     for node in 0..own {
@@ -219,7 +225,7 @@ impl Exchange {
                 }
                 Step::Take => {
                     for rank in (0..size).filter(|&rank| rank != me) {
-                        let theirs = slice(count, rank, size);
+                        let theirs = slice_of(rank, count);
                         at_host(0, &theirs).copy_from(stage(rank, piece, 0, &theirs));
                     }
                 }
@@ -229,7 +235,8 @@ impl Exchange {
     }
 }
 
-/// Elements of a piece: a part of the whole that fits its stage, in whole slices.
+/// Elements of a piece: a part of the whole that fits its stage, in whole slices. All pieces are of about
+/// one length.
 fn piece_len(len: usize, bytes_each: usize, size: usize) -> usize {
     let most = (STAGE_BYTES / bytes_each.max(1)).max(1);
     let least = PIECE_BYTES_MIN / bytes_each.max(1);
@@ -237,5 +244,7 @@ fn piece_len(len: usize, bytes_each: usize, size: usize) -> usize {
         .div_ceil(STAGES as usize)
         .max(least)
         .next_multiple_of(GRAIN * size);
-    wanted.min(most).max(1)
+    let longest = wanted.min(most).max(1);
+    let even = len.div_ceil(len.div_ceil(longest).max(1));
+    even.next_multiple_of(GRAIN).min(longest)
 }

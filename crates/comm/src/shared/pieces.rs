@@ -59,8 +59,9 @@ pub(super) fn stage_of(piece: u32, stages: u32) -> u32 {
 /// rank brings at most as many pieces more than it has taken as there are stages. So when it brings
 /// piece `p`, all have worked on piece `p - stages` and read what it brought; and when it works on `p`
 /// and leaves its result there, all have brought `p`, so they have taken its result of `p - stages`.
-/// All stages are free at the beginning, for nobody posts an operation before it has ended the one
-/// before.
+/// That needs each rank's part of a piece to lie at the same place of its stage, in `p - stages` and
+/// `p` alike: else what is brought would overwrite results that are not taken yet. All stages are free
+/// at the beginning, for nobody posts an operation before it has ended the one before.
 pub(super) fn run<B: Board>(
     board: &B,
     terms: Terms,

@@ -164,6 +164,11 @@ impl Board for AllWords {
 ///
 /// Ranks believe that there are `stages`, but there are `real`.
 fn sum_in_pieces(size: usize, pieces: u32, stages: u32, real: u32) {
+    sum_where(size, pieces, stages, real, |_, slice| slice);
+}
+
+/// As [`sum_in_pieces`]; `place` says where a slice of a piece lies in its stage.
+fn sum_where(size: usize, pieces: u32, stages: u32, real: u32, place: fn(u32, usize) -> usize) {
     let board = AllWords((0..size).map(|_| Words::default()).collect());
     // By rank, stage and slice.
     let count = size * real as usize * size;
@@ -185,7 +190,8 @@ fn sum_in_pieces(size: usize, pieces: u32, stages: u32, real: u32) {
         let others = || (0..size).filter(|&rank| rank != me);
         let cell = |rank: usize, piece: u32, slice: usize| {
             let stage = stage_of(piece, stages) % real;
-            &cells[(rank * real as usize + stage as usize) * size + slice]
+            let at = place(piece, slice) % size;
+            &cells[(rank * real as usize + stage as usize) * size + at]
         };
         let value = |rank: usize, piece: u32| 1 + rank as u32 + 100 * piece;
         let sum = |piece: u32| (0..size).map(|rank| value(rank, piece)).sum::<u32>();
@@ -246,4 +252,11 @@ fn known_bugs_are_found() {
 fn a_stage_less_would_be_too_few() {
     let one_less = || check(Some(PREEMPTIONS), || sum_in_pieces(2, 4, 2, 1));
     assert!(catch_unwind(AssertUnwindSafe(one_less)).is_err());
+}
+
+#[test]
+fn slices_that_lie_elsewhere_in_the_next_piece_would_be_overwritten() {
+    let shifted = || sum_where(2, 3, 1, 1, |piece, slice| piece as usize + slice);
+    let check = || check(Some(PREEMPTIONS), shifted);
+    assert!(catch_unwind(AssertUnwindSafe(check)).is_err());
 }
