@@ -202,8 +202,8 @@ pub enum Reason {
     },
     /// All steps are committed.
     Finished {
-        /// How many.
-        steps: Step,
+        /// How many, where that is known.
+        steps: Option<Step>,
     },
     /// The job cannot go on.
     Failed {
@@ -255,7 +255,8 @@ impl std::fmt::Display for Reason {
                 Some(step) => write!(f, "stopped by {by}; checkpoint at step {step}"),
                 None => write!(f, "stopped by {by}; no checkpoint"),
             },
-            Self::Finished { steps } => write!(f, "all {steps} steps are committed"),
+            Self::Finished { steps: Some(steps) } => write!(f, "all {steps} steps are committed"),
+            Self::Finished { steps: None } => f.write_str("all steps are committed"),
             Self::Failed { cause, first } => match first {
                 Some(first) => write!(f, "{first}; then: {cause}"),
                 None => write!(f, "{cause}"),

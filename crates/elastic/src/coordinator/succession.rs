@@ -153,23 +153,21 @@ impl Situation<'_> {
     }
 
     /// A generation commits a step only with all its members, so it is over once one of them is in the
-    /// next one; or once all of them have ended.
+    /// next one; or once all of them have ended. A majority has to be heard as well, whether it is in
+    /// the next one or not.
     fn no_succession(&self, members: &[Member]) -> Option<Reason> {
-        let mut here = 0;
-        let mut of = 0;
+        let (mut goes_on, mut here, mut of) = (0, 0, 0);
         for member in &self.record.members {
-            if rank_of(members, member.worker).is_some() {
-                here += 1;
-                of += 1;
-            } else if !self.is_gone(member.worker) {
-                of += 1;
-            }
+            goes_on += u32::from(rank_of(members, member.worker).is_some());
+            let is_live = self.roster.live(member.worker).is_some();
+            here += u32::from(is_live);
+            of += u32::from(is_live || !self.is_gone(member.worker));
         }
         let enough = match self.settings.succession {
-            Succession::Lease => here > 0 || of == 0,
-            Succession::Majority => 2 * here > of || of == 0,
+            Succession::Lease => goes_on > 0,
+            Succession::Majority => goes_on > 0 && 2 * here > of,
         };
-        (!enough).then_some(Reason::NoSuccession { here, of })
+        (!enough && of > 0).then_some(Reason::NoSuccession { here, of })
     }
 
     /// Whose state the generation begins with.
