@@ -142,8 +142,10 @@ pub enum Reason {
         /// How many are needed.
         need: u32,
     },
-    /// Members of the last generation may still run where they cannot be seen.
+    /// A generation may still be training where it cannot be seen.
     NoSuccession {
+        /// Which generation.
+        generation: Generation,
         /// Members of it that are here.
         here: u32,
         /// Members of it that may still run.
@@ -301,10 +303,14 @@ impl Reason {
             Self::TooFew { have, need } => {
                 write!(f, "waiting: {} of at least {need}", workers(*have))
             }
-            Self::NoSuccession { here, of } => write!(
+            Self::NoSuccession {
+                generation,
+                here,
+                of,
+            } => write!(
                 f,
-                "waiting: {here} of {of} members of the last generation are here, \
-                 and the others may still run"
+                "waiting: {here} of {of} members of generation {generation} are here, \
+                 and the others may still train"
             ),
             Self::NoState { unreachable } => write!(
                 f,

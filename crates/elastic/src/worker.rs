@@ -241,7 +241,9 @@ impl WorkerMachine {
         let silence = now.since(self.contact);
         if silence >= self.settings.orphan_limit {
             let reason = match self.phase {
-                Phase::Complete => Reason::Finished { steps: Some(self.end) },
+                Phase::Complete => Reason::Finished {
+                    steps: Some(self.end),
+                },
                 _ => Reason::NoCoordinator { silence },
             };
             self.end(reason, &mut out);
@@ -484,7 +486,11 @@ impl WorkerMachine {
     fn drop_group(&mut self, in_order: bool, reason: Reason, out: &mut Vec<WorkerCommand>) {
         if self.phase != Phase::Idle {
             let generation = self.generation;
-            out.push(WorkerCommand::Leave { generation, in_order, reason });
+            out.push(WorkerCommand::Leave {
+                generation,
+                in_order,
+                reason,
+            });
             self.phase = Phase::Idle;
             self.assignment = None;
         }

@@ -19,7 +19,10 @@ pub struct Clock {
 impl Clock {
     /// A clock that runs up to one percent fast or slow.
     pub fn new(rng: &mut Rng) -> Self {
-        Self { offset: rng.range(0, 1000 * SECOND), parts_per_thousand: rng.range(990, 1010) }
+        Self {
+            offset: rng.range(0, 1000 * SECOND),
+            parts_per_thousand: rng.range(990, 1010),
+        }
     }
 
     /// What it shows.

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ronde_elastic::{
-    Command, CoordinatorId, CoordinatorMachine, Event, Settings, WorkerId,
-};
+use ronde_elastic::{Command, CoordinatorId, CoordinatorMachine, Event, Settings, WorkerId};
 
 use crate::clock::{Clock, MS};
 use crate::effect::{Alarm, Effect, Effects, Message};
@@ -37,11 +35,18 @@ impl Coordinator {
         settings: Settings,
         fx: &mut Effects<'_>,
     ) -> Self {
-        let machine = CoordinatorMachine::new(id, settings)
-            .expect("the simulator's settings are possible");
+        let machine =
+            CoordinatorMachine::new(id, settings).expect("the simulator's settings are possible");
         let clock = Clock::new(fx.rng);
-        let mut coordinator =
-            Self { id, index, store, clock, machine, hosts: BTreeMap::new(), alarm: 0 };
+        let mut coordinator = Self {
+            id,
+            index,
+            store,
+            clock,
+            machine,
+            hosts: BTreeMap::new(),
+            alarm: 0,
+        };
         coordinator.event(Event::Tick, fx);
         coordinator
     }
@@ -59,11 +64,16 @@ impl Coordinator {
                 Event::Report(*report)
             }
             Message::Written(generation, next) => Event::CheckpointWritten { generation, next },
-            Message::Disconnected(worker) => {
-                Event::Disconnected { worker, cause: "closed by the worker".to_owned() }
-            }
+            Message::Disconnected(worker) => Event::Disconnected {
+                worker,
+                cause: "closed by the worker".to_owned(),
+            },
             Message::Agent(host, places) => Event::HostUp { host, places },
-            Message::Exited(worker, place, cause) => Event::Exited { worker, place, cause },
+            Message::Exited(worker, place, cause) => Event::Exited {
+                worker,
+                place,
+                cause,
+            },
             Message::Answer(reply) => Event::Store(*reply),
             _ => return,
         };
@@ -85,7 +95,11 @@ impl Coordinator {
         if self.machine.leads(now) {
             fx.fact(Fact::Leads(self.id, self.machine.record().term));
         }
-        let Some(at) = self.machine.wake_at(now).map(|at| self.clock.when(at).max(fx.now + MS)) else {
+        let Some(at) = self
+            .machine
+            .wake_at(now)
+            .map(|at| self.clock.when(at).max(fx.now + MS))
+        else {
             return;
         };
         if self.alarm <= fx.now || at < self.alarm {

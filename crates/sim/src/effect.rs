@@ -104,7 +104,11 @@ pub struct Effects<'a> {
 impl Effects<'_> {
     /// Sends a message.
     pub fn send(&mut self, to: Host, message: Message) {
-        self.done.push(Effect::Send { to, message, extra: 0 });
+        self.done.push(Effect::Send {
+            to,
+            message,
+            extra: 0,
+        });
     }
 
     /// Sends a message to all coordinators.

@@ -66,15 +66,27 @@ impl Script {
     pub fn new(rng: &mut Rng) -> Self {
         let workers = rng.range(2, 6) as usize;
         let coordinators = rng.range(1, 2) as usize;
-        let wanted = if rng.per_mille(200) { rng.range(1, workers as u64) } else { workers as u64 };
+        let wanted = if rng.per_mille(200) {
+            rng.range(1, workers as u64)
+        } else {
+            workers as u64
+        };
         let mut script = Self {
             workers,
             wanted: wanted as u32,
-            workers_min: if wanted > 1 && rng.per_mille(250) { 2 } else { 1 },
+            workers_min: if wanted > 1 && rng.per_mille(250) {
+                2
+            } else {
+                1
+            },
             coordinators,
             shards: rng.range(6, 9) as u32,
             steps: rng.range(10, 20),
-            loss: if rng.per_mille(500) { rng.range(0, 100) } else { 0 },
+            loss: if rng.per_mille(500) {
+                rng.range(0, 100)
+            } else {
+                0
+            },
             delay_max: rng.range(1, 30) * MS,
             is_majority: rng.per_mille(150),
             faults: Vec::new(),
@@ -91,7 +103,10 @@ impl Script {
             }
         }
         script.faults.sort_by_key(|(at, _)| *at);
-        script.calm = script.faults.last().map_or(0, |(at, _)| at + rng.range(0, 5 * SECOND));
+        script.calm = script
+            .faults
+            .last()
+            .map_or(0, |(at, _)| at + rng.range(0, 5 * SECOND));
         script
     }
 
@@ -104,14 +119,22 @@ impl Script {
             0..=24 => Fault::Kill(vec![worker]),
             25..=34 => {
                 let half = rng.next();
-                Fault::Kill((0..self.workers).filter(|place| half >> place & 1 == 1).collect())
+                Fault::Kill(
+                    (0..self.workers)
+                        .filter(|place| half >> place & 1 == 1)
+                        .collect(),
+                )
             }
             35..=49 => Fault::Pause(worker, long),
             50..=59 => Fault::KillCoordinator(coordinator, long),
             60..=66 => Fault::PauseCoordinator(coordinator, long),
             67..=83 => {
                 let side = rng.next() & ((1 << hosts) - 1);
-                Fault::Partition { side, is_two_way: rng.per_mille(700), duration: long }
+                Fault::Partition {
+                    side,
+                    is_two_way: rng.per_mille(700),
+                    duration: long,
+                }
             }
             84..=88 => {
                 let other = (worker + 1) % self.workers;

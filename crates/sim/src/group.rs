@@ -150,13 +150,18 @@ impl Group {
         if self.missing().next().is_some() {
             return None;
         }
-        (0..self.size()).map(|rank| self.pieces.remove(&(current, rank))).collect()
+        (0..self.size())
+            .map(|rank| self.pieces.remove(&(current, rank)))
+            .collect()
     }
 
     /// This rank's index among those with a complete state, and how many these are.
     #[must_use]
     pub fn computing(&self) -> (Option<usize>, usize) {
-        let before = self.whole[..self.rank].iter().filter(|whole| **whole).count();
+        let before = self.whole[..self.rank]
+            .iter()
+            .filter(|whole| **whole)
+            .count();
         let all = self.whole.iter().filter(|whole| **whole).count();
         (self.whole[self.rank].then_some(before), all)
     }

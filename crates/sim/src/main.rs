@@ -1,6 +1,10 @@
 //! Replays a seed with its trace, or runs many: `ronde-sim --seed N [--bug NAME] | --seeds FROM..TO`.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a tool talks to its user")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a tool talks to its user"
+)]
 
 use std::process::ExitCode;
 

@@ -72,13 +72,16 @@ impl Run {
         let batch = self.batches.batch(step);
         let order = self.batches.order(batch.epoch);
         let part = even_range(batch.samples(), self.shards.into(), shard.into());
-        part.map(|within| order.sample(batch.positions.start + within)).collect()
+        part.map(|within| order.sample(batch.positions.start + within))
+            .collect()
     }
 
     /// The samples of a step.
     #[must_use]
     pub fn samples(&self, step: Step) -> Vec<u64> {
-        (0..self.shards).flat_map(|shard| self.shard(step, shard)).collect()
+        (0..self.shards)
+            .flat_map(|shard| self.shard(step, shard))
+            .collect()
     }
 
     /// The hash of the state before each step and after the last, of a run that nothing disturbs.

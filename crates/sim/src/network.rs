@@ -23,13 +23,23 @@ impl Network {
     /// Whole links.
     #[must_use]
     pub fn new(hosts: usize) -> Self {
-        Self { hosts, blocked: vec![0; hosts * hosts], loss: 0, twice: 0, delay_max: 3 * MS }
+        Self {
+            hosts,
+            blocked: vec![0; hosts * hosts],
+            loss: 0,
+            twice: 0,
+            delay_max: 3 * MS,
+        }
     }
 
     /// Cuts or mends one direction of a link. Cuts add up.
     pub fn cut(&mut self, from: Host, to: Host, is_cut: bool) {
         let count = &mut self.blocked[from * self.hosts + to];
-        *count = if is_cut { *count + 1 } else { count.saturating_sub(1) };
+        *count = if is_cut {
+            *count + 1
+        } else {
+            count.saturating_sub(1)
+        };
     }
 
     /// Mends everything.
@@ -47,7 +57,11 @@ impl Network {
     /// How long something is under way.
     pub fn delay(&self, rng: &mut Rng) -> u64 {
         // Now and then much later than what was sent after it.
-        let slow = if self.loss > 0 && rng.per_mille(20) { 150 * MS } else { 0 };
+        let slow = if self.loss > 0 && rng.per_mille(20) {
+            150 * MS
+        } else {
+            0
+        };
         rng.range(MS / 10, self.delay_max) + slow
     }
 }

@@ -75,7 +75,10 @@ impl Replica {
     /// For those that lack the state or the last votes.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot { votes: self.last_votes.clone(), ledger: self.ledger.clone() }
+        Snapshot {
+            votes: self.last_votes.clone(),
+            ledger: self.ledger.clone(),
+        }
     }
 
     /// Takes a stored state.
@@ -147,7 +150,9 @@ impl Replica {
             sum.add_shard(shard, Buffer::copy_of(&gradient));
         }
         let nodes = sum.take().into_iter();
-        nodes.map(|(node, sum)| (node, sum.as_slice().to_vec())).collect()
+        nodes
+            .map(|(node, sum)| (node, sum.as_slice().to_vec()))
+            .collect()
     }
 
     /// Adds the subtrees of all ranks; `None` when they are not the whole tree.
@@ -176,7 +181,11 @@ impl Replica {
             is_whole: self.state.is_some(),
             digest: self.state.as_ref().map(State::hash),
             shards: self.mine.clone(),
-            ids: self.mine.iter().flat_map(|&shard| self.run.shard(step, shard)).collect(),
+            ids: self
+                .mine
+                .iter()
+                .flat_map(|&shard| self.run.shard(step, shard))
+                .collect(),
         }
     }
 
@@ -186,7 +195,11 @@ impl Replica {
         if let Some(other) = votes.iter().find(|vote| vote.step != step) {
             return Some(format!("votes on step {} and on step {step}", other.step));
         }
-        let mut shards: Vec<u32> = votes.iter().flat_map(|vote| &vote.shards).copied().collect();
+        let mut shards: Vec<u32> = votes
+            .iter()
+            .flat_map(|vote| &vote.shards)
+            .copied()
+            .collect();
         shards.sort_unstable();
         if shards != (0..self.run.shards).collect::<Vec<_>>() {
             return Some(format!("step {step}: the shards {shards:?} were computed"));

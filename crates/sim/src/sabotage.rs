@@ -67,6 +67,9 @@ impl Sabotage {
     /// The bug of a name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, bug)| *bug)
+        Self::ALL
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, bug)| *bug)
     }
 }

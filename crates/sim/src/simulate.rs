@@ -85,12 +85,25 @@ pub fn simulate(
         for invariant in &mut invariants {
             if let Err(message) = invariant.see(at, &fact) {
                 let invariant = invariant.name();
-                let violation = Some(Violation { seed, at, invariant, message });
-                return Simulated { summary, violation, trace: world.trace().to_vec() };
+                let violation = Some(Violation {
+                    seed,
+                    at,
+                    invariant,
+                    message,
+                });
+                return Simulated {
+                    summary,
+                    violation,
+                    trace: world.trace().to_vec(),
+                };
             }
         }
     }
-    Simulated { summary, violation: None, trace: world.trace().to_vec() }
+    Simulated {
+        summary,
+        violation: None,
+        trace: world.trace().to_vec(),
+    }
 }
 
 #[derive(Default)]
@@ -108,9 +121,16 @@ impl Seen {
                 self.generations.insert(*generation);
                 summary.generations = self.generations.len() as u64;
             }
-            Fact::Computes { worker, generation, step } => {
+            Fact::Computes {
+                worker,
+                generation,
+                step,
+            } => {
                 let first = (*worker, step.0, Generation(0));
-                let before = self.computed.range(first..(*worker, step.0, *generation)).next();
+                let before = self
+                    .computed
+                    .range(first..(*worker, step.0, *generation))
+                    .next();
                 summary.redone += u64::from(before.is_some());
                 self.computed.insert((*worker, step.0, *generation));
             }

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use ronde_core::ledger::Ledger;
 use ronde_core::{Generation, Step};
 use ronde_elastic::{
-    Course, LossCause, Member, Phase, Position, Reason, RecoveryPlan, Settings, StartFrom, WorkerCommand,
-    WorkerEvent, WorkerId, WorkerMachine,
+    Course, LossCause, Member, Phase, Position, Reason, RecoveryPlan, Settings, StartFrom,
+    WorkerCommand, WorkerEvent, WorkerId, WorkerMachine,
 };
 
 use crate::clock::{Clock, MS, SECOND};
@@ -87,7 +87,10 @@ impl Worker {
         let Some(group) = &self.group else {
             return Vec::new();
         };
-        group.peers().map(|(worker, host)| (group.generation(), worker, host)).collect()
+        group
+            .peers()
+            .map(|(worker, host)| (group.generation(), worker, host))
+            .collect()
     }
 
     /// Something for the machine.
@@ -111,7 +114,11 @@ impl Worker {
     }
 
     fn set_alarm(&mut self, fx: &mut Effects<'_>) {
-        let Some(at) = self.machine.wake_at().map(|at| self.clock.when(at).max(fx.now + MS)) else {
+        let Some(at) = self
+            .machine
+            .wake_at()
+            .map(|at| self.clock.when(at).max(fx.now + MS))
+        else {
             return;
         };
         if self.alarm <= fx.now || at < self.alarm {
@@ -126,7 +133,12 @@ impl Worker {
             Alarm::Wake => self.event(WorkerEvent::Tick, fx),
             Alarm::Computed(generation, step) => {
                 let is_due = matches!(self.task, Task::Computing(current) if current == step);
-                if is_due && self.group.as_ref().is_some_and(|g| g.generation() == generation) {
+                if is_due
+                    && self
+                        .group
+                        .as_ref()
+                        .is_some_and(|g| g.generation() == generation)
+                {
                     self.computed(step, fx);
                 }
             }
@@ -146,12 +158,24 @@ impl Worker {
         let Some(group) = self.group.as_ref().filter(|g| g.generation() == generation) else {
             return;
         };
-        if group.current() != Some(number) || matches!(self.task, Task::Nothing | Task::Computing(_)) {
+        if group.current() != Some(number)
+            || matches!(self.task, Task::Nothing | Task::Computing(_))
+        {
             return;
         }
-        let suspect = group.missing().next().map(|rank| group.assignment.members[rank].worker);
+        let suspect = group
+            .missing()
+            .next()
+            .map(|rank| group.assignment.members[rank].worker);
         let cause = format!("all-gather {number} took too long");
-        self.event(WorkerEvent::Failed { generation, suspect, cause }, fx);
+        self.event(
+            WorkerEvent::Failed {
+                generation,
+                suspect,
+                cause,
+            },
+            fx,
+        );
     }
 
     fn execute(&mut self, command: WorkerCommand, fx: &mut Effects<'_>) {
@@ -161,7 +185,11 @@ impl Worker {
                 "worker {id} reports {:?} in generation {}, next {:?}",
                 report.phase, report.generation, report.next
             ),
-            WorkerCommand::Connect { assignment, rank, position } => format!(
+            WorkerCommand::Connect {
+                assignment,
+                rank,
+                position,
+            } => format!(
                 "worker {id} enters generation {} as rank {rank} of {}, {position:?}: {}",
                 assignment.generation,
                 assignment.members.len(),
@@ -178,7 +206,11 @@ impl Worker {
                 fx.send_to_coordinators(&Message::Report(Box::new(report)));
             }
             WorkerCommand::Leave { in_order, .. } => self.leave(in_order, fx),
-            WorkerCommand::Connect { assignment, rank, position } => {
+            WorkerCommand::Connect {
+                assignment,
+                rank,
+                position,
+            } => {
                 let group = Group::new(assignment, rank.index());
                 self.connect(group, position, fx);
             }
@@ -195,8 +227,17 @@ impl Worker {
                 let votes = std::mem::take(&mut self.votes);
                 self.commit(generation, step, votes, fx);
             }
-            WorkerCommand::Record { generation, term, step } => {
-                fx.fact(Fact::Recorded { worker: id, generation, term, step });
+            WorkerCommand::Record {
+                generation,
+                term,
+                step,
+            } => {
+                fx.fact(Fact::Recorded {
+                    worker: id,
+                    generation,
+                    term,
+                    step,
+                });
                 if step.next().0.is_multiple_of(CHECKPOINT_EVERY) {
                     self.write_checkpoint(generation, step.next(), fx);
                 }
@@ -208,7 +249,9 @@ impl Worker {
             WorkerCommand::End(reason) => {
                 let exit = match reason {
                     Reason::NoCoordinator { .. } => Exit::Orphaned,
-                    Reason::Finished { .. } | Reason::Stopped { .. } | Reason::Drained => Exit::Regular,
+                    Reason::Finished { .. } | Reason::Stopped { .. } | Reason::Drained => {
+                        Exit::Regular
+                    }
                     _ => Exit::Irregular,
                 };
                 self.is_over = true;
@@ -219,9 +262,11 @@ impl Worker {
 
     fn write_checkpoint(&mut self, generation: Generation, next: Step, fx: &mut Effects<'_>) {
         if let (Some(state), true) = (&self.replica.state, self.replica.next == Some(next)) {
-            fx.disk.begin(next, state.clone(), self.replica.ledger().clone());
+            fx.disk
+                .begin(next, state.clone(), self.replica.ledger().clone());
             let at = fx.now + fx.rng.range(5 * MS, 300 * MS);
-            fx.done.push(Effect::Alarm(at, Alarm::Written(generation, next)));
+            fx.done
+                .push(Effect::Alarm(at, Alarm::Written(generation, next)));
             if fx.has(Sabotage::CheckpointCountsEarly) {
                 fx.send_to_coordinators(&Message::Written(generation, next));
             }
@@ -236,8 +281,17 @@ impl Worker {
         };
         let generation = group.generation();
         for (to, host) in group.peers() {
-            let part = if in_order { Part::Goodbye } else { Part::Closed { has_ended: false } };
-            let frame = Frame { to, from: self.id, generation, part };
+            let part = if in_order {
+                Part::Goodbye
+            } else {
+                Part::Closed { has_ended: false }
+            };
+            let frame = Frame {
+                to,
+                from: self.id,
+                generation,
+                part,
+            };
             fx.send(host, Message::Frame(Box::new(frame)));
         }
         if fx.has(Sabotage::SurvivorsRestart) && self.replica.next > Some(Step(0)) {
@@ -266,7 +320,12 @@ impl Worker {
             worker: self.id,
             term: group.assignment.term,
             generation: group.generation(),
-            members: group.assignment.members.iter().map(|member| member.worker).collect(),
+            members: group
+                .assignment
+                .members
+                .iter()
+                .map(|member| member.worker)
+                .collect(),
         });
         self.group = Some(group);
         self.task = Task::Positions;
@@ -284,20 +343,34 @@ impl Worker {
         let generation = group.generation();
         let number = group.begin(piece.clone());
         for (to, host) in group.peers() {
-            let frame = Frame { to, from: self.id, generation, part: Part::Piece(number, piece.clone()) };
+            let frame = Frame {
+                to,
+                from: self.id,
+                generation,
+                part: Part::Piece(number, piece.clone()),
+            };
             fx.send(host, Message::Frame(Box::new(frame)));
         }
-        fx.done.push(Effect::Alarm(fx.now + OPERATION_MAX, Alarm::Late(generation, number)));
+        fx.done.push(Effect::Alarm(
+            fx.now + OPERATION_MAX,
+            Alarm::Late(generation, number),
+        ));
         self.go_on(fx);
     }
 
     /// Something comes over the data plane.
     pub fn frame(&mut self, mut frame: Frame, fx: &mut Effects<'_>) {
-        let newest = self.group.as_ref().map_or(self.machine.generation(), Group::generation);
+        let newest = self
+            .group
+            .as_ref()
+            .map_or(self.machine.generation(), Group::generation);
         if fx.has(Sabotage::OldFramesPass) && frame.generation < newest {
             frame.generation = newest;
         }
-        let Some(group) = self.group.as_mut().filter(|group| group.generation() == frame.generation)
+        let Some(group) = self
+            .group
+            .as_mut()
+            .filter(|group| group.generation() == frame.generation)
         else {
             if frame.generation > newest {
                 self.early.push(frame);
@@ -335,11 +408,21 @@ impl Worker {
                     return;
                 }
                 let (suspect, cause) = if has_ended {
-                    (Some(frame.from), format!("worker {} closed its connection", frame.from))
+                    (
+                        Some(frame.from),
+                        format!("worker {} closed its connection", frame.from),
+                    )
                 } else {
                     (None, format!("worker {} left", frame.from))
                 };
-                self.event(WorkerEvent::Failed { generation, suspect, cause }, fx);
+                self.event(
+                    WorkerEvent::Failed {
+                        generation,
+                        suspect,
+                        cause,
+                    },
+                    fx,
+                );
             }
         }
     }
@@ -381,7 +464,14 @@ impl Worker {
 
     fn fail(&mut self, cause: String, fx: &mut Effects<'_>) {
         let generation = self.machine.generation();
-        self.event(WorkerEvent::Failed { generation, suspect: None, cause }, fx);
+        self.event(
+            WorkerEvent::Failed {
+                generation,
+                suspect: None,
+                cause,
+            },
+            fx,
+        );
     }
 
     /// All positions are known.
@@ -400,16 +490,26 @@ impl Worker {
         if fx.has(Sabotage::SmallestStepWins)
             && let Some(least) = positions.iter().filter_map(|position| position.next).min()
         {
-            positions.iter_mut().for_each(|position| position.next = Some(least));
+            positions
+                .iter_mut()
+                .for_each(|position| position.next = Some(least));
         }
         let plan = match RecoveryPlan::new(&positions, group.assignment.start) {
             Ok(plan) => plan,
             Err(error) => return self.fail(error.to_string(), fx),
         };
         let (worker, generation) = (self.id, group.generation());
-        fx.fact(Fact::Planned { worker, generation, positions: told, next: plan.next });
+        fx.fact(Fact::Planned {
+            worker,
+            generation,
+            positions: told,
+            next: plan.next,
+        });
         let leads = plan.holders().first() == Some(&group.rank);
-        let is_wanted = plan.courses.iter().any(|c| matches!(c, Course::Apply | Course::Heal));
+        let is_wanted = plan
+            .courses
+            .iter()
+            .any(|c| matches!(c, Course::Apply | Course::Heal));
         let snapshot = (leads && is_wanted).then(|| Box::new(self.replica.snapshot()));
         self.task = Task::Snapshot(plan);
         self.gather(Piece::Snapshot(snapshot), fx);
@@ -424,7 +524,11 @@ impl Worker {
         let Some(group) = &mut self.group else {
             return;
         };
-        group.whole = plan.courses.iter().map(|course| *course != Course::Heal).collect();
+        group.whole = plan
+            .courses
+            .iter()
+            .map(|course| *course != Course::Heal)
+            .collect();
         let (generation, rank) = (group.generation(), group.rank);
         let holders = plan.holders();
         let mut is_whole = true;
@@ -436,8 +540,12 @@ impl Worker {
                 self.commit(generation, step, votes, fx);
             }
             (Course::Heal, Some(snapshot)) => {
-                self.replica.begin_to_heal(plan.next, &snapshot, holders.len());
-                fx.fact(Fact::Heals { worker: self.id, next: plan.next });
+                self.replica
+                    .begin_to_heal(plan.next, &snapshot, holders.len());
+                fx.fact(Fact::Heals {
+                    worker: self.id,
+                    next: plan.next,
+                });
                 is_whole = false;
             }
             (Course::Load, _) => self.load(plan.next, fx),
@@ -447,8 +555,18 @@ impl Worker {
         if fx.has(Sabotage::LostStepIsSkipped) && generation > Generation(1) {
             next = next.next();
         }
-        self.event(WorkerEvent::Level { generation, next, is_whole }, fx);
-        let early = self.group.as_mut().and_then(|group| group.early_slices.take());
+        self.event(
+            WorkerEvent::Level {
+                generation,
+                next,
+                is_whole,
+            },
+            fx,
+        );
+        let early = self
+            .group
+            .as_mut()
+            .and_then(|group| group.early_slices.take());
         for (index, values) in early.into_iter().flatten() {
             if !is_whole && self.replica.take_slice(index, values) {
                 self.healed(fx);
@@ -464,16 +582,28 @@ impl Worker {
         let Some(group) = &self.group else {
             return;
         };
-        let index = holders.iter().position(|holder| *holder == group.rank).unwrap_or_default();
+        let index = holders
+            .iter()
+            .position(|holder| *holder == group.rank)
+            .unwrap_or_default();
         for (rank, course) in plan.courses.iter().enumerate() {
             if *course == Course::Heal {
                 let part = Part::Slice(index, self.replica.slice(index, holders.len()));
                 let member = &group.assignment.members[rank];
                 let (to, host) = (member.worker, member.place.0 as usize);
-                let frame = Frame { to, from: self.id, generation: group.generation(), part };
+                let frame = Frame {
+                    to,
+                    from: self.id,
+                    generation: group.generation(),
+                    part,
+                };
                 let extra = fx.rng.range(20 * MS, 600 * MS);
                 let message = Message::Frame(Box::new(frame));
-                fx.done.push(Effect::Send { to: host, message, extra });
+                fx.done.push(Effect::Send {
+                    to: host,
+                    message,
+                    extra,
+                });
             }
         }
     }
@@ -481,17 +611,28 @@ impl Worker {
     fn load(&mut self, next: Step, fx: &mut Effects<'_>) {
         let (state, ledger) = fx.disk.read(next).unwrap_or_else(|| {
             let batches = self.run.batches;
-            (State::initial(), Ledger::new(batches.samples(), batches.samples_per_epoch()))
+            (
+                State::initial(),
+                Ledger::new(batches.samples(), batches.samples_per_epoch()),
+            )
         });
         let hash = state.hash();
         self.replica.load(next, state, ledger);
-        fx.fact(Fact::Holds { worker: self.id, next, hash });
+        fx.fact(Fact::Holds {
+            worker: self.id,
+            next,
+            hash,
+        });
     }
 
     fn healed(&mut self, fx: &mut Effects<'_>) {
         if let (Some(state), Some(next)) = (&self.replica.state, self.replica.next) {
             let hash = state.hash();
-            fx.fact(Fact::Holds { worker: self.id, next, hash });
+            fx.fact(Fact::Holds {
+                worker: self.id,
+                next,
+                hash,
+            });
         }
         let generation = self.machine.generation();
         self.event(WorkerEvent::Healed { generation }, fx);
@@ -499,10 +640,15 @@ impl Worker {
 
     fn compute(&mut self, generation: Generation, step: Step, fx: &mut Effects<'_>) {
         self.replica.gradient = None;
-        fx.fact(Fact::Computes { worker: self.id, generation, step });
+        fx.fact(Fact::Computes {
+            worker: self.id,
+            generation,
+            step,
+        });
         self.task = Task::Computing(step);
         let at = fx.now + fx.rng.range(20 * MS, 140 * MS);
-        fx.done.push(Effect::Alarm(at, Alarm::Computed(generation, step)));
+        fx.done
+            .push(Effect::Alarm(at, Alarm::Computed(generation, step)));
     }
 
     fn computed(&mut self, step: Step, fx: &mut Effects<'_>) {
@@ -525,12 +671,16 @@ impl Worker {
         if fx.has(Sabotage::SumInOrderOfArrival) {
             let mut sum = vec![0.0; crate::model::PARAMETERS];
             for (_, values) in subtrees.iter().rev().flatten() {
-                sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+                sum.iter_mut()
+                    .zip(values)
+                    .for_each(|(sum, value)| *sum += value);
             }
             gradient = Some(sum);
         }
         let Some(gradient) = gradient else {
-            fx.fact(Fact::Contradiction(format!("step {step}: the subtrees do not make the tree")));
+            fx.fact(Fact::Contradiction(format!(
+                "step {step}: the subtrees do not make the tree"
+            )));
             return self.fail("the subtrees do not make the tree".to_owned(), fx);
         };
         self.replica.gradient = Some((step, gradient));
@@ -543,21 +693,48 @@ impl Worker {
             fx.fact(Fact::Contradiction(problem.clone()));
             return self.fail(problem, fx);
         }
-        let newest = votes.iter().map(|vote| vote.newest).max().unwrap_or_default();
+        let newest = votes
+            .iter()
+            .map(|vote| vote.newest)
+            .max()
+            .unwrap_or_default();
         if let Some(group) = &mut self.group {
             group.whole = votes.iter().map(|vote| vote.is_whole).collect();
         }
         self.votes = votes;
         let generation = self.machine.generation();
-        self.event(WorkerEvent::Voted { generation, step, newest }, fx);
+        self.event(
+            WorkerEvent::Voted {
+                generation,
+                step,
+                newest,
+            },
+            fx,
+        );
     }
 
-    fn commit(&mut self, generation: Generation, step: Step, votes: Vec<Vote>, fx: &mut Effects<'_>) {
+    fn commit(
+        &mut self,
+        generation: Generation,
+        step: Step,
+        votes: Vec<Vote>,
+        fx: &mut Effects<'_>,
+    ) {
         let (ids, verdict) = self.replica.commit(step, votes);
-        fx.fact(Fact::Committed { worker: self.id, generation, step, ids, verdict });
+        fx.fact(Fact::Committed {
+            worker: self.id,
+            generation,
+            step,
+            ids,
+            verdict,
+        });
         if let Some(state) = &self.replica.state {
             let hash = state.hash();
-            fx.fact(Fact::Holds { worker: self.id, next: step.next(), hash });
+            fx.fact(Fact::Holds {
+                worker: self.id,
+                next: step.next(),
+                hash,
+            });
         }
     }
 

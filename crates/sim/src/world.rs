@@ -55,7 +55,10 @@ impl Disk {
     /// A complete checkpoint.
     #[must_use]
     pub fn read(&self, next: Step) -> Option<(State, Ledger)> {
-        let complete = self.states.get(&next).filter(|(_, _, is_complete)| *is_complete);
+        let complete = self
+            .states
+            .get(&next)
+            .filter(|(_, _, is_complete)| *is_complete);
         complete.map(|(state, ledger, _)| (state.clone(), ledger.clone()))
     }
 }
@@ -79,11 +82,23 @@ enum Happening {
 
 #[derive(Debug)]
 enum Next {
-    Deliver { from: Host, to: Host, message: Message, sender: u64 },
-    Ring { host: Host, life: u64, alarm: Alarm },
+    Deliver {
+        from: Host,
+        to: Host,
+        message: Message,
+        sender: u64,
+    },
+    Ring {
+        host: Host,
+        life: u64,
+        alarm: Alarm,
+    },
     Agent(Host),
     Fault(usize),
-    Resume { host: Host, life: u64 },
+    Resume {
+        host: Host,
+        life: u64,
+    },
     Mend(Vec<(Host, Host)>),
     StartCoordinator(usize),
     Calm,
@@ -122,12 +137,21 @@ impl World {
     /// # Panics
     /// Never: the data set is larger than a batch.
     #[must_use]
-    pub fn new(seed: u64, script: Option<Script>, sabotage: Option<Sabotage>, is_traced: bool) -> Self {
+    pub fn new(
+        seed: u64,
+        script: Option<Script>,
+        sabotage: Option<Sabotage>,
+        is_traced: bool,
+    ) -> Self {
         let mut rng = Rng::new(seed);
         let script = script.unwrap_or_else(|| Script::new(&mut rng));
         let batches = BatchPlan::new(SAMPLES, GLOBAL_BATCH, false, true, seed)
             .expect("the data set is larger than a batch");
-        let run = Run { batches, shards: script.shards, end: Step(script.steps) };
+        let run = Run {
+            batches,
+            shards: script.shards,
+            end: Step(script.steps),
+        };
         let mut network = Network::new(script.workers + script.coordinators + 1);
         (network.loss, network.twice) = (script.loss, script.loss / 2);
         network.delay_max = script.delay_max;
@@ -239,7 +263,12 @@ impl World {
             return;
         };
         match next {
-            Next::Deliver { from, to, message, sender } => self.deliver(from, to, message, sender),
+            Next::Deliver {
+                from,
+                to,
+                message,
+                sender,
+            } => self.deliver(from, to, message, sender),
             Next::Ring { host, life, alarm } => {
                 if self.life(host) == Some(life) {
                     self.happen(host, Happening::Rings(alarm));
@@ -284,14 +313,21 @@ impl World {
     fn life(&self, host: Host) -> Option<u64> {
         match host.checked_sub(self.script.workers) {
             None => self.workers[host].as_ref().map(|process| process.life),
-            Some(index) => self.coordinators.get(index)?.as_ref().map(|process| process.life),
+            Some(index) => self
+                .coordinators
+                .get(index)?
+                .as_ref()
+                .map(|process| process.life),
         }
     }
 
     fn settings(&self) -> Settings {
         let workers_max = self.script.workers as u32;
-        let succession =
-            if self.script.is_majority { Succession::Majority } else { Succession::Lease };
+        let succession = if self.script.is_majority {
+            Succession::Majority
+        } else {
+            Succession::Lease
+        };
         Settings {
             workers: self.script.wanted,
             workers_min: self.script.workers_min.min(self.script.wanted),
@@ -321,14 +357,25 @@ impl World {
             // Sent again until it arrives or its sender is gone.
             if self.life(from) == Some(sender) {
                 let at = self.now + 40 * MS;
-                self.schedule(at, Next::Deliver { from, to, message, sender });
+                self.schedule(
+                    at,
+                    Next::Deliver {
+                        from,
+                        to,
+                        message,
+                        sender,
+                    },
+                );
             }
             return;
         }
         match message {
             Message::Start(worker) => self.start_worker(to, worker),
             Message::Kill(worker) => {
-                if self.workers[to].as_ref().is_some_and(|process| process.body.id == worker) {
+                if self.workers[to]
+                    .as_ref()
+                    .is_some_and(|process| process.body.id == worker)
+                {
                     self.end_worker(to, Exit::Killed);
                 }
             }
@@ -347,11 +394,27 @@ impl World {
             if self.rng.per_mille(self.network.twice) {
                 let at = self.now + self.network.delay(&mut self.rng);
                 let message = message.clone();
-                self.schedule(at, Next::Deliver { from, to, message, sender });
+                self.schedule(
+                    at,
+                    Next::Deliver {
+                        from,
+                        to,
+                        message,
+                        sender,
+                    },
+                );
             }
         }
         let at = self.now + self.network.delay(&mut self.rng) + extra;
-        self.schedule(at, Next::Deliver { from, to, message, sender });
+        self.schedule(
+            at,
+            Next::Deliver {
+                from,
+                to,
+                message,
+                sender,
+            },
+        );
     }
 
     fn store(&mut self, index: usize, request: StoreRequest) {
@@ -364,7 +427,10 @@ impl World {
             }
             (Some(Sabotage::StoreComparesNothing), StoreRequest::Swap { record, .. }) => {
                 self.record = record;
-                StoreReply { id, record: self.record.clone() }
+                StoreReply {
+                    id,
+                    record: self.record.clone(),
+                }
             }
             (_, request) => self.record.execute(request),
         };
@@ -400,7 +466,10 @@ impl World {
             self.do_all(host, life, effects);
             return;
         }
-        let Some(mut process) = self.coordinators.get_mut(host - workers).and_then(Option::take)
+        let Some(mut process) = self
+            .coordinators
+            .get_mut(host - workers)
+            .and_then(Option::take)
         else {
             return;
         };
@@ -452,13 +521,22 @@ impl World {
         }
         let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4000 + host as u16);
         let name = format!("host {host}");
-        let me = Member { worker, place: Place(host as u64), host: name, address };
+        let me = Member {
+            worker,
+            place: Place(host as u64),
+            host: name,
+            address,
+        };
         let (settings, run) = (self.settings(), self.run);
         self.lives += 1;
         let life = self.lives;
         let mut body = None;
         let effects = self.with_effects(|fx| body = Some(Worker::new(me, settings, run, fx)));
-        self.workers[host] = body.map(|body| Process { body, life, paused: None });
+        self.workers[host] = body.map(|body| Process {
+            body,
+            life,
+            paused: None,
+        });
         self.do_all(host, life, effects);
         self.agent(host);
     }
@@ -476,14 +554,25 @@ impl World {
         for (generation, to, peer) in process.body.connections() {
             if !self.network.is_cut(host, peer) {
                 let part = Part::Closed { has_ended: true };
-                let frame = Frame { to, from: worker, generation, part };
+                let frame = Frame {
+                    to,
+                    from: worker,
+                    generation,
+                    part,
+                };
                 self.send(host, peer, Message::Frame(Box::new(frame)), 0, 0);
             }
         }
         for index in 0..self.script.coordinators {
             let to = self.script.workers + index;
             self.send(host, to, Message::Disconnected(worker), 0, 0);
-            self.send(host, to, Message::Exited(worker, place, cause.clone()), 0, 0);
+            self.send(
+                host,
+                to,
+                Message::Exited(worker, place, cause.clone()),
+                0,
+                0,
+            );
         }
         self.agent(host);
     }
@@ -511,7 +600,11 @@ impl World {
         let effects = self.with_effects(|fx| {
             body = Some(Coordinator::new(id, index, store, settings, fx));
         });
-        self.coordinators[index] = body.map(|body| Process { body, life, paused: None });
+        self.coordinators[index] = body.map(|body| Process {
+            body,
+            life,
+            paused: None,
+        });
         self.do_all(self.script.workers + index, life, effects);
     }
 
@@ -536,9 +629,13 @@ impl World {
         self.note(|| format!("--- process on host {host} goes on"));
         let workers = self.script.workers;
         let missed = if host < workers {
-            self.workers[host].as_mut().and_then(|process| process.paused.take())
+            self.workers[host]
+                .as_mut()
+                .and_then(|process| process.paused.take())
         } else {
-            self.coordinators[host - workers].as_mut().and_then(|process| process.paused.take())
+            self.coordinators[host - workers]
+                .as_mut()
+                .and_then(|process| process.paused.take())
         };
         for happening in missed.into_iter().flatten() {
             self.happen(host, happening);
@@ -561,7 +658,11 @@ impl World {
                 self.schedule(self.now + duration, Next::StartCoordinator(index));
             }
             Fault::PauseCoordinator(index, duration) => self.pause(workers + index, duration),
-            Fault::Partition { side, is_two_way, duration } => {
+            Fault::Partition {
+                side,
+                is_two_way,
+                duration,
+            } => {
                 let hosts = workers + self.script.coordinators + 1;
                 let pairs = (0..hosts).flat_map(|from| (0..hosts).map(move |to| (from, to)));
                 let links = pairs.filter(|(from, to)| {
@@ -575,7 +676,9 @@ impl World {
             }
             Fault::Drain(place) => self.happen(place, Happening::Signal(WorkerEvent::Drain)),
             Fault::Scale(workers) => self.tell_coordinators(&Event::Scale { workers }),
-            Fault::Stop => self.tell_coordinators(&Event::Stop { by: "SIGTERM".to_owned() }),
+            Fault::Stop => self.tell_coordinators(&Event::Stop {
+                by: "SIGTERM".to_owned(),
+            }),
         }
     }
 

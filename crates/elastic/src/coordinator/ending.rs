@@ -122,9 +122,7 @@ impl CoordinatorMachine {
         let record = self.record();
         let complete = self.roster.newest(&record.members);
         if record.phase == JobPhase::Finished {
-            return Reason::Finished {
-                steps: complete,
-            };
+            return Reason::Finished { steps: complete };
         }
         let by = self
             .stop

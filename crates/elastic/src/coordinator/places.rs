@@ -69,11 +69,18 @@ impl Places {
         });
         host.clone_into(&mut slot.host);
         slot.content = match (slot.content, worker) {
-            (Content::Worker { worker: held, started }, Some(worker)) if held == worker => {
-                Content::Worker { worker, started }
-            }
+            (
+                Content::Worker {
+                    worker: held,
+                    started,
+                },
+                Some(worker),
+            ) if held == worker => Content::Worker { worker, started },
             (Content::Closed, None) => Content::Closed,
-            (_, Some(worker)) => Content::Worker { worker, started: now },
+            (_, Some(worker)) => Content::Worker {
+                worker,
+                started: now,
+            },
             (Content::Worker { started, .. }, None) if now.since(started) > patience => {
                 Content::Empty { from: now }
             }

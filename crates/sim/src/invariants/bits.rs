@@ -12,7 +12,9 @@ pub(super) struct Bits {
 
 impl Bits {
     pub(super) fn new(run: Run) -> Self {
-        Self { hashes: run.undisturbed() }
+        Self {
+            hashes: run.undisturbed(),
+        }
     }
 }
 

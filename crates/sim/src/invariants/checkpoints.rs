@@ -28,10 +28,15 @@ impl Invariant for Checkpoints {
                 if let Some(checkpoint) = record.checkpoint
                     && !self.written.contains(&checkpoint)
                 {
-                    return Err(format!("the checkpoint at step {checkpoint} counts and is not complete"));
+                    return Err(format!(
+                        "the checkpoint at step {checkpoint} counts and is not complete"
+                    ));
                 }
                 if record.checkpoint < self.counts {
-                    return Err(format!("{:?} counts after {:?}", record.checkpoint, self.counts));
+                    return Err(format!(
+                        "{:?} counts after {:?}",
+                        record.checkpoint, self.counts
+                    ));
                 }
                 self.counts = record.checkpoint;
             }

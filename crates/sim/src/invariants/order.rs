@@ -33,7 +33,12 @@ impl Invariant for Order {
                 }
                 self.stored = (record.term, record.generation);
             }
-            Fact::Entered { worker, term, generation, members } => {
+            Fact::Entered {
+                worker,
+                term,
+                generation,
+                members,
+            } => {
                 if let Some((was_term, was)) = self.entered.insert(*worker, (*term, *generation))
                     && (was >= *generation || was_term > *term)
                 {
@@ -41,14 +46,19 @@ impl Invariant for Order {
                         "worker {worker} went from generation {was} (term {was_term}) to {generation} (term {term})"
                     ));
                 }
-                let known = self.members.entry(*generation).or_insert_with(|| members.clone());
+                let known = self
+                    .members
+                    .entry(*generation)
+                    .or_insert_with(|| members.clone());
                 if known != members {
                     return Err(format!(
                         "the ranks of generation {generation} are {known:?} for one member and {members:?} for another"
                     ));
                 }
                 if !members.contains(worker) || *generation > self.stored.1 {
-                    return Err(format!("worker {worker} has no place in generation {generation}"));
+                    return Err(format!(
+                        "worker {worker} has no place in generation {generation}"
+                    ));
                 }
             }
             _ => {}

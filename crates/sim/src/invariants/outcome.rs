@@ -19,7 +19,11 @@ pub(super) struct Outcome {
 
 impl Outcome {
     pub(super) fn new(run: Run) -> Self {
-        Self { run, hashes: BTreeMap::new(), recorded: BTreeMap::new() }
+        Self {
+            run,
+            hashes: BTreeMap::new(),
+            recorded: BTreeMap::new(),
+        }
     }
 }
 
@@ -38,17 +42,27 @@ impl Invariant for Outcome {
                     ));
                 }
             }
-            Fact::Recorded { step, generation, term, worker } => {
+            Fact::Recorded {
+                step,
+                generation,
+                term,
+                worker,
+            } => {
                 let last = self.recorded.last_key_value().map(|(step, _)| *step);
                 if last.is_some_and(|last| *step > last.next()) {
-                    return Err(format!("worker {worker} wrote down step {step} after step {last:?}"));
+                    return Err(format!(
+                        "worker {worker} wrote down step {step} after step {last:?}"
+                    ));
                 }
                 self.recorded.insert(*step, (*generation, *term));
             }
             Fact::Over(Ending::Finished) => {
                 let steps = self.recorded.len() as u64;
                 if steps != self.run.end.0 {
-                    return Err(format!("{steps} of {} outcomes were written down", self.run.end));
+                    return Err(format!(
+                        "{steps} of {} outcomes were written down",
+                        self.run.end
+                    ));
                 }
             }
             _ => {}

@@ -16,7 +16,10 @@ pub(super) struct Progress {
 impl Progress {
     pub(super) fn new(script: &Script) -> Self {
         let leaves = |(_, fault): &(u64, Fault)| matches!(fault, Fault::Stop | Fault::Drain(_));
-        Self { may_stop: script.faults.iter().any(leaves), ending: None }
+        Self {
+            may_stop: script.faults.iter().any(leaves),
+            ending: None,
+        }
     }
 }
 
@@ -33,7 +36,10 @@ impl Invariant for Progress {
                 }
                 self.ending = Some(*ending);
             }
-            Fact::TheEnd { in_time: false, running } => {
+            Fact::TheEnd {
+                in_time: false,
+                running,
+            } => {
                 return Err(format!("the job did not end; {running} workers still run"));
             }
             Fact::TheEnd { in_time: true, .. } if self.ending.is_none() => {

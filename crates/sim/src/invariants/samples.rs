@@ -18,7 +18,10 @@ pub(super) struct Samples {
 
 impl Samples {
     pub(super) fn new(run: Run) -> Self {
-        Self { run, next: BTreeMap::new() }
+        Self {
+            run,
+            next: BTreeMap::new(),
+        }
     }
 }
 
@@ -34,10 +37,18 @@ impl Invariant for Samples {
             Fact::Heals { worker, next } | Fact::Holds { worker, next, .. } => {
                 self.next.insert(*worker, *next);
             }
-            Fact::Committed { worker, step, ids, verdict, .. } => {
+            Fact::Committed {
+                worker,
+                step,
+                ids,
+                verdict,
+                ..
+            } => {
                 let next = self.next.get(worker).copied().unwrap_or_default();
                 if next != *step {
-                    return Err(format!("worker {worker} committed step {step}, its next was {next}"));
+                    return Err(format!(
+                        "worker {worker} committed step {step}, its next was {next}"
+                    ));
                 }
                 self.next.insert(*worker, step.next());
                 let mut used = ids.clone();
@@ -45,7 +56,9 @@ impl Invariant for Samples {
                 let mut planned = self.run.samples(*step);
                 planned.sort_unstable();
                 if used != planned {
-                    return Err(format!("step {step} used the samples {used:?}, planned were {planned:?}"));
+                    return Err(format!(
+                        "step {step} used the samples {used:?}, planned were {planned:?}"
+                    ));
                 }
                 if let Some(verdict) = verdict.filter(|verdict| !verdict.is_exact()) {
                     return Err(format!("worker {worker} closed an epoch with {verdict:?}"));

@@ -27,11 +27,18 @@ impl Invariant for Sides {
 
     fn see(&mut self, _at: u64, fact: &Fact) -> Result<(), String> {
         match fact {
-            Fact::Computes { generation, step, .. } => {
+            Fact::Computes {
+                generation, step, ..
+            } => {
                 let last = self.begun.entry(*generation).or_insert(*step);
                 *last = (*last).max(*step);
             }
-            Fact::Committed { worker, generation, step, .. } => {
+            Fact::Committed {
+                worker,
+                generation,
+                step,
+                ..
+            } => {
                 if *generation > self.newest {
                     self.newest = *generation;
                     for (older, last) in self.begun.range(..generation) {

@@ -29,12 +29,20 @@ impl Invariant for Survivors {
             Fact::WorkerEnded(worker, exit) => {
                 self.holds.remove(worker);
                 if *exit == Exit::Irregular {
-                    return Err(format!("worker {worker} ended although nothing asked for it"));
+                    return Err(format!(
+                        "worker {worker} ended although nothing asked for it"
+                    ));
                 }
             }
-            Fact::Entered { worker, members, generation, .. } => {
+            Fact::Entered {
+                worker,
+                members,
+                generation,
+                ..
+            } => {
                 let holds = self.holds.get(worker).copied();
-                self.entered.insert((*worker, *generation), (holds, members.clone()));
+                self.entered
+                    .insert((*worker, *generation), (holds, members.clone()));
             }
             // What it had is given up for what it gets.
             Fact::Heals { worker, .. } => {
@@ -43,7 +51,12 @@ impl Invariant for Survivors {
             Fact::Holds { worker, next, .. } => {
                 self.holds.insert(*worker, *next);
             }
-            Fact::Planned { worker, generation, positions, next } => {
+            Fact::Planned {
+                worker,
+                generation,
+                positions,
+                next,
+            } => {
                 self.next.insert(*worker, *next);
                 let entered = |worker: &WorkerId| self.entered.get(&(*worker, *generation));
                 let members = entered(worker).map_or(&[][..], |(_, members)| members);
@@ -57,7 +70,11 @@ impl Invariant for Survivors {
                     }
                 }
             }
-            Fact::Computes { worker, generation, step } => {
+            Fact::Computes {
+                worker,
+                generation,
+                step,
+            } => {
                 let next = self.next.get(worker).copied().unwrap_or_default();
                 if next != *step {
                     return Err(format!(
