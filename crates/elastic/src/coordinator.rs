@@ -352,13 +352,19 @@ impl CoordinatorMachine {
     }
 
     fn begin_to_lead(&mut self, now: Time, out: &mut Vec<Command>) {
+        self.roster.begin_anew(self.settings.silence);
         let record = self.lease.record();
         let (term, generation) = (record.term, record.generation);
         let members = record.members.clone();
-        self.roster.begin_anew(self.settings.silence);
-        for member in &members {
-            self.roster
-                .expect(member.worker, now.after(self.settings.silence));
+        let older = record
+            .open
+            .iter()
+            .flat_map(|open| open.workers.iter().copied());
+        let expected: BTreeSet<WorkerId> = older
+            .chain(members.iter().map(|member| member.worker))
+            .collect();
+        for worker in expected {
+            self.roster.expect(worker, now.after(self.settings.silence));
         }
         self.leads_since = now;
         self.newest = Newest {

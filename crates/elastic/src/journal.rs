@@ -8,7 +8,7 @@
 use ronde_core::{Generation, Step};
 use serde::{Deserialize, Serialize};
 
-use crate::{CoordinatorId, Member, StartFrom, Term};
+use crate::{CoordinatorId, Member, StartFrom, Term, WorkerId};
 
 /// How far the job is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -25,6 +25,16 @@ pub enum JobPhase {
     Finished,
 }
 
+/// A generation that may still commit a step, for all that is known: none of its members is known to
+/// have left it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenGeneration {
+    /// Which.
+    pub generation: Generation,
+    /// All of its members.
+    pub workers: Vec<WorkerId>,
+}
+
 /// What is known for certain of a job. The default is the record of a job that nobody has led yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -38,6 +48,9 @@ pub struct Record {
     pub generation: Generation,
     /// Its members by rank.
     pub members: Vec<Member>,
+    /// The newest generation and all older ones that may still commit a step. A generation is over for
+    /// good once one of its members has left it, for it commits with all of them or not at all.
+    pub open: Vec<OpenGeneration>,
     /// What its members do when none of them holds a state.
     pub start: StartFrom,
     /// Next step of the newest checkpoint that counts.
@@ -54,6 +67,7 @@ impl Default for Record {
             holder: None,
             generation: Generation(0),
             members: Vec::new(),
+            open: Vec::new(),
             start: StartFrom::Checkpoint(None),
             checkpoint: None,
             phase: JobPhase::Running,

@@ -26,7 +26,7 @@ pub mod worker;
 
 pub use coordinator::{Command, CoordinatorMachine, Ending, Event, PlaceState};
 pub use error::ElasticError;
-pub use journal::{JobPhase, Record, StoreReply, StoreRequest};
+pub use journal::{JobPhase, OpenGeneration, Record, StoreReply, StoreRequest};
 pub use membership::{Assignment, CoordinatorId, Member, Place, StartFrom, Term, When, WorkerId};
 pub use message::{Phase, Report, ToWorker, Trouble};
 pub use reason::{Loss, LossCause, Reason};

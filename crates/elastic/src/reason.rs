@@ -142,8 +142,10 @@ pub enum Reason {
         /// How many are needed.
         need: u32,
     },
-    /// Members of the last generation may still run where they cannot be seen.
+    /// A generation may still be training where it cannot be seen.
     NoSuccession {
+        /// Which generation.
+        generation: Generation,
         /// Members of it that are here.
         here: u32,
         /// Members of it that may still run.
@@ -202,8 +204,8 @@ pub enum Reason {
     },
     /// All steps are committed.
     Finished {
-        /// How many.
-        steps: Step,
+        /// How many, where that is known.
+        steps: Option<Step>,
     },
     /// The job cannot go on.
     Failed {
@@ -255,7 +257,8 @@ impl std::fmt::Display for Reason {
                 Some(step) => write!(f, "stopped by {by}; checkpoint at step {step}"),
                 None => write!(f, "stopped by {by}; no checkpoint"),
             },
-            Self::Finished { steps } => write!(f, "all {steps} steps are committed"),
+            Self::Finished { steps: Some(steps) } => write!(f, "all {steps} steps are committed"),
+            Self::Finished { steps: None } => f.write_str("all steps are committed"),
             Self::Failed { cause, first } => match first {
                 Some(first) => write!(f, "{first}; then: {cause}"),
                 None => write!(f, "{cause}"),
@@ -300,10 +303,14 @@ impl Reason {
             Self::TooFew { have, need } => {
                 write!(f, "waiting: {} of at least {need}", workers(*have))
             }
-            Self::NoSuccession { here, of } => write!(
+            Self::NoSuccession {
+                generation,
+                here,
+                of,
+            } => write!(
                 f,
-                "waiting: {here} of {of} members of the last generation are here, \
-                 and the others may still run"
+                "waiting: {here} of {of} members of generation {generation} are here, \
+                 and the others may still train"
             ),
             Self::NoState { unreachable } => write!(
                 f,

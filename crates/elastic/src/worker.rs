@@ -90,6 +90,9 @@ pub enum WorkerCommand {
     Leave {
         /// Which.
         generation: Generation,
+        /// Between two steps: the peers get a goodbye, and go on with what they have already got from
+        /// this worker. Otherwise they are told that the group has failed.
+        in_order: bool,
         /// Why.
         reason: Reason,
     },
@@ -226,7 +229,7 @@ impl WorkerMachine {
     pub fn position(&self) -> Position {
         Position {
             next: self.next.filter(|_| self.is_whole),
-            holds_gradient: self.holds_gradient,
+            holds_gradient: self.holds_gradient && self.is_whole,
         }
     }
 
@@ -250,7 +253,9 @@ impl WorkerMachine {
         let silence = now.since(self.contact);
         if silence >= self.settings.orphan_limit {
             let reason = match self.phase {
-                Phase::Complete => Reason::Finished { steps: self.end },
+                Phase::Complete => Reason::Finished {
+                    steps: Some(self.end),
+                },
                 _ => Reason::NoCoordinator { silence },
             };
             self.end(reason, &mut out);
@@ -461,7 +466,8 @@ impl WorkerMachine {
         if newest > generation {
             // All members have seen the same votes and leave now; who does not know the way yet will
             // be told.
-            self.leave("a newer generation begins", out);
+            let cause = "a newer generation begins".to_owned();
+            self.drop_group(true, Reason::LeftGroup { generation, cause }, out);
             self.enter_pending(out);
         } else {
             self.compute(step.next(), out);
@@ -491,9 +497,15 @@ impl WorkerMachine {
     }
 
     fn leave_group(&mut self, reason: Reason, out: &mut Vec<WorkerCommand>) {
+        self.drop_group(self.phase == Phase::Complete, reason, out);
+    }
+
+    fn drop_group(&mut self, in_order: bool, reason: Reason, out: &mut Vec<WorkerCommand>) {
         if self.phase != Phase::Idle {
+            let generation = self.generation;
             out.push(WorkerCommand::Leave {
-                generation: self.generation,
+                generation,
+                in_order,
                 reason,
             });
             self.phase = Phase::Idle;

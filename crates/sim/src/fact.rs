@@ -46,6 +46,13 @@ pub enum Fact {
         /// What is computed first.
         next: Step,
     },
+    /// A worker takes the state before this step over from others.
+    Heals {
+        /// Who.
+        worker: WorkerId,
+        /// The next step.
+        next: Step,
+    },
     /// A worker began to compute a step.
     Computes {
         /// Who.

@@ -27,8 +27,10 @@ pub enum Piece {
 pub enum Part {
     /// A piece of the all-gather with this number.
     Piece(u64, Piece),
-    /// A slice of the state: which, of how many.
+    /// A slice of the state: which one.
     Slice(usize, Vec<f32>),
+    /// The sender has left between two steps.
+    Goodbye,
     /// The sender has dropped the group, or its process has ended.
     Closed {
         /// Whether the process has ended.
@@ -58,6 +60,9 @@ pub struct Group {
     pub rank: usize,
     /// Which ranks have the complete state.
     pub whole: Vec<bool>,
+    /// Slices that came before this rank knew that it heals; `None` from then on.
+    pub early_slices: Option<Vec<(usize, Vec<f32>)>>,
+    left: Vec<bool>,
     next: u64,
     pieces: BTreeMap<(u64, usize), Piece>,
 }
@@ -66,11 +71,13 @@ impl Group {
     /// A group in which nothing was said yet.
     #[must_use]
     pub fn new(assignment: Assignment, rank: usize) -> Self {
-        let whole = vec![false; assignment.members.len()];
+        let size = assignment.members.len();
         Self {
             assignment,
             rank,
-            whole,
+            whole: vec![false; size],
+            early_slices: Some(Vec::new()),
+            left: vec![false; size],
             next: 0,
             pieces: BTreeMap::new(),
         }
@@ -124,6 +131,17 @@ impl Group {
     pub fn missing(&self) -> impl Iterator<Item = usize> {
         let current = self.current().unwrap_or_default();
         (0..self.size()).filter(move |rank| !self.pieces.contains_key(&(current, *rank)))
+    }
+
+    /// A rank will say nothing more.
+    pub fn goodbye(&mut self, rank: usize) {
+        self.left[rank] = true;
+    }
+
+    /// A rank that has left without the piece that is waited for.
+    #[must_use]
+    pub fn left_too_early(&self) -> Option<usize> {
+        self.missing().find(|rank| self.left[*rank])
     }
 
     /// All pieces of the last all-gather by rank, once they are there.

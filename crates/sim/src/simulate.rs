@@ -134,11 +134,7 @@ impl Seen {
                 summary.redone += u64::from(before.is_some());
                 self.computed.insert((*worker, step.0, *generation));
             }
-            Fact::Planned { positions, .. } => {
-                let has_both = positions.iter().any(|p| p.next.is_some())
-                    && positions.iter().any(|p| p.next.is_none());
-                summary.healed += u64::from(has_both);
-            }
+            Fact::Heals { .. } => summary.healed += 1,
             Fact::Leads(_, term) => summary.terms = summary.terms.max(term.0),
             Fact::Over(ending) => summary.ending = Some(*ending),
             _ => {}

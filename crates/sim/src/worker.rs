@@ -205,7 +205,7 @@ impl Worker {
             WorkerCommand::Report(report) => {
                 fx.send_to_coordinators(&Message::Report(Box::new(report)));
             }
-            WorkerCommand::Leave { .. } => self.leave(fx),
+            WorkerCommand::Leave { in_order, .. } => self.leave(in_order, fx),
             WorkerCommand::Connect {
                 assignment,
                 rank,
@@ -273,7 +273,7 @@ impl Worker {
         }
     }
 
-    fn leave(&mut self, fx: &mut Effects<'_>) {
+    fn leave(&mut self, in_order: bool, fx: &mut Effects<'_>) {
         self.task = Task::Nothing;
         self.votes.clear();
         let Some(group) = self.group.take() else {
@@ -281,7 +281,11 @@ impl Worker {
         };
         let generation = group.generation();
         for (to, host) in group.peers() {
-            let part = Part::Closed { has_ended: false };
+            let part = if in_order {
+                Part::Goodbye
+            } else {
+                Part::Closed { has_ended: false }
+            };
             let frame = Frame {
                 to,
                 from: self.id,
@@ -382,9 +386,15 @@ impl Worker {
                 self.go_on(fx);
             }
             Part::Slice(index, values) => {
-                if self.replica.take_slice(index, values) {
+                if let Some(early) = &mut group.early_slices {
+                    early.push((index, values));
+                } else if self.replica.take_slice(index, values) {
                     self.healed(fx);
                 }
+            }
+            Part::Goodbye => {
+                group.goodbye(rank);
+                self.go_on(fx);
             }
             Part::Closed { has_ended } => {
                 let generation = frame.generation;
@@ -431,6 +441,10 @@ impl Worker {
             return;
         }
         let Some(pieces) = group.finished() else {
+            if let Some(rank) = group.left_too_early() {
+                let cause = format!("worker {} left", group.assignment.members[rank].worker);
+                self.fail(cause, fx);
+            }
             return;
         };
         match std::mem::replace(&mut self.task, Task::Nothing) {
@@ -528,6 +542,10 @@ impl Worker {
             (Course::Heal, Some(snapshot)) => {
                 self.replica
                     .begin_to_heal(plan.next, &snapshot, holders.len());
+                fx.fact(Fact::Heals {
+                    worker: self.id,
+                    next: plan.next,
+                });
                 is_whole = false;
             }
             (Course::Load, _) => self.load(plan.next, fx),
@@ -545,6 +563,15 @@ impl Worker {
             },
             fx,
         );
+        let early = self
+            .group
+            .as_mut()
+            .and_then(|group| group.early_slices.take());
+        for (index, values) in early.into_iter().flatten() {
+            if !is_whole && self.replica.take_slice(index, values) {
+                self.healed(fx);
+            }
+        }
         if fx.has(Sabotage::HealIsSkipped) && !is_whole {
             self.replica.state = Some(State::initial());
             self.healed(fx);

@@ -30,6 +30,9 @@ const AGENT_EVERY: u64 = 200 * MS;
 /// How long the job may take once nothing goes wrong any more.
 const CALM_MAX: u64 = 60 * SECOND;
 
+/// Events of a whole simulation: a storm of messages must end as well.
+const EVENTS_MAX: u64 = 200_000;
+
 /// The job's storage: checkpoints that are being written, and complete ones.
 #[derive(Debug, Default)]
 pub struct Disk {
@@ -250,6 +253,10 @@ impl World {
         let Some(Reverse((at, _, place))) = self.queue.pop() else {
             return self.finish(false);
         };
+        if self.count > EVENTS_MAX {
+            self.note(|| "--- too many events".to_owned());
+            return self.finish(false);
+        }
         self.now = at.max(self.now);
         self.free.push(place);
         let Some(next) = self.waiting[place].take() else {

@@ -135,7 +135,11 @@ fn hang(kind: Kind) {
     }
     groups[0].abort("enough");
     for (rank, thread) in threads.into_iter().enumerate() {
-        assert_eq!(thread.join().expect("no panic").is_err(), rank != 3, "rank {rank}");
+        assert_eq!(
+            thread.join().expect("no panic").is_err(),
+            rank != 3,
+            "rank {rank}"
+        );
     }
     // Afterwards it is told all the same, with the failure beside it.
     let over = merge_report(&take()[..3]);

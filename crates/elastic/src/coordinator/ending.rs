@@ -1,6 +1,6 @@
 //! The ways to the end of a job: stop with a checkpoint, or all steps committed.
 
-use ronde_core::{Generation, Step};
+use ronde_core::Generation;
 
 use super::{Command, CoordinatorMachine, Ending, Newest};
 use crate::{JobPhase, Phase, Reason, StartFrom, Time, ToWorker, When};
@@ -122,9 +122,7 @@ impl CoordinatorMachine {
         let record = self.record();
         let complete = self.roster.newest(&record.members);
         if record.phase == JobPhase::Finished {
-            return Reason::Finished {
-                steps: complete.unwrap_or(Step(0)),
-            };
+            return Reason::Finished { steps: complete };
         }
         let by = self
             .stop

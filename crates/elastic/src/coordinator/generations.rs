@@ -5,7 +5,7 @@ use ronde_core::Generation;
 use super::succession::{Next, Plan, Situation};
 use super::{Command, CoordinatorMachine, Newest};
 use crate::membership::rank_of;
-use crate::{Reason, StartFrom, Time, ToWorker, When};
+use crate::{JobPhase, OpenGeneration, Reason, StartFrom, Time, ToWorker, When};
 
 impl CoordinatorMachine {
     fn situation(&self, now: Time) -> Situation<'_> {
@@ -64,7 +64,7 @@ impl CoordinatorMachine {
     pub(super) fn abort_if_lost(&mut self, out: &mut Vec<Command>) {
         let record = self.lease.record();
         let (term, generation) = (record.term, record.generation);
-        if self.aborted == Some(generation) {
+        if self.aborted == Some(generation) || record.phase != JobPhase::Running {
             return;
         }
         let losses = self.roster.losses(&record.members);
@@ -156,8 +156,15 @@ impl CoordinatorMachine {
             start,
             is_urgent,
         } = plan;
+        let mut open: Vec<OpenGeneration> = self.situation(now).open().cloned().collect();
+        let workers = members.iter().map(|member| member.worker).collect();
+        open.push(OpenGeneration {
+            generation,
+            workers,
+        });
         let proposed = self.propose(now, out, |record| {
             (record.generation, record.members, record.start) = (generation, members, start);
+            record.open = open;
         });
         if proposed {
             let when = if is_urgent { When::Now } else { When::Boundary };

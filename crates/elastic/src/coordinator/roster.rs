@@ -162,6 +162,13 @@ impl Roster {
         self.gone.contains(&worker) || self.lost.contains_key(&worker) && now.since(heard) > certain
     }
 
+    /// Whether a worker has said that it has left a generation for a later one.
+    pub(super) fn has_left(&self, worker: WorkerId, generation: Generation) -> bool {
+        self.seen
+            .get(&worker)
+            .is_some_and(|seen| seen.report.generation > generation)
+    }
+
     /// Keeps a worker out until then.
     pub(super) fn exclude(&mut self, worker: WorkerId, until: Time) {
         if let Some(seen) = self.seen.get_mut(&worker) {

@@ -2,7 +2,7 @@
 
 use super::{Command, CoordinatorMachine, Departure};
 use crate::membership::rank_of;
-use crate::{JobPhase, LossCause, Phase, Place, Reason, Time, ToWorker, WorkerId};
+use crate::{JobPhase, LossCause, Member, Phase, Place, Reason, Time, ToWorker, WorkerId};
 
 impl CoordinatorMachine {
     pub(super) fn exited(
@@ -84,7 +84,9 @@ impl CoordinatorMachine {
     /// Workers without a place in a generation that is as large as it should be may end.
     fn dismiss_surplus(&mut self, out: &mut Vec<Command>) {
         let record = self.lease.record();
-        if (record.members.len() as u32) < self.target {
+        // A member that is lost has to be replaced, so nobody is one too many yet.
+        let is_live = |member: &&Member| self.roster.live(member.worker).is_some();
+        if (record.members.iter().filter(is_live).count() as u32) < self.target {
             return;
         }
         let surplus: Vec<WorkerId> = self

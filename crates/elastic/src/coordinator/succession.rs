@@ -1,11 +1,14 @@
 //! Who goes on: the members of the next generation, or why there is none yet. Pure.
 
+use std::collections::BTreeSet;
+
 use ronde_core::Generation;
 
 use super::roster::Roster;
 use crate::membership::{rank_of, succeed};
 use crate::{
-    JobPhase, Member, Phase, Reason, Record, Settings, StartFrom, Succession, Time, WorkerId,
+    JobPhase, Member, OpenGeneration, Phase, Reason, Record, Settings, StartFrom, Succession, Time,
+    WorkerId,
 };
 
 /// All that the decision depends on.
@@ -149,27 +152,42 @@ impl Situation<'_> {
         if enough && (members.iter().any(holds) || !stay.iter().any(holds)) {
             return members;
         }
+        let count = count.max(stay.len());
         succeed(stay, come, count)
     }
 
-    /// A generation commits a step only with all its members, so it is over once one of them is in the
-    /// next one; or once all of them have ended.
+    /// Every generation that may still commit a step must be over before the next one begins: a member
+    /// of it goes on, and leaves it for that; or none of its members can run any more. A majority has
+    /// to be heard as well, whether it goes on or not.
     fn no_succession(&self, members: &[Member]) -> Option<Reason> {
-        let mut here = 0;
-        let mut of = 0;
-        for member in &self.record.members {
-            if rank_of(members, member.worker).is_some() {
-                here += 1;
-                of += 1;
-            } else if !self.is_gone(member.worker) {
-                of += 1;
+        self.open().find_map(|open| {
+            let (mut goes_on, mut here, mut of) = (0, 0, 0);
+            for worker in &open.workers {
+                goes_on += u32::from(rank_of(members, *worker).is_some());
+                let is_live = self.roster.live(*worker).is_some();
+                here += u32::from(is_live);
+                of += u32::from(is_live || !self.is_gone(*worker));
             }
-        }
-        let enough = match self.settings.succession {
-            Succession::Lease => here > 0 || of == 0,
-            Succession::Majority => 2 * here > of || of == 0,
-        };
-        (!enough).then_some(Reason::NoSuccession { here, of })
+            let enough = match self.settings.succession {
+                Succession::Lease => goes_on > 0,
+                Succession::Majority => goes_on > 0 && 2 * here > of,
+            };
+            let generation = open.generation;
+            (!enough && of > 0).then_some(Reason::NoSuccession {
+                generation,
+                here,
+                of,
+            })
+        })
+    }
+
+    /// Generations that may still commit a step.
+    pub(super) fn open(&self) -> impl Iterator<Item = &OpenGeneration> {
+        self.record.open.iter().filter(|open| {
+            let left = |worker: &WorkerId| self.roster.has_left(*worker, open.generation);
+            let all_gone = || open.workers.iter().all(|worker| self.is_gone(*worker));
+            !open.workers.iter().any(left) && !all_gone()
+        })
     }
 
     /// Whose state the generation begins with.
@@ -182,10 +200,14 @@ impl Situation<'_> {
         if members.iter().any(holds) {
             return Ok(StartFrom::Peers);
         }
-        let may_hold = |member: &&Member| {
-            rank_of(members, member.worker).is_none() && !self.is_gone(member.worker)
+        let may_hold = |worker: &WorkerId| match self.roster.live(*worker) {
+            Some(report) => report.next.is_some(),
+            None => !self.is_gone(*worker),
         };
-        match self.record.members.iter().filter(may_hold).count() {
+        let current = self.record.members.iter().map(|member| member.worker);
+        let older = self.open().flat_map(|open| open.workers.iter().copied());
+        let all: BTreeSet<WorkerId> = current.chain(older).collect();
+        match all.into_iter().filter(may_hold).count() {
             0 => Ok(StartFrom::Checkpoint(self.record.checkpoint)),
             unreachable => Err(Reason::NoState {
                 unreachable: unreachable as u32,

@@ -34,13 +34,7 @@ impl Invariant for Samples {
         match fact {
             Fact::Contradiction(problem) => return Err(problem.clone()),
             // A state that was taken over carries its ledger.
-            Fact::Planned { worker, next, .. } => {
-                let mine = self.next.get(worker).copied().unwrap_or_default();
-                if mine.next() != *next {
-                    self.next.insert(*worker, mine.max(*next));
-                }
-            }
-            Fact::Holds { worker, next, .. } => {
+            Fact::Heals { worker, next } | Fact::Holds { worker, next, .. } => {
                 self.next.insert(*worker, *next);
             }
             Fact::Committed {

@@ -1,7 +1,7 @@
 //! Two sides never train apart.
 //!
-//! Once a later generation has committed its first step, an older one may at most commit a step that
-//! was in flight: all its members had voted for it, and the later one begins no later than with it.
+//! Once a later generation has committed a step, an older one may at most commit a step that it had
+//! begun before: its votes may still be under way to a worker that was stopped or cut off.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,11 @@ use crate::invariants::Invariant;
 /// See the file's first lines.
 #[derive(Debug, Default)]
 pub(super) struct Sides {
-    first: BTreeMap<Generation, Step>,
+    /// The last step that was begun in each generation.
+    begun: BTreeMap<Generation, Step>,
+    /// For each generation that a later one has followed: that one, and the last step begun then.
+    over: BTreeMap<Generation, (Generation, Step)>,
+    newest: Generation,
 }
 
 impl Invariant for Sides {
@@ -22,26 +26,36 @@ impl Invariant for Sides {
     }
 
     fn see(&mut self, _at: u64, fact: &Fact) -> Result<(), String> {
-        let Fact::Committed {
-            worker,
-            generation,
-            step,
-            ..
-        } = fact
-        else {
-            return Ok(());
-        };
-        if let Some((later, first)) = self
-            .first
-            .range(generation.next()..)
-            .find(|(_, first)| step > *first)
-        {
-            return Err(format!(
-                "worker {worker} committed step {step} in generation {generation} \
-                 after generation {later} had begun with step {first}"
-            ));
+        match fact {
+            Fact::Computes {
+                generation, step, ..
+            } => {
+                let last = self.begun.entry(*generation).or_insert(*step);
+                *last = (*last).max(*step);
+            }
+            Fact::Committed {
+                worker,
+                generation,
+                step,
+                ..
+            } => {
+                if *generation > self.newest {
+                    self.newest = *generation;
+                    for (older, last) in self.begun.range(..generation) {
+                        self.over.entry(*older).or_insert((*generation, *last));
+                    }
+                }
+                let over = self.over.get(generation).copied();
+                let over = over.or((*generation < self.newest).then_some((self.newest, Step(0))));
+                if let Some((later, last)) = over.filter(|(_, last)| step > last) {
+                    return Err(format!(
+                        "worker {worker} committed step {step} in generation {generation}, \
+                         whose last step was {last} when generation {later} committed its first"
+                    ));
+                }
+            }
+            _ => {}
         }
-        self.first.entry(*generation).or_insert(*step);
         Ok(())
     }
 }

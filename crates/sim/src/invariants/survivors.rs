@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ronde_core::Step;
+use ronde_core::{Generation, Step};
 use ronde_elastic::WorkerId;
 
 use crate::fact::{Exit, Fact};
@@ -15,7 +15,8 @@ pub(super) struct Survivors {
     holds: BTreeMap<WorkerId, Step>,
     /// The step that a worker has to compute next.
     next: BTreeMap<WorkerId, Step>,
-    entered: BTreeMap<WorkerId, Vec<WorkerId>>,
+    /// What each worker held when it entered a generation, and that generation's members.
+    entered: BTreeMap<(WorkerId, Generation), (Option<Step>, Vec<WorkerId>)>,
 }
 
 impl Invariant for Survivors {
@@ -34,9 +35,18 @@ impl Invariant for Survivors {
                 }
             }
             Fact::Entered {
-                worker, members, ..
+                worker,
+                members,
+                generation,
+                ..
             } => {
-                self.entered.insert(*worker, members.clone());
+                let holds = self.holds.get(worker).copied();
+                self.entered
+                    .insert((*worker, *generation), (holds, members.clone()));
+            }
+            // What it had is given up for what it gets.
+            Fact::Heals { worker, .. } => {
+                self.holds.remove(worker);
             }
             Fact::Holds { worker, next, .. } => {
                 self.holds.insert(*worker, *next);
@@ -48,13 +58,14 @@ impl Invariant for Survivors {
                 next,
             } => {
                 self.next.insert(*worker, *next);
-                let members = self.entered.get(worker).map_or(&[][..], Vec::as_slice);
+                let entered = |worker: &WorkerId| self.entered.get(&(*worker, *generation));
+                let members = entered(worker).map_or(&[][..], |(_, members)| members);
                 for (member, position) in members.iter().zip(positions) {
-                    let holds = self.holds.get(member);
-                    if holds.is_some_and(|holds| holds > next) {
+                    let held = entered(member).and_then(|(holds, _)| *holds);
+                    if held.is_some_and(|held| held > *next) {
                         return Err(format!(
                             "generation {generation} begins with step {next}, but worker {member} \
-                             had committed all before {holds:?} (it said {position:?})"
+                             had committed all before {held:?} (it said {position:?})"
                         ));
                     }
                 }
