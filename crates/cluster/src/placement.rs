@@ -166,7 +166,9 @@ impl Placement {
     ) {
         match command {
             WorkerCommand::Report(report) => self.queue.report(report),
-            WorkerCommand::Leave { generation, reason } => {
+            WorkerCommand::Leave {
+                generation, reason, ..
+            } => {
                 let group = state.group.take_if(|(of, _)| *of <= generation);
                 if from == From::Others {
                     *aborts = group.map(|(_, group)| (group, reason.to_string()));
