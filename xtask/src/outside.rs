@@ -42,13 +42,7 @@ pub(crate) fn test() -> Result<()> {
     let folder = target
         .to_str()
         .context("the target folder's name is text")?;
-    let shared = [
-        "--release",
-        "--locked",
-        "--target-dir",
-        folder,
-        "--manifest-path",
-    ];
+    let shared = ["--release", "--target-dir", folder, "--manifest-path"];
     let with = |command: &'static str, manifest: &'static str| {
         let mut arguments = vec![command];
         arguments.extend(shared);
