@@ -39,14 +39,6 @@ impl Place {
         let offset = other.bytes.start.checked_sub(self.bytes.start)?;
         inside.then_some(offset)
     }
-
-    /// The part from byte `from` on.
-    pub(crate) fn after(&self, from: usize) -> Self {
-        Self {
-            scratch: self.scratch,
-            bytes: self.bytes.start + from..self.bytes.end,
-        }
-    }
 }
 
 /// The slots of one rank's schedule.

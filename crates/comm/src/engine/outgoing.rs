@@ -7,10 +7,11 @@ use super::Engine;
 use super::peer::{Outgoing, Payload, Presence};
 use crate::frame::{Call, CallKind, FrameKind, HEADER_BYTES, Header};
 use crate::running::Running;
-use crate::streaming::PIECE_BYTES;
 
 /// Most bytes of one frame of a collective: what is to be told in between waits for no more than that.
-const CHUNK_BYTES: usize = PIECE_BYTES;
+///
+/// Every frame costs about as much as copying 64 KiB, for its header ends a segment on both sides.
+const CHUNK_BYTES: usize = 4 << 20;
 
 impl Engine {
     /// Queues a frame.
