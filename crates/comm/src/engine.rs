@@ -1,31 +1,36 @@
-//! [`Engine`]: what the progress thread of a group does, over any transport.
+//! [`Engine`]: what runs the operations of a group, over any transport.
 //!
 //! Collectives run one after the other in the order of their calls; messages run beside them. What
 //! arrives before it is wanted is kept, up to a bound, so that two members that first send and then
 //! receive do not wait for each other. The first failure ends everything and is told to all.
 
+mod agreement;
 mod failure;
 mod incoming;
+mod mailbox;
 mod outgoing;
 mod peer;
 mod progress;
+mod seat;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ronde_core::{Buffer, CollectiveError, DType, Generation};
 
 use crate::clock;
-use crate::flight::{Asks, Flight, FlightRecord};
+use crate::flight::FlightRecord;
 use crate::frame::{Call, HEADER_BYTES, Header};
 use crate::notice::Notice;
 use crate::program::Member;
 use crate::running::{Asked, Running};
-use crate::transport::{Interest, Transport, Waker};
+use crate::transport::Transport;
 use crate::work::Completion;
+use incoming::Patience;
+pub(crate) use mailbox::{Mailbox, Verdict};
 use peer::Peer;
+pub(crate) use seat::Seat;
 
 /// How many past calls are remembered to name them when a peer disagrees late.
 const HISTORY: usize = 256;
@@ -56,225 +61,6 @@ pub(crate) enum Command {
         error: CollectiveError,
         notice: Option<Notice>,
     },
-}
-
-/// What is known of the group while waiting for a peer elsewhere than on the progress thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// Nothing is known to be wrong.
-    Fine,
-    /// The peer has left in good order.
-    Left,
-    /// The group has failed.
-    Failed,
-}
-
-impl Command {
-    /// Tells the recorder, which will hear of the end too.
-    fn record(&mut self, flight: &Arc<Flight>) {
-        let (asks, call, buffer, completion) = match self {
-            Self::Collective(Asked {
-                call,
-                buffer,
-                completion,
-                ..
-            }) => (Asks::Collective, call, buffer, completion),
-            Self::Send {
-                to,
-                call,
-                buffer,
-                completion,
-            } => (Asks::SendTo(*to as u32), call, buffer, completion),
-            Self::Receive {
-                from,
-                call,
-                buffer,
-                completion,
-            } => (Asks::ReceiveFrom(*from as u32), call, buffer, completion),
-            Self::Limit(_) | Self::Fail { .. } => return,
-        };
-        let ticket = completion.ticket().unwrap_or_else(|| {
-            let ticket = flight.issued(asks, *call, buffer.bytes().len());
-            completion.recorded_by(flight, ticket);
-            ticket
-        });
-        if asks == Asks::Collective {
-            flight.streams(ticket);
-        }
-    }
-}
-
-#[derive(Default)]
-struct Mail {
-    commands: Vec<Command>,
-    abort: Option<String>,
-    leave: bool,
-    failed: Option<CollectiveError>,
-    /// Peers that have left in good order.
-    left: Vec<usize>,
-}
-
-/// What callers and the progress thread share.
-#[derive(Debug)]
-pub(crate) struct Mailbox {
-    mail: Mutex<Mail>,
-    waker: Arc<dyn Waker>,
-    bytes: AtomicU64,
-    payload_bytes: AtomicU64,
-    flight: Arc<Flight>,
-    shared_bytes: AtomicU64,
-    shared_payload_bytes: AtomicU64,
-    /// Somebody has left, or the group has failed.
-    news: AtomicBool,
-}
-
-impl std::fmt::Debug for Mail {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Mail({} commands)", self.commands.len())
-    }
-}
-
-impl Mailbox {
-    pub(crate) fn new(waker: Arc<dyn Waker>, member: Member) -> Self {
-        Self {
-            mail: Mutex::default(),
-            waker,
-            bytes: AtomicU64::new(0),
-            payload_bytes: AtomicU64::new(0),
-            flight: Arc::new(Flight::new(member.rank, member.size)),
-            shared_bytes: AtomicU64::new(0),
-            shared_payload_bytes: AtomicU64::new(0),
-            news: AtomicBool::new(false),
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Mail> {
-        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Hands over a command, or says why the group is over.
-    pub(crate) fn post(&self, mut command: Command) -> Result<(), CollectiveError> {
-        {
-            let mut mail = self.lock();
-            if let Some(error) = &mail.failed {
-                return Err(error.clone());
-            }
-            // Under the lock, so that the recorder numbers collectives as they will be run.
-            command.record(&self.flight);
-            mail.commands.push(command);
-        }
-        self.waker.wake();
-        Ok(())
-    }
-
-    pub(crate) fn abort(&self, reason: &str) {
-        {
-            let mut mail = self.lock();
-            mail.abort = Some(reason.to_owned());
-            // Also for those who do not wait for the progress thread.
-            mail.failed.get_or_insert_with(|| CollectiveError::Aborted {
-                by: "this rank".to_owned(),
-                reason: reason.to_owned(),
-            });
-        }
-        self.news.store(true, Ordering::SeqCst);
-        self.waker.wake();
-    }
-
-    pub(crate) fn leave(&self) {
-        self.lock().leave = true;
-        self.waker.wake();
-    }
-
-    /// The progress thread has ended, by whatever cause: nothing may wait for it any more.
-    pub(crate) fn close(&self) {
-        let commands = {
-            let mut mail = self.lock();
-            mail.failed.get_or_insert_with(|| CollectiveError::Aborted {
-                by: "this rank".to_owned(),
-                reason: "its progress thread has ended".to_owned(),
-            });
-            std::mem::take(&mut mail.commands)
-        };
-        self.news.store(true, Ordering::SeqCst);
-        // Dropping them completes them with an error.
-        drop(commands);
-    }
-
-    /// The recorder.
-    pub(crate) fn flight(&self) -> &Arc<Flight> {
-        &self.flight
-    }
-
-    /// The last operations, and why the group has failed if it has.
-    pub(crate) fn flight_record(&self) -> FlightRecord {
-        let failure = self.lock().failed.as_ref().map(ToString::to_string);
-        FlightRecord {
-            failure,
-            ..self.flight.record()
-        }
-    }
-
-    /// Whether [`Mailbox::verdict`] may have something to say. Cheap.
-    pub(crate) fn has_news(&self) -> bool {
-        self.news.load(Ordering::Relaxed)
-    }
-
-    /// What is known of the group and one peer.
-    pub(crate) fn verdict(&self, peer: usize) -> Verdict {
-        if !self.news.load(Ordering::Acquire) {
-            return Verdict::Fine;
-        }
-        let mail = self.lock();
-        match &mail.failed {
-            Some(_) => Verdict::Failed,
-            None if mail.left.contains(&peer) => Verdict::Left,
-            None => Verdict::Fine,
-        }
-    }
-
-    /// How the group has failed.
-    pub(crate) fn error(&self) -> Option<CollectiveError> {
-        self.lock().failed.clone()
-    }
-
-    fn note_left(&self, peer: usize) {
-        self.lock().left.push(peer);
-        self.news.store(true, Ordering::SeqCst);
-    }
-
-    fn note_failed(&self, error: &CollectiveError) {
-        self.lock().failed = Some(error.clone());
-        self.news.store(true, Ordering::SeqCst);
-    }
-
-    /// Counts bytes that went to others elsewhere than through a stream.
-    pub(crate) fn count(&self, bytes: u64, payload_bytes: u64) {
-        // One thread at a time counts here: no need for one step.
-        let add = |counter: &AtomicU64, bytes: u64| {
-            counter.store(counter.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
-        };
-        add(&self.shared_bytes, bytes);
-        add(&self.shared_payload_bytes, payload_bytes);
-    }
-
-    /// Bytes sent, with and without headers.
-    pub(crate) fn bytes_sent(&self) -> (u64, u64) {
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        (
-            load(&self.bytes) + load(&self.shared_bytes),
-            load(&self.payload_bytes) + load(&self.shared_payload_bytes),
-        )
-    }
-}
-
-/// Closes the mailbox when the progress thread ends, even by a panic.
-struct Closing(Arc<Mailbox>);
-
-impl Drop for Closing {
-    fn drop(&mut self) {
-        self.0.close();
-    }
 }
 
 /// A receive that waits for its message.
@@ -363,25 +149,34 @@ impl Engine {
         (0..self.member.size).filter(move |&peer| peer != me)
     }
 
-    /// Runs until the group is left.
-    pub(crate) fn run(mut self) {
-        let _closing = Closing(Arc::clone(&self.mailbox));
-        loop {
-            self.take_mail();
-            self.work_off();
-            self.check_deadlines();
-            if self.failed.is_some() {
-                // The others hear of it now, not when something else happens here.
-                self.flush();
-            }
-            self.report();
-            if self.leaving {
-                break;
-            }
-            let limit = self.next_deadline().map(clock::left);
-            self.wait_and_read(limit);
+    /// Does everything that can be done without news from outside.
+    fn act(&mut self) {
+        self.take_mail();
+        self.work_off();
+        self.tell_call();
+        self.flush();
+        self.check_deadlines();
+        if self.failed.is_some() {
+            // The others hear of it now, not when something else happens here.
+            self.flush();
         }
-        self.depart();
+        self.report();
+    }
+
+    /// Waits for news of the other members or of callers, and takes in what has come.
+    fn await_news(&mut self, patience: Patience) {
+        let limit = self.next_deadline().map(clock::left);
+        self.wait_and_read(limit, patience);
+    }
+
+    /// Whether there is something to do or to wait for that nobody may be waiting for here.
+    fn is_busy(&self) -> bool {
+        self.leaving
+            || self.running.is_some()
+            || !self.queue.is_empty()
+            || self.waits_for_messages()
+            || self.peers.iter().any(Peer::has_to_send)
+            || (self.failed.is_some() && self.reporter.is_some())
     }
 
     /// Hands out the flight record after a failure, once, when all others have been told.
@@ -409,11 +204,7 @@ impl Engine {
     }
 
     fn take_mail(&mut self) {
-        let (commands, abort, leave) = {
-            let mut mail = self.mailbox.lock();
-            let commands = std::mem::take(&mut mail.commands);
-            (commands, mail.abort.take(), mail.leave)
-        };
+        let (commands, abort, leave) = self.mailbox.take();
         for command in commands {
             self.accept(command);
         }
@@ -424,24 +215,6 @@ impl Engine {
             });
         }
         self.leaving |= leave;
-    }
-
-    fn wait_and_read(&mut self, limit: Option<Duration>) {
-        let mut interest: Vec<Interest> = self.peers.iter().map(Peer::interest).collect();
-        interest[self.member.rank.index()] = Interest::default();
-        if let Err(error) = self.transport.wait(&mut interest, limit) {
-            self.fail(CollectiveError::Connect {
-                what: "waiting for other ranks".to_owned(),
-                cause: error.to_string(),
-            });
-            self.leaving = true;
-        }
-        for (peer, ready) in interest.into_iter().enumerate() {
-            self.peers[peer].blocked &= !ready.write;
-            if ready.read {
-                self.read(peer);
-            }
-        }
     }
 
     /// Leaves in good order: what was sent arrives, pending operations fail.
@@ -459,7 +232,7 @@ impl Engine {
         let end = clock::deadline(FLUSH_MAX.min(self.timeout));
         while self.peers.iter().any(Peer::has_to_send) && !clock::left(end).is_zero() {
             self.flush();
-            self.wait_and_read(Some(clock::left(end).min(LINGER)));
+            self.wait_and_read(Some(clock::left(end).min(LINGER)), Patience::Asleep);
         }
         self.report();
         for peer in self.others() {
@@ -467,7 +240,7 @@ impl Engine {
         }
         let end = clock::deadline(LINGER);
         while self.others().any(|p| self.peers[p].is_open()) && !clock::left(end).is_zero() {
-            self.wait_and_read(Some(clock::left(end)));
+            self.wait_and_read(Some(clock::left(end)), Patience::Asleep);
         }
     }
 }

@@ -29,6 +29,8 @@ pub(crate) enum FrameKind {
     Notice = 3,
     /// The sender leaves in good order and sends nothing more.
     Goodbye = 4,
+    /// Says that the sender waits in a collective, for one that may be in another.
+    Call = 5,
 }
 
 /// Kind of a call, as on the wire.
@@ -213,6 +215,7 @@ impl Header {
             2 => FrameKind::Message,
             3 => FrameKind::Notice,
             4 => FrameKind::Goodbye,
+            5 => FrameKind::Call,
             other => return Err(format!("frame of unknown kind {other}")),
         };
         let mut call = [0; 20];
@@ -227,7 +230,7 @@ impl Header {
         let limit = match kind {
             FrameKind::Collective | FrameKind::Message => FRAME_BYTES_MAX,
             FrameKind::Notice => NOTICE_BYTES_MAX,
-            FrameKind::Goodbye => 0,
+            FrameKind::Goodbye | FrameKind::Call => 0,
         };
         if header.bytes > limit {
             return Err(format!("{} bytes, limit {limit}", header.bytes));

@@ -16,7 +16,7 @@ use ronde_schedule::{CostModel, Hosts};
 use crate::GroupConfig;
 use crate::choice::Chooser;
 use crate::connect;
-use crate::engine::{Command, Engine, Mailbox, Reporter};
+use crate::engine::{Command, Engine, Mailbox, Reporter, Seat};
 use crate::flight::{Flight, FlightRecord};
 use crate::frame::{Call, CallKind};
 use crate::hello::Hello;
@@ -53,6 +53,8 @@ enum Link {
     /// Through a progress thread.
     Others {
         mailbox: Arc<Mailbox>,
+        /// From which the streams are driven.
+        seat: Arc<Seat>,
         progress: Option<JoinHandle<()>>,
         /// Shared memory, where all members have it.
         lane: Option<Arc<Lane>>,
@@ -224,9 +226,11 @@ impl ProcessGroup {
             config.timeout,
             reporter(&config),
         );
+        let seat = Arc::new(Seat::new(engine, Arc::clone(&mailbox)));
+        let attended = Arc::clone(&seat);
         let progress = thread::Builder::new()
             .name(format!("ronde {} {rank}", config.name))
-            .spawn(move || engine.run())
+            .spawn(move || attended.attend())
             .map_err(|error| CollectiveError::Connect {
                 what: "starting the progress thread".to_owned(),
                 cause: error.to_string(),
@@ -240,6 +244,7 @@ impl ProcessGroup {
             member,
             link: Link::Others {
                 mailbox,
+                seat,
                 progress,
                 lane: None,
             },
@@ -440,11 +445,23 @@ impl Collectives for ProcessGroup {
         operation: Operation,
         buffer: Buffer,
     ) -> Result<Buffer, CollectiveError> {
-        let Some(lane) = self.lane() else {
+        let Link::Others { seat, lane, .. } = &self.link else {
             return self.start(operation, buffer)?.wait();
         };
         let call = self.describe(&operation, &buffer)?;
-        lane.run(operation, call, buffer, self.chooser.hosts())
+        if let Some(lane) = lane {
+            return lane.run(operation, call, buffer, self.chooser.hosts());
+        }
+        let (completion, work) = pending();
+        let asked = Asked {
+            operation,
+            call,
+            buffer,
+            completion,
+            hosts: Arc::clone(self.chooser.hosts()),
+        };
+        seat.run(Command::Collective(asked), &work)?;
+        Box::new(work).wait()
     }
 
     fn abort(&self, reason: &str) {
@@ -504,6 +521,7 @@ impl Drop for ProcessGroup {
             mailbox,
             progress,
             lane,
+            ..
         } = &mut self.link
         {
             if let Some(lane) = lane {

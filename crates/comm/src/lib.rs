@@ -20,6 +20,7 @@ mod kernels;
 mod memory;
 mod notice;
 mod program;
+mod rounds;
 mod running;
 mod security;
 mod shared;

@@ -27,12 +27,17 @@ impl Place {
         }
     }
 
-    /// The part from byte `from` on.
-    pub(crate) fn after(&self, from: usize) -> Self {
-        Self {
-            scratch: self.scratch,
-            bytes: self.bytes.start + from..self.bytes.end,
-        }
+    /// Whether a byte belongs to both.
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
+        self.scratch == other.scratch
+            && self.bytes.start.max(other.bytes.start) < self.bytes.end.min(other.bytes.end)
+    }
+
+    /// At which of these bytes `other` begins, if all of it is among them.
+    pub(crate) fn offset_of(&self, other: &Self) -> Option<usize> {
+        let inside = self.scratch == other.scratch && other.bytes.end <= self.bytes.end;
+        let offset = other.bytes.start.checked_sub(self.bytes.start)?;
+        inside.then_some(offset)
     }
 }
 

@@ -5,15 +5,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ronde_core::{Buffer, CollectiveError, DType, Operation, ReduceOp};
-use ronde_schedule::{Hosts, LocalAction, Schedule};
+use ronde_schedule::{Algorithm, Hosts, LocalAction, Schedule};
 
 use crate::clock;
 use crate::frame::{Call, CallKind};
 use crate::kernels;
 use crate::memory::{Memory, Place};
 use crate::program::{self, Member};
-use crate::streaming::Streaming;
+use crate::rounds::{Awaited, Opened, Rounds};
 use crate::work::Completion;
+
+/// How long a rank waits before it tells those that it has not heard of which call it is in.
+const TELL_AFTER: Duration = Duration::from_millis(10);
 
 /// A collective that the caller has started.
 pub(crate) struct Asked {
@@ -31,15 +34,13 @@ pub(crate) struct Running {
     pub(crate) schedule: Schedule,
     pub(crate) memory: Memory,
     pub(crate) completion: Completion,
-    pub(crate) round: usize,
-    /// Sends of this round that are not yet handed to the transport.
-    pub(crate) sends_left: usize,
-    /// Receives of this round that are not yet complete.
-    pub(crate) receives_left: usize,
-    /// Places to fill in this round, by peer, but for those being filled.
-    pub(crate) expected: Vec<VecDeque<Place>>,
+    pub(crate) rounds: Rounds,
+    /// What the rounds under way wait for, by peer, but for what is arriving.
+    pub(crate) expected: Vec<VecDeque<Awaited>>,
     pub(crate) started: Instant,
     pub(crate) deadline: Instant,
+    /// When those who have not been heard of are told which call this is; `None` when they were.
+    pub(crate) tell_at: Option<Instant>,
     /// Bytes received so far, by peer.
     pub(crate) received: Vec<usize>,
     /// Bytes that have become due so far, by peer.
@@ -47,7 +48,6 @@ pub(crate) struct Running {
     operation: Operation,
     member: Member,
     hosts: Arc<Hosts>,
-    streaming: Option<Streaming>,
     /// The caller's buffer while the ranks tell each other their lengths.
     held: Option<Buffer>,
 }
@@ -99,57 +99,63 @@ impl Running {
             schedule,
             memory,
             completion,
-            round: 0,
-            sends_left: 0,
-            receives_left: 0,
+            rounds: Rounds::default(),
             expected: vec![VecDeque::new(); member.size],
             started: clock::now(),
             deadline: clock::deadline(limit),
+            tell_at: Some(clock::deadline(TELL_AFTER.min(limit / 4))),
             received: vec![0; member.size],
             due: vec![0; member.size],
             operation,
             member,
             hosts,
-            streaming: None,
             held,
         })
     }
 
-    /// Whether all transfers of the round are done.
-    pub(crate) fn round_is_over(&self) -> bool {
-        self.sends_left == 0 && self.receives_left == 0
+    /// Opens the next round if that can be, its messages still to be posted.
+    pub(crate) fn open_next(&mut self) -> Option<Opened> {
+        let answers = matches!(self.call.kind, CallKind::AllReduce | CallKind::ExactSum)
+            && matches!(
+                self.call.algorithm,
+                Some(Algorithm::Direct | Algorithm::Hierarchical)
+            );
+        self.rounds
+            .open_next(&mut self.schedule.rounds, &self.memory, answers)
     }
 
-    /// A round begins whose transfers are still to be posted.
-    pub(crate) fn begin_round(&mut self) {
-        let round = self.schedule.rounds.get(self.round);
-        self.streaming = round.and_then(|round| Streaming::of(round, &self.memory));
+    /// `count` more bytes of a message are in place: acts on what is complete. False when they cannot
+    /// be there yet.
+    pub(crate) fn came(&mut self, awaited: &mut Awaited, count: usize) -> bool {
+        let may_be = self.rounds.came(awaited, count);
+        awaited.here += count;
+        self.act_on_due();
+        may_be
     }
 
-    /// `count` more bytes of a place that is received are here: acts on what is complete.
-    pub(crate) fn arrived(&mut self, place: &Place, count: usize) {
-        let due = self
-            .streaming
-            .as_mut()
-            .and_then(|streaming| streaming.arrived(place, count));
-        if let Some(due) = due {
-            let actions = std::mem::take(&mut self.schedule.rounds[self.round].actions);
-            self.act_on(&actions, due.start, Some(due.end));
-            self.schedule.rounds[self.round].actions = actions;
+    fn act_on_due(&mut self) {
+        if let Some(due) = self.rounds.due() {
+            self.act_on(due.start, Some(due.end));
         }
     }
 
-    /// What is left of the local actions of the current round.
-    pub(crate) fn act(&mut self) {
-        let actions = std::mem::take(&mut self.schedule.rounds[self.round].actions);
-        let from = self.streaming.take().map_or(0, |s| s.acted());
-        self.act_on(&actions, from, None);
+    /// Ends the current round if its messages are through; whether it did.
+    pub(crate) fn advance(&mut self) -> bool {
+        if !self.rounds.current_is_over() {
+            return false;
+        }
+        self.act_on(self.rounds.acted(), None);
+        self.rounds.close_current();
+        self.act_on_due();
+        true
     }
 
-    /// All actions in order, on some bytes of each.
-    fn act_on(&mut self, actions: &[LocalAction], from: usize, to: Option<usize>) {
+    /// All actions of the current round in order, on some bytes of each.
+    fn act_on(&mut self, from: usize, to: Option<usize>) {
+        let round = self.rounds.current();
+        let actions = std::mem::take(&mut self.schedule.rounds[round].actions);
         let part = |place: Place| place.part(from..to.unwrap_or(place.len()));
-        for action in actions {
+        for action in &actions {
             match action {
                 LocalAction::Reduce { into, left, right } => {
                     let into_is_left = into == left;
@@ -166,6 +172,7 @@ impl Running {
                 }
             }
         }
+        self.schedule.rounds[round].actions = actions;
     }
 
     /// Ends the schedule: either the lengths are known now and the real one begins ([`Finished::Lens`]),
@@ -206,7 +213,7 @@ impl Running {
         Ok(Finished::Lens(Box::new(Self {
             memory: Memory::new(&schedule, self.call.dtype, buffer, scratch),
             schedule,
-            round: 0,
+            rounds: Rounds::default(),
             held: None,
             ..self
         })))

@@ -58,16 +58,18 @@ impl Streaming {
         (!arriving.is_empty()).then_some(Self { arriving, acted: 0 })
     }
 
-    /// `count` more bytes of `place` are here; the bytes of every operand that can be acted on now.
-    pub(crate) fn arrived(
-        &mut self,
-        place: &Place,
-        count: usize,
-    ) -> Option<std::ops::Range<usize>> {
-        let (_, here) = self.arriving.iter_mut().find(|(p, _)| p == place)?;
-        *here += count;
+    /// `count` more bytes of `place` are here.
+    pub(crate) fn arrived(&mut self, place: &Place, count: usize) {
+        if let Some((_, here)) = self.arriving.iter_mut().find(|(p, _)| p == place) {
+            *here += count;
+        }
+    }
+
+    /// The bytes of every operand that are to be acted on now.
+    pub(crate) fn due(&mut self) -> Option<std::ops::Range<usize>> {
         let all = self.arriving.iter().map(|&(_, here)| here).min()?;
-        let whole = all - all % PIECE_BYTES;
+        let is_complete = self.arriving.iter().all(|(place, here)| place.len() == *here);
+        let whole = if is_complete { all } else { all - all % PIECE_BYTES };
         if whole <= self.acted {
             return None;
         }
@@ -114,12 +116,14 @@ mod tests {
         let mut streaming = streaming(direct(3 << 18)).expect("much");
         let places: Vec<Place> = streaming.arriving.iter().map(|(p, _)| p.clone()).collect();
         assert_eq!(places.len(), 2);
-        assert_eq!(streaming.arrived(&places[0], 600 << 10), None);
-        let due = streaming.arrived(&places[1], 300 << 10);
-        assert_eq!(due, Some(0..PIECE_BYTES));
-        assert_eq!(streaming.arrived(&places[1], 100 << 10), None);
-        let due = streaming.arrived(&places[1], 300 << 10);
-        assert_eq!(due, Some(PIECE_BYTES..2 * PIECE_BYTES));
+        streaming.arrived(&places[0], 600 << 10);
+        assert_eq!(streaming.due(), None);
+        streaming.arrived(&places[1], 300 << 10);
+        assert_eq!(streaming.due(), Some(0..PIECE_BYTES));
+        streaming.arrived(&places[1], 100 << 10);
+        assert_eq!(streaming.due(), None);
+        streaming.arrived(&places[1], 300 << 10);
+        assert_eq!(streaming.due(), Some(PIECE_BYTES..2 * PIECE_BYTES));
         assert_eq!(streaming.acted(), 2 * PIECE_BYTES);
     }
 }

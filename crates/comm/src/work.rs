@@ -81,9 +81,16 @@ impl Drop for Completion {
     }
 }
 
+impl Pending {
+    /// Whether the outcome is known.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.0.lock().is_some()
+    }
+}
+
 impl Work for Pending {
     fn is_finished(&self) -> bool {
-        self.0.lock().is_some()
+        self.has_ended()
     }
 
     fn wait(self: Box<Self>) -> Outcome {

@@ -57,7 +57,8 @@ impl Engine {
         for state in &mut self.peers {
             state.early.clear();
             state.unread.clear();
-            state.at = 0;
+            state.told.clear();
+            state.starved = false;
             if let Some(arriving) = state.arriving.take()
                 && let super::peer::Target::Message(posted) = arriving.target
             {
@@ -65,22 +66,13 @@ impl Engine {
             }
             for (place, mut frame) in std::mem::take(&mut state.out).into_iter().enumerate() {
                 let half_sent = place == 0 && frame.done > 0;
-                let bytes = match frame.payload {
-                    Payload::Bytes(bytes) => bytes,
-                    Payload::Message(message) => {
-                        let bytes = half_sent.then(|| message.buffer.bytes().to_vec());
-                        message.completion.complete(Err(error.clone()));
-                        bytes.unwrap_or_default()
-                    }
-                    Payload::Collective(place) => self
-                        .running
-                        .as_ref()
-                        .filter(|_| half_sent)
-                        .map(|running| running.memory.bytes(&place).to_vec())
-                        .unwrap_or_default(),
-                };
-                if half_sent {
-                    frame.payload = Payload::Bytes(bytes);
+                let body = half_sent.then(|| frame.body(self.running.as_ref()).to_vec());
+                if let Payload::Message(message) = frame.payload {
+                    message.completion.complete(Err(error.clone()));
+                }
+                if let Some(body) = body {
+                    frame.payload = Payload::Bytes(body);
+                    frame.before = 0;
                     state.out.push_back(frame);
                 }
             }

@@ -1,15 +1,19 @@
 //! Receiving: bytes of each peer into frames, frames to who wants them.
 
 use std::io::ErrorKind;
+use std::thread;
+use std::time::Duration;
 
 use ronde_core::{CollectiveError, GroupRank};
 
-use super::peer::{Arriving, EARLY_BYTES_MAX, Presence, Target};
+use super::peer::{Arriving, EARLY_BYTES_MAX, Peer, Presence, Target};
 use super::{Early, Engine};
+use crate::clock;
 use crate::frame::{FrameKind, HEADER_BYTES, Header};
 use crate::notice::Notice;
 use crate::running::Running;
 use crate::streaming::PIECE_BYTES;
+use crate::transport::Interest;
 
 /// Bytes read at once when frames are short.
 const READ_BYTES: usize = 64 << 10;
@@ -20,71 +24,138 @@ const ASIDE_STEP: usize = 1 << 20;
 /// Reads from one peer before the others get their turn.
 const TURNS: usize = 16;
 
+/// How long a caller that waits for others stays awake before it sleeps.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// How one waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// Awake for a moment, giving way to whoever has something to do: sleeping and being woken takes
+    /// longer than most answers.
+    Awake,
+    /// Asleep.
+    Asleep,
+}
+
 impl Engine {
-    /// Reads what a peer has sent.
-    pub(super) fn read(&mut self, peer: usize) {
-        for _ in 0..TURNS {
-            if !self.peers[peer].interest().read {
+    /// Waits until something can be read or written, a caller calls, or `limit` has passed; then reads.
+    pub(super) fn wait_and_read(&mut self, limit: Option<Duration>, patience: Patience) {
+        let possible = match self.wait(limit, patience) {
+            Ok(possible) => possible,
+            Err(error) => {
+                self.fail(CollectiveError::Connect {
+                    what: "waiting for other ranks".to_owned(),
+                    cause: error.to_string(),
+                });
+                self.leaving = true;
                 return;
             }
-            match self.read_once(peer) {
-                Ok(0) => return self.stream_ended(peer, "connection closed"),
-                Ok(_) if self.failed.is_some() => self.peers[peer].unread.clear(),
-                Ok(full) => {
-                    self.digest(peer);
-                    if full == 1 {
-                        return;
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) => return self.stream_ended(peer, &error.to_string()),
-            }
+        };
+        for (state, possible) in self.peers.iter_mut().zip(&possible) {
+            state.blocked &= !possible.write;
         }
+        let readable = possible.iter().enumerate().filter(|(_, p)| p.read);
+        let mut readable: Vec<usize> = readable.map(|(peer, _)| peer).collect();
+        for _ in 0..TURNS {
+            readable.retain(|&peer| self.read(peer));
+            if readable.is_empty() {
+                return;
+            }
+            // What has come may be what others wait for.
+            self.work_off();
+        }
+    }
+
+    fn wait(
+        &mut self,
+        limit: Option<Duration>,
+        patience: Patience,
+    ) -> std::io::Result<Vec<Interest>> {
+        let end = clock::deadline(match patience {
+            Patience::Awake => SPIN.min(limit.unwrap_or(SPIN)),
+            Patience::Asleep => Duration::ZERO,
+        });
+        loop {
+            let mut possible: Vec<Interest> = self.peers.iter().map(Peer::interest).collect();
+            possible[self.member.rank.index()] = Interest::default();
+            // Somebody who has called is not to wait, even when the bell was heard already.
+            let at_once = self.mailbox.signs.has_called();
+            if at_once || clock::left(end).is_zero() {
+                let limit = if at_once { Some(Duration::ZERO) } else { limit };
+                self.transport.wait(&mut possible, limit)?;
+                return Ok(possible);
+            }
+            self.transport.wait(&mut possible, Some(Duration::ZERO))?;
+            if possible.iter().any(|p| p.read || p.write) {
+                return Ok(possible);
+            }
+            thread::yield_now();
+        }
+    }
+
+    /// Reads once what a peer has sent; whether there may be more.
+    fn read(&mut self, peer: usize) -> bool {
+        if !self.peers[peer].interest().read {
+            return false;
+        }
+        match self.read_once(peer) {
+            Ok(0) => self.stream_ended(peer, "connection closed"),
+            Ok(_) if self.failed.is_some() => self.peers[peer].unread.clear(),
+            Ok(full) => {
+                self.digest(peer);
+                return full == 2;
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => self.stream_ended(peer, &error.to_string()),
+        }
+        false
     }
 
     /// One read: 0 at the end, 1 when less came than there was room for, 2 when there may be more.
     fn read_once(&mut self, peer: usize) -> std::io::Result<usize> {
+        let outcome = |count: usize, room: usize| match count {
+            0 => 0,
+            _ => 1 + usize::from(count == room),
+        };
         let state = &mut self.peers[peer];
+        let waits_for_header = self.failed.is_none() && state.arriving.is_none();
         if let Some(arriving) = &mut state.arriving
             && self.failed.is_none()
-            && state.at == state.unread.len()
+            && state.unread.is_empty()
             && arriving.left() >= STRAIGHT_BYTES
         {
             let room = room(arriving, &mut self.running);
             let (count, len) = (self.transport.read(peer, room)?, room.len());
             self.filled(peer, count);
-            return Ok(if count == 0 {
-                0
-            } else {
-                1 + usize::from(count == len)
-            });
+            return Ok(outcome(count, len));
         }
-        state.unread.drain(..state.at);
-        state.at = 0;
-        let kept = state.unread.len();
-        state.unread.resize(kept + READ_BYTES, 0);
-        let outcome = self.transport.read(peer, &mut state.unread[kept..]);
-        let count = *outcome.as_ref().unwrap_or(&0);
-        state.unread.truncate(kept + count);
-        outcome?;
-        Ok(if count == 0 {
-            0
+        let expected = self.running.as_ref().and_then(|r| r.expected[peer].front());
+        let much = expected.is_some_and(|a| a.place.len() - a.here >= STRAIGHT_BYTES);
+        let kept = state.unread.bytes().len();
+        // Of a large frame only the header: the rest then goes straight to its place.
+        let wanted = if waits_for_header && much && kept < HEADER_BYTES {
+            HEADER_BYTES - kept
         } else {
-            1 + usize::from(count == READ_BYTES)
-        })
+            READ_BYTES
+        };
+        let count = self
+            .transport
+            .read(peer, state.unread.room(wanted))?;
+        state.unread.filled(count);
+        Ok(outcome(count, wanted))
     }
 
     /// Makes frames of the bytes that were read.
     pub(super) fn digest(&mut self, peer: usize) {
         while self.failed.is_none() {
             let state = &mut self.peers[peer];
-            let unread = &state.unread[state.at..];
+            let unread = state.unread.bytes();
             let Some(arriving) = &mut state.arriving else {
                 let Some(header) = unread.first_chunk::<HEADER_BYTES>() else {
                     return;
                 };
                 let header = Header::decode(header);
-                state.at += HEADER_BYTES;
+                state.unread.take(HEADER_BYTES);
                 match header {
                     Ok(header) => self.header_came(peer, header),
                     Err(problem) => self.broken(peer, problem),
@@ -97,25 +168,27 @@ impl Engine {
             let room = room(arriving, &mut self.running);
             let count = room.len().min(unread.len());
             room[..count].copy_from_slice(&unread[..count]);
-            state.at += count;
+            state.unread.take(count);
             self.filled(peer, count);
         }
     }
 
     /// `count` more bytes of the arriving frame are in place.
     fn filled(&mut self, peer: usize, count: usize) {
-        let Some(arriving) = &mut self.peers[peer].arriving else {
+        let Some(mut arriving) = self.peers[peer].arriving.take() else {
             return;
         };
         arriving.done += count;
-        if let (Target::Collective(place), Some(running)) = (&arriving.target, &mut self.running) {
-            running.received[peer] += count;
-            running.arrived(place, count);
+        if let Target::Collective(awaited) = arriving.target {
+            let Some(awaited) = self.came(peer, awaited, count) else {
+                return;
+            };
+            arriving.target = Target::Collective(awaited);
         }
-        if arriving.left() == 0
-            && let Some(arriving) = self.peers[peer].arriving.take()
-        {
+        if arriving.left() == 0 {
             self.frame_came(peer, arriving);
+        } else {
+            self.peers[peer].arriving = Some(arriving);
         }
     }
 
@@ -134,6 +207,7 @@ impl Engine {
             self.mailbox.flight.arrived(header.sequence, peer);
         }
         let target = match header.kind {
+            FrameKind::Call => return self.heard_of(peer, &header),
             FrameKind::Notice | FrameKind::Goodbye => Ok(None),
             FrameKind::Message => self.message_target(peer, &header).map(Some),
             FrameKind::Collective => self.collective_target(peer, &header).map(Some),
@@ -179,11 +253,7 @@ impl Engine {
     fn frame_came(&mut self, peer: usize, arriving: Arriving) {
         let Arriving { header, target, .. } = arriving;
         match target {
-            Target::Collective(_) => {
-                if let Some(running) = &mut self.running {
-                    running.receives_left -= 1;
-                }
-            }
+            Target::Collective(awaited) => self.frame_ended(peer, awaited),
             Target::Message(posted) => posted.finish(),
             Target::Parked => {}
             Target::Aside(bytes) => match header.kind {
@@ -193,6 +263,7 @@ impl Engine {
                     self.check_presence(peer);
                 }
                 FrameKind::Notice => self.told(peer, &bytes),
+                FrameKind::Call => {}
                 FrameKind::Message => {
                     let address = (peer, header.call.detail);
                     let early = Early { header, bytes };
@@ -235,11 +306,10 @@ impl Engine {
 fn room<'a>(arriving: &'a mut Arriving, running: &'a mut Option<Running>) -> &'a mut [u8] {
     let (done, left) = (arriving.done, arriving.left());
     match &mut arriving.target {
-        Target::Collective(place) => match running {
+        Target::Collective(awaited) => match running {
             Some(running) => {
-                let bytes = running.memory.bytes_mut(&place.after(done));
-                let piece = bytes.len().min(PIECE_BYTES);
-                &mut bytes[..piece]
+                let piece = awaited.here..awaited.here + left.min(PIECE_BYTES);
+                running.memory.bytes_mut(&awaited.place.part(piece))
             }
             // Frames are turned away before the collective that wants them ends.
             None => &mut [],

@@ -5,7 +5,13 @@ use std::sync::atomic::Ordering;
 
 use super::Engine;
 use super::peer::{Outgoing, Payload, Presence};
-use crate::frame::{Call, FrameKind, HEADER_BYTES, Header};
+use crate::frame::{Call, CallKind, FrameKind, HEADER_BYTES, Header};
+use crate::running::Running;
+
+/// Most bytes of one frame of a collective: what is to be told in between waits for no more than that.
+///
+/// Every frame costs about as much as copying 64 KiB, for its header ends a segment on both sides.
+const CHUNK_BYTES: usize = 4 << 20;
 
 impl Engine {
     /// Queues a frame.
@@ -17,21 +23,18 @@ impl Engine {
         call: Call,
         payload: Payload,
     ) {
-        let bytes = match &payload {
-            Payload::Bytes(bytes) => bytes.len(),
-            Payload::Collective(place) => place.len(),
-            Payload::Message(message) => message.buffer.bytes().len(),
-        };
         let header = Header {
             kind,
             generation: self.generation,
             sequence,
             call,
-            bytes: bytes as u64,
+            bytes: 0,
         };
+        self.peers[peer].starved = false;
         self.peers[peer].out.push_back(Outgoing {
-            header: header.encode(),
+            header,
             payload,
+            before: 0,
             done: 0,
         });
     }
@@ -45,46 +48,62 @@ impl Engine {
         }
     }
 
-    /// Sends to everybody what there is room for; whether a frame was completed.
+    /// Sends to everybody what there is room for; whether something was completed.
     pub(super) fn flush(&mut self) -> bool {
         let mut completed = false;
         for peer in self.others() {
-            while self.peers[peer].has_to_send() && !self.peers[peer].blocked {
+            while self.peers[peer].can_send() {
                 completed |= self.flush_one(peer);
             }
         }
         completed
     }
 
-    /// Writes once to a peer that has a frame to get; whether that completed the frame.
+    /// Rounds have moved: what was not ready may be now.
+    pub(super) fn feed(&mut self) {
+        for state in &mut self.peers {
+            state.starved = false;
+        }
+    }
+
+    /// Writes once to a peer that has something to get; whether that completed a payload.
     fn flush_one(&mut self, peer: usize) -> bool {
         let Some(frame) = self.peers[peer].out.front_mut() else {
             return false;
         };
-        let body = match (&frame.payload, &self.running) {
-            (Payload::Bytes(bytes), _) => bytes.as_slice(),
-            (Payload::Message(message), _) => message.buffer.bytes(),
-            (Payload::Collective(place), Some(running)) => running.memory.bytes(place),
-            // Frames of a collective are taken back before it ends.
-            (Payload::Collective(_), None) => &[],
-        };
-        let head = &frame.header[frame.done.min(HEADER_BYTES)..];
-        let total = HEADER_BYTES + body.len();
-        let rest = &body[frame.done.saturating_sub(HEADER_BYTES)..];
+        let running = self.running.as_ref();
+        if frame.done == 0 {
+            frame.header.bytes = frame.next_bytes(running) as u64;
+            if frame.is_starved() {
+                self.peers[peer].starved = true;
+                return false;
+            }
+        }
+        let header = frame.header.encode();
+        let head = &header[frame.done.min(HEADER_BYTES)..];
+        let total = HEADER_BYTES + frame.header.bytes as usize;
+        let rest = &frame.body(running)[frame.done.saturating_sub(HEADER_BYTES)..];
         match self.transport.write(peer, head, rest) {
             Ok(count) => {
                 frame.done += count;
                 let counters = &self.mailbox;
                 counters.bytes.fetch_add(count as u64, Ordering::Relaxed);
-                let payload = count.saturating_sub(head.len()) as u64;
-                counters.payload_bytes.fetch_add(payload, Ordering::Relaxed);
-                if frame.done < total {
+                let payload = count.saturating_sub(head.len());
+                counters
+                    .payload_bytes
+                    .fetch_add(payload as u64, Ordering::Relaxed);
+                let is_complete = frame.done == total;
+                if let (Payload::Collective(sending), Some(running)) =
+                    (&frame.payload, &mut self.running)
+                {
+                    running.rounds.gone(sending, payload);
+                }
+                if !is_complete {
                     // A short write: most likely there is no more room.
                     self.peers[peer].blocked = true;
                     return false;
                 }
-                self.sent(peer);
-                true
+                self.sent(peer)
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 self.peers[peer].blocked = true;
@@ -98,19 +117,71 @@ impl Engine {
         }
     }
 
-    /// The first frame to `peer` is complete.
-    fn sent(&mut self, peer: usize) {
-        let Some(frame) = self.peers[peer].out.pop_front() else {
-            return;
+    /// The first frame to `peer` is complete; whether its payload is.
+    fn sent(&mut self, peer: usize) -> bool {
+        let out = &mut self.peers[peer].out;
+        if let Some(frame) = out.front_mut() {
+            frame.before += frame.header.bytes as usize;
+            frame.done = 0;
+            if frame.before < frame.len() {
+                return false;
+            }
+        }
+        let Some(frame) = out.pop_front() else {
+            return false;
         };
         match frame.payload {
             Payload::Bytes(_) => {}
             Payload::Message(message) => message.finish(),
-            Payload::Collective(_) => {
+            Payload::Collective(sending) => {
                 if let Some(running) = &mut self.running {
-                    running.sends_left -= 1;
+                    running.rounds.sent(&sending);
                 }
             }
         }
+        true
+    }
+}
+
+impl Outgoing {
+    /// Bytes of the payload.
+    pub(super) fn len(&self) -> usize {
+        match &self.payload {
+            Payload::Bytes(bytes) => bytes.len(),
+            Payload::Collective(sending) => sending.place.len(),
+            Payload::Message(message) => message.buffer.bytes().len(),
+        }
+    }
+
+    /// Bytes of the payload for the next frame.
+    fn next_bytes(&self, running: Option<&Running>) -> usize {
+        let left = self.len() - self.before;
+        match (&self.payload, running) {
+            // Its receiver tells by the length of the frame whether both mean the same.
+            (Payload::Collective(_), _) if self.header.call.kind == CallKind::AllToAllUnequal => left,
+            (Payload::Collective(sending), Some(running)) => {
+                let ready = running.rounds.ready(sending) - self.before;
+                left.min(ready).min(CHUNK_BYTES)
+            }
+            _ => left,
+        }
+    }
+
+    /// Whether there is nothing to fill the next frame with.
+    fn is_starved(&self) -> bool {
+        self.header.bytes == 0 && self.len() > self.before
+    }
+
+    /// The bytes of the frame under way.
+    pub(super) fn body<'a>(&'a self, running: Option<&'a Running>) -> &'a [u8] {
+        let bytes = match (&self.payload, running) {
+            (Payload::Bytes(bytes), _) => bytes.as_slice(),
+            (Payload::Message(message), _) => message.buffer.bytes(),
+            (Payload::Collective(sending), Some(running)) => running.memory.bytes(&sending.place),
+            // Frames of a collective are taken back before it ends.
+            (Payload::Collective(_), None) => &[],
+        };
+        let bytes = bytes.get(self.before..).unwrap_or_default();
+        &bytes[..bytes.len().min(self.header.bytes as usize)]
     }
 }

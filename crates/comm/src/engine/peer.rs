@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use ronde_core::Buffer;
 
 use super::{Early, Posted};
-use crate::frame::{HEADER_BYTES, Header};
-use crate::memory::Place;
+use crate::frame::Header;
+use crate::rounds::{Awaited, Sending};
 use crate::transport::Interest;
 use crate::work::Completion;
 
@@ -17,24 +17,27 @@ pub(super) const EARLY_BYTES_MAX: u64 = 1 << 30;
 pub(super) enum Payload {
     /// Nothing or bytes of its own.
     Bytes(Vec<u8>),
-    /// A part of the running collective's memory.
-    Collective(Place),
+    /// A part of the running collective's memory, in as many frames as it takes.
+    Collective(Sending),
     /// A message.
     Message(Posted),
 }
 
-/// A frame on its way out.
+/// A payload on its way out, with the frame that carries the next part of it.
 pub(super) struct Outgoing {
-    pub(super) header: [u8; HEADER_BYTES],
+    /// That of the frame; its count of bytes is set when it begins.
+    pub(super) header: Header,
     pub(super) payload: Payload,
-    /// Bytes of header and payload that are gone already.
+    /// Bytes of the payload that went in frames before this one.
+    pub(super) before: usize,
+    /// Bytes of this frame's header and payload that are gone already.
     pub(super) done: usize,
 }
 
 /// Where a frame's bytes go.
 pub(super) enum Target {
     /// Into the running collective's memory.
-    Collective(Place),
+    Collective(Awaited),
     /// Into a waiting receive's buffer.
     Message(Posted),
     /// Aside, until somebody wants them.
@@ -73,12 +76,14 @@ pub(super) struct Peer {
     pub(super) out: VecDeque<Outgoing>,
     /// The transport has no room.
     pub(super) blocked: bool,
+    /// What is to be sent first is not ready.
+    pub(super) starved: bool,
     /// Writing failed; reading will tell why.
     pub(super) deaf: bool,
     pub(super) arriving: Option<Arriving>,
-    /// Bytes that were read but not looked at: `unread[at..]`.
-    pub(super) unread: Vec<u8>,
-    pub(super) at: usize,
+    pub(super) unread: Unread,
+    /// Calls that it has told of and that have not begun here.
+    pub(super) told: VecDeque<Header>,
     /// Collective frames that came early.
     pub(super) early: VecDeque<Early>,
     /// Bytes of all frames of this peer that came early.
@@ -105,6 +110,54 @@ impl Peer {
 
     pub(super) fn has_to_send(&self) -> bool {
         !self.out.is_empty() && !self.deaf
+    }
+
+    /// Whether a write may get something away.
+    pub(super) fn can_send(&self) -> bool {
+        self.has_to_send() && !self.blocked && !self.starved
+    }
+}
+
+/// Bytes that were read but not looked at.
+#[derive(Default)]
+pub(super) struct Unread {
+    bytes: Vec<u8>,
+    at: usize,
+    end: usize,
+}
+
+impl Unread {
+    /// What is there.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[self.at..self.end]
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.at == self.end
+    }
+
+    /// The first `count` bytes have been looked at.
+    pub(super) fn take(&mut self, count: usize) {
+        self.at += count;
+    }
+
+    pub(super) fn clear(&mut self) {
+        (self.at, self.end) = (0, 0);
+    }
+
+    /// Room for `count` bytes behind those that are there.
+    pub(super) fn room(&mut self, count: usize) -> &mut [u8] {
+        self.bytes.copy_within(self.at..self.end, 0);
+        (self.at, self.end) = (0, self.end - self.at);
+        if self.bytes.len() < self.end + count {
+            self.bytes.resize(self.end + count, 0);
+        }
+        &mut self.bytes[self.end..self.end + count]
+    }
+
+    /// `count` bytes of the room are filled.
+    pub(super) fn filled(&mut self, count: usize) {
+        self.end += count;
     }
 }
 

@@ -3,13 +3,12 @@
 use std::time::Instant;
 
 use ronde_core::{CollectiveError, GroupRank};
-use ronde_schedule::Transfer;
 
 use super::peer::{Payload, Presence, Target};
 use super::{Address, Command, Early, Engine, HISTORY, Posted};
 use crate::clock;
 use crate::frame::{Call, CallKind, FrameKind, Header};
-use crate::notice::Notice;
+use crate::rounds::{Awaited, Opened};
 use crate::running::{Finished, Running};
 
 impl Engine {
@@ -78,13 +77,11 @@ impl Engine {
         let Some(running) = &mut self.running else {
             return self.begin_next();
         };
-        if !running.round_is_over() {
-            return false;
+        let moved = running.advance();
+        if moved {
+            self.open_rounds();
         }
-        running.act();
-        running.round += 1;
-        self.enter_round();
-        true
+        moved
     }
 
     fn begin_next(&mut self) -> bool {
@@ -102,8 +99,10 @@ impl Engine {
         match Running::new(asked, sequence, self.member, self.timeout, scratch) {
             Ok(running) => {
                 self.mailbox.flight.started(sequence, running.started);
+                let call = running.call;
                 self.running = Some(running);
-                self.enter_round();
+                self.compare_told(sequence, call);
+                self.open_rounds();
             }
             Err((completion, error)) => {
                 self.fail(error.clone());
@@ -113,34 +112,24 @@ impl Engine {
         true
     }
 
-    /// Posts the transfers of the current round, or ends the schedule.
-    fn enter_round(&mut self) {
-        let Some(running) = &mut self.running else {
-            return;
-        };
-        let (sequence, call) = (running.sequence, running.call);
-        running.begin_round();
-        let Some(round) = running.schedule.rounds.get_mut(running.round) else {
-            return self.finish();
-        };
-        let mut sends = Vec::new();
-        for transfer in std::mem::take(&mut round.transfers) {
-            match transfer {
-                Transfer::Send { to, region } => {
-                    sends.push((to.index(), running.memory.place(&region)));
-                    running.sends_left += 1;
-                }
-                Transfer::Receive { from, region } => {
-                    let place = running.memory.place(&region);
-                    running.due[from.index()] += place.len();
-                    running.expected[from.index()].push_back(place);
-                    running.receives_left += 1;
-                }
+    /// Posts the messages of all rounds that can be opened, or ends the schedule.
+    fn open_rounds(&mut self) {
+        self.feed();
+        while let Some(running) = &mut self.running
+            && let Some(Opened { sends, receives }) = running.open_next()
+        {
+            let (sequence, call) = (running.sequence, running.call);
+            for (peer, awaited) in receives {
+                running.due[peer] += awaited.place.len();
+                running.expected[peer].push_back(awaited);
+            }
+            for (peer, sending) in sends {
+                let payload = Payload::Collective(sending);
+                self.enqueue(peer, FrameKind::Collective, sequence, call, payload);
             }
         }
-        for (peer, place) in sends {
-            let payload = Payload::Collective(place);
-            self.enqueue(peer, FrameKind::Collective, sequence, call, payload);
+        if self.running.as_ref().is_some_and(|r| r.rounds.is_idle()) {
+            return self.finish();
         }
         for peer in self.others() {
             self.settle(peer);
@@ -160,7 +149,7 @@ impl Engine {
             }
             Ok(Finished::Lens(running)) => {
                 self.running = Some(*running);
-                self.enter_round();
+                self.open_rounds();
             }
             Err((completion, error)) => {
                 self.fail(error.clone());
@@ -205,59 +194,20 @@ impl Engine {
         let Some(running) = &mut self.running else {
             return Ok(None);
         };
-        match running.expected[peer].front() {
-            None => Ok(None),
-            Some(place) if place.len() as u64 == header.bytes => {
-                Ok(running.expected[peer].pop_front().map(Target::Collective))
-            }
-            Some(place) if header.call.kind == CallKind::AllToAllUnequal => {
-                let expected = place.len() as u64;
-                Err(self.other_len(peer, header, expected))
-            }
-            Some(place) => Err(CollectiveError::Protocol {
-                peer: GroupRank(peer as u32),
-                problem: format!("{} bytes where {} belong", header.bytes, place.len()),
-            }),
-        }
-    }
-
-    /// A peer has another count of elements for this rank than this rank was told by its caller.
-    fn other_len(&mut self, peer: usize, header: &Header, expected: u64) -> CollectiveError {
-        let element = header.call.dtype.size() as u64;
-        let of = |bytes: u64| Call {
-            len: bytes / element,
-            ..header.call
+        let Some(awaited) = running.expected[peer].front() else {
+            return Ok(None);
         };
-        let theirs = Header {
-            call: of(header.bytes),
-            ..*header
-        };
-        self.mismatch(peer, &theirs, of(expected), header.sequence)
-    }
-
-    fn mismatch(&mut self, peer: usize, header: &Header, mine: Call, at: u64) -> CollectiveError {
-        let mut theirs = header.call.describe();
-        if header.sequence != at {
-            theirs += &format!(" (as its operation {})", header.sequence);
+        let left = (awaited.place.len() - awaited.here) as u64;
+        if header.call.kind == CallKind::AllToAllUnequal && header.bytes != left {
+            return Err(self.other_len(peer, header, left));
         }
-        if theirs == mine.describe() {
-            return CollectiveError::Protocol {
+        if header.bytes > left || (header.bytes == 0 && left > 0) {
+            return Err(CollectiveError::Protocol {
                 peer: GroupRank(peer as u32),
-                problem: format!("more than belongs to operation {at}, {theirs}"),
-            };
+                problem: format!("{} bytes where {left} belong", header.bytes),
+            });
         }
-        self.disagreement = Some(Notice::Mismatch {
-            sequence: at,
-            sender_call: mine,
-            peer: peer as u32,
-            peer_call: header.call,
-        });
-        CollectiveError::Mismatch {
-            sequence: at,
-            peer: GroupRank(peer as u32),
-            mine: mine.describe(),
-            theirs,
-        }
+        Ok(running.expected[peer].pop_front().map(Target::Collective))
     }
 
     /// Gives early collective frames of a peer to the running collective, as far as it wants them.
@@ -270,15 +220,17 @@ impl Engine {
             let target = self.collective_target(peer, &early.header);
             self.peers[peer].early = after;
             match (target, &mut self.running) {
-                (Ok(Some(Target::Collective(place))), Some(running)) => {
+                (Ok(Some(Target::Collective(awaited))), Some(running)) => {
+                    let count = early.bytes.len();
+                    let place = awaited.place.part(awaited.here..awaited.here + count);
                     running
                         .memory
                         .bytes_mut(&place)
                         .copy_from_slice(&early.bytes);
-                    running.received[peer] += early.bytes.len();
-                    running.arrived(&place, early.bytes.len());
-                    running.receives_left -= 1;
                     self.peers[peer].early_bytes -= Early::weight(&early.header);
+                    if let Some(awaited) = self.came(peer, awaited, count) {
+                        self.frame_ended(peer, awaited);
+                    }
                 }
                 (Ok(_), _) => {
                     self.peers[peer].early.push_front(early);
@@ -303,21 +255,59 @@ impl Engine {
             return;
         }
         match (self.collective_target(peer, &header), &mut self.running) {
-            (Ok(Some(Target::Collective(place))), Some(running)) => {
+            (Ok(Some(Target::Collective(awaited))), Some(running)) => {
                 let state = &mut self.peers[peer];
-                let Some(arriving) = &mut state.arriving else {
+                state.early_bytes -= Early::weight(&header);
+                let Some(mut arriving) = state.arriving.take() else {
                     return;
                 };
+                let came = arriving.done;
                 if let Target::Aside(bytes) = &arriving.target {
-                    let came = &bytes[..arriving.done];
-                    running.memory.bytes_mut(&place)[..came.len()].copy_from_slice(came);
+                    let place = awaited.place.part(awaited.here..awaited.here + came);
+                    running
+                        .memory
+                        .bytes_mut(&place)
+                        .copy_from_slice(&bytes[..came]);
                 }
-                running.received[peer] += arriving.done;
-                arriving.target = Target::Collective(place);
-                state.early_bytes -= Early::weight(&header);
+                if let Some(awaited) = self.came(peer, awaited, came) {
+                    arriving.target = Target::Collective(awaited);
+                    self.peers[peer].arriving = Some(arriving);
+                }
             }
             (Ok(_), _) => {}
             (Err(error), _) => self.fail(error),
+        }
+    }
+
+    /// `count` more bytes of a collective are in place; `None` after a failure.
+    pub(super) fn came(
+        &mut self,
+        peer: usize,
+        mut awaited: Awaited,
+        count: usize,
+    ) -> Option<Awaited> {
+        let running = self.running.as_mut()?;
+        running.received[peer] += count;
+        if running.came(&mut awaited, count) {
+            self.feed();
+            return Some(awaited);
+        }
+        self.fail(CollectiveError::Protocol {
+            peer: GroupRank(peer as u32),
+            problem: "it answers what it cannot have heard yet".to_owned(),
+        });
+        None
+    }
+
+    /// A frame of a collective is complete: its message is too, or the next frame goes on with it.
+    pub(super) fn frame_ended(&mut self, peer: usize, awaited: Awaited) {
+        let Some(running) = &mut self.running else {
+            return;
+        };
+        if awaited.here < awaited.place.len() {
+            running.expected[peer].push_front(awaited);
+        } else {
+            running.rounds.complete(&awaited);
         }
     }
 
@@ -423,9 +413,11 @@ impl Engine {
     /// When the next wait is too long.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let running = self.running.iter().map(|running| running.deadline);
+        let telling = self.running.iter().filter_map(|running| running.tell_at);
         let posted = self.posted.values().flatten().map(|posted| posted.deadline);
         let arriving = self.arriving_messages().map(|(_, _, p)| p.deadline);
         let sending = self.messages_going().map(|(_, _, p)| p.deadline);
+        let running = running.chain(telling);
         running.chain(posted).chain(arriving).chain(sending).min()
     }
 

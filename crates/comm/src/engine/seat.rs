@@ -1,0 +1,210 @@
+//! [`Seat`]: who drives the engine. A caller that waits for its operation does so itself, for there is
+//! then no other thread to be woken; at all other times the progress thread does.
+//!
+//! After a caller has gone the progress thread leaves the engine alone for a moment, as long as nothing
+//! is to be done: the next call mostly follows soon.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use ronde_core::CollectiveError;
+
+use super::incoming::Patience;
+use super::mailbox::{Closing, Mailbox};
+use super::{Command, Engine};
+use crate::transport::Waker;
+use crate::work::Pending;
+
+/// How long nobody looks after the streams of an idle group after a blocking call.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// What callers and the progress thread tell each other without a lock.
+#[derive(Debug)]
+pub(super) struct Signs {
+    /// A caller drives, or is about to.
+    driven: AtomicBool,
+    /// The progress thread has the engine, and may be waiting with it.
+    watched: AtomicBool,
+    /// There is something to do for the progress thread.
+    urgent: AtomicBool,
+    /// There is mail that nobody has looked at.
+    called: AtomicBool,
+    /// How many times a caller has driven.
+    drives: AtomicU64,
+    progress: OnceLock<Thread>,
+    waker: Arc<dyn Waker>,
+}
+
+impl Signs {
+    pub(super) fn new(waker: Arc<dyn Waker>) -> Self {
+        Self {
+            driven: AtomicBool::new(false),
+            watched: AtomicBool::new(false),
+            urgent: AtomicBool::new(false),
+            called: AtomicBool::new(false),
+            drives: AtomicU64::new(0),
+            progress: OnceLock::new(),
+            waker,
+        }
+    }
+
+    /// There is mail: whoever drives is to look at it, and if nobody does, the progress thread is to.
+    pub(super) fn call(&self) {
+        self.called.store(true, Ordering::SeqCst);
+        self.urgent.store(true, Ordering::SeqCst);
+        self.waker.wake();
+        self.unpark();
+    }
+
+    /// Whether there is mail that nobody has looked at.
+    pub(super) fn has_called(&self) -> bool {
+        self.called.load(Ordering::SeqCst)
+    }
+
+    /// Somebody is about to look at the mail.
+    pub(super) fn heard(&self) {
+        self.called.store(false, Ordering::SeqCst);
+    }
+
+    fn unpark(&self) {
+        if let Some(progress) = self.progress.get() {
+            progress.unpark();
+        }
+    }
+
+    /// Sleeps until the progress thread is to take the engine.
+    fn pause(&self, drives_seen: &mut u64) {
+        loop {
+            if !self.driven.load(Ordering::SeqCst) {
+                let drives = self.drives.load(Ordering::SeqCst);
+                if self.urgent.load(Ordering::SeqCst) || drives == *drives_seen {
+                    return;
+                }
+                *drives_seen = drives;
+            }
+            thread::park_timeout(PAUSE);
+        }
+    }
+}
+
+/// The engine, and who drives it.
+pub(crate) struct Seat {
+    engine: Mutex<Option<Engine>>,
+    mailbox: Arc<Mailbox>,
+}
+
+impl std::fmt::Debug for Seat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seat")
+            .field("signs", &self.mailbox.signs)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Seat {
+    pub(crate) fn new(engine: Engine, mailbox: Arc<Mailbox>) -> Self {
+        Self {
+            engine: Mutex::new(Some(engine)),
+            mailbox,
+        }
+    }
+
+    /// What the progress thread does, until the group is left.
+    pub(crate) fn attend(&self) {
+        let _closing = Closing(Arc::clone(&self.mailbox));
+        let signs = &self.mailbox.signs;
+        let _only_once = signs.progress.set(thread::current());
+        let mut drives_seen = 0;
+        loop {
+            signs.pause(&mut drives_seen);
+            // A caller that panicked has left the engine in no order to go on with.
+            let Ok(mut place) = self.engine.lock() else {
+                return;
+            };
+            let Some(engine) = place.as_mut() else {
+                return;
+            };
+            signs.watched.store(true, Ordering::SeqCst);
+            signs.urgent.store(false, Ordering::SeqCst);
+            while !signs.driven.load(Ordering::SeqCst) {
+                engine.act();
+                if engine.leaving {
+                    let engine = place.take();
+                    drop(place);
+                    return engine.map_or((), Engine::depart);
+                }
+                engine.await_news(Patience::Asleep);
+            }
+            signs.watched.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// Hands over a command. Unless another caller does so already, the caller then drives the engine
+    /// until `work` has ended.
+    ///
+    /// # Errors
+    /// Why the group is over.
+    pub(crate) fn run(&self, command: Command, work: &Pending) -> Result<(), CollectiveError> {
+        let Some(mut drive) = self.sit_down() else {
+            return self.mailbox.post(command);
+        };
+        self.mailbox.leave_there(command)?;
+        drive.until_ended(work);
+        Ok(())
+    }
+
+    fn sit_down(&self) -> Option<Drive<'_>> {
+        let signs = &self.mailbox.signs;
+        if signs.driven.swap(true, Ordering::SeqCst) {
+            return None;
+        }
+        if signs.watched.load(Ordering::SeqCst) {
+            signs.waker.wake();
+        }
+        let mut drive = Drive { seat: self, engine: None };
+        // From here on the drop of `drive` gives the seat back.
+        let engine = self.engine.lock().ok()?;
+        drive.engine = engine.is_some().then_some(engine);
+        drive.engine.is_some().then_some(drive)
+    }
+}
+
+/// A caller in the seat.
+struct Drive<'a> {
+    seat: &'a Seat,
+    engine: Option<MutexGuard<'a, Option<Engine>>>,
+}
+
+impl Drive<'_> {
+    fn until_ended(&mut self, work: &Pending) {
+        let Some(engine) = self.engine.as_mut().and_then(|engine| engine.as_mut()) else {
+            return;
+        };
+        loop {
+            engine.act();
+            if work.has_ended() || engine.leaving {
+                return;
+            }
+            engine.await_news(Patience::Awake);
+        }
+    }
+}
+
+impl Drop for Drive<'_> {
+    fn drop(&mut self) {
+        let signs = &self.seat.mailbox.signs;
+        if let Some(engine) = self.engine.take() {
+            let busy = engine.as_ref().is_some_and(Engine::is_busy);
+            signs.drives.fetch_add(1, Ordering::SeqCst);
+            if busy {
+                signs.urgent.store(true, Ordering::SeqCst);
+            }
+        }
+        signs.driven.store(false, Ordering::SeqCst);
+        if signs.urgent.load(Ordering::SeqCst) {
+            signs.unpark();
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! [`Rounds`]: the rounds of a schedule whose messages are under way.
+//!
+//! The first of them is the current one: only its local actions are done. A later round may be opened
+//! beside it when its messages cannot disturb those before it; what it sends then goes out piece by
+//! piece as the actions of the round before have come so far. So the end of one round and the beginning
+//! of the next are under way at once, and a link has something to carry in both directions all the time.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use ronde_schedule::{LocalAction, Round, Transfer};
+
+use crate::memory::{Memory, Place};
+use crate::streaming::{PIECE_BYTES, Streaming};
+
+/// Rounds that are under way at once.
+const OPEN_MAX: usize = 3;
+/// Rounds of fewer bytes are not worth opening before their turn.
+const AHEAD_BYTES_MIN: usize = 2 * PIECE_BYTES;
+
+/// When the bytes of a message are final.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gate {
+    /// They are.
+    Open,
+    /// As far as the actions of a round have come; the message begins `offset` bytes behind theirs.
+    Acted { round: usize, offset: usize },
+    /// As far as a message of a round has arrived, likewise.
+    Arrived {
+        round: usize,
+        index: usize,
+        offset: usize,
+    },
+}
+
+/// A message to be sent.
+#[derive(Debug, Clone)]
+pub(crate) struct Sending {
+    pub(crate) place: Place,
+    round: usize,
+    index: usize,
+    gate: Gate,
+}
+
+/// A message that is awaited.
+#[derive(Debug, Clone)]
+pub(crate) struct Awaited {
+    pub(crate) place: Place,
+    /// Bytes of it that are here.
+    pub(crate) here: usize,
+    round: usize,
+    index: usize,
+    /// The message that it answers, byte by byte: its round and index.
+    answers: Option<(usize, usize)>,
+}
+
+/// Messages of a round that has been opened, with the other ranks.
+#[derive(Debug, Default)]
+pub(crate) struct Opened {
+    pub(crate) sends: Vec<(usize, Sending)>,
+    pub(crate) receives: Vec<(usize, Awaited)>,
+}
+
+/// A round that is under way.
+#[derive(Debug)]
+struct Open {
+    sends_left: usize,
+    receives_left: usize,
+    /// Receiver, place, and bytes that are gone.
+    sent: Vec<(usize, Place, usize)>,
+    /// Place, and bytes that are here.
+    arriving: Vec<(Place, usize)>,
+    /// What its actions read or write, and what they write.
+    touched: Vec<Place>,
+    written: Vec<Place>,
+    streaming: Option<Streaming>,
+}
+
+impl Open {
+    fn of(round: &Round, memory: &Memory) -> Self {
+        let (mut touched, mut written) = (Vec::new(), Vec::new());
+        for action in &round.actions {
+            let (into, operands) = match action {
+                LocalAction::Reduce { into, left, right } => (into, [left, right]),
+                LocalAction::Copy { into, from } => (into, [into, from]),
+            };
+            touched.extend(operands.map(|region| memory.place(region)));
+            written.push(memory.place(into));
+        }
+        let (mut sent, mut arriving) = (Vec::new(), Vec::new());
+        for transfer in &round.transfers {
+            match transfer {
+                Transfer::Send { to, region } => {
+                    sent.push((to.index(), memory.place(region), 0));
+                }
+                Transfer::Receive { region, .. } => arriving.push((memory.place(region), 0)),
+            }
+        }
+        Self {
+            sends_left: sent.len(),
+            receives_left: arriving.len(),
+            sent,
+            arriving,
+            touched,
+            written,
+            streaming: Streaming::of(round, memory),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.sends_left == 0 && self.receives_left == 0
+    }
+
+    /// When `place` is final as far as this round, number `round`, goes; `None` when that cannot be told
+    /// piece by piece.
+    fn gate(&self, round: usize, place: &Place) -> Option<Gate> {
+        let mut writers = self.written.iter().filter(|w| w.overlaps(place));
+        if let Some(first) = writers.next() {
+            let offset = first.offset_of(place)?;
+            return writers
+                .all(|other| other == first)
+                .then_some(Gate::Acted { round, offset });
+        }
+        let arriving = self.arriving.iter().enumerate();
+        let mut messages = arriving.filter(|(_, (p, _))| p.overlaps(place));
+        let Some((index, (message, _))) = messages.next() else {
+            return Some(Gate::Open);
+        };
+        let offset = message.offset_of(place)?;
+        messages.next().is_none().then_some(Gate::Arrived {
+            round,
+            index,
+            offset,
+        })
+    }
+
+    /// Whether a later round may receive into `place` while this one is under way; the index of the
+    /// message that it then answers.
+    fn admits(&self, from: usize, place: &Place, answers: bool) -> Option<Option<usize>> {
+        let arriving = self.arriving.iter().map(|(place, _)| place);
+        if arriving.chain(&self.touched).any(|p| p.overlaps(place)) {
+            return None;
+        }
+        let sent = self.sent.iter().enumerate();
+        let mut overlapping = sent.filter(|(_, (_, p, _))| p.overlaps(place));
+        let Some((index, (to, sent, _))) = overlapping.next() else {
+            return Some(None);
+        };
+        let is_answer = answers && *to == from && sent == place && overlapping.next().is_none();
+        is_answer.then_some(Some(index))
+    }
+}
+
+/// The rounds of one schedule that are under way.
+#[derive(Debug, Default)]
+pub(crate) struct Rounds {
+    open: VecDeque<Open>,
+    /// Number of the first of them.
+    first: usize,
+}
+
+impl Rounds {
+    /// Number of the current round.
+    pub(crate) fn current(&self) -> usize {
+        self.first
+    }
+
+    /// Whether none is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Opens the next round of `rounds` if that is possible now. `answers`: a rank that gets back a
+    /// region which it has sent gets it only as far as the other one had what was sent.
+    pub(crate) fn open_next(
+        &mut self,
+        rounds: &mut [Round],
+        memory: &Memory,
+        answers: bool,
+    ) -> Option<Opened> {
+        let number = self.first + self.open.len();
+        let round = rounds.get_mut(number)?;
+        let opened = self.prepare(number, round, memory, answers)?;
+        self.open.push_back(Open::of(round, memory));
+        round.transfers = Vec::new();
+        Some(opened)
+    }
+
+    fn prepare(
+        &self,
+        number: usize,
+        round: &Round,
+        memory: &Memory,
+        answers: bool,
+    ) -> Option<Opened> {
+        let ahead = !self.open.is_empty();
+        if ahead && (self.open.len() == OPEN_MAX || bytes(round, memory) < AHEAD_BYTES_MIN) {
+            return None;
+        }
+        let mut opened = Opened::default();
+        for transfer in &round.transfers {
+            match transfer {
+                Transfer::Send { to, region } => {
+                    let place = memory.place(region);
+                    let gate = self.gate(&place)?;
+                    let index = opened.sends.len();
+                    let sending = Sending {
+                        place,
+                        round: number,
+                        index,
+                        gate,
+                    };
+                    opened.sends.push((to.index(), sending));
+                }
+                Transfer::Receive { from, region } => {
+                    let place = memory.place(region);
+                    let answers = self.admits(from.index(), &place, answers)?;
+                    let index = opened.receives.len();
+                    let awaited = Awaited {
+                        place,
+                        here: 0,
+                        round: number,
+                        index,
+                        answers,
+                    };
+                    opened.receives.push((from.index(), awaited));
+                }
+            }
+        }
+        Some(opened)
+    }
+
+    fn numbered(&self) -> impl Iterator<Item = (usize, &Open)> {
+        (self.first..).zip(&self.open)
+    }
+
+    /// What `place` waits for, over all rounds under way; at most one of them may write it.
+    fn gate(&self, place: &Place) -> Option<Gate> {
+        let mut found = Gate::Open;
+        for (round, open) in self.numbered() {
+            match (open.gate(round, place)?, found) {
+                (Gate::Open, _) => {}
+                (gate, Gate::Open) => found = gate,
+                _ => return None,
+            }
+        }
+        Some(found)
+    }
+
+    /// Whether a round behind those under way may receive into `place`, and what that answers.
+    fn admits(&self, from: usize, place: &Place, answers: bool) -> Option<Option<(usize, usize)>> {
+        let mut found = None;
+        for (round, open) in self.numbered() {
+            if let Some(index) = open.admits(from, place, answers)? {
+                if found.is_some() {
+                    return None;
+                }
+                found = Some((round, index));
+            }
+        }
+        Some(found)
+    }
+
+    fn at(&self, round: usize) -> Option<&Open> {
+        self.open.get(round.checked_sub(self.first)?)
+    }
+
+    fn at_mut(&mut self, round: usize) -> Option<&mut Open> {
+        self.open.get_mut(round.checked_sub(self.first)?)
+    }
+
+    /// Bytes of a message that can be sent by now, those included that have been.
+    pub(crate) fn ready(&self, sending: &Sending) -> usize {
+        let len = sending.place.len();
+        let (come, offset) = match sending.gate {
+            Gate::Open => return len,
+            Gate::Acted { round, offset } => match self.at(round) {
+                None => return len,
+                Some(open) => (open.streaming.as_ref().map_or(0, Streaming::acted), offset),
+            },
+            Gate::Arrived {
+                round,
+                index,
+                offset,
+            } => match self.at(round) {
+                None => return len,
+                Some(open) => (open.arriving[index].1, offset),
+            },
+        };
+        come.saturating_sub(offset).min(len)
+    }
+
+    /// `count` more bytes of a message are gone.
+    pub(crate) fn gone(&mut self, sending: &Sending, count: usize) {
+        if let Some(open) = self.at_mut(sending.round) {
+            open.sent[sending.index].2 += count;
+        }
+    }
+
+    /// A message is gone completely.
+    pub(crate) fn sent(&mut self, sending: &Sending) {
+        if let Some(open) = self.at_mut(sending.round) {
+            open.sends_left -= 1;
+        }
+    }
+
+    /// `count` more bytes of a message are here; false when that cannot be yet.
+    pub(crate) fn came(&mut self, awaited: &Awaited, count: usize) -> bool {
+        if let Some((round, index)) = awaited.answers
+            && let Some(open) = self.at(round)
+            && open.sent[index].2 < awaited.here + count
+        {
+            return false;
+        }
+        if let Some(open) = self.at_mut(awaited.round) {
+            open.arriving[awaited.index].1 += count;
+            if let Some(streaming) = &mut open.streaming {
+                streaming.arrived(&awaited.place, count);
+            }
+        }
+        true
+    }
+
+    /// A message is complete.
+    pub(crate) fn complete(&mut self, awaited: &Awaited) {
+        if let Some(open) = self.at_mut(awaited.round) {
+            open.receives_left -= 1;
+        }
+    }
+
+    /// Bytes on which the actions of the current round are to be done now.
+    pub(crate) fn due(&mut self) -> Option<Range<usize>> {
+        self.open.front_mut()?.streaming.as_mut()?.due()
+    }
+
+    /// Whether all messages of the current round are through.
+    pub(crate) fn current_is_over(&self) -> bool {
+        self.open.front().is_some_and(Open::is_over)
+    }
+
+    /// How many bytes the actions of the current round have been done on already.
+    pub(crate) fn acted(&self) -> usize {
+        let streaming = self.open.front().and_then(|open| open.streaming.as_ref());
+        streaming.map_or(0, Streaming::acted)
+    }
+
+    /// The current round is behind: the next one is current.
+    pub(crate) fn close_current(&mut self) {
+        self.open.pop_front();
+        self.first += 1;
+    }
+}
+
+/// Bytes that a round moves.
+fn bytes(round: &Round, memory: &Memory) -> usize {
+    let of = |transfer: &Transfer| match transfer {
+        Transfer::Send { region, .. } | Transfer::Receive { region, .. } => {
+            memory.place(region).len()
+        }
+    };
+    round.transfers.iter().map(of).sum()
+}
