@@ -259,7 +259,8 @@ impl Worker {
         };
         let able: Vec<_> = self.forced.iter().filter(able).collect();
         let mut times = vec![Vec::new(); able.len()];
-        for round in 0..=self.plan.rounds {
+        let more = if bytes < LONG_BYTES { 3 } else { 1 };
+        for round in 0..=more * self.plan.rounds {
             for ((_, group), times) in able.iter().zip(&mut times) {
                 let time = self.time(measured, group, len, round == 0)?;
                 if round > 0 {

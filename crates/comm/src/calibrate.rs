@@ -204,6 +204,7 @@ impl Run<'_> {
                 let mean = told[1].max(0) as f64 / self.group.size() as f64;
                 self.planner.heard(last, mean / 1e9);
             }
+            self.planner.took(step, time.as_secs_f64());
             (last, took) = (Some(step), time);
             match told[0] {
                 0 => return Ok(self.planner.samples()),
