@@ -448,7 +448,9 @@ impl WorkerMachine {
         self.holds_gradient = false;
         let generation = self.generation;
         if next >= self.end {
+            // There will be no further vote to leave after.
             self.phase = Phase::Complete;
+            self.enter_pending(out);
         } else {
             out.push(WorkerCommand::Compute {
                 generation,

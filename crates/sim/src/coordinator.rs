@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use ronde_elastic::{Command, CoordinatorId, CoordinatorMachine, Event, Settings, WorkerId};
+use ronde_elastic::{
+    Command, CoordinatorId, CoordinatorMachine, Event, Report, Settings, WorkerId,
+};
 
 use crate::clock::{Clock, MS};
 use crate::effect::{Alarm, Effect, Effects, Message};
@@ -20,6 +22,8 @@ pub struct Coordinator {
     machine: CoordinatorMachine,
     /// On which host a worker was heard.
     hosts: BTreeMap<WorkerId, Host>,
+    /// The last report of each worker, for a bug that repeats them.
+    reports: BTreeMap<WorkerId, Report>,
     alarm: u64,
 }
 
@@ -45,6 +49,7 @@ impl Coordinator {
             clock,
             machine,
             hosts: BTreeMap::new(),
+            reports: BTreeMap::new(),
             alarm: 0,
         };
         coordinator.event(Event::Tick, fx);
@@ -77,10 +82,27 @@ impl Coordinator {
             Message::Answer(reply) => Event::Store(*reply),
             _ => return,
         };
-        if fx.has(Sabotage::DeadAreHeard)
-            && matches!(event, Event::Disconnected { .. } | Event::Exited { .. })
-        {
-            return;
+        if fx.has(Sabotage::DeadAreHeard) {
+            return self.hear_the_dead(event, fx);
+        }
+        self.event(event, fx);
+    }
+
+    fn hear_the_dead(&mut self, event: Event, fx: &mut Effects<'_>) {
+        match event {
+            Event::Disconnected { .. } | Event::Exited { .. } => return,
+            Event::HostUp { .. } => {
+                for mut report in self.reports.clone().into_values() {
+                    report.sequence += 1;
+                    self.reports.insert(report.member.worker, report.clone());
+                    self.event(Event::Report(report), fx);
+                }
+                return;
+            }
+            Event::Report(ref report) => {
+                self.reports.insert(report.member.worker, report.clone());
+            }
+            _ => {}
         }
         self.event(event, fx);
     }

@@ -97,8 +97,10 @@ impl Script {
         for _ in 0..count {
             let at = rng.range(300, 5000) * MS;
             let fault = script.fault(rng);
-            drains += usize::from(matches!(fault, Fault::Drain(_)));
-            if drains < workers || !matches!(fault, Fault::Drain(_)) {
+            // A place that was drained is not used again; enough have to be left.
+            let is_drain = matches!(fault, Fault::Drain(_));
+            drains += usize::from(is_drain);
+            if !is_drain || drains + script.workers_min as usize <= workers {
                 script.faults.push((at, fault));
             }
         }

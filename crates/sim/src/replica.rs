@@ -5,7 +5,7 @@ use ronde_core::ledger::{EpochVerdict, Ledger};
 use ronde_core::shards::even_range;
 use ronde_core::{Buffer, Generation, Step};
 
-use crate::model::{Run, State};
+use crate::model::{PARAMETERS, Run, State};
 
 /// What a rank says in the vote on a step.
 #[derive(Debug, Clone, PartialEq)]
@@ -115,20 +115,26 @@ impl Replica {
     }
 
     /// Takes a slice in; true when the state is complete with it.
-    pub fn take_slice(&mut self, index: usize, values: Vec<f32>) -> bool {
+    ///
+    /// # Errors
+    /// The slices do not make a state.
+    pub fn take_slice(&mut self, index: usize, values: Vec<f32>) -> Result<bool, String> {
         if self.state.is_some() || index >= self.slices.len() {
-            return false;
+            return Ok(false);
         }
         self.slices[index] = Some(values);
         if self.slices.iter().any(Option::is_none) {
-            return false;
+            return Ok(false);
         }
         let mut state = State(self.slices.drain(..).flatten().flatten().collect());
+        if state.0.len() != 2 * PARAMETERS {
+            return Err(format!("slices of {} numbers in all", state.0.len()));
+        }
         for (step, gradient) in self.backlog.drain(..) {
             state.apply(&gradient, self.run.batches.batch(step).samples());
         }
         self.state = Some(state);
-        true
+        Ok(true)
     }
 
     /// Computes the shards of this rank: of those whose state is complete it is number `index` of `of`.
@@ -221,7 +227,7 @@ impl Replica {
         let verdict = batch.ends_epoch.then(|| self.ledger.finish_epoch());
         let gradient = match self.gradient.take() {
             Some((held, gradient)) if held == step => gradient,
-            _ => vec![f32::NAN; crate::model::PARAMETERS],
+            _ => vec![f32::NAN; PARAMETERS],
         };
         match &mut self.state {
             Some(state) => state.apply(&gradient, batch.samples()),

@@ -46,6 +46,8 @@ pub struct Worker {
     early: Vec<Frame>,
     task: Task,
     votes: Vec<Vote>,
+    /// The generation in which the last step was computed.
+    computed_in: Generation,
     queue: VecDeque<WorkerEvent>,
     alarm: u64,
     is_busy: bool,
@@ -73,6 +75,7 @@ impl Worker {
             early: Vec::new(),
             task: Task::Nothing,
             votes: Vec::new(),
+            computed_in: Generation(0),
             queue: VecDeque::new(),
             alarm: 0,
             is_busy: false,
@@ -388,8 +391,8 @@ impl Worker {
             Part::Slice(index, values) => {
                 if let Some(early) = &mut group.early_slices {
                     early.push((index, values));
-                } else if self.replica.take_slice(index, values) {
-                    self.healed(fx);
+                } else {
+                    self.take_slice(index, values, fx);
                 }
             }
             Part::Goodbye => {
@@ -537,7 +540,7 @@ impl Worker {
             (Course::Apply, Some(snapshot)) => {
                 let step = Step(plan.next.0 - 1);
                 let votes = snapshot.votes.unwrap_or_default();
-                self.commit(generation, step, votes, fx);
+                self.commit(self.computed_in, step, votes, fx);
             }
             (Course::Heal, Some(snapshot)) => {
                 self.replica
@@ -568,8 +571,8 @@ impl Worker {
             .as_mut()
             .and_then(|group| group.early_slices.take());
         for (index, values) in early.into_iter().flatten() {
-            if !is_whole && self.replica.take_slice(index, values) {
-                self.healed(fx);
+            if !is_whole {
+                self.take_slice(index, values, fx);
             }
         }
         if fx.has(Sabotage::HealIsSkipped) && !is_whole {
@@ -625,6 +628,14 @@ impl Worker {
         });
     }
 
+    fn take_slice(&mut self, index: usize, values: Vec<f32>, fx: &mut Effects<'_>) {
+        match self.replica.take_slice(index, values) {
+            Ok(true) => self.healed(fx),
+            Ok(false) => {}
+            Err(problem) => fx.fact(Fact::Contradiction(problem)),
+        }
+    }
+
     fn healed(&mut self, fx: &mut Effects<'_>) {
         if let (Some(state), Some(next)) = (&self.replica.state, self.replica.next) {
             let hash = state.hash();
@@ -640,6 +651,7 @@ impl Worker {
 
     fn compute(&mut self, generation: Generation, step: Step, fx: &mut Effects<'_>) {
         self.replica.gradient = None;
+        self.computed_in = generation;
         fx.fact(Fact::Computes {
             worker: self.id,
             generation,

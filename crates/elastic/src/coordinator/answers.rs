@@ -55,7 +55,9 @@ impl CoordinatorMachine {
         let has_place = rank_of(&record.members, report.member.worker).is_some();
         let leaves = report.generation == self.newest.previous
             && rank_of(&self.newest.previous_members, report.member.worker).is_some();
-        if has_place || leaves {
+        // A job that stops has a generation without members, into which all of them go.
+        let stops = record.phase == JobPhase::Stopping;
+        if has_place || leaves || stops {
             return Some(ToWorker::Assign(self.assignment(report.generation)));
         }
         (report.phase != Phase::Idle || report.draining)

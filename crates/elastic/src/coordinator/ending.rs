@@ -41,10 +41,11 @@ impl CoordinatorMachine {
         let is_late = now.since(since) > self.settings.wait_limit;
         let waits_for_members = self.roster.unheard(&self.newest.previous_members)
             && now < self.leads_since.after(self.settings.silence * 2);
+        let generation = self.record().generation;
         let all_left = self
             .roster
             .all_live()
-            .all(|report| report.phase == Phase::Idle);
+            .all(|report| report.phase == Phase::Idle && report.generation == generation);
         if !is_late && (waits_for_members || !all_left) {
             return;
         }
