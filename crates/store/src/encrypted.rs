@@ -1,6 +1,6 @@
 //! [`Encrypted`]: a store whose objects are encrypted and authenticated on their way in and out.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::sealing::{CHUNK_BYTES, HEADER_BYTES, Sealing, TAG_BYTES, lengths};
 use crate::{
@@ -62,20 +62,12 @@ impl Store for Encrypted {
 
     fn open(&self, name: &ObjectName) -> Result<Box<dyn StoredObject>, StoreError> {
         let below = self.below.open(name)?;
-        let Some((chunks, bytes)) = lengths(below.bytes()) else {
-            return Err(StoreError::Damaged {
-                location: below.location().to_owned(),
-                problem: format!("no encrypted object has {} bytes", below.bytes()),
-            });
-        };
-        let mut header = [0; HEADER_BYTES];
-        below.read_at(0, &mut header)?;
-        let sealing = Sealing::open(&self.key, name, &header, below.location())?;
         Ok(Box::new(SealedObject {
+            lengths: lengths(below.bytes()),
             below,
-            sealing,
-            chunks,
-            bytes,
+            name: name.clone(),
+            key: self.key.clone(),
+            sealing: OnceLock::new(),
         }))
     }
 
@@ -134,11 +126,14 @@ impl Upload for SealedUpload {
     }
 }
 
+/// An object to be read. It opens whatever it holds: damage is told when it is read, so that it can be replaced.
 struct SealedObject {
     below: Box<dyn StoredObject>,
-    sealing: Sealing,
-    chunks: u64,
-    bytes: u64,
+    /// Chunks and plain bytes, when an object can have that length.
+    lengths: Option<(u64, u64)>,
+    name: ObjectName,
+    key: MasterKey,
+    sealing: OnceLock<Sealing>,
 }
 
 impl SealedObject {
@@ -149,28 +144,35 @@ impl SealedObject {
         }
     }
 
-    /// Reads and opens the chunks `first..end` and hands each plain one to `take`.
+    /// The object's key, from its header.
+    fn sealing(&self) -> Result<&Sealing, StoreError> {
+        if let Some(sealing) = self.sealing.get() {
+            return Ok(sealing);
+        }
+        let mut header = [0; HEADER_BYTES];
+        self.below.read_at(0, &mut header)?;
+        let sealing = Sealing::open(&self.key, &self.name, &header, self.location())?;
+        Ok(self.sealing.get_or_init(|| sealing))
+    }
+
+    /// Reads and opens the chunks `first..end` of `all` and hands each plain one to `take`.
     fn chunks(
         &self,
-        first: u64,
-        end: u64,
+        (first, end, all): (u64, u64, u64),
         take: &mut dyn FnMut(u64, &[u8]),
     ) -> Result<(), StoreError> {
+        let sealing = self.sealing()?;
         let from = HEADER_BYTES as u64 + first * SEALED_CHUNK;
         let to = (HEADER_BYTES as u64 + end * SEALED_CHUNK).min(self.below.bytes());
         let mut sealed = vec![0; (to - from) as usize];
         self.below.read_at(from, &mut sealed)?;
         for (index, chunk) in (first..end).zip(sealed.chunks_mut(SEALED_CHUNK as usize)) {
-            let is_last = index + 1 == self.chunks;
-            let plain = self
-                .sealing
-                .open_chunk(index, is_last, chunk)
-                .ok_or_else(|| {
-                    self.damaged(format!(
-                        "chunk {index} of {} is not what was encrypted under this name",
-                        self.chunks
-                    ))
-                })?;
+            let is_last = index + 1 == all;
+            let plain = sealing.open_chunk(index, is_last, chunk).ok_or_else(|| {
+                self.damaged(format!(
+                    "chunk {index} of {all} is not what was encrypted under this name"
+                ))
+            })?;
             take(index, plain);
         }
         Ok(())
@@ -179,24 +181,27 @@ impl SealedObject {
 
 impl StoredObject for SealedObject {
     fn bytes(&self) -> u64 {
-        self.bytes
+        self.lengths.map_or(0, |(_, bytes)| bytes)
     }
 
     fn read_at(&self, start: u64, into: &mut [u8]) -> Result<(), StoreError> {
-        let end = start.saturating_add(into.len() as u64);
-        if end > self.bytes {
+        let Some((chunks, bytes)) = self.lengths else {
             return Err(self.damaged(format!(
-                "it ends before byte {end}; it has {} bytes",
-                self.bytes
+                "no encrypted object has {} bytes",
+                self.below.bytes()
             )));
+        };
+        let end = start.saturating_add(into.len() as u64);
+        if end > bytes {
+            return Err(self.damaged(format!("it ends before byte {end}; it has {bytes} bytes")));
         }
         let chunk_bytes = CHUNK_BYTES as u64;
         // An empty read of an empty object still proves its one chunk.
-        let mut first = (start / chunk_bytes).min(self.chunks - 1);
+        let mut first = (start / chunk_bytes).min(chunks - 1);
         let end_chunk = end.div_ceil(chunk_bytes).max(first + 1);
         while first < end_chunk {
             let next = end_chunk.min(first + CHUNKS_A_READ);
-            self.chunks(first, next, &mut |index, plain| {
+            self.chunks((first, next, chunks), &mut |index, plain| {
                 let chunk_start = index * chunk_bytes;
                 let from = start.max(chunk_start);
                 let to = end.min(chunk_start + plain.len() as u64);

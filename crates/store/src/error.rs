@@ -16,8 +16,8 @@ pub enum StoreError {
         /// Full place of the object.
         location: String,
     },
-    /// The condition of a put did not hold: somebody else was there first.
-    #[error("{location} was not written: {found}")]
+    /// The condition of a put did not hold, or a remote object was replaced while it was read: look again.
+    #[error("{location}: {found}")]
     Conflict {
         /// Full place of the object.
         location: String,
@@ -113,7 +113,7 @@ impl StoreError {
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         match self {
-            Self::Busy { .. } | Self::Passing { .. } => Recovery::Retry,
+            Self::Busy { .. } | Self::Passing { .. } | Self::Conflict { .. } => Recovery::Retry,
             Self::Disk { source, .. } => match source.kind() {
                 io::ErrorKind::Interrupted
                 | io::ErrorKind::WouldBlock

@@ -27,4 +27,4 @@ pub use local::LocalStore;
 pub use name::ObjectName;
 #[cfg(feature = "full")]
 pub use remote::{IoThread, RemoteStore};
-pub use store::{Condition, Entry, Store, StoreExt, StoredObject, Upload, Version};
+pub use store::{Condition, Entry, Store, StoreExt, StoredObject, Upload, Version, Versioned};

@@ -17,7 +17,8 @@ const LOCK_LIMIT: Duration = Duration::from_secs(30);
 /// A folder of objects. Several processes may use it at once, also over a network file system that locks files.
 ///
 /// An object is written to an unfinished file beside its place, fsynced, renamed, and its folder fsynced. Conditional
-/// puts hold `.ronde.lock` in the root, for 30 s at most. The folder is made when the first object is written.
+/// puts hold `.ronde.lock` in the root, and wait 30 s for it at most. The folder is made when the first object is written;
+/// empty folders in it are swept away.
 #[derive(Debug, Clone)]
 pub struct LocalStore {
     root: PathBuf,
@@ -174,6 +175,7 @@ impl Store for LocalStore {
             }
             Ok(())
         })
+        .and_then(|()| remove_empty(&self.root, false).map(|_| ()))
         .map_err(|error| StoreError::disk("sweep", &self.root, error))?;
         Ok(swept)
     }
@@ -277,6 +279,29 @@ fn make_folder(folder: &Path) -> io::Result<()> {
 
 fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
+}
+
+/// Removes empty folders below `folder`, itself too when `is_inner`; tells whether it is gone. A writer that has just made
+/// one makes it again.
+fn remove_empty(folder: &Path, is_inner: bool) -> io::Result<bool> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        other => other?,
+    };
+    let mut is_empty = true;
+    for entry in entries {
+        let entry = entry?;
+        let is_gone = entry.file_type()?.is_dir() && remove_empty(&entry.path(), true)?;
+        is_empty &= is_gone;
+    }
+    if !(is_empty && is_inner) {
+        return Ok(false);
+    }
+    match std::fs::remove_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        other => other.map(|()| true),
+    }
 }
 
 type Visit<'a> = dyn FnMut(&Path, &str, &std::fs::Metadata) -> io::Result<()> + 'a;

@@ -26,6 +26,15 @@ pub struct Entry {
     pub bytes: u64,
 }
 
+/// A small object and what identifies it.
+#[derive(Debug)]
+pub struct Versioned {
+    /// For a conditional put.
+    pub version: Version,
+    /// What it holds, or why that cannot be read.
+    pub contents: Result<Vec<u8>, StoreError>,
+}
+
 /// Keeps objects under names. An object is there whole or not at all, for every reader at any time.
 ///
 /// Calls block; how long is bounded by the implementation. May be used from several threads.
@@ -48,7 +57,8 @@ pub trait Store: Send + Sync + fmt::Debug {
         condition: &Condition,
     ) -> Result<Version, StoreError>;
 
-    /// Opens an object for reading; later writers do not change what is read.
+    /// Opens an object for reading. Later writers do not change what is read; of a remote store the reader is told
+    /// [`StoreError::Conflict`] instead.
     ///
     /// # Errors
     /// [`StoreError::NotFound`]; else as the place has them.
@@ -129,21 +139,24 @@ pub trait StoreExt: Store {
         read_whole(&*self.open(name)?, bytes_max)
     }
 
-    /// Reads a small object and its version; `None` when it is absent.
+    /// Reads a small object and its version; `None` when it is absent. What cannot be read has a version, too, so that it
+    /// can be replaced on the condition that it is still the same.
     ///
     /// # Errors
-    /// As [`StoreExt::get`], but for absence.
+    /// As [`Store::open`] and [`StoredObject::version`], but for absence.
     fn get_versioned(
         &self,
         name: &ObjectName,
         bytes_max: u64,
-    ) -> Result<Option<(Vec<u8>, Version)>, StoreError> {
+    ) -> Result<Option<Versioned>, StoreError> {
         let object = match self.open(name) {
             Err(error) if error.is_not_found() => return Ok(None),
             other => other?,
         };
-        let version = object.version()?;
-        Ok(Some((read_whole(&*object, bytes_max)?, version)))
+        Ok(Some(Versioned {
+            version: object.version()?,
+            contents: read_whole(&*object, bytes_max),
+        }))
     }
 
     /// Reads `bytes` bytes from `start` on.

@@ -27,6 +27,9 @@ const SETTINGS: &[(&str, &str)] = &[
     ("InvalidAccessKeyId", "the access key is not known"),
     ("SignatureDoesNotMatch", "the secret key is wrong"),
     ("AuthenticationFailed", "the account key is wrong"),
+    ("AuthorizationFailure", "the account or its key is wrong"),
+    ("401 Unauthorized", "the credentials are not accepted"),
+    ("403 Forbidden", "the credentials do not allow it"),
     (
         "requires HTTPS",
         "plain http must be asked for by the option allow_http",

@@ -1,6 +1,10 @@
 //! What every store promises, asked of each of them; and what only some have: locks, full disks, keys.
 
-#![expect(clippy::unwrap_used, reason = "a test may stop at what should not be")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test may stop at what should not be, and says what it skips"
+)]
 
 mod conformance;
 mod encryption;
