@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ronde_checkpoint::{Lineage, Proof, Retention, last_good, retain};
+use ronde_checkpoint::{Lineage, Proof, Retention, Standing, last_good, list, retain};
 use ronde_core::{Generation, Step};
 
 use crate::child::{Child, store};
@@ -42,6 +42,11 @@ fn rounds(seed: u64, kills: u64, is_encrypted: bool) {
             "round {round}: step {step} after {told} and {newest}"
         );
         State::small(step).assert_is(&found.checkpoint);
+        // Nor is an older one half removed.
+        for listed in list(&*store).unwrap() {
+            let is_whole = matches!(listed.standing, Standing::Complete | Standing::Unpublished);
+            assert!(is_whole, "round {round}: {:?}", listed.standing);
+        }
         newest = step;
     }
     println!("{kills} kills, {newest} steps");

@@ -167,7 +167,7 @@ fn parts_that_do_not_make_a_state_are_refused_with_the_reason() {
 #[test]
 fn slices_that_do_not_fit_and_a_second_save_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let mut saver = Saver::start(local(folder.path())).unwrap();
+    let mut saver = Saver::start(local(folder.path()), 0).unwrap();
     let state = State::small(1);
     let save = |slices: &'static [Slice<'static>]| Save {
         step: Step(1),

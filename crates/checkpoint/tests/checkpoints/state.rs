@@ -97,7 +97,7 @@ impl State {
         rank: u32,
         count: u32,
     ) -> Result<SavedPart, CheckpointError> {
-        let mut saver = Saver::start(Arc::clone(store))?;
+        let mut saver = Saver::start(Arc::clone(store), 100)?;
         let slices: Vec<Slice<'_>> = self
             .vectors
             .iter()
