@@ -12,6 +12,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ronde-core", &[]),
     ("ronde-schedule", &["ronde-core"]),
     ("ronde-identity", &["ronde-core"]),
+    ("ronde-store", &["ronde-core"]),
+    ("ronde-checkpoint", &["ronde-core", "ronde-store"]),
     (
         "ronde-comm",
         &["ronde-core", "ronde-schedule", "ronde-identity"],

@@ -1,0 +1,135 @@
+//! This test program, started again as a process that saves until it is killed, or publishes once.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{ChildStdout, Command, Stdio};
+use std::sync::Arc;
+
+use ronde_checkpoint::{Fence, Lineage, Proof, Retention, last_good, retain};
+use ronde_core::{Generation, Step};
+use ronde_store::{Encrypted, MasterKey, Store};
+
+use crate::state::{State, local, plan};
+
+const TASK: &str = "RONDE_TEST_CHILD";
+/// So that all children open what others wrote.
+const KEY: [u8; 32] = [7; 32];
+
+pub(crate) struct Child {
+    process: std::process::Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Child {
+    /// Saves one step after the other as `world_size` ranks, from the last good one on.
+    pub(crate) fn save_on(folder: &Path, world_size: u32, is_encrypted: bool) -> Self {
+        Self::start(folder, &format!("save {world_size} {is_encrypted}"))
+    }
+
+    /// Saves and publishes one step, under a shared term or one that it claims.
+    pub(crate) fn publish(folder: &Path, step: u64, term: Option<u64>) -> Self {
+        Self::start(folder, &format!("publish {step} {}", term.unwrap_or(0)))
+    }
+
+    fn start(folder: &Path, task: &str) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["child::as_a_process", "--exact", "--ignored", "--nocapture"])
+            .env(TASK, format!("{task} {}", folder.display()))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        Self { process, output }
+    }
+
+    /// Waits until it says that it starts; false when it ended before.
+    pub(crate) fn has_started(&mut self) -> bool {
+        let mut line = String::new();
+        while self.output.read_line(&mut line).unwrap() > 0 {
+            if line.contains("starts") {
+                return true;
+            }
+            line.clear();
+        }
+        false
+    }
+
+    /// Kills it and gives the last step that it said was published.
+    pub(crate) fn kill(mut self) -> Option<u64> {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        let lines: Vec<String> = self.output.lines().map(Result::unwrap).collect();
+        let numbers = lines
+            .iter()
+            .filter_map(|line| line.strip_prefix("published "));
+        // A line that was cut off in the middle of its number would tell too low a number, never too high a one.
+        numbers.filter_map(|number| number.parse().ok()).next_back()
+    }
+
+    /// Waits for its end and gives what it said.
+    pub(crate) fn finish(mut self) -> String {
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut self.output, &mut said).unwrap();
+        self.process.wait().unwrap();
+        said
+    }
+}
+
+pub(crate) fn store(folder: &Path, is_encrypted: bool) -> Arc<dyn Store> {
+    let store = local(folder);
+    if is_encrypted {
+        return Arc::new(Encrypted::new(store, MasterKey::parse(&KEY).unwrap()));
+    }
+    store
+}
+
+#[test]
+#[ignore = "started by other tests as a process of its own"]
+fn as_a_process() {
+    let Some(task) = std::env::var_os(TASK) else {
+        return;
+    };
+    let task = task.into_string().unwrap();
+    let words: Vec<&str> = task.splitn(4, ' ').collect();
+    let folder = Path::new(words[3]);
+    match words[0] {
+        "save" => save_on(folder, words[1].parse().unwrap(), words[2] == "true"),
+        _ => publish(folder, words[1].parse().unwrap(), words[2].parse().unwrap()),
+    }
+}
+
+fn save_on(folder: &Path, world_size: u32, is_encrypted: bool) {
+    let store = store(folder, is_encrypted);
+    let found = last_good(&store, &plan(), 1).unwrap();
+    let from = found.map_or(0, |found| found.checkpoint.step().0);
+    // The first random number of a process takes longer than the whole save that should be killed.
+    MasterKey::generate().unwrap();
+    println!("\nstarts");
+    let fence = Lineage::claim_next(&*store, Generation(0), Step(from)).unwrap();
+    for step in from + 1.. {
+        State::small(step).save(&store, fence, world_size).unwrap();
+        println!("published {step}");
+        let retention = Retention {
+            keep_last: 2,
+            keep_every: 50,
+            proof: Proof::Lengths,
+        };
+        retain(&store, &retention).unwrap();
+    }
+}
+
+fn publish(folder: &Path, step: u64, term: u64) {
+    let store = local(folder);
+    let fence = match term {
+        0 => Lineage::claim_next(&*store, Generation(0), Step(step - 1)).unwrap(),
+        term => Fence {
+            term,
+            generation: Generation(0),
+        },
+    };
+    match State::small(step).save(&store, fence, 2) {
+        Ok(_) => println!("published {step}"),
+        Err(error) => println!("refused: {error}"),
+    }
+}

@@ -1,0 +1,180 @@
+//! Every byte of a checkpoint changed, every file cut: found, named, and the one before is taken.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ronde_checkpoint::{Checkpoint, Lineage, Listed, Published, Standing, last_good, list};
+use ronde_core::{Generation, Step};
+use ronde_store::{Encrypted, MasterKey, Store};
+
+use crate::state::{State, local, plan};
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else if !path.file_name().unwrap().to_string_lossy().starts_with('.') {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// What is found when `path` is not what it was.
+fn check(store: &Arc<dyn Store>, path: &Path, what: &str) {
+    let name = path.file_name().unwrap().to_string_lossy().into_owned();
+    let found = last_good(store, &plan(), 1).unwrap().unwrap();
+    if name == "lineage.json" {
+        let warning = found.warning.expect("damaged claims are told");
+        assert!(warning.contains("lineage.json"), "{what}: {warning}");
+        assert_eq!(found.checkpoint.step(), Step(2), "{what}");
+        return;
+    }
+    assert_eq!(found.checkpoint.step(), Step(1), "{name}, {what}");
+    assert_eq!(found.skipped.len(), 1);
+    let reason = &found.skipped[0].reason;
+    assert!(reason.contains(&name), "{what}: {reason}");
+}
+
+fn every_change_is_found(store: &Arc<dyn Store>, folder: &Path, stride: usize) {
+    let fence = Lineage::claim_next(&**store, Generation(0), Step(0)).unwrap();
+    State::small(1).save(store, fence, 1).unwrap();
+    State::small(2).save(store, fence, 2).unwrap();
+    let mut changes = 0;
+    for path in files(folder) {
+        if path.to_string_lossy().contains("step-00000001") {
+            continue;
+        }
+        let good = std::fs::read(&path).unwrap();
+        for at in (0..good.len()).step_by(stride) {
+            let mut changed = good.clone();
+            changed[at] ^= 1 << (at % 8);
+            std::fs::write(&path, &changed).unwrap();
+            check(store, &path, &format!("byte {at}"));
+            std::fs::write(&path, &good[..at]).unwrap();
+            check(store, &path, &format!("cut at {at}"));
+            changes += 2;
+        }
+        std::fs::write(&path, [&good[..], b"\n"].concat()).unwrap();
+        check(store, &path, "one byte more");
+        std::fs::write(&path, &good).unwrap();
+    }
+    assert!(changes > 500, "{changes}");
+    let found = last_good(store, &plan(), 1).unwrap().unwrap();
+    assert!(found.skipped.is_empty());
+    State::small(2).assert_is(&found.checkpoint);
+}
+
+#[test]
+fn every_changed_byte_and_every_cut_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    every_change_is_found(&local(folder.path()), folder.path(), 1);
+}
+
+#[test]
+fn every_changed_byte_of_an_encrypted_one_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = MasterKey::generate().unwrap();
+    let store: Arc<dyn Store> = Arc::new(Encrypted::new(local(folder.path()), key));
+    every_change_is_found(&store, folder.path(), 5);
+}
+
+#[test]
+fn the_tensor_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = local(folder.path());
+    let fence = Lineage::claim_next(&*store, Generation(0), Step(0)).unwrap();
+    State::small(1).save(&store, fence, 1).unwrap();
+    let checkpoint = Checkpoint::open(Arc::clone(&store), Step(1)).unwrap();
+    let file = &checkpoint.manifest().files[0];
+    let path = folder.path().join(&file.name);
+    let mut bytes = std::fs::read(&path).unwrap();
+    // The weights come first: t0 has 64 elements with its padding, t1 64, t3 128. Then adam.m.
+    for (at, tensor) in [
+        (0, "t0 of weights"),
+        (64 * 4, "t1 of weights"),
+        (128 * 4 + 9, "t3 of weights"),
+        (256 * 4, "t0 of adam.m"),
+        (file.bytes as usize - 1, "counts"),
+    ] {
+        bytes[at] ^= 4;
+        std::fs::write(&path, &bytes).unwrap();
+        let damage = checkpoint.verify(2).unwrap();
+        assert_eq!(damage.len(), 1);
+        let told = damage[0].to_string();
+        assert!(told.contains(&format!(" in {tensor}:")), "{told}");
+        assert!(told.contains(&file.name), "{told}");
+        bytes[at] ^= 4;
+    }
+    bytes[0] ^= 1;
+    bytes[64 * 4] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    assert_eq!(checkpoint.verify(1).unwrap().len(), 2);
+}
+
+#[test]
+fn a_lost_file_is_found_and_saving_the_step_again_mends_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = local(folder.path());
+    let fence = Lineage::claim_next(&*store, Generation(0), Step(0)).unwrap();
+    State::small(1).save(&store, fence, 1).unwrap();
+    State::small(2).save(&store, fence, 3).unwrap();
+    let checkpoint = Checkpoint::open(Arc::clone(&store), Step(2)).unwrap();
+    let lost = checkpoint.manifest().files[1].name.clone();
+    std::fs::remove_file(folder.path().join(&lost)).unwrap();
+    let found = last_good(&store, &plan(), 1).unwrap().unwrap();
+    assert_eq!(found.checkpoint.step(), Step(1));
+    assert_eq!(
+        found.skipped[0].reason,
+        format!("checkpoint {lost} is damaged: it is missing")
+    );
+    let told = checkpoint.load(1).unwrap_err().to_string();
+    assert!(told.contains(&lost), "{told}");
+    let listed: Vec<Listed> = list(&*store).unwrap();
+    assert!(matches!(listed[0].standing, Standing::Damaged(_)));
+    assert_eq!(listed[1].standing, Standing::Complete);
+    let again = State::small(2).save(&store, fence, 3).unwrap();
+    assert_eq!(again, Published::Replaced);
+    let found = last_good(&store, &plan(), 1).unwrap().unwrap();
+    State::small(2).assert_is(&found.checkpoint);
+}
+
+#[test]
+fn damaged_claims_keep_nobody_from_resuming() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = local(folder.path());
+    let first = Lineage::claim_next(&*store, Generation(3), Step(0)).unwrap();
+    State::small(1).save(&store, first, 1).unwrap();
+    std::fs::write(folder.path().join("lineage.json"), b"{}").unwrap();
+    assert!(State::small(2).save(&store, first, 1).is_err());
+    let found = last_good(&store, &plan(), 1).unwrap().unwrap();
+    State::small(1).assert_is(&found.checkpoint);
+    let second = Lineage::claim_next(&*store, Generation(0), Step(1)).unwrap();
+    assert!(second > first);
+    State::small(2).save(&store, second, 2).unwrap();
+    let found = last_good(&store, &plan(), 1).unwrap().unwrap();
+    assert!(found.warning.is_none());
+    State::small(2).assert_is(&found.checkpoint);
+}
+
+#[test]
+fn a_wrong_key_is_told_and_is_not_an_empty_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let below = local(folder.path());
+    let store: Arc<dyn Store> = Arc::new(Encrypted::new(
+        Arc::clone(&below),
+        MasterKey::generate().unwrap(),
+    ));
+    let fence = Lineage::claim_next(&*store, Generation(0), Step(0)).unwrap();
+    State::small(1).save(&store, fence, 2).unwrap();
+    let wrong: Arc<dyn Store> = Arc::new(Encrypted::new(below, MasterKey::generate().unwrap()));
+    let error = last_good(&wrong, &plan(), 1).unwrap_err().to_string();
+    assert!(error.contains("encrypted with another key"), "{error}");
+    assert!(matches!(
+        list(&*wrong).unwrap()[0].standing,
+        Standing::Locked(_)
+    ));
+}

@@ -1,0 +1,53 @@
+//! A disk that is full: a clear error, and the older checkpoint stays.
+
+use std::process::Command;
+
+use ronde_checkpoint::{Lineage, last_good};
+use ronde_core::{Generation, Step};
+
+use crate::state::{State, local, plan};
+
+/// Unmounts when dropped.
+struct Mounted(tempfile::TempDir);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn a_full_disk_keeps_the_older_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let mount = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"])
+        .arg(folder.path())
+        .output();
+    match mount {
+        Ok(output) if output.status.success() => {}
+        other => {
+            println!("skipped: a small disk cannot be mounted: {other:?}");
+            return;
+        }
+    }
+    let disk = Mounted(folder);
+    let store = local(disk.0.path());
+    let fence = Lineage::claim_next(&*store, Generation(0), Step(0)).unwrap();
+    let state = |step| State::new(step, &[60_000]);
+    state(1).save(&store, fence, 3).unwrap();
+    state(2).save(&store, fence, 2).unwrap();
+    for step in 3..6 {
+        // 1.6 MB where 1 MB is left: some of the ranks find no room.
+        let error = State::new(step, &[200_000])
+            .save(&store, fence, 4)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains(&format!("step-0000000{step}/")) && error.contains("free some space"),
+            "{error}"
+        );
+        let found = last_good(&store, &plan(), 1).unwrap().unwrap();
+        assert!(found.skipped.is_empty());
+        state(2).assert_is(&found.checkpoint);
+    }
+}

@@ -1,0 +1,168 @@
+//! Who may publish: claims, terms, rivals in other processes.
+
+use std::sync::Arc;
+
+use ronde_checkpoint::{CheckpointError, Fence, Lineage, Published, Standing, last_good, list};
+use ronde_core::{Generation, Recovery, Step};
+use ronde_store::Store;
+
+use crate::child::Child;
+use crate::state::{State, local, plan};
+
+fn newest(store: &Arc<dyn Store>) -> (u64, u64) {
+    let found = last_good(store, &plan(), 1).unwrap().unwrap();
+    (
+        found.checkpoint.step().0,
+        found.checkpoint.manifest().fence.term,
+    )
+}
+
+fn fence(term: u64, generation: u64) -> Fence {
+    Fence {
+        term,
+        generation: Generation(generation),
+    }
+}
+
+#[test]
+fn a_fenced_worker_that_wakes_up_cannot_publish() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = local(folder.path());
+    let old = fence(1, 4);
+    Lineage::claim(&*store, old, Step(0)).unwrap();
+    State::small(10).save(&store, old, 2).unwrap();
+    let asleep = State::small(14).write(&store, old, 2).unwrap();
+    let new = fence(2, 5);
+    Lineage::claim(&*store, new, Step(10)).unwrap();
+    let error = State::small(14)
+        .publish(&store, old, &plan(), &asleep)
+        .unwrap_err();
+    assert!(
+        matches!(error, CheckpointError::Superseded { theirs, .. } if theirs == new),
+        "{error}"
+    );
+    assert_eq!(error.recovery(), Recovery::Rejoin);
+    assert_eq!(newest(&store), (10, 1));
+    State::small(12).save(&store, new, 3).unwrap();
+    assert_eq!(newest(&store), (12, 2));
+    // It still may publish what everybody agreed on before it was fenced.
+    State::small(9).save(&store, old, 2).unwrap();
+    assert_eq!(newest(&store), (12, 2));
+}
+
+#[test]
+fn what_slipped_through_before_the_claim_does_not_count() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = local(folder.path());
+    let old = Lineage::claim_next(&*store, Generation(0), Step(0)).unwrap();
+    State::small(10).save(&store, old, 2).unwrap();
+    // Others have decided to go on from step 10 when this is published.
+    State::small(14).save(&store, old, 2).unwrap();
+    let new = Lineage::claim_next(&*store, Generation(0), Step(10)).unwrap();
+    let found = last_good(&store, &plan(), 1).unwrap().unwrap();
+    assert_eq!(found.checkpoint.step(), Step(10));
+    assert!(found.skipped[0].reason.contains("had gone on"));
+    assert!(matches!(
+        list(&*store).unwrap()[0].standing,
+        Standing::CutOff(_)
+    ));
+    let published = State::small(14).save(&store, new, 3).unwrap();
+    assert_eq!(published, Published::Replaced);
+    assert_eq!(newest(&store), (14, 2));
+    let error = State::small(14).save(&store, old, 2).unwrap_err();
+    assert!(
+        matches!(error, CheckpointError::Superseded { .. }),
+        "{error}"
+    );
+    assert_eq!(newest(&store), (14, 2));
+}
+
+#[test]
+fn the_same_again_is_done_and_something_else_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = local(folder.path());
+    let mine = Lineage::claim_next(&*store, Generation(0), Step(0)).unwrap();
+    let state = State::small(3);
+    let parts = state.write(&store, mine, 2).unwrap();
+    let publish = |parts: &[_]| state.publish(&store, mine, &plan(), parts);
+    assert_eq!(publish(&parts).unwrap(), Published::New);
+    assert_eq!(publish(&parts).unwrap(), Published::Already);
+    let error = state.save(&store, mine, 3).unwrap_err();
+    assert!(
+        matches!(error, CheckpointError::OtherContents { .. }),
+        "{error}"
+    );
+    let mut other = State::small(3);
+    other.values[0][5] ^= 1;
+    let error = other.save(&store, mine, 2).unwrap_err();
+    assert!(error.to_string().contains("slices of rank 0"), "{error}");
+    let error = state.save(&store, fence(7, 0), 2).unwrap_err();
+    assert!(matches!(error, CheckpointError::Claim { .. }), "{error}");
+    state.assert_is(&last_good(&store, &plan(), 1).unwrap().unwrap().checkpoint);
+}
+
+#[test]
+fn claims_only_rise_and_name_one_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = local(folder.path());
+    Lineage::claim(&*store, fence(2, 1), Step(5)).unwrap();
+    Lineage::claim(&*store, fence(2, 1), Step(5)).unwrap();
+    let error = Lineage::claim(&*store, fence(2, 1), Step(6)).unwrap_err();
+    assert!(error.to_string().contains("from step 5 already"), "{error}");
+    let error = Lineage::claim(&*store, fence(1, 9), Step(5)).unwrap_err();
+    assert!(matches!(error, CheckpointError::Superseded { .. }));
+    Lineage::claim(&*store, fence(2, 2), Step(3)).unwrap();
+    let lineage = Lineage::read(&*store).unwrap();
+    assert_eq!(lineage.claims().len(), 2);
+    assert_eq!(lineage.cut_off_by(fence(1, 0), Step(3)), None);
+    assert_eq!(lineage.cut_off_by(fence(1, 0), Step(4)), Some(fence(2, 2)));
+    assert_eq!(lineage.cut_off_by(fence(2, 2), Step(100)), None);
+}
+
+#[test]
+fn no_two_claims_get_the_same_term() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = local(folder.path());
+    let mut terms: Vec<u64> = std::thread::scope(|scope| {
+        let claimers: Vec<_> = (0..6)
+            .map(|_| {
+                let store = Arc::clone(&store);
+                scope.spawn(move || {
+                    let claim = || Lineage::claim_next(&*store, Generation(0), Step(1)).unwrap();
+                    [claim().term, claim().term]
+                })
+            })
+            .collect();
+        claimers
+            .into_iter()
+            .flat_map(|claimer| claimer.join().unwrap())
+            .collect()
+    });
+    terms.sort_unstable();
+    assert_eq!(terms, (1..=12).collect::<Vec<_>>());
+}
+
+#[test]
+fn processes_that_publish_at_once_leave_one_good_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = local(folder.path());
+    for step in 1..=6_u64 {
+        // Odd steps: rivals of one term. Even steps: each process claims its own, and the lower ones may lose.
+        let shared = (step % 2 == 1)
+            .then(|| Lineage::claim_next(&*store, Generation(0), Step(step)).unwrap());
+        let rivals: Vec<Child> = (0..3)
+            .map(|_| Child::publish(folder.path(), step, shared.map(|fence| fence.term)))
+            .collect();
+        let outcomes: Vec<String> = rivals.into_iter().map(Child::finish).collect();
+        assert!(
+            outcomes.iter().any(|outcome| outcome.contains("published")),
+            "{outcomes:?}"
+        );
+        for outcome in &outcomes {
+            let lost = outcome.contains("has taken over") && shared.is_none();
+            assert!(outcome.contains("published") || lost, "{outcomes:?}");
+        }
+        let found = last_good(&store, &plan(), 1).unwrap().unwrap();
+        State::small(step).assert_is(&found.checkpoint);
+    }
+}

@@ -1,0 +1,30 @@
+//! Objects under names, each whole or not there: on local disk and, by the feature `full`, on S3 and Azure Blob.
+//!
+//! [`Store`] is the seam, with blocking calls. [`LocalStore`] is a folder; `RemoteStore` a bucket behind one I/O thread;
+//! [`Encrypted`] wraps any of them. [`open`] chooses by an address such as `checkpoints` or `s3://bucket/prefix`.
+//! What the objects hold is not known here.
+
+#![forbid(unsafe_code)]
+
+mod address;
+mod clock;
+mod encrypted;
+mod error;
+mod key;
+mod local;
+mod lock;
+mod name;
+#[cfg(feature = "full")]
+mod remote;
+mod sealing;
+mod store;
+
+pub use address::{Address, RemoteSettings, open};
+pub use encrypted::Encrypted;
+pub use error::StoreError;
+pub use key::MasterKey;
+pub use local::LocalStore;
+pub use name::ObjectName;
+#[cfg(feature = "full")]
+pub use remote::{IoThread, RemoteStore};
+pub use store::{Condition, Entry, Store, StoreExt, StoredObject, Upload, Version, Versioned};

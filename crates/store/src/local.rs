@@ -1,0 +1,329 @@
+//! [`LocalStore`]: objects as files of a folder, published by rename, everything fsynced.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tempfile::NamedTempFile;
+
+use crate::lock::{self, TEMPORARY_PREFIX};
+use crate::{Condition, Entry, ObjectName, Store, StoreError, StoredObject, Upload, Version};
+
+const LOCK_FILE: &str = ".ronde.lock";
+const LOCK_LIMIT: Duration = Duration::from_secs(30);
+
+/// A folder of objects. Several processes may use it at once, also over a network file system that locks files.
+///
+/// An object is written to an unfinished file beside its place, fsynced, renamed, and its folder fsynced. Conditional
+/// puts hold `.ronde.lock` in the root, and wait 30 s for it at most. The folder is made when the first object is written;
+/// empty folders in it are swept away.
+#[derive(Debug, Clone)]
+pub struct LocalStore {
+    root: PathBuf,
+    lock_limit: Duration,
+}
+
+impl LocalStore {
+    /// The store in `root`; touches nothing yet.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self {
+            root: root.into(),
+            lock_limit: LOCK_LIMIT,
+        }
+    }
+
+    /// Waits `limit` at most for another process's conditional put.
+    #[must_use]
+    pub fn with_lock_limit(mut self, limit: Duration) -> Self {
+        self.lock_limit = limit;
+        self
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn path(&self, name: &ObjectName) -> PathBuf {
+        self.root.join(name.as_str())
+    }
+
+    fn start(&self, name: &ObjectName) -> Result<LocalUpload, StoreError> {
+        let path = self.path(name);
+        let folder = path.parent().unwrap_or(&self.root).to_owned();
+        // A retention elsewhere may remove the folder while it is still empty.
+        const ATTEMPTS: usize = 8;
+        let mut attempt = 0;
+        let file = loop {
+            attempt += 1;
+            make_folder(&folder).map_err(|error| StoreError::disk("make", &folder, error))?;
+            match lock::temporary(&folder) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && attempt < ATTEMPTS => {}
+                other => break other.map_err(|error| StoreError::disk("write", &path, error))?,
+            }
+        };
+        Ok(LocalUpload { file, path, folder })
+    }
+}
+
+impl Store for LocalStore {
+    fn create(&self, name: &ObjectName) -> Result<Box<dyn Upload>, StoreError> {
+        Ok(Box::new(self.start(name)?))
+    }
+
+    fn put_if(
+        &self,
+        name: &ObjectName,
+        bytes: &[u8],
+        condition: &Condition,
+    ) -> Result<Version, StoreError> {
+        make_folder(&self.root).map_err(|error| StoreError::disk("make", &self.root, error))?;
+        let _held = lock::lock(&self.root.join(LOCK_FILE), self.lock_limit)?;
+        let path = self.path(name);
+        let there = match File::open(&path) {
+            Ok(file) => {
+                Some(version_of(&file).map_err(|error| StoreError::disk("read", &path, error))?)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(StoreError::disk("read", &path, error)),
+        };
+        let conflict = |found| StoreError::Conflict {
+            location: path.display().to_string(),
+            found,
+        };
+        match (condition, there) {
+            (Condition::Absent, Some(_)) => return Err(conflict("it exists already")),
+            (Condition::Unchanged(_), None) => return Err(conflict("it is gone")),
+            (Condition::Unchanged(mine), Some(theirs)) if *mine != theirs => {
+                return Err(conflict("it was changed by another process"));
+            }
+            _ => {}
+        }
+        let mut upload = self.start(name)?;
+        upload.write(bytes)?;
+        Box::new(upload).publish()?;
+        Ok(Version(blake3::hash(bytes).to_hex().to_string()))
+    }
+
+    fn open(&self, name: &ObjectName) -> Result<Box<dyn StoredObject>, StoreError> {
+        let path = self.path(name);
+        let failed = |error| StoreError::disk("read", &path, error);
+        let file = File::open(&path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        if !metadata.is_file() {
+            return Err(failed(io::Error::other("it is not a file")));
+        }
+        Ok(Box::new(LocalObject {
+            file,
+            bytes: metadata.len(),
+            location: path.display().to_string(),
+        }))
+    }
+
+    fn list(&self, folder: Option<&ObjectName>) -> Result<Vec<Entry>, StoreError> {
+        let mut entries = Vec::new();
+        let (path, prefix) = folder.map_or_else(
+            || (self.root.clone(), String::new()),
+            |folder| (self.path(folder), format!("{folder}/")),
+        );
+        walk(&path, &prefix, &mut |path, name, metadata| {
+            if let Ok(name) = ObjectName::new(name) {
+                entries.push(Entry {
+                    name,
+                    bytes: metadata.len(),
+                });
+            }
+            debug_assert!(path.starts_with(&self.root));
+            Ok(())
+        })
+        .map_err(|error| StoreError::disk("list", &path, error))?;
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    fn delete(&self, name: &ObjectName) -> Result<(), StoreError> {
+        let path = self.path(name);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other.map_err(|error| StoreError::disk("delete", &path, error))?,
+        }
+        // Empty folders go too, up to the root; a full one refuses, which ends it.
+        let mut folder = path.parent();
+        while let Some(at) = folder.filter(|at| *at != self.root && at.starts_with(&self.root)) {
+            match std::fs::remove_dir(at) {
+                Ok(()) => folder = at.parent(),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => folder = at.parent(),
+                Err(_) => break,
+            }
+        }
+        let synced = folder.unwrap_or(&self.root);
+        match sync_folder(synced) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.map_err(|error| StoreError::disk("sync", synced, error)),
+        }
+    }
+
+    fn sweep(&self) -> Result<u64, StoreError> {
+        let mut swept = 0;
+        walk(&self.root, "", &mut |path, name, _| {
+            let last = name.rsplit('/').next().unwrap_or(name);
+            if last.starts_with(TEMPORARY_PREFIX) && lock::remove_if_abandoned(path)? {
+                swept += 1;
+            }
+            Ok(())
+        })
+        .and_then(|()| remove_empty(&self.root, false).map(|_| ()))
+        .map_err(|error| StoreError::disk("sweep", &self.root, error))?;
+        Ok(swept)
+    }
+}
+
+struct LocalUpload {
+    file: NamedTempFile,
+    path: PathBuf,
+    folder: PathBuf,
+}
+
+impl Upload for LocalUpload {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        self.file
+            .as_file_mut()
+            .write_all(bytes)
+            .map_err(|error| StoreError::disk("write", &self.path, error))
+    }
+
+    fn publish(self: Box<Self>) -> Result<(), StoreError> {
+        let failed = |operation| {
+            let path = self.path.clone();
+            move |error| StoreError::disk(operation, &path, error)
+        };
+        self.file.as_file().sync_all().map_err(failed("sync"))?;
+        let renaming = failed("rename");
+        let syncing = failed("sync the folder of");
+        // Held open until the end: its lock keeps sweepers away while it still has its first name.
+        let _file = self
+            .file
+            .persist(&self.path)
+            .map_err(|error| renaming(error.error))?;
+        sync_folder(&self.folder).map_err(syncing)
+    }
+}
+
+struct LocalObject {
+    file: File,
+    bytes: u64,
+    location: String,
+}
+
+impl StoredObject for LocalObject {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn read_at(&self, start: u64, into: &mut [u8]) -> Result<(), StoreError> {
+        let end = start.saturating_add(into.len() as u64);
+        if end > self.bytes {
+            return Err(StoreError::Damaged {
+                location: self.location.clone(),
+                problem: format!("it ends before byte {end}; it has {} bytes", self.bytes),
+            });
+        }
+        self.file
+            .read_exact_at(into, start)
+            .map_err(|error| StoreError::disk("read", Path::new(&self.location), error))
+    }
+
+    fn version(&self) -> Result<Version, StoreError> {
+        version_of(&self.file)
+            .map_err(|error| StoreError::disk("read", Path::new(&self.location), error))
+    }
+
+    fn location(&self) -> &str {
+        &self.location
+    }
+}
+
+/// Hash of a file's contents, wherever its position is.
+fn version_of(file: &File) -> io::Result<Version> {
+    let mut hasher = blake3::Hasher::new();
+    let mut piece = vec![0; 1 << 16];
+    let mut at = 0;
+    loop {
+        let read = file.read_at(&mut piece, at)?;
+        if read == 0 {
+            return Ok(Version(hasher.finalize().to_hex().to_string()));
+        }
+        hasher.update(&piece[..read]);
+        at += read as u64;
+    }
+}
+
+/// Makes a folder and those above it, and makes their names durable.
+fn make_folder(folder: &Path) -> io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let above = folder.parent().filter(|above| *above != Path::new(""));
+    if let Some(above) = above {
+        make_folder(above)?;
+    }
+    match std::fs::create_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => {}
+        other => other?,
+    }
+    sync_folder(above.unwrap_or(Path::new(".")))
+}
+
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// Removes empty folders below `folder`, itself too when `is_inner`; tells whether it is gone. A writer that has just made
+/// one makes it again.
+fn remove_empty(folder: &Path, is_inner: bool) -> io::Result<bool> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        other => other?,
+    };
+    let mut is_empty = true;
+    for entry in entries {
+        let entry = entry?;
+        let is_gone = entry.file_type()?.is_dir() && remove_empty(&entry.path(), true)?;
+        is_empty &= is_gone;
+    }
+    if !(is_empty && is_inner) {
+        return Ok(false);
+    }
+    match std::fs::remove_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        other => other.map(|()| true),
+    }
+}
+
+type Visit<'a> = dyn FnMut(&Path, &str, &std::fs::Metadata) -> io::Result<()> + 'a;
+
+/// Visits every file below `folder`; what vanishes meanwhile is left out.
+fn walk(folder: &Path, prefix: &str, visit: &mut Visit<'_>) -> io::Result<()> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let metadata = match entry.metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            other => other?,
+        };
+        let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
+        if metadata.is_dir() {
+            walk(&entry.path(), &format!("{name}/"), visit)?;
+        } else if metadata.is_file() {
+            visit(&entry.path(), &name, &metadata)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! Locks on files: the kernel lets go of them when their holder dies, however it dies.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use tempfile::NamedTempFile;
+
+use crate::StoreError;
+use crate::clock::Deadline;
+
+/// How unfinished files are named.
+pub(crate) const TEMPORARY_PREFIX: &str = ".tmp-ronde-";
+
+/// A lock that is held until dropped.
+pub(crate) struct Held(#[expect(dead_code, reason = "dropping it unlocks")] File);
+
+/// Takes the lock file at `path`, waiting `limit` at most.
+pub(crate) fn lock(path: &Path, limit: Duration) -> Result<Held, StoreError> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .map_err(|error| StoreError::disk("open", path, error))?;
+    let mut deadline = Deadline::after(limit);
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(Held(file)),
+            Err(TryLockError::Error(error)) => {
+                return Err(StoreError::disk("lock", path, error));
+            }
+            Err(TryLockError::WouldBlock) => {}
+        }
+        if !deadline.pause() {
+            return Err(StoreError::Busy {
+                location: path.display().to_string(),
+                waited_s: deadline.waited_s(),
+                limit_s: limit.as_secs_f64(),
+            });
+        }
+    }
+}
+
+/// A new unfinished file in `folder`, locked, so that nobody sweeps it while this process lives.
+pub(crate) fn temporary(folder: &Path) -> std::io::Result<NamedTempFile> {
+    use std::os::unix::fs::PermissionsExt;
+    const ATTEMPTS: usize = 16;
+    for _ in 0..ATTEMPTS {
+        let file = tempfile::Builder::new()
+            .prefix(TEMPORARY_PREFIX)
+            .permissions(std::fs::Permissions::from_mode(0o666))
+            .tempfile_in(folder)?;
+        match file.as_file().try_lock() {
+            // A sweeper may have come between making and locking it.
+            Ok(()) if file.as_file().metadata()?.nlink() == 1 => return Ok(file),
+            Ok(()) | Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+    Err(std::io::Error::other(
+        "unfinished files are swept away as they are made",
+    ))
+}
+
+/// Removes an unfinished file if the process that made it is gone.
+pub(crate) fn remove_if_abandoned(path: &Path) -> std::io::Result<bool> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        other => other?,
+    };
+    match file.try_lock() {
+        Ok(()) => std::fs::remove_file(path).map(|()| true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}

@@ -1,0 +1,122 @@
+//! [`ObjectName`]: a relative path of plain segments that means the same on a disk and in a bucket.
+
+use std::fmt;
+
+use crate::StoreError;
+
+const NAME_BYTES_MAX: usize = 900;
+const SEGMENT_BYTES_MAX: usize = 200;
+
+/// Name of an object or of a folder of objects: segments of letters, digits, `-`, `_`, `.` and `=`, joined by `/`.
+///
+/// No segment starts with a dot, so a name never leaves the store and never meets the store's own files.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectName(String);
+
+impl ObjectName {
+    /// Takes a name apart and checks it.
+    ///
+    /// # Errors
+    /// [`StoreError::Name`], saying what is wrong.
+    pub fn new(name: impl Into<String>) -> Result<Self, StoreError> {
+        let name = name.into();
+        match problem(&name) {
+            None => Ok(Self(name)),
+            Some(problem) => Err(StoreError::Name { name, problem }),
+        }
+    }
+
+    /// The name of something inside this folder.
+    ///
+    /// # Errors
+    /// [`StoreError::Name`], as [`ObjectName::new`].
+    pub fn join(&self, rest: &str) -> Result<Self, StoreError> {
+        Self::new(format!("{}/{rest}", self.0))
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The last segment.
+    #[must_use]
+    pub fn last(&self) -> &str {
+        self.0.rsplit('/').next().unwrap_or(&self.0)
+    }
+
+    /// Whether this object lies somewhere inside `folder`.
+    #[must_use]
+    pub fn is_in(&self, folder: &Self) -> bool {
+        self.0
+            .strip_prefix(&folder.0)
+            .is_some_and(|rest| rest.starts_with('/'))
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn problem(name: &str) -> Option<&'static str> {
+    if name.len() > NAME_BYTES_MAX {
+        return Some("it is longer than 900 bytes");
+    }
+    for segment in name.split('/') {
+        if segment.is_empty() {
+            return Some("a segment is empty");
+        }
+        if segment.len() > SEGMENT_BYTES_MAX {
+            return Some("a segment is longer than 200 bytes");
+        }
+        if segment.starts_with('.') {
+            return Some("a segment starts with a dot");
+        }
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.=".contains(c);
+        if !segment.chars().all(plain) {
+            return Some("only letters, digits, '-', '_', '.' and '=' may stand in a segment");
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_never_leave_the_store() {
+        for good in ["a", "step-1/manifest.json", "a_b/c=d/e.f-g"] {
+            assert_eq!(ObjectName::new(good).unwrap().as_str(), good);
+        }
+        for bad in [
+            "",
+            "/a",
+            "a/",
+            "a//b",
+            "..",
+            "a/../b",
+            ".tmp",
+            "a\\b",
+            "a b",
+            "ä",
+            "a\0",
+            &"x".repeat(201),
+            &"x/".repeat(500),
+        ] {
+            assert!(ObjectName::new(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_neighbour_is_not_inside() {
+        let folder = ObjectName::new("step-1").unwrap();
+        assert!(folder.join("x").unwrap().is_in(&folder));
+        assert!(!ObjectName::new("step-10/x").unwrap().is_in(&folder));
+        assert!(!folder.is_in(&folder));
+        assert_eq!(folder.join("y/z").unwrap().last(), "z");
+    }
+}

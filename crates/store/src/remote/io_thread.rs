@@ -1,0 +1,107 @@
+//! [`IoThread`]: the one thread with an async runtime; everybody else makes blocking calls with a limit.
+
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+
+use crate::StoreError;
+
+/// How much longer the caller waits than the request may take, so that the request's own answer comes first.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// A thread that owns a small tokio runtime and runs the requests of any number of remote stores.
+///
+/// Dropping it ends the thread; requests under way are given up.
+#[derive(Debug)]
+pub struct IoThread {
+    handle: Handle,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl IoThread {
+    /// Starts the thread `ronde-store-io`.
+    ///
+    /// # Errors
+    /// [`StoreError::Settings`] when the system gives no thread or no poll.
+    pub fn start() -> Result<Self, StoreError> {
+        let failed = |cause: std::io::Error| StoreError::Settings {
+            operation: "start",
+            location: "the I/O thread".to_owned(),
+            cause: cause.to_string(),
+        };
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(failed)?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread = std::thread::Builder::new()
+            .name("ronde-store-io".to_owned())
+            .spawn(move || {
+                // Ends when the sender is dropped, too.
+                let _ = runtime.block_on(stopped);
+                runtime.shutdown_timeout(Duration::from_secs(1));
+            })
+            .map_err(failed)?;
+        Ok(Self {
+            handle,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    /// Starts a request; its answer comes through the receiver.
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        request: impl Future<Output = T> + Send + 'static,
+    ) -> Pending<T> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.handle.spawn(async move {
+            if let Ok(result) = tokio::time::timeout(limit, request).await {
+                // Nobody waits any more when this fails.
+                let _ = answer.send(result);
+            }
+        });
+        Pending { answered, limit }
+    }
+
+    /// Runs a request and waits for its answer; a sentence when there is none.
+    pub(crate) fn run<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        request: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, String> {
+        self.spawn(limit, request).wait()
+    }
+}
+
+impl Drop for IoThread {
+    fn drop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A request under way.
+pub(crate) struct Pending<T> {
+    answered: mpsc::Receiver<T>,
+    limit: Duration,
+}
+
+impl<T> Pending<T> {
+    /// Waits for the answer; a sentence when there is none.
+    pub(crate) fn wait(self) -> Result<T, String> {
+        self.answered
+            .recv_timeout(self.limit + GRACE)
+            .map_err(|_| format!("no answer within {:.0} s", self.limit.as_secs_f64()))
+    }
+}

@@ -1,0 +1,128 @@
+//! [`RemoteUpload`]: an object on its way into a bucket, in one request or in parts.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use object_store::path::Path;
+use object_store::{MultipartUpload, ObjectStoreExt};
+
+use super::Place;
+use super::failure::Failure;
+use super::io_thread::Pending;
+use crate::{ObjectName, StoreError, Upload};
+
+/// Bytes of a part. S3 takes 10,000 parts, so an object may have 160 GB.
+const PART_BYTES: usize = 16 << 20;
+/// Parts under way at a time.
+const PARTS_MAX: usize = 4;
+
+pub(crate) struct RemoteUpload {
+    place: Arc<Place>,
+    name: ObjectName,
+    path: Path,
+    buffer: Vec<u8>,
+    parts: Option<Box<dyn MultipartUpload>>,
+    under_way: VecDeque<Pending<object_store::Result<()>>>,
+}
+
+impl RemoteUpload {
+    pub(crate) fn new(place: Arc<Place>, name: ObjectName, path: Path) -> Self {
+        Self {
+            place,
+            name,
+            path,
+            buffer: Vec::new(),
+            parts: None,
+            under_way: VecDeque::new(),
+        }
+    }
+
+    fn failure(&self) -> Failure {
+        Failure {
+            operation: "write",
+            location: self.place.location(Some(&self.name)),
+        }
+    }
+
+    /// Sends the buffer as a part; waits while too many are under way.
+    fn send_part(&mut self) -> Result<(), StoreError> {
+        if self.parts.is_none() {
+            let (store, path) = (Arc::clone(&self.place.store), self.path.clone());
+            let started = self.place.run("write", Some(&self.name), async move {
+                store.put_multipart(&path).await
+            })?;
+            self.parts = Some(started);
+        }
+        while self.under_way.len() >= PARTS_MAX {
+            self.wait_for_one()?;
+        }
+        let part = std::mem::take(&mut self.buffer);
+        if let Some(parts) = &mut self.parts {
+            let request = parts.put_part(part.into());
+            self.under_way
+                .push_back(self.place.io.spawn(self.place.limit, request));
+        }
+        Ok(())
+    }
+
+    fn wait_for_one(&mut self) -> Result<(), StoreError> {
+        match self.under_way.pop_front().map(Pending::wait) {
+            None | Some(Ok(Ok(()))) => Ok(()),
+            Some(Ok(Err(error))) => Err(self.failure().of(error)),
+            Some(Err(problem)) => Err(self.failure().passing(problem)),
+        }
+    }
+}
+
+impl Upload for RemoteUpload {
+    fn write(&mut self, mut bytes: &[u8]) -> Result<(), StoreError> {
+        while !bytes.is_empty() {
+            if self.buffer.len() == PART_BYTES {
+                self.send_part()?;
+            }
+            let (now, later) = bytes.split_at(bytes.len().min(PART_BYTES - self.buffer.len()));
+            self.buffer.extend_from_slice(now);
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    fn publish(mut self: Box<Self>) -> Result<(), StoreError> {
+        if self.parts.is_none() {
+            let (store, path) = (Arc::clone(&self.place.store), self.path.clone());
+            let payload = std::mem::take(&mut self.buffer).into();
+            return self
+                .place
+                .run("write", Some(&self.name), async move {
+                    store.put(&path, payload).await
+                })
+                .map(|_| ());
+        }
+        self.send_part()?;
+        while !self.under_way.is_empty() {
+            self.wait_for_one()?;
+        }
+        let Some(mut parts) = self.parts.take() else {
+            return Ok(());
+        };
+        self.place
+            .run(
+                "write",
+                Some(&self.name),
+                async move { parts.complete().await },
+            )
+            .map(|_| ())
+    }
+}
+
+impl Drop for RemoteUpload {
+    fn drop(&mut self) {
+        if let Some(mut parts) = self.parts.take() {
+            // Best effort: nobody reads an incomplete upload, but it costs storage.
+            let _ = self
+                .place
+                .io
+                .run(self.place.limit, async move { parts.abort().await });
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What a folder has beside: locks, leftovers of killed writers, full and read-only disks.
+
+use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use ronde_core::Recovery;
+use ronde_store::{Condition, LocalStore, Store, StoreError, StoreExt};
+
+use crate::{name, pattern};
+
+#[test]
+fn a_held_lock_is_waited_for_and_then_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = LocalStore::new(folder.path()).with_lock_limit(Duration::from_millis(50));
+    store.put_if(&name("x"), b"1", &Condition::Absent).unwrap();
+    let holder = File::open(folder.path().join(".ronde.lock")).unwrap();
+    holder.lock().unwrap();
+    let error = store
+        .put_if(&name("y"), b"1", &Condition::Absent)
+        .unwrap_err();
+    assert!(matches!(error, StoreError::Busy { .. }), "{error}");
+    assert_eq!(error.recovery(), Recovery::Retry);
+    drop(holder);
+    store.put_if(&name("y"), b"1", &Condition::Absent).unwrap();
+}
+
+#[test]
+fn leftovers_are_swept_unless_their_writer_lives() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = LocalStore::new(folder.path());
+    let mut living = store.create(&name("a/living")).unwrap();
+    living.write(b"half").unwrap();
+    std::fs::write(folder.path().join("a/.tmp-ronde-dead"), b"half").unwrap();
+    std::fs::write(folder.path().join("a/.somebody-elses"), b"x").unwrap();
+    assert_eq!(store.sweep().unwrap(), 1);
+    assert!(store.list(None).unwrap().is_empty());
+    living.publish().unwrap();
+    assert_eq!(store.get(&name("a/living"), 10).unwrap(), b"half");
+    assert!(folder.path().join("a/.somebody-elses").exists());
+}
+
+#[test]
+fn empty_folders_go_with_their_last_object() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = LocalStore::new(folder.path());
+    store.put(&name("a/b/c"), b"1").unwrap();
+    store.put(&name("a/d"), b"1").unwrap();
+    store.delete(&name("a/b/c")).unwrap();
+    assert!(!folder.path().join("a/b").exists());
+    assert!(folder.path().join("a/d").exists());
+    store.delete(&name("a/d")).unwrap();
+    assert!(!folder.path().join("a").exists());
+    assert!(folder.path().exists());
+}
+
+#[test]
+fn files_can_be_read_by_those_whom_the_umask_allows() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = LocalStore::new(folder.path());
+    store.put(&name("x"), b"1").unwrap();
+    let plain = folder.path().join("plain");
+    std::fs::write(&plain, b"1").unwrap();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode();
+    assert_eq!(mode(&folder.path().join("x")), mode(&plain));
+}
+
+#[test]
+fn a_folder_in_the_way_and_a_missing_one_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = LocalStore::new(folder.path());
+    store.put(&name("a/b"), b"1").unwrap();
+    let error = store.open(&name("a")).err().unwrap().to_string();
+    assert!(error.contains("not a file"), "{error}");
+    let error = store.put(&name("a/b/c"), b"1").unwrap_err().to_string();
+    assert!(error.contains("a/b"), "{error}");
+    let nowhere = LocalStore::new(folder.path().join("nowhere"));
+    assert!(nowhere.list(None).unwrap().is_empty());
+    assert_eq!(nowhere.sweep().unwrap(), 0);
+    assert!(!folder.path().join("nowhere").exists());
+}
+
+/// A mounted file system of `bytes`, unmounted when dropped; `None`, with the reason printed, where that cannot be.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn new(bytes: usize) -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"])
+            .arg(folder.path())
+            .output();
+        match mounted {
+            Ok(output) if output.status.success() => Some(Self(folder)),
+            Ok(output) => {
+                println!("skipped: {}", String::from_utf8_lossy(&output.stderr));
+                None
+            }
+            Err(error) => {
+                println!("skipped: mount cannot be started: {error}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0.path()).status();
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_and_what_was_there_stays() {
+    let Some(disk) = SmallDisk::new(1 << 20) else {
+        return;
+    };
+    let store = LocalStore::new(disk.0.path());
+    let old = pattern(1, 300_000);
+    store.put(&name("x"), &old).unwrap();
+    let error = store.put(&name("x"), &pattern(2, 2 << 20)).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("/x") && text.contains("free some space"),
+        "{text}"
+    );
+    assert_eq!(error.recovery(), Recovery::Abort);
+    assert!(store.get(&name("x"), 1 << 20).unwrap() == old);
+    assert_eq!(store.list(None).unwrap().len(), 1);
+    // Nothing half-written takes space: what fits beside the old one still fits.
+    store.put(&name("y"), &pattern(3, 600_000)).unwrap();
+}

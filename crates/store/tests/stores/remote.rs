@@ -1,0 +1,131 @@
+//! The promises, asked of an S3 server and an Azure Blob server that run beside the tests (moto, Azurite).
+//!
+//! They are named by the variables `RONDE_TEST_S3` and `RONDE_TEST_AZURE` (`http://127.0.0.1:5000`); without them these
+//! tests are skipped, saying so.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ronde_core::Recovery;
+use ronde_store::{
+    Address, Encrypted, IoThread, MasterKey, RemoteSettings, RemoteStore, Store, StoreError, open,
+};
+
+use crate::conformance;
+
+/// Azurite's account and key, which are public.
+const AZURITE: [(&str, &str); 2] = [
+    ("azure_storage_account_name", "devstoreaccount1"),
+    (
+        "azure_storage_account_key",
+        "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==",
+    ),
+];
+
+fn server(variable: &str) -> Option<String> {
+    let address = std::env::var_os(variable).and_then(|value| value.into_string().ok());
+    if address.is_none() {
+        println!("skipped: {variable} does not name a server");
+    }
+    address
+}
+
+fn settings(options: &[(&str, &str)]) -> RemoteSettings {
+    RemoteSettings {
+        options: options
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
+        retries: 2,
+        limit: Duration::from_secs(30),
+    }
+}
+
+fn s3(endpoint: &str) -> RemoteSettings {
+    settings(&[
+        ("aws_access_key_id", "test"),
+        ("aws_secret_access_key", "test"),
+        ("aws_region", "us-east-1"),
+        ("aws_endpoint", endpoint),
+        ("allow_http", "true"),
+    ])
+}
+
+fn azure(endpoint: &str) -> RemoteSettings {
+    let endpoint = format!("{endpoint}/{}", AZURITE[0].1);
+    settings(&[
+        AZURITE[0],
+        AZURITE[1],
+        ("azure_storage_endpoint", &endpoint),
+        ("allow_http", "true"),
+    ])
+}
+
+/// A prefix that no earlier run of the tests has used.
+fn fresh(bucket: &str) -> Address {
+    let unique = tempfile::tempdir().unwrap();
+    let unique = unique.path().file_name().unwrap().to_string_lossy();
+    format!("{bucket}/{}/runs", unique.trim_start_matches('.'))
+        .parse()
+        .unwrap()
+}
+
+fn keeps_the_promises(bucket: &str, settings: &RemoteSettings) {
+    conformance::check(&open(&fresh(bucket), settings).unwrap());
+    let below = open(&fresh(bucket), settings).unwrap();
+    let key = MasterKey::generate().unwrap();
+    conformance::check(&(Arc::new(Encrypted::new(below, key)) as Arc<dyn Store>));
+}
+
+#[test]
+fn s3_keeps_the_promises() {
+    if let Some(endpoint) = server("RONDE_TEST_S3") {
+        keeps_the_promises("s3://ronde-test", &s3(&endpoint));
+    }
+}
+
+#[test]
+fn azure_keeps_the_promises() {
+    if let Some(endpoint) = server("RONDE_TEST_AZURE") {
+        keeps_the_promises("az://ronde-test", &azure(&endpoint));
+    }
+}
+
+#[test]
+fn wrong_settings_are_told_apart_from_a_service_that_is_away() {
+    let io = Arc::new(IoThread::start().unwrap());
+    let connect = |address: &str, settings: &RemoteSettings| {
+        RemoteStore::connect(&address.parse().unwrap(), settings, Arc::clone(&io)).unwrap_err()
+    };
+    let misspelt = settings(&[("aws_acess_key", "x")]);
+    let error = connect("s3://bucket", &misspelt);
+    assert!(error.to_string().contains("aws_acess_key"), "{error}");
+    assert_eq!(error.recovery(), Recovery::Abort);
+    // A port where nobody listens.
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let away = format!("http://{}", socket.local_addr().unwrap());
+    drop(socket);
+    let error = connect("s3://bucket", &s3(&away));
+    assert!(matches!(error, StoreError::Passing { .. }), "{error}");
+    assert_eq!(error.recovery(), Recovery::Retry);
+    let error = connect("az://container", &settings(&[]));
+    assert!(matches!(error, StoreError::Settings { .. }), "{error}");
+}
+
+#[test]
+fn missing_buckets_and_wrong_keys_are_named() {
+    if let Some(endpoint) = server("RONDE_TEST_S3") {
+        let missing = "s3://not-made".parse().unwrap();
+        let error = open(&missing, &s3(&endpoint)).unwrap_err();
+        assert!(error.to_string().contains("no such bucket"), "{error}");
+    }
+    if let Some(endpoint) = server("RONDE_TEST_AZURE") {
+        let missing = "az://not-made".parse().unwrap();
+        let error = open(&missing, &azure(&endpoint)).unwrap_err();
+        assert!(error.to_string().contains("no such container"), "{error}");
+        let mut wrong = azure(&endpoint);
+        wrong.options[1].1 = "bm90IHRoZSBrZXk=".to_owned();
+        let error = open(&"az://ronde-test".parse().unwrap(), &wrong).unwrap_err();
+        assert!(matches!(error, StoreError::Settings { .. }), "{error}");
+    }
+}
