@@ -68,8 +68,15 @@ impl Streaming {
     /// The bytes of every operand that are to be acted on now.
     pub(crate) fn due(&mut self) -> Option<std::ops::Range<usize>> {
         let all = self.arriving.iter().map(|&(_, here)| here).min()?;
-        let is_complete = self.arriving.iter().all(|(place, here)| place.len() == *here);
-        let whole = if is_complete { all } else { all - all % PIECE_BYTES };
+        let is_complete = self
+            .arriving
+            .iter()
+            .all(|(place, here)| place.len() == *here);
+        let whole = if is_complete {
+            all
+        } else {
+            all - all % PIECE_BYTES
+        };
         if whole <= self.acted {
             return None;
         }

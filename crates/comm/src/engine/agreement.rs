@@ -26,7 +26,8 @@ impl Engine {
         }
         running.tell_at = None;
         let (sequence, call) = (running.sequence, running.call);
-        let silent = |&peer: &usize| running.received[peer] == 0 && !running.expected[peer].is_empty();
+        let silent =
+            |&peer: &usize| running.received[peer] == 0 && !running.expected[peer].is_empty();
         let silent: Vec<usize> = (0..self.member.size).filter(silent).collect();
         for peer in silent {
             let nothing = Payload::Bytes(Vec::new());
@@ -82,7 +83,12 @@ impl Engine {
     }
 
     /// A peer has another count of elements for this rank than this rank was told by its caller.
-    pub(super) fn other_len(&mut self, peer: usize, header: &Header, expected: u64) -> CollectiveError {
+    pub(super) fn other_len(
+        &mut self,
+        peer: usize,
+        header: &Header,
+        expected: u64,
+    ) -> CollectiveError {
         let element = header.call.dtype.size() as u64;
         let of = |bytes: u64| Call {
             len: bytes / element,
@@ -96,7 +102,13 @@ impl Engine {
     }
 
     /// Two calls that do not fit together: that of this rank, and that in a peer's header.
-    pub(super) fn mismatch(&mut self, peer: usize, header: &Header, mine: Call, at: u64) -> CollectiveError {
+    pub(super) fn mismatch(
+        &mut self,
+        peer: usize,
+        header: &Header,
+        mine: Call,
+        at: u64,
+    ) -> CollectiveError {
         let mut theirs = header.call.describe();
         if header.sequence != at {
             theirs += &format!(" (as its operation {})", header.sequence);

@@ -138,9 +138,7 @@ impl Engine {
         } else {
             READ_BYTES
         };
-        let count = self
-            .transport
-            .read(peer, state.unread.room(wanted))?;
+        let count = self.transport.read(peer, state.unread.room(wanted))?;
         state.unread.filled(count);
         Ok(outcome(count, wanted))
     }

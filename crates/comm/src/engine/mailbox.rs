@@ -242,4 +242,3 @@ impl Drop for Closing {
         self.0.close();
     }
 }
-

@@ -158,7 +158,9 @@ impl Outgoing {
         let left = self.len() - self.before;
         match (&self.payload, running) {
             // Its receiver tells by the length of the frame whether both mean the same.
-            (Payload::Collective(_), _) if self.header.call.kind == CallKind::AllToAllUnequal => left,
+            (Payload::Collective(_), _) if self.header.call.kind == CallKind::AllToAllUnequal => {
+                left
+            }
             (Payload::Collective(sending), Some(running)) => {
                 let ready = running.rounds.ready(sending) - self.before;
                 left.min(ready).min(CHUNK_BYTES)

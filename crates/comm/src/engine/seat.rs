@@ -163,7 +163,10 @@ impl Seat {
         if signs.watched.load(Ordering::SeqCst) {
             signs.waker.wake();
         }
-        let mut drive = Drive { seat: self, engine: None };
+        let mut drive = Drive {
+            seat: self,
+            engine: None,
+        };
         // From here on the drop of `drive` gives the seat back.
         let engine = self.engine.lock().ok()?;
         drive.engine = engine.is_some().then_some(engine);
