@@ -36,7 +36,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-parallel",
         ],
     ),
-    ("ronde-cluster", &["ronde-core"]),
+    ("ronde-cluster", &["ronde-core", "ronde-elastic"]),
     ("ronde-monitor", &["ronde-core"]),
     (
         "ronde-bench",

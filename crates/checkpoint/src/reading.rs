@@ -88,26 +88,8 @@ pub(crate) fn read(
     threads: usize,
     stop_at_damage: bool,
 ) -> Result<Vec<CheckpointError>, CheckpointError> {
-    let mut used = vec![false; manifest.files.len()];
-    for (batch, _) in &work {
-        used[batch.file] = true;
-    }
     let mut damage = Vec::new();
-    let mut objects = Vec::with_capacity(used.len());
-    for (file, is_used) in manifest.files.iter().zip(used) {
-        let opened = if is_used {
-            match open(store, file) {
-                Err(error) if error.is_damage() => {
-                    damage.push((0, error));
-                    None
-                }
-                other => Some(other?),
-            }
-        } else {
-            None
-        };
-        objects.push(opened);
-    }
+    let objects = open_used(store, manifest, &work, &mut damage)?;
     let threads = threads.clamp(1, work.len().max(1));
     let queue = Mutex::new(work.into_iter().enumerate());
     let found = Mutex::new(damage);
@@ -156,6 +138,36 @@ pub(crate) fn read(
         .unwrap_or_else(|poisoned| poisoned.into_inner());
     found.sort_by_key(|(index, _)| *index);
     Ok(found.into_iter().map(|(_, error)| error).collect())
+}
+
+type Opened = Option<Box<dyn StoredObject>>;
+
+/// Opens the files that the work is about; those that cannot be used are left out and told.
+fn open_used(
+    store: &dyn Store,
+    manifest: &Manifest,
+    work: &[(Batch<'_>, Target<'_>)],
+    damage: &mut Vec<(usize, CheckpointError)>,
+) -> Result<Vec<Opened>, CheckpointError> {
+    let mut used = vec![false; manifest.files.len()];
+    for (batch, _) in work {
+        used[batch.file] = true;
+    }
+    let files = manifest.files.iter().zip(used);
+    files
+        .map(|(file, is_used)| {
+            if !is_used {
+                return Ok(None);
+            }
+            match open(store, file) {
+                Err(error) if error.is_damage() => {
+                    damage.push((0, error));
+                    Ok(None)
+                }
+                other => other.map(Some),
+            }
+        })
+        .collect()
 }
 
 fn open(store: &dyn Store, file: &SliceFile) -> Result<Box<dyn StoredObject>, CheckpointError> {
