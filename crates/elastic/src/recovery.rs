@@ -7,6 +7,7 @@
 //! counted: a step that only they had committed is computed again, with the same bits.
 
 use ronde_core::Step;
+use ronde_core::session::{self, Courses, Standing};
 use serde::{Deserialize, Serialize};
 
 use crate::{ElasticError, StartFrom};
@@ -18,6 +19,17 @@ pub struct Position {
     pub next: Option<Step>,
     /// Whether it holds the complete reduced gradient of that step.
     pub holds_gradient: bool,
+}
+
+impl Position {
+    /// The same in the words of the session, which decides about members that train.
+    fn standing(&self) -> Standing {
+        Standing {
+            next: self.next.unwrap_or_default(),
+            holds_gradient: self.holds_gradient,
+            is_whole: self.next.is_some(),
+        }
+    }
 }
 
 /// What a member does before the next step.
@@ -52,27 +64,26 @@ impl RecoveryPlan {
     /// [`ElasticError::NoState`] when no member has a complete state and `start` does not allow to
     /// begin anew.
     pub fn new(positions: &[Position], start: StartFrom) -> Result<Self, ElasticError> {
-        let newest = positions.iter().filter_map(|position| position.next).max();
-        let Some(next) = newest else {
+        let standings: Vec<Standing> = positions.iter().map(Position::standing).collect();
+        let Some(decided) = Courses::of(&standings) else {
             let StartFrom::Checkpoint(checkpoint) = start else {
                 return Err(ElasticError::NoState {
                     members: positions.len(),
                 });
             };
-            let courses = vec![Course::Load; positions.len()];
             return Ok(Self {
                 next: checkpoint.unwrap_or_default(),
-                courses,
+                courses: vec![Course::Load; positions.len()],
             });
         };
-        let course = |position: &Position| match position.next {
-            Some(mine) if mine == next => Course::Keep,
-            Some(mine) if mine.next() == next && position.holds_gradient => Course::Apply,
-            _ => Course::Heal,
-        };
+        let courses = decided.each.iter().map(|course| match course {
+            session::Course::Level => Course::Keep,
+            session::Course::Apply => Course::Apply,
+            session::Course::Heal => Course::Heal,
+        });
         Ok(Self {
-            next,
-            courses: positions.iter().map(course).collect(),
+            next: decided.next,
+            courses: courses.collect(),
         })
     }
 
