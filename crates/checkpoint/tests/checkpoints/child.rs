@@ -43,11 +43,11 @@ impl Child {
         Self { process, output }
     }
 
-    /// Waits until it says that it starts; false when it ended before.
-    pub(crate) fn has_started(&mut self) -> bool {
+    /// Waits until it says a word; false when it ended before.
+    pub(crate) fn has_said(&mut self, word: &str) -> bool {
         let mut line = String::new();
         while self.output.read_line(&mut line).unwrap() > 0 {
-            if line.contains("starts") {
+            if line.contains(word) {
                 return true;
             }
             line.clear();
