@@ -18,6 +18,8 @@ const KEY: [u8; 32] = [7; 32];
 pub(crate) struct Child {
     process: std::process::Child,
     output: BufReader<ChildStdout>,
+    /// The last step that it said was published, as far as was listened to.
+    told: Option<u64>,
 }
 
 impl Child {
@@ -40,14 +42,19 @@ impl Child {
             .spawn()
             .unwrap();
         let output = BufReader::new(process.stdout.take().unwrap());
-        Self { process, output }
+        Self {
+            process,
+            output,
+            told: None,
+        }
     }
 
-    /// Waits until it says that it starts; false when it ended before.
-    pub(crate) fn has_started(&mut self) -> bool {
+    /// Waits until it says a word; false when it ended before.
+    pub(crate) fn has_said(&mut self, word: &str) -> bool {
         let mut line = String::new();
         while self.output.read_line(&mut line).unwrap() > 0 {
-            if line.contains("starts") {
+            self.told = published(&line).or(self.told);
+            if line.contains(word) {
                 return true;
             }
             line.clear();
@@ -60,11 +67,9 @@ impl Child {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
         let lines: Vec<String> = self.output.lines().map(Result::unwrap).collect();
-        let numbers = lines
-            .iter()
-            .filter_map(|line| line.strip_prefix("published "));
         // A line that was cut off in the middle of its number would tell too low a number, never too high a one.
-        numbers.filter_map(|number| number.parse().ok()).next_back()
+        let later = lines.iter().filter_map(|line| published(line)).next_back();
+        later.or(self.told)
     }
 
     /// Waits for its end and gives what it said.
@@ -74,6 +79,10 @@ impl Child {
         self.process.wait().unwrap();
         said
     }
+}
+
+fn published(line: &str) -> Option<u64> {
+    line.trim_end().strip_prefix("published ")?.parse().ok()
 }
 
 pub(crate) fn store(folder: &Path, is_encrypted: bool) -> Arc<dyn Store> {

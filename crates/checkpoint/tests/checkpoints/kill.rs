@@ -19,7 +19,13 @@ fn rounds(seed: u64, kills: u64, is_encrypted: bool) {
     for round in 0..kills {
         let world_size = 1 + (round % 5) as u32;
         let mut child = Child::save_on(folder.path(), world_size, is_encrypted);
-        assert!(child.has_started(), "round {round}: the child cannot start");
+        // Every other one is killed only after a save, so that there is progress on a slow machine, too.
+        let word = if round % 2 == 0 {
+            "starts"
+        } else {
+            "published"
+        };
+        assert!(child.has_said(word), "round {round}: the child ended");
         random = random
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
@@ -50,7 +56,7 @@ fn rounds(seed: u64, kills: u64, is_encrypted: bool) {
         newest = step;
     }
     println!("{kills} kills, {newest} steps");
-    assert!(newest > kills / 4, "the children hardly saved: {newest}");
+    assert!(newest >= kills / 2, "published steps are gone: {newest}");
     tidy_up(&store, newest, folder.path());
 }
 
