@@ -12,10 +12,7 @@ impl CoordinatorMachine {
         cause: &LossCause,
         out: &mut Vec<Command>,
     ) {
-        let drained = self
-            .roster
-            .live(worker)
-            .is_some_and(|report| report.draining);
+        let drained = self.roster.drains(worker);
         let departure = if self.dismissed.contains(&worker) {
             Departure::Dismissed
         } else if drained || self.record().phase != JobPhase::Running {
