@@ -25,7 +25,10 @@ impl CoordinatorMachine {
         let given_up = self
             .places
             .ended((place, worker), cause, departure, limits, now);
-        out.extend(given_up.map(Command::Tell));
+        if let Some(reason) = given_up {
+            self.first_failure.get_or_insert(reason.clone());
+            out.push(Command::Tell(reason));
+        }
     }
 
     /// Starts workers until there are as many as are wanted.
