@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::lease::{Lease, LeaseEvent};
 use crate::restart::{Restarts, Verdict};
 use crate::{
-    CoordinatorId, ElasticError, JobPhase, Loss, LossCause, Member, Phase, Place, Reason, Record,
-    Report, Settings, StoreReply, StoreRequest, Time, ToWorker, When, WorkerId,
+    CoordinatorId, ElasticError, JobPhase, LossCause, Member, Phase, Place, Reason, Record, Report,
+    Settings, StoreReply, StoreRequest, Time, ToWorker, When, WorkerId,
 };
 
 mod answers;
@@ -176,7 +176,7 @@ pub struct CoordinatorMachine {
     /// The step at which a group was formed again although nobody was lost.
     reformed_at: Option<Step>,
     exclusions: Restarts,
-    first_loss: Option<Loss>,
+    first_failure: Option<Reason>,
     waiting: Option<(Time, Reason)>,
     stop: Option<String>,
     checkpoint_written: Option<Step>,
@@ -217,7 +217,7 @@ impl CoordinatorMachine {
             broken_since: None,
             reformed_at: None,
             exclusions: Restarts::default(),
-            first_loss: None,
+            first_failure: None,
             waiting: None,
             stop: None,
             checkpoint_written: None,
@@ -457,7 +457,7 @@ impl CoordinatorMachine {
     fn fail(&mut self, cause: Reason, out: &mut Vec<Command>) {
         let reason = Reason::Failed {
             cause: Box::new(cause),
-            first: self.first_loss.clone(),
+            first: self.first_failure.clone().map(Box::new),
         };
         let term = self.record().term;
         for report in self.roster.all_live() {

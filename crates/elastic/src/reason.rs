@@ -212,7 +212,7 @@ pub enum Reason {
         /// What it waited for in vain.
         cause: Box<Reason>,
         /// The first failure that led there.
-        first: Option<Loss>,
+        first: Option<Box<Reason>>,
     },
 }
 
@@ -418,11 +418,14 @@ mod tests {
         );
         let failed = Reason::Failed {
             cause: Box::new(Reason::TooFew { have: 1, need: 2 }),
-            first: Some(loss),
+            first: Some(Box::new(Reason::GivenUp {
+                losses: vec![loss],
+                generation: Generation(7),
+            })),
         };
         assert_eq!(
             failed.to_string(),
-            "rank 3 on host b lost: connection closed by signal 9; then: waiting: 1 worker of at least 2"
+            "rank 3 on host b lost: connection closed by signal 9; generation 7 is given up; then: waiting: 1 worker of at least 2"
         );
     }
 

@@ -121,6 +121,8 @@ pub struct World {
     workers: Vec<Option<Process<Worker>>>,
     ended: Vec<Option<(WorkerId, LossCause)>>,
     coordinators: Vec<Option<Process<Coordinator>>>,
+    /// Coordinators that have seen the end of the job.
+    done: Vec<bool>,
     lives: u64,
     record: Record,
     disk: Disk,
@@ -168,6 +170,7 @@ impl World {
             workers: (0..script.workers).map(|_| None).collect(),
             ended: vec![None; script.workers],
             coordinators: (0..script.coordinators).map(|_| None).collect(),
+            done: vec![false; script.coordinators],
             lives: 0,
             record: Record::default(),
             disk: Disk::default(),
@@ -508,7 +511,11 @@ impl World {
                 Effect::Send { to, message, extra } => self.send(host, to, message, extra, life),
                 Effect::Alarm(at, alarm) => self.schedule(at, Next::Ring { host, life, alarm }),
                 Effect::Exit(exit) => self.end_worker(host, exit),
-                Effect::Over => self.coordinators[host - self.script.workers] = None,
+                Effect::Over => {
+                    let index = host - self.script.workers;
+                    self.coordinators[index] = None;
+                    self.done[index] = true;
+                }
                 Effect::Fact(fact) => self.tell(fact),
                 Effect::Note(line) => self.note(|| line),
             }
@@ -590,7 +597,7 @@ impl World {
     }
 
     fn start_coordinator(&mut self, index: usize) {
-        if self.coordinators[index].is_some() {
+        if self.coordinators[index].is_some() || self.done[index] {
             return;
         }
         self.lives += 1;

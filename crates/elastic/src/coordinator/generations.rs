@@ -68,11 +68,11 @@ impl CoordinatorMachine {
             return;
         }
         let losses = self.roster.losses(&record.members);
-        let Some(first) = losses.first() else {
+        if losses.is_empty() {
             return;
-        };
-        self.first_loss.get_or_insert(first.clone());
+        }
         let reason = Reason::GivenUp { losses, generation };
+        self.first_failure.get_or_insert(reason.clone());
         for member in &record.members {
             if self.roster.live(member.worker).is_some() {
                 let message = ToWorker::Abort {
@@ -121,7 +121,7 @@ impl CoordinatorMachine {
             Next::Stay | Next::Later(_) => {
                 self.waiting = None;
                 if self.situation(now).is_established() {
-                    self.first_loss = None;
+                    self.first_failure = None;
                 }
             }
             Next::Wait(reason) => self.wait(now, reason, out),

@@ -52,6 +52,12 @@ impl Roster {
         };
     }
 
+    /// Whether a worker wanted to leave when it was heard last.
+    pub(super) fn drains(&self, worker: WorkerId) -> bool {
+        let seen = self.seen.get(&worker);
+        seen.is_some_and(|seen| seen.report.draining)
+    }
+
     /// Whether the end of a worker's process was seen.
     pub(super) fn has_ended(&self, worker: WorkerId) -> bool {
         self.gone.contains(&worker)

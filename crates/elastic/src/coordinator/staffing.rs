@@ -12,10 +12,7 @@ impl CoordinatorMachine {
         cause: &LossCause,
         out: &mut Vec<Command>,
     ) {
-        let drained = self
-            .roster
-            .live(worker)
-            .is_some_and(|report| report.draining);
+        let drained = self.roster.drains(worker);
         let departure = if self.dismissed.contains(&worker) {
             Departure::Dismissed
         } else if drained || self.record().phase != JobPhase::Running {
@@ -28,7 +25,10 @@ impl CoordinatorMachine {
         let given_up = self
             .places
             .ended((place, worker), cause, departure, limits, now);
-        out.extend(given_up.map(Command::Tell));
+        if let Some(reason) = given_up {
+            self.first_failure.get_or_insert(reason.clone());
+            out.push(Command::Tell(reason));
+        }
     }
 
     /// Starts workers until there are as many as are wanted.

@@ -51,35 +51,29 @@ impl Situation<'_> {
         let Some(is_urgent) = self.urgency() else {
             return self.due().map_or(Next::Stay, Next::Later);
         };
-        let members = self.members();
-        let unchanged = members == self.record.members;
-        if !is_urgent && (unchanged || !self.is_established()) {
+        if self.record.generation > Generation(0) && !is_urgent && !self.is_established() {
             return Next::Stay;
         }
-        let have = members.len() as u32;
-        if self.record.generation == Generation(0) && have < self.target {
-            let until = self.leads_since.after(self.settings.rendezvous);
-            if have < self.settings.workers_min || self.now < until {
-                return Next::Wait(Reason::TooFew {
-                    have,
-                    need: self.target,
-                });
+        let mut refused = None;
+        for members in self.choices() {
+            match self.start(&members) {
+                Ok(_) if !is_urgent && members == self.record.members => return Next::Stay,
+                Ok(start) => {
+                    let plan = Plan {
+                        members,
+                        start,
+                        is_urgent,
+                    };
+                    return Next::Go(plan);
+                }
+                Err(reason) => refused = Some(reason),
             }
         }
-        if have < self.settings.workers_min {
-            let need = self.settings.workers_min;
-            return Next::Wait(Reason::TooFew { have, need });
-        }
-        if let Some(reason) = self.no_succession(&members) {
-            return Next::Wait(reason);
-        }
-        match self.start(&members) {
-            Ok(start) => Next::Go(Plan {
-                members,
-                start,
-                is_urgent,
-            }),
-            Err(reason) => Next::Wait(reason),
+        match refused {
+            Some(reason) if is_urgent || self.record.generation == Generation(0) => {
+                Next::Wait(reason)
+            }
+            _ => Next::Stay,
         }
     }
 
@@ -121,39 +115,49 @@ impl Situation<'_> {
         self.record.members.iter().all(stands)
     }
 
-    fn members(&self) -> Vec<Member> {
-        let may = |worker: WorkerId| self.roster.excluded(worker, self.now).is_none();
-        let wants = |worker: WorkerId| {
-            self.roster
-                .live(worker)
-                .is_some_and(|report| !report.draining)
+    /// Possible members, the best choice first: without those who want to leave or are too many, then
+    /// with them, for as long as the others cannot go on alone.
+    fn choices(&self) -> [Vec<Member>; 2] {
+        let may = |member: &Member| {
+            self.roster.live(member.worker).is_some()
+                && self.roster.excluded(member.worker, self.now).is_none()
         };
-        let is_member = |worker| rank_of(&self.record.members, worker).is_some();
-        let live =
-            |member: &&Member| self.roster.live(member.worker).is_some() && may(member.worker);
-        let stay: Vec<Member> = self.record.members.iter().filter(live).cloned().collect();
+        let stays = |member: &Member| {
+            let report = self.roster.live(member.worker);
+            report.is_some_and(|report| !report.draining)
+        };
+        let members = &self.record.members;
+        let stay: Vec<Member> = members.iter().filter(|m| may(m)).cloned().collect();
         let come: Vec<Member> = self
             .roster
             .all_live()
-            .filter(|report| !report.draining && may(report.member.worker))
-            .map(|report| report.member.clone())
-            .filter(|member| !is_member(member.worker))
+            .map(|report| &report.member)
+            .filter(|m| may(m) && stays(m) && rank_of(members, m.worker).is_none())
+            .cloned()
             .collect();
         let count = self.target as usize;
-        let wanted = stay.iter().filter(|member| wants(member.worker)).cloned();
-        let members = succeed(wanted, come.clone(), count);
-        // Whoever wants to leave stays until others can go on with the state.
-        let enough = members.len() as u32 >= self.settings.workers_min;
-        let holds = |member: &Member| {
-            self.roster
-                .live(member.worker)
-                .is_some_and(|report| report.next.is_some())
-        };
-        if enough && (members.iter().any(holds) || !stay.iter().any(holds)) {
-            return members;
-        }
+        let willing = stay.iter().filter(|m| stays(m)).cloned();
+        let best = succeed(willing, come.clone(), count);
         let count = count.max(stay.len());
-        succeed(stay, come, count)
+        [best, succeed(stay, come, count)]
+    }
+
+    /// What members do that hold no state, or why these cannot go on together.
+    fn start(&self, members: &[Member]) -> Result<StartFrom, Reason> {
+        let have = members.len() as u32;
+        let is_first = self.record.generation == Generation(0);
+        let all_in = self.now >= self.leads_since.after(self.settings.rendezvous);
+        let need = match is_first && !all_in {
+            true => self.target,
+            false => self.settings.workers_min,
+        };
+        if have < need {
+            return Err(Reason::TooFew { have, need });
+        }
+        match self.no_succession(members) {
+            Some(reason) => Err(reason),
+            None => self.source(members),
+        }
     }
 
     /// Every generation that may still commit a step must be over before the next one begins: a member
@@ -191,7 +195,7 @@ impl Situation<'_> {
     }
 
     /// Whose state the generation begins with.
-    fn start(&self, members: &[Member]) -> Result<StartFrom, Reason> {
+    fn source(&self, members: &[Member]) -> Result<StartFrom, Reason> {
         let holds = |member: &Member| {
             self.roster
                 .live(member.worker)

@@ -1,1 +1,415 @@
-//! Tests.
+//! A coordinator machine with a store that answers at once and workers that are made up.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::*;
+use crate::{Term, Trouble};
+
+const MS: u64 = 1_000_000;
+
+struct Job {
+    machine: CoordinatorMachine,
+    stored: Record,
+    now: Time,
+    sequence: u64,
+    workers: BTreeMap<u64, Report>,
+}
+
+fn report(worker: u64) -> Report {
+    Report {
+        member: Member {
+            worker: WorkerId(worker),
+            place: Place(worker),
+            host: format!("host {worker}"),
+            address: "127.0.0.1:4000".parse().unwrap(),
+        },
+        sequence: 0,
+        sent: Time(0),
+        term: Term(0),
+        generation: Generation(0),
+        phase: Phase::Idle,
+        next: None,
+        draining: false,
+        trouble: None,
+    }
+}
+
+impl Job {
+    fn new(settings: Settings) -> Self {
+        let machine = CoordinatorMachine::new(CoordinatorId(1), settings).unwrap();
+        let workers = BTreeMap::new();
+        let mut job = Self {
+            machine,
+            stored: Record::default(),
+            now: Time(0),
+            sequence: 0,
+            workers,
+        };
+        job.tell(Event::Tick);
+        job
+    }
+
+    /// What it does, with the store's answers taken in.
+    fn tell(&mut self, event: Event) -> Vec<Command> {
+        let mut todo = vec![event];
+        let mut done = Vec::new();
+        while let Some(event) = todo.pop() {
+            for command in self.machine.handle(self.now, event) {
+                match command {
+                    Command::Store(request) => {
+                        todo.push(Event::Store(self.stored.execute(request)))
+                    }
+                    other => done.push(other),
+                }
+            }
+        }
+        done
+    }
+
+    fn report(&mut self, worker: u64, change: impl FnOnce(&mut Report)) -> Vec<Command> {
+        self.sequence += 1;
+        let known = self.workers.entry(worker).or_insert_with(|| report(worker));
+        change(known);
+        known.sequence = self.sequence;
+        let report = known.clone();
+        self.tell(Event::Report(report))
+    }
+
+    /// All workers of the newest generation train in it, before this step.
+    fn train(&mut self, next: u64) {
+        let generation = self.stored.generation;
+        for member in self.stored.members.clone() {
+            self.report(member.worker.0, |report| {
+                (report.generation, report.phase) = (generation, Phase::Training);
+                report.next = Some(Step(next));
+            });
+        }
+    }
+
+    /// A job of workers 1 to `count` in its first generation, before step 8.
+    fn training(settings: Settings, count: u64) -> Self {
+        let mut job = Self::new(settings);
+        for worker in 1..=count {
+            job.report(worker, |_| {});
+        }
+        job.train(8);
+        job
+    }
+
+    fn pass(&mut self, duration: Duration) -> Vec<Command> {
+        self.now = self.now.after(duration);
+        self.tell(Event::Tick)
+    }
+
+    fn members(&self) -> Vec<u64> {
+        self.stored
+            .members
+            .iter()
+            .map(|member| member.worker.0)
+            .collect()
+    }
+
+    fn killed(&mut self, worker: u64) -> Vec<Command> {
+        self.tell(Event::Exited {
+            worker: WorkerId(worker),
+            place: Place(worker),
+            cause: LossCause::Signal(9),
+        })
+    }
+}
+
+fn reasons(commands: &[Command]) -> Vec<String> {
+    let told = commands.iter().filter_map(|command| match command {
+        Command::Tell(reason) => Some(reason.to_string()),
+        _ => None,
+    });
+    told.collect()
+}
+
+fn assigned(commands: &[Command]) -> Vec<(u64, When)> {
+    let told = commands.iter().filter_map(|command| match command {
+        Command::Send {
+            to,
+            message: ToWorker::Assign(assignment),
+        } => Some((to.0, assignment.when)),
+        _ => None,
+    });
+    told.collect()
+}
+
+const SETTLE: Duration = Duration::from_millis(20);
+
+#[test]
+fn the_first_generation_waits_for_all_that_are_wanted() {
+    let mut job = Job::new(Settings::new(3));
+    job.report(2, |_| {});
+    job.report(1, |_| {});
+    assert_eq!(job.stored.generation, Generation(0));
+    let commands = job.report(3, |_| {});
+    assert_eq!(job.members(), [1, 2, 3]);
+    assert_eq!(reasons(&commands), ["generation 1: 3 workers begin"]);
+    assert_eq!(assigned(&commands).len(), 3);
+}
+
+#[test]
+fn a_killed_worker_is_followed_by_a_generation_of_the_survivors() {
+    let mut job = Job::training(Settings::new(4), 4);
+    let commands = job.killed(2);
+    // At once, before anything is decided.
+    let aborts = commands.iter().filter(|command| {
+        matches!(
+            command,
+            Command::Send {
+                message: ToWorker::Abort { .. },
+                ..
+            }
+        )
+    });
+    assert_eq!(aborts.count(), 3);
+    assert_eq!(job.stored.generation, Generation(1));
+    let commands = job.pass(SETTLE);
+    assert_eq!(
+        reasons(&commands),
+        [
+            "rank 1 on host 2 lost: connection closed by signal 9; generation 2; 3 workers; step 8 redone"
+        ]
+    );
+    assert_eq!(
+        assigned(&commands),
+        [(1, When::Now), (3, When::Now), (4, When::Now)]
+    );
+    assert_eq!(
+        (job.members(), job.stored.start),
+        (vec![1, 3, 4], crate::StartFrom::Peers)
+    );
+}
+
+#[test]
+fn deaths_that_come_together_make_one_generation() {
+    let mut job = Job::training(Settings::new(8), 8);
+    for worker in [1, 3, 6, 7] {
+        job.now = Time(job.now.0 + 3 * MS);
+        job.killed(worker);
+    }
+    job.pass(SETTLE);
+    assert_eq!(
+        (job.stored.generation, job.members()),
+        (Generation(2), vec![2, 4, 5, 8])
+    );
+}
+
+#[test]
+fn silence_is_a_loss_and_a_silent_worker_that_reports_again_comes_back_at_a_boundary() {
+    let mut job = Job::training(Settings::new(2), 2);
+    for _ in 0..4 {
+        job.now = job.now.after(Duration::from_millis(400));
+        job.report(1, |_| {});
+    }
+    assert_eq!(
+        (job.stored.generation, job.members()),
+        (Generation(2), vec![1])
+    );
+    job.train(9);
+    let commands = job.report(2, |_| {});
+    assert_eq!(job.members(), [1, 2]);
+    assert_eq!(
+        reasons(&commands),
+        ["1 joined, 0 left; generation 3; 2 workers"]
+    );
+    // It is told to leave the generation in which it was, and then where to go.
+    let told = [(2, When::Now), (1, When::Boundary), (2, When::Boundary)];
+    assert_eq!(assigned(&commands), told);
+}
+
+#[test]
+fn a_lost_answer_is_given_again_with_the_next_report() {
+    let mut job = Job::training(Settings::new(2), 2);
+    job.killed(1);
+    job.pass(SETTLE);
+    let commands = job.report(2, |_| {});
+    assert_eq!(assigned(&commands), [(2, When::Now)]);
+    let commands = job.report(2, |report| report.generation = Generation(2));
+    assert!(assigned(&commands).is_empty());
+}
+
+#[test]
+fn old_and_repeated_reports_change_nothing() {
+    let mut job = Job::training(Settings::new(2), 2);
+    let mut old = job.workers[&2].clone();
+    (old.sequence, old.phase) = (old.sequence - 1, Phase::Idle);
+    assert!(job.tell(Event::Report(old)).is_empty());
+    job.killed(2);
+    let late = Report {
+        sequence: 99,
+        ..job.workers[&2].clone()
+    };
+    assert!(job.tell(Event::Report(late)).is_empty());
+    job.pass(SETTLE);
+    assert_eq!(job.members(), [1]);
+}
+
+#[test]
+fn survivors_of_an_older_generation_wait_for_those_who_may_still_train() {
+    let mut job = Job::training(Settings::new(3), 3);
+    job.tell(Event::Disconnected {
+        worker: WorkerId(3),
+        cause: "reset".to_owned(),
+    });
+    job.pass(SETTLE);
+    job.train(9);
+    assert_eq!(job.members(), [1, 2]);
+    // Both members of generation 2 are cut off, and worker 3 comes back alone.
+    for worker in [1, 2] {
+        job.tell(Event::Disconnected {
+            worker: WorkerId(worker),
+            cause: "reset".to_owned(),
+        });
+    }
+    job.report(3, |_| {});
+    let commands = job.pass(SETTLE);
+    let waiting =
+        "waiting: 0 of 2 members of generation 2 are here, and the others may still train";
+    assert_eq!(reasons(&commands), [waiting]);
+    // Once they have ended for certain it goes on with what it has.
+    job.killed(1);
+    job.killed(2);
+    job.pass(SETTLE);
+    assert_eq!(
+        (job.members(), job.stored.start),
+        (vec![3], crate::StartFrom::Peers)
+    );
+}
+
+#[test]
+fn fewer_than_the_minimum_wait_and_keep_their_state() {
+    let settings = Settings {
+        workers_min: 2,
+        ..Settings::new(2)
+    };
+    let mut job = Job::training(settings, 2);
+    job.killed(1);
+    let commands = job.pass(SETTLE);
+    assert_eq!(reasons(&commands), ["waiting: 1 worker of at least 2"]);
+    job.report(2, |report| report.phase = Phase::Idle);
+    let commands = job.report(5, |_| {});
+    assert_eq!(job.members(), [2, 5]);
+    assert!(reasons(&commands)[0].ends_with("generation 2; 2 workers; step 8 redone"));
+}
+
+#[test]
+fn a_group_that_fails_twice_at_a_step_goes_on_without_the_one_that_is_blamed() {
+    let mut job = Job::training(Settings::new(3), 3);
+    let accuse = |job: &mut Job| {
+        let generation = job.stored.generation;
+        for (worker, suspect) in [(1, Some(3)), (2, Some(3)), (3, None)] {
+            job.report(worker, |report| {
+                (report.generation, report.phase) = (generation, Phase::Idle);
+                let suspect = suspect.map(WorkerId);
+                report.trouble = Some(Trouble {
+                    suspect,
+                    cause: "timeout".to_owned(),
+                });
+            });
+        }
+        let half = Duration::from_millis(500);
+        for _ in 0..2 {
+            job.now = job.now.after(half);
+            for worker in 1..=3 {
+                job.report(worker, |_| {});
+            }
+        }
+    };
+    accuse(&mut job);
+    assert_eq!(
+        (job.stored.generation, job.members()),
+        (Generation(2), vec![1, 2, 3])
+    );
+    accuse(&mut job);
+    assert_eq!(
+        (job.stored.generation, job.members()),
+        (Generation(3), vec![1, 2])
+    );
+}
+
+#[test]
+fn workers_that_die_again_and_again_are_given_up_with_the_first_cause() {
+    let mut settings = Settings::new(1);
+    settings.restart.restarts_max = 2;
+    let mut job = Job::new(settings);
+    let places = vec![PlaceState {
+        place: Place(7),
+        worker: None,
+        ended: None,
+    }];
+    let mut commands = job.tell(Event::HostUp {
+        host: "a".to_owned(),
+        places,
+    });
+    let mut pauses = Vec::new();
+    let ended = loop {
+        let start = commands.iter().find_map(|command| match command {
+            Command::Start { worker, place, .. } => Some((*worker, *place)),
+            _ => None,
+        });
+        if let Some((worker, place)) = start {
+            pauses.push(job.now.0 / MS);
+            let cause = LossCause::ExitCode(3);
+            commands = job.tell(Event::Exited {
+                worker,
+                place,
+                cause,
+            });
+        } else if let Some(ended) = commands.iter().find(|c| matches!(c, Command::End { .. })) {
+            break ended.clone();
+        } else {
+            commands = job.pass(Duration::from_millis(100));
+        }
+    };
+    assert_eq!(pauses, [0, 500, 1500]);
+    let Command::End {
+        ending: Ending::Failed,
+        reason,
+    } = ended
+    else {
+        panic!("{ended:?}");
+    };
+    assert_eq!(
+        reason.to_string(),
+        "place 7 is given up after 2 restarts: the last worker ended with exit code 3; \
+         then: waiting: 0 workers of at least 1"
+    );
+    assert_eq!(job.machine.wake_at(job.now), None);
+}
+
+#[test]
+fn a_coordinator_that_hears_of_a_higher_term_says_nothing_more() {
+    let mut job = Job::training(Settings::new(2), 2);
+    job.stored.term = Term(2);
+    job.stored.holder = Some(CoordinatorId(9));
+    job.stored.version += 1;
+    let commands = job.report(1, |report| report.term = Term(2));
+    assert!(
+        commands
+            .iter()
+            .all(|command| !matches!(command, Command::Send { .. }))
+    );
+    assert!(!job.machine.leads(job.now));
+    assert!(reasons(&commands)[0].starts_with("term 1 is over"));
+}
+
+#[test]
+fn a_checkpoint_counts_when_it_stands_in_the_record_of_this_term() {
+    let mut job = Job::training(Settings::new(2), 2);
+    let written = |generation| Event::CheckpointWritten {
+        generation,
+        next: Step(6),
+    };
+    job.tell(written(Generation(7)));
+    assert_eq!(job.stored.checkpoint, None);
+    job.tell(written(Generation(1)));
+    assert_eq!(
+        (job.stored.checkpoint, job.stored.term),
+        (Some(Step(6)), Term(1))
+    );
+}

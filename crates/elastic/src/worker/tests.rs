@@ -1,1 +1,344 @@
-//! Tests.
+//! A worker machine, told what a coordinator and a group would tell it.
+
+use std::time::Duration;
+
+use super::*;
+use crate::{Place, StartFrom};
+
+fn member(worker: u64) -> Member {
+    Member {
+        worker: WorkerId(worker),
+        place: Place(worker),
+        host: "a".to_owned(),
+        address: "127.0.0.1:4000".parse().unwrap(),
+    }
+}
+
+fn assignment(term: u64, generation: u64, workers: &[u64], when: When) -> Assignment {
+    Assignment {
+        term: Term(term),
+        generation: Generation(generation),
+        members: workers.iter().map(|worker| member(*worker)).collect(),
+        start: StartFrom::Checkpoint(None),
+        when,
+        reason: Reason::Drained,
+    }
+}
+
+fn assign(term: u64, generation: u64, workers: &[u64], when: When) -> WorkerEvent {
+    WorkerEvent::Coordinator(ToWorker::Assign(assignment(
+        term, generation, workers, when,
+    )))
+}
+
+struct Worker {
+    machine: WorkerMachine,
+    now: Time,
+}
+
+impl Worker {
+    fn new() -> Self {
+        let machine = WorkerMachine::new(member(1), Settings::new(3), Step(5), Time(0)).unwrap();
+        Self {
+            machine,
+            now: Time(0),
+        }
+    }
+
+    /// What it does, but for reports.
+    fn tell(&mut self, event: WorkerEvent) -> Vec<WorkerCommand> {
+        let mut commands = self.machine.handle(self.now, event);
+        commands.retain(|command| !matches!(command, WorkerCommand::Report(_)));
+        commands
+    }
+
+    /// Trains in generation 2 of term 1 with the workers 1 and 2, before step 3.
+    fn training() -> Self {
+        let mut worker = Self::new();
+        worker.tell(assign(1, 2, &[1, 2], When::Now));
+        let (generation, next) = (Generation(2), Step(3));
+        worker.tell(WorkerEvent::Level {
+            generation,
+            next,
+            is_whole: true,
+        });
+        worker
+    }
+
+    fn vote(&mut self, step: u64, newest: u64) -> Vec<WorkerCommand> {
+        let (generation, step) = (Generation(2), Step(step));
+        self.tell(WorkerEvent::Reduced { generation, step });
+        let newest = Generation(newest);
+        self.tell(WorkerEvent::Voted {
+            generation,
+            step,
+            newest,
+        })
+    }
+
+    fn is_at(&self, phase: Phase, generation: u64, next: u64) {
+        let machine = &self.machine;
+        assert_eq!(
+            (machine.phase(), machine.generation()),
+            (phase, Generation(generation))
+        );
+        assert_eq!(machine.position().next, Some(Step(next)));
+    }
+}
+
+fn computes(commands: &[WorkerCommand]) -> Option<Step> {
+    commands.iter().find_map(|command| match command {
+        WorkerCommand::Compute { step, .. } => Some(*step),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_step_is_committed_by_the_votes_alone() {
+    let mut worker = Worker::training();
+    let commands = worker.vote(3, 2);
+    let (generation, term, step) = (Generation(2), Term(1), Step(3));
+    assert_eq!(
+        commands,
+        [
+            WorkerCommand::Commit { generation, step },
+            WorkerCommand::Record {
+                generation,
+                term,
+                step
+            },
+            WorkerCommand::Compute {
+                generation,
+                step: Step(4)
+            },
+        ]
+    );
+    worker.vote(4, 2);
+    worker.is_at(Phase::Complete, 2, 5);
+}
+
+#[test]
+fn votes_of_other_generations_and_steps_and_without_a_gradient_are_nothing() {
+    let mut worker = Worker::training();
+    let voted = |generation, step| WorkerEvent::Voted {
+        generation: Generation(generation),
+        step: Step(step),
+        newest: Generation(2),
+    };
+    assert!(worker.tell(voted(2, 3)).is_empty(), "it holds no gradient");
+    worker.tell(WorkerEvent::Reduced {
+        generation: Generation(2),
+        step: Step(3),
+    });
+    for (generation, step) in [(1, 3), (3, 3), (2, 2), (2, 4)] {
+        assert!(worker.tell(voted(generation, step)).is_empty());
+    }
+    worker.is_at(Phase::Training, 2, 3);
+}
+
+#[test]
+fn an_abort_drops_the_group_and_keeps_the_gradient() {
+    let mut worker = Worker::training();
+    worker.tell(WorkerEvent::Reduced {
+        generation: Generation(2),
+        step: Step(3),
+    });
+    let abort = |generation| {
+        WorkerEvent::Coordinator(ToWorker::Abort {
+            term: Term(1),
+            generation: Generation(generation),
+            reason: Reason::Drained,
+        })
+    };
+    assert!(worker.tell(abort(1)).is_empty());
+    let commands = worker.tell(abort(2));
+    assert!(matches!(
+        &commands[..],
+        [WorkerCommand::Leave {
+            in_order: false,
+            ..
+        }]
+    ));
+    let commands = worker.tell(assign(1, 3, &[1], When::Now));
+    let [
+        WorkerCommand::Connect {
+            rank: Rank(0),
+            position,
+            ..
+        },
+    ] = &commands[..]
+    else {
+        panic!("{commands:?}");
+    };
+    assert_eq!(
+        *position,
+        Position {
+            next: Some(Step(3)),
+            holds_gradient: true
+        }
+    );
+    // The step in flight is computed again, in the new generation.
+    let level = WorkerEvent::Level {
+        generation: Generation(3),
+        next: Step(3),
+        is_whole: true,
+    };
+    assert_eq!(computes(&worker.tell(level)), Some(Step(3)));
+    assert!(!worker.machine.position().holds_gradient);
+}
+
+#[test]
+fn a_generation_at_the_boundary_is_entered_after_a_vote_that_tells_of_it() {
+    let mut worker = Worker::training();
+    assert!(
+        worker
+            .tell(assign(1, 3, &[1, 2, 3], When::Boundary))
+            .is_empty()
+    );
+    let reduced = WorkerEvent::Reduced {
+        generation: Generation(2),
+        step: Step(3),
+    };
+    let vote = worker.tell(reduced);
+    assert!(matches!(
+        &vote[..],
+        [WorkerCommand::Vote {
+            newest: Generation(3),
+            ..
+        }]
+    ));
+    let voted = WorkerEvent::Voted {
+        generation: Generation(2),
+        step: Step(3),
+        newest: Generation(3),
+    };
+    let commands = worker.tell(voted);
+    assert!(
+        commands
+            .iter()
+            .any(|c| matches!(c, WorkerCommand::Leave { in_order: true, .. }))
+    );
+    assert_eq!(computes(&commands), None);
+    worker.is_at(Phase::Forming, 3, 4);
+}
+
+#[test]
+fn whoever_has_not_heard_of_the_next_generation_leaves_with_the_others() {
+    let mut worker = Worker::training();
+    worker.vote(3, 3);
+    worker.is_at(Phase::Idle, 2, 4);
+    worker.tell(assign(1, 3, &[1, 2, 3], When::Boundary));
+    worker.is_at(Phase::Forming, 3, 4);
+}
+
+#[test]
+fn a_group_that_fails_at_the_boundary_is_left_for_the_next_generation_at_once() {
+    let mut worker = Worker::training();
+    worker.tell(assign(1, 3, &[1, 2, 3], When::Boundary));
+    let cause = "lost".to_owned();
+    worker.tell(WorkerEvent::Failed {
+        generation: Generation(2),
+        suspect: None,
+        cause,
+    });
+    worker.is_at(Phase::Forming, 3, 3);
+}
+
+#[test]
+fn old_terms_and_old_generations_are_not_obeyed() {
+    let mut worker = Worker::training();
+    let ack = ToWorker::Ack {
+        term: Term(7),
+        echo: Time(0),
+    };
+    worker.tell(WorkerEvent::Coordinator(ack));
+    worker.tell(assign(6, 9, &[1], When::Now));
+    worker.tell(assign(7, 2, &[1], When::Now));
+    worker.tell(assign(7, 1, &[1], When::Now));
+    let end = ToWorker::End {
+        term: Term(6),
+        reason: Reason::Drained,
+    };
+    worker.tell(WorkerEvent::Coordinator(end));
+    worker.is_at(Phase::Training, 2, 3);
+}
+
+#[test]
+fn a_fenced_worker_keeps_its_state_and_can_come_back() {
+    let mut worker = Worker::training();
+    let fence = ToWorker::Fence {
+        term: Term(1),
+        generation: Generation(5),
+    };
+    let commands = worker.tell(WorkerEvent::Coordinator(fence));
+    assert!(matches!(commands[0], WorkerCommand::Leave { .. }));
+    worker.is_at(Phase::Idle, 2, 3);
+    worker.tell(assign(1, 6, &[2, 1], When::Now));
+    worker.is_at(Phase::Forming, 6, 3);
+}
+
+#[test]
+fn a_group_trains_without_a_coordinator_up_to_the_limit() {
+    let mut worker = Worker::training();
+    let limit = Settings::new(3).orphan_limit;
+    worker.now = Time(0).after(limit - Duration::from_nanos(1));
+    assert!(worker.vote(3, 2).len() > 1);
+    worker.now = Time(0).after(limit);
+    let commands = worker.vote(4, 2);
+    assert!(commands.is_empty(), "it has ended: {commands:?}");
+    assert_eq!(worker.machine.wake_at(), None);
+}
+
+#[test]
+fn an_acknowledgement_counts_from_when_the_report_was_sent() {
+    let mut worker = Worker::training();
+    let limit = Settings::new(3).orphan_limit;
+    worker.now = Time(5_000);
+    let echo = Time(1_000);
+    worker.tell(WorkerEvent::Coordinator(ToWorker::Ack {
+        term: Term(1),
+        echo,
+    }));
+    worker.now = echo.after(limit);
+    let commands = worker.tell(WorkerEvent::Tick);
+    assert!(matches!(
+        commands.last(),
+        Some(WorkerCommand::End(Reason::NoCoordinator { .. }))
+    ));
+}
+
+#[test]
+fn a_draining_worker_goes_when_it_has_no_place_any_more() {
+    let mut worker = Worker::training();
+    assert!(worker.tell(WorkerEvent::Drain).is_empty());
+    worker.tell(assign(1, 3, &[2], When::Boundary));
+    let commands = worker.vote(3, 3);
+    assert!(matches!(
+        commands.last(),
+        Some(WorkerCommand::End(Reason::Drained))
+    ));
+    let mut fresh = Worker::new();
+    let commands = fresh.tell(WorkerEvent::Drain);
+    assert!(matches!(
+        commands.last(),
+        Some(WorkerCommand::End(Reason::Drained))
+    ));
+}
+
+#[test]
+fn what_it_says_is_one_line_of_json() {
+    let mut machine = Worker::training().machine;
+    let commands = machine.handle(Time(1), WorkerEvent::Linked);
+    let Some(WorkerCommand::Report(report)) = commands.first() else {
+        panic!("{commands:?}");
+    };
+    let line = serde_json::to_string(report).unwrap();
+    assert!(!line.contains('\n'));
+    assert_eq!(serde_json::from_str::<Report>(&line).unwrap(), *report);
+    let message = ToWorker::Assign(assignment(1, 2, &[1, 2], When::Boundary));
+    let line = serde_json::to_string(&message).unwrap();
+    assert!(
+        line.starts_with(r#"{"message":"assign","term":1,"generation":2,"members":[{"worker":1"#)
+    );
+    assert_eq!(serde_json::from_str::<ToWorker>(&line).unwrap(), message);
+}

@@ -1,0 +1,255 @@
+//! The failures that matter most, one by one, with the numbers that were promised.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+use ronde_elastic::Ending;
+use ronde_sim::clock::{MS, SECOND};
+use ronde_sim::fact::Fact;
+use ronde_sim::{Fault, Script, Simulated, simulate, world::World};
+
+fn script(workers: usize, faults: Vec<(u64, Fault)>) -> Script {
+    let calm = faults.iter().map(|(at, _)| *at).max().unwrap_or_default() + 3 * SECOND;
+    Script {
+        workers,
+        wanted: workers as u32,
+        workers_min: 1,
+        coordinators: 1,
+        shards: 16,
+        steps: 30,
+        loss: 0,
+        delay_max: 2 * MS,
+        is_majority: false,
+        faults,
+        calm,
+    }
+}
+
+fn run(script: &Script) -> Simulated {
+    let simulated = simulate(1, Some(script.clone()), None, true);
+    if let Some(violation) = &simulated.violation {
+        panic!("{violation}");
+    }
+    simulated
+}
+
+/// When a line with all of these parts first stands in the trace after `from`.
+fn when(simulated: &Simulated, from: u64, parts: &[&str]) -> u64 {
+    let fits = |line: &str| parts.iter().all(|part| line.contains(part));
+    let found = simulated
+        .trace
+        .iter()
+        .find(|(at, line)| *at >= from && fits(line));
+    found
+        .unwrap_or_else(|| {
+            let told = simulated
+                .trace
+                .iter()
+                .filter(|(_, line)| line.starts_with("coordinator"));
+            let told: Vec<_> = told
+                .filter(|(_, line)| !line.contains(" to worker "))
+                .collect();
+            panic!("no line with {parts:?} after {from}; the coordinators said {told:#?}")
+        })
+        .0
+}
+
+const KILL: u64 = 1700 * MS;
+
+#[test]
+fn nothing_fails_and_nothing_is_redone() {
+    let simulated = run(&script(4, Vec::new()));
+    let summary = &simulated.summary;
+    assert_eq!(
+        (summary.generations, summary.redone, summary.workers),
+        (1, 0, 4)
+    );
+    assert_eq!(
+        (summary.commits, summary.ending),
+        (4 * 30, Some(Ending::Finished))
+    );
+}
+
+#[test]
+fn a_killed_worker_costs_one_step_and_well_under_a_second() {
+    let simulated = run(&script(4, vec![(KILL, Fault::Kill(vec![2]))]));
+    let noticed = when(&simulated, KILL, &["Abort"]);
+    let on = when(&simulated, KILL, &["Compute", "Generation(2)"]);
+    assert!(noticed - KILL < 10 * MS, "{} ms", (noticed - KILL) / MS);
+    assert!(on - KILL < 100 * MS, "{} ms", (on - KILL) / MS);
+    when(
+        &simulated,
+        KILL,
+        &[
+            "connection closed by signal 9; generation 2; 3 workers; step",
+            "redone",
+        ],
+    );
+    // Three survivors redo the one step in flight; the replacement enters and redoes nothing.
+    assert!(simulated.summary.redone <= 3, "{:?}", simulated.summary);
+    assert_eq!(
+        (simulated.summary.workers, simulated.summary.generations),
+        (5, 3)
+    );
+    when(
+        &simulated,
+        KILL,
+        &["1 joined, 0 left; generation 3; 4 workers"],
+    );
+    assert_eq!(simulated.summary.healed, 1);
+}
+
+#[test]
+fn half_of_the_workers_go_at_once() {
+    let simulated = run(&script(8, vec![(KILL, Fault::Kill(vec![0, 2, 5, 7]))]));
+    when(&simulated, KILL, &["generation 2; 4 workers; step"]);
+    let on = when(&simulated, KILL, &["Compute", "Generation(2)"]);
+    assert!(on - KILL < 150 * MS, "{} ms", (on - KILL) / MS);
+    assert_eq!(simulated.summary.ending, Some(Ending::Finished));
+}
+
+#[test]
+fn a_stopped_worker_is_noticed_left_out_and_comes_back() {
+    let simulated = run(&script(3, vec![(KILL, Fault::Pause(1, 1500 * MS))]));
+    let lost = when(&simulated, KILL, &["silent for 0.5 s; generation"]);
+    assert!(lost - KILL < 800 * MS, "{} ms", (lost - KILL) / MS);
+    when(&simulated, KILL + 1500 * MS, &["1 joined, 0 left"]);
+    // The same process: nobody was started in its place.
+    assert_eq!(simulated.summary.workers, 3);
+}
+
+#[test]
+fn training_goes_on_without_a_coordinator_and_the_next_one_takes_over() {
+    let simulated = run(&script(
+        3,
+        vec![(KILL, Fault::KillCoordinator(0, 1500 * MS))],
+    ));
+    when(&simulated, KILL + 1400 * MS, &["Commit", "Generation(1)"]);
+    when(
+        &simulated,
+        KILL + 1500 * MS,
+        &["this coordinator leads: term 2; generation 1"],
+    );
+    assert_eq!(
+        (simulated.summary.generations, simulated.summary.redone),
+        (1, 0)
+    );
+    assert_eq!(simulated.summary.terms, 2);
+}
+
+#[test]
+fn a_worker_that_dies_without_a_coordinator_is_waited_out() {
+    let faults = vec![
+        (KILL, Fault::KillCoordinator(0, 1500 * MS)),
+        (KILL + 300 * MS, Fault::Kill(vec![0])),
+    ];
+    let simulated = run(&script(3, faults));
+    when(
+        &simulated,
+        KILL + 1500 * MS,
+        &["rank 0 on host 0 lost: connection closed by signal 9; generation 2;"],
+    );
+    assert_eq!(simulated.summary.ending, Some(Ending::Finished));
+}
+
+#[test]
+fn the_side_with_the_lease_goes_on_and_the_other_waits() {
+    // Workers 0 and 1 here; 2, 3, the coordinator (4) and the store (5) there.
+    let cut = Fault::Partition {
+        side: 0b11,
+        is_two_way: true,
+        duration: 1500 * MS,
+    };
+    let simulated = run(&script(4, vec![(KILL, cut)]));
+    when(&simulated, KILL, &["generation 2; 2 workers; step"]);
+    let healed = KILL + 1500 * MS;
+    when(
+        &simulated,
+        healed,
+        &["joined, 0 left; generation", "; 4 workers"],
+    );
+    let trains = |(at, line): &&(u64, String)| {
+        (KILL + 1000 * MS..healed).contains(at) && line.contains("Compute")
+    };
+    let steps: Vec<_> = simulated.trace.iter().filter(trains).collect();
+    assert!(!steps.is_empty() && steps.iter().all(|(_, line)| line.contains("Generation(2)")));
+    assert_eq!(simulated.summary.workers, 4);
+}
+
+#[test]
+fn a_minority_with_the_lease_waits_where_a_majority_is_asked_for() {
+    let cut = Fault::Partition {
+        side: 0b111,
+        is_two_way: true,
+        duration: 1200 * MS,
+    };
+    let mut script = script(4, vec![(KILL, cut)]);
+    script.is_majority = true;
+    let simulated = run(&script);
+    when(
+        &simulated,
+        KILL,
+        &["waiting: 1 of 4 members of generation 1 are here"],
+    );
+    assert_eq!(simulated.summary.workers, 4);
+    assert_eq!(simulated.summary.ending, Some(Ending::Finished));
+}
+
+#[test]
+fn a_drained_worker_leaves_between_two_steps() {
+    let simulated = run(&script(3, vec![(KILL, Fault::Drain(1))]));
+    when(
+        &simulated,
+        KILL,
+        &["0 joined, 1 left; generation 2; 2 workers"],
+    );
+    when(&simulated, KILL, &["ends: left in good order"]);
+    assert_eq!(
+        (simulated.summary.redone, simulated.summary.workers),
+        (0, 3)
+    );
+}
+
+#[test]
+fn a_job_grows_and_shrinks_between_two_steps() {
+    let mut script = script(
+        5,
+        vec![(KILL, Fault::Scale(2)), (KILL + SECOND, Fault::Scale(5))],
+    );
+    script.wanted = 4;
+    let simulated = run(&script);
+    when(
+        &simulated,
+        KILL,
+        &["0 joined, 2 left; generation 2; 2 workers"],
+    );
+    when(&simulated, KILL + SECOND, &["; 5 workers"]);
+    assert_eq!(simulated.summary.redone, 0);
+}
+
+#[test]
+fn a_stopped_job_ends_with_a_checkpoint_of_its_last_step() {
+    let script = script(3, vec![(KILL, Fault::Stop)]);
+    let mut world = World::new(1, Some(script), None, false);
+    let (mut committed, mut counts) = (0, None);
+    while let Some((_, fact)) = world.fact() {
+        match fact {
+            Fact::Committed { step, .. } => committed = committed.max(step.0 + 1),
+            Fact::Stored(record) => counts = record.checkpoint,
+            _ => {}
+        }
+    }
+    assert!(committed < 30);
+    assert_eq!(counts.unwrap().0, committed);
+}
+
+#[test]
+fn when_all_workers_leave_the_job_stops_with_a_checkpoint() {
+    let faults = (0..3).map(|place| (KILL, Fault::Drain(place))).collect();
+    let simulated = run(&script(3, faults));
+    assert_eq!(simulated.summary.ending, Some(Ending::Stopped));
+    when(
+        &simulated,
+        KILL,
+        &["stopped by the end of all its workers; checkpoint at step"],
+    );
+}
