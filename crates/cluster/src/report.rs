@@ -30,7 +30,9 @@ impl Outcome {
         };
         let first = self.failures.get(index)?;
         let mut text = headline(first);
-        let _ = write!(text, "\n  where: {}", place(first));
+        if !matches!(first.cause, Cause::Supervisor(_)) {
+            let _ = write!(text, "\n  where: {}", place(first));
+        }
         if !first.last_lines.is_empty() {
             text.push_str("\n  its last words on standard error:");
             for line in &first.last_lines {
