@@ -16,6 +16,7 @@ mod group;
 mod hello;
 mod kernels;
 mod memory;
+mod messages;
 mod notice;
 mod program;
 mod running;

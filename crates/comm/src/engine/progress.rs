@@ -164,7 +164,7 @@ impl Engine {
             }
             Err((completion, error)) => {
                 self.fail(error.clone());
-                completion.complete(Err(error));
+                completion.complete(Err(self.mailbox.flight().numbered(error)));
             }
         }
     }
@@ -238,7 +238,8 @@ impl Engine {
     fn mismatch(&mut self, peer: usize, header: &Header, mine: Call, at: u64) -> CollectiveError {
         let mut theirs = header.call.describe();
         if header.sequence != at {
-            theirs += &format!(" (as its operation {})", header.sequence);
+            let number = self.mailbox.flight().number(header.sequence);
+            theirs += &format!(" (as its operation {number})");
         }
         if theirs == mine.describe() {
             return CollectiveError::Protocol {
