@@ -168,7 +168,7 @@ impl ProcessGroup {
         let operation = Operation::AllReduce(ReduceOp::Sum);
         let mut call = program::describe(&operation, &buffer, self.member())?;
         program::run_by(&mut call, algorithm, self.chooser().hosts());
-        self.start_call(operation, call, buffer)?.wait()
+        self.run_call(operation, call, buffer)
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use ronde_core::GroupRank;
+use ronde_core::{CollectiveError, GroupRank};
 
 use crate::clock;
 use crate::frame::{ANY_LEN, Call, CallKind};
@@ -76,6 +76,8 @@ pub(crate) struct Flight {
     issued: AtomicU64,
     /// What came before this ticket was for joining, and is not shown.
     hidden: AtomicU64,
+    /// Streamed collectives that were for joining.
+    unnumbered: AtomicU64,
     /// Collectives so far, and those of them that the progress thread runs over streams.
     collectives: AtomicU64,
     streamed: AtomicU64,
@@ -108,6 +110,7 @@ impl Flight {
             size,
             issued: AtomicU64::new(0),
             hidden: AtomicU64::new(0),
+            unnumbered: AtomicU64::new(0),
             collectives: AtomicU64::new(0),
             streamed: AtomicU64::new(0),
             slots: (0..OPERATIONS).map(|_| Slot::default()).collect(),
@@ -200,10 +203,30 @@ impl Flight {
         }
     }
 
-    /// Joining is over: what was done for it is not shown, and numbers begin again.
-    pub(crate) fn joined(&self) {
+    /// Joining is over: what was done for it is not shown, and numbers begin again. Where collectives
+    /// are streamed those in errors do so too.
+    pub(crate) fn joined(&self, streams: bool) {
         self.hidden.store(self.issued.load(Relaxed), Relaxed);
         self.collectives.store(0, Relaxed);
+        if streams {
+            self.unnumbered.store(self.streamed.load(Relaxed), Relaxed);
+        }
+    }
+
+    /// The number of a streamed collective as callers count them.
+    pub(crate) fn number(&self, sequence: u64) -> u64 {
+        sequence.saturating_sub(self.unnumbered.load(Relaxed))
+    }
+
+    /// An error about a streamed collective, with its number as callers count them.
+    pub(crate) fn numbered(&self, mut error: CollectiveError) -> CollectiveError {
+        if let CollectiveError::Timeout { sequence, .. }
+        | CollectiveError::Mismatch { sequence, .. }
+        | CollectiveError::PeerLost { sequence, .. } = &mut error
+        {
+            *sequence = self.number(*sequence);
+        }
+        error
     }
 
     /// A remembered streamed collective and its place.
@@ -336,6 +359,7 @@ impl Flight {
             sequence,
             kind: kind.to_owned(),
             call: call.describe(),
+            algorithm: call.algorithm.map(|algorithm| algorithm.name().to_owned()),
             dtype: call.dtype,
             len: (call.len != ANY_LEN).then_some(call.len),
             bytes,

@@ -6,10 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use ronde_core::{
-    Buffer, CollectiveError, Collectives, DType, GroupRank, Operation, PointToPoint, ReduceOp, Tag,
-    Work,
-};
+use ronde_core::{Buffer, CollectiveError, Collectives, DType, GroupRank, Operation, Work};
 
 use ronde_schedule::{CostModel, Hosts};
 
@@ -18,9 +15,9 @@ use crate::choice::Chooser;
 use crate::connect;
 use crate::engine::{Command, Engine, Mailbox, Reporter, Seat};
 use crate::flight::{Flight, FlightRecord};
-use crate::frame::{Call, CallKind};
+use crate::frame::Call;
 use crate::hello::Hello;
-use crate::program::{self, Member, invalid};
+use crate::program::{Member, invalid};
 use crate::running::Asked;
 use crate::shared::{self, Lane};
 use crate::split::{Nursery, Origin};
@@ -136,7 +133,7 @@ impl ProcessGroup {
             None => self.settle_costs()?,
         }
         mailbox.post(Command::Limit(limit))?;
-        mailbox.flight().joined();
+        mailbox.flight().joined(shared.is_none());
         if let Link::Others { lane, .. } = &mut self.link {
             *lane = shared;
         }
@@ -314,29 +311,29 @@ impl ProcessGroup {
         }
     }
 
-    /// Checks a message and gives its description and the other end's index.
-    fn message(
+    /// Runs an operation that is checked and described, and waits for it.
+    pub(crate) fn run_call(
         &self,
-        what: &str,
-        peer: GroupRank,
-        tag: Tag,
-        buffer: &Buffer,
-    ) -> Result<(Call, usize), CollectiveError> {
-        let Member { rank, size } = self.member;
-        if peer == rank || peer.index() >= size {
-            let problem = format!("group rank {peer} is no other member of a group of {size}");
-            return Err(invalid(what, problem));
-        }
-        program::check_memory(what, buffer)?;
-        let call = Call {
-            kind: CallKind::Message,
-            dtype: buffer.dtype(),
-            op: ReduceOp::Sum,
-            algorithm: None,
-            detail: u64::from(tag.0),
-            len: buffer.len() as u64,
+        operation: Operation,
+        call: Call,
+        buffer: Buffer,
+    ) -> Result<Buffer, CollectiveError> {
+        let Link::Others { seat, lane, .. } = &self.link else {
+            return self.start_call(operation, call, buffer)?.wait();
         };
-        Ok((call, peer.index()))
+        if let Some(lane) = lane {
+            return lane.run(operation, call, buffer, self.chooser.hosts());
+        }
+        let (completion, work) = pending();
+        let asked = Asked {
+            operation,
+            call,
+            buffer,
+            completion,
+            hosts: Arc::clone(self.chooser.hosts()),
+        };
+        seat.run(Command::Collective(asked), &work)?;
+        Box::new(work).wait()
     }
 
     /// Starts an operation that is checked and described.
@@ -371,7 +368,7 @@ impl ProcessGroup {
         Ok(Box::new(work))
     }
 
-    fn post(&self, command: Command) -> Result<(), CollectiveError> {
+    pub(crate) fn post(&self, command: Command) -> Result<(), CollectiveError> {
         match &self.link {
             Link::Others { mailbox, .. } => mailbox.post(command),
             Link::Alone(_) => Err(invalid("message", "the group has one member".to_owned())),
@@ -445,23 +442,8 @@ impl Collectives for ProcessGroup {
         operation: Operation,
         buffer: Buffer,
     ) -> Result<Buffer, CollectiveError> {
-        let Link::Others { seat, lane, .. } = &self.link else {
-            return self.start(operation, buffer)?.wait();
-        };
         let call = self.describe(&operation, &buffer)?;
-        if let Some(lane) = lane {
-            return lane.run(operation, call, buffer, self.chooser.hosts());
-        }
-        let (completion, work) = pending();
-        let asked = Asked {
-            operation,
-            call,
-            buffer,
-            completion,
-            hosts: Arc::clone(self.chooser.hosts()),
-        };
-        seat.run(Command::Collective(asked), &work)?;
-        Box::new(work).wait()
+        self.run_call(operation, call, buffer)
     }
 
     fn abort(&self, reason: &str) {
@@ -476,42 +458,6 @@ impl Collectives for ProcessGroup {
 
     fn bytes_sent(&self) -> u64 {
         self.sent().0
-    }
-}
-
-impl PointToPoint for ProcessGroup {
-    fn send(
-        &self,
-        to: GroupRank,
-        tag: Tag,
-        buffer: Buffer,
-    ) -> Result<Box<dyn Work>, CollectiveError> {
-        let (call, to) = self.message("send", to, tag, &buffer)?;
-        let (completion, work) = pending();
-        self.post(Command::Send {
-            to,
-            call,
-            buffer,
-            completion,
-        })?;
-        Ok(Box::new(work))
-    }
-
-    fn receive(
-        &self,
-        from: GroupRank,
-        tag: Tag,
-        buffer: Buffer,
-    ) -> Result<Box<dyn Work>, CollectiveError> {
-        let (call, from) = self.message("receive", from, tag, &buffer)?;
-        let (completion, work) = pending();
-        self.post(Command::Receive {
-            from,
-            call,
-            buffer,
-            completion,
-        })?;
-        Ok(Box::new(work))
     }
 }
 

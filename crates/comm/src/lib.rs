@@ -18,6 +18,7 @@ mod group;
 mod hello;
 mod kernels;
 mod memory;
+mod messages;
 mod notice;
 mod program;
 mod rounds;

@@ -111,7 +111,8 @@ impl Engine {
     ) -> CollectiveError {
         let mut theirs = header.call.describe();
         if header.sequence != at {
-            theirs += &format!(" (as its operation {})", header.sequence);
+            let number = self.mailbox.flight().number(header.sequence);
+            theirs += &format!(" (as its operation {number})");
         }
         if theirs == mine.describe() {
             return CollectiveError::Protocol {

@@ -36,6 +36,7 @@ impl Engine {
         if self.failed.is_some() {
             return;
         }
+        let error = self.mailbox.flight().numbered(error);
         self.failed = Some(error.clone());
         self.mailbox.note_failed(&error);
         self.clear_streams(&error);

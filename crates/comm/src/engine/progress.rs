@@ -106,7 +106,7 @@ impl Engine {
             }
             Err((completion, error)) => {
                 self.fail(error.clone());
-                completion.complete(Err(error));
+                completion.complete(Err(self.mailbox.flight().numbered(error)));
             }
         }
         true
@@ -153,7 +153,7 @@ impl Engine {
             }
             Err((completion, error)) => {
                 self.fail(error.clone());
-                completion.complete(Err(error));
+                completion.complete(Err(self.mailbox.flight().numbered(error)));
             }
         }
     }

@@ -49,6 +49,9 @@ pub struct OperationRecord {
     pub kind: String,
     /// The call in full words, operator and algorithm included.
     pub call: String,
+    /// The algorithm that runs it; `None` where there is only one way, shared memory included.
+    #[serde(default)]
+    pub algorithm: Option<String>,
     /// Element type.
     pub dtype: DType,
     /// Elements; `None` where they differ between ranks.

@@ -292,12 +292,14 @@ fn short(operation: &OperationRecord) -> String {
     }
 }
 
-/// `all_reduce 812 (f32 x 1,048,576)`.
+/// `all_reduce 812 (f32 x 1,048,576, by ring)`.
 fn title(operation: &OperationRecord) -> String {
     if operation.kind == "barrier" {
         return short(operation);
     }
-    format!("{} ({})", short(operation), size(operation))
+    let by = operation.algorithm.as_ref();
+    let by = by.map_or(String::new(), |algorithm| format!(", by {algorithm}"));
+    format!("{} ({}{by})", short(operation), size(operation))
 }
 
 fn size(operation: &OperationRecord) -> String {

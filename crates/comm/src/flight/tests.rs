@@ -139,6 +139,7 @@ fn operation(&(sequence, kind, len, issued_s, ended_s): &Script) -> OperationRec
         sequence: Some(sequence),
         kind: kind.to_owned(),
         call: format!("{kind} of {len} x f32"),
+        algorithm: None,
         dtype: DType::F32,
         len: Some(len),
         bytes: len * 4,

@@ -86,7 +86,8 @@ fn a_hang_is_told_in_words() {
     let take = || -> Vec<FlightRecord> { groups.iter().map(|g| g.flight_record()).collect() };
     let hanging = merge_report(&take());
     let words = [
-        "rank 3 has not entered all_reduce 1 (f32 x 1,048,576); ranks 0, 1, 2 have waited",
+        "rank 3 has not entered all_reduce 1 (f32 x 1,048,576, by ",
+        "); ranks 0, 1, 2 have waited",
         "its last operation was barrier 0, finished",
     ];
     for words in words {
@@ -142,6 +143,6 @@ fn a_failure_hands_out_the_record_once() {
     let record: FlightRecord = serde_json::from_str(&text).unwrap();
     assert!(record.failure.is_some());
     let report = merge_report(&[record]);
-    assert!(report.contains("all_reduce 1 (f32 x 8)"), "{report}");
+    assert!(report.contains("all_reduce 1 (f32 x 8, by "), "{report}");
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
 }

@@ -1,5 +1,6 @@
 //! Process groups from the outside: results, messages, joining, failures, over all transports.
 
+mod choice;
 mod collectives;
 mod failures;
 mod flight;
