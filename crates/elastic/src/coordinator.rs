@@ -173,8 +173,8 @@ pub struct CoordinatorMachine {
     /// The generation whose members were told to drop their group.
     aborted: Option<Generation>,
     broken_since: Option<Time>,
-    /// The step at which a group was formed again although nobody was lost.
-    reformed_at: Option<Step>,
+    /// The generation that was formed although nobody was lost, and at which step.
+    reformed: Option<(Generation, Option<Step>)>,
     exclusions: Restarts,
     first_failure: Option<Reason>,
     waiting: Option<(Time, Reason)>,
@@ -215,7 +215,7 @@ impl CoordinatorMachine {
             announced: Generation(0),
             aborted: None,
             broken_since: None,
-            reformed_at: None,
+            reformed: None,
             exclusions: Restarts::default(),
             first_failure: None,
             waiting: None,
@@ -375,7 +375,7 @@ impl CoordinatorMachine {
             previous_members: members,
         };
         self.announced = generation;
-        (self.aborted, self.broken_since, self.reformed_at) = (None, None, None);
+        (self.aborted, self.broken_since, self.reformed) = (None, None, None);
         (self.waiting, self.checkpoint_written, self.ending_since) = (None, None, None);
         self.told_other = false;
         out.push(Command::Tell(Reason::Leads { term, generation }));

@@ -103,17 +103,19 @@ impl CoordinatorMachine {
         if !is_due || self.lease.is_busy() || !self.roster.losses(&members).is_empty() {
             return;
         }
+        // The generation before had failed at this step as well.
         let step = self.roster.newest(&members);
-        let again = self.reformed_at.is_some() && self.reformed_at == step;
+        let again = self
+            .reformed
+            .take_if(|(formed, at)| *formed == generation && *at == step);
         let can_spare = members.len() as u32 > self.settings.workers_min;
-        if again
+        if again.is_some()
             && can_spare
             && let Some(worker) = self.roster.most_blamed(&members, generation)
         {
             let until = self.exclusion(now);
             self.roster.exclude(worker, until);
         }
-        self.reformed_at = step;
     }
 
     pub(super) fn next_generation(&mut self, now: Time, out: &mut Vec<Command>) {
@@ -167,6 +169,9 @@ impl CoordinatorMachine {
             record.open = open;
         });
         if proposed {
+            if is_urgent && self.roster.losses(&previous_members).is_empty() {
+                self.reformed = Some((generation, self.roster.newest(&previous_members)));
+            }
             let when = if is_urgent { When::Now } else { When::Boundary };
             self.newest = Newest {
                 generation,
