@@ -20,6 +20,11 @@ impl CoordinatorMachine {
         }
     }
 
+    /// Whether all members compute steps, as far as they have told.
+    pub(super) fn is_established(&self, now: Time) -> bool {
+        self.situation(now).is_established()
+    }
+
     /// When the next decision about the generation is due, if one is.
     pub(super) fn due_at(&self, now: Time) -> Option<Time> {
         match self.situation(now).next() {
@@ -122,7 +127,7 @@ impl CoordinatorMachine {
         match self.situation(now).next() {
             Next::Stay | Next::Later(_) => {
                 self.waiting = None;
-                if self.situation(now).is_established() {
+                if self.is_established(now) {
                     self.first_failure = None;
                 }
             }
