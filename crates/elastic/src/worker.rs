@@ -112,7 +112,7 @@ impl WorkerMachine {
         }
         let before = (self.phase, self.generation, self.draining, self.is_whole);
         // An acknowledgement may be the very thing that was waited for; nothing else may.
-        self.hear_ack(&event);
+        self.hear_ack(now, &event);
         let silence = now.since(self.contact);
         if silence >= self.settings.orphan_limit {
             let reason = match self.phase {
@@ -198,11 +198,11 @@ impl WorkerMachine {
         self.generation == generation && self.phase == phase
     }
 
-    fn hear_ack(&mut self, event: &WorkerEvent) {
+    fn hear_ack(&mut self, now: Time, event: &WorkerEvent) {
         if let WorkerEvent::Coordinator(ToWorker::Ack { term, echo }) = event
             && *term >= self.term
         {
-            self.contact = self.contact.max(*echo);
+            self.contact = self.contact.max(now.min(*echo));
         }
     }
 

@@ -1,7 +1,7 @@
 //! [`World`]: hosts, processes, links, storage and time; one queue of what happens next.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use ronde_core::Step;
@@ -91,6 +91,7 @@ pub struct World {
     sabotage: Option<Sabotage>,
     workers: Vec<Option<Process<Worker>>>,
     ended: Vec<Option<(WorkerId, LossCause)>>,
+    started: BTreeSet<WorkerId>,
     coordinators: Vec<Option<Process<Coordinator>>>,
     /// Coordinators that have seen the end of the job.
     done: Vec<bool>,
@@ -140,6 +141,7 @@ impl World {
             sabotage,
             workers: (0..script.workers).map(|_| None).collect(),
             ended: vec![None; script.workers],
+            started: BTreeSet::new(),
             coordinators: (0..script.coordinators).map(|_| None).collect(),
             done: vec![false; script.coordinators],
             lives: 0,

@@ -84,7 +84,8 @@ impl World {
     }
 
     pub(super) fn start_worker(&mut self, host: Host, worker: WorkerId) {
-        if self.workers[host].is_some() {
+        // A request may come twice; no two processes have one name.
+        if self.workers[host].is_some() || !self.started.insert(worker) {
             return;
         }
         let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4000 + host as u16);
