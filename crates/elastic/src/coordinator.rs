@@ -6,146 +6,26 @@
 use std::collections::BTreeSet;
 
 use ronde_core::{Generation, Step};
-use serde::{Deserialize, Serialize};
 
 use crate::lease::{Lease, LeaseEvent};
 use crate::restart::{Restarts, Verdict};
 use crate::{
-    CoordinatorId, ElasticError, JobPhase, LossCause, Member, Phase, Place, Reason, Record, Report,
-    Settings, StoreReply, StoreRequest, Time, ToWorker, When, WorkerId,
+    CoordinatorId, ElasticError, JobPhase, LossCause, Member, Phase, Reason, Record, Settings,
+    Time, ToWorker, When, WorkerId,
 };
 
 mod answers;
 mod ending;
+mod events;
 mod generations;
 mod places;
 mod roster;
 mod staffing;
 mod succession;
 
+pub use events::{Command, Ending, Event, PlaceState};
 use places::{Departure, Places};
 use roster::Roster;
-
-/// A place that a host offers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlaceState {
-    /// Which.
-    pub place: Place,
-    /// The worker that runs there.
-    pub worker: Option<WorkerId>,
-    /// The last worker that ended there, and how.
-    pub ended: Option<(WorkerId, LossCause)>,
-}
-
-/// What a coordinator hears.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
-pub enum Event {
-    /// The moment of [`CoordinatorMachine::wake_at`] has come.
-    Tick,
-    /// The store has answered.
-    Store(StoreReply),
-    /// A worker has reported.
-    Report(Report),
-    /// The control connection to a worker is gone.
-    Disconnected {
-        /// Whose.
-        worker: WorkerId,
-        /// What the connection said.
-        cause: String,
-    },
-    /// A worker's process has ended; told by the agent that started it.
-    Exited {
-        /// Who.
-        worker: WorkerId,
-        /// Where it ran.
-        place: Place,
-        /// How it ended.
-        cause: LossCause,
-    },
-    /// A host can start workers. Told when its agent connects and whenever something changes there;
-    /// saying it again does no harm.
-    HostUp {
-        /// Its name.
-        host: String,
-        /// Its places.
-        places: Vec<PlaceState>,
-    },
-    /// The connection to a host's agent is gone. Its workers speak for themselves.
-    HostDown {
-        /// Its name.
-        host: String,
-    },
-    /// Another count of workers is wanted.
-    Scale {
-        /// How many.
-        workers: u32,
-    },
-    /// The whole job has to stop: checkpoint, then end.
-    Stop {
-        /// What wants it, for people.
-        by: String,
-    },
-    /// A worker has written a complete checkpoint, which does not count yet.
-    CheckpointWritten {
-        /// The newest generation that the worker has entered or left for.
-        generation: Generation,
-        /// Its next step.
-        next: Step,
-    },
-}
-
-/// How a job came to its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Ending {
-    /// All steps are committed.
-    Finished,
-    /// It was asked to stop.
-    Stopped,
-    /// It could not go on.
-    Failed,
-}
-
-/// What a coordinator's shell has to do.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "command", rename_all = "snake_case")]
-pub enum Command {
-    /// Ask the store; its answer is [`Event::Store`].
-    Store(StoreRequest),
-    /// Send a message to a worker, if it is connected.
-    Send {
-        /// To whom.
-        to: WorkerId,
-        /// What.
-        message: ToWorker,
-    },
-    /// Start a worker through a host's agent; it has this name.
-    Start {
-        /// Which host.
-        host: String,
-        /// Which of its places.
-        place: Place,
-        /// The name of the new worker.
-        worker: WorkerId,
-    },
-    /// End a worker's process that does not answer; [`Event::Exited`] follows.
-    Kill {
-        /// Where it runs.
-        place: Place,
-        /// Who.
-        worker: WorkerId,
-    },
-    /// Write down why something was decided.
-    Tell(Reason),
-    /// The job is over, as far as this coordinator is concerned.
-    End {
-        /// How.
-        ending: Ending,
-        /// Why.
-        reason: Reason,
-    },
-}
 
 /// What was decided about the newest generation, beyond what stands in the record.
 #[derive(Debug, Clone)]
@@ -173,8 +53,8 @@ pub struct CoordinatorMachine {
     /// The generation whose members were told to drop their group.
     aborted: Option<Generation>,
     broken_since: Option<Time>,
-    /// The step at which a group was formed again although nobody was lost.
-    reformed_at: Option<Step>,
+    /// The generation that was formed although nobody was lost, and at which step.
+    reformed: Option<(Generation, Option<Step>)>,
     exclusions: Restarts,
     first_failure: Option<Reason>,
     waiting: Option<(Time, Reason)>,
@@ -215,7 +95,7 @@ impl CoordinatorMachine {
             announced: Generation(0),
             aborted: None,
             broken_since: None,
-            reformed_at: None,
+            reformed: None,
             exclusions: Restarts::default(),
             first_failure: None,
             waiting: None,
@@ -375,7 +255,7 @@ impl CoordinatorMachine {
             previous_members: members,
         };
         self.announced = generation;
-        (self.aborted, self.broken_since, self.reformed_at) = (None, None, None);
+        (self.aborted, self.broken_since, self.reformed) = (None, None, None);
         (self.waiting, self.checkpoint_written, self.ending_since) = (None, None, None);
         self.told_other = false;
         out.push(Command::Tell(Reason::Leads { term, generation }));

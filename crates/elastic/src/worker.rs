@@ -12,14 +12,13 @@
 //! leaves a group that is whole only at such a point, and all members see the same votes, so all leave
 //! after the same step.
 
-use ronde_core::{Generation, Rank, Step};
-use serde::{Deserialize, Serialize};
-
 use crate::{
     Assignment, ElasticError, Member, Phase, Position, Reason, Report, Settings, Term, Time,
-    ToWorker, Trouble, When, WorkerId,
+    ToWorker, Trouble, When,
 };
+use ronde_core::{Generation, Rank, Step};
 
+<<<<<<< HEAD
 /// What a worker hears and sees.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -78,79 +77,11 @@ pub enum WorkerEvent {
     /// The worker is asked to leave in good order.
     Drain,
 }
+=======
+mod events;
+>>>>>>> elastic
 
-/// What a worker's shell has to do.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "command", rename_all = "snake_case")]
-pub enum WorkerCommand {
-    /// Send this to the coordinator, if one is connected; else drop it.
-    Report(Report),
-    /// Drop the group of this generation at once, whatever is in flight. A gradient whose vote may be
-    /// complete is kept until the next step begins.
-    Leave {
-        /// Which.
-        generation: Generation,
-        /// Between two steps: the peers get a goodbye, and go on with what they have already got from
-        /// this worker. Otherwise they are told that the group has failed.
-        in_order: bool,
-        /// Why.
-        reason: Reason,
-    },
-    /// Connect the group of this generation, exchange `position` with its members, follow the
-    /// [`crate::RecoveryPlan`], and answer with [`WorkerEvent::Level`].
-    Connect {
-        /// Members and addresses.
-        assignment: Assignment,
-        /// This worker's place in it.
-        rank: Rank,
-        /// Where it stands.
-        position: Position,
-    },
-    /// Compute a step: gradients of this rank's shards, reduction. A kept gradient may go now.
-    Compute {
-        /// With this group.
-        generation: Generation,
-        /// Which.
-        step: Step,
-    },
-    /// Vote on a step, and answer with [`WorkerEvent::Voted`].
-    Vote {
-        /// With this group.
-        generation: Generation,
-        /// Which.
-        step: Step,
-        /// The newest generation that this worker knows of; goes into the vote.
-        newest: Generation,
-    },
-    /// The step is final: enter cursor and ledger, apply the gradient.
-    Commit {
-        /// With this group.
-        generation: Generation,
-        /// Which.
-        step: Step,
-    },
-    /// Write down the outcome of this committed step, with this generation and term. The same step may
-    /// be written down twice, with equal outcomes: readers keep one.
-    Record {
-        /// In which it was committed, or by whose first rank it is told again.
-        generation: Generation,
-        /// Of the assignment.
-        term: Term,
-        /// Which.
-        step: Step,
-    },
-    /// Write the state as a checkpoint, and tell the coordinator when it is complete.
-    Checkpoint {
-        /// The newest generation, for [`crate::Event::CheckpointWritten`].
-        generation: Generation,
-        /// Next step of the state.
-        next: Step,
-    },
-    /// Write down why something was decided.
-    Tell(Reason),
-    /// End this process.
-    End(Reason),
-}
+pub use events::{WorkerCommand, WorkerEvent};
 
 /// One worker process.
 #[derive(Debug, Clone)]
@@ -249,7 +180,7 @@ impl WorkerMachine {
         }
         let before = (self.phase, self.generation, self.draining, self.is_whole);
         // An acknowledgement may be the very thing that was waited for; nothing else may.
-        self.hear_ack(&event);
+        self.hear_ack(now, &event);
         let silence = now.since(self.contact);
         if silence >= self.settings.orphan_limit {
             let reason = match self.phase {
@@ -340,11 +271,11 @@ impl WorkerMachine {
         self.generation == generation && self.phase == phase
     }
 
-    fn hear_ack(&mut self, event: &WorkerEvent) {
+    fn hear_ack(&mut self, now: Time, event: &WorkerEvent) {
         if let WorkerEvent::Coordinator(ToWorker::Ack { term, echo }) = event
             && *term >= self.term
         {
-            self.contact = self.contact.max(*echo);
+            self.contact = self.contact.max(now.min(*echo));
         }
     }
 

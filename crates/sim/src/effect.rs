@@ -96,7 +96,7 @@ pub struct Effects<'a> {
     /// Hosts of the coordinators.
     pub coordinators: std::ops::Range<Host>,
     /// The job's storage.
-    pub disk: &'a mut crate::world::Disk,
+    pub disk: &'a mut crate::disk::Disk,
     /// What it did.
     pub done: Vec<Effect>,
 }

@@ -120,7 +120,7 @@ impl Script {
         match rng.range(0, 99) {
             0..=24 => Fault::Kill(vec![worker]),
             25..=34 => {
-                let half = rng.next();
+                let half = rng.bits();
                 Fault::Kill(
                     (0..self.workers)
                         .filter(|place| half >> place & 1 == 1)
@@ -131,7 +131,7 @@ impl Script {
             50..=59 => Fault::KillCoordinator(coordinator, long),
             60..=66 => Fault::PauseCoordinator(coordinator, long),
             67..=83 => {
-                let side = rng.next() & ((1 << hosts) - 1);
+                let side = rng.bits() & ((1 << hosts) - 1);
                 Fault::Partition {
                     side,
                     is_two_way: rng.per_mille(700),

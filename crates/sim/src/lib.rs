@@ -9,6 +9,7 @@
 
 pub mod clock;
 pub mod coordinator;
+pub mod disk;
 pub mod effect;
 pub mod fact;
 pub mod faults;

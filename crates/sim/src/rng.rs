@@ -12,7 +12,7 @@ impl Rng {
     }
 
     /// 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -22,11 +22,11 @@ impl Rng {
 
     /// Uniform in `from..=to`.
     pub fn range(&mut self, from: u64, to: u64) -> u64 {
-        from + self.next() % (to - from + 1)
+        from + self.bits() % (to - from + 1)
     }
 
     /// True so many times in a thousand.
     pub fn per_mille(&mut self, chance: u64) -> bool {
-        self.next() % 1000 < chance
+        self.bits() % 1000 < chance
     }
 }

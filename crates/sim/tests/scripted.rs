@@ -1,7 +1,5 @@
 //! The failures that matter most, one by one, with the numbers that were promised.
 
-#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
-
 use ronde_elastic::Ending;
 use ronde_sim::clock::{MS, SECOND};
 use ronde_sim::fact::Fact;

@@ -25,7 +25,7 @@ impl CoordinatorMachine {
             term,
             echo: report.sent,
         };
-        let more = self.answer(&report);
+        let more = self.answer(now, &report);
         out.extend(
             [Some(ack), more]
                 .into_iter()
@@ -34,7 +34,7 @@ impl CoordinatorMachine {
         );
     }
 
-    fn answer(&self, report: &Report) -> Option<ToWorker> {
+    fn answer(&self, now: Time, report: &Report) -> Option<ToWorker> {
         let record = self.record();
         let (term, generation) = (record.term, record.generation);
         if matches!(record.phase, JobPhase::Stopped | JobPhase::Finished) {
@@ -60,8 +60,8 @@ impl CoordinatorMachine {
         if has_place || leaves || stops {
             return Some(ToWorker::Assign(self.assignment(report.generation)));
         }
-        (report.phase != Phase::Idle || report.draining)
-            .then_some(ToWorker::Fence { term, generation })
+        let may_go = report.draining && self.is_established(now);
+        (report.phase != Phase::Idle || may_go).then_some(ToWorker::Fence { term, generation })
     }
 
     /// The newest generation as a worker is told of it that is in generation `was`.

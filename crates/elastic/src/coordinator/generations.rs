@@ -20,6 +20,11 @@ impl CoordinatorMachine {
         }
     }
 
+    /// Whether all members compute steps, as far as they have told.
+    pub(super) fn is_established(&self, now: Time) -> bool {
+        self.situation(now).is_established()
+    }
+
     /// When the next decision about the generation is due, if one is.
     pub(super) fn due_at(&self, now: Time) -> Option<Time> {
         match self.situation(now).next() {
@@ -103,24 +108,26 @@ impl CoordinatorMachine {
         if !is_due || self.lease.is_busy() || !self.roster.losses(&members).is_empty() {
             return;
         }
+        // The generation before had failed at this step as well.
         let step = self.roster.newest(&members);
-        let again = self.reformed_at.is_some() && self.reformed_at == step;
+        let again = self
+            .reformed
+            .take_if(|(formed, at)| *formed == generation && *at == step);
         let can_spare = members.len() as u32 > self.settings.workers_min;
-        if again
+        if again.is_some()
             && can_spare
             && let Some(worker) = self.roster.most_blamed(&members, generation)
         {
             let until = self.exclusion(now);
             self.roster.exclude(worker, until);
         }
-        self.reformed_at = step;
     }
 
     pub(super) fn next_generation(&mut self, now: Time, out: &mut Vec<Command>) {
         match self.situation(now).next() {
             Next::Stay | Next::Later(_) => {
                 self.waiting = None;
-                if self.situation(now).is_established() {
+                if self.is_established(now) {
                     self.first_failure = None;
                 }
             }
@@ -167,6 +174,9 @@ impl CoordinatorMachine {
             record.open = open;
         });
         if proposed {
+            if is_urgent && self.roster.losses(&previous_members).is_empty() {
+                self.reformed = Some((generation, self.roster.newest(&previous_members)));
+            }
             let when = if is_urgent { When::Now } else { When::Boundary };
             self.newest = Newest {
                 generation,

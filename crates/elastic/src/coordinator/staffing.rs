@@ -2,7 +2,7 @@
 
 use super::{Command, CoordinatorMachine, Departure};
 use crate::membership::rank_of;
-use crate::{JobPhase, LossCause, Member, Phase, Place, Reason, Time, ToWorker, WorkerId};
+use crate::{JobPhase, LossCause, Phase, Place, Reason, Time, ToWorker, WorkerId};
 
 impl CoordinatorMachine {
     pub(super) fn exited(
@@ -47,7 +47,7 @@ impl CoordinatorMachine {
                 worker,
             });
         }
-        self.dismiss_surplus(out);
+        self.dismiss_surplus(now, out);
     }
 
     /// Workers that run or are being started, as far as is known.
@@ -82,11 +82,11 @@ impl CoordinatorMachine {
     }
 
     /// Workers without a place in a generation that is as large as it should be may end.
-    fn dismiss_surplus(&mut self, out: &mut Vec<Command>) {
+    fn dismiss_surplus(&mut self, now: Time, out: &mut Vec<Command>) {
         let record = self.lease.record();
-        // A member that is lost has to be replaced, so nobody is one too many yet.
-        let is_live = |member: &&Member| self.roster.live(member.worker).is_some();
-        if (record.members.iter().filter(is_live).count() as u32) < self.target {
+        // While a member is lost or the state is passed on, nobody is one too many.
+        let is_full = record.members.len() as u32 >= self.target;
+        if !is_full || !self.is_established(now) {
             return;
         }
         let surplus: Vec<WorkerId> = self

@@ -7,8 +7,8 @@ use ronde_core::Generation;
 use super::roster::Roster;
 use crate::membership::{rank_of, succeed};
 use crate::{
-    JobPhase, Member, OpenGeneration, Phase, Reason, Record, Settings, StartFrom, Succession, Time,
-    WorkerId,
+    JobPhase, Member, OpenGeneration, Phase, Reason, Record, Report, Settings, StartFrom,
+    Succession, Time, WorkerId,
 };
 
 /// All that the decision depends on.
@@ -118,28 +118,33 @@ impl Situation<'_> {
     /// Possible members, the best choice first: without those who want to leave or are too many, then
     /// with them, for as long as the others cannot go on alone.
     fn choices(&self) -> [Vec<Member>; 2] {
-        let may = |member: &Member| {
-            self.roster.live(member.worker).is_some()
-                && self.roster.excluded(member.worker, self.now).is_none()
-        };
-        let stays = |member: &Member| {
-            let report = self.roster.live(member.worker);
-            report.is_some_and(|report| !report.draining)
-        };
         let members = &self.record.members;
-        let stay: Vec<Member> = members.iter().filter(|m| may(m)).cloned().collect();
-        let come: Vec<Member> = self
-            .roster
-            .all_live()
-            .map(|report| &report.member)
-            .filter(|m| may(m) && stays(m) && rank_of(members, m.worker).is_none())
-            .cloned()
-            .collect();
-        let count = self.target as usize;
-        let willing = stay.iter().filter(|m| stays(m)).cloned();
-        let best = succeed(willing, come.clone(), count);
-        let count = count.max(stay.len());
-        [best, succeed(stay, come, count)]
+        let may = |worker: WorkerId| self.roster.excluded(worker, self.now).is_none();
+        let stay = members
+            .iter()
+            .filter_map(|member| self.roster.live(member.worker));
+        let come = self.roster.all_live();
+        let come = come.filter(|report| rank_of(members, report.member.worker).is_none());
+        // Whoever comes with a state, or has to leave an older generation for this one, comes first.
+        let matters = |report: &&Report| {
+            let worker = report.member.worker;
+            report.next.is_some() || self.open().any(|open| open.workers.contains(&worker))
+        };
+        let (old, new): (Vec<&Report>, Vec<&Report>) = come.partition(matters);
+        let choose = |with_draining: bool, count: usize| {
+            let fits =
+                |report: &&Report| may(report.member.worker) && (with_draining || !report.draining);
+            let member = |report: &Report| report.member.clone();
+            let stay = stay.clone().filter(fits).map(member);
+            let old = old.iter().copied().filter(fits).map(member);
+            let new = new.iter().copied().filter(fits).map(member);
+            succeed(succeed(stay, old, usize::MAX), new, count)
+        };
+        let most = self.settings.workers_max.max(members.len() as u32);
+        [
+            choose(false, self.target as usize),
+            choose(true, most as usize),
+        ]
     }
 
     /// What members do that hold no state, or why these cannot go on together.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::*;
-use crate::{Term, Trouble};
+use crate::{Place, Report, Term, Trouble};
 
 const MS: u64 = 1_000_000;
 

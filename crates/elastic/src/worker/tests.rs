@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::{Place, StartFrom};
+use crate::{Place, StartFrom, WorkerId};
 
 fn member(worker: u64) -> Member {
     Member {

@@ -1,0 +1,217 @@
+//! A worker's end of the data plane: joining a group, all-gathers, leaving.
+
+use ronde_core::{Generation, Step};
+use ronde_elastic::{Position, StartFrom, WorkerEvent};
+
+use super::{Task, Worker};
+use crate::clock::SECOND;
+use crate::effect::{Alarm, Effect, Effects, Message};
+use crate::fact::{Exit, Fact};
+use crate::group::{Frame, Group, Part, Piece};
+use crate::sabotage::Sabotage;
+
+/// How long an all-gather may take.
+const OPERATION_MAX: u64 = 2 * SECOND;
+
+impl Worker {
+    pub(super) fn leave(&mut self, in_order: bool, fx: &mut Effects<'_>) {
+        self.task = Task::Nothing;
+        self.votes.clear();
+        let Some(group) = self.group.take() else {
+            return;
+        };
+        let generation = group.generation();
+        for (to, host) in group.peers() {
+            let part = if in_order {
+                Part::Goodbye
+            } else {
+                Part::Closed { has_ended: false }
+            };
+            let frame = Frame {
+                to,
+                from: self.id,
+                generation,
+                part,
+            };
+            fx.send(host, Message::Frame(Box::new(frame)));
+        }
+        if fx.has(Sabotage::SurvivorsRestart) && self.replica.next > Some(Step(0)) {
+            self.is_over = true;
+            fx.done.push(Effect::Exit(Exit::Irregular));
+        }
+    }
+
+    pub(super) fn connect(&mut self, mut group: Group, position: Position, fx: &mut Effects<'_>) {
+        if fx.has(Sabotage::RanksDiffer) && self.id.0 % 2 == 1 {
+            group.assignment.members.reverse();
+            group.rank = group.rank_of(self.id).unwrap_or_default();
+        }
+        if fx.has(Sabotage::GenerationIsReused) {
+            group.assignment.generation.0 = group.assignment.generation.0.min(2);
+        }
+        let mut position = position;
+        if fx.has(Sabotage::GradientIsClaimed) {
+            position.holds_gradient = true;
+        }
+        if fx.has(Sabotage::StateIsForgotten) && group.generation() > Generation(1) {
+            position.next = None;
+            group.assignment.start = StartFrom::Checkpoint(None);
+        }
+        fx.fact(Fact::Entered {
+            worker: self.id,
+            term: group.assignment.term,
+            generation: group.generation(),
+            members: group
+                .assignment
+                .members
+                .iter()
+                .map(|member| member.worker)
+                .collect(),
+        });
+        self.group = Some(group);
+        self.task = Task::Positions;
+        self.gather(Piece::Position(position), fx);
+        for frame in std::mem::take(&mut self.early) {
+            self.frame(frame, fx);
+        }
+    }
+
+    /// Begins an all-gather.
+    pub(super) fn gather(&mut self, piece: Piece, fx: &mut Effects<'_>) {
+        let Some(group) = &mut self.group else {
+            return;
+        };
+        let generation = group.generation();
+        let number = group.begin(piece.clone());
+        for (to, host) in group.peers() {
+            let frame = Frame {
+                to,
+                from: self.id,
+                generation,
+                part: Part::Piece(number, piece.clone()),
+            };
+            fx.send(host, Message::Frame(Box::new(frame)));
+        }
+        fx.done.push(Effect::Alarm(
+            fx.now + OPERATION_MAX,
+            Alarm::Late(generation, number),
+        ));
+        self.go_on(fx);
+    }
+
+    /// Something comes over the data plane.
+    pub fn frame(&mut self, mut frame: Frame, fx: &mut Effects<'_>) {
+        let newest = self
+            .group
+            .as_ref()
+            .map_or(self.machine.generation(), Group::generation);
+        if fx.has(Sabotage::OldFramesPass) && frame.generation < newest {
+            frame.generation = newest;
+        }
+        let Some(group) = self
+            .group
+            .as_mut()
+            .filter(|group| group.generation() == frame.generation)
+        else {
+            if frame.generation > newest {
+                self.early.push(frame);
+            }
+            return;
+        };
+        let Some(rank) = group.rank_of(frame.from) else {
+            return;
+        };
+        match frame.part {
+            Part::Piece(number, piece) => {
+                group.take(number, rank, piece);
+                self.go_on(fx);
+            }
+            Part::Slice(index, values) => {
+                if let Some(early) = &mut group.early_slices {
+                    early.push((index, values));
+                } else {
+                    self.take_slice(index, values, fx);
+                }
+            }
+            Part::Goodbye => {
+                group.goodbye(rank);
+                self.go_on(fx);
+            }
+            Part::Closed { has_ended } => {
+                let generation = frame.generation;
+                if fx.has(Sabotage::DeadVoteCounts)
+                    && let (Task::Voting(step), Some(current)) = (&self.task, group.current())
+                {
+                    let mut vote = self.replica.vote(*step, generation);
+                    (vote.shards, vote.ids) = (Vec::new(), Vec::new());
+                    group.take(current, rank, Piece::Vote(Box::new(vote)));
+                    self.go_on(fx);
+                    return;
+                }
+                let (suspect, cause) = if has_ended {
+                    (
+                        Some(frame.from),
+                        format!("worker {} closed its connection", frame.from),
+                    )
+                } else {
+                    (None, format!("worker {} left", frame.from))
+                };
+                self.event(
+                    WorkerEvent::Failed {
+                        generation,
+                        suspect,
+                        cause,
+                    },
+                    fx,
+                );
+            }
+        }
+    }
+
+    /// Whether what the loop waits for is there.
+    pub(super) fn go_on(&mut self, fx: &mut Effects<'_>) {
+        if let (Task::Voting(step), true) = (&self.task, fx.has(Sabotage::OwnVoteIsEnough)) {
+            let step = *step;
+            let vote = self.replica.vote(step, Generation(0));
+            return self.voted(step, vec![vote], fx);
+        }
+        let Some(group) = &mut self.group else {
+            return;
+        };
+        if matches!(self.task, Task::Nothing | Task::Computing(_)) {
+            return;
+        }
+        let Some(pieces) = group.finished() else {
+            if let Some(rank) = group.left_too_early() {
+                let cause = format!("worker {} left", group.assignment.members[rank].worker);
+                self.fail(cause, fx);
+            }
+            return;
+        };
+        match std::mem::replace(&mut self.task, Task::Nothing) {
+            Task::Positions => self.plan(&pieces, fx),
+            Task::Snapshot(plan) => self.recover(&plan, pieces, fx),
+            Task::Reducing(step) => self.reduced(step, pieces, fx),
+            Task::Voting(step) => {
+                let votes = pieces.into_iter().filter_map(|piece| match piece {
+                    Piece::Vote(vote) => Some(*vote),
+                    _ => None,
+                });
+                self.voted(step, votes.collect(), fx);
+            }
+            Task::Nothing | Task::Computing(_) => {}
+        }
+    }
+
+    pub(super) fn fail(&mut self, cause: String, fx: &mut Effects<'_>) {
+        let generation = self.machine.generation();
+        self.event(
+            WorkerEvent::Failed {
+                generation,
+                suspect: None,
+                cause,
+            },
+            fx,
+        );
+    }
+}

@@ -1,0 +1,197 @@
+//! What a worker does first in a group: positions, the plan, applying, healing, loading.
+
+use ronde_core::ledger::Ledger;
+use ronde_core::{Generation, Step};
+use ronde_elastic::{Course, Position, RecoveryPlan, WorkerEvent};
+
+use super::{Task, Worker};
+use crate::clock::MS;
+use crate::effect::{Effect, Effects, Message};
+use crate::fact::Fact;
+use crate::group::{Frame, Part, Piece};
+use crate::model::State;
+use crate::sabotage::Sabotage;
+
+impl Worker {
+    /// All positions are known.
+    pub(super) fn plan(&mut self, pieces: &[Piece], fx: &mut Effects<'_>) {
+        let Some(group) = &self.group else {
+            return;
+        };
+        let mut positions: Vec<Position> = pieces
+            .iter()
+            .filter_map(|piece| match piece {
+                Piece::Position(position) => Some(*position),
+                _ => None,
+            })
+            .collect();
+        let told = positions.clone();
+        if fx.has(Sabotage::SmallestStepWins)
+            && let Some(least) = positions.iter().filter_map(|position| position.next).min()
+        {
+            positions
+                .iter_mut()
+                .for_each(|position| position.next = Some(least));
+        }
+        let plan = match RecoveryPlan::new(&positions, group.assignment.start) {
+            Ok(plan) => plan,
+            Err(error) => return self.fail(error.to_string(), fx),
+        };
+        let (worker, generation) = (self.id, group.generation());
+        fx.fact(Fact::Planned {
+            worker,
+            generation,
+            positions: told,
+            next: plan.next,
+        });
+        let leads = plan.holders().first() == Some(&group.rank);
+        let is_wanted = plan
+            .courses
+            .iter()
+            .any(|c| matches!(c, Course::Apply | Course::Heal));
+        let snapshot = (leads && is_wanted).then(|| Box::new(self.replica.snapshot()));
+        self.task = Task::Snapshot(plan);
+        self.gather(Piece::Snapshot(snapshot), fx);
+    }
+
+    /// Does what the plan says.
+    pub(super) fn recover(
+        &mut self,
+        plan: &RecoveryPlan,
+        pieces: Vec<Piece>,
+        fx: &mut Effects<'_>,
+    ) {
+        let snapshot = pieces.into_iter().find_map(|piece| match piece {
+            Piece::Snapshot(snapshot) => snapshot,
+            _ => None,
+        });
+        let Some(group) = &mut self.group else {
+            return;
+        };
+        group.whole = plan
+            .courses
+            .iter()
+            .map(|course| *course != Course::Heal)
+            .collect();
+        let (generation, rank) = (group.generation(), group.rank);
+        let holders = plan.holders();
+        let mut is_whole = true;
+        match (plan.courses[rank], snapshot) {
+            (Course::Keep, _) => self.send_slices(plan, &holders, fx),
+            (Course::Apply, Some(snapshot)) => {
+                let step = Step(plan.next.0 - 1);
+                let votes = snapshot.votes.unwrap_or_default();
+                self.commit(self.computed_in, step, votes, fx);
+            }
+            (Course::Heal, Some(snapshot)) => {
+                self.replica
+                    .begin_to_heal(plan.next, &snapshot, holders.len());
+                fx.fact(Fact::Heals {
+                    worker: self.id,
+                    next: plan.next,
+                });
+                is_whole = false;
+            }
+            (Course::Load, _) => self.load(plan.next, fx),
+            _ => return self.fail("nobody has told of the last votes".to_owned(), fx),
+        }
+        let mut next = plan.next;
+        if fx.has(Sabotage::LostStepIsSkipped) && generation > Generation(1) {
+            next = next.next();
+        }
+        self.event(
+            WorkerEvent::Level {
+                generation,
+                next,
+                is_whole,
+            },
+            fx,
+        );
+        let early = self
+            .group
+            .as_mut()
+            .and_then(|group| group.early_slices.take());
+        for (index, values) in early.into_iter().flatten() {
+            if !is_whole {
+                self.take_slice(index, values, fx);
+            }
+        }
+        if fx.has(Sabotage::HealIsSkipped) && !is_whole {
+            self.replica.state = Some(State::initial());
+            self.healed(fx);
+        }
+    }
+
+    pub(super) fn send_slices(
+        &mut self,
+        plan: &RecoveryPlan,
+        holders: &[usize],
+        fx: &mut Effects<'_>,
+    ) {
+        let Some(group) = &self.group else {
+            return;
+        };
+        let index = holders
+            .iter()
+            .position(|holder| *holder == group.rank)
+            .unwrap_or_default();
+        for (rank, course) in plan.courses.iter().enumerate() {
+            if *course == Course::Heal {
+                let part = Part::Slice(index, self.replica.slice(index, holders.len()));
+                let member = &group.assignment.members[rank];
+                let (to, host) = (member.worker, member.place.0 as usize);
+                let frame = Frame {
+                    to,
+                    from: self.id,
+                    generation: group.generation(),
+                    part,
+                };
+                let extra = fx.rng.range(20 * MS, 600 * MS);
+                let message = Message::Frame(Box::new(frame));
+                fx.done.push(Effect::Send {
+                    to: host,
+                    message,
+                    extra,
+                });
+            }
+        }
+    }
+
+    pub(super) fn load(&mut self, next: Step, fx: &mut Effects<'_>) {
+        let (state, ledger) = fx.disk.read(next).unwrap_or_else(|| {
+            let batches = self.run.batches;
+            (
+                State::initial(),
+                Ledger::new(batches.samples(), batches.samples_per_epoch()),
+            )
+        });
+        let hash = state.hash();
+        self.replica.load(next, state, ledger);
+        fx.fact(Fact::Holds {
+            worker: self.id,
+            next,
+            hash,
+        });
+    }
+
+    pub(super) fn take_slice(&mut self, index: usize, values: Vec<f32>, fx: &mut Effects<'_>) {
+        match self.replica.take_slice(index, values) {
+            Ok(true) => self.healed(fx),
+            Ok(false) => {}
+            Err(problem) => fx.fact(Fact::Contradiction(problem)),
+        }
+    }
+
+    pub(super) fn healed(&mut self, fx: &mut Effects<'_>) {
+        if let (Some(state), Some(next)) = (&self.replica.state, self.replica.next) {
+            let hash = state.hash();
+            fx.fact(Fact::Holds {
+                worker: self.id,
+                next,
+                hash,
+            });
+        }
+        let generation = self.machine.generation();
+        self.event(WorkerEvent::Healed { generation }, fx);
+    }
+}

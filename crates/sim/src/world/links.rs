@@ -1,0 +1,107 @@
+//! What is sent in a world, and what the store answers.
+
+use ronde_elastic::{StoreReply, StoreRequest};
+
+use super::{Happening, Next, World};
+use crate::clock::MS;
+use crate::effect::Message;
+use crate::fact::{Exit, Fact};
+use crate::network::Host;
+use crate::sabotage::Sabotage;
+
+impl World {
+    pub(super) fn deliver(&mut self, from: Host, to: Host, message: Message, sender: u64) {
+        if !message.is_datagram() && self.network.is_cut(from, to) {
+            // Sent again until it arrives or its sender is gone.
+            if self.life(from) == Some(sender) {
+                let at = self.now + 40 * MS;
+                self.schedule(
+                    at,
+                    Next::Deliver {
+                        from,
+                        to,
+                        message,
+                        sender,
+                    },
+                );
+            }
+            return;
+        }
+        match message {
+            Message::Start(worker) => self.start_worker(to, worker),
+            Message::Kill(worker) => {
+                if self.workers[to]
+                    .as_ref()
+                    .is_some_and(|process| process.body.id == worker)
+                {
+                    self.end_worker(to, Exit::Killed);
+                }
+            }
+            Message::Ask(index, request) => self.store(index, *request),
+            message => self.happen(to, Happening::Arrives(from, message)),
+        }
+    }
+
+    pub(super) fn send(&mut self, from: Host, to: Host, message: Message, extra: u64, sender: u64) {
+        let is_datagram = message.is_datagram();
+        if is_datagram && from != to {
+            let is_lost = self.rng.per_mille(self.network.loss) || self.network.is_cut(from, to);
+            if is_lost {
+                return;
+            }
+            if self.rng.per_mille(self.network.twice) {
+                let at = self.now + self.network.delay(&mut self.rng);
+                let message = message.clone();
+                self.schedule(
+                    at,
+                    Next::Deliver {
+                        from,
+                        to,
+                        message,
+                        sender,
+                    },
+                );
+            }
+        }
+        let at = self.now + self.network.delay(&mut self.rng) + extra;
+        self.schedule(
+            at,
+            Next::Deliver {
+                from,
+                to,
+                message,
+                sender,
+            },
+        );
+    }
+
+    pub(super) fn store(&mut self, index: usize, request: StoreRequest) {
+        let (id, before) = (request.id(), self.record.version);
+        let mut reply = match (self.sabotage, request) {
+            (Some(Sabotage::StoreForgets), StoreRequest::Swap { record, .. })
+                if record.generation > self.record.generation =>
+            {
+                StoreReply { id, record }
+            }
+            (Some(Sabotage::StoreComparesNothing), StoreRequest::Swap { record, .. }) => {
+                self.record = record;
+                StoreReply {
+                    id,
+                    record: self.record.clone(),
+                }
+            }
+            (_, request) => self.record.execute(request),
+        };
+        reply.id = id;
+        if self.record.version != before {
+            let record = self.record.clone();
+            self.tell(Fact::Stored(record));
+        }
+        let (from, to) = (self.network_store(), self.script.workers + index);
+        self.send(from, to, Message::Answer(Box::new(reply)), 0, 0);
+    }
+
+    pub(super) fn network_store(&self) -> Host {
+        self.script.workers + self.script.coordinators
+    }
+}

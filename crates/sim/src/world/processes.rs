@@ -1,0 +1,227 @@
+//! Processes of a world: what happens to them, their beginning and their end.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use ronde_elastic::{CoordinatorId, Member, Place, PlaceState, WorkerEvent, WorkerId};
+
+use super::{Happening, Next, Process, World};
+use crate::coordinator::Coordinator;
+use crate::effect::{Effect, Effects, Message};
+use crate::fact::{Exit, Fact};
+use crate::group::{Frame, Part};
+use crate::network::Host;
+use crate::worker::Worker;
+
+impl World {
+    pub(super) fn happen(&mut self, host: Host, happening: Happening) {
+        let workers = self.script.workers;
+        if host < workers {
+            let Some(mut process) = self.workers[host].take() else {
+                return;
+            };
+            if let Some(paused) = &mut process.paused {
+                paused.push_back(happening);
+                self.workers[host] = Some(process);
+                return;
+            }
+            let life = process.life;
+            let effects = self.with_effects(|fx| act(&mut process.body, happening, fx));
+            self.workers[host] = Some(process);
+            self.do_all(host, life, effects);
+            return;
+        }
+        let Some(mut process) = self
+            .coordinators
+            .get_mut(host - workers)
+            .and_then(Option::take)
+        else {
+            return;
+        };
+        if let Some(paused) = &mut process.paused {
+            paused.push_back(happening);
+            self.coordinators[host - workers] = Some(process);
+            return;
+        }
+        let life = process.life;
+        let effects = self.with_effects(|fx| match happening {
+            Happening::Arrives(from, message) => process.body.take(from, message, fx),
+            _ => process.body.ring(fx),
+        });
+        self.coordinators[host - workers] = Some(process);
+        self.do_all(host, life, effects);
+    }
+
+    pub(super) fn with_effects(&mut self, act: impl FnOnce(&mut Effects<'_>)) -> Vec<Effect> {
+        let first = self.script.workers;
+        let mut fx = Effects {
+            now: self.now,
+            rng: &mut self.rng,
+            sabotage: self.sabotage,
+            is_traced: self.trace.is_some(),
+            coordinators: first..first + self.script.coordinators,
+            disk: &mut self.disk,
+            done: Vec::new(),
+        };
+        act(&mut fx);
+        fx.done
+    }
+
+    pub(super) fn do_all(&mut self, host: Host, life: u64, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Send { to, message, extra } => self.send(host, to, message, extra, life),
+                Effect::Alarm(at, alarm) => self.schedule(at, Next::Ring { host, life, alarm }),
+                Effect::Exit(exit) => self.end_worker(host, exit),
+                Effect::Over => {
+                    let index = host - self.script.workers;
+                    self.coordinators[index] = None;
+                    self.done[index] = true;
+                }
+                Effect::Fact(fact) => self.tell(fact),
+                Effect::Note(line) => self.note(|| line),
+            }
+        }
+    }
+
+    pub(super) fn start_worker(&mut self, host: Host, worker: WorkerId) {
+        // A request may come twice; no two processes have one name.
+        if self.workers[host].is_some() || !self.started.insert(worker) {
+            return;
+        }
+        let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4000 + host as u16);
+        let name = format!("host {host}");
+        let me = Member {
+            worker,
+            place: Place(host as u64),
+            host: name,
+            address,
+        };
+        let (settings, run) = (self.settings(), self.run);
+        self.lives += 1;
+        let life = self.lives;
+        let mut body = None;
+        let effects = self.with_effects(|fx| body = Some(Worker::new(me, settings, run, fx)));
+        self.workers[host] = body.map(|body| Process {
+            body,
+            life,
+            paused: None,
+        });
+        self.do_all(host, life, effects);
+        self.agent(host);
+    }
+
+    pub(super) fn end_worker(&mut self, host: Host, exit: Exit) {
+        let Some(process) = self.workers[host].take() else {
+            return;
+        };
+        let (worker, place) = (process.body.id, Place(host as u64));
+        self.note(|| format!("worker {worker} at place {place} is gone: {exit:?}"));
+        self.tell(Fact::WorkerEnded(worker, exit));
+        let cause = Worker::exit_cause(exit);
+        self.ended[host] = Some((worker, cause.clone()));
+        // The kernel closes its connections: peers see it unless the link is cut.
+        for (generation, to, peer) in process.body.connections() {
+            if !self.network.is_cut(host, peer) {
+                let part = Part::Closed { has_ended: true };
+                let frame = Frame {
+                    to,
+                    from: worker,
+                    generation,
+                    part,
+                };
+                self.send(host, peer, Message::Frame(Box::new(frame)), 0, 0);
+            }
+        }
+        for index in 0..self.script.coordinators {
+            let to = self.script.workers + index;
+            self.send(host, to, Message::Disconnected(worker), 0, 0);
+            self.send(
+                host,
+                to,
+                Message::Exited(worker, place, cause.clone()),
+                0,
+                0,
+            );
+        }
+        self.agent(host);
+    }
+
+    pub(super) fn agent(&mut self, host: Host) {
+        let state = PlaceState {
+            place: Place(host as u64),
+            worker: self.workers[host].as_ref().map(|process| process.body.id),
+            ended: self.ended[host].clone(),
+        };
+        for index in 0..self.script.coordinators {
+            let message = Message::Agent(format!("host {host}"), vec![state.clone()]);
+            self.send(host, self.script.workers + index, message, 0, 0);
+        }
+    }
+
+    pub(super) fn start_coordinator(&mut self, index: usize) {
+        if self.coordinators[index].is_some() || self.done[index] {
+            return;
+        }
+        self.lives += 1;
+        let (life, store, settings) = (self.lives, self.network_store(), self.settings());
+        let id = CoordinatorId(life);
+        let mut body = None;
+        let effects = self.with_effects(|fx| {
+            body = Some(Coordinator::new(id, index, store, settings, fx));
+        });
+        self.coordinators[index] = body.map(|body| Process {
+            body,
+            life,
+            paused: None,
+        });
+        self.do_all(self.script.workers + index, life, effects);
+    }
+
+    pub(super) fn pause(&mut self, host: Host, duration: u64) {
+        let workers = self.script.workers;
+        let life = if host < workers {
+            let process = self.workers[host].as_mut();
+            process.map(|process| (process.life, process.paused.get_or_insert_default()).0)
+        } else {
+            let process = self.coordinators[host - workers].as_mut();
+            process.map(|process| (process.life, process.paused.get_or_insert_default()).0)
+        };
+        if let Some(life) = life {
+            self.schedule(self.now + duration, Next::Resume { host, life });
+        }
+    }
+
+    pub(super) fn resume(&mut self, host: Host, life: u64) {
+        if self.life(host) != Some(life) {
+            return;
+        }
+        self.note(|| format!("--- process on host {host} goes on"));
+        let workers = self.script.workers;
+        let missed = if host < workers {
+            self.workers[host]
+                .as_mut()
+                .and_then(|process| process.paused.take())
+        } else {
+            self.coordinators[host - workers]
+                .as_mut()
+                .and_then(|process| process.paused.take())
+        };
+        for happening in missed.into_iter().flatten() {
+            self.happen(host, happening);
+        }
+    }
+}
+
+fn act(worker: &mut Worker, happening: Happening, fx: &mut Effects<'_>) {
+    match happening {
+        Happening::Arrives(_, Message::ToWorker(to, message)) if to == worker.id => {
+            worker.event(WorkerEvent::Coordinator(*message), fx);
+        }
+        Happening::Arrives(_, Message::Frame(frame)) if frame.to == worker.id => {
+            worker.frame(*frame, fx);
+        }
+        Happening::Arrives(..) => {}
+        Happening::Rings(alarm) => worker.ring(alarm, fx),
+        Happening::Signal(event) => worker.event(event, fx),
+    }
+}

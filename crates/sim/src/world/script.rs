@@ -1,0 +1,83 @@
+//! What goes wrong in a world, and the end of that.
+
+use ronde_elastic::{Event, WorkerEvent};
+
+use super::{Happening, Next, World};
+use crate::fact::{Exit, Fact};
+use crate::faults::Fault;
+use crate::network::Host;
+
+impl World {
+    pub(super) fn fault(&mut self, fault: Fault) {
+        let workers = self.script.workers;
+        match fault {
+            Fault::Kill(places) => {
+                for place in places {
+                    self.end_worker(place, Exit::Killed);
+                }
+            }
+            Fault::Pause(place, duration) => self.pause(place, duration),
+            Fault::KillCoordinator(index, duration) => {
+                self.coordinators[index] = None;
+                self.schedule(self.now + duration, Next::StartCoordinator(index));
+            }
+            Fault::PauseCoordinator(index, duration) => self.pause(workers + index, duration),
+            Fault::Partition {
+                side,
+                is_two_way,
+                duration,
+            } => {
+                let hosts = workers + self.script.coordinators + 1;
+                let pairs = (0..hosts).flat_map(|from| (0..hosts).map(move |to| (from, to)));
+                let links = pairs.filter(|(from, to)| {
+                    let (from, to) = (side >> from & 1, side >> to & 1);
+                    from != to && (is_two_way || from == 1)
+                });
+                self.cut(links.collect(), duration);
+            }
+            Fault::Link(one, other, duration) => {
+                self.cut(vec![(one, other), (other, one)], duration);
+            }
+            Fault::Drain(place) => self.happen(place, Happening::Signal(WorkerEvent::Drain)),
+            Fault::Scale(workers) => self.tell_coordinators(&Event::Scale { workers }),
+            Fault::Stop => self.tell_coordinators(&Event::Stop {
+                by: "SIGTERM".to_owned(),
+            }),
+        }
+    }
+
+    pub(super) fn cut(&mut self, links: Vec<(Host, Host)>, duration: u64) {
+        for &(from, to) in &links {
+            self.network.cut(from, to, true);
+        }
+        self.schedule(self.now + duration, Next::Mend(links));
+    }
+
+    /// An operator tells all coordinators that run.
+    pub(super) fn tell_coordinators(&mut self, event: &Event) {
+        for index in 0..self.script.coordinators {
+            let Some(mut process) = self.coordinators[index].take() else {
+                continue;
+            };
+            let effects = self.with_effects(|fx| process.body.event(event.clone(), fx));
+            let life = process.life;
+            self.coordinators[index] = Some(process);
+            self.do_all(self.script.workers + index, life, effects);
+        }
+    }
+
+    pub(super) fn calm(&mut self) {
+        self.note(|| "--- calm: nothing goes wrong any more".to_owned());
+        self.tell(Fact::Calm);
+        self.is_calm = true;
+        self.network.calm();
+        for host in 0..self.script.workers + self.script.coordinators {
+            if let Some(life) = self.life(host) {
+                self.resume(host, life);
+            }
+        }
+        for index in 0..self.script.coordinators {
+            self.start_coordinator(index);
+        }
+    }
+}
