@@ -18,68 +18,7 @@ use crate::{
 };
 use ronde_core::{Generation, Rank, Step};
 
-<<<<<<< HEAD
-/// What a worker hears and sees.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "event", rename_all = "snake_case")]
-pub enum WorkerEvent {
-    /// The moment of [`WorkerMachine::wake_at`] has come.
-    Tick,
-    /// A connection to a coordinator stands, the first or another one.
-    Linked,
-    /// A coordinator says something.
-    Coordinator(ToWorker),
-    /// The state is complete and at step `next`, in agreement with all members of the group: at once
-    /// for those that hold it, later for those that heal.
-    Level {
-        /// Of the group.
-        generation: Generation,
-        /// The step that is computed next.
-        next: Step,
-        /// Whether this worker's state is complete; false while it still heals.
-        is_whole: bool,
-    },
-    /// A worker that healed has the whole state now.
-    Healed {
-        /// Of the group.
-        generation: Generation,
-    },
-    /// This worker holds the complete reduced gradient of a step.
-    Reduced {
-        /// Of the group.
-        generation: Generation,
-        /// Which.
-        step: Step,
-    },
-    /// All members have voted on a step.
-    Voted {
-        /// Of the group.
-        generation: Generation,
-        /// Which.
-        step: Step,
-        /// The newest generation in any of the votes.
-        newest: Generation,
-    },
-    /// The group failed, or could not be connected.
-    Failed {
-        /// Of the group.
-        generation: Generation,
-        /// The peer to blame, when this worker saw the failure first hand.
-        suspect: Option<WorkerId>,
-        /// What happened.
-        cause: String,
-    },
-    /// All members of the group have come to the end of the run, this worker included.
-    Ended {
-        /// Of the group.
-        generation: Generation,
-    },
-    /// The worker is asked to leave in good order.
-    Drain,
-}
-=======
 mod events;
->>>>>>> elastic
 
 pub use events::{WorkerCommand, WorkerEvent};
 

@@ -55,6 +55,11 @@ pub enum WorkerEvent {
         /// What happened.
         cause: String,
     },
+    /// All members of the group have come to the end of the run, this worker included.
+    Ended {
+        /// Of the group.
+        generation: Generation,
+    },
     /// The worker is asked to leave in good order.
     Drain,
 }
