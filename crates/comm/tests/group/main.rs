@@ -6,6 +6,7 @@ mod flight;
 mod joining;
 mod meshes;
 mod messages;
+mod mismatches;
 mod operations;
 #[expect(clippy::unwrap_used, reason = "helpers of tests are tests")]
 mod processes;
