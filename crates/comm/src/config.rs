@@ -98,6 +98,10 @@ pub struct GroupConfig {
     /// Whether connections are plain or TLS. Must be of the same kind. Of no account between threads
     /// of one process.
     pub security: Security,
+    /// Connections to each other member, 1 to 16; large payloads are spread over them, small ones go on
+    /// the first. `None` chooses: see [`crate::ProcessGroup::connect`]. Must agree. Of no account between
+    /// threads of one process.
+    pub connections: Option<usize>,
     /// What to do with the flight record when the group fails; `None` does nothing.
     pub on_failure: Option<FailureHook>,
     /// How [`crate::ProcessGroup::connect`] reaches the others. Members settle differences.
@@ -122,6 +126,7 @@ impl GroupConfig {
             hosts: None,
             calibration: Calibration::default(),
             security: Security::default(),
+            connections: None,
             on_failure: None,
             transport: TransportChoice::Auto,
         }

@@ -14,8 +14,10 @@ use std::time::{Duration, Instant};
 use ronde_core::{CollectiveError, GroupRank};
 
 use crate::GiveUp;
+use crate::GroupConfig;
 use crate::clock;
 use crate::hello::{Hello, PREFIX_BYTES, PROTOCOL_VERSION};
+use crate::program::invalid;
 use crate::security::Keys;
 pub(crate) use wire::{Wire, transport};
 
@@ -29,6 +31,10 @@ const DETAIL: Duration = Duration::from_millis(100);
 const STRANGERS_MAX: usize = 64;
 /// Refusals that are told in full; the others are counted.
 const REFUSALS_MAX: usize = 16;
+/// Most connections between two members.
+const CONNECTIONS_MAX: usize = 16;
+/// Connections between two members that may be on different hosts.
+const FAR_CONNECTIONS: usize = 2;
 /// Between two looks at whether to give up.
 const GIVE_UP_PAUSE: Duration = Duration::from_millis(10);
 /// Between two looks at the listener or two tries of an address that refuses.
@@ -45,6 +51,22 @@ pub fn bind(address: IpAddr) -> Result<(TcpListener, SocketAddr), CollectiveErro
     Ok((listener, at))
 }
 
+/// How many connections there are between two members: what the configuration says, or else one where
+/// all listen on loopback addresses and [`FAR_CONNECTIONS`] where they do not.
+pub(crate) fn connections(
+    config: &GroupConfig,
+    peers: &[SocketAddr],
+) -> Result<usize, CollectiveError> {
+    let far = peers.iter().any(|at| !at.ip().is_loopback());
+    let chosen = if far { FAR_CONNECTIONS } else { 1 };
+    let connections = config.connections.unwrap_or(chosen);
+    if (1..=CONNECTIONS_MAX).contains(&connections) {
+        return Ok(connections);
+    }
+    let problem = format!("{connections} connections to each member, from 1 to {CONNECTIONS_MAX}");
+    Err(invalid("joining a group", problem))
+}
+
 fn failed(what: String, cause: &dyn ToString) -> CollectiveError {
     CollectiveError::Connect {
         what,
@@ -54,8 +76,8 @@ fn failed(what: String, cause: &dyn ToString) -> CollectiveError {
 
 /// What comes of a connection.
 enum Met {
-    /// A member.
-    Member(usize, Wire),
+    /// A connection to a member, of this number.
+    Member(usize, usize, Wire),
     /// Somebody who was turned away, and why; the right one may still come.
     Refused(String),
     /// Joining is not possible.
@@ -65,7 +87,8 @@ enum Met {
 /// This member as it joins.
 struct Joining {
     hello: Hello,
-    greeting: Vec<u8>,
+    /// What it says first, by the number of the connection.
+    greetings: Vec<Vec<u8>>,
     keys: Option<Keys>,
     end: Instant,
     calls: Calls,
@@ -73,7 +96,7 @@ struct Joining {
 
 /// All connections, and who was turned away meanwhile.
 pub(crate) struct Mesh {
-    /// By group rank; `None` for this member.
+    /// By group rank and number of the connection; `None` for this member.
     pub(crate) wires: Vec<Option<Wire>>,
     pub(crate) refused: Vec<String>,
 }
@@ -88,9 +111,14 @@ pub(crate) fn mesh(
     give_up: Option<&GiveUp>,
 ) -> Result<Mesh, CollectiveError> {
     let rank = mine.rank as usize;
+    let greeting = |connection| {
+        let mine = mine.clone();
+        Hello { connection, ..mine }.encode()
+    };
+    let greetings: Result<_, _> = (0..mine.connections).map(greeting).collect();
     let joining = Arc::new(Joining {
         hello: mine.clone(),
-        greeting: mine.encode()?,
+        greetings: greetings?,
         keys,
         end: clock::deadline(limit),
         calls: Calls::default(),
@@ -100,12 +128,16 @@ pub(crate) fn mesh(
         let (stop, stopped) = mpsc::channel::<()>();
         let joining = &joining;
         for (peer, &address) in peers[..rank].iter().enumerate() {
-            let met = met.clone();
-            scope.spawn(move || {
-                let outcome = dial(joining, peer, address);
-                // The receiver is gone once the outcome is decided.
-                let _late = met.send(outcome.map_or_else(Met::Failed, |w| Met::Member(peer, w)));
-            });
+            for connection in 0..mine.connections as usize {
+                let met = met.clone();
+                scope.spawn(move || {
+                    let outcome = dial(joining, (peer, connection), address);
+                    let outcome = outcome
+                        .map_or_else(Met::Failed, |wire| Met::Member(peer, connection, wire));
+                    // The receiver is gone once the outcome is decided.
+                    let _late = met.send(outcome);
+                });
+            }
         }
         let accepting = met;
         scope.spawn(move || accept(&listener, joining, &accepting, &stopped));
@@ -126,11 +158,12 @@ fn gather(
     mut end: Instant,
     give_up: Option<&GiveUp>,
 ) -> Result<Mesh, CollectiveError> {
-    let mut wires: Vec<Option<Wire>> = peers.iter().map(|_| None).collect();
+    let each = mine.connections as usize;
+    let mut wires: Vec<Option<Wire>> = (0..peers.len() * each).map(|_| None).collect();
     let (mut refused, mut refusals) = (Vec::new(), 0);
     let mut failure: Option<CollectiveError> = None;
-    let mut heard = 1;
-    while heard < peers.len() {
+    let mut heard = each;
+    while heard < wires.len() {
         if give_up.is_some_and(GiveUp::is_wanted) {
             return Err(failed(
                 format!("joining generation {}", mine.generation),
@@ -140,8 +173,8 @@ fn gather(
         let left = clock::left(end);
         match meetings.recv_timeout(left.min(GIVE_UP_PAUSE)) {
             Err(RecvTimeoutError::Timeout) if left > GIVE_UP_PAUSE => {}
-            Ok(Met::Member(peer, wire)) => {
-                if wires[peer].replace(wire).is_some() {
+            Ok(Met::Member(peer, connection, wire)) => {
+                if wires[peer * each + connection].replace(wire).is_some() {
                     let what = format!("group rank {peer} joining");
                     failure.get_or_insert(failed(what, &"it came twice"));
                 }
@@ -160,7 +193,8 @@ fn gather(
             }
             Err(_) => {
                 let missing: Vec<String> = (0..peers.len())
-                    .filter(|&peer| peer != mine.rank as usize && wires[peer].is_none())
+                    .filter(|&peer| peer != mine.rank as usize)
+                    .filter(|&peer| wires[peer * each..][..each].iter().any(Option::is_none))
                     .map(|peer| format!("{peer} ({})", peers[peer]))
                     .collect();
                 let what = format!("waiting for group ranks {}", missing.join(", "));
@@ -176,7 +210,11 @@ fn gather(
 }
 
 /// Dials a peer until it answers or time is up.
-fn dial(joining: &Joining, peer: usize, address: SocketAddr) -> Result<Wire, CollectiveError> {
+fn dial(
+    joining: &Joining,
+    (peer, connection): (usize, usize),
+    address: SocketAddr,
+) -> Result<Wire, CollectiveError> {
     let what = || format!("connecting to group rank {peer} at {address}");
     let end = joining.end;
     loop {
@@ -188,7 +226,7 @@ fn dial(joining: &Joining, peer: usize, address: SocketAddr) -> Result<Wire, Col
             Ok(stream) => {
                 joining.calls.add(&stream);
                 let (wire, theirs) = joining
-                    .call_on(stream, peer)
+                    .call_on(stream, (peer, connection))
                     .map_err(|unmet| unmet.error(GroupRank(peer as u32), what()))?;
                 match joining.hello.age_of(&theirs) {
                     // It will hear of the newer generation and come.
@@ -267,7 +305,12 @@ fn welcome(stream: TcpStream, from: SocketAddr, joining: &Joining) -> Met {
         let what = format!("{from} joining as group rank {}", theirs.rank);
         return Met::Failed(failed(what, &"that rank does not dial this one"));
     }
-    Met::Member(theirs.rank as usize, wire)
+    if theirs.connection >= mine.connections {
+        let what = format!("{from} joining as group rank {}", theirs.rank);
+        let cause = format!("it dials connection {}", theirs.connection);
+        return Met::Failed(failed(what, &cause));
+    }
+    Met::Member(theirs.rank as usize, theirs.connection as usize, wire)
 }
 
 /// A member of a newer generation of the same group was met.
@@ -351,10 +394,14 @@ impl Unmet {
 
 impl Joining {
     /// Greets a peer that this member has dialled; hears whether the peer accepts it.
-    fn call_on(&self, stream: TcpStream, peer: usize) -> Result<(Wire, Hello), Unmet> {
+    fn call_on(
+        &self,
+        stream: TcpStream,
+        (peer, connection): (usize, usize),
+    ) -> Result<(Wire, Hello), Unmet> {
         let end = self.end;
         let mut wire = Wire::dial(stream, self.keys.as_ref(), peer as u32, end)?;
-        let theirs = self.greet(&mut wire, end)?;
+        let theirs = self.greet(&mut wire, connection, end)?;
         if self.keys.is_some() {
             wire.hear_verdict(end)?;
         }
@@ -366,7 +413,7 @@ impl Joining {
         let end = self.end.min(clock::deadline(STRANGER_MAX));
         stream.set_nonblocking(false).map_err(Unmet::Io)?;
         let mut wire = Wire::accept(stream, self.keys.as_ref(), end)?;
-        let theirs = self.greet(&mut wire, end)?;
+        let theirs = self.greet(&mut wire, 0, end)?;
         if let Some(keys) = &self.keys {
             let problem = wire.imposture(keys, theirs.rank);
             wire.give_verdict(problem.as_deref().unwrap_or(""), end)?;
@@ -378,8 +425,8 @@ impl Joining {
     }
 
     /// Both sides say who they are at once, then read who the other one is.
-    fn greet(&self, wire: &mut Wire, end: Instant) -> Result<Hello, Unmet> {
-        let unsaid = wire.write_all(&self.greeting, end);
+    fn greet(&self, wire: &mut Wire, connection: usize, end: Instant) -> Result<Hello, Unmet> {
+        let unsaid = wire.write_all(&self.greetings[connection], end);
         let mut prefix = [0; PREFIX_BYTES];
         // One that refuses does not listen, but says why.
         let said = wire.read_all(&mut prefix, end);

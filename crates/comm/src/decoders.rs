@@ -67,7 +67,7 @@ fn hello(bytes: &[u8]) -> Result<(), String> {
         return Err("another version, or not all of it".to_owned());
     }
     let hello = Hello::decode(body)?;
-    let mine = Hello::new(&GroupConfig::new("dp", "job", GroupRank(0)), 2);
+    let mine = Hello::new(&GroupConfig::new("dp", "job", GroupRank(0)), 2, 1);
     let _words = mine.check(&hello).map_err(|error| error.to_string());
     let again = hello.encode().map_err(|error| error.to_string())?;
     let again = Hello::decode(&again[PREFIX_BYTES..]).expect("what was written is read");
@@ -118,11 +118,11 @@ fn frames() -> Vec<Header> {
 
 fn hellos() -> Vec<Hello> {
     let mut config = GroupConfig::new("dp", "job", GroupRank(1));
-    let bare = Hello::new(&config, 2);
+    let bare = Hello::new(&config, 2, 1);
     for (name, value) in [("run.seed", "42"), ("cpu", "avx2"), ("model", "")] {
         config.plan.set(name, value);
     }
-    vec![bare, Hello::new(&config, 4000)]
+    vec![bare, Hello::new(&config, 4000, 16)]
 }
 
 fn notices() -> Vec<Notice> {

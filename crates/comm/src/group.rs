@@ -96,13 +96,14 @@ impl ProcessGroup {
             CollectiveError::Connect { what, cause }
         })?;
         config.security.check_addresses(listening, peers)?;
-        let hello = Hello::new(&config, peers.len());
+        let connections = connect::connections(&config, peers)?;
+        let hello = Hello::new(&config, peers.len(), connections);
         let keys = config.security.keys(peers.len())?;
         let is_tls = keys.is_some();
         let limit = config.connect_timeout;
         let give_up = config.give_up.as_ref();
         let mesh = connect::mesh(&hello, keys, listener, peers, limit, give_up)?;
-        let transport = connect::transport(mesh.wires, is_tls)?;
+        let transport = connect::transport(mesh.wires, is_tls, connections)?;
         let origin = Origin::Sockets(peers[config.rank.index()].ip());
         let limit = config.timeout;
         config.timeout = limit.max(config.connect_timeout);
@@ -178,7 +179,7 @@ impl ProcessGroup {
     #[must_use]
     pub fn in_process(configs: Vec<GroupConfig>) -> Vec<Result<Self, CollectiveError>> {
         let size = configs.len();
-        let hellos: Vec<Hello> = configs.iter().map(|c| Hello::new(c, size)).collect();
+        let hellos: Vec<Hello> = configs.iter().map(|c| Hello::new(c, size, 1)).collect();
         let transports = in_process::connect(size);
         let nursery = Arc::new(Nursery::default());
         let members = configs.into_iter().zip(transports).enumerate();

@@ -25,19 +25,25 @@ pub(crate) struct Hello {
     pub(crate) generation: Generation,
     pub(crate) rank: u32,
     pub(crate) size: u32,
+    /// How many connections there are between two members.
+    pub(crate) connections: u32,
+    /// Which of them this one is; meant by the one who dials.
+    pub(crate) connection: u32,
     pub(crate) plan_hash: [u8; 32],
     /// The parts, for telling what differs; empty when they are too long to send.
     pub(crate) plan: PlanIdentity,
 }
 
 impl Hello {
-    pub(crate) fn new(config: &GroupConfig, size: usize) -> Self {
+    pub(crate) fn new(config: &GroupConfig, size: usize, connections: usize) -> Self {
         Self {
             name: config.name.clone(),
             job: config.job.clone(),
             generation: config.generation,
             rank: config.rank.0,
             size: size as u32,
+            connections: connections as u32,
+            connection: 0,
             plan_hash: config.plan.hash(),
             plan: config.plan.clone(),
         }
@@ -74,6 +80,8 @@ impl Hello {
         out.extend(self.generation.0.to_le_bytes());
         out.extend(self.rank.to_le_bytes());
         out.extend(self.size.to_le_bytes());
+        out.extend(self.connections.to_le_bytes());
+        out.extend(self.connection.to_le_bytes());
         out.extend(self.plan_hash);
         text(&mut out, &self.job);
         text(&mut out, &self.name);
@@ -104,6 +112,7 @@ impl Hello {
     pub(crate) fn decode(body: &[u8]) -> Result<Self, String> {
         let mut rest = Rest(body);
         let (generation, rank, size) = (rest.number(8)?, rest.number(4)?, rest.number(4)?);
+        let (connections, connection) = (rest.number(4)?, rest.number(4)?);
         let mut plan_hash = [0; 32];
         plan_hash.copy_from_slice(rest.take(32)?);
         let (job, name) = (rest.text()?, rest.text()?);
@@ -121,6 +130,8 @@ impl Hello {
             generation: Generation(generation),
             rank: rank as u32,
             size: size as u32,
+            connections: connections as u32,
+            connection: connection as u32,
             plan_hash,
             plan,
         })
@@ -139,6 +150,11 @@ impl Hello {
         compare("group", &self.name, &theirs.name);
         compare("generation", &self.generation, &theirs.generation);
         compare("group size", &self.size, &theirs.size);
+        compare(
+            "the number of connections to each other",
+            &self.connections,
+            &theirs.connections,
+        );
         if self.plan_hash != theirs.plan_hash {
             let parts = self.plan.difference(&theirs.plan);
             differing.push(parts.unwrap_or_else(|| "the hash of the plan".to_owned()));

@@ -3,6 +3,7 @@
 //! Everything above it (frames, collectives, messages, failure) is the same for every transport.
 
 pub(crate) mod in_process;
+pub(crate) mod striped;
 pub(crate) mod tcp;
 pub(crate) mod tls;
 

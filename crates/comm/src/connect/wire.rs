@@ -11,6 +11,7 @@ use crate::clock;
 use crate::frame::number;
 use crate::security::Keys;
 use crate::transport::Transport;
+use crate::transport::striped::Striped;
 use crate::transport::tcp::Tcp;
 use crate::transport::tls::{Tls, TlsStream};
 
@@ -163,11 +164,21 @@ pub(super) fn tls_in_plain(prefix: &[u8]) -> Option<Unmet> {
     })
 }
 
-/// The transport over connected wires, which are all of one kind.
+/// The transport over connected wires, which are all of one kind, `connections` for each member.
 pub(crate) fn transport(
     wires: Vec<Option<Wire>>,
     is_tls: bool,
+    connections: usize,
 ) -> Result<Box<dyn Transport>, CollectiveError> {
+    let size = wires.len() / connections;
+    let streams = streams(wires, is_tls)?;
+    if connections == 1 {
+        return Ok(streams);
+    }
+    Ok(Box::new(Striped::new(streams, size, connections)))
+}
+
+fn streams(wires: Vec<Option<Wire>>, is_tls: bool) -> Result<Box<dyn Transport>, CollectiveError> {
     let setting_up = |error: io::Error| failed("setting up connections".to_owned(), &error);
     if is_tls {
         let tls = wires.into_iter().map(|wire| match wire {

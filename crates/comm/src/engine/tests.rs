@@ -200,7 +200,7 @@ proptest! {
         for (name, value) in parts {
             config.plan.set(name, value);
         }
-        let hello = Hello::new(&config, 8);
+        let hello = Hello::new(&config, 8, 1);
         let wire = hello.encode().unwrap();
         let body = &wire[PREFIX_BYTES..];
         prop_assert_eq!(Hello::decode(body), Ok(hello));

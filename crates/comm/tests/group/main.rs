@@ -9,6 +9,7 @@ mod joining;
 mod matrix;
 mod meshes;
 mod messages;
+mod mismatches;
 mod operations;
 #[expect(clippy::unwrap_used, reason = "helpers of tests are tests")]
 mod processes;

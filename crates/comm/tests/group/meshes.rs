@@ -15,11 +15,19 @@ pub(crate) enum Kind {
     InProcess,
     Tcp,
     Tls,
+    /// TLS over several connections to each member.
+    Several,
     Shared,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 4] = [Self::InProcess, Self::Tcp, Self::Tls, Self::Shared];
+    pub(crate) const ALL: [Self; 5] = [
+        Self::InProcess,
+        Self::Tcp,
+        Self::Tls,
+        Self::Several,
+        Self::Shared,
+    ];
 }
 
 /// A good hour for certificates.
@@ -62,12 +70,17 @@ pub(crate) fn groups_with_timeouts(kind: Kind, timeouts: &[Duration]) -> Vec<Pro
             _ => TransportChoice::Tcp,
         };
     }
-    if matches!(kind, Kind::Tls) {
+    if matches!(kind, Kind::Tls | Kind::Several) {
         secure(&mut configs);
+    }
+    if matches!(kind, Kind::Several) {
+        for config in &mut configs {
+            config.connections = Some(3);
+        }
     }
     match kind {
         Kind::InProcess => in_process_groups(configs),
-        Kind::Tcp | Kind::Tls | Kind::Shared => join(configs)
+        Kind::Tcp | Kind::Tls | Kind::Several | Kind::Shared => join(configs)
             .into_iter()
             .map(|group| group.expect("members that agree can join"))
             .collect(),
