@@ -1,0 +1,97 @@
+//! Bugs inside the machines: each patch of `mutants/` is applied to a copy of the sources in a
+//! temporary folder, which is built there and must break an invariant.
+//!
+//! Takes some minutes and needs `patch`: `cargo test --release -p ronde-sim --test mutants -- --ignored`.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Seeds that are tried before a mutant counts as alive.
+const SEEDS: &str = "0..6000";
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+/// A workspace of the crates that the simulator needs.
+fn workspace(root: &Path, folder: &Path) {
+    for part in ["core", "elastic", "sim"] {
+        copy(
+            &root.join("crates").join(part),
+            &folder.join("crates").join(part),
+        );
+    }
+    std::fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock")).unwrap();
+    let manifest = std::fs::read_to_string(root.join("Cargo.toml")).unwrap();
+    let manifest = manifest
+        .replace(r#""crates/*", "xtask""#, r#""crates/*""#)
+        .replace(r#""crates/ronde""#, r#""crates/sim""#);
+    std::fs::write(folder.join("Cargo.toml"), manifest).unwrap();
+}
+
+fn patch(folder: &Path, patch: &Path, arguments: &[&str]) {
+    let mut command = Command::new("patch");
+    command.args(["-p1", "-s", "-i"]).arg(patch).args(arguments);
+    assert!(
+        command.current_dir(folder).status().unwrap().success(),
+        "{}",
+        patch.display()
+    );
+}
+
+/// What the simulator says with the sources as they are in `folder`; `None` when all seeds pass.
+fn violation(folder: &Path) -> Option<String> {
+    let target = folder.join("target");
+    let build = ["build", "--release", "--offline", "-q", "-p", "ronde-sim"];
+    let mut command = Command::new(env!("CARGO"));
+    command
+        .args(build)
+        .current_dir(folder)
+        .env("CARGO_TARGET_DIR", &target);
+    assert!(command.status().unwrap().success(), "a mutant must compile");
+    let simulator = target.join("release/ronde-sim");
+    let output = Command::new(simulator)
+        .args(["--seeds", SEEDS])
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    (!output.status.success()).then(|| told.lines().next().unwrap_or("a panic").to_owned())
+}
+
+#[test]
+#[ignore = "builds the simulator once for every mutant"]
+fn every_mutant_breaks_an_invariant() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("mutants");
+    let _ = std::fs::remove_dir_all(folder.join("crates"));
+    workspace(&root, &folder);
+    assert_eq!(violation(&folder), None, "the sources as they are");
+    let mut patches: Vec<PathBuf> = std::fs::read_dir(root.join("crates/sim/mutants"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    patches.sort();
+    assert!(patches.len() >= 10);
+    let mut alive = Vec::new();
+    for file in patches {
+        let name = file.file_stem().unwrap().to_string_lossy().into_owned();
+        patch(&folder, &file, &[]);
+        match violation(&folder) {
+            Some(told) => println!("{name}: {told}"),
+            None => alive.push(name),
+        }
+        patch(&folder, &file, &["-R"]);
+    }
+    assert!(alive.is_empty(), "these mutants live: {alive:?}");
+}
