@@ -142,11 +142,12 @@ fn solve_subset<const N: usize>(
         if matrix[pivot][pivot] <= normal[columns[pivot]][columns[pivot]] * RIDGE / 10.0 {
             return None;
         }
-        for below in pivot + 1..count {
-            let factor = matrix[below][pivot] / matrix[pivot][pivot];
-            for column in pivot..=count {
-                let above = matrix[pivot][column];
-                matrix[below][column] -= factor * above;
+        let (above, below) = matrix.split_at_mut(pivot + 1);
+        let above = &above[pivot];
+        for row in below {
+            let factor = row[pivot] / above[pivot];
+            for (value, above) in row.iter_mut().zip(above).skip(pivot) {
+                *value -= factor * above;
             }
         }
     }
