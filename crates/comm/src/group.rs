@@ -64,7 +64,9 @@ impl ProcessGroup {
     /// connection per pair. Members that are all on one host then share memory, unless
     /// [`GroupConfig::transport`] says otherwise: buffers from [`Collectives::allocate`] are reduced
     /// in place, others in pieces, and a blocking call runs on the thread that makes it. Messages, and
-    /// operations that are not run over shared memory, go through the connections.
+    /// operations that are not run over shared memory, go through the connections. Members that do not
+    /// share memory find out who sits on which host, and measure what their connections cost, for as
+    /// long as [`GroupConfig::calibration`] says; [`ProcessGroup::calibrate`] tells more.
     ///
     /// # Errors
     /// [`CollectiveError::Connect`] when a peer cannot be reached before the limit or refuses this

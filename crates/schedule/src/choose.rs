@@ -21,6 +21,12 @@ const ORDER: [Algorithm; 6] = [
     Algorithm::Driver,
 ];
 
+/// Of algorithms that take hardly longer than the best, for as many bytes, the one with the fewest
+/// messages is taken: messages in each other's way take longer than any model says.
+const NEAR: f64 = 1.03;
+/// Slices differ by some elements, so that equal counts of bytes are not quite.
+const EQUAL: f64 = 1.001;
+
 /// An algorithm is not chosen by itself where it needs more scratch than so many operands ...
 const SCRATCH_MAX: f64 = 2.0;
 /// ... and than so many bytes.
@@ -36,6 +42,9 @@ pub struct Decision {
     /// Seconds that it should take; `None` for an operation that has one schedule.
     pub seconds: Option<f64>,
 }
+
+/// An algorithm, what it makes the ranks do, and the seconds that should take.
+type Timed = (Algorithm, Counts, f64);
 
 /// Whether several algorithms can run an operation.
 #[must_use]
@@ -123,7 +132,8 @@ pub fn choose(
 /// The algorithm for an operation on operands of `len` elements, why, and how long it should take.
 ///
 /// A preferred algorithm is taken where it can run the operation; else the one with the least time by
-/// the model, of those that need no more scratch than two operands. Operations other than reductions
+/// the model (within 3 % of that and with no more bytes, the fewest messages), of those that need no more scratch than two
+/// operands. Operations other than reductions
 /// and broadcasts have one schedule each and answer `direct`. All ranks must pass the same arguments;
 /// then they get the same answer, bit for bit.
 ///
@@ -166,7 +176,7 @@ pub fn choose_on(
         }
     }
     let most = (SCRATCH_MAX * (len * element_bytes) as f64).max(SCRATCH_BYTES);
-    let mut able: Vec<_> = ORDER
+    let mut able: Vec<Timed> = ORDER
         .into_iter()
         .filter(|algorithm| *algorithm != Algorithm::Hierarchical || hosts.are_nested())
         .filter_map(timed)
@@ -175,30 +185,47 @@ pub fn choose_on(
         })
         .collect();
     able.sort_by(|a, b| a.2.total_cmp(&b.2));
-    match able.first() {
-        Some(&(algorithm, _, seconds)) => Decision {
-            algorithm,
-            reason: instead + &words(model, &able),
-            seconds: Some(seconds),
-        },
-        None => only("no algorithm can"),
+    let Some(&best) = able.first() else {
+        return only("no algorithm can");
+    };
+    let near = able.iter().filter(|other| is_near(other, &best));
+    let chosen = near.min_by(|a, b| a.1.messages.total_cmp(&b.1.messages));
+    let &(algorithm, _, seconds) = chosen.unwrap_or(&best);
+    Decision {
+        algorithm,
+        reason: instead + &words(model, algorithm, &able),
+        seconds: Some(seconds),
     }
 }
 
-/// The best two with their times, and where those come from.
-fn words(model: &CostModel, able: &[(Algorithm, Counts, f64)]) -> String {
-    let time = |seconds: f64| match seconds * 1e6 {
-        micros if micros < 9_999.5 => format!("{micros:.0} us"),
-        micros => format!("{:.1} ms", micros / 1e3),
+/// Whether an algorithm is about as good as the best one and moves and reduces no more bytes.
+fn is_near(other: &Timed, best: &Timed) -> bool {
+    let (counts, least) = (&other.1, &best.1);
+    other.2 <= NEAR * best.2
+        && counts.bytes <= EQUAL * least.bytes
+        && counts.bytes_reduced <= EQUAL * least.bytes_reduced
+        && counts.bytes_across <= EQUAL * least.bytes_across
+}
+
+/// The chosen one and the next best with their times, and where those come from.
+fn words(model: &CostModel, chosen: Algorithm, able: &[Timed]) -> String {
+    let told = |&(algorithm, _, seconds): &Timed| match seconds * 1e6 {
+        micros if micros < 9_999.5 => format!("{algorithm} {micros:.0} us"),
+        micros => format!("{algorithm} {:.1} ms", micros / 1e3),
     };
-    let told = able
-        .iter()
-        .take(2)
-        .map(|(algorithm, _, seconds)| format!("{algorithm} {}", time(*seconds)));
     let source = if model.is_measured {
         "measured"
     } else {
         "default costs"
     };
-    format!("{} ({source})", told.collect::<Vec<_>>().join(", next "))
+    let mine = able.iter().find(|timed| timed.0 == chosen).map(told);
+    let other = able.iter().find(|timed| timed.0 != chosen);
+    let other = other.map(|other| match able.first() {
+        Some(best) if best.0 != chosen => {
+            format!(", with fewer messages than {}", told(other))
+        }
+        _ => format!(", next {}", told(other)),
+    });
+    let (mine, other) = (mine.unwrap_or_default(), other.unwrap_or_default());
+    format!("{mine}{other} ({source})")
 }

@@ -1,8 +1,9 @@
 //! [`cost_page`]: what every operation costs, computed from its schedules, as a page of Markdown.
 
-use ronde_core::GroupRank;
 use ronde_core::exact::ExactSum;
+use ronde_core::{GroupRank, Operation, ReduceOp};
 
+use crate::choose::counts;
 use crate::{
     Algorithm, Hosts, Schedule, ScheduleError, all_gather, all_reduce_on, all_to_all, barrier,
     broadcast_by, exact_sum_on, gather, reduce, reduce_scatter, scatter,
@@ -163,6 +164,32 @@ fn across(algorithm: Algorithm, size: usize) -> Option<usize> {
     Some(bytes)
 }
 
+const COUNTS_HEAD: &str = "
+## What the choice counts
+
+All ranks of an all_reduce on one host together: sums over steps, each step as the most of one rank or, where
+more, as the sum of all ranks divided by the cores. Messages and bytes are both sent and received. Between
+hosts the busiest host's link counts as well, in its busier direction. The algorithm whose counts, times what
+each costs, are least is taken (`CostModel`); a group measures those costs while it joins.
+
+| algorithm | n | cores | rounds | messages | bytes | reduced | scratch |
+|---|---|---|---|---|---|---|---|
+";
+
+/// What the choice counts for an all-reduce on one host.
+fn counts_row(algorithm: Algorithm, size: usize, cores: usize) -> Option<String> {
+    let operation = Operation::AllReduce(ReduceOp::Sum);
+    let counts = counts(algorithm, &operation, &Hosts::one(size), LEN, 1, cores).ok()?;
+    Some(format!(
+        "| {algorithm} | {size} | {cores} | {} | {} | {} | {} | {} |\n",
+        counts.rounds,
+        counts.messages,
+        in_buffers(counts.bytes as usize),
+        in_buffers(counts.bytes_reduced as usize),
+        in_buffers(counts.scratch_bytes as usize),
+    ))
+}
+
 /// The page `docs/collectives-cost.md`. Pure; the same text on every machine.
 #[must_use]
 pub fn cost_page() -> String {
@@ -186,6 +213,14 @@ pub fn cost_page() -> String {
             cell(8),
             cell(16)
         );
+    }
+    page += COUNTS_HEAD;
+    for (size, cores) in [(4, 4), (4, 2), (8, 8), (8, 2)] {
+        // On one host the hierarchical algorithm is the direct one.
+        let different = Algorithm::ALL
+            .into_iter()
+            .filter(|a| *a != Algorithm::Hierarchical);
+        page.extend(different.filter_map(|algorithm| counts_row(algorithm, size, cores)));
     }
     page
 }

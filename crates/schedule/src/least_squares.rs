@@ -142,11 +142,12 @@ fn solve_subset<const N: usize>(
         if matrix[pivot][pivot] <= normal[columns[pivot]][columns[pivot]] * RIDGE / 10.0 {
             return None;
         }
-        for below in pivot + 1..count {
-            let (above, rest) = matrix.split_at_mut(below);
-            let factor = rest[0][pivot] / above[pivot][pivot];
-            for (element, above) in rest[0].iter_mut().zip(&above[pivot]).skip(pivot) {
-                *element -= factor * above;
+        let (above, below) = matrix.split_at_mut(pivot + 1);
+        let above = &above[pivot];
+        for row in below {
+            let factor = row[pivot] / above[pivot];
+            for (value, above) in row.iter_mut().zip(above).skip(pivot) {
+                *value -= factor * above;
             }
         }
     }

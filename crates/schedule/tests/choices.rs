@@ -12,7 +12,7 @@ const SUM: Operation = Operation::AllReduce(ReduceOp::Sum);
 
 fn exact(size: usize, shards: usize) -> Operation {
     let bounds = (0..=size).map(|rank| (rank * shards / size) as u32);
-    Operation::ExactSum(ExactSum::new(bounds.collect()).expect("runs follow each other"))
+    Operation::ExactSum(ExactSum::new(bounds.collect()).expect("bounds that rise"))
 }
 
 fn operations(size: usize) -> Vec<Operation> {
@@ -203,6 +203,23 @@ fn the_cheapest_is_chosen_whatever_is_dear() {
 }
 
 #[test]
+fn of_two_that_take_about_as_long_the_one_with_fewer_messages_is_taken() {
+    let model = CostModel {
+        is_measured: true,
+        ..slow_links()
+    };
+    let hosts = Hosts::new(&[0, 1, 2, 3]);
+    let long = choose_on(&model, None, &SUM, &hosts, 1 << 20, 4);
+    assert_eq!(long.algorithm, Algorithm::HalvingDoubling);
+    let told = "ms, with fewer messages than direct";
+    assert!(long.reason.contains(told), "{}", long.reason);
+    // But not for more bytes.
+    let two = Hosts::one(2);
+    let long = choose_on(&CostModel::default(), None, &SUM, &two, 1 << 24, 4);
+    assert_eq!(long.algorithm, Algorithm::Direct, "{}", long.reason);
+}
+
+#[test]
 fn much_scratch_is_not_taken_unasked() {
     // Everything but the driver's two rounds is dear; it would need seven operands at rank 0.
     let model = CostModel {
@@ -249,7 +266,7 @@ fn measured_times_lead_to_the_choice_that_they_show() {
             let (found, best) = (by(&fitted), by(&truth));
             let real = counts(found.algorithm, &operation, &hosts, len, 4, 2).unwrap();
             let ratio = truth.seconds(&real) / best.seconds.unwrap();
-            assert!(ratio < 1.02, "{operation:?} of {len}: {}", found.reason);
+            assert!(ratio < 1.04, "{operation:?} of {len}: {}", found.reason);
         }
     }
     let long = choose_on(&fitted, None, &SUM, &hosts, 1 << 22, 4);
