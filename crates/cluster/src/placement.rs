@@ -277,6 +277,10 @@ impl Membership for Placement {
         waited.is_err()
     }
 
+    fn drain(&self) {
+        self.handle(WorkerEvent::Drain, From::Others);
+    }
+
     fn next(&self, left: Generation, cause: &str) -> Result<Assignment, MembershipError> {
         let failed = WorkerEvent::Failed {
             generation: left,

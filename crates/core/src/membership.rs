@@ -62,7 +62,8 @@ pub enum Milestone {
     },
 }
 
-/// A worker's place in its job, generation after generation. Called from one thread of the worker.
+/// A worker's place in its job, generation after generation. Called from one thread of the
+/// worker, but for [`Membership::drain`].
 pub trait Membership: Send + Sync {
     /// The newest generation that has a place for this worker, when it is newer than the one that
     /// the worker has entered. Returns at once.
@@ -79,6 +80,10 @@ pub trait Membership: Send + Sync {
     /// agrees. True when the job is over, false when the worker is needed in a later generation, for a
     /// member that did not hear of the end.
     fn farewell(&self) -> bool;
+
+    /// Asks to leave the job in good order: after a step, in a generation without this worker. The
+    /// training loop goes on until [`Membership::next`] says that there is no place any more.
+    fn drain(&self);
 
     /// Says why the worker leaves a generation, and waits for its place in a later one.
     ///

@@ -146,6 +146,8 @@ impl Training {
             let cause = match ended {
                 Ok(Ended::Done(trained)) => return Ok(trained),
                 Ok(Ended::On) => "the membership changes".to_owned(),
+                // The others go on without this worker.
+                Err(error @ TrainError::Membership(_)) => return Err(error),
                 Err(error) => {
                     self.give_up(&error);
                     if !self.place.can_move_on() || error.recovery() != Recovery::Rejoin {

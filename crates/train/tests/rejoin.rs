@@ -120,6 +120,8 @@ impl Membership for Member {
 
     fn reached(&self, _milestone: Milestone) {}
 
+    fn drain(&self) {}
+
     fn farewell(&self) -> bool {
         true
     }

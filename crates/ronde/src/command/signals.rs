@@ -1,8 +1,27 @@
 //! Ctrl-C and SIGTERM as requests to stop.
 
+use std::sync::Arc;
+
 use ronde_cluster::StopFlag;
+use ronde_core::Membership;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+
+/// From now on SIGTERM makes this worker leave its job in good order instead of ending it.
+///
+/// # Errors
+/// The system does not take the handler.
+pub(crate) fn drain_on_request(membership: Arc<dyn Membership>) -> std::io::Result<()> {
+    let mut signals = Signals::new([SIGTERM])?;
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            for _signal in signals.forever() {
+                membership.drain();
+            }
+        })?;
+    Ok(())
+}
 
 /// From now on signals raise `stop` instead of ending the process.
 ///

@@ -4,7 +4,7 @@ use ronde::{Error, Worker};
 use ronde_cluster::WorkerLink;
 use ronde_train::TrainError;
 
-use super::exit;
+use super::{exit, signals};
 
 /// Joins the run that the supervisor started this process for.
 pub(crate) fn work() -> i32 {
@@ -20,6 +20,11 @@ pub(crate) fn work() -> i32 {
     }
     let mut worker = worker;
     let membership = worker.link().and_then(WorkerLink::membership);
+    if let Some(membership) = membership.clone()
+        && let Err(error) = signals::drain_on_request(membership)
+    {
+        eprintln!("note: SIGTERM ends this worker at once, in the middle of a step: {error}");
+    }
     let (assignment, listener) = worker.take_parts();
     match ronde_train::worker::run(&assignment, listener, membership, &worker.tracker()) {
         // The supervisor knows why there is no place for this worker any more.

@@ -188,3 +188,21 @@ fn a_users_own_loop_goes_on_as_well() {
         assert_eq!(weights(&ended.stdout), weights(&alone.stdout));
     }
 }
+
+#[test]
+fn a_worker_that_is_asked_to_leave_finishes_its_step_and_nothing_is_redone() {
+    for leaving in [1, 0] {
+        let place = Place::new();
+        let mut running = start(&place, "3", &[]);
+        let before = running.after_steps(20);
+        send(before[&leaving], Signal::TERM);
+        running.says("\"event\":\"membership_changed\"", 1);
+        gone([before[&leaving]]);
+        let ended = running.wait();
+        assert_eq!(of_kind(&events(&ended.stdout), "recovered").count(), 0);
+        let changes = whole(ended);
+        assert_eq!(changes.len(), 1, "{changes:?}");
+        assert_eq!(changes[0]["world_size"], 2);
+        assert!(reason(&changes[0]).contains("1 left"), "{changes:?}");
+    }
+}
