@@ -164,6 +164,8 @@ def interrupted(rank):
     """Ctrl-C ends a wait for a rank that does not come, here and there."""
     import numpy as np
 
+    # Where this runs in the background Python was started with the signal ignored, and leaves it so.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     handler = signal.getsignal(signal.SIGINT)
     (group,) = join(rank)
     assert signal.getsignal(signal.SIGINT) is handler is signal.default_int_handler
