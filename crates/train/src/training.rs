@@ -127,7 +127,7 @@ impl Training {
     }
 
     /// Trains to the end of the plan, evaluates, lets rank 0 publish, and waits for that. When a peer
-    /// is lost on the way and this worker has a [`Seat`], it goes on in the next generation: from the
+    /// is lost on the way and this worker has a [`crate::Seat`], it goes on in the next generation: from the
     /// last committed step, with the same bits.
     ///
     /// # Errors
