@@ -12,6 +12,7 @@ mod outcome;
 mod progress;
 mod samples;
 mod sides;
+mod state;
 mod survivors;
 
 /// Something that must hold.
@@ -37,6 +38,7 @@ pub fn all(run: Run, script: &Script) -> Vec<Box<dyn Invariant>> {
         Box::new(outcome::Outcome::new(run)),
         Box::new(bits::Bits::new(run)),
         Box::new(survivors::Survivors::default()),
+        Box::new(state::State::default()),
         Box::new(checkpoints::Checkpoints::default()),
         Box::new(progress::Progress::new(script)),
     ]
