@@ -147,9 +147,15 @@ pub enum Event {
         /// Mean loss.
         #[serde(deserialize_with = "number_or_null")]
         loss: f64,
-        /// Share of right answers, 0 to 1.
+        /// Share of right answers, 0 to 1; NaN where values are learnt, not classes.
         #[serde(deserialize_with = "number_or_null")]
         accuracy: f64,
+        /// Share of targets among the five likeliest answers, where there are more than five classes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        accuracy_top5: Option<f64>,
+        /// `exp` of the mean loss, for texts.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        perplexity: Option<f64>,
         /// Samples tried.
         samples: u64,
     },

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::csv::{CsvForm, read_file};
 use crate::synthetic::SyntheticImages;
-use crate::{DataError, Split, digits};
+use crate::{DataError, Split, digits, number_words, text};
 
 /// Where samples come from: the `[data]` section of a run file, told apart by `source`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -45,6 +45,32 @@ pub enum DataConfig {
         /// Count of classes.
         classes: u32,
     },
+    /// Lines of comma-separated numbers, the value to be learnt last; `.csv` or `.csv.gz`.
+    CsvValues {
+        /// File to train on; relative to the folder of the run file.
+        train: PathBuf,
+        /// File to measure on.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        test: Option<PathBuf>,
+        /// Shape of a sample; its elements are the feature columns, row-major.
+        shape: Vec<usize>,
+    },
+    /// Text, letter by letter: the letters that follow are to be told. Its last tenth is for the test.
+    Text {
+        /// A text; absent: the embedded beginning of a novel, 115,575 letters, 74 different ones.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        file: Option<PathBuf>,
+        /// Letters of a sample.
+        context: usize,
+    },
+    /// Numbers in English words, to be said in French ones: samples of 9 words and 15.
+    NumberWords {
+        /// Count of samples to train on.
+        samples: u64,
+        /// Count of samples to measure on; their numbers are in none to train on.
+        #[serde(default)]
+        test_samples: u64,
+    },
 }
 
 impl Default for DataConfig {
@@ -58,10 +84,18 @@ impl DataConfig {
     #[must_use]
     pub fn files(&self) -> Vec<(&'static str, &Path)> {
         match self {
-            Self::Csv { train, test, .. } => std::iter::once(("train", train.as_path()))
-                .chain(test.as_deref().map(|test| ("test", test)))
-                .collect(),
-            Self::Digits {} | Self::SyntheticImages { .. } => Vec::new(),
+            Self::Csv { train, test, .. } | Self::CsvValues { train, test, .. } => {
+                std::iter::once(("train", train.as_path()))
+                    .chain(test.as_deref().map(|test| ("test", test)))
+                    .collect()
+            }
+            Self::Text {
+                file: Some(file), ..
+            } => vec![("file", file.as_path())],
+            Self::Digits {}
+            | Self::SyntheticImages { .. }
+            | Self::Text { file: None, .. }
+            | Self::NumberWords { .. } => Vec::new(),
         }
     }
 }
@@ -91,6 +125,25 @@ pub fn open(config: &DataConfig, base: &Path, seed: u64) -> Result<Split, DataEr
                 },
             })
         }
+        DataConfig::CsvValues { train, test, shape } => {
+            let form = CsvForm::values(shape)?;
+            let read = |path: &Path| read_file(&base.join(path), &form);
+            Ok(Split {
+                train: Arc::new(read(train)?),
+                test: match test {
+                    Some(test) => Some(Arc::new(read(test)?)),
+                    None => None,
+                },
+            })
+        }
+        DataConfig::Text { file, context } => {
+            let path = file.as_ref().map(|file| base.join(file));
+            text::open(path.as_deref(), *context)
+        }
+        DataConfig::NumberWords {
+            samples,
+            test_samples,
+        } => number_words::split(*samples, *test_samples, seed),
         DataConfig::SyntheticImages {
             samples,
             test_samples,

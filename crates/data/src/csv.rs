@@ -20,7 +20,8 @@ const FEATURES_MAX: u64 = 1 << 31;
 pub(crate) struct CsvForm {
     shape: Vec<usize>,
     elements: usize,
-    classes: u32,
+    /// `None`: the last column is a value.
+    classes: Option<u32>,
     scale: f32,
 }
 
@@ -38,8 +39,18 @@ impl CsvForm {
         Ok(Self {
             elements: check_form(shape, classes)?,
             shape: shape.to_vec(),
-            classes,
+            classes: Some(classes),
             scale,
+        })
+    }
+
+    /// Lines that end in a value, not in a label.
+    pub(crate) fn values(shape: &[usize]) -> Result<Self, DataError> {
+        Ok(Self {
+            elements: check_form(shape, 1)?,
+            shape: shape.to_vec(),
+            classes: None,
+            scale: 1.0,
         })
     }
 }
@@ -58,7 +69,10 @@ pub(crate) fn read_file(path: &Path, form: &CsvForm) -> Result<MemoryDataset, Da
     } else {
         read_lines(reader, path, form)?
     };
-    MemoryDataset::new(features, labels, form.shape.clone(), form.classes)
+    match form.classes {
+        Some(classes) => MemoryDataset::new(features, labels, form.shape.clone(), classes),
+        None => MemoryDataset::of_values(features, labels, form.shape.clone()),
+    }
 }
 
 /// Features, divided by the scale, and labels of all lines.
@@ -162,13 +176,15 @@ impl Line<'_> {
             );
             return Err(self.refuse(found - 1, last, &problem));
         };
+        let Some(classes) = self.form.classes else {
+            let value = field.parse::<f32>().ok().filter(|value| value.is_finite());
+            let refused = || self.refuse(index, field, "expected a finite number");
+            return value.map(f32::to_bits).ok_or_else(refused);
+        };
         label(field)
-            .filter(|&label| label < self.form.classes)
+            .filter(|&label| label < classes)
             .ok_or_else(|| {
-                let problem = format!(
-                    "expected a label, a whole number of 0 to {}",
-                    self.form.classes - 1
-                );
+                let problem = format!("expected a label, a whole number of 0 to {}", classes - 1);
                 self.refuse(index, field, &problem)
             })
     }

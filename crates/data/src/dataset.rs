@@ -13,6 +13,18 @@ pub(crate) const SAMPLE_AXES_MAX: usize = 8;
 /// Most classes that a data set may have.
 pub(crate) const CLASSES_MAX: u32 = 1 << 20;
 
+/// What a sample is to be answered with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Targets {
+    /// Numbers of classes, each below [`Dataset::classes`], or [`IGNORED`].
+    Classes,
+    /// The bits of `f32` values, [`Dataset::classes`] of them.
+    Values,
+}
+
+/// A target of a place that is not to be answered, as after the end of a text.
+pub const IGNORED: u32 = u32::MAX;
+
 /// Labelled samples of one shape, readable in any order and from several threads at once.
 ///
 /// Reading is deterministic: the same sample always has the same bits.
@@ -23,10 +35,39 @@ pub trait Dataset: Send + Sync {
     /// Shape of one sample, without the batch: `[1, 8, 8]` for a grey image.
     fn sample_shape(&self) -> &[usize];
 
-    /// Count of classes; labels are below it.
+    /// Count of classes; labels are below it. Of values, where these are the targets.
     fn classes(&self) -> u32;
 
-    /// Writes the features of a sample to `out`, row-major, and returns its label.
+    /// What the targets are.
+    fn targets(&self) -> Targets {
+        Targets::Classes
+    }
+
+    /// Targets of each sample: one for each place of a text.
+    fn targets_per_sample(&self) -> usize {
+        1
+    }
+
+    /// Writes the features of a sample to `out`, row-major, and all of its targets.
+    ///
+    /// # Errors
+    /// As [`Dataset::read`]; also for `targets` of another length than a sample has.
+    fn read_all(&self, sample: u64, out: &mut [f32], targets: &mut [u32]) -> Result<(), DataError> {
+        let label = self.read(sample, out)?;
+        match targets {
+            [target] => *target = label,
+            _ => {
+                return Err(DataError::BufferLength {
+                    given: targets.len(),
+                    needed: 1,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the features of a sample to `out`, row-major, and returns its label: of several
+    /// targets the first.
     ///
     /// # Errors
     /// A sample that is not there, an `out` of another length than the shape has elements, or a
@@ -84,6 +125,23 @@ pub(crate) fn check_form(shape: &[usize], classes: u32) -> Result<usize, DataErr
         });
     }
     Ok(elements)
+}
+
+/// Checks the arguments of [`Dataset::read_all`].
+pub(crate) fn check_read_all(
+    dataset: &dyn Dataset,
+    sample: u64,
+    out: &[f32],
+    targets: &[u32],
+) -> Result<(), DataError> {
+    check_read(dataset, sample, out)?;
+    if targets.len() != dataset.targets_per_sample() {
+        return Err(DataError::BufferLength {
+            given: targets.len(),
+            needed: dataset.targets_per_sample(),
+        });
+    }
+    Ok(())
 }
 
 /// Checks the arguments of [`Dataset::read`].

@@ -30,10 +30,12 @@ mod digits;
 mod error;
 pub mod loader;
 mod memory;
+mod number_words;
 mod synthetic;
+mod text;
 
 pub use config::{DataConfig, open};
-pub use dataset::{Dataset, Split};
+pub use dataset::{Dataset, IGNORED, Split, Targets};
 pub use error::DataError;
 pub use loader::{Batch, Loader, StepBatches};
 pub use memory::MemoryDataset;

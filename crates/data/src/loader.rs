@@ -25,7 +25,7 @@ pub struct Batch {
     pub shape: Vec<usize>,
     /// The features, row-major.
     pub features: Vec<f32>,
-    /// The labels: `n`.
+    /// The labels or other targets: `n` times as many as a sample has.
     pub labels: Vec<u32>,
 }
 
@@ -213,12 +213,15 @@ impl Task {
             .collect();
         let elements = self.dataset.sample_elements();
         let mut features = vec![0.0; sample_ids.len() * elements];
-        let mut labels = Vec::with_capacity(sample_ids.len());
-        for (&sample, out) in sample_ids.iter().zip(features.chunks_exact_mut(elements)) {
+        let each = self.dataset.targets_per_sample().max(1);
+        let mut labels = vec![0; sample_ids.len() * each];
+        let rows = features.chunks_exact_mut(elements);
+        let rows = rows.zip(labels.chunks_exact_mut(each));
+        for (&sample, (out, targets)) in sample_ids.iter().zip(rows) {
             if stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }
-            labels.push(self.dataset.read(sample, out)?);
+            self.dataset.read_all(sample, out, targets)?;
         }
         let shape = std::iter::once(sample_ids.len())
             .chain(self.dataset.sample_shape().iter().copied())

@@ -1,7 +1,7 @@
 //! [`MemoryDataset`]: samples that are held in memory.
 
 use crate::dataset::{check_form, check_read};
-use crate::{DataError, Dataset};
+use crate::{DataError, Dataset, Targets};
 
 /// Samples in memory, row-major one after the other. Cost: 4 bytes per feature and label.
 pub struct MemoryDataset {
@@ -10,6 +10,7 @@ pub struct MemoryDataset {
     shape: Vec<usize>,
     elements: usize,
     classes: u32,
+    targets: Targets,
     identity: String,
 }
 
@@ -47,6 +48,37 @@ impl MemoryDataset {
             shape,
             elements,
             classes,
+            targets: Targets::Classes,
+            identity,
+        })
+    }
+
+    /// A set whose targets are values, one a sample: `values` are the bits of `f32` numbers. Cost: as
+    /// [`MemoryDataset::new`].
+    ///
+    /// # Errors
+    /// As [`MemoryDataset::new`].
+    pub fn of_values(
+        features: Vec<f32>,
+        values: Vec<u32>,
+        shape: Vec<usize>,
+    ) -> Result<Self, DataError> {
+        let elements = check_form(&shape, 1)?;
+        if values.len().checked_mul(elements) != Some(features.len()) {
+            return Err(DataError::Lengths {
+                features: features.len(),
+                labels: values.len(),
+                elements,
+            });
+        }
+        let identity = format!("values {}", identity(&features, &values, &shape, 1));
+        Ok(Self {
+            features,
+            labels: values,
+            shape,
+            elements,
+            classes: 1,
+            targets: Targets::Values,
             identity,
         })
     }
@@ -91,6 +123,10 @@ impl Dataset for MemoryDataset {
 
     fn classes(&self) -> u32 {
         self.classes
+    }
+
+    fn targets(&self) -> Targets {
+        self.targets
     }
 
     fn read(&self, sample: u64, out: &mut [f32]) -> Result<u32, DataError> {

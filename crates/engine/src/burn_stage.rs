@@ -12,6 +12,7 @@ use ronde_core::layout::{Arena, Role, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
 
 use self::in_flight::{Buffers, Graph, InFlight};
+use crate::initial::Initial;
 use crate::module_state::{Load, Save, Slot, TakeGradients, survey};
 use crate::{Activation, EngineError, ForwardContext, Mode, Stage, StageCost};
 
@@ -126,12 +127,17 @@ where
     /// Tensors of rank 1 not called `bias` stay as they are. Source: He, Zhang, Ren, Sun, "Delving
     /// deep into rectifiers", ICCV 2015, section 2.2.
     #[must_use]
-    pub fn with_initial_weights_from_seed(mut self, seeds: &SeedTree) -> Self {
+    pub fn with_initial_weights_from_seed(self, seeds: &SeedTree) -> Self {
+        self.with_initial_weights(seeds, Initial::Rectifier)
+    }
+
+    /// The same from another distribution.
+    pub(crate) fn with_initial_weights(mut self, seeds: &SeedTree, initial: Initial) -> Self {
         let arena = Arena::new(self.layout.tensors.iter().map(TensorEntry::elements));
         let mut state = vec![0.0; arena.len()];
         self.save(&mut state, arena.ranges());
         for (index, tensor) in self.layout.tensors.iter().enumerate() {
-            crate::initial::fill(tensor, seeds, &mut state[arena.range(index)]);
+            crate::initial::fill(tensor, initial, seeds, &mut state[arena.range(index)]);
         }
         self.load(&state, arena.ranges());
         self

@@ -5,7 +5,9 @@ use std::ops::Range;
 use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
 
-use crate::{Activation, EngineError, ForwardContext, Stage, StageCost};
+use crate::{
+    Activation, EngineError, ForwardContext, Precision, Recomputed, Rounded, Stage, StageCost,
+};
 
 /// A model, or a contiguous part of one, as stages that run one after the other.
 ///
@@ -72,6 +74,40 @@ impl Chain {
         parts.push(Self::from_stage(self.stages, self.first_stage));
         parts.reverse();
         Ok(parts)
+    }
+
+    /// Wraps each stage, given its index; the wrapped one has the same tensors.
+    #[must_use]
+    pub fn wrapped(
+        mut self,
+        mut wrap: impl FnMut(usize, Box<dyn Stage>) -> Box<dyn Stage>,
+    ) -> Self {
+        let stages = self.stages.into_iter().enumerate();
+        self.stages = stages.map(|(index, stage)| wrap(index, stage)).collect();
+        self
+    }
+
+    /// Computes what backward needs again, stage by stage, in place of keeping it: see
+    /// [`Recomputed`]. Not the last stage's: its backward comes at once.
+    #[must_use]
+    pub fn with_recomputation(self) -> Self {
+        let last = self.stages.len() - 1;
+        self.wrapped(|index, stage| {
+            if index < last {
+                Box::new(Recomputed::new(stage))
+            } else {
+                stage
+            }
+        })
+    }
+
+    /// Rounds weights and activations between stages to a format: see [`Rounded`].
+    #[must_use]
+    pub fn with_precision(self, precision: Precision) -> Self {
+        if precision == Precision::F32 {
+            return self;
+        }
+        self.wrapped(|_, stage| Box::new(Rounded::new(stage, precision)))
     }
 
     /// Count of stages.

@@ -3,11 +3,31 @@
 use ronde_core::layout::{Role, TensorEntry};
 use ronde_core::seed::{Purpose, SeedTree};
 
+/// From what distribution the weights come; all are uniform.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Initial {
+    /// Variance `2 / fan_in`, which rectifiers keep.
+    Rectifier,
+    /// A standard deviation, whatever the shape.
+    Deviation(f64),
+}
+
+impl Initial {
+    /// GPT-2's.
+    pub(crate) const TRANSFORMER: Self = Self::Deviation(0.02);
+
+    fn bound(self, shape: &[usize]) -> f32 {
+        let square = match self {
+            Self::Rectifier => 6.0 / fan_in(shape).max(1) as f64,
+            Self::Deviation(deviation) => 3.0 * deviation * deviation,
+        };
+        square.sqrt() as f32
+    }
+}
+
 /// Fills a tensor as its name and shape ask for; one that is neither a weight matrix nor a bias
 /// stays as it is.
-///
-/// Weights are uniform in `±sqrt(6 / fan_in)`: variance `2 / fan_in`, which rectifiers keep.
-pub(crate) fn fill(tensor: &TensorEntry, seeds: &SeedTree, values: &mut [f32]) {
+pub(crate) fn fill(tensor: &TensorEntry, initial: Initial, seeds: &SeedTree, values: &mut [f32]) {
     if tensor.role != Role::Parameter {
         return;
     }
@@ -17,7 +37,7 @@ pub(crate) fn fill(tensor: &TensorEntry, seeds: &SeedTree, values: &mut [f32]) {
         }
         return;
     }
-    let bound = (6.0 / fan_in(&tensor.shape).max(1) as f64).sqrt() as f32;
+    let bound = initial.bound(&tensor.shape);
     seeds
         .named(Purpose::InitialWeights, &tensor.name)
         .fill_uniform(values);
@@ -41,7 +61,12 @@ mod tests {
     fn filled(name: &str, shape: &[usize], seed: u64) -> Vec<f32> {
         let entry = TensorEntry::f32(name, shape, Role::Parameter);
         let mut values = vec![7.0; entry.elements()];
-        fill(&entry, &SeedTree::new(seed), &mut values);
+        fill(
+            &entry,
+            Initial::Rectifier,
+            &SeedTree::new(seed),
+            &mut values,
+        );
         values
     }
 
@@ -56,6 +81,21 @@ mod tests {
             assert_ne!(values, filled("v", shape, 1));
             assert_ne!(values, filled("w", shape, 2));
         }
+    }
+
+    #[test]
+    fn a_deviation_is_kept_whatever_the_shape() {
+        let entry = TensorEntry::f32("token", &[300, 20], Role::Parameter);
+        let mut values = vec![0.0; entry.elements()];
+        fill(
+            &entry,
+            Initial::Deviation(0.02),
+            &SeedTree::new(1),
+            &mut values,
+        );
+        let square: f64 = values.iter().map(|&x| f64::from(x).powi(2)).sum();
+        let deviation = (square / values.len() as f64).sqrt();
+        assert!((deviation - 0.02).abs() < 4e-4, "{deviation}");
     }
 
     #[test]

@@ -1,76 +1,170 @@
-//! [`SoftmaxCrossEntropy`]: the loss of classification, on the host, without the system's `libm`.
+//! [`Loss`]: what a model's outputs cost, on the host, without the system's `libm`.
 
 use crate::EngineError;
 
+/// A target that is not counted: as of places after the end of a text.
+pub const IGNORED: u32 = u32::MAX;
+
 /// What one shard contributes: sums over its samples, never divided here.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct LossOutput {
-    /// Sum of the samples' losses in nats.
+    /// Sum of the samples' losses; in nats for classes.
     pub loss_sum: f64,
-    /// Samples whose greatest logit is that of their label; the first of equals counts.
+    /// Targets whose logit is the greatest; the first of equals counts. 0 for values.
     pub correct: u64,
-    /// Gradient of `loss_sum` by the logits.
+    /// Targets whose logit is one of the five greatest. 0 for values.
+    pub correct_top5: u64,
+    /// Targets that were counted: not those that are [`IGNORED`].
+    pub counted: u64,
+    /// Gradient of `loss_sum` by the outputs.
     pub gradient: Vec<f32>,
 }
 
-/// `-log(softmax(logits)[label])`, summed over samples.
+/// What is to be learnt: targets are class numbers or values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    /// `-log(softmax(logits)[target])`; the mean of a sample's targets that are not [`IGNORED`].
+    CrossEntropy {
+        /// Logits of one target.
+        classes: usize,
+    },
+    /// `(output - target)^2`; the mean of a sample's outputs. Targets are the bits of `f32` values.
+    SquaredError {
+        /// Outputs of a sample.
+        outputs: usize,
+    },
+}
+
+impl Loss {
+    /// The loss of `samples` samples with as many targets each, row by row, and its gradient.
+    ///
+    /// Computed in f64, targets in order. Outputs that are not finite give a NaN loss. Cost: one
+    /// exponential per logit.
+    ///
+    /// # Errors
+    /// When the counts do not fit or a target is not a class.
+    pub fn of(
+        &self,
+        outputs: &[f32],
+        targets: &[u32],
+        samples: usize,
+    ) -> Result<LossOutput, EngineError> {
+        let (Self::CrossEntropy { classes: row } | Self::SquaredError { outputs: row }) = *self;
+        let logits = match self {
+            Self::CrossEntropy { .. } => targets.len().checked_mul(row),
+            Self::SquaredError { .. } => Some(targets.len()),
+        };
+        let fits = row > 0 && logits == Some(outputs.len());
+        let each = targets.len().checked_div(samples).unwrap_or(0);
+        if !fits || each * samples != targets.len() {
+            return Err(EngineError::LogitCount {
+                logits: outputs.len(),
+                labels: targets.len(),
+                classes: row,
+            });
+        }
+        let mut total = LossOutput {
+            gradient: Vec::with_capacity(outputs.len()),
+            ..LossOutput::default()
+        };
+        for sample in 0..samples {
+            let targets = &targets[sample * each..(sample + 1) * each];
+            match self {
+                Self::CrossEntropy { classes } => {
+                    let width = each * classes;
+                    let rows = &outputs[sample * width..(sample + 1) * width];
+                    total.add_classes(rows, *classes, targets, sample)?;
+                }
+                Self::SquaredError { .. } => {
+                    total.add_values(&outputs[sample * each..(sample + 1) * each], targets);
+                }
+            }
+        }
+        Ok(total)
+    }
+}
+
+/// `-log(softmax(logits)[label])`, summed over samples of one label each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SoftmaxCrossEntropy;
 
 impl SoftmaxCrossEntropy {
-    /// The loss of `labels.len()` samples with `classes` logits each, row by row, and its gradient.
-    ///
-    /// Computed in f64, samples in order. Logits that are not finite give a NaN loss. Cost: one
-    /// exponential per logit.
+    /// [`Loss::CrossEntropy`] of `labels.len()` samples with `classes` logits each.
     ///
     /// # Errors
     /// When the counts do not fit or a label is not below `classes`.
     pub fn loss(logits: &[f32], classes: usize, labels: &[u32]) -> Result<LossOutput, EngineError> {
-        if classes == 0 || labels.len().checked_mul(classes) != Some(logits.len()) {
-            return Err(EngineError::LogitCount {
-                logits: logits.len(),
-                labels: labels.len(),
-                classes,
-            });
-        }
-        let mut output = LossOutput {
-            loss_sum: 0.0,
-            correct: 0,
-            gradient: Vec::with_capacity(logits.len()),
-        };
-        for (sample, (row, &label)) in logits.chunks_exact(classes).zip(labels).enumerate() {
-            if label as usize >= classes {
+        Loss::CrossEntropy { classes }.of(logits, labels, labels.len())
+    }
+}
+
+impl LossOutput {
+    fn add_classes(
+        &mut self,
+        rows: &[f32],
+        classes: usize,
+        targets: &[u32],
+        sample: usize,
+    ) -> Result<(), EngineError> {
+        let counted = targets.iter().filter(|&&target| target != IGNORED).count();
+        let mut sum = 0.0;
+        let first = self.gradient.len();
+        for (row, &label) in rows.chunks_exact(classes).zip(targets) {
+            if label == IGNORED {
+                self.gradient.extend(row.iter().map(|_| 0.0));
+            } else if (label as usize) < classes {
+                sum += self.add_row(row, label as usize);
+            } else {
                 return Err(EngineError::Label {
                     sample,
                     label,
                     classes,
                 });
             }
-            output.add(row, label as usize);
         }
-        Ok(output)
+        if counted > 1 {
+            sum /= counted as f64;
+            let share = 1.0 / counted as f32;
+            self.gradient[first..].iter_mut().for_each(|g| *g *= share);
+        }
+        self.loss_sum += sum;
+        self.counted += counted as u64;
+        Ok(())
     }
-}
 
-impl LossOutput {
-    fn add(&mut self, row: &[f32], label: usize) {
+    fn add_row(&mut self, row: &[f32], label: usize) -> f64 {
         let mut greatest = 0;
+        let mut above = 0;
         for (class, value) in row.iter().enumerate() {
             if *value > row[greatest] {
                 greatest = class;
             }
+            above += u64::from(*value > row[label] || (*value == row[label] && class < label));
         }
         let maximum = f64::from(row[greatest]);
         let exponential = |x: f32| libm::exp(f64::from(x) - maximum);
         let exponentials: Vec<f64> = row.iter().map(|&x| exponential(x)).collect();
         let sum: f64 = exponentials.iter().sum();
-        self.loss_sum += libm::log(sum) - (f64::from(row[label]) - maximum);
         self.correct += u64::from(greatest == label);
+        self.correct_top5 += u64::from(above < 5);
         self.gradient
             .extend(exponentials.iter().enumerate().map(|(class, e)| {
                 let target = f64::from(u8::from(class == label));
                 (e / sum - target) as f32
             }));
+        libm::log(sum) - (f64::from(row[label]) - maximum)
+    }
+
+    fn add_values(&mut self, outputs: &[f32], targets: &[u32]) {
+        let count = outputs.len() as f64;
+        let mut sum = 0.0;
+        for (output, target) in outputs.iter().zip(targets) {
+            let error = f64::from(*output) - f64::from(f32::from_bits(*target));
+            sum += error * error;
+            self.gradient.push((2.0 * error / count) as f32);
+        }
+        self.loss_sum += sum / count;
+        self.counted += outputs.len() as u64;
     }
 }
 
@@ -115,6 +209,46 @@ mod tests {
             let slope = (shifted(1e-3) - shifted(-1e-3)) / 2e-3;
             assert!((slope - f64::from(gradient[i])).abs() < 1e-4);
         }
+    }
+
+    #[test]
+    fn a_sample_of_several_targets_is_their_mean_without_the_ignored() {
+        let logits = [0.3, -1.2, 0.7, 2.0, 0.1, -0.4, 1.0, 1.0, 1.0];
+        let loss = Loss::CrossEntropy { classes: 3 };
+        let one = |at: usize, label| {
+            SoftmaxCrossEntropy::loss(&logits[3 * at..3 * at + 3], 3, &[label]).unwrap()
+        };
+        let (a, c) = (one(0, 2), one(2, 1));
+        let all = loss.of(&logits, &[2, IGNORED, 1], 1).unwrap();
+        assert_eq!(all.loss_sum, (a.loss_sum + c.loss_sum) / 2.0);
+        assert_eq!((all.counted, all.correct, all.correct_top5), (2, 1, 2));
+        let half: Vec<f32> = a.gradient.iter().map(|g| g * 0.5).collect();
+        assert_eq!(all.gradient[..3], half);
+        assert_eq!(all.gradient[3..6], [0.0; 3]);
+        let nothing = loss.of(&logits[..3], &[IGNORED], 1).unwrap();
+        assert_eq!((nothing.loss_sum, nothing.counted), (0.0, 0));
+        assert!(loss.of(&logits, &[0, 1, 2], 2).is_err());
+    }
+
+    #[test]
+    fn the_five_greatest_count() {
+        let logits = [6.0, 5.0, 4.0, 3.0, 2.0, 2.0, 0.0];
+        let top5 = |label| {
+            SoftmaxCrossEntropy::loss(&logits, 7, &[label])
+                .unwrap()
+                .correct_top5
+        };
+        assert_eq!([0, 4, 5, 6].map(top5), [1, 1, 0, 0]);
+    }
+
+    #[test]
+    fn squared_errors_by_hand() {
+        let targets = [1.0_f32, 0.0].map(f32::to_bits);
+        let output = Loss::SquaredError { outputs: 1 }
+            .of(&[3.0, -1.0], &targets, 2)
+            .unwrap();
+        assert_eq!((output.loss_sum, output.counted), (5.0, 2));
+        assert_eq!(output.gradient, [4.0, -2.0]);
     }
 
     #[test]

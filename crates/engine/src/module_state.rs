@@ -67,6 +67,9 @@ impl ModuleVisitor for Trainable {
     }
 }
 
+/// How Burn marks the step from an enum to its variant.
+const ENUM: &str = "Enum:";
+
 #[derive(Default)]
 struct Names {
     path: Vec<String>,
@@ -74,12 +77,17 @@ struct Names {
 }
 
 impl ModuleVisitor for Names {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.to_owned());
+    // Which variant of an enum a module is, is no part of its tensors' names.
+    fn enter_module(&mut self, name: &str, container: &str) {
+        if !container.starts_with(ENUM) {
+            self.path.push(name.to_owned());
+        }
     }
 
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
+    fn exit_module(&mut self, _name: &str, container: &str) {
+        if !container.starts_with(ENUM) {
+            self.path.pop();
+        }
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {

@@ -7,7 +7,7 @@ use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::{Shard, Step};
 
 use crate::{
-    Activation, Chain, ForwardContext, LossOutput, Mode, ModelConfig, OptimizerConfig,
+    Activation, Chain, ForwardContext, Loss, LossOutput, Mode, ModelConfig, OptimizerConfig,
     SoftmaxCrossEntropy, Stage,
 };
 
@@ -73,7 +73,9 @@ pub(crate) fn gradients<S: Stage + ?Sized>(
 ) -> (Vec<f32>, LossOutput) {
     let logits = stage.forward(input, context).unwrap();
     let shape = logits.shape().to_vec();
-    let loss = SoftmaxCrossEntropy::loss(logits.as_slice(), shape[1], labels).unwrap();
+    let classes = *shape.last().unwrap();
+    let loss = Loss::CrossEntropy { classes };
+    let loss = loss.of(logits.as_slice(), labels, shape[0]).unwrap();
     let arena = arena(stage);
     let mut gradients = vec![f32::NAN; arena.len()];
     let gradient = Activation::from_host(&shape, loss.gradient.clone());

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use ronde_core::{Event, Rank};
 
-use crate::view::{RunView, WorkerView};
+use crate::view::{EvaluationView, RunView, WorkerView};
 
 /// Workers that get a line of their own while the run goes on.
 pub const WORKER_LINES_MAX: usize = 8;
@@ -56,6 +56,26 @@ pub fn bar_message(view: &RunView) -> String {
     );
     if let Some(speed) = view.throughput.recent() {
         let _ = write!(line, "  {} samples/s", count(speed.round() as u64));
+    }
+    line
+}
+
+/// What the test gave: accuracy where there are classes, then the loss and what else was measured.
+fn evaluation(result: &EvaluationView) -> String {
+    let samples = count(result.samples);
+    if result.accuracy.is_nan() {
+        return format!("  test loss      {:.4} of {samples} samples", result.loss);
+    }
+    let mut line = format!(
+        "  test accuracy  {:.2} % of {samples} samples, loss {:.4}",
+        100.0 * result.accuracy,
+        result.loss
+    );
+    if let Some(share) = result.accuracy_top5 {
+        let _ = write!(line, ", top-5 {:.2} %", 100.0 * share);
+    }
+    if let Some(perplexity) = result.perplexity {
+        let _ = write!(line, ", perplexity {perplexity:.3}");
     }
     line
 }
@@ -164,12 +184,7 @@ pub fn summary(view: &RunView) -> String {
         lines.push(line);
     }
     if let Some(result) = view.evaluation {
-        lines.push(format!(
-            "  test accuracy  {:.2} % of {} samples, loss {:.4}",
-            100.0 * result.accuracy,
-            count(result.samples),
-            result.loss
-        ));
+        lines.push(evaluation(&result));
     }
     if let Some(epoch) = view.epoch {
         lines.push(format!(

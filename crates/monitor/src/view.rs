@@ -84,6 +84,10 @@ pub struct EvaluationView {
     pub loss: f64,
     /// Share of right answers, 0 to 1.
     pub accuracy: f64,
+    /// Share of targets among the five likeliest answers, where that was told.
+    pub accuracy_top5: Option<f64>,
+    /// `exp` of the mean loss, for texts.
+    pub perplexity: Option<f64>,
     /// Samples tried.
     pub samples: u64,
 }
@@ -171,12 +175,16 @@ impl RunView {
             Event::Evaluated {
                 loss,
                 accuracy,
+                accuracy_top5,
+                perplexity,
                 samples,
                 ..
             } => {
                 self.evaluation = Some(EvaluationView {
                     loss: *loss,
                     accuracy: *accuracy,
+                    accuracy_top5: *accuracy_top5,
+                    perplexity: *perplexity,
                     samples: *samples,
                 });
             }

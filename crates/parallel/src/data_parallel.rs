@@ -15,11 +15,12 @@ use ronde_core::session::ShardReport;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Buffer, Collectives, Operation, Shard, Step};
 use ronde_engine::{
-    Activation, Chain, EngineError, ForwardContext, Mode, OptimizerConfig, SoftmaxCrossEntropy,
+    Activation, Chain, EngineError, ForwardContext, Loss, LossOutput, Mode, OptimizerConfig,
     WeightDecayOn,
 };
 
 use crate::bucket::{self, Bucket};
+use crate::loss_scale::{LossScale, LossScaling};
 use crate::{Applied, MicroBatch, ModelState, ParallelError, Reduced, Strategy};
 
 /// What a step does besides forward and backward.
@@ -34,21 +35,24 @@ pub struct DataParallelConfig {
     pub clip_norm: Option<f64>,
     /// Stages share a bucket up to this many bytes.
     pub bucket_bytes_max: usize,
-    /// Classes that the model tells apart.
-    pub classes: usize,
+    /// What the outputs cost.
+    pub loss: Loss,
+    /// Gradients are computed of a multiple of the loss, so that `f16` can hold them.
+    pub loss_scaling: Option<LossScaling>,
 }
 
 impl DataParallelConfig {
-    /// Updates by `optimizer` of a model that tells `classes` apart: all parameters decayed, no
-    /// clipping, buckets of 4 MiB.
+    /// Updates by `optimizer` that lower `loss`: all parameters decayed, no clipping, buckets of
+    /// 4 MiB.
     #[must_use]
-    pub fn new(optimizer: OptimizerConfig, classes: usize) -> Self {
+    pub fn new(optimizer: OptimizerConfig, loss: Loss) -> Self {
         Self {
             optimizer,
             weight_decay_on: WeightDecayOn::default(),
             clip_norm: None,
             bucket_bytes_max: 4 << 20,
-            classes,
+            loss,
+            loss_scaling: None,
         }
     }
 }
@@ -62,6 +66,7 @@ pub struct DataParallel {
     chain: Chain,
     state: ModelState,
     optimizer_states: Vec<Vec<f32>>,
+    scale: LossScale,
     buckets: Vec<Bucket>,
     next_shard: u32,
 }
@@ -85,6 +90,7 @@ impl DataParallel {
             .map(|_| vec![0.0; state.values().len()])
             .collect();
         let next_shard = shards.run(group.rank()).start;
+        let scale = LossScale::new(config.loss_scaling);
         let mut this = Self {
             group,
             config,
@@ -93,6 +99,7 @@ impl DataParallel {
             chain,
             state,
             optimizer_states,
+            scale,
             buckets,
             next_shard,
         };
@@ -130,14 +137,14 @@ impl DataParallel {
         step: Step,
         batch: &mut MicroBatch,
         mode: Mode,
-    ) -> Result<Vec<f32>, EngineError> {
+    ) -> Result<Activation, EngineError> {
         let mut activation =
             Activation::from_host(&batch.shape, std::mem::take(&mut batch.features));
         for stage in 0..self.chain.len() {
             let context = self.context(step, batch.shard, stage, mode);
             activation = self.chain.stages_mut()[stage].forward(activation, &context)?;
         }
-        Ok(activation.into_host())
+        Ok(activation)
     }
 
     /// Backward of all stages, last first; fills, adds and (with the run's last shard) sends buckets.
@@ -187,7 +194,7 @@ impl DataParallel {
         buffer: &mut [f32],
     ) -> Result<Option<Activation>, EngineError> {
         let bucket = &self.buckets[place].plan;
-        let weight = batch.labels.len() as f32;
+        let weight = batch.samples() as f32;
         let mut gradient = Some(output);
         for stage in bucket.stages.clone().rev() {
             let Some(output) = gradient.take() else { break };
@@ -268,8 +275,28 @@ impl DataParallel {
         Ok(norm(sums.into_iter()))
     }
 
+    /// Takes the loss scale out of the gradients; buffers do not have it.
+    fn unscale(&self, buckets: &mut [Buffer]) {
+        let Some(inverse) = self.scale.inverse() else {
+            return;
+        };
+        let places = self.state.places().iter();
+        for place in places.filter(|p| p.entry.role == Role::Parameter) {
+            if let Some((bucket, within)) = self.locate(&place.range) {
+                let gradient = &mut buckets[bucket].as_mut_slice::<f32>()[within];
+                gradient.iter_mut().for_each(|value| *value *= inverse);
+            }
+        }
+    }
+
+    fn recycle(&mut self, buckets: Vec<Buffer>) {
+        for (bucket, buffer) in self.buckets.iter_mut().zip(buckets) {
+            bucket.recycle(buffer);
+        }
+    }
+
     /// Optimizer step of every parameter, new values of every buffer.
-    fn update(&mut self, step: Step, buckets: &mut [Buffer], learning_rate: f64, factor: f32) {
+    fn update(&mut self, number: u64, buckets: &mut [Buffer], learning_rate: f64, factor: f32) {
         for index in 0..self.state.places().len() {
             let place = &self.state.places()[index];
             let (range, role) = (place.range.clone(), place.entry.role);
@@ -294,7 +321,7 @@ impl DataParallel {
                 .iter_mut()
                 .map(|state| &mut state[range.clone()])
                 .collect();
-            rule.step(step.0 + 1, learning_rate, values, new, &mut states);
+            rule.step(number, learning_rate, values, new, &mut states);
         }
     }
 
@@ -335,26 +362,24 @@ impl Strategy for DataParallel {
         let shard = batch.shard;
         let engine = |source| ParallelError::Engine { shard, source };
         let last = shard.0 + 1 == self.run().end;
-        let samples = batch.labels.len() as u64;
+        let samples = batch.samples();
         let (mut loss_sum, mut correct, mut gradient) = (0.0, 0, None);
         if samples > 0 {
-            let logits = self
+            let output = self
                 .forward(step, &mut batch, Mode::Train)
                 .map_err(engine)?;
-            let classes = self.config.classes;
-            let loss =
-                SoftmaxCrossEntropy::loss(&logits, classes, &batch.labels).map_err(engine)?;
+            let loss = self.config.loss;
+            let loss = loss.of(output.as_slice(), &batch.labels, samples);
+            let mut loss = loss.map_err(engine)?;
+            self.scale.multiply(&mut loss.gradient);
             (loss_sum, correct) = (loss.loss_sum, loss.correct);
-            gradient = Some(Activation::from_host(
-                &[batch.labels.len(), classes],
-                loss.gradient,
-            ));
+            gradient = Some(Activation::from_host(output.shape(), loss.gradient));
         }
         self.backward_buckets(&batch, gradient, last)?;
         self.next_shard += 1;
         Ok(ShardReport {
             shard,
-            samples,
+            samples: samples as u64,
             loss_sum,
             correct,
         })
@@ -397,19 +422,28 @@ impl Strategy for DataParallel {
     ) -> Result<Applied, ParallelError> {
         let mut buckets = reduced.buckets;
         Self::average(&mut buckets, samples);
-        let gradient_norm = self.gradient_norm(&buckets)?;
+        self.unscale(&mut buckets);
+        // Decided from the reduced gradient alone, which all ranks hold alike.
+        let gradient_norm = match self.gradient_norm(&buckets) {
+            Err(ParallelError::NotFinite { .. }) if self.scale.skip() => {
+                self.recycle(buckets);
+                return Ok(Applied::SKIPPED);
+            }
+            norm => norm?,
+        };
         let factor = self
             .config
             .clip_norm
             .map_or(1.0, |limit| clip_factor(gradient_norm, limit));
-        self.update(step, &mut buckets, learning_rate, factor);
-        for (bucket, buffer) in self.buckets.iter_mut().zip(buckets) {
-            bucket.recycle(buffer);
-        }
+        let number = step.0 + 1 - self.scale.skipped();
+        self.update(number, &mut buckets, learning_rate, factor);
+        self.scale.applied();
+        self.recycle(buckets);
         self.state.load_into(&mut self.chain);
         Ok(Applied {
             gradient_norm,
             clip_factor: factor,
+            is_skipped: false,
         })
     }
 
@@ -438,6 +472,7 @@ impl Strategy for DataParallel {
         let optimizer = self.optimizer_states.iter().map(Vec::as_slice);
         std::iter::once(self.state.values())
             .chain(optimizer)
+            .chain(self.scale.state())
             .collect()
     }
 
@@ -445,6 +480,7 @@ impl Strategy for DataParallel {
         let optimizer = self.optimizer_states.iter_mut().map(Vec::as_mut_slice);
         std::iter::once(self.state.values_mut())
             .chain(optimizer)
+            .chain(self.scale.state_mut())
             .collect()
     }
 
@@ -452,14 +488,14 @@ impl Strategy for DataParallel {
         self.state.load_into(&mut self.chain);
     }
 
-    fn evaluate(&mut self, mut batch: MicroBatch) -> Result<(f64, u64), ParallelError> {
+    fn evaluate(&mut self, mut batch: MicroBatch) -> Result<LossOutput, ParallelError> {
         let shard = batch.shard;
         let engine = |source| ParallelError::Engine { shard, source };
-        let logits = self
+        let output = self
             .forward(Step(0), &mut batch, Mode::Evaluate)
             .map_err(engine)?;
-        let loss = SoftmaxCrossEntropy::loss(&logits, self.config.classes, &batch.labels)
-            .map_err(engine)?;
-        Ok((loss.loss_sum, loss.correct))
+        let loss = self.config.loss;
+        loss.of(output.as_slice(), &batch.labels, batch.samples())
+            .map_err(engine)
     }
 }

@@ -8,10 +8,12 @@
 pub mod bucket;
 pub mod data_parallel;
 pub mod error;
+pub mod loss_scale;
 pub mod state;
 pub mod strategy;
 
 pub use data_parallel::{DataParallel, DataParallelConfig};
 pub use error::ParallelError;
+pub use loss_scale::LossScaling;
 pub use state::{ModelState, TensorPlace};
 pub use strategy::{Applied, MicroBatch, Reduced, Strategy};

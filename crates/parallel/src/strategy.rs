@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ronde_core::session::ShardReport;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Collectives, Shard, Step};
+use ronde_engine::LossOutput;
 
 use crate::{ModelState, ParallelError};
 
@@ -17,8 +18,16 @@ pub struct MicroBatch {
     pub shape: Vec<usize>,
     /// Row-major features, as many as the shape says.
     pub features: Vec<f32>,
-    /// One label a sample.
+    /// As many targets for each sample as the loss takes: labels, or the bits of values.
     pub labels: Vec<u32>,
+}
+
+impl MicroBatch {
+    /// Count of samples.
+    #[must_use]
+    pub fn samples(&self) -> usize {
+        self.shape.first().copied().unwrap_or(0)
+    }
 }
 
 /// The complete gradient of a step: held by every rank, not applied yet.
@@ -38,6 +47,17 @@ pub struct Applied {
     pub gradient_norm: f64,
     /// What the gradient was multiplied with by clipping; 1 where it was not clipped.
     pub clip_factor: f32,
+    /// The gradient was not finite at the loss scale: nothing has changed but the scale.
+    pub is_skipped: bool,
+}
+
+impl Applied {
+    /// An update that was left out.
+    pub(crate) const SKIPPED: Self = Self {
+        gradient_norm: f64::INFINITY,
+        clip_factor: 0.0,
+        is_skipped: true,
+    };
 }
 
 /// A way to spread the steps of a model over a process group.
@@ -82,7 +102,7 @@ pub trait Strategy: Send {
     fn state(&self) -> &ModelState;
 
     /// All that another rank needs to go on from the last applied step: weights and buffers, then
-    /// the optimizer's state, each as one run. The same lengths on all ranks.
+    /// the optimizer's state and the loss scale if there is one, each as one run. The same lengths on all ranks.
     fn replica(&self) -> Vec<&[f32]>;
 
     /// The same, writable. Takes effect with [`Strategy::reload`].
@@ -91,10 +111,9 @@ pub trait Strategy: Send {
     /// Puts the state into the model.
     fn reload(&mut self);
 
-    /// Forward of samples that are not trained on, with running statistics: loss summed over them,
-    /// and right answers.
+    /// Forward of samples that are not trained on, with running statistics: what they cost.
     ///
     /// # Errors
     /// The engine failed.
-    fn evaluate(&mut self, micro_batch: MicroBatch) -> Result<(f64, u64), ParallelError>;
+    fn evaluate(&mut self, micro_batch: MicroBatch) -> Result<LossOutput, ParallelError>;
 }

@@ -16,8 +16,8 @@ use ronde_core::{
     Tag, WorldSize,
 };
 use ronde_engine::{
-    Activation, Chain, ForwardContext, Mode, ModelConfig, OptimizerConfig, SoftmaxCrossEntropy,
-    Stage,
+    Activation, Chain, ForwardContext, Loss, Mode, ModelConfig, OptimizerConfig,
+    SoftmaxCrossEntropy, Stage,
 };
 use ronde_parallel::{DataParallel, DataParallelConfig, MicroBatch, ModelState, Strategy};
 use ronde_schedule::pipeline::{Action, one_forward_one_backward};
@@ -48,7 +48,7 @@ fn optimizer() -> OptimizerConfig {
 }
 
 fn config() -> DataParallelConfig {
-    let mut config = DataParallelConfig::new(optimizer(), CLASSES);
+    let mut config = DataParallelConfig::new(optimizer(), Loss::CrossEntropy { classes: CLASSES });
     config.bucket_bytes_max = 1000;
     config
 }

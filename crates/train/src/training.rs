@@ -4,9 +4,11 @@ use ronde_core::event::PhaseTimes;
 use ronde_core::session::{Committed, Session};
 use ronde_core::weight_hash;
 use ronde_core::{CollectivesExt, Event, Generation, Rank, Recovery, Step};
-use ronde_data::{Loader, Split};
-use ronde_engine::Chain;
-use ronde_parallel::{DataParallel, DataParallelConfig, ModelState, Reduced, Strategy};
+use ronde_data::{Dataset, Loader, Split, Targets};
+use ronde_engine::{Chain, Loss, Precision};
+use ronde_parallel::{
+    DataParallel, DataParallelConfig, LossScaling, ModelState, Reduced, Strategy,
+};
 
 use crate::clock::Stopwatch;
 use crate::evaluate::{Evaluation, evaluate};
@@ -65,11 +67,19 @@ impl Training {
     /// Sets a run up. Cost: the optimizer state is allocated here.
     #[must_use]
     pub fn new(place: Place, plan: Plan, chain: Chain, split: Split) -> Self {
-        let classes = split.train.classes() as usize;
-        let mut config = DataParallelConfig::new(plan.config.optimizer, classes);
+        let loss = loss_of(&*split.train);
+        let mut config = DataParallelConfig::new(plan.config.optimizer, loss);
+        config.loss_scaling =
+            (plan.config.train.precision == Precision::F16).then(LossScaling::default);
         config.weight_decay_on = plan.config.train.weight_decay_on;
         config.clip_norm = plan.config.train.clip_norm;
         config.bucket_bytes_max = plan.config.comm.bucket_bytes_max as usize;
+        let chain = chain.with_precision(plan.config.train.precision);
+        let chain = if plan.config.train.recompute_activations {
+            chain.with_recomputation()
+        } else {
+            chain
+        };
         let strategy =
             DataParallel::new(chain, place.group.clone(), plan.shards, plan.seeds, config);
         let mut session = Session::new(
@@ -247,9 +257,20 @@ impl Training {
                 step,
                 loss: evaluation.loss,
                 accuracy: evaluation.accuracy,
+                accuracy_top5: evaluation.accuracy_top5,
+                perplexity: evaluation.perplexity,
                 samples: evaluation.samples,
             });
         }
         Ok(Some(evaluation))
+    }
+}
+
+/// What the targets of a data set ask for.
+fn loss_of(dataset: &dyn Dataset) -> Loss {
+    let count = dataset.classes() as usize;
+    match dataset.targets() {
+        Targets::Classes => Loss::CrossEntropy { classes: count },
+        Targets::Values => Loss::SquaredError { outputs: count },
     }
 }

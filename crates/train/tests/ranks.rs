@@ -1,4 +1,5 @@
-//! Ranks as threads: one with another plan is refused, one with a damaged weight is found.
+//! Ranks as threads: one with another plan is refused, one with a damaged weight is found; every
+//! option gives the same bits on any count of them.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail here")]
 
@@ -13,6 +14,7 @@ use ronde_core::{
     Assignment, Collectives, Generation, GroupRank, NullTracker, Rank, Step, Tracker, WorldSize,
 };
 use ronde_data::Loader;
+use ronde_parallel::Strategy;
 use ronde_train::config::{Document, Override};
 use ronde_train::{Place, Plan, RunConfig, Task, TrainError, Training, worker};
 
@@ -35,11 +37,15 @@ global_batch_size = 16
 "#;
 
 fn config(sets: &[&str]) -> RunConfig {
+    parse(RUN, sets)
+}
+
+fn parse(text: &str, sets: &[&str]) -> RunConfig {
     let sets: Vec<Override> = sets
         .iter()
         .map(|set| Override::Set((*set).to_owned()))
         .collect();
-    match Document::load(RUN, "test", &[], &sets) {
+    match Document::load(text, "test", &[], &sets) {
         Ok((config, _)) => config,
         Err(error) => panic!("{}", error.render(false)),
     }
@@ -199,4 +205,163 @@ fn one_bit_of_one_weight_is_found_and_its_rank_and_tensor_are_named() {
             assert!(!error.is_secondary() && !error.is_user_error());
         }
     }
+}
+
+/// All that a run on some ranks leaves: weights, optimizer state and loss scale; and its last loss.
+fn trained(config: &RunConfig, ranks: usize) -> (Vec<Vec<u32>>, f64) {
+    let config = config.clone();
+    let each = spawn_ranks(ranks, LIMIT, move |group| {
+        let (mut training, mut loader) = training(&config, group)?;
+        let mut loss = f64::NAN;
+        for _ in 0..training.plan().steps {
+            loss = training.step(&mut loader)?.loss;
+        }
+        let bits = |run: &&[f32]| run.iter().map(|x| x.to_bits()).collect();
+        let replica = training.strategy_mut().replica();
+        Ok::<_, TrainError>((replica.iter().map(bits).collect::<Vec<_>>(), loss))
+    });
+    let mut each = each.into_iter();
+    let first = each.next().unwrap();
+    assert!(each.all(|other| other.0 == first.0), "ranks differ");
+    first
+}
+
+const GPT: &str = r#"
+[data]
+source = "text"
+context = 16
+[model]
+kind = "gpt"
+layers = 1
+width = 16
+heads = 2
+dropout = 0.1
+[train]
+steps = 3
+global_batch_size = 16
+"#;
+
+const TRANSFORMER: &str = r#"
+[data]
+source = "number_words"
+samples = 64
+[model]
+kind = "transformer"
+source = 9
+layers = 1
+width = 16
+heads = 2
+[train]
+steps = 3
+global_batch_size = 16
+"#;
+
+#[test]
+fn every_option_gives_the_same_bits_on_any_count_of_ranks() {
+    let layerwise = [
+        "optimizer.kind=lamb",
+        "train.weight_decay_on=matrices",
+        "train.clip_norm=0.01",
+        "train.learning_rate_scaling=square_root",
+        "train.learning_rate_batch_size=4",
+        "schedule.kind=step",
+        "schedule.every_steps=2",
+    ];
+    let lars = ["optimizer.kind=lars", "train.learning_rate=1.0"];
+    let bf16 = ["train.precision=bf16", "train.recompute_activations=true"];
+    for (text, sets) in [
+        (RUN, &layerwise[..]),
+        (RUN, &lars),
+        (RUN, &bf16),
+        (GPT, &[]),
+        (TRANSFORMER, &["train.precision=f16"]),
+    ] {
+        let config = parse(text, &[sets, &["train.steps=5"]].concat());
+        let one = trained(&config, 1);
+        assert!(one.1.is_finite(), "{sets:?}");
+        for ranks in [2, 3] {
+            let other = trained(&config, ranks);
+            assert!(other.0 == one.0, "{sets:?} on {ranks} ranks");
+            assert_eq!(other.1.to_bits(), one.1.to_bits());
+        }
+    }
+}
+
+#[test]
+fn recomputing_changes_no_bit_and_rounding_does() {
+    let with = |sets: &[&str]| trained(&parse(GPT, sets), 1).0;
+    let plain = with(&[]);
+    assert!(with(&["train.recompute_activations=true"]) == plain);
+    assert!(with(&["train.precision=bf16"]) != plain);
+}
+
+#[test]
+fn shards_that_are_accumulated_are_the_larger_batch() {
+    // The same samples in one shard and in sixteen: other orders of addition, the same sums.
+    let with = |shards| {
+        let sets = ["optimizer.kind=sgd", "train.learning_rate=0.1", shards];
+        trained(&config(&sets), 1)
+    };
+    let one = with("workers.logical_shards=1");
+    let many = with("workers.logical_shards=16");
+    assert!(
+        (one.1 - many.1).abs() < 1e-4 * one.1,
+        "{} {}",
+        one.1,
+        many.1
+    );
+    for (one, many) in one.0[0].iter().zip(&many.0[0]) {
+        let (one, many) = (f32::from_bits(*one), f32::from_bits(*many));
+        assert!((one - many).abs() < 1e-4, "{one} {many}");
+    }
+}
+
+#[test]
+fn steps_whose_scaled_gradient_overflows_are_skipped_on_all_ranks_alike() {
+    let sets = [
+        "train.precision=f16",
+        "train.global_batch_size=60",
+        "train.steps=12",
+    ];
+    let config = config(&sets);
+    let one = trained(&config, 1);
+    let scale: Vec<f32> = one
+        .0
+        .last()
+        .unwrap()
+        .iter()
+        .map(|&x| f32::from_bits(x))
+        .collect();
+    let [scale, in_a_row, skipped] = scale[..] else {
+        panic!("the state of the scale is three numbers");
+    };
+    assert!(skipped > 0.0 && in_a_row > 0.0, "{skipped} of 12 skipped");
+    assert_eq!(scale, 65_536.0 / 2.0_f32.powf(skipped));
+    assert!(in_a_row + skipped <= 12.0);
+    for ranks in [2, 3] {
+        assert!(trained(&config, ranks).0 == one.0, "{ranks} ranks");
+    }
+}
+
+#[test]
+fn the_run_files_of_the_examples_are_plans_and_their_models_can_be_built() {
+    let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples"));
+    let mut found = 0;
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "toml") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let config = parse(&text, &[]);
+        let split = ronde_data::open(&config.data, &folder, config.run.seed).unwrap();
+        let world_size = WorldSize::new(config.workers.count).unwrap();
+        Plan::resolve(&config, world_size, &*split.train).unwrap();
+        let shape = split.train.sample_shape();
+        let size = config.model.size(shape, split.train.classes()).unwrap();
+        assert!(size.parameters > 0, "{}", path.display());
+        assert!(split.test.is_some(), "{}", path.display());
+        found += 1;
+    }
+    assert_eq!(found, 8);
 }

@@ -136,3 +136,24 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn values_are_targets_as_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("values.csv");
+    std::fs::write(&path, "a,b,y\n1,2,-0.5\n3,4,1e3\n").unwrap();
+    let config = DataConfig::CsvValues {
+        train: "values.csv".into(),
+        test: None,
+        shape: vec![2],
+    };
+    let set = open(&config, folder.path(), 0).unwrap().train;
+    assert_eq!((set.targets(), set.classes()), (crate::Targets::Values, 1));
+    let mut out = [0.0; 2];
+    let read = |sample: u64, out: &mut [f32]| f32::from_bits(set.read(sample, out).unwrap());
+    assert_eq!((read(0, &mut out), read(1, &mut out)), (-0.5, 1000.0));
+    assert_eq!(out, [3.0, 4.0]);
+    std::fs::write(&path, "1,2,nan\n").unwrap();
+    let refused = open(&config, folder.path(), 0).unwrap_err().to_string();
+    assert!(refused.contains("expected a finite number"), "{refused}");
+}

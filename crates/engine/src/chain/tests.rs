@@ -16,7 +16,10 @@ fn digits() -> Chain {
 }
 
 fn small_resnet() -> Chain {
-    let model = ModelConfig::ResNet18 { small_input: true };
+    let model = ModelConfig::ResNet18 {
+        small_input: true,
+        normalisation: crate::Normalisation::Batch,
+    };
     model.build(&[3, 8, 8], 10, &SeedTree::new(7)).unwrap()
 }
 

@@ -1,15 +1,22 @@
 //! [`ModelConfig`]: the models that come with ronde, each a chain of several stages.
 
+mod attention;
 mod digits;
+mod gpt;
+mod layers;
 mod perceptron;
 mod resnet;
 mod size;
+mod tokens;
+mod transformer;
+mod vgg;
 
 use ronde_core::seed::SeedTree;
 use serde::{Deserialize, Serialize};
 
 use crate::{Chain, EngineError, Stage, StageCost};
 
+pub use layers::Normalisation;
 pub use size::ModelSize;
 
 /// A model and its size.
@@ -34,13 +41,74 @@ pub enum ModelConfig {
         /// with stride 2 and pooling, for 224 x 224.
         #[serde(default)]
         small_input: bool,
+        /// How channels are normalised.
+        #[serde(default, skip_serializing_if = "is_default")]
+        normalisation: Normalisation,
+    },
+    /// Residual network of 50 layers in torchvision's layout: 6 stages. Takes samples of
+    /// `[channels, height, width]`. Source: as ResNet-18, with the stride in the 3 x 3 convolution.
+    #[serde(rename = "resnet50")]
+    ResNet50 {
+        /// As for ResNet-18.
+        #[serde(default)]
+        small_input: bool,
+        /// How channels are normalised.
+        #[serde(default, skip_serializing_if = "is_default")]
+        normalisation: Normalisation,
+    },
+    /// 13 convolutions and 3 linear layers in torchvision's layout: 8 stages. Takes samples of
+    /// `[channels, height, width]`, 32 x 32 or larger. Source: Simonyan and Zisserman, ICLR 2015,
+    /// table 1, column D.
+    #[serde(rename = "vgg16")]
+    Vgg16 {
+        /// Linear layers of width 512 on 1 x 1 places, for images of about 32 x 32; else of 4,096 on
+        /// 7 x 7 places, for 224 x 224.
+        #[serde(default)]
+        small_input: bool,
+        /// How channels are normalised; absent: not.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        normalisation: Option<Normalisation>,
+        /// Probability of dropout after each of the two hidden linear layers.
+        #[serde(default = "vgg_dropout")]
+        dropout: f64,
+    },
+    /// Causal transformer in GPT-2's layout, the output layer not tied to the embedding: a stage for
+    /// each block and one at each end. Takes samples of `[places]`, token numbers below the count of
+    /// classes; gives `[places, classes]`. Source: Radford et al., 2019.
+    Gpt {
+        /// Blocks.
+        layers: usize,
+        /// Width of a place; the heads divide it.
+        width: usize,
+        /// Heads of each attention.
+        heads: usize,
+        /// Probability of dropout after the embedding and each feed-forward layer.
+        #[serde(default)]
+        dropout: f64,
+    },
+    /// Transformer with encoder and decoder: a stage for each layer and one at each end. Takes samples
+    /// of `[source + target]`: the source text, then the target text as far as it is known; gives
+    /// `[target, classes]`. Normalises before each part. Source: Vaswani et al., NeurIPS 2017.
+    Transformer {
+        /// Places of a sample that are source text.
+        source: usize,
+        /// Layers of the encoder, and of the decoder.
+        layers: usize,
+        /// Width of a place; the heads divide it.
+        width: usize,
+        /// Heads of each attention.
+        heads: usize,
+        /// Probability of dropout after the embedding and each feed-forward layer.
+        #[serde(default)]
+        dropout: f64,
     },
     /// Perceptron with rectifiers: a stage for each layer. Takes samples of 1 to 3 dimensions.
     Mlp {
         /// Width of each hidden layer.
         hidden: Vec<usize>,
     },
-    /// Softmax regression: one stage. Takes samples of 1 to 3 dimensions.
+    /// One linear layer: softmax regression for classes, linear regression for values. Takes samples
+    /// of 1 to 3 dimensions.
     Linear {},
 }
 
@@ -52,6 +120,10 @@ fn digits_dropout() -> f64 {
     0.25
 }
 
+fn vgg_dropout() -> f64 {
+    0.5
+}
+
 impl ModelConfig {
     /// The name that `kind` has in a configuration.
     #[must_use]
@@ -59,6 +131,10 @@ impl ModelConfig {
         match self {
             Self::DigitsCnn { .. } => "digits_cnn",
             Self::ResNet18 { .. } => "resnet18",
+            Self::ResNet50 { .. } => "resnet50",
+            Self::Vgg16 { .. } => "vgg16",
+            Self::Gpt { .. } => "gpt",
+            Self::Transformer { .. } => "transformer",
             Self::Mlp { .. } => "mlp",
             Self::Linear {} => "linear",
         }
@@ -81,16 +157,7 @@ impl ModelConfig {
                 "samples of {input_shape:?} and {classes} classes; expected at least 1 of each"
             ))
         } else {
-            match self {
-                Self::DigitsCnn { channels, dropout } => {
-                    digits::stages(input_shape, classes, *channels, *dropout, seeds)
-                }
-                Self::ResNet18 { small_input } => {
-                    resnet::stages(input_shape, classes, *small_input, seeds)
-                }
-                Self::Mlp { hidden } => perceptron::stages(input_shape, classes, hidden, seeds),
-                Self::Linear {} => perceptron::stages(input_shape, classes, &[], seeds),
-            }
+            self.stages(input_shape, classes, seeds)
         };
         let stages = stages.map_err(|problem| EngineError::Model {
             model: self.kind().to_owned(),
@@ -98,6 +165,85 @@ impl ModelConfig {
         })?;
         Chain::new(stages)
     }
+
+    fn stages(&self, input_shape: &[usize], classes: usize, seeds: &SeedTree) -> Stages {
+        match self {
+            Self::DigitsCnn { channels, dropout } => {
+                digits::stages(input_shape, classes, *channels, *dropout, seeds)
+            }
+            Self::ResNet18 { .. } | Self::ResNet50 { .. } => match self.resnet_form() {
+                Some(form) => resnet::stages(input_shape, classes, form, seeds),
+                None => Err("no residual network".to_owned()),
+            },
+            Self::Vgg16 {
+                small_input,
+                normalisation,
+                dropout,
+            } => {
+                let form = vgg::Form {
+                    small_input: *small_input,
+                    normalisation: *normalisation,
+                    dropout: *dropout,
+                };
+                vgg::stages(input_shape, classes, form, seeds)
+            }
+            Self::Gpt {
+                layers,
+                width,
+                heads,
+                dropout,
+            } => {
+                let form = transformer_form(*width, *heads, *dropout);
+                gpt::stages(input_shape, classes, *layers, form, seeds)
+            }
+            Self::Transformer {
+                source,
+                layers,
+                width,
+                heads,
+                dropout,
+            } => {
+                let form = transformer_form(*width, *heads, *dropout);
+                transformer::stages(input_shape, classes, *source, *layers, form, seeds)
+            }
+            Self::Mlp { hidden } => perceptron::stages(input_shape, classes, hidden, seeds),
+            Self::Linear {} => perceptron::stages(input_shape, classes, &[], seeds),
+        }
+    }
+
+    fn resnet_form(&self) -> Option<resnet::Form> {
+        let (blocks, is_bottleneck, small_input, normalisation) = match *self {
+            Self::ResNet18 {
+                small_input,
+                normalisation,
+            } => ([2, 2, 2, 2], false, small_input, normalisation),
+            Self::ResNet50 {
+                small_input,
+                normalisation,
+            } => ([3, 4, 6, 3], true, small_input, normalisation),
+            _ => return None,
+        };
+        Some(resnet::Form {
+            blocks,
+            is_bottleneck,
+            small_input,
+            normalisation,
+        })
+    }
+}
+
+/// The feed-forward layers are four times as wide as a place.
+fn transformer_form(width: usize, heads: usize, dropout: f64) -> attention::Form {
+    attention::Form {
+        width,
+        heads,
+        inner: width.saturating_mul(4),
+        dropout,
+    }
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// What a model's parts are before they are a chain, or why they cannot be.
@@ -113,11 +259,6 @@ fn image(input_shape: &[usize], side: usize) -> Result<[usize; 3], String> {
             "samples of {input_shape:?}; expected [channels, height, width], {side} x {side} or larger"
         )),
     }
-}
-
-/// Output length of a convolution or pooling along one dimension.
-fn convolved(length: usize, kernel: usize, stride: usize, padding: usize) -> usize {
-    (length + 2 * padding).saturating_sub(kernel) / stride + 1
 }
 
 /// Cost of a stage whose output and kept values grow with the samples alone.
@@ -137,5 +278,7 @@ fn cost_per_sample(
     }
 }
 
+#[cfg(test)]
+mod every;
 #[cfg(test)]
 mod tests;

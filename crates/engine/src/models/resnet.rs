@@ -1,172 +1,277 @@
-//! ResNet-18 in torchvision's layout, names included where Burn's modules allow.
+//! ResNet-18 and ResNet-50 in torchvision's layout, names included where Burn's modules allow.
 
 use burn::module::Module;
-use burn::nn::conv::{Conv2d, Conv2dConfig};
-use burn::nn::pool::{AdaptiveAvgPool2dConfig, MaxPool2dConfig};
-use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d};
-use burn::tensor::activation::relu;
+use burn::nn::Linear;
+use burn::nn::conv::Conv2d;
 use burn::tensor::{Device, Tensor};
 use ronde_core::seed::SeedTree;
 
-use super::{Stages, convolved, cost_per_sample, image};
-use crate::{BurnStage, ForwardContext, training_device};
+use super::layers::{ChannelNorm, Normalisation, convolution, linear_layer};
+use super::size::StageSize;
+use super::{Stages, cost_per_sample, image};
+use crate::ops::{AfterNorm, Window, average_to, conv2d, linear, max_pool};
+use crate::{BurnStage, ForwardContext, Stage, training_device};
 
-fn convolution(from: usize, to: usize, kernel: usize, stride: usize, device: &Device) -> Conv2d {
-    let padding = kernel / 2;
-    Conv2dConfig::new([from, to], [kernel, kernel])
-        .with_stride([stride, stride])
-        .with_padding(PaddingConfig2d::Explicit(
-            padding, padding, padding, padding,
-        ))
-        .with_bias(false)
-        .init(device)
+/// Which network.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Form {
+    /// Blocks of each of the four groups.
+    pub(super) blocks: [usize; 4],
+    /// Blocks of three convolutions that are narrow inside, not of two.
+    pub(super) is_bottleneck: bool,
+    pub(super) small_input: bool,
+    pub(super) normalisation: Normalisation,
 }
 
-fn normalisation(channels: usize, device: &Device) -> BatchNorm {
-    BatchNormConfig::new(channels).init(device)
-}
+/// Channels inside the blocks of each group.
+const WIDTHS: [usize; 4] = [64, 128, 256, 512];
+/// Output channels of a bottleneck over those inside.
+const EXPANSION: usize = 4;
 
 #[derive(Module, Debug)]
 struct Stem {
     conv1: Conv2d,
-    bn1: BatchNorm,
+    bn1: ChannelNorm,
 }
 
 /// The path round a block where the shape changes.
 #[derive(Module, Debug)]
 struct Downsample {
     conv: Conv2d,
-    bn: BatchNorm,
+    bn: ChannelNorm,
 }
 
 #[derive(Module, Debug)]
-struct BasicBlock {
+struct Block {
     conv1: Conv2d,
-    bn1: BatchNorm,
+    bn1: ChannelNorm,
     conv2: Conv2d,
-    bn2: BatchNorm,
+    bn2: ChannelNorm,
+    conv3: Option<Conv2d>,
+    bn3: Option<ChannelNorm>,
     downsample: Option<Downsample>,
 }
 
-impl BasicBlock {
-    fn new(from: usize, to: usize, stride: usize, device: &Device) -> Self {
-        Self {
-            conv1: convolution(from, to, 3, stride, device),
-            bn1: normalisation(to, device),
-            conv2: convolution(to, to, 3, 1, device),
-            bn2: normalisation(to, device),
-            downsample: (stride != 1 || from != to).then(|| Downsample {
-                conv: convolution(from, to, 1, stride, device),
-                bn: normalisation(to, device),
-            }),
+impl Block {
+    fn new(form: Form, from: usize, width: usize, stride: usize, device: &Device) -> Self {
+        let norm = |channels| ChannelNorm::new(form.normalisation, channels, device);
+        let conv = |from, to, side, stride| {
+            convolution(from, to, Window::new(side, stride, side / 2), false, device)
+        };
+        let to = form.outputs(width);
+        let changes = stride != 1 || from != to;
+        let downsample = changes.then(|| Downsample {
+            conv: conv(from, to, 1, stride),
+            bn: norm(to),
+        });
+        if form.is_bottleneck {
+            Self {
+                conv1: conv(from, width, 1, 1),
+                bn1: norm(width),
+                conv2: conv(width, width, 3, stride),
+                bn2: norm(width),
+                conv3: Some(conv(width, to, 1, 1)),
+                bn3: Some(norm(to)),
+                downsample,
+            }
+        } else {
+            Self {
+                conv1: conv(from, width, 3, stride),
+                bn1: norm(width),
+                conv2: conv(width, width, 3, 1),
+                bn2: norm(width),
+                conv3: None,
+                bn3: None,
+                downsample,
+            }
         }
     }
 
     fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        let y = relu(self.bn1.forward(self.conv1.forward(x.clone())));
-        let y = self.bn2.forward(self.conv2.forward(y));
+        let y = conv2d(&self.conv1, x.clone());
+        let y = self.bn1.forward(y, None, AfterNorm::Rectified);
+        let mut y = conv2d(&self.conv2, y);
+        let mut last = &self.bn2;
+        if let (Some(conv), Some(norm)) = (&self.conv3, &self.bn3) {
+            y = conv2d(conv, last.forward(y, None, AfterNorm::Rectified));
+            last = norm;
+        }
         let around = match &self.downsample {
-            Some(path) => path.bn.forward(path.conv.forward(x)),
+            Some(path) => path
+                .bn
+                .forward(conv2d(&path.conv, x), None, AfterNorm::Linear),
             None => x,
         };
-        relu(y + around)
+        last.forward(y, Some(around), AfterNorm::Rectified)
     }
 }
 
-/// Stages: stem, four groups of two blocks, head.
+impl Form {
+    fn outputs(self, width: usize) -> usize {
+        width * if self.is_bottleneck { EXPANSION } else { 1 }
+    }
+
+    fn stem_window(self) -> Window {
+        if self.small_input {
+            Window::new(3, 1, 1)
+        } else {
+            Window::new(7, 2, 3)
+        }
+    }
+
+    /// Least side of an image.
+    fn side(self) -> usize {
+        if self.small_input { 8 } else { 32 }
+    }
+}
+
+const POOL: Window = Window {
+    side: 3,
+    stride: 2,
+    padding: 1,
+};
+
+fn normalised(from: usize, to: usize, side: usize) -> u64 {
+    (from * to * side * side + 2 * to) as u64
+}
+
+/// Parameters and kept floats of one block; `areas` before and after it.
+fn block_size(form: Form, from: usize, width: usize, changes: bool, areas: [usize; 2]) -> [u64; 2] {
+    let to = form.outputs(width);
+    let [outer, inner] = areas;
+    let (mut parameters, mut kept) = if form.is_bottleneck {
+        let narrow = normalised(from, width, 1) + normalised(width, width, 3);
+        let kept = from * outer + 3 * width * outer + (3 * width + 4 * to) * inner;
+        (narrow + normalised(width, to, 1), kept)
+    } else {
+        let both = normalised(from, width, 3) + normalised(width, width, 3);
+        (both, from * outer + 7 * to * inner)
+    };
+    if changes {
+        parameters += normalised(from, to, 1);
+        kept += 2 * to * inner;
+    }
+    [parameters, kept as u64]
+}
+
+/// What each stage takes: stem, four groups, head.
+pub(super) fn sizes(
+    input_shape: &[usize],
+    classes: usize,
+    form: Form,
+) -> Result<Vec<StageSize>, String> {
+    let [from, height, width] = image(input_shape, form.side())?;
+    let window = form.stem_window();
+    let mut side = [height, width].map(|length| window.count(length));
+    let mut kept = from * height * width + 3 * WIDTHS[0] * side[0] * side[1];
+    if !form.small_input {
+        side = side.map(|length| POOL.count(length));
+        kept += WIDTHS[0] * side[0] * side[1];
+    }
+    let mut sizes = vec![StageSize {
+        parameters: normalised(from, WIDTHS[0], window.side),
+        kept,
+        output: vec![WIDTHS[0], side[0], side[1]],
+    }];
+    let mut channels = WIDTHS[0];
+    for (group, &width) in WIDTHS.iter().enumerate() {
+        let mut total = StageSize::default();
+        for block in 0..form.blocks[group] {
+            let stride = stride(group, block);
+            let outer = side[0] * side[1];
+            side = side.map(|length| Window::new(3, stride, 1).count(length));
+            let changes = stride != 1 || channels != form.outputs(width);
+            let areas = [outer, side[0] * side[1]];
+            let [parameters, kept] = block_size(form, channels, width, changes, areas);
+            total.parameters += parameters;
+            total.kept += kept as usize;
+            channels = form.outputs(width);
+        }
+        total.output = vec![channels, side[0], side[1]];
+        sizes.push(total);
+    }
+    sizes.push(StageSize {
+        parameters: ((channels + 1) * classes) as u64,
+        kept: channels * (side[0] * side[1] + 1) + classes,
+        output: vec![classes],
+    });
+    Ok(sizes)
+}
+
+/// The first block of a group after the first one halves the sides.
+fn stride(group: usize, block: usize) -> usize {
+    if group > 0 && block == 0 { 2 } else { 1 }
+}
+
+/// Stages: stem, four groups of blocks, head.
 pub(super) fn stages(
     input_shape: &[usize],
     classes: usize,
-    small_input: bool,
+    form: Form,
     seeds: &SeedTree,
 ) -> Stages {
-    let [from, height, width] = image(input_shape, if small_input { 8 } else { 32 })?;
+    let sizes = sizes(input_shape, classes, form)?;
     let device = training_device();
-    let mut stages: Vec<Box<dyn crate::Stage>> = Vec::new();
-    let mut shape = stem_shape([from, height, width], small_input);
-    stages.push(Box::new(stem(
-        [from, height, width],
-        shape,
-        small_input,
-        seeds,
-    )));
-    for (index, to) in [64, 128, 256, 512].into_iter().enumerate() {
-        let stride = if index == 0 { 1 } else { 2 };
-        let next = [
-            to,
-            convolved(shape[1], 3, stride, 1),
-            convolved(shape[2], 3, stride, 1),
-        ];
-        let blocks = vec![
-            BasicBlock::new(shape[0], to, stride, &device),
-            BasicBlock::new(to, to, 1, &device),
-        ];
-        let inner: usize = next.iter().product();
-        let outer: usize = shape.iter().product();
-        let group = BurnStage::new(blocks, |blocks: &Vec<BasicBlock>, x, _: &ForwardContext| {
+    let mut stages: Vec<Box<dyn Stage>> = vec![Box::new(stem(input_shape, form, &sizes[0], seeds))];
+    let mut channels = WIDTHS[0];
+    for (group, &width) in WIDTHS.iter().enumerate() {
+        let mut blocks = Vec::new();
+        for block in 0..form.blocks[group] {
+            blocks.push(Block::new(
+                form,
+                channels,
+                width,
+                stride(group, block),
+                &device,
+            ));
+            channels = form.outputs(width);
+        }
+        let (input, size) = (&sizes[group], &sizes[group + 1]);
+        let stage = BurnStage::new(blocks, |blocks: &Vec<Block>, x, _: &ForwardContext| {
             blocks.iter().fold(x, |x, block| block.forward(x))
-        })
-        .named(&format!("layer{}", index + 1))
-        .with_sample_shape(&shape)
-        .with_initial_weights_from_seed(seeds)
-        .with_cost(cost_per_sample(&next, outer + 14 * inner));
-        stages.push(Box::new(group));
-        shape = next;
+        });
+        stages.push(Box::new(
+            stage
+                .named(&format!("layer{}", group + 1))
+                .with_sample_shape(&input.output)
+                .with_initial_weights_from_seed(seeds)
+                .with_cost(cost_per_sample(&size.output, size.kept)),
+        ));
     }
-    let linear = LinearConfig::new(512, classes).init(&device);
-    let pool = AdaptiveAvgPool2dConfig::new([1, 1]).init();
-    let head = BurnStage::new(
-        linear,
-        move |linear: &Linear, x: Tensor<4>, _: &ForwardContext| {
-            let [samples, channels, ..] = x.dims();
-            linear.forward(pool.forward(x).reshape([samples, channels]))
-        },
-    )
-    .named("fc")
-    .with_sample_shape(&shape)
-    .with_initial_weights_from_seed(seeds)
-    .with_cost(cost_per_sample(
-        &[classes],
-        shape.iter().product::<usize>() + 512 + classes,
+    let (input, size) = (&sizes[4], &sizes[5]);
+    let head = linear_layer(channels, classes, true, &device);
+    let head = BurnStage::new(head, |head: &Linear, x: Tensor<4>, _: &ForwardContext| {
+        let [samples, channels, ..] = x.dims();
+        linear(head, average_to(x, 1).reshape([samples, channels]))
+    });
+    stages.push(Box::new(
+        head.named("fc")
+            .with_sample_shape(&input.output)
+            .with_initial_weights_from_seed(seeds)
+            .with_cost(cost_per_sample(&size.output, size.kept)),
     ));
-    stages.push(Box::new(head));
     Ok(stages)
 }
 
-fn stem_shape([_, height, width]: [usize; 3], small_input: bool) -> [usize; 3] {
-    if small_input {
-        return [64, height, width];
-    }
-    let half = |length| convolved(convolved(length, 7, 2, 3), 3, 2, 1);
-    [64, half(height), half(width)]
-}
-
-fn stem(
-    input: [usize; 3],
-    output: [usize; 3],
-    small_input: bool,
-    seeds: &SeedTree,
-) -> impl crate::Stage + 'static {
+fn stem(input: &[usize], form: Form, size: &StageSize, seeds: &SeedTree) -> impl Stage + 'static {
     let device = training_device();
-    let (kernel, stride) = if small_input { (3, 1) } else { (7, 2) };
     let module = Stem {
-        conv1: convolution(input[0], 64, kernel, stride, &device),
-        bn1: normalisation(64, &device),
+        conv1: convolution(input[0], WIDTHS[0], form.stem_window(), false, &device),
+        bn1: ChannelNorm::new(form.normalisation, WIDTHS[0], &device),
     };
-    let pool = MaxPool2dConfig::new([3, 3])
-        .with_strides([2, 2])
-        .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
-        .init();
     let forward = move |stem: &Stem, x: Tensor<4>, _: &ForwardContext| {
-        let y = relu(stem.bn1.forward(stem.conv1.forward(x)));
-        if small_input { y } else { pool.forward(y) }
+        let y = conv2d(&stem.conv1, x);
+        let y = stem.bn1.forward(y, None, AfterNorm::Rectified);
+        if form.small_input {
+            y
+        } else {
+            max_pool(y, POOL)
+        }
     };
-    let convolved: usize = output.iter().product::<usize>() * if small_input { 1 } else { 4 };
-    let kept = input.iter().product::<usize>() + 3 * convolved;
     BurnStage::new(module, forward)
         .titled("stem")
-        .with_sample_shape(&input)
+        .with_sample_shape(input)
         .with_initial_weights_from_seed(seeds)
-        .with_cost(cost_per_sample(&output, kept))
+        .with_cost(cost_per_sample(&size.output, size.kept))
         .without_input_gradient()
 }

@@ -1,6 +1,6 @@
 //! [`ModelSize`]: how large a model is, computed before anything is allocated.
 
-use super::{ModelConfig, convolved, image};
+use super::{ModelConfig, gpt, image, resnet, transformer, transformer_form, vgg};
 use crate::EngineError;
 
 /// What a model takes, in elements.
@@ -10,12 +10,38 @@ pub struct ModelSize {
     pub parameters: u64,
     /// Elements kept from forward until backward, for one sample; an estimate.
     pub kept_floats_per_sample: u64,
+    /// The same where stages compute what backward needs again: see
+    /// [`Chain::with_recomputation`](crate::Chain::with_recomputation).
+    pub recomputed_floats_per_sample: u64,
+}
+
+/// What one stage takes, for one sample.
+#[derive(Debug, Clone, Default)]
+pub(super) struct StageSize {
+    pub(super) parameters: u64,
+    /// Floats kept from forward until backward; an estimate.
+    pub(super) kept: usize,
+    /// Shape of the output, without the count of samples.
+    pub(super) output: Vec<usize>,
+}
+
+fn total(stages: Vec<StageSize>) -> ModelSize {
+    let mut size = ModelSize::default();
+    let (mut greatest, mut borders) = (0, 0);
+    for stage in stages {
+        size.add(stage.parameters, stage.kept as u64);
+        greatest = greatest.max(stage.kept as u64);
+        borders += stage.output.iter().product::<usize>() as u64;
+    }
+    size.recomputed_floats_per_sample = borders + greatest;
+    size
 }
 
 impl ModelSize {
     fn add(&mut self, parameters: u64, kept: u64) {
         self.parameters = self.parameters.saturating_add(parameters);
         self.kept_floats_per_sample = self.kept_floats_per_sample.saturating_add(kept);
+        self.recomputed_floats_per_sample = self.kept_floats_per_sample;
     }
 
     fn convolution(&mut self, from: u64, to: u64, kernel: u64) {
@@ -48,8 +74,43 @@ impl ModelConfig {
         let size = match self {
             Self::DigitsCnn { channels, .. } => image(input_shape, 4)
                 .map(|image| digits(image.map(|n| n as u64), *channels as u64, classes)),
-            Self::ResNet18 { small_input } => image(input_shape, if *small_input { 8 } else { 32 })
-                .map(|image| resnet18(image, classes, *small_input)),
+            Self::ResNet18 { .. } | Self::ResNet50 { .. } => self
+                .resnet_form()
+                .map_or(Ok(Vec::new()), |form| {
+                    resnet::sizes(input_shape, classes as usize, form)
+                })
+                .map(total),
+            Self::Vgg16 {
+                small_input,
+                normalisation,
+                dropout,
+            } => {
+                let form = vgg::Form {
+                    small_input: *small_input,
+                    normalisation: *normalisation,
+                    dropout: *dropout,
+                };
+                vgg::sizes(input_shape, classes as usize, form).map(total)
+            }
+            Self::Gpt {
+                layers,
+                width,
+                heads,
+                dropout,
+            } => {
+                let form = transformer_form(*width, *heads, *dropout);
+                gpt::sizes(input_shape, classes as usize, *layers, form).map(total)
+            }
+            Self::Transformer {
+                source,
+                layers,
+                width,
+                heads,
+                dropout,
+            } => {
+                let form = transformer_form(*width, *heads, *dropout);
+                transformer::sizes(input_shape, classes as usize, *source, *layers, form).map(total)
+            }
             Self::Mlp { hidden } => Ok(perceptron(input_shape, hidden, classes)),
             Self::Linear {} => Ok(perceptron(input_shape, &[], classes)),
         };
@@ -77,36 +138,6 @@ fn digits([from, height, width]: [u64; 3], channels: u64, classes: u64) -> Model
     size.add(0, product(&[height / 2, width / 2, 7, channels]));
     size.linear(wide, classes);
     size.add(0, wide.saturating_mul(3).saturating_add(classes));
-    size
-}
-
-fn resnet18([from, height, width]: [usize; 3], classes: u64, small_input: bool) -> ModelSize {
-    let mut size = ModelSize::default();
-    let (kernel, enlarged) = if small_input { (3, 1) } else { (7, 4) };
-    let mut side = [height, width];
-    if !small_input {
-        side = side.map(|length| convolved(convolved(length, 7, 2, 3), 3, 2, 1));
-    }
-    let area = |side: [usize; 2]| side[0] as u64 * side[1] as u64;
-    size.convolution(from as u64, 64, kernel);
-    size.add(
-        0,
-        (from * height * width) as u64 + 3 * enlarged * 64 * area(side),
-    );
-    let mut channels = 64;
-    for to in [64, 128, 256, 512] {
-        let outer = channels * area(side);
-        if to != channels {
-            side = side.map(|length| convolved(length, 3, 2, 1));
-            size.convolution(channels, to, 1);
-        }
-        size.convolution(channels, to, 3);
-        (0..3).for_each(|_| size.convolution(to, to, 3));
-        size.add(0, outer + 14 * to * area(side));
-        channels = to;
-    }
-    size.linear(512, classes);
-    size.add(0, 512 * area(side) + 512 + classes);
     size
 }
 
@@ -170,16 +201,21 @@ mod tests {
                 7,
             );
         }
-        check(
-            &ModelConfig::ResNet18 { small_input: true },
-            &[3, 32, 32],
-            10,
-        );
-        check(
-            &ModelConfig::ResNet18 { small_input: false },
-            &[3, 64, 64],
-            1000,
-        );
+        for model in [
+            r#"{"kind": "resnet18", "small_input": true}"#,
+            r#"{"kind": "resnet18", "normalisation": "group"}"#,
+            r#"{"kind": "resnet50", "small_input": true}"#,
+            r#"{"kind": "resnet50"}"#,
+            r#"{"kind": "vgg16", "small_input": true}"#,
+            r#"{"kind": "vgg16", "small_input": true, "normalisation": "batch"}"#,
+        ] {
+            check(&serde_json::from_str(model).unwrap(), &[3, 32, 40], 10);
+        }
+        let gpt = r#"{"kind": "gpt", "layers": 3, "width": 24, "heads": 4}"#;
+        check(&serde_json::from_str(gpt).unwrap(), &[12], 50);
+        let transformer =
+            r#"{"kind": "transformer", "source": 5, "layers": 2, "width": 24, "heads": 4}"#;
+        check(&serde_json::from_str(transformer).unwrap(), &[12], 50);
         check(
             &ModelConfig::Mlp {
                 hidden: vec![30, 20],
@@ -188,6 +224,47 @@ mod tests {
             10,
         );
         check(&ModelConfig::Linear {}, &[64], 10);
+    }
+
+    #[test]
+    fn counts_of_parameters_are_those_that_were_published() {
+        let cases: [(&str, &[usize], u32, u64); 8] = [
+            (r#"{"kind": "resnet18"}"#, &[3, 224, 224], 1000, 11_689_512),
+            (r#"{"kind": "resnet50"}"#, &[3, 224, 224], 1000, 25_557_032),
+            (r#"{"kind": "vgg16"}"#, &[3, 224, 224], 1000, 138_357_544),
+            (
+                r#"{"kind": "vgg16", "normalisation": "batch"}"#,
+                &[3, 224, 224],
+                1000,
+                138_365_992,
+            ),
+            // GPT-2 has 124,439,808, its output layer being the embedding's 50257 x 768.
+            (
+                r#"{"kind": "gpt", "layers": 12, "width": 768, "heads": 12}"#,
+                &[1024],
+                50_257,
+                124_439_808 + 50_257 * 768,
+            ),
+            // torch.nn.Transformer() has 44,140,544, without embeddings and output layer.
+            (
+                r#"{"kind": "transformer", "source": 3, "layers": 6, "width": 512, "heads": 8}"#,
+                &[7],
+                11,
+                44_140_544 + (11 + 7 + 11) * 512,
+            ),
+            (
+                r#"{"kind": "mlp", "hidden": [1024, 1024]}"#,
+                &[784],
+                10,
+                1_863_690,
+            ),
+            (r#"{"kind": "linear"}"#, &[784], 10, 7850),
+        ];
+        for (model, shape, classes, parameters) in cases {
+            let config: ModelConfig = serde_json::from_str(model).unwrap();
+            let size = config.size(shape, classes).unwrap();
+            assert_eq!(size.parameters, parameters, "{model}");
+        }
     }
 
     #[test]

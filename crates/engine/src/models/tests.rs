@@ -6,6 +6,13 @@ use super::*;
 use crate::testing::{DigitsRun, arena, samples, state, training};
 use crate::{OptimizerConfig, ScheduleConfig};
 
+fn resnet18(small_input: bool) -> ModelConfig {
+    ModelConfig::ResNet18 {
+        small_input,
+        normalisation: Normalisation::Batch,
+    }
+}
+
 fn all() -> Vec<(ModelConfig, Vec<usize>)> {
     let digits = ModelConfig::DigitsCnn {
         channels: 4,
@@ -16,11 +23,8 @@ fn all() -> Vec<(ModelConfig, Vec<usize>)> {
     };
     vec![
         (digits, vec![2, 9, 8]),
-        (ModelConfig::ResNet18 { small_input: true }, vec![3, 9, 8]),
-        (
-            ModelConfig::ResNet18 { small_input: false },
-            vec![1, 33, 40],
-        ),
+        (resnet18(true), vec![3, 9, 8]),
+        (resnet18(false), vec![1, 33, 40]),
         (mlp(&[7, 5]), vec![1, 4, 4]),
         (mlp(&[3]), vec![6]),
         (ModelConfig::Linear {}, vec![2, 3]),
@@ -50,7 +54,7 @@ fn each_stage_makes_the_shape_that_its_cost_says() {
 
 #[test]
 fn resnet18_is_that_of_torchvision() {
-    let model = ModelConfig::ResNet18 { small_input: false };
+    let model = resnet18(false);
     let chain = model
         .build(&[3, 224, 224], 1000, &SeedTree::new(1))
         .unwrap();
@@ -96,7 +100,7 @@ fn configurations_parse_with_defaults_and_refuse_unknown_fields() {
     };
     assert_eq!(digits, expected);
     let resnet = parse(r#"{"kind": "resnet18", "small_input": true}"#).unwrap();
-    assert_eq!(resnet, ModelConfig::ResNet18 { small_input: true });
+    assert_eq!(resnet, resnet18(true));
     for (model, _) in all() {
         let text = serde_json::to_string(&model).unwrap();
         assert!(
@@ -109,15 +113,35 @@ fn configurations_parse_with_defaults_and_refuse_unknown_fields() {
         r#"{"kind": "linear", "hidden": [3]}"#,
         r#"{"kind": "digits_cnn", "chanels": 3}"#,
         r#"{"kind": "transformer"}"#,
+        r#"{"kind": "resnet50", "normalisation": "layer"}"#,
     ] {
         assert!(parse(text).is_err(), "{text}");
+    }
+}
+
+fn gpt(width: usize, heads: usize) -> ModelConfig {
+    ModelConfig::Gpt {
+        layers: 1,
+        width,
+        heads,
+        dropout: 0.0,
+    }
+}
+
+fn transformer(source: usize) -> ModelConfig {
+    ModelConfig::Transformer {
+        source,
+        layers: 1,
+        width: 8,
+        heads: 2,
+        dropout: 0.0,
     }
 }
 
 #[test]
 fn samples_and_sizes_that_do_not_fit_are_refused_with_the_numbers() {
     let digits = |channels, dropout| ModelConfig::DigitsCnn { channels, dropout };
-    let resnet = ModelConfig::ResNet18 { small_input: false };
+    let resnet = resnet18(false);
     let cases = [
         (digits(4, 0.0), vec![8, 8], 10, "[8, 8]"),
         (digits(4, 0.0), vec![1, 3, 8], 10, "[1, 3, 8]"),
@@ -137,6 +161,10 @@ fn samples_and_sizes_that_do_not_fit_are_refused_with_the_numbers() {
             10,
             "1 to 3 dimensions",
         ),
+        (gpt(6, 4), vec![8], 10, "heads = 4"),
+        (gpt(8, 4), vec![8, 2], 10, "[8, 2]"),
+        (gpt(0, 4), vec![8], 10, "width = 0"),
+        (transformer(8), vec![8], 10, "source = 8"),
         (ModelConfig::Linear {}, vec![4], 0, "0 classes"),
         (ModelConfig::Linear {}, vec![4, 0], 2, "[4, 0]"),
     ];

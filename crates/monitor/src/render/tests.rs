@@ -87,6 +87,8 @@ fn the_summary_of_a_finished_run() {
             step: Step(229),
             loss: 0.1,
             accuracy: 0.9694,
+            accuracy_top5: Some(0.99),
+            perplexity: None,
             samples: 360,
         },
         Event::ModelSaved {
@@ -105,7 +107,7 @@ fn the_summary_of_a_finished_run() {
     let expected = "\
 digits is done in 58 s
   steps          230 of 230, last loss 0.5000, 256 samples/s
-  test accuracy  96.94 % of 360 samples, loss 0.1000
+  test accuracy  96.94 % of 360 samples, loss 0.1000, top-5 99.00 %
   last epoch     1,437 samples used once, 0 not used, 0 more than once
   rank             compute     communication    waiting for data   bytes sent
   0          46.00 s  80 %      9.20 s  16 %        2.30 s   4 %    219.3 MiB

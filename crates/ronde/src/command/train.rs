@@ -116,6 +116,7 @@ fn prepare(arguments: &TrainArguments) -> Result<Prepared, String> {
         ronde_engine::cpu_features()
     )];
     notices.extend(config.train.learning_rate_rule());
+    notices.extend(config.train.precision_note());
     notices.extend((!document.notices().is_empty()).then(|| document.render_notices(colour)));
     Ok(Prepared {
         config,
@@ -211,7 +212,11 @@ fn check_memory(plan: &Plan, size: &ModelSize, world_size: WorldSize) -> Result<
     let batch_samples = config.train.global_batch_size.min(plan.batches.samples());
     let estimate = MemoryEstimate::data_parallel(
         size.parameters,
-        size.kept_floats_per_sample,
+        if config.train.recompute_activations {
+            size.recomputed_floats_per_sample
+        } else {
+            size.kept_floats_per_sample
+        },
         &config.optimizer,
         batch_samples,
         &plan.shards,

@@ -249,6 +249,13 @@ fn not_negative(path: &str, value: f64, problems: &mut Vec<Problem>) {
 
 fn data(data: &DataConfig, problems: &mut Vec<Problem>) {
     let (shape, classes) = match data {
+        DataConfig::CsvValues { shape, .. } => (shape, 1),
+        DataConfig::Text { context, .. } => {
+            return at_least_one("data.context", *context as u64, problems);
+        }
+        DataConfig::NumberWords { samples, .. } => {
+            return at_least_one("data.samples", *samples, problems);
+        }
         DataConfig::Csv { shape, classes, .. } => (shape, *classes),
         DataConfig::SyntheticImages {
             samples,

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ronde_data::DataConfig;
-use ronde_engine::{ModelConfig, OptimizerConfig, RateScaling, ScheduleConfig, WeightDecayOn};
+use ronde_engine::{
+    ModelConfig, OptimizerConfig, Precision, RateScaling, ScheduleConfig, WeightDecayOn,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, Problem};
@@ -130,6 +132,14 @@ pub struct TrainSection {
     /// Largest norm of the gradient; absent: not clipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_norm: Option<f64>,
+    /// Format of the weights and of the activations between stages; default `f32`. The master
+    /// weights are `f32` always. With `f16` the loss is scaled by a factor that follows the gradients.
+    #[serde(skip_serializing_if = "is_default")]
+    pub precision: Precision,
+    /// Stages compute what backward needs again in place of keeping it; default false. The trained
+    /// bits do not depend on it.
+    #[serde(skip_serializing_if = "is_default")]
+    pub recompute_activations: bool,
     /// Which parameters are decayed; default `all`.
     #[serde(skip_serializing_if = "is_default")]
     pub weight_decay_on: WeightDecayOn,
@@ -155,6 +165,8 @@ impl Default for TrainSection {
             drop_last: false,
             shuffle: true,
             clip_norm: None,
+            precision: Precision::default(),
+            recompute_activations: false,
             weight_decay_on: WeightDecayOn::default(),
             learning_rate: 0.001,
             learning_rate_scaling: RateScaling::default(),
@@ -176,6 +188,20 @@ impl TrainSection {
         let from = from.unwrap_or(self.global_batch_size);
         let scaling = self.learning_rate_scaling;
         self.learning_rate * scaling.factor(from, self.global_batch_size)
+    }
+
+    /// What the precision means here, for people; `None` for `f32`.
+    #[must_use]
+    pub fn precision_note(&self) -> Option<String> {
+        let format = match self.precision {
+            Precision::F32 => return None,
+            Precision::Bf16 => "bf16",
+            Precision::F16 => "f16, the loss scaled",
+        };
+        Some(format!(
+            "precision: weights and activations between stages in {format}, master weights in f32; \
+             no kernel for this CPU is faster for it"
+        ))
     }
 
     /// How the learning rate was scaled, for people; `None` where it was not.
@@ -320,9 +346,10 @@ impl Default for ElasticSection {
 
 /// What the trained bits do not depend on: sections, and keys of other sections. What is in the
 /// files of `[data]` is told by the identity of the data set, not by their names.
-const NOT_IDENTITY: [&str; 10] = [
+const NOT_IDENTITY: [&str; 12] = [
     "check",
     "comm",
+    "data.file",
     "data.test",
     "data.test_samples",
     "data.train",
@@ -330,6 +357,7 @@ const NOT_IDENTITY: [&str; 10] = [
     "run.name",
     "run.output",
     "train.evaluate_every_epochs",
+    "train.recompute_activations",
     "workers.count",
 ];
 

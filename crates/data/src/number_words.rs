@@ -1,0 +1,340 @@
+//! Translations made by rule: numbers in English words, to be said in French ones.
+//!
+//! The rules have memory enough to need attention: `seventy` and `ninety` depend on the word that
+//! follows, `vingts` and `cents` have their `s` only where nothing follows.
+
+use std::sync::Arc;
+
+use ronde_core::seed::{Purpose, SeedTree};
+
+use crate::dataset::check_read_all;
+use crate::{DataError, Dataset, IGNORED, Split};
+
+/// All words; their place is their number. The first one fills up, the second begins and ends.
+const WORDS: [&str; 57] = [
+    "-",
+    "|",
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+    "twenty",
+    "thirty",
+    "forty",
+    "fifty",
+    "sixty",
+    "seventy",
+    "eighty",
+    "ninety",
+    "hundred",
+    "thousand",
+    "zéro",
+    "un",
+    "deux",
+    "trois",
+    "quatre",
+    "cinq",
+    "sept",
+    "huit",
+    "neuf",
+    "dix",
+    "onze",
+    "douze",
+    "treize",
+    "quatorze",
+    "quinze",
+    "seize",
+    "vingt",
+    "trente",
+    "quarante",
+    "cinquante",
+    "soixante",
+    "cent",
+    "mille",
+    "et",
+    "s",
+];
+
+/// Numbers are below this.
+const NUMBERS: u64 = 1_000_000;
+/// Of each so many numbers one, this one, is for the test.
+const TEST_OF: u64 = 8;
+const TEST: u64 = 5;
+
+/// Words of the longest English number.
+const SOURCE: usize = 9;
+/// Words of the longest French number, with the end.
+const TARGET: usize = 15;
+
+/// Samples of `[SOURCE + TARGET]` word numbers: the English words, filled up, then the French ones
+/// after a sign that begins them. Targets: the French words, then a sign that ends them.
+pub(crate) struct NumberWords {
+    seed: u64,
+    samples: u64,
+    is_test: bool,
+}
+
+/// A set to train on and, unless `test_samples` is zero, one of other numbers to measure on.
+pub(crate) fn split(samples: u64, test_samples: u64, seed: u64) -> Result<Split, DataError> {
+    const SAMPLES_MAX: u64 = 1 << 40;
+    if !(1..=SAMPLES_MAX).contains(&samples) || test_samples > SAMPLES_MAX {
+        return Err(DataError::SampleCount {
+            samples,
+            test_samples,
+        });
+    }
+    let set = |samples, is_test| NumberWords {
+        seed,
+        samples,
+        is_test,
+    };
+    Ok(Split {
+        train: Arc::new(set(samples, false)),
+        test: (test_samples > 0).then(|| Arc::new(set(test_samples, true)) as Arc<dyn Dataset>),
+    })
+}
+
+impl NumberWords {
+    fn number(&self, sample: u64) -> u64 {
+        let coordinates = [u64::from(self.is_test), sample];
+        let stream = SeedTree::new(self.seed).stream(Purpose::Synthetic, &coordinates);
+        let [a, b, ..] = stream.block(0);
+        // Short numbers as often as long ones.
+        let below = [100, 1000, 100_000, NUMBERS][a as usize % 4] / TEST_OF;
+        let group = ((u64::from(b) * below) >> 32) * TEST_OF;
+        let others = u64::from(a >> 8) % (TEST_OF - 1);
+        group
+            + if self.is_test {
+                TEST
+            } else {
+                others + u64::from(others >= TEST)
+            }
+    }
+}
+
+impl Dataset for NumberWords {
+    fn len(&self) -> u64 {
+        self.samples
+    }
+
+    fn sample_shape(&self) -> &[usize] {
+        &[SOURCE + TARGET]
+    }
+
+    fn classes(&self) -> u32 {
+        WORDS.len() as u32
+    }
+
+    fn targets_per_sample(&self) -> usize {
+        TARGET
+    }
+
+    fn read_all(&self, sample: u64, out: &mut [f32], targets: &mut [u32]) -> Result<(), DataError> {
+        check_read_all(self, sample, out, targets)?;
+        let number = self.number(sample);
+        out.fill(0.0);
+        targets.fill(IGNORED);
+        for (place, word) in out.iter_mut().zip(english(number)) {
+            *place = index(word) as f32;
+        }
+        let target = french(number);
+        out[SOURCE] = 1.0;
+        for (place, word) in out[SOURCE + 1..].iter_mut().zip(&target) {
+            *place = index(word) as f32;
+        }
+        for (place, word) in targets.iter_mut().zip(target.iter().chain(&["|"])) {
+            *place = index(word);
+        }
+        Ok(())
+    }
+
+    fn read(&self, sample: u64, out: &mut [f32]) -> Result<u32, DataError> {
+        let mut targets = [0; TARGET];
+        self.read_all(sample, out, &mut targets)?;
+        Ok(targets[0])
+    }
+
+    fn identity(&self) -> String {
+        let part = if self.is_test { "test" } else { "train" };
+        format!(
+            "number_words version 1: seed {}, samples {}, {part}",
+            self.seed, self.samples
+        )
+    }
+}
+
+fn index(word: &str) -> u32 {
+    let found = WORDS.iter().position(|known| *known == word);
+    found.expect("the rules use words of the list") as u32
+}
+
+fn english(number: u64) -> Vec<&'static str> {
+    let small = |n: u64| WORDS[2 + n as usize];
+    let below_thousand = |n: u64, words: &mut Vec<&'static str>| {
+        if n >= 100 {
+            words.extend([small(n / 100), "hundred"]);
+        }
+        let rest = n % 100;
+        if rest >= 20 {
+            words.push(WORDS[22 + (rest / 10 - 2) as usize]);
+            if rest % 10 > 0 {
+                words.push(small(rest % 10));
+            }
+        } else if rest > 0 {
+            words.push(small(rest));
+        }
+    };
+    let mut words = Vec::new();
+    if number >= 1000 {
+        below_thousand(number / 1000, &mut words);
+        words.push("thousand");
+    }
+    below_thousand(number % 1000, &mut words);
+    if words.is_empty() {
+        words.push("zero");
+    }
+    words
+}
+
+fn french(number: u64) -> Vec<&'static str> {
+    let mut words = Vec::new();
+    if number >= 1000 {
+        if number >= 2000 {
+            french_below_thousand(number / 1000, false, &mut words);
+        }
+        words.push("mille");
+    }
+    french_below_thousand(number % 1000, true, &mut words);
+    if words.is_empty() {
+        words.push("zéro");
+    }
+    words
+}
+
+/// `at_end`: nothing follows, so that `cents` and `quatre vingts` have their `s`.
+fn french_below_thousand(number: u64, at_end: bool, words: &mut Vec<&'static str>) {
+    const SMALL: [&str; 17] = [
+        "zéro", "un", "deux", "trois", "quatre", "cinq", "six", "sept", "huit", "neuf", "dix",
+        "onze", "douze", "treize", "quatorze", "quinze", "seize",
+    ];
+    const TENS: [&str; 5] = ["vingt", "trente", "quarante", "cinquante", "soixante"];
+    let (hundreds, rest) = (number / 100, number % 100);
+    if hundreds > 0 {
+        if hundreds > 1 {
+            words.push(SMALL[hundreds as usize]);
+        }
+        words.push("cent");
+        if hundreds > 1 && rest == 0 && at_end {
+            words.push("s");
+        }
+    }
+    // Seventy is sixty and ten, ninety four twenties and ten.
+    let below_twenty = match rest {
+        0..=16 => rest,
+        17..=19 => {
+            words.push("dix");
+            rest - 10
+        }
+        20..=69 => {
+            words.push(TENS[(rest / 10 - 2) as usize]);
+            rest % 10
+        }
+        70..=79 => {
+            words.push("soixante");
+            rest - 60
+        }
+        _ => {
+            words.extend(["quatre", "vingt"]);
+            if rest == 80 && at_end {
+                words.push("s");
+            }
+            rest - 80
+        }
+    };
+    if (20..80).contains(&rest) && (below_twenty == 1 || below_twenty == 11) {
+        words.push("et");
+    }
+    match below_twenty {
+        0 => {}
+        1..=16 => words.push(SMALL[below_twenty as usize]),
+        _ => words.extend(["dix", SMALL[below_twenty as usize - 10]]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_said_as_they_are() {
+        for (number, source, target) in [
+            (0, "zero", "zéro"),
+            (21, "twenty one", "vingt et un"),
+            (80, "eighty", "quatre vingt s"),
+            (97, "ninety seven", "quatre vingt dix sept"),
+            (117, "one hundred seventeen", "cent dix sept"),
+            (200, "two hundred", "deux cent s"),
+            (1000, "one thousand", "mille"),
+            (
+                200_071,
+                "two hundred thousand seventy one",
+                "deux cent mille soixante et onze",
+            ),
+            (
+                999_999,
+                "nine hundred ninety nine thousand nine hundred ninety nine",
+                "neuf cent quatre vingt dix neuf mille neuf cent quatre vingt dix neuf",
+            ),
+        ] {
+            assert_eq!(english(number).join(" "), source);
+            assert_eq!(french(number).join(" "), target);
+        }
+    }
+
+    #[test]
+    fn every_number_fits_and_the_test_has_others() {
+        let longest = (0..NUMBERS).step_by(7).chain([777_777, 999_999]);
+        for number in longest {
+            assert!(english(number).len() <= SOURCE && french(number).len() < TARGET);
+        }
+        let split = split(500, 100, 3).unwrap();
+        let test = split.test.unwrap();
+        for (set, is_test) in [(split.train, false), (test, true)] {
+            let words = NumberWords {
+                seed: 3,
+                samples: set.len(),
+                is_test,
+            };
+            for sample in 0..set.len() {
+                let number = words.number(sample);
+                assert!(number < NUMBERS && (number % TEST_OF == TEST) == is_test);
+                let (mut out, mut targets) = ([0.0; SOURCE + TARGET], [0; TARGET]);
+                set.read_all(sample, &mut out, &mut targets).unwrap();
+                let said = french(number);
+                assert_eq!(targets[said.len()], 1, "the end");
+                assert!(targets[said.len() + 1..].iter().all(|&t| t == IGNORED));
+                assert_eq!(out[SOURCE], 1.0);
+                for (place, target) in said.iter().enumerate() {
+                    assert_eq!(WORDS[targets[place] as usize], *target);
+                    assert_eq!(out[SOURCE + 1 + place], targets[place] as f32);
+                }
+            }
+        }
+    }
+}

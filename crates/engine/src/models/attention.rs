@@ -1,0 +1,152 @@
+//! What transformers are made of: attention with its projections, and the layer after it.
+//!
+//! Shapes: N samples, T places, E width.
+
+use burn::module::Module;
+use burn::nn::{LayerNorm, Linear};
+use burn::tensor::{Device, Tensor};
+
+use super::layers::{linear_layer, normalise, row_norm};
+use crate::ForwardContext;
+use crate::ops::{self, linear};
+
+/// Size of a transformer's layers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Form {
+    pub(super) width: usize,
+    pub(super) heads: usize,
+    /// Width between the two parts of a feed-forward layer.
+    pub(super) inner: usize,
+    pub(super) dropout: f64,
+}
+
+impl Form {
+    /// Refuses what no layer can have.
+    pub(super) fn check(&self, layers: usize) -> Result<(), String> {
+        let Self {
+            width,
+            heads,
+            inner,
+            dropout,
+        } = *self;
+        if layers == 0 || width == 0 || inner == 0 || heads == 0 || !width.is_multiple_of(heads) {
+            return Err(format!(
+                "layers = {layers}, width = {width}, heads = {heads}; expected at least 1 of each, and a width that the heads divide"
+            ));
+        }
+        if layers > 1 << 12 || width > 1 << 20 || inner > 1 << 22 {
+            return Err(format!(
+                "layers = {layers}, width = {width}; expected at most {} and {}",
+                1 << 12,
+                1 << 20
+            ));
+        }
+        if !(0.0..1.0).contains(&dropout) {
+            return Err(format!(
+                "dropout = {dropout}; expected at least 0 and below 1"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Parameters of an attention with its normalisation.
+    pub(super) fn attention_parameters(&self) -> u64 {
+        let width = self.width as u64;
+        4 * (width * width + width) + 2 * width
+    }
+
+    /// Parameters of a feed-forward layer with its normalisation.
+    pub(super) fn feed_forward_parameters(&self) -> u64 {
+        let (width, inner) = (self.width as u64, self.inner as u64);
+        2 * width * inner + inner + width + 2 * width
+    }
+
+    /// Floats kept by an attention of `places` over `seen` places, for one sample; an estimate.
+    pub(super) fn attention_kept(&self, places: usize, seen: usize) -> usize {
+        (5 * places + 3 * seen) * self.width + 3 * self.heads * places * seen
+    }
+
+    /// Floats kept by a feed-forward layer for one sample; an estimate.
+    pub(super) fn feed_forward_kept(&self, places: usize) -> usize {
+        places * (4 * self.width + 6 * self.inner)
+    }
+}
+
+/// Normalisation, attention and the way round them.
+#[derive(Module, Debug)]
+pub(super) struct Attention {
+    norm: LayerNorm,
+    query: Linear,
+    key_value: Linear,
+    output: Linear,
+    heads: usize,
+}
+
+impl Attention {
+    pub(super) fn new(form: Form, device: &Device) -> Self {
+        Self {
+            norm: row_norm(form.width, device),
+            query: linear_layer(form.width, form.width, true, device),
+            key_value: linear_layer(form.width, 2 * form.width, true, device),
+            output: linear_layer(form.width, form.width, true, device),
+            heads: form.heads,
+        }
+    }
+
+    /// `x` (`[N, T, E]`) plus what its places find in `memory` (`[N, S, E]`); without one in `x`.
+    pub(super) fn forward(
+        &self,
+        x: Tensor<3>,
+        memory: Option<Tensor<3>>,
+        causal: bool,
+    ) -> Tensor<3> {
+        let [_, _, width] = x.dims();
+        let own = normalise(&self.norm, x.clone());
+        let seen = memory.unwrap_or_else(|| own.clone());
+        let both = linear(&self.key_value, seen);
+        let keys = self.split(both.clone().narrow(2, 0, width));
+        let values = self.split(both.narrow(2, width, width));
+        let queries = self.split(linear(&self.query, own));
+        let found = ops::attention(queries, keys, values, causal);
+        let [samples, _, places, _] = found.dims();
+        let joined = found.swap_dims(1, 2).reshape([samples, places, width]);
+        x + linear(&self.output, joined)
+    }
+
+    /// `[N, T, E]` as `[N, heads, T, E / heads]`.
+    fn split(&self, x: Tensor<3>) -> Tensor<4> {
+        let [samples, places, width] = x.dims();
+        x.reshape([samples, places, self.heads, width / self.heads])
+            .swap_dims(1, 2)
+    }
+}
+
+/// Normalisation, two linear layers and the way round them.
+#[derive(Module, Debug)]
+pub(super) struct FeedForward {
+    norm: LayerNorm,
+    up: Linear,
+    down: Linear,
+}
+
+impl FeedForward {
+    pub(super) fn new(form: Form, device: &Device) -> Self {
+        Self {
+            norm: row_norm(form.width, device),
+            up: linear_layer(form.width, form.inner, true, device),
+            down: linear_layer(form.inner, form.width, true, device),
+        }
+    }
+
+    /// `x` plus its transformation; `layer` keys the dropout inside.
+    pub(super) fn forward(
+        &self,
+        x: Tensor<3>,
+        dropout: f64,
+        layer: u64,
+        context: &ForwardContext,
+    ) -> Tensor<3> {
+        let inner = ops::gelu(linear(&self.up, normalise(&self.norm, x.clone())));
+        x + context.dropout(linear(&self.down, inner), dropout, layer)
+    }
+}

@@ -1,0 +1,407 @@
+//! Every model, small: gradients against PyTorch's, cuts, recomputation, precisions, golden losses.
+
+use std::collections::BTreeMap;
+
+use ronde_core::layout::Role;
+use ronde_core::seed::SeedTree;
+use serde::Deserialize;
+
+use super::*;
+use crate::testing::{arena, bits, hashed, state, training};
+use crate::{Activation, Chain, IGNORED, Loss, LossOutput, OptimizerConfig, Precision, Stage};
+
+/// A small model with samples, as `tests/pytorch/gradients.py` has it.
+struct Case {
+    name: &'static str,
+    model: &'static str,
+    shape: &'static [usize],
+    /// 0: one value is learnt.
+    classes: usize,
+    targets: usize,
+    /// Loss sums of the first three steps of descent; a function of the C library may be in them.
+    golden: [f64; 3],
+}
+
+const CASES: [Case; 9] = [
+    case(
+        "linear",
+        r#"{"kind": "linear"}"#,
+        &[5, 2, 3],
+        4,
+        1,
+        [9.579_86, 9.435_79, 9.293_44],
+    ),
+    case(
+        "regression",
+        r#"{"kind": "linear"}"#,
+        &[5, 6],
+        0,
+        1,
+        [4.133_33, 3.363_70, 2.752_54],
+    ),
+    case(
+        "mlp",
+        r#"{"kind": "mlp", "hidden": [8, 5]}"#,
+        &[5, 6],
+        7,
+        1,
+        [10.501_41, 10.260_79, 10.039_21],
+    ),
+    case(
+        "resnet18",
+        r#"{"kind": "resnet18", "small_input": true}"#,
+        &[3, 3, 16, 16],
+        10,
+        1,
+        [7.186_53, 3.340_14, 1.700_44],
+    ),
+    case(
+        "resnet18_group",
+        r#"{"kind": "resnet18", "normalisation": "group"}"#,
+        &[2, 3, 32, 32],
+        10,
+        1,
+        [7.232_24, 1.996_39, 0.689_64],
+    ),
+    case(
+        "resnet50_group",
+        r#"{"kind": "resnet50", "small_input": true, "normalisation": "group"}"#,
+        &[2, 3, 16, 16],
+        10,
+        1,
+        [0.0; 3],
+    ),
+    case(
+        "vgg16",
+        r#"{"kind": "vgg16", "small_input": true, "dropout": 0.0}"#,
+        &[2, 3, 32, 32],
+        10,
+        1,
+        [4.715_35, 4.074_71, 3.566_69],
+    ),
+    case(
+        "gpt",
+        r#"{"kind": "gpt", "layers": 2, "width": 16, "heads": 2}"#,
+        &[3, 10],
+        12,
+        10,
+        [7.509_65, 7.095_72, 6.874_05],
+    ),
+    case(
+        "transformer",
+        r#"{"kind": "transformer", "source": 4, "layers": 2, "width": 16, "heads": 2}"#,
+        &[3, 9],
+        12,
+        5,
+        [7.398_59, 7.027_95, 6.804_50],
+    ),
+];
+
+const fn case(
+    name: &'static str,
+    model: &'static str,
+    shape: &'static [usize],
+    classes: usize,
+    targets: usize,
+    golden: [f64; 3],
+) -> Case {
+    Case {
+        name,
+        model,
+        shape,
+        classes,
+        targets,
+        golden,
+    }
+}
+
+/// FNV-1a, as the script has it.
+fn name_seed(name: &str) -> u64 {
+    let step = |seed: u32, byte: u8| (seed ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    name.bytes().fold(0x811C_9DC5, step).into()
+}
+
+impl Case {
+    fn build(&self) -> Chain {
+        let model: ModelConfig = serde_json::from_str(self.model).unwrap();
+        let classes = self.classes.max(1) as u32;
+        let chain = model.build(&self.shape[1..], classes, &SeedTree::new(3));
+        chain.unwrap()
+    }
+
+    fn input(&self) -> Activation {
+        let mut values = hashed(name_seed("input"), self.shape.iter().product());
+        if self.targets > 1 {
+            for value in &mut values {
+                *value = ((*value * 0.5 + 0.5) * self.classes as f32).floor();
+            }
+        }
+        Activation::from_host(self.shape, values)
+    }
+
+    fn loss(&self, output: &Activation) -> LossOutput {
+        let samples = self.shape[0];
+        if self.classes == 0 {
+            let targets = hashed(name_seed("target"), samples);
+            let targets: Vec<u32> = targets.into_iter().map(f32::to_bits).collect();
+            return Loss::SquaredError { outputs: 1 }
+                .of(output.as_slice(), &targets, samples)
+                .unwrap();
+        }
+        let label = |at: usize| (at * 3 % self.classes) as u32;
+        let targets = (0..samples * self.targets).map(|at| match at % self.targets % 4 {
+            3 => IGNORED,
+            _ => label(at),
+        });
+        let targets: Vec<u32> = targets.collect();
+        let classes = self.classes;
+        Loss::CrossEntropy { classes }
+            .of(output.as_slice(), &targets, samples)
+            .unwrap()
+    }
+
+    /// Loss and gradients through parts that hand over host values only, as between processes.
+    fn through(&self, parts: &mut [Chain]) -> (f64, Vec<Vec<f32>>) {
+        let context = training(4, 2);
+        let mut value = self.input();
+        for part in &mut *parts {
+            let output = part.forward(value, &context).unwrap();
+            let shape = output.shape().to_vec();
+            value = Activation::from_host(&shape, output.into_host());
+        }
+        let loss = self.loss(&value);
+        let mut gradient = Some(Activation::from_host(value.shape(), loss.gradient));
+        let mut all = Vec::new();
+        for (index, part) in parts.iter_mut().enumerate().rev() {
+            let arena = arena(part);
+            let mut gradients = vec![f32::NAN; arena.len()];
+            let given = gradient.take().unwrap();
+            let ranges = arena.ranges();
+            gradient = part
+                .backward(context.shard, given, &mut gradients, ranges, index > 0)
+                .unwrap();
+            let tensors = ranges.iter().map(|range| gradients[range.clone()].to_vec());
+            all.splice(0..0, tensors);
+        }
+        (loss.loss_sum, all)
+    }
+
+    fn whole(&self, chain: Chain) -> (u64, Vec<Vec<u32>>) {
+        let (loss, gradients) = self.through(&mut [chain]);
+        (loss.to_bits(), gradients.iter().map(|g| bits(g)).collect())
+    }
+}
+
+#[derive(Deserialize)]
+struct Expected {
+    loss: f64,
+    tensors: BTreeMap<String, [f64; 2]>,
+}
+
+/// Weights as the script makes them.
+fn weights(name: &str, shape: &[usize]) -> Vec<f32> {
+    let mut values = hashed(name_seed(name), shape.iter().product());
+    if shape.len() >= 2 && !name.starts_with("embedding.") {
+        let fan_in: usize = match shape {
+            [inputs, _] => *inputs,
+            _ => shape[1..].iter().product(),
+        };
+        let scale = (3.0 / fan_in as f64).sqrt() as f32;
+        values.iter_mut().for_each(|value| *value *= scale);
+    } else if name.ends_with("gamma") {
+        values.iter_mut().for_each(|x| *x = 1.0 + 0.125 * *x);
+    } else if shape.len() == 1 {
+        values.iter_mut().for_each(|x| *x *= 0.125);
+    }
+    values
+}
+
+#[test]
+fn gradients_are_those_of_pytorch() {
+    let text = include_str!("../../tests/pytorch/gradients.json");
+    let expected: BTreeMap<String, Expected> = serde_json::from_str(text).unwrap();
+    assert_eq!(expected.len(), CASES.len());
+    for case in &CASES {
+        let expected = &expected[case.name];
+        let mut chain = case.build();
+        let tensors = chain.layout().tensors.clone();
+        let (mut values, arena) = state(&chain);
+        for (index, tensor) in tensors.iter().enumerate() {
+            if tensor.role == Role::Parameter {
+                let drawn = weights(&tensor.name, &tensor.shape);
+                values[arena.range(index)].copy_from_slice(&drawn);
+            }
+        }
+        chain.load(&values, arena.ranges());
+        let (loss, gradients) = case.through(&mut [chain]);
+        let error = (loss - expected.loss).abs() / expected.loss;
+        assert!(
+            error < 1e-4,
+            "{}: loss {loss} for {}",
+            case.name,
+            expected.loss
+        );
+        let mut compared = 0;
+        for (tensor, gradient) in tensors.iter().zip(&gradients) {
+            if tensor.role != Role::Parameter {
+                continue;
+            }
+            let [dot, norm] = expected.tensors[&tensor.name];
+            let fixed = hashed(name_seed("dot"), gradient.len());
+            let products = gradient.iter().zip(&fixed);
+            let got: f64 = products.map(|(g, f)| f64::from(*g) * f64::from(*f)).sum();
+            let square: f64 = gradient.iter().map(|&g| f64::from(g).powi(2)).sum();
+            let errors = [(got - dot).abs(), (square.sqrt() - norm).abs()];
+            let bound = 3e-3 * norm + 1e-6;
+            assert!(
+                errors.iter().all(|error| *error < bound),
+                "{}: {}: {got} and {} for {dot} and {norm}",
+                case.name,
+                tensor.name,
+                square.sqrt()
+            );
+            compared += 1;
+        }
+        assert_eq!(compared, expected.tensors.len(), "{}", case.name);
+    }
+}
+
+#[test]
+fn cut_everywhere_and_recomputed_the_bits_are_those_of_one_piece() {
+    for case in &CASES {
+        let expected = case.whole(case.build());
+        let cuts: Vec<usize> = (1..case.build().len()).collect();
+        let mut parts = case.build().with_recomputation().cut(&cuts).unwrap();
+        let (loss, gradients) = case.through(&mut parts);
+        let got: Vec<Vec<u32>> = gradients.iter().map(|g| bits(g)).collect();
+        assert!((loss.to_bits(), got) == expected, "{}", case.name);
+    }
+}
+
+#[test]
+fn small_models_cut_at_any_one_place_give_the_same_bits() {
+    for case in CASES.iter().filter(|case| case.targets > 1) {
+        let expected = case.whole(case.build());
+        for cut in 1..case.build().len() {
+            let mut parts = case.build().cut(&[cut]).unwrap();
+            let (loss, gradients) = case.through(&mut parts);
+            let got: Vec<Vec<u32>> = gradients.iter().map(|g| bits(g)).collect();
+            assert!(
+                (loss.to_bits(), got) == expected,
+                "{} cut before {cut}",
+                case.name
+            );
+        }
+    }
+}
+
+/// Loss sums of three steps of descent: small ones for images, whose gradients are large.
+fn losses(case: &Case, mut chain: Chain) -> Vec<f64> {
+    let optimizer: OptimizerConfig = serde_json::from_str(r#"{"kind": "sgd"}"#).unwrap();
+    let (mut values, arena) = state(&chain);
+    let tensors = chain.layout().tensors.clone();
+    let mut losses = Vec::new();
+    let rate = if case.shape.len() == 4 { 1e-4 } else { 1e-2 };
+    for step in 0..3 {
+        chain.load(&values, arena.ranges());
+        let context = training(step, 0);
+        let output = chain.forward(case.input(), &context).unwrap();
+        let loss = case.loss(&output);
+        losses.push(loss.loss_sum);
+        let gradient = Activation::from_host(output.shape(), loss.gradient);
+        let mut gradients = vec![0.0; arena.len()];
+        chain
+            .backward(
+                context.shard,
+                gradient,
+                &mut gradients,
+                arena.ranges(),
+                false,
+            )
+            .unwrap();
+        for (index, tensor) in tensors.iter().enumerate() {
+            let range = arena.range(index);
+            if tensor.role == Role::Parameter {
+                let gradient = &gradients[range.clone()];
+                optimizer.step(step + 1, rate, &mut values[range], gradient, &mut []);
+            }
+        }
+    }
+    losses
+}
+
+#[test]
+fn losses_of_the_first_steps_are_golden() {
+    let mut wrong = Vec::new();
+    for case in &CASES {
+        let got = losses(case, case.build());
+        let fits = got.iter().zip(case.golden).all(|(got, golden)| {
+            // Other instruction sets sum in other orders.
+            (got - golden).abs() < 2e-3 * golden
+        });
+        if !fits {
+            wrong.push(format!("{}: {got:.5?}", case.name));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn short_formats_train_nearly_as_well_and_round_what_they_should() {
+    for case in CASES
+        .iter()
+        .filter(|case| ["mlp", "gpt"].contains(&case.name))
+    {
+        let plain = losses(case, case.build());
+        for (precision, bound) in [(Precision::Bf16, 0.02), (Precision::F16, 0.003)] {
+            let short = losses(case, case.build().with_precision(precision));
+            for (plain, short) in plain.iter().zip(&short) {
+                let error = (plain - short).abs() / plain;
+                assert!(
+                    error < bound,
+                    "{} {precision:?}: {short} for {plain}",
+                    case.name
+                );
+            }
+            assert_ne!(plain, short);
+            let (_, gradients) = case.through(&mut [case.build().with_precision(precision)]);
+            let tensors = case.build().layout().tensors.clone();
+            for (tensor, gradient) in tensors.iter().zip(gradients) {
+                let mut rounded = gradient.clone();
+                precision.round(&mut rounded);
+                if tensor.shape.len() >= 2 {
+                    assert_eq!(bits(&rounded), bits(&gradient), "{}", tensor.name);
+                }
+            }
+        }
+        let same = case.whole(case.build().with_precision(Precision::F32));
+        assert!(same == case.whole(case.build()));
+    }
+    let mut values = [1.003_906_3, 70_000.0, 3e-8, -0.0];
+    Precision::Bf16.round(&mut values);
+    assert_eq!(values[..2], [1.0, 70_144.0]);
+    let mut values = [1.0 + 1.0 / 4096.0, 70_000.0, 2e-8, -0.0];
+    Precision::F16.round(&mut values);
+    assert_eq!(values, [1.0, f32::INFINITY, 0.0, 0.0]);
+}
+
+#[test]
+fn weights_that_change_end_what_could_not_be_computed_again() {
+    let case = &CASES[2];
+    let mut chain = case.build().with_recomputation();
+    let (values, arena) = state(&chain);
+    let output = chain.forward(case.input(), &training(0, 1)).unwrap();
+    chain.load(&values, arena.ranges());
+    let mut gradients = vec![0.0; arena.len()];
+    let gradient = Activation::from_host(output.shape(), case.loss(&output).gradient);
+    let ended = chain.backward(
+        training(0, 1).shard,
+        gradient,
+        &mut gradients,
+        arena.ranges(),
+        false,
+    );
+    assert!(matches!(ended, Err(EngineError::NotInFlight { .. })));
+    let kept = chain.cost(&[8, 6]).kept_floats;
+    assert!(kept < case.build().cost(&[8, 6]).kept_floats);
+}

@@ -1,0 +1,104 @@
+//! Layers that several models share, on [`crate::ops`].
+
+use burn::module::Module;
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::{
+    BatchNorm, BatchNormConfig, GroupNorm, GroupNormConfig, LayerNorm, LayerNormConfig, Linear,
+    LinearConfig, PaddingConfig2d,
+};
+use burn::tensor::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::ops::{self, AfterNorm, Window};
+
+/// Groups of a group normalisation: the paper's choice.
+pub(super) const GROUPS: usize = 32;
+
+/// How the channels of a convolution are normalised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Normalisation {
+    /// By the mean and variance of a channel over the samples of a logical shard. Source: Ioffe and
+    /// Szegedy, ICML 2015.
+    #[default]
+    Batch,
+    /// By those of 32 groups of channels of each sample, whatever the shard. Source: Wu and He, ECCV
+    /// 2018.
+    Group,
+}
+
+/// A convolution.
+pub(super) fn convolution(
+    from: usize,
+    to: usize,
+    window: Window,
+    bias: bool,
+    device: &Device,
+) -> Conv2d {
+    let around = window.padding;
+    Conv2dConfig::new([from, to], [window.side, window.side])
+        .with_stride([window.stride, window.stride])
+        .with_padding(PaddingConfig2d::Explicit(around, around, around, around))
+        .with_bias(bias)
+        .init(device)
+}
+
+/// A normalisation of channels; its kind is no part of its tensors' names.
+#[derive(Module, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a model has few of them")]
+pub(super) enum ChannelNorm {
+    /// Over the samples.
+    Batch(BatchNorm),
+    /// Over groups of channels.
+    Group(GroupNorm),
+}
+
+impl ChannelNorm {
+    pub(super) fn new(kind: Normalisation, channels: usize, device: &Device) -> Self {
+        match kind {
+            Normalisation::Batch => Self::Batch(BatchNormConfig::new(channels).init(device)),
+            Normalisation::Group => {
+                Self::Group(GroupNormConfig::new(GROUPS, channels).init(device))
+            }
+        }
+    }
+
+    /// Normalises, adds and rectifies: see [`ops::batch_norm`].
+    pub(super) fn forward(
+        &self,
+        x: Tensor<4>,
+        added: Option<Tensor<4>>,
+        after: AfterNorm,
+    ) -> Tensor<4> {
+        match self {
+            Self::Batch(norm) => ops::batch_norm(norm, x, added, after),
+            Self::Group(norm) => {
+                let y = match (&norm.gamma, &norm.beta) {
+                    (Some(gamma), Some(beta)) => {
+                        ops::group_norm(x, gamma.val(), beta.val(), norm.num_groups, norm.epsilon)
+                    }
+                    _ => norm.forward(x),
+                };
+                after.finish(y, added)
+            }
+        }
+    }
+}
+
+/// A linear layer.
+pub(super) fn linear_layer(from: usize, to: usize, bias: bool, device: &Device) -> Linear {
+    LinearConfig::new(from, to).with_bias(bias).init(device)
+}
+
+/// A normalisation of the last dimension.
+pub(super) fn row_norm(width: usize, device: &Device) -> LayerNorm {
+    LayerNormConfig::new(width).init(device)
+}
+
+/// Runs a normalisation of the last dimension.
+pub(super) fn normalise<const D: usize>(norm: &LayerNorm, x: Tensor<D>) -> Tensor<D> {
+    match &norm.beta {
+        Some(beta) => ops::layer_norm(x, norm.gamma.val(), beta.val(), 1e-5),
+        None => norm.forward(x),
+    }
+}

@@ -1,0 +1,90 @@
+//! [`Recomputed`]: a stage that keeps only its input between forward and backward.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use ronde_core::Shard;
+use ronde_core::layout::StateLayout;
+
+use crate::{Activation, EngineError, ForwardContext, Mode, Stage, StageCost};
+
+/// Activation checkpointing: what the stage inside would keep for backward is computed again from
+/// its input. The same bits, as all randomness is keyed; the cost is a second forward pass.
+///
+/// [`Stage::load`] forgets the shards in flight: they could not be computed again. Source: Chen, Xu,
+/// Zhang, Guestrin, arXiv:1604.06174, section 3.
+pub struct Recomputed {
+    inner: Box<dyn Stage>,
+    in_flight: BTreeMap<Shard, (Activation, ForwardContext)>,
+}
+
+impl Recomputed {
+    /// Wraps a stage.
+    #[must_use]
+    pub fn new(inner: Box<dyn Stage>) -> Self {
+        Self {
+            inner,
+            in_flight: BTreeMap::new(),
+        }
+    }
+}
+
+impl Stage for Recomputed {
+    fn layout(&self) -> &StateLayout {
+        self.inner.layout()
+    }
+
+    fn load(&mut self, state: &[f32], ranges: &[Range<usize>]) {
+        self.in_flight.clear();
+        self.inner.load(state, ranges);
+    }
+
+    fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
+        self.inner.save(state, ranges);
+    }
+
+    fn forward(
+        &mut self,
+        input: Activation,
+        context: &ForwardContext,
+    ) -> Result<Activation, EngineError> {
+        if context.mode == Mode::Evaluate {
+            return self.inner.forward(input, context);
+        }
+        let kept = (input.clone(), *context);
+        let output = self.inner.forward(input, context)?;
+        self.inner.discard();
+        self.in_flight.insert(context.shard, kept);
+        Ok(output)
+    }
+
+    fn backward(
+        &mut self,
+        shard: Shard,
+        grad_output: Activation,
+        gradients: &mut [f32],
+        ranges: &[Range<usize>],
+        needs_input_gradient: bool,
+    ) -> Result<Option<Activation>, EngineError> {
+        // Of a shard that is not in flight the stage inside tells by its own name.
+        if let Some((input, context)) = self.in_flight.remove(&shard) {
+            self.inner.forward(input, &context)?;
+        }
+        self.inner
+            .backward(shard, grad_output, gradients, ranges, needs_input_gradient)
+    }
+
+    /// As the stage inside, which keeps only its input; while it is computed again, for one shard at
+    /// a time, it needs what it always did.
+    fn cost(&self, input_shape: &[usize]) -> StageCost {
+        StageCost {
+            kept_floats: input_shape.iter().product(),
+            ..self.inner.cost(input_shape)
+        }
+    }
+
+    fn discard(&mut self) {
+        self.in_flight.clear();
+        self.inner.discard();
+    }
+}

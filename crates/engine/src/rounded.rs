@@ -1,0 +1,135 @@
+//! [`Rounded`]: a stage whose weights and borders have a shorter floating-point format.
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+use ronde_core::Shard;
+use ronde_core::layout::{Role, StateLayout};
+use serde::{Deserialize, Serialize};
+
+use crate::{Activation, EngineError, ForwardContext, Stage, StageCost};
+
+/// A floating-point format of weights and activations. Master weights are always `f32`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Precision {
+    /// 24 bits of precision: nothing is rounded.
+    #[default]
+    F32,
+    /// 8 bits of precision, the range of `f32`.
+    Bf16,
+    /// 11 bits of precision, 6e-8 to 65,504: gradients need a loss scale.
+    F16,
+}
+
+impl Precision {
+    /// Rounds to the nearest value of the format, ties to even. Too large a value becomes infinite.
+    pub fn round(self, values: &mut [f32]) {
+        match self {
+            Self::F32 => {}
+            Self::Bf16 => {
+                for value in values {
+                    *value = bf16::from_f32(*value).to_f32();
+                }
+            }
+            Self::F16 => {
+                for value in values {
+                    *value = f16::from_f32(*value).to_f32();
+                }
+            }
+        }
+    }
+
+    fn rounded(self, activation: Activation) -> Activation {
+        if self == Self::F32 {
+            return activation;
+        }
+        let shape = activation.shape().to_vec();
+        let mut values = activation.into_host();
+        self.round(&mut values);
+        Activation::from_host(&shape, values)
+    }
+}
+
+/// Mixed precision: the stage inside gets weights, inputs and output gradients rounded to a format,
+/// and its outputs and gradients are rounded. Inside the stage all is computed in `f32`, as
+/// accelerators accumulate; no CPU kernel here is faster for the short formats.
+///
+/// Tensors of fewer than two dimensions (biases, normalisations) and buffers stay `f32`.
+/// [`Stage::save`] gives the rounded weights: whoever trains keeps the master weights.
+pub struct Rounded {
+    inner: Box<dyn Stage>,
+    precision: Precision,
+}
+
+impl Rounded {
+    /// Wraps a stage.
+    #[must_use]
+    pub fn new(inner: Box<dyn Stage>, precision: Precision) -> Self {
+        Self { inner, precision }
+    }
+
+    /// Rounds the matrices among tensors that lie at `ranges`.
+    fn round_matrices(&self, values: &mut [f32], ranges: &[Range<usize>]) {
+        for (tensor, range) in self.inner.layout().tensors.iter().zip(ranges) {
+            if tensor.role == Role::Parameter && tensor.shape.len() >= 2 {
+                self.precision.round(&mut values[range.clone()]);
+            }
+        }
+    }
+}
+
+impl Stage for Rounded {
+    fn layout(&self) -> &StateLayout {
+        self.inner.layout()
+    }
+
+    fn load(&mut self, state: &[f32], ranges: &[Range<usize>]) {
+        let start = ranges.iter().map(|range| range.start).min().unwrap_or(0);
+        let end = ranges.iter().map(|range| range.end).max().unwrap_or(0);
+        let mut part = state[start..end].to_vec();
+        let ranges: Vec<Range<usize>> = ranges
+            .iter()
+            .map(|range| range.start - start..range.end - start)
+            .collect();
+        self.round_matrices(&mut part, &ranges);
+        self.inner.load(&part, &ranges);
+    }
+
+    fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
+        self.inner.save(state, ranges);
+    }
+
+    fn forward(
+        &mut self,
+        input: Activation,
+        context: &ForwardContext,
+    ) -> Result<Activation, EngineError> {
+        let output = self.inner.forward(self.precision.rounded(input), context)?;
+        Ok(self.precision.rounded(output))
+    }
+
+    fn backward(
+        &mut self,
+        shard: Shard,
+        grad_output: Activation,
+        gradients: &mut [f32],
+        ranges: &[Range<usize>],
+        needs_input_gradient: bool,
+    ) -> Result<Option<Activation>, EngineError> {
+        let given = self.precision.rounded(grad_output);
+        let input = self
+            .inner
+            .backward(shard, given, gradients, ranges, needs_input_gradient)?;
+        self.round_matrices(gradients, ranges);
+        Ok(input.map(|input| self.precision.rounded(input)))
+    }
+
+    fn cost(&self, input_shape: &[usize]) -> StageCost {
+        self.inner.cost(input_shape)
+    }
+
+    fn discard(&mut self) {
+        self.inner.discard();
+    }
+}

@@ -1,0 +1,213 @@
+"""Writes gradients.json: loss and gradients of small models, computed by PyTorch.
+
+The models are written out here a second time, in double precision, with the names and layouts that
+ronde gives its tensors. Weights and inputs are hashes of names and indices, so that only checksums
+of the gradients need to be kept: of each tensor the norm, and the product with fixed numbers.
+
+    python3 gradients.py > gradients.json
+"""
+
+import json
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from hashed import hashed, name_seed
+
+IGNORED = 2**32 - 1
+torch.set_default_dtype(torch.float64)
+
+
+class Weights:
+    """Parameters by name, made when they are first asked for."""
+
+    def __init__(self):
+        self.all = {}
+
+    def __call__(self, name, *shape):
+        if name not in self.all:
+            values = hashed(name_seed(name), math.prod(shape)).astype(np.float32).reshape(shape)
+            if len(shape) >= 2 and not name.startswith("embedding."):
+                fan_in = shape[0] if len(shape) == 2 else math.prod(shape[1:])
+                values = values * np.float32(math.sqrt(3 / fan_in))
+            elif name.endswith("gamma"):
+                values = np.float32(1) + np.float32(0.125) * values
+            elif len(shape) == 1:
+                values = np.float32(0.125) * values
+            self.all[name] = torch.tensor(values.astype(np.float64), requires_grad=True)
+        return self.all[name]
+
+
+def linear(w, name, x, outputs, bias=True):
+    y = x @ w(f"{name}.weight", x.shape[-1], outputs)
+    return y + w(f"{name}.bias", outputs) if bias else y
+
+
+def perceptron(w, x, hidden, outputs):
+    x = x.flatten(1)
+    for i, width in enumerate(hidden):
+        x = F.relu(linear(w, f"layer{i + 1}", x, width))
+    return linear(w, "output", x, outputs)
+
+
+def channel_norm(w, name, x, kind):
+    c = x.shape[1]
+    gamma, beta = w(f"{name}.gamma", c), w(f"{name}.beta", c)
+    if kind == "group":
+        return F.group_norm(x, 32, gamma, beta, 1e-5)
+    return F.batch_norm(x, None, None, gamma, beta, training=True, eps=1e-5)
+
+
+def conv(w, name, x, to, side, stride):
+    return F.conv2d(x, w(f"{name}.weight", to, x.shape[1], side, side), None, stride, side // 2)
+
+
+def block(w, name, x, width, stride, bottleneck, norm):
+    to = 4 * width if bottleneck else width
+    sides = [(width, 1, 1), (width, 3, stride), (to, 1, 1)] if bottleneck else [
+        (width, 3, stride), (width, 3, 1)]
+    y = x
+    for i, (channels, side, s) in enumerate(sides):
+        y = F.relu(y) if i else y
+        y = conv(w, f"{name}.conv{i + 1}", y, channels, side, s)
+        y = channel_norm(w, f"{name}.bn{i + 1}", y, norm)
+    if stride != 1 or x.shape[1] != to:
+        x = conv(w, f"{name}.downsample.conv", x, to, 1, stride)
+        x = channel_norm(w, f"{name}.downsample.bn", x, norm)
+    return F.relu(y + x)
+
+
+def resnet(w, x, blocks, bottleneck, norm, small, outputs):
+    side, stride = (3, 1) if small else (7, 2)
+    x = F.relu(channel_norm(w, "bn1", conv(w, "conv1", x, 64, side, stride), norm))
+    x = x if small else F.max_pool2d(x, 3, 2, 1)
+    for group, count in enumerate(blocks):
+        for i in range(count):
+            stride = 2 if group and not i else 1
+            x = block(w, f"layer{group + 1}.{i}", x, 64 << group, stride, bottleneck, norm)
+    return linear(w, "fc", x.mean((2, 3)), outputs)
+
+
+def vgg(w, x, norm, outputs):
+    for i, (count, channels) in enumerate([(2, 64), (2, 128), (3, 256), (3, 512), (3, 512)]):
+        for j in range(count):
+            name = f"features{i + 1}.{j}"
+            weight = w(f"{name}.conv.weight", channels, x.shape[1], 3, 3)
+            x = F.conv2d(x, weight, w(f"{name}.conv.bias", channels), 1, 1)
+            x = F.relu(channel_norm(w, f"{name}.norm", x, norm) if norm else x)
+        x = F.max_pool2d(x, 2)
+    x = F.adaptive_avg_pool2d(x, 1).flatten(1)
+    x = F.relu(linear(w, "classifier1", x, 512))
+    x = F.relu(linear(w, "classifier2", x, 512))
+    return linear(w, "classifier3", x, outputs)
+
+
+def row_norm(w, name, x):
+    e = x.shape[-1]
+    return F.layer_norm(x, (e,), w(f"{name}.gamma", e), w(f"{name}.beta", e), 1e-5)
+
+
+def attention(w, name, x, memory, heads, causal):
+    n, t, e = x.shape
+    own = row_norm(w, f"{name}.norm", x)
+    seen = own if memory is None else memory
+    both = linear(w, f"{name}.key_value", seen, 2 * e)
+    split = lambda v: v.reshape(n, -1, heads, e // heads).transpose(1, 2)
+    q = split(linear(w, f"{name}.query", own, e))
+    found = F.scaled_dot_product_attention(q, split(both[..., :e]), split(both[..., e:]),
+                                           is_causal=causal)
+    return x + linear(w, f"{name}.output", found.transpose(1, 2).reshape(n, t, e), e)
+
+
+def feed_forward(w, name, x):
+    e = x.shape[-1]
+    y = F.gelu(linear(w, f"{name}.up", row_norm(w, f"{name}.norm", x), 4 * e), approximate="tanh")
+    return x + linear(w, f"{name}.down", y, e)
+
+
+def embed(w, x, tokens, e):
+    table = w("embedding.token", tokens, e)
+    return table[x.long()] + w("embedding.position", x.shape[1], e)
+
+
+def scores(w, x, tokens):
+    return linear(w, "head.output", row_norm(w, "head.norm", x), tokens, bias=False)
+
+
+def gpt(w, x, layers, e, heads, tokens):
+    x = embed(w, x, tokens, e)
+    for i in range(layers):
+        x = attention(w, f"block{i + 1}.attention", x, None, heads, True)
+        x = feed_forward(w, f"block{i + 1}.feed_forward", x)
+    return scores(w, x, tokens)
+
+
+def transformer(w, x, source, layers, e, heads, tokens):
+    x = embed(w, x, tokens, e)
+    memory, y = x[:, :source], x[:, source:]
+    for i in range(layers):
+        memory = attention(w, f"encoder{i + 1}.attention", memory, None, heads, False)
+        memory = feed_forward(w, f"encoder{i + 1}.feed_forward", memory)
+    memory = row_norm(w, f"encoder{layers}.last_norm", memory)
+    for i in range(layers):
+        name = f"decoder{i + 1}"
+        y = attention(w, f"{name}.attention", y, None, heads, True)
+        y = attention(w, f"{name}.source_attention", y, memory, heads, False)
+        y = feed_forward(w, f"{name}.feed_forward", y)
+    return scores(w, y, tokens)
+
+
+CASES = {
+    # name: (input shape, classes, targets of a sample, how)
+    "linear": ((5, 2, 3), 4, 1, lambda w, x: perceptron(w, x, [], 4)),
+    "regression": ((5, 6), 0, 1, lambda w, x: perceptron(w, x, [], 1)),
+    "mlp": ((5, 6), 7, 1, lambda w, x: perceptron(w, x, [8, 5], 7)),
+    "resnet18": ((3, 3, 16, 16), 10, 1,
+                 lambda w, x: resnet(w, x, [2, 2, 2, 2], False, "batch", True, 10)),
+    "resnet18_group": ((2, 3, 32, 32), 10, 1,
+                       lambda w, x: resnet(w, x, [2, 2, 2, 2], False, "group", False, 10)),
+    # Fifty batch normalisations over few values make too much of single precision's rounding.
+    "resnet50_group": ((2, 3, 16, 16), 10, 1,
+                       lambda w, x: resnet(w, x, [3, 4, 6, 3], True, "group", True, 10)),
+    "vgg16": ((2, 3, 32, 32), 10, 1, lambda w, x: vgg(w, x, None, 10)),
+    "gpt": ((3, 10), 12, 10, lambda w, x: gpt(w, x, 2, 16, 2, 12)),
+    "transformer": ((3, 9), 12, 5, lambda w, x: transformer(w, x, 4, 2, 16, 2, 12)),
+}
+
+
+def run(name, shape, classes, each, model):
+    values = hashed(name_seed("input"), math.prod(shape)).astype(np.float64).reshape(shape)
+    if each > 1:
+        values = np.floor((values * 0.5 + 0.5) * classes)
+    weights = Weights()
+    output = model(weights, torch.tensor(values))
+    samples, total = shape[0], 0
+    if classes == 0:
+        target = torch.tensor(hashed(name_seed("target"), samples).astype(np.float64))
+        total = ((output[:, 0] - target) ** 2).sum()
+    else:
+        rows = output.reshape(samples, each, classes)
+        for s in range(samples):
+            labels = [(s * each + t) * 3 % classes for t in range(each)]
+            counted = [t for t in range(each) if t % 4 != 3]
+            total = total - sum(F.log_softmax(rows[s, t], 0)[labels[t]] for t in counted) / len(counted)
+    total.backward()
+    tensors = {
+        key: [
+            float(f"{(p.grad.numpy().ravel() * hashed(name_seed('dot'), p.numel())).sum():.7e}"),
+            float(f"{p.grad.norm():.7e}"),
+        ]
+        for key, p in weights.all.items()
+    }
+    return {"loss": total.item(), "tensors": tensors}
+
+
+def main():
+    cases = {name: run(name, *case) for name, case in CASES.items()}
+    written = [f'"{name}": {json.dumps(case)}' for name, case in cases.items()]
+    print("{\n" + ",\n".join(written) + "\n}")
+
+
+main()
