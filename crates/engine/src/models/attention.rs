@@ -104,20 +104,11 @@ impl Attention {
         let own = normalise(&self.norm, x.clone());
         let seen = memory.unwrap_or_else(|| own.clone());
         let both = linear(&self.key_value, seen);
-        let keys = self.split(both.clone().narrow(2, 0, width));
-        let values = self.split(both.narrow(2, width, width));
-        let queries = self.split(linear(&self.query, own));
-        let found = ops::attention(queries, keys, values, causal);
-        let [samples, _, places, _] = found.dims();
-        let joined = found.swap_dims(1, 2).reshape([samples, places, width]);
-        x + linear(&self.output, joined)
-    }
-
-    /// `[N, T, E]` as `[N, heads, T, E / heads]`.
-    fn split(&self, x: Tensor<3>) -> Tensor<4> {
-        let [samples, places, width] = x.dims();
-        x.reshape([samples, places, self.heads, width / self.heads])
-            .swap_dims(1, 2)
+        let keys = both.clone().narrow(2, 0, width);
+        let values = both.narrow(2, width, width);
+        let queries = linear(&self.query, own);
+        let found = ops::attention(queries, keys, values, self.heads, causal);
+        x + linear(&self.output, found)
     }
 }
 

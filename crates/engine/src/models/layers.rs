@@ -79,7 +79,7 @@ impl ChannelNorm {
                     }
                     _ => norm.forward(x),
                 };
-                after.finish(y, added)
+                ops::finish(y, added, after)
             }
         }
     }

@@ -3,7 +3,7 @@
 use burn::nn::BatchNorm;
 use burn::tensor::Tensor;
 
-use super::relu;
+use super::finish;
 
 /// What happens to a normalised value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,19 +26,5 @@ pub fn batch_norm(
     added: Option<Tensor<4>>,
     after: AfterNorm,
 ) -> Tensor<4> {
-    after.finish(layer.forward(x), added)
-}
-
-impl AfterNorm {
-    /// Adds and rectifies.
-    pub(crate) fn finish(self, x: Tensor<4>, added: Option<Tensor<4>>) -> Tensor<4> {
-        let x = match added {
-            Some(added) => x + added,
-            None => x,
-        };
-        match self {
-            Self::Linear => x,
-            Self::Rectified => relu(x),
-        }
-    }
+    finish(layer.forward(x), added, after)
 }

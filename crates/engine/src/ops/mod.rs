@@ -8,16 +8,19 @@ mod activation;
 mod attention;
 mod batch_norm;
 mod conv2d;
+mod group_norm;
+mod layer_norm;
 mod linear;
-mod norm;
 mod pool;
 #[cfg(test)]
 mod slopes;
 
-pub use activation::{gelu, relu};
+pub use activation::relu;
 pub use attention::attention;
 pub use batch_norm::{AfterNorm, batch_norm};
 pub use conv2d::conv2d;
+pub(crate) use group_norm::finish;
+pub use group_norm::group_norm;
+pub use layer_norm::{gelu, layer_norm};
 pub use linear::linear;
-pub use norm::{group_norm, layer_norm};
 pub use pool::{Window, average_to, max_pool};

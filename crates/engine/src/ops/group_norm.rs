@@ -1,18 +1,8 @@
-//! Normalisations that do not look at other samples.
+//! [`group_norm`], and what comes after a normalisation of images.
 
 use burn::tensor::Tensor;
 
-/// Each row of the last dimension brought to mean 0 and variance 1, then scaled and shifted.
-/// Source: Ba, Kiros, Hinton, arXiv:1607.06450, section 3.
-#[must_use]
-pub fn layer_norm<const D: usize>(
-    x: Tensor<D>,
-    gamma: Tensor<1>,
-    beta: Tensor<1>,
-    epsilon: f64,
-) -> Tensor<D> {
-    standardised(x, D - 1, epsilon) * gamma.unsqueeze() + beta.unsqueeze()
-}
+use super::{AfterNorm, relu};
 
 /// Each group of channels of each sample of `[N, C, H, W]` brought to mean 0 and variance 1, then
 /// scaled and shifted by channel. `groups` divides C. Source: Wu and He, ECCV 2018, section 3.1.
@@ -30,8 +20,21 @@ pub fn group_norm(
     x * gamma.reshape([1, channels, 1, 1]) + beta.reshape([1, channels, 1, 1])
 }
 
-fn standardised<const D: usize>(x: Tensor<D>, dim: usize, epsilon: f64) -> Tensor<D> {
+/// Brought to mean 0 and variance 1 along a dimension.
+pub(super) fn standardised<const D: usize>(x: Tensor<D>, dim: usize, epsilon: f64) -> Tensor<D> {
     let centred = x.clone() - x.mean_dim(dim);
     let variance = (centred.clone() * centred.clone()).mean_dim(dim);
     centred / variance.add_scalar(epsilon).sqrt()
+}
+
+/// What comes after the normalisation of an image: adds `added` if given, and rectifies if asked to.
+pub(crate) fn finish(x: Tensor<4>, added: Option<Tensor<4>>, after: AfterNorm) -> Tensor<4> {
+    let x = match added {
+        Some(added) => x + added,
+        None => x,
+    };
+    match after {
+        AfterNorm::Linear => x,
+        AfterNorm::Rectified => relu(x),
+    }
 }
