@@ -24,11 +24,6 @@ fn now() -> Instant {
     Instant::now()
 }
 
-#[expect(clippy::disallowed_methods, reason = "certificates begin today")]
-fn today() -> SystemTime {
-    SystemTime::now()
-}
-
 /// What follows `--name`.
 fn option<'a>(arguments: &'a [String], name: &str) -> Option<&'a str> {
     let at = arguments.iter().position(|argument| argument == name)?;
@@ -37,7 +32,7 @@ fn option<'a>(arguments: &'a [String], name: &str) -> Option<&'a str> {
 
 /// Writes a new identity for each of so many ranks.
 fn identities(ranks: u32, directory: &str) -> Outcome<()> {
-    let day = Validity::from_now(today(), Duration::from_secs(86_400));
+    let day = Validity::from_now(SystemTime::now(), Duration::from_secs(86_400));
     let authority = Authority::new(JOB, day)?;
     for rank in 0..ranks {
         let pem = authority.issue(&Member::Rank(Rank(rank)), day)?.to_pem();

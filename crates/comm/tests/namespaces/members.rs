@@ -106,7 +106,8 @@ pub(crate) fn introduce(members: &mut [Process]) {
 }
 
 fn say(text: &str) {
-    writeln!(std::io::stdout(), "{MARK}{text}").unwrap();
+    let mut output = std::io::stdout();
+    writeln!(output, "{MARK}{text}").unwrap();
 }
 
 fn line() -> String {
