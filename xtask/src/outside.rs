@@ -22,7 +22,7 @@ pub(crate) const MANIFESTS: [&str; 3] = [
 ];
 
 /// Where cargo builds.
-fn target() -> Result<PathBuf> {
+pub(crate) fn target() -> Result<PathBuf> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--no-deps"])
         .current_dir(root())

@@ -359,6 +359,7 @@ fn elastic(config: &RunConfig) -> Option<ElasticSettings> {
         wait_limit: seconds(elastic.wait_s),
         restart: RestartLimits {
             restarts_max: elastic.max_restarts,
+            window: seconds(elastic.restart_window_s),
             ..RestartLimits::default()
         },
         ..ElasticSettings::new(workers)
