@@ -31,7 +31,7 @@ impl Options {
             minutes: 0.0,
             workers: 4,
             every_s: 2.0,
-            epochs: 80,
+            epochs: 60,
             kinds: Kind::ALL.to_vec(),
             seed: 1,
         }
