@@ -77,27 +77,9 @@ pub(crate) fn test() -> Result<()> {
     Ok(())
 }
 
-/// A Python with numpy and torch.
-struct Python {
-    program: PathBuf,
-    /// Stand-ins for the libraries that torch expects.
-    libraries: PathBuf,
-}
-
-impl Python {
-    fn command(&self) -> Command {
-        let mut command = Command::new(&self.program);
-        command.env("LD_LIBRARY_PATH", &self.libraries);
-        command
-    }
-
-    fn is_complete(&self) -> bool {
-        run(self.command().args(["-c", "import numpy, torch"])).is_ok()
-    }
-}
-
-/// A Python environment of this build's own with numpy and torch, made once. `None`, with a word, where
-/// there is no Python, or where nothing can be fetched.
+/// A Python environment of this build's own that has numpy; an error says why there is none.
+/// It has torch as well, and is made once. `None`, with a word, where there is no Python to make it with,
+/// or where nothing can be fetched.
 fn python_with_torch(target: &Path) -> Result<Option<Python>> {
     let version = "import sys; print(sys.version_info[0], sys.version_info[1])";
     let Ok(found) = run(Command::new("python3").args(["-c", version])) else {
@@ -131,6 +113,25 @@ fn python_with_torch(target: &Path) -> Result<Option<Python>> {
             Ok(None)
         }
         _ => bail!("{PREPARE} failed ({status})"),
+    }
+}
+
+/// A Python with numpy and torch.
+struct Python {
+    program: PathBuf,
+    /// Stand-ins for the libraries that torch expects.
+    libraries: PathBuf,
+}
+
+impl Python {
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.env("LD_LIBRARY_PATH", &self.libraries);
+        command
+    }
+
+    fn is_complete(&self) -> bool {
+        run(self.command().args(["-c", "import numpy, torch"])).is_ok()
     }
 }
 
