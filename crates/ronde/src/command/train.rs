@@ -319,8 +319,12 @@ fn supervise_run(prepared: &Prepared, json: bool, stop: &StopFlag) -> i32 {
         }
     }
     let code = exit_code(&outcome);
+    let folder = prepared.output.path();
     if code == exit::GAVE_UP {
-        flight::show(prepared.output.path());
+        flight::show(folder);
+    } else {
+        // Groups of a run that ended otherwise tell only who left them first.
+        let _gone = std::fs::remove_dir_all(folder.join(Flights::FOLDER));
     }
     match (code, shown) {
         (code, Ok(())) => code,
