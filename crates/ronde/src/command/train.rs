@@ -122,6 +122,7 @@ fn prepare(arguments: &TrainArguments) -> Result<Prepared, String> {
         ronde_engine::engine_name(),
         ronde_engine::cpu_features()
     )];
+    notices.extend(config.train.learning_rate_rule());
     notices.extend((!document.notices().is_empty()).then(|| document.render_notices(colour)));
     Ok(Prepared {
         config,
