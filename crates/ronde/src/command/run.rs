@@ -2,19 +2,20 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
 use ronde::environment;
 use ronde_cluster::{
-    ElasticSettings, Exit, LaunchSpec, LocalLauncher, LogSink, Outcome, OutputStream, StopFlag,
-    supervise,
+    ElasticSettings, Exit, LaunchSpec, LocalLauncher, LogSink, Outcome, OutputStream,
+    RestartLimits, StopFlag, supervise,
 };
 use ronde_core::{Rank, WorldSize};
 use ronde_monitor::Terminal;
 use signal_hook::consts::SIGPIPE;
 
-use super::exit;
+use super::{exit, flight};
 
 /// Arguments of `ronde run`.
 #[derive(Args)]
@@ -27,6 +28,14 @@ pub(crate) struct RunArguments {
     /// for a place (`Worker::place`, `Worker::train`).
     #[arg(long)]
     elastic: bool,
+    /// With `--elastic`: how often a rank that died is started again within ten minutes; 0: the
+    /// others go on without it.
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "elastic")]
+    max_restarts: u32,
+    /// Folder where the ranks write what they were doing when their group fails; `ronde flight` reads
+    /// it.
+    #[arg(long, value_name = "FOLDER")]
+    flight: Option<PathBuf>,
     /// The program and its arguments, best after `--`.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
@@ -42,9 +51,24 @@ pub(crate) fn run(arguments: RunArguments, stop: &StopFlag) -> i32 {
     let mut spec = LaunchSpec::new(program, command.collect(), world_size);
     spec.job = format!("run-{}", std::process::id());
     spec.environment = environment::thread_limits();
-    spec.elastic = arguments
-        .elastic
-        .then(|| ElasticSettings::new(arguments.workers));
+    if let Some(folder) = &arguments.flight {
+        match flight::start(folder) {
+            Ok(folder) => spec
+                .environment
+                .push((environment::RONDE_FLIGHT.into(), folder.into())),
+            Err(message) => {
+                eprintln!("error: {message}");
+                return exit::USER_ERROR;
+            }
+        }
+    }
+    spec.elastic = arguments.elastic.then(|| ElasticSettings {
+        restart: RestartLimits {
+            restarts_max: arguments.max_restarts,
+            ..RestartLimits::default()
+        },
+        ..ElasticSettings::new(arguments.workers)
+    });
     spec.watchdog = std::env::current_exe()
         .ok()
         .map(|ronde| (ronde.into_os_string(), vec!["__watchdog".into()]));
@@ -57,6 +81,9 @@ pub(crate) fn run(arguments: RunArguments, stop: &StopFlag) -> i32 {
         eprintln!("stopped: all ranks have ended");
     }
     report_failure(&outcome);
+    if let (Exit::Failed(_), Some(folder)) = (&outcome.exit, &arguments.flight) {
+        flight::show(folder);
+    }
     outcome.exit_code()
 }
 
