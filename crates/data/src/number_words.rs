@@ -193,7 +193,7 @@ fn english(number: u64) -> Vec<&'static str> {
         let rest = n % 100;
         if rest >= 20 {
             words.push(WORDS[22 + (rest / 10 - 2) as usize]);
-            if rest % 10 > 0 {
+            if !rest.is_multiple_of(10) {
                 words.push(small(rest % 10));
             }
         } else if rest > 0 {

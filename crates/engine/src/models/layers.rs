@@ -45,7 +45,6 @@ pub(super) fn convolution(
 
 /// A normalisation of channels; its kind is no part of its tensors' names.
 #[derive(Module, Debug)]
-#[expect(clippy::large_enum_variant, reason = "a model has few of them")]
 pub(super) enum ChannelNorm {
     /// Over the samples.
     Batch(BatchNorm),

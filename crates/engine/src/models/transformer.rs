@@ -191,13 +191,13 @@ pub(super) fn stages(
             .with_cost(cost_per_sample(&sizes[0].output, sizes[0].kept))
             .without_input_gradient(),
     )];
-    for layer in 1..=layers {
+    for (layer, size) in (1..=layers).zip(&sizes[1..]) {
         let name = format!("encoder{layer}");
-        stages.push(builder.encoder(&name, layer == layers, &sizes[layer]));
+        stages.push(builder.encoder(&name, layer == layers, size));
     }
-    for layer in 1..=layers {
+    for (layer, size) in (1..=layers).zip(&sizes[1 + layers..]) {
         let name = format!("decoder{layer}");
-        stages.push(builder.decoder(&name, &sizes[layers + layer]));
+        stages.push(builder.decoder(&name, size));
     }
     let last = &sizes[2 * layers + 1];
     let scores = Scores::new(form.width, tokens, &device);
