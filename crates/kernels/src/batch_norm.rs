@@ -171,7 +171,11 @@ impl Kernel for Forward<'_> {
     fn run<V: Vector>(self) -> BatchStatistics {
         let shape = self.shape;
         let count = (shape.samples * shape.places) as f64;
-        let floor = if shape.rectified { 0.0 } else { f32::NEG_INFINITY };
+        let floor = if shape.rectified {
+            0.0
+        } else {
+            f32::NEG_INFINITY
+        };
         let mut found = BatchStatistics::default();
         for channel in 0..shape.channels {
             let mut total = 0.0;
@@ -195,13 +199,21 @@ impl Kernel for Forward<'_> {
                     Some(added) => {
                         for ((y, x), added) in y.iter_mut().zip(x).zip(&added[run]) {
                             let value = (x - mean) * scale + shift + added;
-                            *y = if value > floor { value } else { rectified(value, floor) };
+                            *y = if value > floor {
+                                value
+                            } else {
+                                rectified(value, floor)
+                            };
                         }
                     }
                     None => {
                         for (y, x) in y.iter_mut().zip(x) {
                             let value = (x - mean) * scale + shift;
-                            *y = if value > floor { value } else { rectified(value, floor) };
+                            *y = if value > floor {
+                                value
+                            } else {
+                                rectified(value, floor)
+                            };
                         }
                     }
                 }
@@ -238,7 +250,10 @@ impl Kernel for Backward<'_> {
         let shape = self.shape;
         let count = (shape.samples * shape.places) as f64;
         for channel in 0..shape.channels {
-            let (mean, inverse) = (self.statistics.mean[channel], self.statistics.inverse[channel]);
+            let (mean, inverse) = (
+                self.statistics.mean[channel],
+                self.statistics.inverse[channel],
+            );
             let [mut total, mut along] = [0.0, 0.0];
             for run in shape.runs(channel) {
                 let (x, input) = (&self.x[run.clone()], &mut self.gradients.input[run.clone()]);
@@ -289,15 +304,28 @@ mod tests {
     }
 
     /// In f64, straight from the definition: the sum of `y * weight`.
-    fn objective(shape: &BatchNorm, x: &[f64], gamma: &[f64], beta: &[f64], added: &[f64], weight: &[f32]) -> f64 {
+    fn objective(
+        shape: &BatchNorm,
+        x: &[f64],
+        gamma: &[f64],
+        beta: &[f64],
+        added: &[f64],
+        weight: &[f32],
+    ) -> f64 {
         let count = (shape.samples * shape.places) as f64;
         let mut sum = 0.0;
         for channel in 0..shape.channels {
-            let mean = shape.runs(channel).flat_map(|run| x[run].to_vec()).sum::<f64>() / count;
+            let mean = shape
+                .runs(channel)
+                .flat_map(|run| x[run].to_vec())
+                .sum::<f64>()
+                / count;
             let square = shape.runs(channel).flat_map(|run| x[run].to_vec());
             let variance = square.map(|x| (x - mean).powi(2)).sum::<f64>() / count;
             for i in shape.runs(channel).flatten() {
-                let y = (x[i] - mean) / (variance + shape.epsilon).sqrt() * gamma[channel] + beta[channel] + added[i];
+                let y = (x[i] - mean) / (variance + shape.epsilon).sqrt() * gamma[channel]
+                    + beta[channel]
+                    + added[i];
                 sum += f64::from(weight[i]) * if shape.rectified { y.max(0.0) } else { y };
             }
         }
@@ -311,7 +339,10 @@ mod tests {
             let n = shape.elements();
             let (x, added, dy) = (values(n, 1), values(n, 2), values(n, 3));
             let (gamma, beta) = (values(4, 4), values(4, 5));
-            let affine = Affine { gamma: &gamma, beta: &beta };
+            let affine = Affine {
+                gamma: &gamma,
+                beta: &beta,
+            };
             let mut y = vec![0.0; n];
             let statistics = shape.forward(&x, affine, Some(&added), &mut y);
             let (mut dx, mut dadded) = (vec![0.0; n], vec![0.0; n]);
@@ -326,8 +357,14 @@ mod tests {
 
             let wide = |values: &[f32]| values.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
             let inputs = [wide(&x), wide(&gamma), wide(&beta), wide(&added)];
-            let at = |inputs: &[Vec<f64>; 4]| objective(&shape, &inputs[0], &inputs[1], &inputs[2], &inputs[3], &dy);
-            let total: f64 = y.iter().zip(&dy).map(|(y, dy)| f64::from(*y) * f64::from(*dy)).sum();
+            let at = |inputs: &[Vec<f64>; 4]| {
+                objective(&shape, &inputs[0], &inputs[1], &inputs[2], &inputs[3], &dy)
+            };
+            let total: f64 = y
+                .iter()
+                .zip(&dy)
+                .map(|(y, dy)| f64::from(*y) * f64::from(*dy))
+                .sum();
             assert!((total - at(&inputs)).abs() < 1e-4, "{total}");
             for (which, got) in [&dx, &dgamma, &dbeta, &dadded].into_iter().enumerate() {
                 for place in (0..got.len()).step_by(if which == 0 || which == 3 { 17 } else { 1 }) {
@@ -337,7 +374,11 @@ mod tests {
                         at(&inputs)
                     };
                     let slope = (moved(1e-6) - moved(-1e-6)) / 2e-6;
-                    assert!((slope - f64::from(got[place])).abs() < 1e-3, "{which} {place}: {slope} {}", got[place]);
+                    assert!(
+                        (slope - f64::from(got[place])).abs() < 1e-3,
+                        "{which} {place}: {slope} {}",
+                        got[place]
+                    );
                 }
             }
         }
@@ -349,7 +390,10 @@ mod tests {
         let mut x = values(shape.elements(), 1);
         x[5] = f32::NAN;
         let mut y = vec![0.0; x.len()];
-        let affine = Affine { gamma: &[1.0; 4], beta: &[0.0; 4] };
+        let affine = Affine {
+            gamma: &[1.0; 4],
+            beta: &[0.0; 4],
+        };
         shape.forward(&x, affine, None, &mut y);
         assert!(y[5].is_nan() && !y[40].is_nan());
     }

@@ -78,7 +78,12 @@ pub(crate) fn drive<V: Vector>(
             for rows in chunks(0..size.rows, packed_rows) {
                 for (place, panel) in chunks(rows.clone(), V::ROWS).enumerate() {
                     let at = place * V::ROWS * length;
-                    left.pack(depth.clone(), panel, V::ROWS, &mut a[at..at + V::ROWS * length]);
+                    left.pack(
+                        depth.clone(),
+                        panel,
+                        V::ROWS,
+                        &mut a[at..at + V::ROWS * length],
+                    );
                 }
                 block::<V>(rows, columns.clone(), &depth, a, b, sink);
             }
@@ -137,7 +142,9 @@ impl Blocks {
 #[inline(always)]
 pub(crate) fn chunks(range: Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> {
     let end = range.end;
-    range.step_by(size).map(move |start| start..(start + size).min(end))
+    range
+        .step_by(size)
+        .map(move |start| start..(start + size).min(end))
 }
 
 /// Rows of a row-major output.
@@ -226,13 +233,7 @@ pub fn multiply(left: Matrix<'_>, right: Matrix<'_>, out: &mut [f32], adds: bool
 ///
 /// # Panics
 /// When the lengths do not fit.
-pub fn multiply_at(
-    level: Level,
-    left: Matrix<'_>,
-    right: Matrix<'_>,
-    out: &mut [f32],
-    adds: bool,
-) {
+pub fn multiply_at(level: Level, left: Matrix<'_>, right: Matrix<'_>, out: &mut [f32], adds: bool) {
     let (rows, columns) = (left.rows(), right.columns());
     assert_eq!(left.columns(), right.rows(), "inner lengths of a product");
     assert_eq!(out.len(), rows * columns, "elements of a product");

@@ -7,9 +7,7 @@ const LINE: usize = 16;
 
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-struct Line(
-    #[expect(dead_code, reason = "read as floats, see `Scratch::take`")] [f32; LINE],
-);
+struct Line(#[expect(dead_code, reason = "read as floats, see `Scratch::take`")] [f32; LINE]);
 
 /// A buffer that grows; contents are what the last use left.
 #[derive(Default)]
@@ -17,7 +15,10 @@ pub(crate) struct Scratch(Vec<Line>);
 
 impl Scratch {
     /// `elements` floats from the start of a cache line on, with old contents.
-    #[expect(unsafe_code, reason = "aligned lines are seen as the floats that they are")]
+    #[expect(
+        unsafe_code,
+        reason = "aligned lines are seen as the floats that they are"
+    )]
     pub(crate) fn take(&mut self, elements: usize) -> &mut [f32] {
         const { assert!(size_of::<Line>() == LINE * size_of::<f32>()) };
         let lines = elements.div_ceil(LINE);

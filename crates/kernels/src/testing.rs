@@ -16,5 +16,8 @@ pub(crate) fn values(count: usize, seed: u64) -> Vec<f32> {
 #[track_caller]
 pub(crate) fn close(got: f32, expected: f64, tolerance: f64) {
     let limit = tolerance * (1.0 + expected.abs()) * 10.0;
-    assert!((f64::from(got) - expected).abs() <= limit, "{got} for {expected}");
+    assert!(
+        (f64::from(got) - expected).abs() <= limit,
+        "{got} for {expected}"
+    );
 }

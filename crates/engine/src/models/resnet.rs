@@ -159,7 +159,12 @@ fn stem(
         .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
         .init();
     let forward = move |stem: &Stem, x: Tensor<4>, _: &ForwardContext| {
-        let y = batch_norm(&stem.bn1, conv2d(&stem.conv1, x), None, AfterNorm::Rectified);
+        let y = batch_norm(
+            &stem.bn1,
+            conv2d(&stem.conv1, x),
+            None,
+            AfterNorm::Rectified,
+        );
         if small_input { y } else { pool.forward(y) }
     };
     let convolved: usize = output.iter().product::<usize>() * if small_input { 1 } else { 4 };

@@ -72,7 +72,8 @@ impl Saved<2> for Windows {
         let of_x = of_x.then(|| {
             let mut dx = vec![0.0; self.x.values().len()];
             let weight = self.weight.values();
-            self.shape.input_gradient(samples, weight, gradient, &mut dx);
+            self.shape
+                .input_gradient(samples, weight, gradient, &mut dx);
             Host::new(dx, self.x.shape())
         });
         let of_weight = of_weight.then(|| {

@@ -25,7 +25,10 @@ pub(super) struct Host(FlexTensor);
 impl Host {
     /// Takes values over. Cost: none.
     pub(super) fn new(values: Vec<f32>, shape: &[usize]) -> Self {
-        Self(FlexTensor::from_data(TensorData::new(values, shape.to_vec())))
+        Self(FlexTensor::from_data(TensorData::new(
+            values,
+            shape.to_vec(),
+        )))
     }
 
     pub(super) fn shape(&self) -> &[usize] {

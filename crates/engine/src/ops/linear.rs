@@ -17,10 +17,9 @@ pub fn linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
     let x = Input::of(x);
     match &layer.bias {
         None => record([x, weight], |[x, weight]| forward(x, weight, None)),
-        Some(bias) => record(
-            [x, weight, Input::of(bias.val())],
-            |[x, weight, bias]| forward(x, weight, Some(&bias)),
-        ),
+        Some(bias) => record([x, weight, Input::of(bias.val())], |[x, weight, bias]| {
+            forward(x, weight, Some(&bias))
+        }),
     }
 }
 

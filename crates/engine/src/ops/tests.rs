@@ -76,16 +76,26 @@ fn convolutions_are_the_engines_up_to_rounding() {
 #[test]
 fn layers_are_the_engines_up_to_rounding() {
     for bias in [false, true] {
-        let layer = LinearConfig::new(5, 7).with_bias(bias).init(&training_device());
+        let layer = LinearConfig::new(5, 7)
+            .with_bias(bias)
+            .init(&training_device());
         let x = leaf([2, 3, 5], 1);
         let expected = outcome(&x, &layer.weight.val(), layer.forward(x.clone()));
-        near(&outcome(&x, &layer.weight.val(), linear(&layer, x.clone())), &expected, "linear");
+        near(
+            &outcome(&x, &layer.weight.val(), linear(&layer, x.clone())),
+            &expected,
+            "linear",
+        );
     }
     let layer = LinearConfig::new(5, 7).init(&training_device());
     let bias = layer.bias.as_ref().unwrap().val();
     let x = leaf([4, 5], 1);
     let expected = outcome(&x, &bias, layer.forward(x.clone()));
-    near(&outcome(&x, &bias, linear(&layer, x.clone())), &expected, "bias");
+    near(
+        &outcome(&x, &bias, linear(&layer, x.clone())),
+        &expected,
+        "bias",
+    );
     // A view of turned memory is an input like any other.
     let turned = leaf([5, 4], 1).transpose();
     let expected = values(layer.forward(turned.clone()));
@@ -122,13 +132,20 @@ fn normalisation_is_the_engines_up_to_rounding() {
                 let y = apart(&layers[0], x.clone(), Some(added.clone()), after);
                 let expected = outcome(added, &layers[0].beta.val(), y);
                 let y = batch_norm(&layers[1], x.clone(), Some(added.clone()), after);
-                near(&outcome(added, &layers[1].beta.val(), y), &expected, "added");
+                near(
+                    &outcome(added, &layers[1].beta.val(), y),
+                    &expected,
+                    "added",
+                );
             }
             let [plain, fused] = layers.map(|layer| layer.valid());
             let evaluated = apart(&plain, x.clone().inner(), None, after);
             let got = values(batch_norm(&fused, x.inner(), None, after));
             let expected = values(evaluated);
-            assert!(got.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-4), "running statistics");
+            assert!(
+                got.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-4),
+                "running statistics"
+            );
         }
     }
 }

@@ -65,9 +65,13 @@ impl Sink for Fold<'_> {
             let (channel, place) = (tap / (kernel[0] * kernel[1]), tap % (kernel[0] * kernel[1]));
             let (down, right) = (place / kernel[1], place % kernel[1]);
             for (&(image, row, column), value) in starts[..columns.len()].iter().zip(tile) {
-                let (row, column) = ((row + down).wrapping_sub(padding[0]), (column + right).wrapping_sub(padding[1]));
+                let (row, column) = (
+                    (row + down).wrapping_sub(padding[0]),
+                    (column + right).wrapping_sub(padding[1]),
+                );
                 if row < height && column < across {
-                    self.out[((image * channels + channel) * height + row) * across + column] += value;
+                    self.out[((image * channels + channel) * height + row) * across + column] +=
+                        value;
                 }
             }
         }

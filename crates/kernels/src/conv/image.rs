@@ -89,8 +89,13 @@ impl<'a> Image<'a> {
         // The row of the input that the first row of the copy shows, border counted.
         let first = group.rows.start * shape.stride[0];
         let planes = group.images.len() * shape.channels;
-        let inputs = x[group.images.start * shape.channels * height * width..].chunks_exact(height * width);
-        for (to, from) in data.chunks_exact_mut(channel_stride).take(planes).zip(inputs) {
+        let inputs =
+            x[group.images.start * shape.channels * height * width..].chunks_exact(height * width);
+        for (to, from) in data
+            .chunks_exact_mut(channel_stride)
+            .take(planes)
+            .zip(inputs)
+        {
             for (row, to) in to.chunks_exact_mut(row_stride).enumerate() {
                 match (first + row).checked_sub(above).filter(|&row| row < height) {
                     None => to.fill(0.0),

@@ -30,14 +30,25 @@ fn shapes() -> Vec<(Convolution, usize)> {
 /// Calls with sample, output, tap in the weights and place in the input, for all that meet.
 fn each(shape: &Convolution, samples: usize, mut meet: impl FnMut(usize, usize, usize)) {
     let [height, width] = shape.output_size();
-    let [from_y, from_x, taps_y, taps_x] = [shape.size[0], shape.size[1], shape.kernel[0], shape.kernel[1]];
+    let [from_y, from_x, taps_y, taps_x] = [
+        shape.size[0],
+        shape.size[1],
+        shape.kernel[0],
+        shape.kernel[1],
+    ];
     for i in 0..samples * shape.outputs * height * width {
         let (x, y) = (i % width, i / width % height);
-        let (o, n) = (i / (width * height) % shape.outputs, i / (width * height * shape.outputs));
+        let (o, n) = (
+            i / (width * height) % shape.outputs,
+            i / (width * height * shape.outputs),
+        );
         for tap in 0..shape.window() {
             let (c, ky, kx) = (tap / (taps_y * taps_x), tap / taps_x % taps_y, tap % taps_x);
             let (row, column) = (y * shape.stride[0] + ky, x * shape.stride[1] + kx);
-            let (row, column) = (row.wrapping_sub(shape.padding[0]), column.wrapping_sub(shape.padding[1]));
+            let (row, column) = (
+                row.wrapping_sub(shape.padding[0]),
+                column.wrapping_sub(shape.padding[1]),
+            );
             if row < from_y && column < from_x {
                 let input = ((n * shape.channels + c) * from_y + row) * from_x + column;
                 meet(input, o * shape.window() + tap, i);
@@ -52,13 +63,21 @@ fn forward_and_both_gradients_fit_the_definition() {
         let [input, output, weights] = shape.elements();
         let x = values(samples * input, 1);
         let (w, dy) = (values(weights, 2), values(samples * output, 3));
-        let mut expected = [vec![0.0_f64; samples * output], vec![0.0; samples * input], vec![0.0; weights]];
+        let mut expected = [
+            vec![0.0_f64; samples * output],
+            vec![0.0; samples * input],
+            vec![0.0; weights],
+        ];
         each(&shape, samples, |i, t, o| {
             expected[0][o] += f64::from(x[i]) * f64::from(w[t]);
             expected[1][i] += f64::from(dy[o]) * f64::from(w[t]);
             expected[2][t] += f64::from(dy[o]) * f64::from(x[i]);
         });
-        let mut got = [vec![f32::NAN; samples * output], vec![f32::NAN; samples * input], vec![f32::NAN; weights]];
+        let mut got = [
+            vec![f32::NAN; samples * output],
+            vec![f32::NAN; samples * input],
+            vec![f32::NAN; weights],
+        ];
         let [y, dx, dw] = &mut got;
         shape.forward(samples, &x, &w, y);
         shape.input_gradient(samples, &w, &dy, dx);

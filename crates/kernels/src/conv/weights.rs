@@ -67,7 +67,11 @@ fn turn<V: Vector>(
     let plane = output[0] * output[1];
     let places = group.rows.len() * output[1];
     let width = outputs.len().next_multiple_of(V::LANES);
-    for (image, to) in group.images.clone().zip(panel.chunks_exact_mut(places * width)) {
+    for (image, to) in group
+        .images
+        .clone()
+        .zip(panel.chunks_exact_mut(places * width))
+    {
         let at = (image * shape.outputs + outputs.start) * plane + group.rows.start * output[1];
         transpose_into(&dy[at..], plane, outputs.len(), places, width, to);
     }
@@ -134,7 +138,11 @@ impl Pass<'_> {
         reason = "indices of registers; iterators hide from the compiler that they are"
     )]
     #[inline(always)]
-    fn tile<V: Vector, const C: usize>(&self, taps: &[usize; TAPS], panel: &[f32]) -> [[V; C]; TAPS] {
+    fn tile<V: Vector, const C: usize>(
+        &self,
+        taps: &[usize; TAPS],
+        panel: &[f32],
+    ) -> [[V; C]; TAPS] {
         let (width, step) = (C * V::LANES, self.stride);
         let last = self.row_starts.last().copied().unwrap_or(0) + (self.width - 1) * step;
         let furthest = taps.iter().max().copied().unwrap_or(0);

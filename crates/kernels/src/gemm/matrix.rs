@@ -35,7 +35,10 @@ impl<'a> Matrix<'a> {
             0 => 0,
             rows => (rows - 1) * stride + columns,
         };
-        assert!(data.len() >= needed && stride >= columns, "rows of a matrix");
+        assert!(
+            data.len() >= needed && stride >= columns,
+            "rows of a matrix"
+        );
         Self {
             data,
             rows,

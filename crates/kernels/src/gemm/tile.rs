@@ -9,12 +9,7 @@ pub(crate) const TILE_MAX: usize = 8 * 3 * 16;
 /// Multiplies a packed panel of rows (`a[k][V::ROWS]`) by one of columns (`b[k][columns * V::LANES]`)
 /// into `out[V::ROWS][columns * V::LANES]`. Each element is summed in the order of `k`.
 #[inline(always)]
-pub(crate) fn multiply<V: Vector>(
-    a: &[f32],
-    b: &[f32],
-    columns: usize,
-    out: &mut [f32; TILE_MAX],
-) {
+pub(crate) fn multiply<V: Vector>(a: &[f32], b: &[f32], columns: usize, out: &mut [f32; TILE_MAX]) {
     match (V::ROWS, columns) {
         (8, 3) => sized::<V, 8, 3>(a, b, out),
         (8, 2) => sized::<V, 8, 2>(a, b, out),
