@@ -46,6 +46,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-schedule",
             "ronde-identity",
             "ronde-comm",
+            "ronde-kernels",
         ],
     ),
     (

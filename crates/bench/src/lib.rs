@@ -6,6 +6,8 @@
 //! reference in f64. Rank 0 sends [`Row`]s to the command's [`Hub`], which passes turns on to Gloo and
 //! Open MPI where they are measured too. [`Report`], [`Columns`] and [`plot`] show what came out;
 //! [`explain`] says what would be sent without running anything.
+//!
+//! [`measure`] starts whole training runs of the command, for `ronde bench train`.
 
 #![forbid(unsafe_code)]
 
@@ -27,6 +29,7 @@ mod settings;
 mod sizes;
 mod statistics;
 mod table;
+mod training;
 mod turns;
 mod values;
 mod worker;
@@ -43,4 +46,8 @@ pub use settings::{BufferMemory, Competitor, Preference, Settings, Task, Transpo
 pub use sizes::{BYTES_MAX, DEFAULT_SIZES, parse_size, parse_sizes, show_bytes};
 pub use statistics::Statistics;
 pub use table::{Columns, footnotes};
+pub use training::{
+    Programs, RunTimes, TrainingCase, TrainingReport, TrainingSettings, Variant, VariantReport,
+    matrix_peak_flops, measure,
+};
 pub use worker::run;

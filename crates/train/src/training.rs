@@ -8,7 +8,7 @@ use ronde_data::{Loader, Split};
 use ronde_engine::Chain;
 use ronde_parallel::{DataParallel, DataParallelConfig, ModelState, Reduced, Strategy};
 
-use crate::clock::Stopwatch;
+use crate::clock::{self, Stopwatch};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::healing::Healing;
 use crate::{Place, Plan, TrainError};
@@ -71,8 +71,9 @@ impl Training {
             bucket_bytes_max: plan.config.comm.bucket_bytes_max as usize,
             classes: split.train.classes() as usize,
         };
-        let strategy =
+        let mut strategy =
             DataParallel::new(chain, place.group.clone(), plan.shards, plan.seeds, config);
+        strategy.set_clock(clock::seconds);
         let mut session = Session::new(
             place.group.clone(),
             place.generation,
