@@ -58,7 +58,8 @@ impl Input {
         }
     }
 
-    fn values(&self) -> Host {
+    /// Its values, made contiguous. Cost: a copy only where they are not.
+    pub(super) fn values(&self) -> Host {
         let values = match self {
             Self::Node(node) => Autodiff::<Flex>::inner(node.clone()),
             Self::Values(values) => values.clone(),
