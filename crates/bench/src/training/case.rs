@@ -28,12 +28,7 @@ pub struct TrainingCase {
 /// Multiply-adds of a forward pass count three times: backward does them for inputs and for weights.
 const PASSES: f64 = 3.0;
 
-fn images(
-    model: &'static str,
-    batch: u64,
-    forward: f64,
-    sections: &'static str,
-) -> TrainingCase {
+fn images(model: &'static str, batch: u64, forward: f64, sections: &'static str) -> TrainingCase {
     TrainingCase {
         model,
         batch,
@@ -140,7 +135,13 @@ impl TrainingCase {
     }
 
     /// The run file of a run over so many workers.
-    pub(super) fn run_file(&self, workers: u32, shards: u32, steps: u64, bucket: Option<u64>) -> String {
+    pub(super) fn run_file(
+        &self,
+        workers: u32,
+        shards: u32,
+        steps: u64,
+        bucket: Option<u64>,
+    ) -> String {
         let comm = bucket.map_or(String::new(), |bytes| {
             format!("[comm]\nbucket_bytes_max = {bytes}\n")
         });
@@ -162,6 +163,9 @@ mod tests {
     fn a_model_that_is_not_there_is_told_with_those_that_are() {
         assert_eq!(TrainingCase::of("resnet18").unwrap().batch, 32);
         let error = TrainingCase::of("resnet19").unwrap_err().to_string();
-        assert!(error.contains("`resnet19` is none of mlp, resnet18"), "{error}");
+        assert!(
+            error.contains("`resnet19` is none of mlp, resnet18"),
+            "{error}"
+        );
     }
 }

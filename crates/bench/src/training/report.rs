@@ -70,7 +70,9 @@ impl TrainingReport {
     pub fn ratio(&self, of: Variant, to: Variant) -> Option<f64> {
         let (of, to) = (self.of(of)?, self.of(to)?);
         let pairs = of.runs.iter().zip(&to.runs);
-        let mut ratios: Vec<f64> = pairs.map(|(a, b)| a.samples_per_s / b.samples_per_s).collect();
+        let mut ratios: Vec<f64> = pairs
+            .map(|(a, b)| a.samples_per_s / b.samples_per_s)
+            .collect();
         (!ratios.is_empty()).then(|| median(&mut ratios))
     }
 
@@ -93,7 +95,11 @@ impl TrainingReport {
         line(&mut text, &["", &unit, "a worker", "step ms", "of peak"]);
         for one in self.variants.iter().filter(|one| !one.runs.is_empty()) {
             let samples = one.median(|run| run.samples_per_s);
-            let processes = if one.variant == Variant::Alone { 1.0 } else { f64::from(*workers) };
+            let processes = if one.variant == Variant::Alone {
+                1.0
+            } else {
+                f64::from(*workers)
+            };
             let units = samples * case.units_per_sample as f64;
             let flops = 2.0 * samples / processes * case.multiply_adds;
             line(
@@ -107,7 +113,11 @@ impl TrainingReport {
                 ],
             );
         }
-        let _ = writeln!(text, "matrix product of one thread: {:.0} GFLOP/s", self.peak_flops / 1e9);
+        let _ = writeln!(
+            text,
+            "matrix product of one thread: {:.0} GFLOP/s",
+            self.peak_flops / 1e9
+        );
         self.split(&mut text);
         self.ratios(&mut text);
         text
@@ -115,7 +125,10 @@ impl TrainingReport {
 
     /// Where the workers' time went.
     fn split(&self, text: &mut String) {
-        let Some(one) = self.of(Variant::Together).filter(|one| !one.runs.is_empty()) else {
+        let Some(one) = self
+            .of(Variant::Together)
+            .filter(|one| !one.runs.is_empty())
+        else {
             return;
         };
         let share = |part: fn(&RunTimes) -> f64| {
@@ -132,7 +145,11 @@ impl TrainingReport {
         );
         if one.runs.iter().all(|run| run.hidden_share().is_some()) {
             let hidden = one.median(|run| run.hidden_share().unwrap_or(0.0));
-            let _ = writeln!(text, "hidden behind computation: {:.0} % of communication", 1e2 * hidden);
+            let _ = writeln!(
+                text,
+                "hidden behind computation: {:.0} % of communication",
+                1e2 * hidden
+            );
         }
     }
 
@@ -177,7 +194,14 @@ mod tests {
             variants: vec![Variant::Together, Variant::Alone, Variant::Pytorch],
         };
         let mut report = TrainingReport::new(settings, 100e9);
-        for (place, rates) in [[200.0, 210.0, 100.0], [105.0, 100.0, 60.0], [100.0, 140.0, 50.0]].iter().enumerate() {
+        for (place, rates) in [
+            [200.0, 210.0, 100.0],
+            [105.0, 100.0, 60.0],
+            [100.0, 140.0, 50.0],
+        ]
+        .iter()
+        .enumerate()
+        {
             for &samples_per_s in rates {
                 let mut run = RunTimes {
                     step_s: 0.5,

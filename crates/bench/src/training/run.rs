@@ -127,7 +127,13 @@ fn pytorch(settings: &TrainingSettings, programs: &Programs<'_>) -> Result<RunTi
     let mut command = Command::new(&programs.python);
     if settings.workers > 1 {
         let processes = settings.workers.to_string();
-        command.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", &processes]);
+        command.args([
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            &processes,
+        ]);
     }
     command.arg(&script).arg(settings.case.model);
     let steps = settings.steps.saturating_sub(WARM_UP).max(1).to_string();
@@ -158,7 +164,10 @@ struct Running {
 
 impl Running {
     fn start(mut command: Command, name: &'static str) -> Result<Self, BenchError> {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| BenchError::Competitor {
             problem: format!("{name} cannot be started: {error}"),
             hint: "--python names another Python".to_owned(),

@@ -138,7 +138,12 @@ pub(crate) struct TrainingArguments {
     pub(super) bucket_bytes: Option<u64>,
     /// Measure others as well: one (one worker by itself), independent (as many workers that do not
     /// talk), pytorch (needs a Python with torch).
-    #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_value = "one,independent")]
+    #[arg(
+        long,
+        value_name = "NAME,..",
+        value_delimiter = ',',
+        default_value = "one,independent"
+    )]
     pub(super) against: Vec<String>,
     /// The Python of --against pytorch.
     #[arg(long, value_name = "PATH", default_value = "python3")]

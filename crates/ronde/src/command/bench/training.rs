@@ -77,7 +77,10 @@ fn settings(arguments: &TrainingArguments) -> Result<TrainingSettings, BenchErro
     if shards < arguments.workers {
         return Err(BenchError::Setting {
             what: "--shards",
-            problem: format!("{shards} shards for {} workers; each needs one", arguments.workers),
+            problem: format!(
+                "{shards} shards for {} workers; each needs one",
+                arguments.workers
+            ),
         });
     }
     Ok(TrainingSettings {
