@@ -5,15 +5,22 @@
 //! has is taken at run time. Results depend on the operands and the level alone: not on threads (there
 //! are none), caches, or where buffers lie.
 
+mod attention;
 mod batch_norm;
 mod conv;
+mod exponential;
 mod gemm;
+mod layer_norm;
+mod loss;
 mod scratch;
 mod simd;
 #[cfg(test)]
 mod testing;
 
+pub use attention::Attention;
 pub use batch_norm::{Affine, BatchNorm, BatchNormGradients, BatchStatistics};
 pub use conv::Convolution;
 pub use gemm::{Matrix, multiply, multiply_at};
+pub use layer_norm::{gelu, layer_norm, layer_norm_backward};
+pub use loss::{RowLoss, softmax_cross_entropy};
 pub use simd::Level;
