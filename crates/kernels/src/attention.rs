@@ -78,7 +78,12 @@ impl Attention {
         let each = (self.queries * self.keys).max(1);
         for (place, weights) in self.places().zip(weights.chunks_exact_mut(each)) {
             let key = self.head(k, self.keys, place);
-            multiply(self.head(q, self.queries, place), key.transposed(), weights, false);
+            multiply(
+                self.head(q, self.queries, place),
+                key.transposed(),
+                weights,
+                false,
+            );
             dispatch(Softmax {
                 weights,
                 keys: self.keys,
@@ -110,7 +115,10 @@ impl Attention {
         let each = self.queries * self.keys;
         let mut slopes = vec![0.0; each];
         for (place, weights) in self.places().zip(weights.chunks_exact(each.max(1))) {
-            let (query, key) = (self.head(q, self.queries, place), self.head(k, self.keys, place));
+            let (query, key) = (
+                self.head(q, self.queries, place),
+                self.head(k, self.keys, place),
+            );
             let given = self.head(dy, self.queries, place);
             let seen = Matrix::new(weights, self.queries, self.keys);
             multiply(seen.transposed(), given, &mut looked_at, false);
@@ -148,7 +156,11 @@ impl Kernel for Softmax<'_> {
     #[inline(always)]
     fn run<V: Vector>(self) {
         for (query, row) in self.weights.chunks_exact_mut(self.keys.max(1)).enumerate() {
-            let seen = if self.causal { (query + 1).min(self.keys) } else { self.keys };
+            let seen = if self.causal {
+                (query + 1).min(self.keys)
+            } else {
+                self.keys
+            };
             let (row, unseen) = row.split_at_mut(seen);
             unseen.fill(0.0);
             let mut most = [f32::NEG_INFINITY; LANES];
@@ -185,7 +197,11 @@ impl Kernel for Slopes<'_> {
     #[inline(always)]
     fn run<V: Vector>(self) {
         let keys = self.keys.max(1);
-        for (weights, slopes) in self.weights.chunks_exact(keys).zip(self.slopes.chunks_exact_mut(keys)) {
+        for (weights, slopes) in self
+            .weights
+            .chunks_exact(keys)
+            .zip(self.slopes.chunks_exact_mut(keys))
+        {
             let mut lanes = [0.0_f32; LANES];
             for (weights, slopes) in weights.chunks(LANES).zip(slopes.chunks(LANES)) {
                 for (lane, (weight, slope)) in lanes.iter_mut().zip(weights.iter().zip(slopes)) {
@@ -209,12 +225,21 @@ mod tests {
         let row = shape.heads * shape.width;
         let mut sum = 0.0;
         for [sequence, head] in shape.places() {
-            let at = |tokens: usize, token: usize, i: usize| (sequence * tokens + token) * row + head * shape.width + i;
+            let at = |tokens: usize, token: usize, i: usize| {
+                (sequence * tokens + token) * row + head * shape.width + i
+            };
             for query in 0..shape.queries {
-                let seen = if shape.causal { (query + 1).min(shape.keys) } else { shape.keys };
+                let seen = if shape.causal {
+                    (query + 1).min(shape.keys)
+                } else {
+                    shape.keys
+                };
                 let score = |key: usize| {
                     let dot: f64 = (0..shape.width)
-                        .map(|i| inputs[0][at(shape.queries, query, i)] * inputs[1][at(shape.keys, key, i)])
+                        .map(|i| {
+                            inputs[0][at(shape.queries, query, i)]
+                                * inputs[1][at(shape.keys, key, i)]
+                        })
                         .sum();
                     (dot / (shape.width as f64).sqrt()).exp()
                 };
@@ -222,7 +247,9 @@ mod tests {
                 for key in 0..seen {
                     let weight = score(key) / total;
                     for i in 0..shape.width {
-                        sum += weight * inputs[2][at(shape.keys, key, i)] * f64::from(dy[at(shape.queries, query, i)]);
+                        sum += weight
+                            * inputs[2][at(shape.keys, key, i)]
+                            * f64::from(dy[at(shape.queries, query, i)]);
                     }
                 }
             }
@@ -242,17 +269,29 @@ mod tests {
                 causal,
             };
             let [asking, looked_at, all] = shape.elements();
-            let (q, k, v) = (values(asking, 1), values(looked_at, 2), values(looked_at, 3));
+            let (q, k, v) = (
+                values(asking, 1),
+                values(looked_at, 2),
+                values(looked_at, 3),
+            );
             let dy = values(asking, 4);
             let (mut y, mut weights) = (vec![f32::NAN; asking], vec![f32::NAN; all]);
             shape.forward(&q, &k, &v, &mut y, &mut weights);
-            let mut found = [vec![f32::NAN; asking], vec![f32::NAN; looked_at], vec![f32::NAN; looked_at]];
+            let mut found = [
+                vec![f32::NAN; asking],
+                vec![f32::NAN; looked_at],
+                vec![f32::NAN; looked_at],
+            ];
             let [dq, dk, dv] = &mut found;
             shape.backward([&q, &k, &v], &weights, &dy, [dq, dk, dv]);
 
             let wide = |values: &[f32]| values.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
             let inputs = [wide(&q), wide(&k), wide(&v)];
-            let total: f64 = y.iter().zip(&dy).map(|(y, dy)| f64::from(*y) * f64::from(*dy)).sum();
+            let total: f64 = y
+                .iter()
+                .zip(&dy)
+                .map(|(y, dy)| f64::from(*y) * f64::from(*dy))
+                .sum();
             assert!((total - objective(&shape, &inputs, &dy)).abs() < 1e-4);
             for (which, got) in found.iter().enumerate() {
                 for place in (0..got.len()).step_by(3) {

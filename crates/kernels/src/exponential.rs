@@ -68,7 +68,13 @@ pub(crate) fn exp_f32(x: f32) -> f32 {
     let whole = shifted - ROUND;
     let rest = (inside - whole * LN2_HIGH) - whole * LN2_LOW;
     let mut sum = 1.987_569_1e-4;
-    for term in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_6e-1, 5e-1] {
+    for term in [
+        1.398_2e-3,
+        8.333_452e-3,
+        4.166_579_6e-2,
+        1.666_666_6e-1,
+        5e-1,
+    ] {
         sum = sum * rest + term;
     }
     let found = (sum * rest * rest + rest + 1.0) * power;
@@ -92,7 +98,10 @@ mod tests {
         }
         assert_eq!((exp(0.0), exp_f32(0.0)), (1.0, 1.0));
         assert_eq!((exp(-1e9), exp_f32(-1e9)), (0.0, 0.0));
-        assert_eq!((exp(f64::NEG_INFINITY).to_bits(), exp_f32(-100.0)), (0, 0.0));
+        assert_eq!(
+            (exp(f64::NEG_INFINITY).to_bits(), exp_f32(-100.0)),
+            (0, 0.0)
+        );
         assert!(exp(f64::NAN).is_nan() && exp_f32(f32::NAN).is_nan());
     }
 
@@ -101,7 +110,10 @@ mod tests {
         for i in -6000..6000 {
             let x = i as f32 * 0.001;
             let got = erf(x, exp_f32(-x * x));
-            assert!((f64::from(got) - libm::erf(f64::from(x))).abs() < 1e-6, "erf({x})");
+            assert!(
+                (f64::from(got) - libm::erf(f64::from(x))).abs() < 1e-6,
+                "erf({x})"
+            );
         }
     }
 }

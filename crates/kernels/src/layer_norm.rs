@@ -60,7 +60,11 @@ impl Kernel for Forward<'_> {
     fn run<V: Vector>(self) -> Vec<[f32; 2]> {
         let width = self.gamma.len().max(1);
         let mut found = Vec::with_capacity(self.x.len() / width);
-        for (x, y) in self.x.chunks_exact(width).zip(self.y.chunks_exact_mut(width)) {
+        for (x, y) in self
+            .x
+            .chunks_exact(width)
+            .zip(self.y.chunks_exact_mut(width))
+        {
             let mean = (sums(x, x, |x, _| [x, 0.0])[0] / width as f64) as f32;
             let squares = sums(x, x, |x, _| [(x - mean) * (x - mean), 0.0])[0];
             let inverse = (1.0 / (squares / width as f64 + self.epsilon).sqrt()) as f32;
@@ -124,10 +128,15 @@ impl Kernel for Backward<'_> {
         self.dgamma.fill(0.0);
         self.dbeta.fill(0.0);
         let rows = self.x.chunks_exact(width).zip(self.dy.chunks_exact(width));
-        for (((x, dy), dx), &[mean, inverse]) in rows.zip(self.dx.chunks_exact_mut(width)).zip(self.rows) {
+        for (((x, dy), dx), &[mean, inverse]) in
+            rows.zip(self.dx.chunks_exact_mut(width)).zip(self.rows)
+        {
             let affine = self.dgamma.iter_mut().zip(self.dbeta.iter_mut());
-            for (((to, dy), (gamma, (dgamma, dbeta))), x) in
-                dx.iter_mut().zip(dy).zip(self.gamma.iter().zip(affine)).zip(x)
+            for (((to, dy), (gamma, (dgamma, dbeta))), x) in dx
+                .iter_mut()
+                .zip(dy)
+                .zip(self.gamma.iter().zip(affine))
+                .zip(x)
             {
                 *to = dy * gamma;
                 *dgamma += dy * (x - mean) * inverse;
@@ -196,7 +205,8 @@ mod tests {
         let (gamma, beta) = (values(width, 3), values(width, 4));
         let mut y = vec![0.0; x.len()];
         let found = layer_norm(&x, &gamma, &beta, 1e-5, &mut y);
-        let (mut dx, mut dgamma, mut dbeta) = (vec![0.0; x.len()], vec![9.0; width], vec![9.0; width]);
+        let (mut dx, mut dgamma, mut dbeta) =
+            (vec![0.0; x.len()], vec![9.0; width], vec![9.0; width]);
         layer_norm_backward(&x, &gamma, &found, &dy, &mut dx, [&mut dgamma, &mut dbeta]);
 
         let wide = |values: &[f32]| values.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
@@ -213,7 +223,11 @@ mod tests {
             }
             sum
         };
-        let total: f64 = y.iter().zip(&dy).map(|(y, dy)| f64::from(*y) * f64::from(*dy)).sum();
+        let total: f64 = y
+            .iter()
+            .zip(&dy)
+            .map(|(y, dy)| f64::from(*y) * f64::from(*dy))
+            .sum();
         assert!((total - objective(&inputs)).abs() < 1e-4);
         for (which, got) in [&dx, &dgamma, &dbeta].into_iter().enumerate() {
             for (place, &got) in got.iter().enumerate() {

@@ -52,7 +52,11 @@ impl Kernel for Row<'_> {
         }
         let maximum = f64::from(self.logits[greatest]);
         let mut lanes = [0.0; LANES];
-        for (logits, gradient) in self.logits.chunks(LANES).zip(self.gradient.chunks_mut(LANES)) {
+        for (logits, gradient) in self
+            .logits
+            .chunks(LANES)
+            .zip(self.gradient.chunks_mut(LANES))
+        {
             for (lane, (x, to)) in logits.iter().zip(gradient).enumerate() {
                 let found = exp(f64::from(*x) - maximum);
                 lanes[lane] += found;
@@ -86,11 +90,17 @@ mod tests {
             let row = softmax_cross_entropy(&logits, label, &mut gradient);
             let powers: Vec<f64> = logits.iter().map(|&x| libm::exp(f64::from(x))).collect();
             let sum: f64 = powers.iter().sum();
-            assert!((row.loss - (sum / powers[label]).ln()).abs() < 1e-12, "{classes}");
+            assert!(
+                (row.loss - (sum / powers[label]).ln()).abs() < 1e-12,
+                "{classes}"
+            );
             assert!(logits.iter().all(|&x| x <= logits[row.greatest]));
             for (class, (got, power)) in gradient.iter().zip(&powers).enumerate() {
                 let expected = power / sum - f64::from(u8::from(class == label));
-                assert!((f64::from(*got) - expected).abs() < 1e-6, "{classes}: {got} for {expected}");
+                assert!(
+                    (f64::from(*got) - expected).abs() < 1e-6,
+                    "{classes}: {got} for {expected}"
+                );
             }
         }
     }
@@ -98,8 +108,16 @@ mod tests {
     #[test]
     fn what_is_not_finite_shows_and_great_logits_do_not_overflow() {
         let mut gradient = [0.0; 2];
-        assert!(softmax_cross_entropy(&[f32::NAN, 0.0], 1, &mut gradient).loss.is_nan());
-        assert!(softmax_cross_entropy(&[0.0, f32::INFINITY], 0, &mut gradient).loss.is_nan());
+        assert!(
+            softmax_cross_entropy(&[f32::NAN, 0.0], 1, &mut gradient)
+                .loss
+                .is_nan()
+        );
+        assert!(
+            softmax_cross_entropy(&[0.0, f32::INFINITY], 0, &mut gradient)
+                .loss
+                .is_nan()
+        );
         let row = softmax_cross_entropy(&[1e30, -1e30], 0, &mut gradient);
         assert_eq!((row.loss, gradient), (0.0, [0.0; 2]));
     }

@@ -20,7 +20,10 @@ pub fn attention(
     causal: bool,
 ) -> Tensor<3> {
     let [batch, asking, row] = queries.dims();
-    assert!(heads > 0 && row.is_multiple_of(heads), "{heads} heads of {row}");
+    assert!(
+        heads > 0 && row.is_multiple_of(heads),
+        "{heads} heads of {row}"
+    );
     let shape = Attention {
         batch,
         queries: asking,
@@ -56,8 +59,12 @@ impl Saved<3> for Heads {
     fn backward(&self, gradient: &[f32], _wanted: [bool; 3]) -> [Option<Host>; 3] {
         let inputs = self.inputs.each_ref().map(Host::values);
         let mut found = inputs.map(|input| vec![0.0; input.len()]);
-        self.shape
-            .backward(inputs, &self.weights, gradient, found.each_mut().map(Vec::as_mut_slice));
+        self.shape.backward(
+            inputs,
+            &self.weights,
+            gradient,
+            found.each_mut().map(Vec::as_mut_slice),
+        );
         let mut shapes = self.inputs.iter().map(Host::shape);
         found.map(|found| Some(Host::new(found, shapes.next().unwrap_or_default())))
     }

@@ -16,7 +16,11 @@ pub fn layer_norm<const D: usize>(layer: &LayerNorm, x: Tensor<D>) -> Tensor<D> 
         return layer.forward(x);
     };
     let epsilon = layer.epsilon;
-    let inputs = [Input::of(x), Input::of(layer.gamma.val()), Input::of(beta.val())];
+    let inputs = [
+        Input::of(x),
+        Input::of(layer.gamma.val()),
+        Input::of(beta.val()),
+    ];
     record(inputs, |[x, gamma, beta]| {
         let mut y = vec![0.0; x.values().len()];
         let rows =
@@ -71,7 +75,10 @@ struct Slope {
 
 impl Saved<1> for Slope {
     fn backward(&self, gradient: &[f32], _wanted: [bool; 1]) -> [Option<Host>; 1] {
-        let product = gradient.iter().zip(&self.slope).map(|(dy, slope)| dy * slope);
+        let product = gradient
+            .iter()
+            .zip(&self.slope)
+            .map(|(dy, slope)| dy * slope);
         [Some(Host::new(product.collect(), &self.shape))]
     }
 }

@@ -155,7 +155,11 @@ fn tokens_by_themselves_are_the_engines_up_to_rounding() {
     let layer = LayerNormConfig::new(6).init(&training_device());
     let x = leaf([2, 3, 6], 1);
     let of = |y| outcome(&x, &layer.gamma.val(), y);
-    near(&of(layer_norm(&layer, x.clone())), &of(layer.forward(x.clone())), "layer_norm");
+    near(
+        &of(layer_norm(&layer, x.clone())),
+        &of(layer.forward(x.clone())),
+        "layer_norm",
+    );
     let of = |y| outcome(&x, &layer.gamma.val(), y);
     let scale = |y: Tensor<3>| y * layer.gamma.val().reshape([1, 1, 6]);
     let expected = of(scale(activation::gelu(x.clone())));
@@ -170,10 +174,21 @@ fn attention_is_that_of_the_engines_parts_up_to_rounding() {
     let mask = Tensor::<2>::ones([4, 4], &training_device()).triu(1) * -1e9;
     for causal in [false, true] {
         let scores = split(&q).matmul(split(&k).transpose()) / 3.0_f32.sqrt();
-        let scores = if causal { scores + mask.clone().reshape([1, 1, 4, 4]) } else { scores };
-        let expected = softmax(scores, 3).matmul(split(&v)).swap_dims(1, 2).reshape([3, 4, 6]);
+        let scores = if causal {
+            scores + mask.clone().reshape([1, 1, 4, 4])
+        } else {
+            scores
+        };
+        let expected = softmax(scores, 3)
+            .matmul(split(&v))
+            .swap_dims(1, 2)
+            .reshape([3, 4, 6]);
         let got = attention(q.clone(), k.clone(), v.clone(), HEADS, causal);
-        near(&outcome(&q, &k, got), &outcome(&q, &k, expected.clone()), "queries and keys");
+        near(
+            &outcome(&q, &k, got),
+            &outcome(&q, &k, expected.clone()),
+            "queries and keys",
+        );
         let got = attention(q.clone(), k.clone(), v.clone(), HEADS, causal);
         near(&outcome(&q, &v, got), &outcome(&q, &v, expected), "values");
     }
