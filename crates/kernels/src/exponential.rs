@@ -39,7 +39,7 @@ pub(crate) fn exp(x: f64) -> f64 {
     }
     let found = (sum * rest + 1.0) * power;
     // What is not a number went through the shift of bits: it comes back here.
-    if x < -708.0 { 0.0 } else { found + (x - x) }
+    if x < -708.0 { 0.0 } else { found + x * 0.0 }
 }
 
 /// `erf(x)` in f32 within 1e-6, given `e^(-x^2)`. Source: Abramowitz and Stegun, "Handbook of mathematical functions",
@@ -78,7 +78,7 @@ pub(crate) fn exp_f32(x: f32) -> f32 {
         sum = sum * rest + term;
     }
     let found = (sum * rest * rest + rest + 1.0) * power;
-    if x < -87.0 { 0.0 } else { found + (x - x) }
+    if x < -87.0 { 0.0 } else { found + x * 0.0 }
 }
 
 #[cfg(test)]

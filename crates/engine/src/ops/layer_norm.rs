@@ -1,26 +1,22 @@
 //! [`layer_norm`] and [`gelu`]: what a transformer does to each token by itself.
 
-use burn::nn::LayerNorm;
 use burn::tensor::Tensor;
 
 use super::custom::{Host, Input, Saved, record};
 
-/// Normalises the last dimension, then scales and shifts it. A layer without a shift runs as the
-/// engine's own.
+/// Normalises the last dimension with `epsilon` added to the variance, then scales it by `gamma` and
+/// shifts it by `beta`.
 ///
 /// # Panics
-/// When the last dimension is not the layer's.
+/// When the last dimension is not that of `gamma` and `beta`.
 #[must_use]
-pub fn layer_norm<const D: usize>(layer: &LayerNorm, x: Tensor<D>) -> Tensor<D> {
-    let Some(beta) = &layer.beta else {
-        return layer.forward(x);
-    };
-    let epsilon = layer.epsilon;
-    let inputs = [
-        Input::of(x),
-        Input::of(layer.gamma.val()),
-        Input::of(beta.val()),
-    ];
+pub fn layer_norm<const D: usize>(
+    x: Tensor<D>,
+    gamma: Tensor<1>,
+    beta: Tensor<1>,
+    epsilon: f64,
+) -> Tensor<D> {
+    let inputs = [Input::of(x), Input::of(gamma), Input::of(beta)];
     record(inputs, |[x, gamma, beta]| {
         let mut y = vec![0.0; x.values().len()];
         let rows =
