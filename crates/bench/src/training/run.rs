@@ -47,7 +47,6 @@ impl Variant {
 }
 
 /// Programs that are started, and where files may lie.
-#[derive(Debug, Clone)]
 pub struct Programs<'a> {
     /// This command.
     pub ronde: OsString,
@@ -198,7 +197,7 @@ impl Running {
                 Err(error) => return Err(failed(self.name, &error.to_string())),
             }
         };
-        let mut read = |pipe: Option<std::thread::JoinHandle<Vec<u8>>>| {
+        let read = |pipe: Option<std::thread::JoinHandle<Vec<u8>>>| {
             pipe.and_then(|pipe| pipe.join().ok()).unwrap_or_default()
         };
         let (out, errors) = (read(self.out.take()), read(self.errors.take()));

@@ -1,3 +1,5 @@
+//! Operations against the engine's own, values and gradients.
+
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{BatchNorm, BatchNormConfig, LayerNormConfig, LinearConfig, PaddingConfig2d};

@@ -1,3 +1,5 @@
+//! Convolutions and their gradients against the definition.
+
 use super::*;
 use crate::testing::{close, values};
 

@@ -1,3 +1,5 @@
+//! Products against the definition, and what their bits depend on.
+
 use super::*;
 use crate::testing::{close, values};
 
