@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use ronde_core::{Rank, WorldSize};
 use ronde_train::config::ENVIRONMENT_PREFIX;
@@ -18,6 +19,9 @@ pub const OMP_NUM_THREADS: &str = "OMP_NUM_THREADS";
 
 /// Settings of glibc, its allocator's among them.
 pub const GLIBC_TUNABLES: &str = "GLIBC_TUNABLES";
+
+/// Where a program's groups write their flight records when they fail.
+pub const RONDE_FLIGHT: &str = "RONDE_FLIGHT";
 
 /// What a supervisor has told this process.
 #[derive(Clone, PartialEq, Eq)]
@@ -112,6 +116,12 @@ pub fn allocator_settings() -> Vec<(OsString, OsString)> {
     let is_free = read(GLIBC_TUNABLES).is_none();
     let set = is_free.then(|| (GLIBC_TUNABLES.into(), KEEP.into()));
     set.into_iter().collect()
+}
+
+/// The folder that [`RONDE_FLIGHT`] names.
+#[must_use]
+pub fn flight_folder() -> Option<PathBuf> {
+    read(RONDE_FLIGHT).map(PathBuf::from)
 }
 
 /// A variable of this process.
