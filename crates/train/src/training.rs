@@ -25,7 +25,7 @@ pub type Publish<'a> = dyn FnMut(&Training, &Trained) -> Result<(), TrainError> 
 /// How a generation ended in good order.
 enum Ended {
     /// The run is over.
-    Done(Trained),
+    Done(Box<Trained>),
     /// A newer generation has begun.
     On,
 }
@@ -144,7 +144,7 @@ impl Training {
         loop {
             let ended = ready.and_then(|()| self.run_generation(publish, &begun));
             let cause = match ended {
-                Ok(Ended::Done(trained)) => return Ok(trained),
+                Ok(Ended::Done(trained)) => return Ok(*trained),
                 Ok(Ended::On) => "the membership changes".to_owned(),
                 // The others go on without this worker.
                 Err(error @ TrainError::Membership(_)) => return Err(error),
@@ -204,7 +204,7 @@ impl Training {
         }
         self.place.group.barrier().map_err(TrainError::Farewell)?;
         Ok(if self.place.farewell() {
-            Ended::Done(trained)
+            Ended::Done(Box::new(trained))
         } else {
             Ended::On
         })

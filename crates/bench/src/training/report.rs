@@ -58,7 +58,7 @@ impl TrainingReport {
     /// Never: numbers and names can be written.
     pub fn to_json(&self) -> Result<String, BenchError> {
         serde_json::to_string_pretty(self)
-            .map_err(|error| BenchError::channel("writing the report", &error.to_string()))
+            .map_err(|error| BenchError::channel("writing the report", error))
     }
 
     fn of(&self, variant: Variant) -> Option<&VariantReport> {
