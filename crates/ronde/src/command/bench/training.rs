@@ -10,7 +10,7 @@ use ronde_bench::{
 use ronde_cluster::StopFlag;
 
 use super::arguments::TrainingArguments;
-use super::{exit, print, refuse};
+use super::{print, refuse};
 
 pub(super) fn bench(arguments: &TrainingArguments, stop: &StopFlag) -> i32 {
     match run(arguments, stop) {
