@@ -216,7 +216,7 @@ fn of_two_that_take_about_as_long_the_one_with_fewer_messages_is_taken() {
     // But not for more bytes.
     let two = Hosts::one(2);
     let long = choose_on(&CostModel::default(), None, &SUM, &two, 1 << 24, 4);
-    assert_eq!(long.algorithm, Algorithm::Direct, "{}", long.reason);
+    assert_ne!(long.algorithm, Algorithm::Tree, "{}", long.reason);
 }
 
 #[test]
