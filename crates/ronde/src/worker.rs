@@ -14,12 +14,13 @@ use ronde_data::Split;
 use ronde_engine::{Chain, EngineError, Stage, seed_engine};
 use ronde_parallel::ModelState;
 use ronde_train::export::{self, Described, Saved};
+use ronde_train::flights::Flights;
 use ronde_train::training::Trained;
 use ronde_train::worker::take_place;
 use ronde_train::{Place, Plan, RunConfig, TrainError, Training};
 
 use crate::Error;
-use crate::environment::WorkerEnvironment;
+use crate::environment::{self, WorkerEnvironment};
 
 /// How long the supervisor and the other ranks may take.
 const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(60);
@@ -34,6 +35,7 @@ pub struct Worker {
     listener: Option<TcpListener>,
     link: Option<WorkerLink>,
     tracker: Arc<dyn Tracker>,
+    flights: Arc<Flights>,
 }
 
 impl Worker {
@@ -43,10 +45,14 @@ impl Worker {
     /// # Errors
     /// The supervisor cannot be reached, or not all ranks came in time.
     pub fn start() -> Result<Self, Error> {
-        match WorkerEnvironment::read().map_err(Error::Environment)? {
-            Some(environment) => Self::supervised(&environment),
-            None => Ok(Self::alone()),
+        let worker = match WorkerEnvironment::read().map_err(Error::Environment)? {
+            Some(environment) => Self::supervised(&environment)?,
+            None => Self::alone(),
+        };
+        if let Some(folder) = environment::flight_folder() {
+            worker.flights.go_to(folder);
         }
+        Ok(worker)
     }
 
     fn alone() -> Self {
@@ -55,6 +61,7 @@ impl Worker {
             listener: None,
             link: None,
             tracker: Arc::new(NullTracker),
+            flights: Arc::default(),
         }
     }
 
@@ -74,6 +81,7 @@ impl Worker {
             listener: Some(listener),
             link: Some(link),
             tracker,
+            flights: Arc::default(),
         })
     }
 
@@ -99,6 +107,13 @@ impl Worker {
     #[must_use]
     pub fn assignment(&self) -> &Assignment {
         &self.assignment
+    }
+
+    /// The flight records of this worker's groups: they go to the folder that `ronde run --flight` has
+    /// named, when a group fails. A program may name another one, or write a record whenever it likes.
+    #[must_use]
+    pub fn flights(&self) -> &Arc<Flights> {
+        &self.flights
     }
 
     /// The connection to the supervisor, if there is one.
@@ -130,7 +145,7 @@ impl Worker {
     /// # Errors
     /// A peer cannot be reached, or the group was taken before.
     pub fn group(&mut self, name: &str) -> Result<ProcessGroup, Error> {
-        let config = group_config(name, &self.assignment);
+        let config = group_config(name, &self.assignment, &self.flights);
         if self.world_size() == 1 && self.membership().is_none() {
             return Ok(ProcessGroup::alone(config));
         }
@@ -154,23 +169,29 @@ impl Worker {
                 return Err(Error::GroupTaken(GROUP_TAKEN));
             }
             return Ok(Place {
-                group: Arc::new(ProcessGroup::alone(group_config(name, &self.assignment))),
+                group: Arc::new(ProcessGroup::alone(group_config(
+                    name,
+                    &self.assignment,
+                    &self.flights,
+                ))),
                 generation: self.assignment.generation,
                 rank: self.assignment.rank,
                 tracker,
                 seat: None,
             });
         };
-        let name = name.to_owned();
+        let (name, flights) = (name.to_owned(), self.flights.clone());
         let connect = move |assignment: &Assignment, listener, give_up| {
-            let mut config = group_config(&name, assignment);
+            let mut config = group_config(&name, assignment, &flights);
             config.give_up = Some(give_up);
             let group = ProcessGroup::connect(config, listener, &assignment.peers);
             let group = group.map_err(|source| TrainError::Connect {
                 rank: assignment.rank.0,
                 source,
             })?;
-            Ok(Arc::new(group) as Arc<dyn Group>)
+            let group = Arc::new(group);
+            flights.watch(&group);
+            Ok(group as Arc<dyn Group>)
         };
         let connect = Box::new(connect);
         let place = Place::take(
@@ -224,7 +245,14 @@ impl Worker {
         }
         let membership = self.membership();
         let tracker = self.tracker.clone();
-        let place = take_place(&self.assignment, listener, membership, &plan, tracker)?;
+        let place = take_place(
+            &self.assignment,
+            listener,
+            membership,
+            &plan,
+            tracker,
+            &self.flights,
+        )?;
         let model = Described {
             config: None,
             input_shape: data.train.sample_shape().to_vec(),
@@ -270,9 +298,10 @@ impl Worker {
     }
 }
 
-fn group_config(name: &str, assignment: &Assignment) -> GroupConfig {
+fn group_config(name: &str, assignment: &Assignment, flights: &Flights) -> GroupConfig {
     let mut config = GroupConfig::new(name, &assignment.job, GroupRank(assignment.rank.0));
     config.generation = assignment.generation;
+    flights.prepare(&mut config);
     config
 }
 

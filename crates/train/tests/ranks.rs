@@ -72,7 +72,7 @@ fn run_workers(sets: &[&[&str]]) -> Vec<Option<TrainError>> {
             };
             std::thread::spawn(move || {
                 let tracker: Arc<dyn Tracker> = Arc::new(NullTracker);
-                worker::run(&assignment, Some(listener), None, &tracker).err()
+                worker::run(&assignment, Some(listener), None, &tracker, &Arc::default()).err()
             })
         })
         .collect();

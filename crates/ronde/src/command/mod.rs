@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod exit;
+pub(crate) mod flight;
 pub(crate) mod init;
 pub(crate) mod output;
 pub(crate) mod run;

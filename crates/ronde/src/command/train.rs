@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use ronde::comm::FlightRecord;
 use ronde::engine::ModelSize;
 use ronde::host;
 use ronde_cluster::{
@@ -17,12 +18,13 @@ use ronde_core::{Event, Rank, Tracker, WorldSize};
 use ronde_monitor::render::bytes;
 use ronde_monitor::{Fanout, JsonLines, Terminal};
 use ronde_train::config::{DEFAULT_RUN_FILE, Document, Origin, Override, check};
+use ronde_train::flights::Flights;
 use ronde_train::memory::MemoryEstimate;
 use ronde_train::{Plan, RunConfig, Task, TrainError};
 
-use super::exit;
 use super::output::OutputFolder;
 use super::run::report_failure;
+use super::{exit, flight};
 
 /// Arguments of `ronde train`.
 #[derive(Args)]
@@ -101,6 +103,11 @@ fn prepare(arguments: &TrainArguments) -> Result<Prepared, String> {
     let folder = config.run.output_folder();
     let output = check_disk(&folder, size.parameters)
         .and_then(|()| OutputFolder::take(&folder))
+        .and_then(|output| {
+            FlightRecord::remove_all(&output.path().join(Flights::FOLDER))
+                .map_err(|error| format!("old flight records cannot be removed: {error}"))?;
+            Ok(output)
+        })
         .map_err(|message| format!("error: {message}"))?;
     let base = base.canonicalize().unwrap_or(base);
     let task = Task::new(&config, base, output.path().to_owned())
@@ -115,6 +122,7 @@ fn prepare(arguments: &TrainArguments) -> Result<Prepared, String> {
         ronde_engine::engine_name(),
         ronde_engine::cpu_features()
     )];
+    notices.extend(config.train.learning_rate_rule());
     notices.extend((!document.notices().is_empty()).then(|| document.render_notices(colour)));
     Ok(Prepared {
         config,
@@ -311,7 +319,15 @@ fn supervise_run(prepared: &Prepared, json: bool, stop: &StopFlag) -> i32 {
             eprintln!("warning: {problem}");
         }
     }
-    match (exit_code(&outcome), shown) {
+    let code = exit_code(&outcome);
+    let folder = prepared.output.path();
+    if code == exit::GAVE_UP {
+        flight::show(folder);
+    } else {
+        // Groups of a run that ended otherwise tell only who left them first.
+        let _gone = std::fs::remove_dir_all(folder.join(Flights::FOLDER));
+    }
+    match (code, shown) {
         (code, Ok(())) => code,
         (code, Err(problem)) => {
             eprintln!("error: standard output: {problem}");
