@@ -26,16 +26,17 @@ const ORDER: [Algorithm; 6] = [
 /// Between hosts, of algorithms that take hardly longer than the best, for as many bytes, the one with
 /// the fewest messages is taken: messages in each other's way take longer than any model says.
 const NEAR: f64 = 1.03;
-/// The same for short operands within a host, where a fit of some milliseconds is less sharp.
-const NEAR_SHORT: f64 = 1.05;
-/// Operands from so many bytes on are long: within a host their times by most algorithms hardly differ
-/// in anything that is counted, and caches decide.
-const LONG_BYTES: f64 = 1e6;
-/// The same for long operands within a host.
+/// The same within a host, where a fit of some milliseconds is less sharp.
+const NEAR_WITHIN: f64 = 1.05;
+/// The same within a host from [`LONG_BYTES`] on: times by most algorithms hardly differ there in
+/// anything that is counted.
 const NEAR_LONG: f64 = 1.1;
+const LONG_BYTES: f64 = 1e6;
+/// Within a host caches decide about operands from so many bytes on.
+const MIDDLE_BYTES: f64 = 200e3;
 /// Scratch that stays in the cache of a core, beside what else is there. Where one fits, the least is
 /// best; else the fewest rounds, in each of which ranks that share cores wait for their turn.
-const CACHED_BYTES: f64 = 768e3;
+const CACHED_BYTES: f64 = 384e3;
 /// Slices differ by some elements, so that equal counts of bytes are not quite.
 const EQUAL: f64 = 1.001;
 
@@ -219,17 +220,17 @@ enum Taste {
     /// Bytes cross between hosts.
     Across,
     Short,
+    Middle,
     Long,
 }
 
 impl Taste {
     fn of(best: &Counts, bytes: usize) -> Self {
-        if best.rounds_across > 0.0 {
-            Self::Across
-        } else if (bytes as f64) < LONG_BYTES {
-            Self::Short
-        } else {
-            Self::Long
+        match bytes as f64 {
+            _ if best.rounds_across > 0.0 => Self::Across,
+            LONG_BYTES.. => Self::Long,
+            MIDDLE_BYTES.. => Self::Middle,
+            _ => Self::Short,
         }
     }
 
@@ -238,7 +239,7 @@ impl Taste {
         let (counts, least) = (&other.1, &best.1);
         let near = match self {
             Self::Across => NEAR,
-            Self::Short => NEAR_SHORT,
+            Self::Short | Self::Middle => NEAR_WITHIN,
             Self::Long => NEAR_LONG,
         };
         let reduces_more = counts.bytes_reduced > EQUAL * least.bytes_reduced;
@@ -257,7 +258,7 @@ impl Taste {
         match self {
             Self::Across => messages,
             Self::Short => messages.then(a.bytes_reduced.total_cmp(&b.bytes_reduced)),
-            Self::Long => match (is_cached(a), is_cached(b)) {
+            Self::Middle | Self::Long => match (is_cached(a), is_cached(b)) {
                 (true, true) => scratch,
                 (false, false) => rounds.then(scratch),
                 (cached, _) => (!cached).cmp(&cached),
@@ -268,7 +269,7 @@ impl Taste {
     fn told(self) -> &'static str {
         match self {
             Self::Across | Self::Short => "with fewer messages than",
-            Self::Long => "with less scratch or fewer rounds than",
+            Self::Middle | Self::Long => "with less scratch or fewer rounds than",
         }
     }
 }

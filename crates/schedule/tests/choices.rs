@@ -241,7 +241,7 @@ fn within_a_host_caches_and_rounds_decide_between_those_that_take_about_as_long(
     let told = "us, with less scratch or fewer rounds than";
     assert!(some.reason.contains(told), "{}", some.reason);
     // Short ones take fewer messages where that is about as good.
-    let few = choose(&SUM, 2, 1 << 16);
+    let few = choose(&SUM, 2, 1 << 13);
     assert_eq!(few.algorithm, Algorithm::Tree, "{}", few.reason);
 }
 
