@@ -4,7 +4,8 @@
 //! algorithm and lets all cases of one size take turns over several rounds, so that they see the same
 //! noise. Data are random, and the whole result of an operation is checked in every turn against a
 //! reference in f64. Rank 0 sends [`Row`]s to the command's [`Hub`], which passes turns on to Gloo and
-//! Open MPI where they are measured too. [`Report`], [`Columns`] and [`plot`] show what came out;
+//! Open MPI where they are measured too. [`Report`], [`Columns`] and [`plot`] show what came out,
+//! [`choice_table`] how good the choice of algorithms was;
 //! [`explain`] says what would be sent without running anything.
 //!
 //! [`measure`] starts whole training runs of the command, for `ronde bench train`.
@@ -12,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod cases;
+mod chosen;
 mod clock;
 mod error;
 mod expected;
@@ -34,6 +36,7 @@ mod turns;
 mod values;
 mod worker;
 
+pub use chosen::{Chosen, choice_table, chosen, every_algorithm};
 pub use error::BenchError;
 pub use explain::explain;
 pub use hub::{Hub, News};

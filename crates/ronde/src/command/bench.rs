@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ronde::{Error, environment};
-use ronde_bench::{BenchError, Columns, Hub, News, Others, Report, Start, Task, footnotes};
+use ronde_bench::{
+    BenchError, Columns, Hub, News, Others, Report, Start, Task, choice_table, footnotes,
+};
 use ronde_cluster::{
     Exit, LaunchSpec, LocalLauncher, LogSink, Outcome, OutputStream, StopFlag, supervise,
 };
@@ -55,11 +57,12 @@ pub(crate) fn bench(arguments: &BenchArguments, stop: &StopFlag) -> i32 {
             return code;
         }
     }
-    let mut text = String::new();
-    for note in footnotes(&report) {
-        text += &note;
-        text.push('\n');
+    let mut lines = Vec::new();
+    if arguments.choice {
+        lines = choice_table(&report.rows);
     }
+    lines.extend(footnotes(&report));
+    let text = lines.join("\n") + "\n";
     let code = print(&text, stop);
     match save(arguments, &report) {
         Ok(()) => code,
