@@ -1,5 +1,7 @@
 //! [`Loss`]: what a model's outputs cost, on the host, without the system's `libm`.
 
+use ronde_kernels::softmax_cross_entropy;
+
 use crate::EngineError;
 
 /// A target that is not counted: as of places after the end of a text.
@@ -133,26 +135,16 @@ impl LossOutput {
     }
 
     fn add_row(&mut self, row: &[f32], label: usize) -> f64 {
-        let mut greatest = 0;
         let mut above = 0;
         for (class, value) in row.iter().enumerate() {
-            if *value > row[greatest] {
-                greatest = class;
-            }
             above += u64::from(*value > row[label] || (*value == row[label] && class < label));
         }
-        let maximum = f64::from(row[greatest]);
-        let exponential = |x: f32| libm::exp(f64::from(x) - maximum);
-        let exponentials: Vec<f64> = row.iter().map(|&x| exponential(x)).collect();
-        let sum: f64 = exponentials.iter().sum();
-        self.correct += u64::from(greatest == label);
         self.correct_top5 += u64::from(above < 5);
-        self.gradient
-            .extend(exponentials.iter().enumerate().map(|(class, e)| {
-                let target = f64::from(u8::from(class == label));
-                (e / sum - target) as f32
-            }));
-        libm::log(sum) - (f64::from(row[label]) - maximum)
+        let at = self.gradient.len();
+        self.gradient.resize(at + row.len(), 0.0);
+        let found = softmax_cross_entropy(row, label, &mut self.gradient[at..]);
+        self.correct += u64::from(found.greatest == label);
+        found.loss
     }
 
     fn add_values(&mut self, outputs: &[f32], targets: &[u32]) {

@@ -1,10 +1,13 @@
-//! [`attention`]: scaled dot products.
+//! [`attention`]: every head of an attention layer as one operation.
 
-use burn::tensor::{Bool, Tensor, activation};
+use burn::tensor::Tensor;
+use ronde_kernels::Attention;
 
-/// `softmax(q k' / sqrt(width)) v` of each head: queries `[N, T, heads * width]`, keys and values
-/// `[N, S, heads * width]`, output as the queries. With `causal` a place sees only itself and those
-/// before it. Source: Vaswani et al., NeurIPS 2017, section 3.2.
+use super::custom::{Host, Input, Saved, record};
+
+/// `softmax(q k' / sqrt(width)) v` of each head: queries `[batch, queries, heads * width]`, keys and
+/// values `[batch, keys, heads * width]`, output as the queries. With `causal` a token sees only itself
+/// and those before it. Kept for backward: a weight for each head, query and key.
 ///
 /// # Panics
 /// When shapes do not fit or `heads` does not divide the last dimension.
@@ -16,22 +19,53 @@ pub fn attention(
     heads: usize,
     causal: bool,
 ) -> Tensor<3> {
-    let [samples, places, row] = queries.dims();
-    let seen = keys.dims()[1];
-    let width = row / heads;
-    let split =
-        |x: Tensor<3>, places: usize| x.reshape([samples, places, heads, width]).swap_dims(1, 2);
-    let (queries, keys) = (split(queries, places), split(keys, seen));
-    let scale = 1.0 / (width as f64).sqrt();
-    let scores = queries.matmul(keys.swap_dims(2, 3)).mul_scalar(scale);
-    let scores = if causal {
-        let later = Tensor::<2, Bool>::tril_mask([places, seen], 0, &scores.device());
-        let later = later.reshape([1, 1, places, seen]);
-        let later = later.expand([samples, heads, places, seen]);
-        scores.mask_fill(later, f32::NEG_INFINITY)
-    } else {
-        scores
+    let [batch, asking, row] = queries.dims();
+    assert!(
+        heads > 0 && row.is_multiple_of(heads),
+        "{heads} heads of {row}"
+    );
+    let shape = Attention {
+        batch,
+        queries: asking,
+        keys: keys.dims()[1],
+        heads,
+        width: row / heads,
+        causal,
     };
-    let found = activation::softmax(scores, 3).matmul(split(values, seen));
-    found.swap_dims(1, 2).reshape([samples, places, row])
+    let inputs = [Input::of(queries), Input::of(keys), Input::of(values)];
+    record(inputs, |inputs| {
+        let [output, _, weights] = shape.elements();
+        let (mut y, mut weights) = (vec![0.0; output], vec![0.0; weights]);
+        let [q, k, v] = inputs.each_ref().map(Host::values);
+        shape.forward(q, k, v, &mut y, &mut weights);
+        let output = Host::new(y, inputs[0].shape());
+        let saved = Heads {
+            shape,
+            inputs,
+            weights,
+        };
+        (output, saved)
+    })
+}
+
+#[derive(Debug)]
+struct Heads {
+    shape: Attention,
+    inputs: [Host; 3],
+    weights: Vec<f32>,
+}
+
+impl Saved<3> for Heads {
+    fn backward(&self, gradient: &[f32], _wanted: [bool; 3]) -> [Option<Host>; 3] {
+        let inputs = self.inputs.each_ref().map(Host::values);
+        let mut found = inputs.map(|input| vec![0.0; input.len()]);
+        self.shape.backward(
+            inputs,
+            &self.weights,
+            gradient,
+            found.each_mut().map(Vec::as_mut_slice),
+        );
+        let mut shapes = self.inputs.iter().map(Host::shape);
+        found.map(|found| Some(Host::new(found, shapes.next().unwrap_or_default())))
+    }
 }

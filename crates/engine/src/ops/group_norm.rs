@@ -21,7 +21,7 @@ pub fn group_norm(
 }
 
 /// Brought to mean 0 and variance 1 along a dimension.
-pub(super) fn standardised<const D: usize>(x: Tensor<D>, dim: usize, epsilon: f64) -> Tensor<D> {
+fn standardised<const D: usize>(x: Tensor<D>, dim: usize, epsilon: f64) -> Tensor<D> {
     let centred = x.clone() - x.mean_dim(dim);
     let variance = (centred.clone() * centred.clone()).mean_dim(dim);
     centred / variance.add_scalar(epsilon).sqrt()

@@ -1,24 +1,31 @@
-//! The operations that the built-in models are made of: one place to put a faster kernel.
+//! The operations that models are built of, most with kernels and backward passes of our own.
 //!
-//! Shapes in the documentation: N samples, C channels, H and W height and width, T places of a
-//! sequence, E its width, A attention heads. Everything is differentiable and runs on one thread,
-//! in an order that depends on the shapes alone.
+//! They take the engine's tensors and modules, and give what the engine's operations of the same name
+//! give, up to rounding. Where a kernel does not cover a case (groups, dilation, a border that is not
+//! symmetric) the engine's operation runs instead. Bits depend on the operands and
+//! [`ronde_kernels::Level`] alone. Shapes in the documentation: N samples, C channels, H and W height
+//! and width, T and S places of a sequence.
 
 mod activation;
 mod attention;
 mod batch_norm;
 mod conv2d;
+mod custom;
+mod given;
 mod group_norm;
 mod layer_norm;
 mod linear;
 mod pool;
 #[cfg(test)]
 mod slopes;
+#[cfg(test)]
+mod tests;
 
 pub use activation::relu;
 pub use attention::attention;
 pub use batch_norm::{AfterNorm, batch_norm};
 pub use conv2d::conv2d;
+pub(crate) use given::with_gradient;
 pub(crate) use group_norm::finish;
 pub use group_norm::group_norm;
 pub use layer_norm::{gelu, layer_norm};
