@@ -86,6 +86,9 @@ fn tidy() -> Result<()> {
 
 fn test() -> Result<()> {
     tidy()?;
+    if let Err(reason) = outside::network_namespaces() {
+        println!("network namespaces: tests in them skip, {reason:#}");
+    }
     // The command itself is built first: tests start it as users do.
     cargo(&["build", "--release", "--workspace", "--all-targets"])?;
     cargo(&["test", "--release", "--workspace"])?;

@@ -1,4 +1,5 @@
-//! Packages beside the workspace, which would change its builds: models of locks, the use from Python.
+//! Packages beside the workspace, which would change its builds: models of locks, the use from Python;
+//! and what tests need of the system.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -75,6 +76,31 @@ pub(crate) fn test() -> Result<()> {
         bail!("the use from Python failed ({status})");
     }
     Ok(())
+}
+
+/// Makes sure of `ip`, by which tests put members into network namespaces; an error says why there is
+/// none, and those tests then skip themselves.
+pub(crate) fn network_namespaces() -> Result<()> {
+    let has_ip = || run(Command::new("ip").arg("-Version")).map(drop);
+    if has_ip().is_ok() {
+        return Ok(());
+    }
+    let who = run(Command::new("id").arg("-u"))?;
+    if who.stdout.trim_ascii() != b"0" {
+        bail!("no ip, and not root to install it");
+    }
+    let apt = |arguments: &[&str]| {
+        let mut apt = Command::new("apt-get");
+        apt.args(["-qq", "-o", "Acquire::Retries=1"])
+            .args(arguments);
+        run(apt.env("DEBIAN_FRONTEND", "noninteractive"))
+    };
+    let install = ["install", "-y", "--no-install-recommends", "iproute2"];
+    if apt(&install).is_err() {
+        apt(&["update"]).context("no ip, and its package is not to be had")?;
+        apt(&install).context("no ip, and its package is not to be had")?;
+    }
+    has_ip()
 }
 
 /// A Python environment of this build's own that has numpy; an error says why there is none.
