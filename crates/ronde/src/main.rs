@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use ronde_cluster::StopFlag;
 
-use command::{bench, init, run, train, watchdog, worker};
+use command::{bench, checkpoint, init, run, train, watchdog, worker};
 
 /// Distributed training whose result does not depend on the cluster.
 #[derive(Parser)]
@@ -29,6 +29,8 @@ enum Command {
     Run(run::RunArguments),
     /// Measure collectives between worker processes, and compare them with Gloo and Open MPI.
     Bench(Box<bench::BenchArguments>),
+    /// Look at the checkpoints of a run: list, show, verify, export.
+    Checkpoint(checkpoint::CheckpointArguments),
     /// One worker of a run.
     #[command(name = "__worker", hide = true)]
     Worker,
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => with_signals(|stop| run::run(arguments, stop)),
         Command::Bench(arguments) => with_signals(|stop| bench::bench(&arguments, stop)),
         Command::BenchWorker => bench::work(),
+        Command::Checkpoint(arguments) => checkpoint::checkpoint(&arguments),
         Command::Init(arguments) => init::init(&arguments),
         Command::Worker => worker::work(),
         Command::Watchdog => watchdog::watch(),

@@ -1,9 +1,13 @@
 //! The subcommands, one file each.
 
 pub(crate) mod bench;
+pub(crate) mod checkpoint;
 pub(crate) mod exit;
+mod front;
 pub(crate) mod init;
+mod last;
 pub(crate) mod output;
+mod resume;
 pub(crate) mod run;
 pub(crate) mod signals;
 pub(crate) mod train;

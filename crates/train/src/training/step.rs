@@ -36,6 +36,7 @@ impl Training {
         self.heal()?;
         let reduced = self.strategy.reduce().map_err(failed)?;
         self.healing.sent().map_err(TrainError::Heal)?;
+        self.tell_and_wish();
         let committed = match self.place.commit(&mut self.session, open) {
             Err(error @ SessionError::Diverged { .. }) => return Err(self.diagnose(error)),
             Err(error) => {
