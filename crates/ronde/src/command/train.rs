@@ -10,12 +10,12 @@ use clap::Args;
 use ronde::engine::ModelSize;
 use ronde::host;
 use ronde_cluster::{
-    Cause, ElasticSettings, Exit, LaunchSpec, LocalLauncher, LogSink, Outcome, OutputStream,
-    RestartLimits, StopFlag, supervise,
+    Cause, ElasticSettings, Exit, LaunchSpec, LocalLauncher, LogSink, Outcome, RestartLimits,
+    StopFlag, supervise,
 };
-use ronde_core::{Event, Rank, Tracker, WorldSize};
+use ronde_core::{Event, Tracker, WorldSize};
 use ronde_monitor::render::bytes;
-use ronde_monitor::{Fanout, JsonLines, Terminal};
+use ronde_monitor::{Fanout, JsonLines};
 use ronde_train::config::{DEFAULT_RUN_FILE, Document, Origin, Override, check};
 use ronde_train::memory::MemoryEstimate;
 use ronde_train::{Plan, RunConfig, Task, TrainError};
@@ -383,6 +383,7 @@ fn exit_code(outcome: &Outcome) -> i32 {
 #[cfg(test)]
 mod tests {
     use ronde_cluster::Failure;
+    use ronde_core::Rank;
 
     use super::*;
 

@@ -162,14 +162,15 @@ impl Training {
             return Ok(());
         };
         let holds = !self.session.is_fresh() && self.session.is_whole();
-        let mine = [u64::from(holds), saving.term().unwrap_or_default()];
+        let mine = [i64::from(holds), saving.term().unwrap_or_default() as i64];
         let told = self.place.group.all_gather(&mine);
         let told = told.map_err(TrainError::Heal)?;
-        let (held, terms): (Vec<u64>, Vec<u64>) = told
+        let (held, terms): (Vec<i64>, Vec<i64>) = told
             .chunks_exact(2)
             .map(|words| (words[0], words[1]))
             .unzip();
         let term = terms.into_iter().max().filter(|term| *term > 0);
+        let term = term.map(i64::unsigned_abs);
         let may_load = self.resume != Resume::Never || self.place.generation > FIRST;
         let has_loaded = held.iter().all(|held| *held == 0) && may_load && self.load_together()?;
         if let Some((saving, now)) = self.saving() {
@@ -217,10 +218,12 @@ impl Training {
             Ok(loaded) => u8::from(*loaded),
             Err(_) => 2,
         };
-        match group.all_gather(&[mine]).map_err(TrainError::Heal)?.first() {
-            Some(2) if !loads => Err(TrainError::NotLoaded),
-            Some(1) => outcome.map(|_| true),
-            _ => outcome,
+        let told = group.all_gather(&[mine]);
+        // Whoever failed says why, however the others take it.
+        let has_loaded = outcome?;
+        match told.map_err(TrainError::Heal)?.first() {
+            Some(2) => Err(TrainError::NotLoaded),
+            first => Ok(has_loaded || first == Some(&1)),
         }
     }
 
