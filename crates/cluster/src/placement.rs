@@ -196,10 +196,10 @@ impl Placement {
             WorkerCommand::End(reason) => {
                 state.over.get_or_insert_with(|| reason.to_string());
             }
-            WorkerCommand::Checkpoint { generation, .. } => {
-                if state.checkpoint.is_none_or(|(asked, _)| asked < generation) {
-                    state.checkpoint = Some((generation, false));
-                }
+            WorkerCommand::Checkpoint { generation, .. }
+                if state.checkpoint.is_none_or(|(asked, _)| asked < generation) =>
+            {
+                state.checkpoint = Some((generation, false));
             }
             // The training loop does these in this order by itself.
             _ => {}

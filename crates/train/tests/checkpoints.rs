@@ -370,7 +370,7 @@ struct Disturbed {
 }
 
 impl Disturbed {
-    fn new(
+    fn over(
         inner: &Arc<dyn Store>,
         before: impl FnMut(&ObjectName) -> Result<(), StoreError> + Send + 'static,
     ) -> Arc<dyn Store> {
@@ -423,7 +423,7 @@ impl Store for Disturbed {
 fn a_save_that_fails_on_one_rank_is_told_and_the_next_one_counts() {
     let folder = tempfile::tempdir().unwrap();
     let mut refuses = true;
-    let store = Disturbed::new(&local(folder.path()), move |name| {
+    let store = Disturbed::over(&local(folder.path()), move |name| {
         if !name.as_str().ends_with(".slice") || !std::mem::take(&mut refuses) {
             return Ok(());
         }
@@ -450,7 +450,7 @@ fn of_two_runs_with_one_place_the_newer_one_saves_and_the_other_is_told() {
     let store = local(folder.path());
     // The other one claims while the second checkpoint is being published.
     let (other, mut publishings) = (store.clone(), 0);
-    let first = Disturbed::new(&store, move |name| {
+    let first = Disturbed::over(&store, move |name| {
         publishings += u32::from(name.as_str().contains("cursor"));
         if publishings == 2 {
             publishings += 1;
