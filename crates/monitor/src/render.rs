@@ -111,6 +111,33 @@ pub fn announcement(view: &RunView, event: &Event) -> Option<String> {
             "going on: step {} committed {duration_s:.2} s after the loss was noticed",
             count(step.0)
         )),
+        Event::WorkerFailed {
+            rank,
+            message,
+            secondary: false,
+            ..
+        } if view.failures == 1 => Some(format!(
+            "rank {rank} failed: {}",
+            message.lines().next().unwrap_or("no reason given")
+        )),
+        Event::EpochFinished {
+            epoch,
+            missing,
+            repeated,
+            ..
+        } if *missing + *repeated > 0 => Some(format!(
+            "note: epoch {}: {} samples were not used, {} more than once",
+            epoch.0 + 1,
+            count(*missing),
+            count(*repeated),
+        )),
+        _ => of_checkpoints(event),
+    }
+}
+
+/// What is said about checkpoints.
+fn of_checkpoints(event: &Event) -> Option<String> {
+    match event {
         Event::CheckpointSaved {
             step,
             bytes: size,
@@ -153,26 +180,6 @@ pub fn announcement(view: &RunView, event: &Event) -> Option<String> {
         Event::RunStopped { step, .. } => {
             Some(format!("stopped as asked, {} committed", counted(step.0, "step")))
         }
-        Event::WorkerFailed {
-            rank,
-            message,
-            secondary: false,
-            ..
-        } if view.failures == 1 => Some(format!(
-            "rank {rank} failed: {}",
-            message.lines().next().unwrap_or("no reason given")
-        )),
-        Event::EpochFinished {
-            epoch,
-            missing,
-            repeated,
-            ..
-        } if *missing + *repeated > 0 => Some(format!(
-            "note: epoch {}: {} samples were not used, {} more than once",
-            epoch.0 + 1,
-            count(*missing),
-            count(*repeated),
-        )),
         _ => None,
     }
 }
