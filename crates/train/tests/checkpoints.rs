@@ -445,6 +445,24 @@ fn a_save_that_fails_on_one_rank_is_told_and_the_next_one_counts() {
 }
 
 #[test]
+fn what_was_written_for_a_save_that_fails_does_not_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = local(folder.path());
+    let full = Disturbed::over(&store, |name| match name.as_str().contains("cursor") {
+        false => Ok(()),
+        true => Err(StoreError::Disk {
+            operation: "write",
+            location: name.to_string(),
+            source: std::io::Error::from(std::io::ErrorKind::StorageFull),
+        }),
+    });
+    let end = train_in(&full, &Start::new(3).with("checkpoint.every_steps=9"));
+    assert_eq!(end.bits(), undisturbed());
+    assert_eq!((end.saved().len(), end.failed().len()), (0, 1));
+    assert_eq!(list(&*store).unwrap(), []);
+}
+
+#[test]
 fn of_two_runs_with_one_place_the_newer_one_saves_and_the_other_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());

@@ -5,10 +5,11 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use ronde_checkpoint::{
-    CheckpointError, Fence, Lineage, Proof, Publish, Retention, SavedPart, Vector, publish, retain,
+    Checkpoint, CheckpointError, Fence, Lineage, Proof, Publish, Retention, SavedPart, Vector,
+    publish, retain,
 };
 use ronde_core::{Epoch, Generation, PlanIdentity, Step, WorldSize};
-use ronde_store::Store;
+use ronde_store::{ObjectName, Store, StoreError};
 
 use crate::clock;
 
@@ -20,6 +21,8 @@ pub(super) enum Task {
     Claim(Fence, Step),
     /// Publish what all ranks have saved.
     Publish(Box<Whole>),
+    /// Remove what ranks have written for a save that is given up.
+    Discard(Vec<SavedPart>),
 }
 
 /// A save whose parts are all there.
@@ -42,6 +45,8 @@ pub(super) enum Done {
     Term(Fence),
     /// A generation was claimed, or will be before something is published under it.
     Claimed,
+    /// What was written for nothing is gone, as far as possible.
+    Discarded,
     /// A claim failed.
     NotClaimed(Step, String),
     /// A checkpoint counts; beside it what retention had to say.
@@ -129,8 +134,31 @@ fn serve(store: &Arc<dyn Store>, task: Task, unclaimed: &mut Option<(Fence, Step
         }
         Task::Publish(whole) => match claim(store, unclaimed).and_then(|()| put(store, &whole)) {
             Ok(()) => Done::Published(whole.step, let_go(store, &whole.retention)),
-            Err(error) => Done::NotPublished(whole.step, error.to_string()),
+            Err(error) => {
+                discard(store, whole.step, &whole.parts);
+                Done::NotPublished(whole.step, error.to_string())
+            }
         },
+        Task::Discard(parts) => {
+            if let Some(part) = parts.first() {
+                discard(store, part.step, &parts);
+            }
+            Done::Discarded
+        }
+    }
+}
+
+/// Removes the files of a save that does not count, so that they do not fill the place. What is left, or
+/// belongs to a manifest after all, is for retention.
+fn discard(store: &Arc<dyn Store>, step: Step, parts: &[SavedPart]) {
+    let absent = matches!(
+        Checkpoint::open(store.clone(), step),
+        Err(CheckpointError::Store(StoreError::NotFound { .. }))
+    );
+    let names = parts.iter().filter(|_| absent).map(|part| &part.file.name);
+    for name in names.filter_map(|name| ObjectName::new(name.as_str()).ok()) {
+        // The failure that led here is told already.
+        let _ = store.delete(&name);
     }
 }
 

@@ -250,7 +250,7 @@ impl Saving {
 
     fn kept(&mut self, now: &Now<'_>, done: Done) {
         match done {
-            Done::Claimed => {}
+            Done::Claimed | Done::Discarded => {}
             Done::Term(fence) => {
                 self.claiming = false;
                 self.term = Some(fence.term);
@@ -334,10 +334,13 @@ impl Saving {
                 }
             }
             Word::Failed { step, problem } => {
-                if save.is_some_and(|save| save.step == step) {
-                    self.under_way = None;
-                    if now.rank == Rank(0) {
-                        self.failed(now, step, rank, problem);
+                let given_up = self.under_way.take_if(|save| save.step == step);
+                if let Some(save) = given_up
+                    && now.rank == Rank(0)
+                {
+                    self.failed(now, step, rank, problem);
+                    if !save.published {
+                        self.ask(now, Task::Discard(save.parts));
                     }
                 }
             }
