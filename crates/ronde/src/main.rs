@@ -1,6 +1,10 @@
 //! The `ronde` command: arguments, wiring, exit codes.
 
-#![expect(clippy::print_stderr, reason = "a command talks to its user")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command talks to its user"
+)]
 
 mod command;
 
@@ -9,7 +13,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use ronde_cluster::StopFlag;
 
-use command::{bench, checkpoint, init, run, train, watchdog, worker};
+use command::{bench, checkpoint, flight, init, run, train, watchdog, worker};
 
 /// Distributed training whose result does not depend on the cluster.
 #[derive(Parser)]
@@ -31,6 +35,8 @@ enum Command {
     Bench(Box<bench::BenchArguments>),
     /// Look at the checkpoints of a run: list, show, verify, export.
     Checkpoint(checkpoint::CheckpointArguments),
+    /// Say which rank waits for which, from the records of a run that failed or hangs.
+    Flight(flight::FlightArguments),
     /// One worker of a run.
     #[command(name = "__worker", hide = true)]
     Worker,
@@ -49,6 +55,7 @@ fn main() -> ExitCode {
         Command::Train(arguments) => with_signals(|stop| train::train(arguments, stop)),
         Command::Run(arguments) => with_signals(|stop| run::run(arguments, stop)),
         Command::Bench(arguments) => with_signals(|stop| bench::bench(&arguments, stop)),
+        Command::Flight(arguments) => flight::flight(&arguments),
         Command::BenchWorker => bench::work(),
         Command::Checkpoint(arguments) => checkpoint::checkpoint(&arguments),
         Command::Init(arguments) => init::init(&arguments),

@@ -15,12 +15,13 @@ use ronde_engine::{Chain, EngineError, Stage, seed_engine};
 use ronde_parallel::ModelState;
 use ronde_train::checkpoints::{self, Resume, Saving};
 use ronde_train::export::{self, Described, Saved};
+use ronde_train::flights::Flights;
 use ronde_train::training::Trained;
 use ronde_train::worker::take_place;
 use ronde_train::{Place, Plan, RunConfig, TrainError, Training};
 
 use crate::Error;
-use crate::environment::WorkerEnvironment;
+use crate::environment::{self, WorkerEnvironment};
 
 /// How long the supervisor and the other ranks may take.
 const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(60);
@@ -36,6 +37,7 @@ pub struct Worker {
     link: Option<WorkerLink>,
     tracker: Arc<dyn Tracker>,
     resume: Resume,
+    flights: Arc<Flights>,
 }
 
 impl Worker {
@@ -45,10 +47,14 @@ impl Worker {
     /// # Errors
     /// The supervisor cannot be reached, or not all ranks came in time.
     pub fn start() -> Result<Self, Error> {
-        match WorkerEnvironment::read().map_err(Error::Environment)? {
-            Some(environment) => Self::supervised(&environment),
-            None => Ok(Self::alone()),
+        let worker = match WorkerEnvironment::read().map_err(Error::Environment)? {
+            Some(environment) => Self::supervised(&environment)?,
+            None => Self::alone(),
+        };
+        if let Some(folder) = environment::flight_folder() {
+            worker.flights.go_to(folder);
         }
+        Ok(worker)
     }
 
     fn alone() -> Self {
@@ -58,6 +64,7 @@ impl Worker {
             link: None,
             tracker: Arc::new(NullTracker),
             resume: Resume::Never,
+            flights: Arc::default(),
         }
     }
 
@@ -78,6 +85,7 @@ impl Worker {
             link: Some(link),
             tracker,
             resume: Resume::Never,
+            flights: Arc::default(),
         })
     }
 
@@ -103,6 +111,13 @@ impl Worker {
     #[must_use]
     pub fn assignment(&self) -> &Assignment {
         &self.assignment
+    }
+
+    /// The flight records of this worker's groups: they go to the folder that `ronde run --flight` has
+    /// named, when a group fails. A program may name another one, or write a record whenever it likes.
+    #[must_use]
+    pub fn flights(&self) -> &Arc<Flights> {
+        &self.flights
     }
 
     /// The connection to the supervisor, if there is one.
@@ -134,7 +149,7 @@ impl Worker {
     /// # Errors
     /// A peer cannot be reached, or the group was taken before.
     pub fn group(&mut self, name: &str) -> Result<ProcessGroup, Error> {
-        let config = group_config(name, &self.assignment);
+        let config = group_config(name, &self.assignment, &self.flights);
         if self.world_size() == 1 && self.membership().is_none() {
             return Ok(ProcessGroup::alone(config));
         }
@@ -158,23 +173,29 @@ impl Worker {
                 return Err(Error::GroupTaken(GROUP_TAKEN));
             }
             return Ok(Place {
-                group: Arc::new(ProcessGroup::alone(group_config(name, &self.assignment))),
+                group: Arc::new(ProcessGroup::alone(group_config(
+                    name,
+                    &self.assignment,
+                    &self.flights,
+                ))),
                 generation: self.assignment.generation,
                 rank: self.assignment.rank,
                 tracker,
                 seat: None,
             });
         };
-        let name = name.to_owned();
+        let (name, flights) = (name.to_owned(), self.flights.clone());
         let connect = move |assignment: &Assignment, listener, give_up| {
-            let mut config = group_config(&name, assignment);
+            let mut config = group_config(&name, assignment, &flights);
             config.give_up = Some(give_up);
             let group = ProcessGroup::connect(config, listener, &assignment.peers);
             let group = group.map_err(|source| TrainError::Connect {
                 rank: assignment.rank.0,
                 source,
             })?;
-            Ok(Arc::new(group) as Arc<dyn Group>)
+            let group = Arc::new(group);
+            flights.watch(&group);
+            Ok(group as Arc<dyn Group>)
         };
         let connect = Box::new(connect);
         let place = Place::take(
@@ -234,7 +255,14 @@ impl Worker {
         }
         let membership = self.membership();
         let tracker = self.tracker.clone();
-        let place = take_place(&self.assignment, listener, membership, &plan, tracker)?;
+        let place = take_place(
+            &self.assignment,
+            listener,
+            membership,
+            &plan,
+            tracker,
+            &self.flights,
+        )?;
         let model = Described {
             config: None,
             input_shape: data.train.sample_shape().to_vec(),
@@ -297,9 +325,10 @@ fn saving(config: &RunConfig) -> Result<Option<Saving>, TrainError> {
     Ok(Some(Saving::new(section, store, to, name, of_program)))
 }
 
-fn group_config(name: &str, assignment: &Assignment) -> GroupConfig {
+fn group_config(name: &str, assignment: &Assignment, flights: &Flights) -> GroupConfig {
     let mut config = GroupConfig::new(name, &assignment.job, GroupRank(assignment.rank.0));
     config.generation = assignment.generation;
+    flights.prepare(&mut config);
     config
 }
 

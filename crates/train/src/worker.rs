@@ -12,10 +12,11 @@ use ronde_schedule::Algorithm;
 use crate::checkpoints::{self, Resume, Saving, Surroundings};
 use crate::config::{CommAlgorithm, CommTransport};
 use crate::export::{self, Described};
+use crate::flights::Flights;
 use crate::training::Trained;
 use crate::{Place, Plan, RunConfig, Task, TrainError, Training};
 
-/// Runs `assignment.task`: plan, group, model, steps, result.
+/// Runs `assignment.task`: plan, group, model, steps, result. Flight records go beside the result.
 ///
 /// # Errors
 /// The first thing that goes wrong, with all that the user needs to know.
@@ -24,9 +25,11 @@ pub fn run(
     listener: Option<TcpListener>,
     membership: Option<Arc<dyn Membership>>,
     tracker: &Arc<dyn Tracker>,
+    flights: &Arc<Flights>,
     surroundings: &Surroundings,
 ) -> Result<Trained, TrainError> {
     let (task, config) = Task::decode(&assignment.task)?;
+    flights.go_to(task.output.join(Flights::FOLDER));
     let split = ronde_data::open(&config.data, &task.base, config.run.seed)?;
     let mut plan = Plan::resolve(&config, assignment.world_size, &*split.train)?;
     let (input_shape, classes) = (split.train.sample_shape().to_vec(), split.train.classes());
@@ -42,7 +45,14 @@ pub fn run(
     } else {
         Resume::Never
     };
-    let place = take_place(assignment, listener, membership, &plan, tracker.clone())?;
+    let place = take_place(
+        assignment,
+        listener,
+        membership,
+        &plan,
+        tracker.clone(),
+        flights,
+    )?;
     let mut training = Training::new(place, plan, chain, split).with_checkpoints(
         Some(saving),
         resume,
@@ -75,6 +85,7 @@ fn saving(
 }
 
 /// Takes the place of an assignment; the peers must hold the same plan. A world of one has no listener.
+/// `flights` watches the group of each generation.
 ///
 /// # Errors
 /// A peer cannot be reached or has another plan.
@@ -84,19 +95,20 @@ pub fn take_place(
     membership: Option<Arc<dyn Membership>>,
     plan: &Plan,
     tracker: Arc<dyn Tracker>,
+    flights: &Arc<Flights>,
 ) -> Result<Place, TrainError> {
     let Some(listener) = listener else {
         return Ok(Place {
-            group: connect(assignment, None, plan, None)?,
+            group: connect(assignment, None, plan, None, flights)?,
             generation: assignment.generation,
             rank: assignment.rank,
             tracker,
             seat: None,
         });
     };
-    let plan = plan.clone();
+    let (plan, flights) = (plan.clone(), flights.clone());
     let connect = move |assignment: &Assignment, listener, give_up| {
-        connect(assignment, Some(listener), &plan, Some(give_up))
+        connect(assignment, Some(listener), &plan, Some(give_up), &flights)
     };
     Place::take(assignment, listener, membership, Box::new(connect), tracker)
 }
@@ -111,10 +123,12 @@ pub fn connect(
     listener: Option<TcpListener>,
     plan: &Plan,
     give_up: Option<GiveUp>,
+    flights: &Flights,
 ) -> Result<Arc<dyn Group>, TrainError> {
     let mut config = GroupConfig::new("dp", &assignment.job, GroupRank(assignment.rank.0));
     config.generation = assignment.generation;
     config.give_up = give_up;
+    flights.prepare(&mut config);
     config.plan = plan.identity.clone();
     config.timeout = plan.config.comm.timeout();
     config.algorithm = algorithm(&plan.config);
@@ -134,7 +148,9 @@ pub fn connect(
         }
         _ => ProcessGroup::alone(config),
     };
-    Ok(Arc::new(group))
+    let group = Arc::new(group);
+    flights.watch(&group);
+    Ok(group)
 }
 
 /// The algorithm that the run asks for; `None` chooses.

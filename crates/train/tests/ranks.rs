@@ -74,7 +74,15 @@ fn run_workers(sets: &[&[&str]]) -> Vec<Option<TrainError>> {
             std::thread::spawn(move || {
                 let tracker: Arc<dyn Tracker> = Arc::new(NullTracker);
                 let surroundings = Surroundings::default();
-                worker::run(&assignment, Some(listener), None, &tracker, &surroundings).err()
+                worker::run(
+                    &assignment,
+                    Some(listener),
+                    None,
+                    &tracker,
+                    &Arc::default(),
+                    &surroundings,
+                )
+                .err()
             })
         })
         .collect();

@@ -264,7 +264,14 @@ fn start(
                 &plan.seeds,
             )
             .map_err(TrainError::Model)?;
-        let mut place = take_place(&assignment, Some(listener), Some(member), &plan, job)?;
+        let mut place = take_place(
+            &assignment,
+            Some(listener),
+            Some(member),
+            &plan,
+            job,
+            &Arc::default(),
+        )?;
         if let Some(fate) = fate {
             let inner = place.group;
             let operations = AtomicU32::new(0);

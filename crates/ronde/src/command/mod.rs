@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod checkpoint;
 pub(crate) mod exit;
+pub(crate) mod flight;
 mod front;
 pub(crate) mod init;
 mod last;

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
@@ -14,7 +15,7 @@ use ronde_core::{Rank, WorldSize};
 use ronde_monitor::Terminal;
 use signal_hook::consts::SIGPIPE;
 
-use super::exit;
+use super::{exit, flight};
 
 /// Arguments of `ronde run`.
 #[derive(Args)]
@@ -27,6 +28,10 @@ pub(crate) struct RunArguments {
     /// for a place (`Worker::place`, `Worker::train`).
     #[arg(long)]
     elastic: bool,
+    /// Folder where the ranks write what they were doing when their group fails; `ronde flight` reads
+    /// it.
+    #[arg(long, value_name = "FOLDER")]
+    flight: Option<PathBuf>,
     /// The program and its arguments, best after `--`.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
@@ -42,6 +47,17 @@ pub(crate) fn run(arguments: RunArguments, stop: &StopFlag) -> i32 {
     let mut spec = LaunchSpec::new(program, command.collect(), world_size);
     spec.job = format!("run-{}", std::process::id());
     spec.environment = environment::thread_limits();
+    if let Some(folder) = &arguments.flight {
+        match flight::start(folder) {
+            Ok(folder) => spec
+                .environment
+                .push((environment::RONDE_FLIGHT.into(), folder.into())),
+            Err(message) => {
+                eprintln!("error: {message}");
+                return exit::USER_ERROR;
+            }
+        }
+    }
     spec.elastic = arguments
         .elastic
         .then(|| ElasticSettings::new(arguments.workers));
@@ -57,6 +73,9 @@ pub(crate) fn run(arguments: RunArguments, stop: &StopFlag) -> i32 {
         eprintln!("stopped: all ranks have ended");
     }
     report_failure(&outcome);
+    if let (Exit::Failed(_), Some(folder)) = (&outcome.exit, &arguments.flight) {
+        flight::show(folder);
+    }
     outcome.exit_code()
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use ronde::comm::FlightRecord;
 use ronde::engine::ModelSize;
 use ronde::host;
 use ronde_cluster::{
@@ -17,15 +18,16 @@ use ronde_core::{Event, Tracker, WorldSize};
 use ronde_monitor::render::bytes;
 use ronde_monitor::{Fanout, JsonLines};
 use ronde_train::config::{DEFAULT_RUN_FILE, Document, Origin, Override, check};
+use ronde_train::flights::Flights;
 use ronde_train::memory::MemoryEstimate;
 use ronde_train::{Plan, RunConfig, Task, TrainError};
 
-use super::exit;
 use super::front::Front;
 use super::last::LastCheckpoint;
 use super::output::OutputFolder;
 use super::resume::{self, Resumed};
 use super::run::report_failure;
+use super::{exit, flight};
 
 /// Arguments of `ronde train`.
 #[derive(Args)]
@@ -143,6 +145,11 @@ fn prepare(arguments: &TrainArguments) -> Result<Prepared, Refused> {
     let folder = config.run.output_folder();
     let output = check_disk(&folder, size.parameters)
         .and_then(|()| OutputFolder::take(&folder))
+        .and_then(|output| {
+            FlightRecord::remove_all(&output.path().join(Flights::FOLDER))
+                .map_err(|error| format!("old flight records cannot be removed: {error}"))?;
+            Ok(output)
+        })
         .map_err(|message| format!("error: {message}"))?;
     let base = base.canonicalize().unwrap_or(base);
     let checkpoints = resume::check(&mut config, &plan, &base, output.path(), from.is_some())?;
@@ -158,6 +165,7 @@ fn prepare(arguments: &TrainArguments) -> Result<Prepared, Refused> {
         ronde_engine::engine_name(),
         ronde_engine::cpu_features()
     )];
+    notices.extend(config.train.learning_rate_rule());
     notices.extend((!document.notices().is_empty()).then(|| document.render_notices(colour)));
     Ok(Prepared {
         config,
@@ -301,6 +309,13 @@ fn supervise_run(prepared: &Prepared, json: bool, stop: &StopFlag) -> i32 {
         }
     }
     let code = exit_code(&outcome);
+    let folder = prepared.output.path();
+    if code == exit::GAVE_UP {
+        flight::show(folder);
+    } else {
+        // Groups of a run that ended otherwise tell only who left them first.
+        let _gone = std::fs::remove_dir_all(folder.join(Flights::FOLDER));
+    }
     if code != exit::DONE {
         last.tell();
     }

@@ -1,8 +1,11 @@
 //! `ronde __worker`: one worker process of `ronde train`.
 
+use std::sync::Arc;
+
 use ronde::{Error, Worker, environment};
 use ronde_cluster::WorkerLink;
 use ronde_train::TrainError;
+use ronde_train::flights::Flights;
 
 use super::{exit, signals};
 
@@ -29,12 +32,17 @@ pub(crate) fn work() -> i32 {
     if let Err(error) = handled {
         eprintln!("note: SIGTERM ends this worker at once, in the middle of a step: {error}");
     }
+    let flights = Arc::<Flights>::default();
+    if let Err(error) = signals::record_on_request(flights.clone()) {
+        eprintln!("note: SIGUSR1 ends this worker instead of writing its flight record: {error}");
+    }
     let (assignment, listener) = worker.take_parts();
     match ronde_train::worker::run(
         &assignment,
         listener,
         membership,
         &worker.tracker(),
+        &flights,
         &surroundings,
     ) {
         // The supervisor knows why there is no place for this worker any more.

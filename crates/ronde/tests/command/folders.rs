@@ -108,5 +108,5 @@ fn a_disk_that_fills_up_leaves_no_half_of_a_model() {
             ],
         );
     assert!(ended.stderr.contains("400 of 400"), "{}", ended.stderr);
-    assert_eq!(place.list("disk/out"), ["events.jsonl"]);
+    assert_eq!(place.results("disk/out"), ["events.jsonl"]);
 }
