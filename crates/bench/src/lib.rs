@@ -4,12 +4,14 @@
 //! algorithm and lets all cases of one size take turns over several rounds, so that they see the same
 //! noise. Data are random, and the whole result of an operation is checked in every turn against a
 //! reference in f64. Rank 0 sends [`Row`]s to the command's [`Hub`], which passes turns on to Gloo and
-//! Open MPI where they are measured too. [`Report`], [`Columns`] and [`plot`] show what came out;
+//! Open MPI where they are measured too. [`Report`], [`Columns`] and [`plot`] show what came out,
+//! [`choice_table`] how good the choice of algorithms was;
 //! [`explain`] says what would be sent without running anything.
 
 #![forbid(unsafe_code)]
 
 mod cases;
+mod chosen;
 mod clock;
 mod error;
 mod expected;
@@ -31,6 +33,7 @@ mod turns;
 mod values;
 mod worker;
 
+pub use chosen::{Chosen, choice_table, chosen, every_algorithm};
 pub use error::BenchError;
 pub use explain::explain;
 pub use hub::{Hub, News};

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use clap::Args;
 use ronde::environment;
 use ronde_cluster::{
-    ElasticSettings, Exit, LaunchSpec, LocalLauncher, LogSink, Outcome, OutputStream, StopFlag,
-    supervise,
+    ElasticSettings, Exit, LaunchSpec, LocalLauncher, LogSink, Outcome, OutputStream,
+    RestartLimits, StopFlag, supervise,
 };
 use ronde_core::{Rank, WorldSize};
 use ronde_monitor::Terminal;
@@ -28,6 +28,10 @@ pub(crate) struct RunArguments {
     /// for a place (`Worker::place`, `Worker::train`).
     #[arg(long)]
     elastic: bool,
+    /// With `--elastic`: how often a rank that died is started again within ten minutes; 0: the
+    /// others go on without it.
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "elastic")]
+    max_restarts: u32,
     /// Folder where the ranks write what they were doing when their group fails; `ronde flight` reads
     /// it.
     #[arg(long, value_name = "FOLDER")]
@@ -58,9 +62,13 @@ pub(crate) fn run(arguments: RunArguments, stop: &StopFlag) -> i32 {
             }
         }
     }
-    spec.elastic = arguments
-        .elastic
-        .then(|| ElasticSettings::new(arguments.workers));
+    spec.elastic = arguments.elastic.then(|| ElasticSettings {
+        restart: RestartLimits {
+            restarts_max: arguments.max_restarts,
+            ..RestartLimits::default()
+        },
+        ..ElasticSettings::new(arguments.workers)
+    });
     spec.watchdog = std::env::current_exe()
         .ok()
         .map(|ronde| (ronde.into_os_string(), vec!["__watchdog".into()]));

@@ -11,10 +11,10 @@ use ronde::comm::FlightRecord;
 use ronde::engine::ModelSize;
 use ronde::host;
 use ronde_cluster::{
-    Cause, ElasticSettings, Exit, LaunchSpec, LocalLauncher, LogSink, Outcome, RestartLimits,
-    StopFlag, supervise,
+    ElasticSettings, Exit, LaunchSpec, LocalLauncher, LogSink, Outcome, RestartLimits, StopFlag,
+    supervise,
 };
-use ronde_core::{Event, Tracker, WorldSize};
+use ronde_core::{Tracker, WorldSize};
 use ronde_monitor::render::bytes;
 use ronde_monitor::{Fanout, JsonLines};
 use ronde_train::config::{DEFAULT_RUN_FILE, Document, Origin, Override, check};
@@ -57,8 +57,6 @@ const STOP_GRACE: Duration = Duration::from_millis(1200);
 const FINISH_LIMIT: Duration = Duration::from_secs(300);
 /// What is kept in the output folder besides the model.
 const EVENT_FILE: &str = "events.jsonl";
-/// Exit code of a worker that panicked.
-const PANIC: i32 = 101;
 /// Room for the records beside the model.
 const RECORD_BYTES: u64 = 64 << 10;
 
@@ -368,6 +366,7 @@ fn elastic(config: &RunConfig) -> Option<ElasticSettings> {
         wait_limit: seconds(elastic.wait_s),
         restart: RestartLimits {
             restarts_max: elastic.max_restarts,
+            window: seconds(elastic.restart_window_s),
             ..RestartLimits::default()
         },
         ..ElasticSettings::new(workers)
@@ -384,21 +383,15 @@ fn exit_code(outcome: &Outcome) -> i32 {
         }
         Exit::Failed(_) => {
             report_failure(outcome);
-            match outcome.first_failure().map(|failure| &failure.cause) {
-                Some(Cause::Reported(Event::WorkerFailed {
-                    user_error: true, ..
-                })) => exit::USER_ERROR,
-                Some(Cause::ExitCode(PANIC)) => exit::BUG,
-                _ => exit::GAVE_UP,
-            }
+            exit::of_failure(outcome)
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use ronde_cluster::Failure;
-    use ronde_core::Rank;
+    use ronde_cluster::{Cause, Failure};
+    use ronde_core::{Event, Rank};
 
     use super::*;
 
@@ -416,7 +409,7 @@ mod tests {
         for (cause, code) in [
             (reported(true), exit::USER_ERROR),
             (reported(false), exit::GAVE_UP),
-            (Cause::ExitCode(PANIC), exit::BUG),
+            (Cause::ExitCode(101), exit::BUG),
             (Cause::ExitCode(1), exit::GAVE_UP),
             (Cause::Signal(9, "SIGKILL"), exit::GAVE_UP),
         ] {

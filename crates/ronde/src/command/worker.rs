@@ -11,17 +11,9 @@ use super::{exit, signals};
 
 /// Joins the run that the supervisor started this process for.
 pub(crate) fn work() -> i32 {
-    let worker = match Worker::start() {
-        Ok(worker) => worker,
-        Err(error) => {
-            eprintln!("error: this worker could not join its run: {error}");
-            return exit::GAVE_UP;
-        }
+    let Some(mut worker) = join() else {
+        return exit::GAVE_UP;
     };
-    if let Some(link) = worker.link() {
-        link.on_loss(Box::new(|_reason| end_now()));
-    }
-    let mut worker = worker;
     let membership = worker.link().and_then(WorkerLink::membership);
     let surroundings = environment::surroundings();
     // Where the first failure ends all, SIGTERM is for the whole job: it comes from the supervisor.
@@ -63,8 +55,24 @@ pub(crate) fn work() -> i32 {
     }
 }
 
+/// Joins the job that this process was started for, and ends with it. `None` when that fails, which
+/// has been told.
+pub(crate) fn join() -> Option<Worker> {
+    let worker = match Worker::start() {
+        Ok(worker) => worker,
+        Err(error) => {
+            eprintln!("error: this worker could not join its run: {error}");
+            return None;
+        }
+    };
+    if let Some(link) = worker.link() {
+        link.on_loss(Box::new(|_reason| end_now()));
+    }
+    Some(worker)
+}
+
 /// The supervisor is gone or wants this process gone: nothing that it does still counts.
 #[expect(clippy::disallowed_methods, reason = "the command owns its process")]
-pub(crate) fn end_now() {
+fn end_now() {
     std::process::exit(exit::GAVE_UP);
 }

@@ -44,7 +44,7 @@ fn a_folder_belongs_to_one_run_at_a_time() {
     let events = std::fs::read_to_string(place.path().join("runs/digits/events.jsonl")).unwrap();
     assert_eq!(
         crate::support::events(&events).len(),
-        2 + 2 * 2 + 2 + 3,
+        2 + 2 + 2 * 2 + 2 + 3,
         "{events}"
     );
 }

@@ -325,6 +325,7 @@ fn elastic(config: &RunConfig, problems: &mut Vec<Problem>) {
     }
     for (path, value, least) in [
         ("elastic.silence_s", elastic.silence_s, SILENCE_S_MIN),
+        ("elastic.restart_window_s", elastic.restart_window_s, 0.0),
         ("elastic.wait_s", elastic.wait_s, 0.0),
     ] {
         if !(value >= least && value <= TIMEOUT_S_MAX) {

@@ -300,9 +300,12 @@ pub struct ElasticSection {
     pub enabled: bool,
     /// Fewer workers do not train but wait for more; default 1.
     pub min_workers: u32,
-    /// How often a worker that died is started again within ten minutes before its place is given up;
-    /// default 5. 0: the others go on without it.
+    /// How often a worker that died is started again within `restart_window_s` before its place is
+    /// given up; default 5. 0: the others go on without it.
     pub max_restarts: u32,
+    /// Deaths longer ago are forgotten; default 600 seconds. The pause before a restart doubles with
+    /// each death within it, from half a second to a minute.
+    pub restart_window_s: f64,
     /// A worker that was not heard for this long is lost; default 1 second.
     pub silence_s: f64,
     /// How long the job waits for `min_workers` before it ends; default 600 seconds.
@@ -315,6 +318,7 @@ impl Default for ElasticSection {
             enabled: true,
             min_workers: 1,
             max_restarts: 5,
+            restart_window_s: 600.0,
             silence_s: 1.0,
             wait_s: 600.0,
         }

@@ -12,6 +12,7 @@ Examples:
   ronde bench                                          all_reduce, two workers, shared memory
   ronde bench all -n 2,4 --transports tcp              every operation over TCP, two and four workers
   ronde bench --algorithms driver,ring --transports tcp -n 2,4,8 --sizes 1MiB
+  ronde bench all_reduce exact_sum --choice --transports tcp -n 2,4 --sizes 8..64MiB
   ronde bench --against gloo,mpi --json out.json --plot out.svg
   ronde bench all_reduce -n 4,16 --explain             what would be sent, without running anything")]
 pub(crate) struct BenchArguments {
@@ -41,6 +42,10 @@ pub(crate) struct BenchArguments {
         default_value = "auto"
     )]
     pub(super) algorithms: Vec<String>,
+    /// Measure every algorithm beside the one that the group chooses, and tell where that is slower
+    /// than the best.
+    #[arg(long, conflicts_with = "algorithms")]
+    pub(super) choice: bool,
     /// auto, shared_memory, tcp, tls (with certificates that are made for this run).
     #[arg(
         long,
