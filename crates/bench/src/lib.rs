@@ -7,6 +7,8 @@
 //! Open MPI where they are measured too. [`Report`], [`Columns`] and [`plot`] show what came out,
 //! [`choice_table`] how good the choice of algorithms was;
 //! [`explain`] says what would be sent without running anything.
+//!
+//! [`measure`] starts whole training runs of the command, for `ronde bench train`.
 
 #![forbid(unsafe_code)]
 
@@ -29,6 +31,7 @@ mod settings;
 mod sizes;
 mod statistics;
 mod table;
+mod training;
 mod turns;
 mod values;
 mod worker;
@@ -46,4 +49,8 @@ pub use settings::{BufferMemory, Competitor, Preference, Settings, Task, Transpo
 pub use sizes::{BYTES_MAX, DEFAULT_SIZES, parse_size, parse_sizes, show_bytes};
 pub use statistics::Statistics;
 pub use table::{Columns, footnotes};
+pub use training::{
+    Programs, RunTimes, TrainingCase, TrainingReport, TrainingSettings, Variant, VariantReport,
+    matrix_peak_flops, measure,
+};
 pub use worker::run;

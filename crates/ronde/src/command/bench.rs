@@ -2,6 +2,7 @@
 
 mod arguments;
 mod prepare;
+mod training;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -23,6 +24,7 @@ use super::exit;
 use super::run::report_failure;
 use super::worker::join;
 pub(crate) use arguments::BenchArguments;
+use arguments::TrainingCommand;
 use prepare::{Prepared, prepare};
 
 /// How long workers may take to meet.
@@ -31,6 +33,9 @@ const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP_GRACE: Duration = Duration::from_millis(1200);
 
 pub(crate) fn bench(arguments: &BenchArguments, stop: &StopFlag) -> i32 {
+    if let Some(TrainingCommand::Train(arguments)) = &arguments.training {
+        return training::bench(arguments, stop);
+    }
     let prepared = match prepare(arguments) {
         Ok(prepared) => prepared,
         Err(error) => return refuse(&error),

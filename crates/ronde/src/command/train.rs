@@ -344,6 +344,8 @@ fn launch_spec(prepared: &Prepared) -> LaunchSpec {
     spec.environment = [("RAYON_NUM_THREADS", "1"), ("OMP_NUM_THREADS", "1")]
         .map(|(name, value)| (name.into(), value.into()))
         .to_vec();
+    spec.environment
+        .extend(ronde::environment::allocator_settings());
     spec.rendezvous_required = true;
     spec.rendezvous_timeout = RENDEZVOUS_TIMEOUT;
     spec.stop_grace = STOP_GRACE;
