@@ -110,15 +110,7 @@ fn prepare(arguments: &TrainArguments) -> Result<Prepared, Refused> {
         arguments.file.as_deref(),
         &overrides,
     )?;
-    let (text, name, base) = match &from {
-        Some(Resumed {
-            file: Some(file), ..
-        }) => read_run_file(Some(file))?,
-        Some(resumed) if arguments.file.is_none() && resumed.newest.is_some() => {
-            resumed.run_file()?
-        }
-        _ => read_run_file(arguments.file.as_deref())?,
-    };
+    let (text, name, base) = run_file(arguments, from.as_ref())?;
     let (mut config, document) =
         Document::load(&text, &name, &ronde::environment::all(), &overrides)
             .map_err(|error| error.render(colour))?;
@@ -173,6 +165,20 @@ fn prepare(arguments: &TrainArguments) -> Result<Prepared, Refused> {
         notices,
         checkpoints,
     })
+}
+
+/// The run file of a run that starts or goes on: its text, name and folder.
+fn run_file(
+    arguments: &TrainArguments,
+    from: Option<&Resumed>,
+) -> Result<(String, String, PathBuf), String> {
+    match from {
+        Some(Resumed {
+            file: Some(file), ..
+        }) => read_run_file(Some(file)),
+        Some(resumed) if arguments.file.is_none() && resumed.newest.is_some() => resumed.run_file(),
+        _ => read_run_file(arguments.file.as_deref()),
+    }
 }
 
 /// Text, name and folder of the run file.
