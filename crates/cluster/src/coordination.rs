@@ -37,6 +37,8 @@ pub(crate) struct Coordination {
     recovering: Option<Duration>,
     wake: Option<Time>,
     seen: Seen,
+    /// A checkpoint that was published and that the machine has not heard of.
+    published: Option<Step>,
 }
 
 /// What was recorded already: a rank 0 that takes another one's place says some things again.
@@ -79,6 +81,7 @@ impl Coordination {
             recovering: None,
             wake: None,
             seen: Seen::default(),
+            published: None,
         })
     }
 
@@ -130,9 +133,19 @@ impl Coordination {
         self.handle(now, event)
     }
 
-    /// Looks at the time.
+    /// The job has to end in good order.
+    pub(crate) fn stop(&mut self, now: Duration, by: &str) -> Vec<Action> {
+        let by = by.to_owned();
+        self.handle(now, Event::Stop { by })
+    }
+
+    /// Looks at the time, and at what was recorded.
     pub(crate) fn tick(&mut self, now: Duration) -> Vec<Action> {
         let time = Time::default().after(now);
+        if let Some(next) = self.published.take() {
+            let generation = self.record.generation;
+            return self.handle(now, Event::CheckpointWritten { generation, next });
+        }
         match self.wake {
             Some(wake) if wake <= time => self.handle(now, Event::Tick),
             _ => Vec::new(),
@@ -144,6 +157,9 @@ impl Coordination {
     pub(crate) fn recorded(&mut self, now: Duration, event: RunEvent) -> Vec<RunEvent> {
         if !self.seen.admits(&event) {
             return Vec::new();
+        }
+        if let RunEvent::CheckpointSaved { step, .. } = event {
+            self.published = self.published.max(Some(step));
         }
         let RunEvent::StepCommitted {
             step, generation, ..

@@ -21,6 +21,7 @@ use crate::watchdog::Watchdog;
 use crate::wire::Terms;
 
 mod elastic;
+mod finishing;
 
 /// How long one turn waits for the end of a process; messages wait as long.
 const TURN: Duration = Duration::from_millis(25);
@@ -88,6 +89,7 @@ pub fn supervise(
         stopping: false,
         over: false,
         stopped_by: None,
+        finishing: None,
         unresponsive: Vec::new(),
     };
     supervisor.start_watchdog();
@@ -127,6 +129,8 @@ struct Supervisor<'a> {
     /// Whether the coordinator has said that the job is over.
     over: bool,
     stopped_by: Option<i32>,
+    /// When the workers were asked to end by themselves.
+    finishing: Option<Duration>,
     unresponsive: Vec<Rank>,
 }
 
@@ -339,7 +343,7 @@ impl Supervisor<'_> {
     /// Does what the user asks.
     fn obey(&mut self) {
         let level = self.stop.level();
-        if level == StopLevel::Run {
+        if level == StopLevel::Run || self.finishes(level) {
             return;
         }
         if !self.stopping {

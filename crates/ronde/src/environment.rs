@@ -95,6 +95,33 @@ pub fn all() -> Vec<(String, String)> {
         .collect()
 }
 
+/// The contents of any variable, for a key that a run file names.
+#[must_use]
+pub fn contents(name: &str) -> Option<Vec<u8>> {
+    read(name).map(OsString::into_encoded_bytes)
+}
+
+/// Settings of S3 and Azure, which other programs read from the same variables: all that begin with
+/// `AWS_` or `AZURE_`, in lower case.
+#[must_use]
+pub fn remote_options() -> Vec<(String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| name.starts_with("AWS_") || name.starts_with("AZURE_"))
+        .map(|(name, value)| (name.to_ascii_lowercase(), value))
+        .collect()
+}
+
+/// What a process that trains knows besides its run file.
+#[must_use]
+pub fn surroundings() -> ronde_train::checkpoints::Surroundings {
+    ronde_train::checkpoints::Surroundings {
+        variable: contents,
+        remote_options,
+        stop: std::sync::Arc::default(),
+    }
+}
+
 /// One thread per rank for pools that would take all cores each, unless the user has said
 /// otherwise: the variables to set.
 #[must_use]

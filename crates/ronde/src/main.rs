@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use ronde_cluster::StopFlag;
 
-use command::{bench, flight, init, run, train, watchdog, worker};
+use command::{bench, checkpoint, flight, init, run, train, watchdog, worker};
 
 /// Distributed training whose result does not depend on the cluster.
 #[derive(Parser)]
@@ -33,6 +33,8 @@ enum Command {
     Run(run::RunArguments),
     /// Measure collectives between worker processes, and compare them with Gloo and Open MPI.
     Bench(Box<bench::BenchArguments>),
+    /// Look at the checkpoints of a run: list, show, verify, export.
+    Checkpoint(checkpoint::CheckpointArguments),
     /// Say which rank waits for which, from the records of a run that failed or hangs.
     Flight(flight::FlightArguments),
     /// One worker of a run.
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => with_signals(|stop| bench::bench(&arguments, stop)),
         Command::Flight(arguments) => flight::flight(&arguments),
         Command::BenchWorker => bench::work(),
+        Command::Checkpoint(arguments) => checkpoint::checkpoint(&arguments),
         Command::Init(arguments) => init::init(&arguments),
         Command::Worker => worker::work(),
         Command::Watchdog => watchdog::watch(),

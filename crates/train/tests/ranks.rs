@@ -13,6 +13,7 @@ use ronde_core::{
     Assignment, Collectives, Generation, GroupRank, NullTracker, Rank, Step, Tracker, WorldSize,
 };
 use ronde_data::Loader;
+use ronde_train::checkpoints::Surroundings;
 use ronde_train::config::{Document, Override};
 use ronde_train::{Place, Plan, RunConfig, Task, TrainError, Training, worker};
 
@@ -72,7 +73,16 @@ fn run_workers(sets: &[&[&str]]) -> Vec<Option<TrainError>> {
             };
             std::thread::spawn(move || {
                 let tracker: Arc<dyn Tracker> = Arc::new(NullTracker);
-                worker::run(&assignment, Some(listener), None, &tracker, &Arc::default()).err()
+                let surroundings = Surroundings::default();
+                worker::run(
+                    &assignment,
+                    Some(listener),
+                    None,
+                    &tracker,
+                    &Arc::default(),
+                    &surroundings,
+                )
+                .err()
             })
         })
         .collect();
