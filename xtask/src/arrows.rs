@@ -36,7 +36,15 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-parallel",
         ],
     ),
-    ("ronde-cluster", &["ronde-core", "ronde-elastic"]),
+    (
+        "ronde-cluster",
+        &[
+            "ronde-core",
+            "ronde-elastic",
+            "ronde-identity",
+            "ronde-store",
+        ],
+    ),
     ("ronde-monitor", &["ronde-core"]),
     (
         "ronde-bench",
@@ -53,6 +61,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-core",
             "ronde-schedule",
             "ronde-identity",
+            "ronde-store",
             "ronde-comm",
             "ronde-engine",
             "ronde-data",

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 
 use ronde_core::{Rank, WorldSize};
+use ronde_store::RemoteSettings;
 use ronde_train::config::ENVIRONMENT_PREFIX;
 
 pub use ronde_cluster::variables::{
@@ -86,6 +87,20 @@ pub fn all() -> Vec<(String, String)> {
         .filter(|(name, _)| name.starts_with(ENVIRONMENT_PREFIX))
         .map(|(name, value)| (name, value.to_string_lossy().into_owned()))
         .collect()
+}
+
+/// How to talk to a remote store: the variables of the usual tools, `AWS_*` and `AZURE_*`.
+#[must_use]
+pub fn store_settings() -> RemoteSettings {
+    let options = std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.into_string().ok()?;
+        let is_ours = name.starts_with("AWS_") || name.starts_with("AZURE_");
+        is_ours.then(|| Some((name.to_lowercase(), value.into_string().ok()?)))?
+    });
+    RemoteSettings {
+        options: options.collect(),
+        ..RemoteSettings::default()
+    }
 }
 
 /// One thread per rank for pools that would take all cores each, unless the user has said

@@ -1,7 +1,7 @@
 //! `ronde train`: from a run file to supervised workers and a model.
 
-use std::ffi::OsString;
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use clap::Args;
 use ronde::engine::ModelSize;
 use ronde::host;
 use ronde_cluster::{
-    Cause, ElasticSettings, Exit, LaunchSpec, LocalLauncher, LogSink, Outcome, OutputStream,
-    RestartLimits, StopFlag, supervise,
+    Cause, ElasticSettings, Exit, JobSpec, LaunchSpec, LocalLauncher, LogSink, Outcome,
+    OutputStream, RestartLimits, StopFlag, supervise,
 };
 use ronde_core::{Event, Rank, Tracker, WorldSize};
 use ronde_monitor::render::bytes;
@@ -20,9 +20,11 @@ use ronde_train::config::{DEFAULT_RUN_FILE, Document, Origin, Override, check};
 use ronde_train::memory::MemoryEstimate;
 use ronde_train::{Plan, RunConfig, Task, TrainError};
 
-use super::exit;
+use super::job::JOB_FOLDER;
+use super::open::{self, OpenArguments, Opened};
 use super::output::OutputFolder;
 use super::run::report_failure;
+use super::{exit, join};
 
 /// Arguments of `ronde train`.
 #[derive(Args)]
@@ -38,6 +40,8 @@ pub(crate) struct TrainArguments {
     /// Write events to standard output, one JSON object a line, instead of progress.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    open: OpenArguments,
 }
 
 /// How long workers may take to meet; the engine and the data are opened after that.
@@ -68,7 +72,10 @@ pub(crate) fn train(arguments: TrainArguments, stop: &StopFlag) -> i32 {
             return exit::USER_ERROR;
         }
     };
-    let code = supervise_run(&prepared, arguments.json, stop);
+    let code = match arguments.open.listen {
+        Some(listen) => supervise_open_run(&prepared, &arguments, listen, stop),
+        None => supervise_run(&prepared, arguments.json, stop),
+    };
     prepared.output.remove_temporary_files();
     code
 }
@@ -311,7 +318,12 @@ fn supervise_run(prepared: &Prepared, json: bool, stop: &StopFlag) -> i32 {
             eprintln!("warning: {problem}");
         }
     }
-    match (exit_code(&outcome), shown) {
+    conclude(&outcome, shown)
+}
+
+/// How the command ends. `shown`: whether all events could be shown.
+fn conclude(outcome: &Outcome, shown: Result<(), String>) -> i32 {
+    match (exit_code(outcome), shown) {
         (code, Ok(())) => code,
         (code, Err(problem)) => {
             eprintln!("error: standard output: {problem}");
@@ -324,20 +336,81 @@ fn supervise_run(prepared: &Prepared, json: bool, stop: &StopFlag) -> i32 {
     }
 }
 
+/// The same, with a coordinator of its own and other hosts that may join.
+fn supervise_open_run(
+    prepared: &Prepared,
+    arguments: &TrainArguments,
+    listen: SocketAddr,
+    stop: &StopFlag,
+) -> i32 {
+    let Some(settings) = elastic(&prepared.config) else {
+        eprintln!(
+            "error: --listen is for a run that goes on when workers die\n  hint: elastic.enabled = true"
+        );
+        return exit::USER_ERROR;
+    };
+    let (elastic, shards) = (
+        &prepared.config.elastic,
+        prepared.config.workers.logical_shards,
+    );
+    let most = match elastic.max_workers {
+        0 => shards,
+        most => most,
+    };
+    let spec = JobSpec {
+        job: job_name(prepared),
+        task: prepared.task.clone(),
+        settings: ElasticSettings {
+            workers_max: most.max(settings.workers),
+            ..settings
+        },
+        command: Vec::new(),
+        record: None,
+        events: Some(prepared.output.path().join(EVENT_FILE)),
+    };
+    let front = Arc::new(Front::new(arguments.json));
+    for notice in &prepared.notices {
+        front.notice(notice);
+    }
+    let path = prepared.output.path().join(JOB_FOLDER);
+    let says = Arc::clone(&front);
+    let say = move |message: &str| says.notice(message);
+    let opened = match open::open(&path, &spec, &arguments.open, listen, say) {
+        Ok(opened) => opened,
+        Err(code) => return code,
+    };
+    let Opened {
+        agent,
+        keeper,
+        notice,
+    } = opened;
+    front.notice(&notice);
+    let places = arguments.open.here.and_then(WorldSize::new);
+    let launch = LaunchSpec {
+        stop_grace: STOP_GRACE,
+        ..join::agent_spec(&agent, places.unwrap_or(prepared.world_size))
+    };
+    let log: Arc<dyn LogSink> = front.clone();
+    let sinks = Fanout(vec![front.tracker()]);
+    let outcome = agent.supervise(&launch, &mut LocalLauncher::new(), &sinks, &log, stop);
+    drop(keeper);
+    conclude(&outcome, front.finish())
+}
+
+fn job_name(prepared: &Prepared) -> String {
+    format!("{}-{}", prepared.config.run.name, std::process::id())
+}
+
 fn launch_spec(prepared: &Prepared) -> LaunchSpec {
-    let program =
-        std::env::current_exe().map_or_else(|_| OsString::from("ronde"), PathBuf::into_os_string);
+    let program = open::this_program();
     let mut spec = LaunchSpec::new(
         program.clone(),
         vec!["__worker".into()],
         prepared.world_size,
     );
-    spec.job = format!("{}-{}", prepared.config.run.name, std::process::id());
+    spec.job = job_name(prepared);
     spec.task.clone_from(&prepared.task);
-    // The engine's sums depend on its thread count: one thread a worker, whatever it was built with.
-    spec.environment = [("RAYON_NUM_THREADS", "1"), ("OMP_NUM_THREADS", "1")]
-        .map(|(name, value)| (name.into(), value.into()))
-        .to_vec();
+    spec.environment = open::one_thread();
     spec.rendezvous_required = true;
     spec.rendezvous_timeout = RENDEZVOUS_TIMEOUT;
     spec.stop_grace = STOP_GRACE;

@@ -8,6 +8,7 @@ mod elastic;
 mod examples;
 mod folders;
 mod ledger;
+mod open_jobs;
 mod output;
 mod run;
 mod same_bits;

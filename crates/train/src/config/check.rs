@@ -287,6 +287,14 @@ fn elastic(config: &RunConfig, problems: &mut Vec<Problem>) {
         );
         problems.push(Problem::error("elastic.min_workers", message));
     }
+    let most = config.workers.logical_shards;
+    if elastic.max_workers > most || (1..count).contains(&elastic.max_workers) {
+        let message = format!(
+            "`elastic.max_workers` is {}, but must be 0 or between the {count} workers of the run and its {most} logical shards",
+            elastic.max_workers,
+        );
+        problems.push(Problem::error("elastic.max_workers", message));
+    }
     for (path, value, least) in [
         ("elastic.silence_s", elastic.silence_s, SILENCE_S_MIN),
         ("elastic.wait_s", elastic.wait_s, 0.0),

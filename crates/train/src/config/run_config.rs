@@ -254,6 +254,9 @@ pub struct ElasticSection {
     pub enabled: bool,
     /// Fewer workers do not train but wait for more; default 1.
     pub min_workers: u32,
+    /// More never train together, whatever is asked for while the job runs; default 0: as many as there
+    /// are logical shards.
+    pub max_workers: u32,
     /// How often a worker that died is started again within ten minutes before its place is given up;
     /// default 5. 0: the others go on without it.
     pub max_restarts: u32,
@@ -268,6 +271,7 @@ impl Default for ElasticSection {
         Self {
             enabled: true,
             min_workers: 1,
+            max_workers: 0,
             max_restarts: 5,
             silence_s: 1.0,
             wait_s: 600.0,
