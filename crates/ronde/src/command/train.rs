@@ -424,10 +424,13 @@ fn elastic(config: &RunConfig) -> Option<ElasticSettings> {
     let (elastic, workers) = (&config.elastic, config.workers.count);
     let seconds = |s: f64| Duration::try_from_secs_f64(s).unwrap_or_default();
     let silence = seconds(elastic.silence_s);
+    let lease = seconds(elastic.lease_s);
     elastic.enabled.then(|| ElasticSettings {
         workers_min: elastic.min_workers,
         heartbeat: silence / 2,
         silence,
+        lease,
+        store_timeout: lease / 3,
         rendezvous: RENDEZVOUS_TIMEOUT,
         wait_limit: seconds(elastic.wait_s),
         restart: RestartLimits {

@@ -9,16 +9,51 @@ use serde_json::Value;
 
 use crate::support::{Ended, Place, RONDE, Running, events, gone, of_kind, send, until};
 
-const STEPS: u64 = 690;
+const STEPS: u64 = 1380;
 
-/// Starts the job of the tests in `out`, with places for three workers here.
-fn start(place: &Place, workers: &str, more: &[&str]) -> Running {
-    let mut arguments = vec!["train", "--json", "--listen", "--here", "3", "-n", workers];
-    for set in ["train.epochs=30", "model.channels=4", "run.output=out"] {
-        arguments.extend(["--set", set]);
+/// What all runs of the tests have in common.
+const SETS: [&str; 4] = [
+    "train.epochs=60",
+    "model.channels=4",
+    "run.output=out",
+    "elastic.lease_s=0.8",
+];
+
+/// A job of the tests; its coordinator ends with it.
+struct Job {
+    place: Place,
+    running: Option<Running>,
+}
+
+impl Job {
+    /// Starts it with this count of workers and of places on this host.
+    fn start(workers: &str, here: &str, sets: &[&str]) -> Self {
+        let place = Place::new();
+        let mut arguments = vec!["train", "--json", "--listen", "--here", here, "-n", workers];
+        arguments.extend(SETS.iter().chain(sets).flat_map(|set| ["--set", set]));
+        let running = Some(place.start(RONDE, &arguments, &[]));
+        Self { place, running }
     }
-    arguments.extend(more);
-    place.start(RONDE, &arguments, &[])
+
+    fn running(&mut self) -> &mut Running {
+        self.running.as_mut().unwrap()
+    }
+
+    /// Checks the end of the run, and gives its events.
+    #[track_caller]
+    fn whole(&mut self) -> Vec<Value> {
+        let ended = self.running.take().unwrap().wait();
+        whole(&self.place, ended)
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        drop(self.running.take());
+        for pid in coordinators(&self.place) {
+            send(pid, Signal::KILL);
+        }
+    }
 }
 
 /// The hash of the model of an undisturbed run.
@@ -26,9 +61,8 @@ fn undisturbed() -> &'static str {
     static BLAKE3: std::sync::OnceLock<String> = std::sync::OnceLock::new();
     BLAKE3.get_or_init(|| {
         let place = Place::new();
-        let sets = ["train.epochs=30", "model.channels=4", "run.output=out"];
         let mut arguments = vec!["train", "--json", "-n", "1"];
-        arguments.extend(sets.iter().flat_map(|set| ["--set", set]));
+        arguments.extend(SETS.iter().flat_map(|set| ["--set", set]));
         place.run(&arguments).expect(0, &[]).blake3()
     })
 }
@@ -98,23 +132,22 @@ fn notices(events: &[Value]) -> String {
 
 #[test]
 fn a_killed_coordinator_comes_back_and_then_a_worker_is_replaced() {
-    let place = Place::new();
-    let mut running = start(&place, "2", &[]);
-    let before = running.after_steps(20);
-    let coordinator = the_coordinator(&place);
+    let mut job = Job::start("2", "3", &[]);
+    let before = job.running().after_steps(20);
+    let coordinator = the_coordinator(&job.place);
     send(coordinator, Signal::KILL);
-    running.says("the coordinator ended", 1);
+    job.running().says("the coordinator ended", 1);
     // Training went on, in the same group; the next one leads with a higher term.
-    status_is(&place, "another one leads", |status| {
+    status_is(&job.place, "another one leads", |status| {
         status["term"] == 2 && status["generation"] == 1
     });
-    assert_ne!(the_coordinator(&place), coordinator);
-    assert_eq!(running.workers(), before);
+    assert_ne!(the_coordinator(&job.place), coordinator);
+    assert_eq!(job.running().workers(), before);
     send(before[&1], Signal::KILL);
-    running.says("\"healed\":1", 1);
-    let after = running.workers();
+    job.running().says("\"healed\":1", 1);
+    let after = job.running().workers();
     assert_eq!(after[&0], before[&0], "the survivor is the same process");
-    let events = whole(&place, running.wait());
+    let events = job.whole();
     let changes: Vec<&Value> = of_kind(&events, "membership_changed").collect();
     assert_eq!(changes.len(), 2, "{changes:?}");
     let lost = changes[0]["reason"].as_str().unwrap();
@@ -123,21 +156,20 @@ fn a_killed_coordinator_comes_back_and_then_a_worker_is_replaced() {
         "{lost}"
     );
     gone(after.into_values().chain([coordinator]));
-    assert!(coordinators(&place).is_empty());
+    assert!(coordinators(&job.place).is_empty());
 }
 
 #[test]
 fn a_worker_that_dies_while_there_is_no_coordinator_is_waited_for() {
-    let place = Place::new();
-    let mut running = start(&place, "3", &["--set", "elastic.max_restarts=0"]);
-    let before = running.after_steps(20);
+    let mut job = Job::start("3", "3", &["elastic.max_restarts=0"]);
+    let before = job.running().after_steps(20);
     // Both at once: whoever leads next hears of the loss from the agent.
-    send(the_coordinator(&place), Signal::KILL);
+    send(the_coordinator(&job.place), Signal::KILL);
     send(before[&2], Signal::KILL);
-    running.says("\"event\":\"membership_changed\"", 1);
-    let after = running.workers();
+    job.running().says("\"event\":\"membership_changed\"", 1);
+    let after = job.running().workers();
     assert_eq!((after[&0], after[&1]), (before[&0], before[&1]));
-    let events = whole(&place, running.wait());
+    let events = job.whole();
     let changes: Vec<&Value> = of_kind(&events, "membership_changed").collect();
     assert_eq!(changes.len(), 1, "{changes:?}");
     let lost = changes[0]["reason"].as_str().unwrap();
@@ -150,21 +182,24 @@ fn a_worker_that_dies_while_there_is_no_coordinator_is_waited_for() {
 
 #[test]
 fn of_two_coordinators_one_leads_and_a_stopped_one_is_fenced_when_it_wakes() {
-    let place = Place::new();
-    let mut running = start(&place, "2", &[]);
-    let before = running.after_steps(20);
-    let first = the_coordinator(&place);
-    let mut second = place.start(RONDE, &["coordinator", "--job", "out"], &[]);
+    let mut job = Job::start("2", "3", &[]);
+    let before = job.running().after_steps(20);
+    let first = the_coordinator(&job.place);
+    let mut second = job
+        .place
+        .start(RONDE, &["coordinator", "--job", "out"], &[]);
     second.tells("another coordinator leads in term 1", 1);
     send(first, Signal::STOP);
-    status_is(&place, "the second one leads", |status| status["term"] == 2);
+    status_is(&job.place, "the second one leads", |status| {
+        status["term"] == 2
+    });
     send(first, Signal::CONT);
     // It has nothing to say any more: a loss is handled under the second term.
     send(before[&1], Signal::KILL);
-    running.says("\"healed\":1", 1);
-    assert_eq!(status(&place)["term"], 2);
-    assert_eq!(running.workers()[&0], before[&0]);
-    let events = whole(&place, running.wait());
+    job.running().says("\"healed\":1", 1);
+    assert_eq!(status(&job.place)["term"], 2);
+    assert_eq!(job.running().workers()[&0], before[&0]);
+    let events = job.whole();
     assert_eq!(of_kind(&events, "membership_changed").count(), 2);
     second.wait().expect(0, &["this coordinator leads: term 2"]);
     gone([first]);
@@ -172,17 +207,16 @@ fn of_two_coordinators_one_leads_and_a_stopped_one_is_fenced_when_it_wakes() {
 
 #[test]
 fn a_job_grows_and_shrinks_while_it_runs() {
-    let place = Place::new();
-    let mut running = start(&place, "1", &[]);
-    let before = running.after_steps(20);
-    place
+    let mut job = Job::start("1", "3", &[]);
+    let before = job.running().after_steps(20);
+    job.place
         .run(&["scale", "out", "3"])
         .expect(0, &["3 workers are wanted"]);
-    status_is(&place, "three train", |status| {
+    status_is(&job.place, "three train", |status| {
         let members = status["members"].as_array().unwrap();
         members.len() == 3 && members.iter().all(|member| member["phase"] == "training")
     });
-    let shown = place.run(&["status", "out"]).expect(0, &[]).stdout;
+    let shown = job.place.run(&["status", "out"]).expect(0, &[]).stdout;
     for words in [
         "3 of 3 workers",
         "term 1",
@@ -193,16 +227,16 @@ fn a_job_grows_and_shrinks_while_it_runs() {
     ] {
         assert!(shown.contains(words), "{words:?} in\n{shown}");
     }
-    place
+    job.place
         .run(&["scale", "out", "2"])
         .expect(0, &["2 workers are wanted"]);
-    running.says("1 left", 1);
-    place
+    job.running().says("1 left", 1);
+    job.place
         .run(&["scale", "out", "99"])
         .expect(2, &["99 workers; this job takes 1 to 16"]);
-    let after = running.workers();
+    let after = job.running().workers();
     assert_eq!(after[&0], before[&0]);
-    let events = whole(&place, running.wait());
+    let events = job.whole();
     assert_eq!(
         of_kind(&events, "recovered").count(),
         0,
@@ -210,9 +244,9 @@ fn a_job_grows_and_shrinks_while_it_runs() {
     );
     gone(after.into_values());
     // What is left in the folder tells how it ended.
-    let shown = place.run(&["status", "out"]).expect(0, &[]).stdout;
+    let shown = job.place.run(&["status", "out"]).expect(0, &[]).stdout;
     assert!(
-        shown.contains("finished, 690 steps committed of 690"),
+        shown.contains("finished, 1380 steps committed of 1380"),
         "{shown}"
     );
 }
@@ -227,67 +261,67 @@ fn join(place: &Place, host: &str, token_file: &str) -> Running {
 
 #[test]
 fn a_host_joins_is_cut_off_comes_back_and_leaves_in_good_order() {
-    let place = Place::new();
-    let mut running = start(
-        &place,
-        "2",
-        &["--here", "1", "--set", "elastic.silence_s=0.5"],
-    );
+    let mut job = Job::start("2", "1", &["elastic.silence_s=0.5"]);
     until("the coordinator is there", || {
-        let ended = place.run(&["status", "out", "--json"]);
+        let ended = job.place.run(&["status", "out", "--json"]);
         ended.code == 0 && ended.stdout.contains("\"coordinator\":\"")
     });
-    let mut agent = join(&place, "b", "out/job/token");
+    let mut agent = join(&job.place, "b", "out/job/token");
     agent.tells("host b has joined", 1);
-    running.after_steps(20);
+    job.running().after_steps(20);
     let theirs = agent.workers();
     assert_eq!(theirs.len(), 1);
     // Cut off: the agent is stopped with its worker, and nobody hears them.
     agent.signal(Signal::STOP);
     theirs.values().for_each(|pid| send(*pid, Signal::STOP));
-    running.says("\"event\":\"recovered\"", 1);
+    job.running().says("\"event\":\"recovered\"", 1);
     theirs.values().for_each(|pid| send(*pid, Signal::CONT));
     agent.signal(Signal::CONT);
-    status_is(&place, "both train again", |status| {
+    status_is(&job.place, "both train again", |status| {
         status["members"].as_array().unwrap().len() == 2
     });
     agent.signal(Signal::TERM);
-    running.says("1 left", 1);
+    job.running().says("1 left", 1);
     agent.wait().expect(0, &[]);
     gone(theirs.into_values());
-    let events = whole(&place, running.wait());
+    let events = job.whole();
     assert!(notices(&events).contains("host b at 127.0.0.1 joins"));
 }
 
 #[test]
 fn strangers_are_refused_and_reported() {
-    let place = Place::new();
-    let mut running = start(&place, "1", &[]);
-    running.after_steps(5);
-    let job = place.path().join("out/job");
-    let token = std::fs::read_to_string(job.join("token")).unwrap();
+    let mut job = Job::start("1", "3", &[]);
+    job.running().after_steps(5);
+    let token = job.place.path().join("out/job/token");
+    let token = std::fs::read_to_string(token).unwrap();
     // The right authority, another secret.
     let (head, authority) = token.trim().rsplit_once('.').unwrap();
     let secret = head.rsplit_once('.').unwrap().1;
     let other: String = secret.chars().rev().collect();
-    place.write("wrong", &format!("ronde-join-1.{other}.{authority}"));
-    join(&place, "c", "wrong")
+    job.place
+        .write("wrong", &format!("ronde-join-1.{other}.{authority}"));
+    join(&job.place, "c", "wrong")
         .wait()
         .expect(2, &["wrong token"]);
     // The right secret, another authority: whoever asks does not trust the answer.
     let other: String = authority.chars().rev().collect();
-    place.write("other", &format!("ronde-join-1.{secret}.{other}"));
-    let address = status(&place)["coordinator"].as_str().unwrap().to_owned();
+    job.place
+        .write("other", &format!("ronde-join-1.{secret}.{other}"));
+    let address = status(&job.place)["coordinator"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     let arguments = ["status", &address, "--token-file", "other"];
-    let told = place
+    let told = job
+        .place
         .run(&arguments)
         .expect(3, &["not of this job's authority"]);
     assert!(told.stdout.is_empty());
     // No TLS at all.
     let mut plain = std::net::TcpStream::connect(&address).unwrap();
     std::io::Write::write_all(&mut plain, b"GET / HTTP/1.0\r\n\r\n").unwrap();
-    running.says("was refused", 2);
-    let events = whole(&place, running.wait());
+    job.running().says("was refused", 2);
+    let events = job.whole();
     let told = notices(&events);
     assert!(told.contains("it shows a wrong token"), "{told}");
     assert!(told.contains("does not speak TLS as members do"), "{told}");

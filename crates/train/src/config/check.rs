@@ -22,6 +22,8 @@ pub const TIMEOUT_S_MAX: f64 = 86_400.0;
 
 /// Shortest silence after which a worker can count as lost: a busy machine makes as much of it.
 const SILENCE_S_MIN: f64 = 0.2;
+/// Shorter than this, a disk that is busy for a moment costs a coordinator its lease.
+const LEASE_S_MIN: f64 = 0.5;
 
 /// Most channels of a convolution.
 const CHANNELS_MAX: usize = 65_536;
@@ -297,6 +299,7 @@ fn elastic(config: &RunConfig, problems: &mut Vec<Problem>) {
     }
     for (path, value, least) in [
         ("elastic.silence_s", elastic.silence_s, SILENCE_S_MIN),
+        ("elastic.lease_s", elastic.lease_s, LEASE_S_MIN),
         ("elastic.wait_s", elastic.wait_s, 0.0),
     ] {
         if !(value >= least && value <= TIMEOUT_S_MAX) {

@@ -262,6 +262,8 @@ pub struct ElasticSection {
     pub max_restarts: u32,
     /// A worker that was not heard for this long is lost; default 1 second.
     pub silence_s: f64,
+    /// How long a coordinator that vanished keeps others from taking its place; default 3 seconds.
+    pub lease_s: f64,
     /// How long the job waits for `min_workers` before it ends; default 600 seconds.
     pub wait_s: f64,
 }
@@ -274,6 +276,7 @@ impl Default for ElasticSection {
             max_workers: 0,
             max_restarts: 5,
             silence_s: 1.0,
+            lease_s: 3.0,
             wait_s: 600.0,
         }
     }
