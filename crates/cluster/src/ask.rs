@@ -31,7 +31,7 @@ pub fn status_of_folder(folder: &JobFolder) -> Result<Status, ClusterError> {
     let path = folder.events();
     let read = std::fs::File::open(&path).and_then(|file| {
         journal::walk(&file, &mut |event| {
-            board.take(&event);
+            event.iter().for_each(|event| board.take(event));
             true
         })
     });

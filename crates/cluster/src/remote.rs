@@ -91,16 +91,21 @@ impl Invitation {
                 match call(address, &self.token, &question, limit) {
                     Ok(Answer::Refused { reason }) => return Err(ClusterError::Refused { reason }),
                     Ok(Answer::StandsBy { others }) => {
+                        may_come = true;
                         tried.push(format!("{address}: it stands by, no coordinator leads yet"));
                         hints.extend(others);
                     }
                     Ok(answer) => return Ok(answer),
-                    Err(DialError::Never(why) | DialError::Later(why)) => {
+                    Err(DialError::Never(why)) => tried.push(format!("{address}: {why}")),
+                    Err(DialError::Later(why)) => {
+                        may_come = true;
                         tried.push(format!("{address}: {why}"));
                     }
                 }
             }
-            if clock::now() >= deadline {
+            // Nothing is known yet: the coordinator may just be starting.
+            may_come |= tried.is_empty();
+            if !may_come || clock::now() >= deadline {
                 return Err(ClusterError::NoCoordinator { tried });
             }
             clock::pause(Duration::from_millis(50));

@@ -85,7 +85,9 @@ impl Agents {
             };
             for (number, body) in journal.after(known).unwrap_or_default() {
                 agent.follows = Some(number);
-                agent.outbox.send(&ToAgent::Happened { number, body });
+                if let Some(body) = body {
+                    agent.outbox.send(&ToAgent::Happened { number, body });
+                }
             }
         }
     }

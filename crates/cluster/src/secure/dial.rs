@@ -70,8 +70,12 @@ pub(crate) fn call<A: DeserializeOwned>(
     let mut line = serde_json::to_vec(question).map_err(|e| DialError::Never(e.to_string()))?;
     line.push(b'\n');
     tls.writer().write_all(&line)?;
-    let mut answer = Vec::new();
+    let (mut answer, mut open) = (Vec::new(), true);
     loop {
+        let mut piece = [0; 4096];
+        while let Ok(read @ 1..) = tls.reader().read(&mut piece) {
+            answer.extend_from_slice(&piece[..read]);
+        }
         set_limit(&stream, deadline)?;
         while tls.wants_write() {
             tls.write_tls(&mut &stream)?;
@@ -83,13 +87,10 @@ pub(crate) fn call<A: DeserializeOwned>(
         if answer.len() > super::LINE_BYTES_MAX {
             return Err(DialError::Never("an answer without an end".to_owned()));
         }
-        if !step(&mut tls, &stream)? {
+        if !open {
             return Err(DialError::Later("it hung up without an answer".to_owned()));
         }
-        let mut piece = [0; 4096];
-        while let Ok(read @ 1..) = tls.reader().read(&mut piece) {
-            answer.extend_from_slice(&piece[..read]);
-        }
+        open = step(&mut tls, &stream)?;
     }
 }
 

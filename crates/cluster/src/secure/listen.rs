@@ -150,6 +150,11 @@ fn receive(
     let mut tls = shake_hands(&stream, configs, deadline)?;
     let (mut held, mut open) = (Vec::new(), true);
     let end = loop {
+        // The handshake may have brought the line with it.
+        let mut piece = [0; 4096];
+        while let Ok(read @ 1..) = tls.reader().read(&mut piece) {
+            held.extend_from_slice(&piece[..read]);
+        }
         if let Some(end) = held.iter().position(|byte| *byte == b'\n') {
             break end;
         }
@@ -161,10 +166,6 @@ fn receive(
             return Err(None);
         }
         open = step(&mut tls, &stream, deadline)?;
-        let mut piece = [0; 4096];
-        while let Ok(read @ 1..) = tls.reader().read(&mut piece) {
-            held.extend_from_slice(&piece[..read]);
-        }
     };
     let rest = held.split_off(end + 1);
     held.truncate(end);

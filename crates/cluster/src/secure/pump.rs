@@ -113,6 +113,10 @@ pub(crate) fn pump(
         return Pumped::There(error.to_string());
     }
     tls.set_buffer_limit(None);
+    // What came with the handshake.
+    if let Err(problem) = read(tls, &mut held) {
+        return Pumped::There(problem);
+    }
     let end = loop {
         if let Err(problem) = cut(&mut held, deliver) {
             break Pumped::Broken(problem);
@@ -198,12 +202,17 @@ fn fill(tls: &mut Connection, mut stream: &TcpStream, held: &mut Vec<u8>) -> Res
         }
         Err(error) => return Err(error.to_string()),
     };
+    Ok(read(tls, held)? && open)
+}
+
+/// Takes what was decrypted; false when the peer will send no more.
+fn read(tls: &mut Connection, held: &mut Vec<u8>) -> Result<bool, String> {
     let state = tls.process_new_packets().map_err(|error| explain(&error))?;
     let start = held.len();
     held.resize(start + state.plaintext_bytes_to_read(), 0);
     let read = tls.reader().read_exact(&mut held[start..]);
     read.map_err(|error| error.to_string())?;
-    Ok(open && !state.peer_has_closed())
+    Ok(!state.peer_has_closed())
 }
 
 fn last_words(tls: &mut Connection, stream: &TcpStream) {
