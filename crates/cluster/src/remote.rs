@@ -71,7 +71,7 @@ impl Invitation {
         let deadline = clock::now() + limit;
         let mut hints = Vec::new();
         loop {
-            let mut tried = Vec::new();
+            let (mut tried, mut may_come) = (Vec::new(), false);
             let listed = self
                 .folder
                 .as_ref()

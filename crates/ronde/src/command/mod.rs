@@ -20,7 +20,10 @@ use ronde_cluster::ClusterError;
 
 /// Tells why nothing came of a command about a job, and how the command ends.
 pub(crate) fn job_failure(error: &ClusterError) -> i32 {
-    eprintln!("error: {error}");
+    match error {
+        ClusterError::Refused { reason } => eprintln!("error: the coordinator says no: {reason}"),
+        error => eprintln!("error: {error}"),
+    }
     match error {
         ClusterError::Refused { .. } | ClusterError::Job { .. } => exit::USER_ERROR,
         ClusterError::NoCoordinator { .. } => {

@@ -231,7 +231,7 @@ fn a_job_grows_and_shrinks_while_it_runs() {
     job.running().says("1 left", 1);
     job.place
         .run(&["scale", "out", "99"])
-        .expect(2, &["99 workers; this job takes 1 to 16"]);
+        .expect(2, &["99 workers; this job takes 1 to 8"]);
     let after = job.running().workers();
     assert_eq!(after[&0], before[&0]);
     let events = job.whole();
