@@ -155,7 +155,8 @@ mod tests {
         let mut journal = Journal::open(&path, &mut |event| seen.push(event.clone())).unwrap();
         assert_eq!(seen, [notice("one"), two.clone()]);
         assert_eq!(journal.append(&notice("three")).unwrap(), 3);
-        assert_eq!(journal.after(1).unwrap(), [(2, two), (3, notice("three"))]);
+        let after = [(2, Some(two)), (3, Some(notice("three")))];
+        assert_eq!(journal.after(1).unwrap(), after);
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("{\"format\":\"ronde.events\",\"version\":1}\n"));
         assert_eq!(text.lines().count(), 4, "{text}");

@@ -63,10 +63,11 @@ pub(crate) fn join(arguments: &JoinArguments, stop: &StopFlag) -> i32 {
         (Ok(_), None) => return exit::USER_ERROR,
     };
     let terminal = Terminal::plain(Box::new(std::io::stderr()));
-    terminal.line(&format!("host {host} has joined {}", agent.job()));
+    let notice = format!("host {host} has joined {}", agent.job());
+    terminal.line(&notice);
     let log: Arc<dyn LogSink> = Arc::new(Labelled { stop: stop.clone() });
-    let outcome = agent_spec(&agent, places);
-    let outcome = agent.supervise(&outcome, &mut LocalLauncher::new(), &terminal, &log, stop);
+    let spec = agent_spec(&agent, places);
+    let outcome = agent.supervise(&spec, &mut LocalLauncher::new(), &terminal, &log, stop);
     terminal.finish();
     report_failure(&outcome);
     outcome.exit_code()
