@@ -373,6 +373,11 @@ impl Leader<'_> {
         if let Some(journal) = &self.journal {
             self.agents.replay(journal);
         }
+        // Also agents that did not notice that nobody led for a moment say again what was not heard.
+        self.agents.send_all(&ToAgent::Alive {
+            leads: None,
+            coordinators: Vec::new(),
+        });
         self.greet();
     }
 

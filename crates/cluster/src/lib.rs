@@ -49,7 +49,7 @@ pub use coordinator::{Concluded, coordinate};
 pub use error::ClusterError;
 pub use job::{JobFolder, JobSpec};
 pub use launcher::{Launcher, LogSink, OutputStream, ProcessSpec, Started, StopSignal};
-pub use link::{OnLoss, WorkerLink};
+pub use link::{OnLoss, Peers, WorkerLink};
 pub use local::LocalLauncher;
 pub use outcome::{Cause, End, Exit, Failure, Outcome, signal_name};
 pub use remote::{Agent, Invitation};

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ronde_core::{Assignment, Event, Membership, Rank, Tracker};
+use ronde_core::{Assignment, Event, Generation, Membership, Rank, Tracker};
 use ronde_identity::{Identity, Member};
 
 use crate::clock;
@@ -40,6 +40,18 @@ pub struct WorkerLink {
     loss: Arc<Mutex<Loss>>,
     /// For a job that goes on when workers die.
     membership: Option<Elastic>,
+}
+
+/// Who the members of this worker's generations are.
+#[derive(Clone)]
+pub struct Peers(Arc<Placement>);
+
+impl Peers {
+    /// The names of a generation's members by rank; empty when it is none of the newest eight.
+    #[must_use]
+    pub fn workers(&self, generation: Generation) -> Vec<u64> {
+        self.0.members(generation)
+    }
 }
 
 /// What a worker brings into a job that goes on when workers die.
@@ -159,6 +171,14 @@ impl WorkerLink {
     pub fn interface(&self) -> IpAddr {
         let terms = self.membership.as_ref().map(|elastic| &elastic.terms);
         terms.map_or(Ipv4Addr::LOCALHOST.into(), |terms| terms.interface)
+    }
+
+    /// Tells who the members of a generation are: after [`WorkerLink::rendezvous`], in a job that goes on
+    /// when workers die.
+    #[must_use]
+    pub fn peers(&self) -> Option<Peers> {
+        let placement = self.membership.as_ref()?.placement.get()?;
+        Some(Peers(Arc::clone(placement)))
     }
 
     /// This worker's certificate, where the job has an authority: what it shows to peers on other hosts.

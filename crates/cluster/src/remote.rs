@@ -435,6 +435,13 @@ impl Remote {
             }
             clock::pause(Duration::from_millis(2));
         }
+        if !self.events.is_empty() {
+            let count = self.events.len();
+            say(RunEvent::Notice {
+                rank: None,
+                message: format!("no coordinator took the last {count} events of this host"),
+            });
+        }
     }
 
     fn take(&mut self, delivery: Delivery, actions: &mut Vec<Action>) {

@@ -1,21 +1,22 @@
 //! [`Worker`]: this process as one rank, started alone or by `ronde run`; the same program does both.
 
-use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_cluster::WorkerLink;
-use ronde_comm::{GroupConfig, ProcessGroup};
+use ronde_comm::{GroupConfig, ProcessGroup, Security};
 use ronde_core::{
     Assignment, Event, Group, GroupRank, Membership, NullTracker, Rank, Step, Tracker,
 };
 use ronde_data::Split;
 use ronde_engine::{Chain, EngineError, Stage, seed_engine};
+use ronde_identity::Member;
 use ronde_parallel::ModelState;
 use ronde_train::export::{self, Described, Saved};
 use ronde_train::training::Trained;
-use ronde_train::worker::take_place;
+use ronde_train::worker::{Secure, on_one_host, take_place};
 use ronde_train::{Place, Plan, RunConfig, TrainError, Training};
 
 use crate::Error;
@@ -66,7 +67,7 @@ impl Worker {
             environment.worker,
             RENDEZVOUS_TIMEOUT,
         )?;
-        let (listener, address) = ronde_comm::bind(IpAddr::V4(Ipv4Addr::LOCALHOST))?;
+        let (listener, address) = ronde_comm::bind(link.interface())?;
         let assignment = link.rendezvous(address, RENDEZVOUS_TIMEOUT)?;
         let tracker = link.tracker();
         Ok(Self {
@@ -130,7 +131,7 @@ impl Worker {
     /// # Errors
     /// A peer cannot be reached, or the group was taken before.
     pub fn group(&mut self, name: &str) -> Result<ProcessGroup, Error> {
-        let config = group_config(name, &self.assignment);
+        let config = group_config(name, &self.assignment, &self.secure());
         if self.world_size() == 1 && self.membership().is_none() {
             return Ok(ProcessGroup::alone(config));
         }
@@ -154,16 +155,20 @@ impl Worker {
                 return Err(Error::GroupTaken(GROUP_TAKEN));
             }
             return Ok(Place {
-                group: Arc::new(ProcessGroup::alone(group_config(name, &self.assignment))),
+                group: Arc::new(ProcessGroup::alone(group_config(
+                    name,
+                    &self.assignment,
+                    &self.secure(),
+                ))),
                 generation: self.assignment.generation,
                 rank: self.assignment.rank,
                 tracker,
                 seat: None,
             });
         };
-        let name = name.to_owned();
+        let (name, secure) = (name.to_owned(), self.secure());
         let connect = move |assignment: &Assignment, listener, give_up| {
-            let mut config = group_config(&name, assignment);
+            let mut config = group_config(&name, assignment, &secure);
             config.give_up = Some(give_up);
             let group = ProcessGroup::connect(config, listener, &assignment.peers);
             let group = group.map_err(|source| TrainError::Connect {
@@ -181,6 +186,25 @@ impl Worker {
             tracker,
         )?;
         Ok(place)
+    }
+
+    /// How this worker's groups are secured: by TLS as soon as a member is on another host, with the
+    /// certificates of the members of that generation. On one host members share memory.
+    #[must_use]
+    pub fn secure(&self) -> Secure {
+        let link = self.link.as_ref();
+        let known = link.and_then(|link| Some((link.identity()?.clone(), link.peers()?)));
+        let Some((identity, peers)) = known else {
+            return on_one_host();
+        };
+        Arc::new(move |assignment| {
+            if assignment.peers.iter().all(|peer| peer.ip().is_loopback()) {
+                return Security::PlainLoopbackOnly;
+            }
+            let workers = peers.workers(assignment.generation);
+            let members = workers.into_iter().map(Member::Worker).collect();
+            Security::tls_among(identity.clone(), members)
+        })
     }
 
     fn membership(&self) -> Option<Arc<dyn Membership>> {
@@ -224,7 +248,13 @@ impl Worker {
         }
         let membership = self.membership();
         let tracker = self.tracker.clone();
-        let place = take_place(&self.assignment, listener, membership, &plan, tracker)?;
+        let place = take_place(
+            &self.assignment,
+            listener,
+            membership,
+            (&plan, &self.secure()),
+            tracker,
+        )?;
         let model = Described {
             config: None,
             input_shape: data.train.sample_shape().to_vec(),
@@ -270,8 +300,9 @@ impl Worker {
     }
 }
 
-fn group_config(name: &str, assignment: &Assignment) -> GroupConfig {
+fn group_config(name: &str, assignment: &Assignment, secure: &Secure) -> GroupConfig {
     let mut config = GroupConfig::new(name, &assignment.job, GroupRank(assignment.rank.0));
+    config.security = secure(assignment);
     config.generation = assignment.generation;
     config
 }

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use ronde_comm::{GiveUp, GroupConfig, ProcessGroup, TransportChoice};
+use ronde_comm::{GiveUp, GroupConfig, ProcessGroup, Security, TransportChoice};
 use ronde_core::{Assignment, Event, Group, GroupRank, Membership, Tracker};
 use ronde_engine::Stage;
 use ronde_schedule::Algorithm;
@@ -13,6 +13,15 @@ use crate::export::{self, Described};
 use crate::training::Trained;
 use crate::{Place, Plan, RunConfig, Task, TrainError, Training};
 
+/// How the connections of an assignment's group are secured. Equal on all of its members.
+pub type Secure = Arc<dyn Fn(&Assignment) -> Security + Send + Sync>;
+
+/// Plain connections, and only as long as all members are on loopback addresses.
+#[must_use]
+pub fn on_one_host() -> Secure {
+    Arc::new(|_| Security::PlainLoopbackOnly)
+}
+
 /// Runs `assignment.task`: plan, group, model, steps, result.
 ///
 /// # Errors
@@ -21,6 +30,7 @@ pub fn run(
     assignment: &Assignment,
     listener: Option<TcpListener>,
     membership: Option<Arc<dyn Membership>>,
+    secure: &Secure,
     tracker: &Arc<dyn Tracker>,
 ) -> Result<Trained, TrainError> {
     let (task, config) = Task::decode(&assignment.task)?;
@@ -33,7 +43,13 @@ pub fn run(
         .map_err(TrainError::Model)?;
     plan.bind_model(chain.layout());
 
-    let place = take_place(assignment, listener, membership, &plan, tracker.clone())?;
+    let place = take_place(
+        assignment,
+        listener,
+        membership,
+        (&plan, secure),
+        tracker.clone(),
+    )?;
     let mut training = Training::new(place, plan, chain, split);
     let model = Described {
         config: Some(config.model.clone()),
@@ -53,21 +69,21 @@ pub fn take_place(
     assignment: &Assignment,
     listener: Option<TcpListener>,
     membership: Option<Arc<dyn Membership>>,
-    plan: &Plan,
+    (plan, secure): (&Plan, &Secure),
     tracker: Arc<dyn Tracker>,
 ) -> Result<Place, TrainError> {
     let Some(listener) = listener else {
         return Ok(Place {
-            group: connect(assignment, None, plan, None)?,
+            group: connect(assignment, None, (plan, secure), None)?,
             generation: assignment.generation,
             rank: assignment.rank,
             tracker,
             seat: None,
         });
     };
-    let plan = plan.clone();
+    let (plan, secure) = (plan.clone(), Arc::clone(secure));
     let connect = move |assignment: &Assignment, listener, give_up| {
-        connect(assignment, Some(listener), &plan, Some(give_up))
+        connect(assignment, Some(listener), (&plan, &secure), Some(give_up))
     };
     Place::take(assignment, listener, membership, Box::new(connect), tracker)
 }
@@ -80,12 +96,13 @@ pub fn take_place(
 pub fn connect(
     assignment: &Assignment,
     listener: Option<TcpListener>,
-    plan: &Plan,
+    (plan, secure): (&Plan, &Secure),
     give_up: Option<GiveUp>,
 ) -> Result<Arc<dyn Group>, TrainError> {
     let mut config = GroupConfig::new("dp", &assignment.job, GroupRank(assignment.rank.0));
     config.generation = assignment.generation;
     config.give_up = give_up;
+    config.security = secure(assignment);
     config.plan = plan.identity.clone();
     config.timeout = plan.config.comm.timeout();
     config.algorithm = algorithm(&plan.config);

@@ -72,7 +72,14 @@ fn run_workers(sets: &[&[&str]]) -> Vec<Option<TrainError>> {
             };
             std::thread::spawn(move || {
                 let tracker: Arc<dyn Tracker> = Arc::new(NullTracker);
-                worker::run(&assignment, Some(listener), None, &tracker).err()
+                worker::run(
+                    &assignment,
+                    Some(listener),
+                    None,
+                    &worker::on_one_host(),
+                    &tracker,
+                )
+                .err()
             })
         })
         .collect();

@@ -16,7 +16,7 @@ use ronde_core::{
 };
 use ronde_parallel::Strategy;
 use ronde_train::config::{Document, Override};
-use ronde_train::worker::take_place;
+use ronde_train::worker::{on_one_host, take_place};
 use ronde_train::{Plan, RunConfig, TrainError, Training};
 
 /// A watchdog, not a measure.
@@ -264,7 +264,13 @@ fn start(
                 &plan.seeds,
             )
             .map_err(TrainError::Model)?;
-        let mut place = take_place(&assignment, Some(listener), Some(member), &plan, job)?;
+        let mut place = take_place(
+            &assignment,
+            Some(listener),
+            Some(member),
+            (&plan, &on_one_host()),
+            job,
+        )?;
         if let Some(fate) = fate {
             let inner = place.group;
             let operations = AtomicU32::new(0);

@@ -26,7 +26,8 @@ pub(crate) fn work() -> i32 {
         eprintln!("note: SIGTERM ends this worker at once, in the middle of a step: {error}");
     }
     let (assignment, listener) = worker.take_parts();
-    match ronde_train::worker::run(&assignment, listener, membership, &worker.tracker()) {
+    let (secure, tracker) = (worker.secure(), worker.tracker());
+    match ronde_train::worker::run(&assignment, listener, membership, &secure, &tracker) {
         // The supervisor knows why there is no place for this worker any more.
         Ok(_) | Err(TrainError::Membership(_)) => exit::DONE,
         Err(error) => {

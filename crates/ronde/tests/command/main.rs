@@ -7,6 +7,7 @@ mod bench;
 mod elastic;
 mod examples;
 mod folders;
+mod hosts;
 mod ledger;
 mod open_jobs;
 mod output;

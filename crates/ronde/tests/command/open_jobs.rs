@@ -12,7 +12,7 @@ use crate::support::{Ended, Place, RONDE, Running, events, gone, of_kind, send, 
 const STEPS: u64 = 1380;
 
 /// What all runs of the tests have in common.
-const SETS: [&str; 4] = [
+pub(crate) const SETS: [&str; 4] = [
     "train.epochs=60",
     "model.channels=4",
     "run.output=out",
@@ -69,7 +69,7 @@ fn undisturbed() -> &'static str {
 
 /// Checks the end of a run that was disturbed, and gives its events.
 #[track_caller]
-fn whole(place: &Place, ended: Ended) -> Vec<Value> {
+pub(crate) fn whole(place: &Place, ended: Ended) -> Vec<Value> {
     let ended = ended.expect(0, &[]);
     assert_eq!(ended.blake3(), undisturbed(), "{}", ended.stdout);
     let kept = std::fs::read_to_string(place.path().join("out/events.jsonl")).unwrap();
@@ -98,7 +98,7 @@ fn processes(words: &[&str]) -> BTreeSet<u32> {
 }
 
 /// The coordinators of the job in a place.
-fn coordinators(place: &Place) -> BTreeSet<u32> {
+pub(crate) fn coordinators(place: &Place) -> BTreeSet<u32> {
     let job = place.path().canonicalize().unwrap().join("out/job");
     processes(&["coordinator", "--job", job.to_str().unwrap()])
 }
