@@ -1,4 +1,4 @@
-//! The tools of those who change ronde: `cargo xtask verify | fix | tidy | test | outside`.
+//! The tools of those who change ronde: `cargo xtask verify | fix | tidy | test | outside | soak`.
 
 #![expect(
     clippy::print_stdout,
@@ -8,6 +8,7 @@
 
 mod arrows;
 mod outside;
+mod soak;
 mod sources;
 
 use std::path::{Path, PathBuf};
@@ -22,16 +23,19 @@ cargo xtask <command>
   verify   test, and: format, clippy with warnings as errors, documentation; never writes
   fix      formats, and lets clippy mend what it can
   outside  the tests of the packages beside the workspace alone: models of locks, the use from Python
+  soak     trains while workers are killed and stopped, and compares with an undisturbed run
   tidy     crate arrows, sizes of files and functions, module documentation";
 
 fn main() -> ExitCode {
-    let command = std::env::args().nth(1).unwrap_or_default();
+    let mut arguments = std::env::args().skip(1);
+    let command = arguments.next().unwrap_or_default();
     let result = match command.as_str() {
         "test" => test(),
         "verify" => verify(),
         "fix" => fix(),
         "tidy" => tidy(),
         "outside" => outside::test(),
+        "soak" => soak::soak(&arguments.collect::<Vec<_>>()),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
@@ -82,9 +86,13 @@ fn tidy() -> Result<()> {
 
 fn test() -> Result<()> {
     tidy()?;
+    if let Err(reason) = outside::network_namespaces() {
+        println!("network namespaces: tests in them skip, {reason:#}");
+    }
     // The command itself is built first: tests start it as users do.
     cargo(&["build", "--release", "--workspace", "--all-targets"])?;
     cargo(&["test", "--release", "--workspace"])?;
+    soak::short()?;
     outside::test()
 }
 

@@ -1,4 +1,5 @@
-//! Packages beside the workspace, which would change its builds: models of locks, the use from Python.
+//! Packages beside the workspace, which would change its builds: models of locks, the use from Python;
+//! and what tests need of the system.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -11,6 +12,10 @@ use crate::{cargo, root};
 const SCHEDULES: &str = "crates/comm/tests/schedules/Cargo.toml";
 /// Process groups as a Python module.
 const PYTHON: &str = "crates/comm/tests/python";
+/// Makes a Python with torch.
+const PREPARE: &str = "benchmarks/prepare_torch.py";
+/// It ends so where nothing can be fetched.
+const UNREACHABLE: i32 = 3;
 /// The oldest Python that loads the module: `abi3-py310`.
 const PYTHON_MIN: (u32, u32) = (3, 10);
 
@@ -22,7 +27,7 @@ pub(crate) const MANIFESTS: [&str; 3] = [
 ];
 
 /// Where cargo builds.
-fn target() -> Result<PathBuf> {
+pub(crate) fn target() -> Result<PathBuf> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--no-deps"])
         .current_dir(root())
@@ -50,12 +55,8 @@ pub(crate) fn test() -> Result<()> {
         cargo(&arguments)
     };
     with("test", SCHEDULES)?;
-    let python = match python_with_numpy(&target) {
-        Ok(python) => python,
-        Err(reason) => {
-            println!("python: skipped, {reason:#}");
-            return Ok(());
-        }
+    let Some(python) = python_with_torch(&target)? else {
+        return Ok(());
     };
     with("build", MANIFESTS[1])?;
     let modules = target.join("python-modules");
@@ -65,7 +66,8 @@ pub(crate) fn test() -> Result<()> {
         modules.join("ronde_spike.abi3.so"),
     )
     .context("placing the module")?;
-    let status = Command::new(python)
+    let status = python
+        .command()
         .arg(root().join(PYTHON).join("check.py"))
         .env("PYTHONPATH", modules)
         .status()
@@ -76,10 +78,40 @@ pub(crate) fn test() -> Result<()> {
     Ok(())
 }
 
+/// Makes sure of `ip`, by which tests put members into network namespaces; an error says why there is
+/// none, and those tests then skip themselves.
+pub(crate) fn network_namespaces() -> Result<()> {
+    let has_ip = || run(Command::new("ip").arg("-Version")).map(drop);
+    if has_ip().is_ok() {
+        return Ok(());
+    }
+    let who = run(Command::new("id").arg("-u"))?;
+    if who.stdout.trim_ascii() != b"0" {
+        bail!("no ip, and not root to install it");
+    }
+    let apt = |arguments: &[&str]| {
+        let mut apt = Command::new("apt-get");
+        apt.args(["-qq", "-o", "Acquire::Retries=1"])
+            .args(arguments);
+        run(apt.env("DEBIAN_FRONTEND", "noninteractive"))
+    };
+    let install = ["install", "-y", "--no-install-recommends", "iproute2"];
+    if apt(&install).is_err() {
+        apt(&["update"]).context("no ip, and its package is not to be had")?;
+        apt(&install).context("no ip, and its package is not to be had")?;
+    }
+    has_ip()
+}
+
 /// A Python environment of this build's own that has numpy; an error says why there is none.
-fn python_with_numpy(target: &Path) -> Result<PathBuf> {
+/// It has torch as well, and is made once. `None`, with a word, where there is no Python to make it with,
+/// or where nothing can be fetched.
+fn python_with_torch(target: &Path) -> Result<Option<Python>> {
     let version = "import sys; print(sys.version_info[0], sys.version_info[1])";
-    let found = run(Command::new("python3").args(["-c", version])).context("no python3")?;
+    let Ok(found) = run(Command::new("python3").args(["-c", version])) else {
+        println!("python: skipped, there is no python3");
+        return Ok(None);
+    };
     let found = String::from_utf8_lossy(&found.stdout).into_owned();
     let mut numbers = found.split_whitespace().map(str::parse::<u32>);
     match (numbers.next(), numbers.next()) {
@@ -87,28 +119,46 @@ fn python_with_numpy(target: &Path) -> Result<PathBuf> {
         _ => bail!("python3 is {}, older than 3.10", found.trim()),
     }
     let environment = target.join("python-environment");
-    let python = environment.join("bin/python3");
-    let has_numpy = || run(Command::new(&python).args(["-c", "import numpy"])).is_ok();
-    if has_numpy() {
-        return Ok(python);
+    let python = Python {
+        program: environment.join("bin/python3"),
+        libraries: environment.join("stand-ins"),
+    };
+    if python.is_complete() {
+        return Ok(Some(python));
     }
-    // With the system's packages: torch, where it is, and numpy need not be fetched then.
-    let make = ["-m", "venv", "--clear", "--system-site-packages"];
-    run(Command::new("python3").args(make).arg(&environment))
-        .context("making a Python environment")?;
-    if !has_numpy() {
-        let fetch = [
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--retries",
-            "1",
-            "numpy>=2,<3",
-        ];
-        run(Command::new(&python).args(fetch)).context("fetching numpy")?;
+    println!("python: fetching numpy and torch, once");
+    let status = Command::new("python3")
+        .arg(root().join(PREPARE))
+        .arg(&environment)
+        .status()
+        .context("starting Python")?;
+    match status.code() {
+        Some(0) => Ok(Some(python)),
+        Some(UNREACHABLE) => {
+            println!("python: skipped, numpy and torch are not here and PyPI cannot be reached");
+            Ok(None)
+        }
+        _ => bail!("{PREPARE} failed ({status})"),
     }
-    Ok(python)
+}
+
+/// A Python with numpy and torch.
+struct Python {
+    program: PathBuf,
+    /// Stand-ins for the libraries that torch expects.
+    libraries: PathBuf,
+}
+
+impl Python {
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.env("LD_LIBRARY_PATH", &self.libraries);
+        command
+    }
+
+    fn is_complete(&self) -> bool {
+        run(self.command().args(["-c", "import numpy, torch"])).is_ok()
+    }
 }
 
 /// What a program answers; an error when it cannot be started or fails, with its last words.

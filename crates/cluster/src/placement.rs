@@ -158,13 +158,23 @@ impl Placement {
 
     fn handle(&self, event: WorkerEvent, from: From) {
         let mut aborts = None;
-        {
+        let is_news = {
             let mut state = self.lock();
+            let wake = state.machine.wake_at();
+            let mut is_news = false;
             for command in state.machine.handle(self.now(), event) {
+                is_news |= matches!(
+                    command,
+                    WorkerCommand::Connect { .. } | WorkerCommand::End(_)
+                );
                 self.obey(&mut state, command, from, &mut aborts);
             }
+            is_news || state.machine.wake_at() < wake
+        };
+        // Whoever waits is not woken in vain: this runs twice a step, and workers may have all cores.
+        if is_news {
+            self.changed.notify_all();
         }
-        self.changed.notify_all();
         if let Some((group, reason)) = aborts {
             group.abort(&reason);
         }

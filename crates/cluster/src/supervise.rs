@@ -242,6 +242,11 @@ impl Supervisor<'_> {
                 if let Some(watchdog) = &mut self.watchdog {
                     watchdog.add(started.pid);
                 }
+                self.sinks.record(Event::WorkerStarted {
+                    place: rank.0,
+                    host: started.host.clone(),
+                    pid: started.pid,
+                });
                 self.endings.started(rank);
                 self.roster.started(rank, started);
                 true

@@ -3,6 +3,7 @@
 //! It costs a look at the clock per event, no lock, and no memory while it records. A short operation
 //! over shared memory costs one look in all: its end is told from when the ranks have come.
 
+mod folder;
 mod record;
 mod report;
 

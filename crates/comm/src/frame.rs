@@ -10,7 +10,7 @@ use ronde_schedule::Algorithm;
 pub(crate) const HEADER_BYTES: usize = 48;
 /// Most bytes of one frame.
 pub(crate) const FRAME_BYTES_MAX: u64 = 1 << 40;
-/// Most bytes of a notice.
+/// Most bytes of a notice, and of the ranks that somebody waits for.
 pub(crate) const NOTICE_BYTES_MAX: u64 = 64 << 10;
 /// In place of a length that differs between ranks or is not known yet.
 pub(crate) const ANY_LEN: u64 = u64::MAX;
@@ -29,7 +29,9 @@ pub(crate) enum FrameKind {
     Notice = 3,
     /// The sender leaves in good order and sends nothing more.
     Goodbye = 4,
-    /// Says that the sender waits in a collective, for one that may be in another.
+    /// Says that the sender waits in a collective, to those that may be in another; behind it the round
+    /// that it waits in, the bytes that it has received and the ranks that it waits for, of eight bytes
+    /// each.
     Call = 5,
 }
 
@@ -229,8 +231,8 @@ impl Header {
         };
         let limit = match kind {
             FrameKind::Collective | FrameKind::Message => FRAME_BYTES_MAX,
-            FrameKind::Notice => NOTICE_BYTES_MAX,
-            FrameKind::Goodbye | FrameKind::Call => 0,
+            FrameKind::Notice | FrameKind::Call => NOTICE_BYTES_MAX,
+            FrameKind::Goodbye => 0,
         };
         if header.bytes > limit {
             return Err(format!("{} bytes, limit {limit}", header.bytes));

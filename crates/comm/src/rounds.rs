@@ -54,6 +54,13 @@ pub(crate) struct Awaited {
     answers: Option<(usize, usize)>,
 }
 
+impl Awaited {
+    /// Number of its round.
+    pub(crate) fn round(&self) -> usize {
+        self.round
+    }
+}
+
 /// Messages of a round that has been opened, with the other ranks.
 #[derive(Debug, Default)]
 pub(crate) struct Opened {

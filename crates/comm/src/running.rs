@@ -39,8 +39,11 @@ pub(crate) struct Running {
     pub(crate) expected: Vec<VecDeque<Awaited>>,
     pub(crate) started: Instant,
     pub(crate) deadline: Instant,
-    /// When those who have not been heard of are told which call this is; `None` when they were.
+    /// When others are told which call this is, those first who have not been heard of; `None` when all
+    /// were.
     pub(crate) tell_at: Option<Instant>,
+    /// Those who had not been heard of were told.
+    pub(crate) has_told: bool,
     /// Bytes received so far, by peer.
     pub(crate) received: Vec<usize>,
     /// Bytes that have become due so far, by peer.
@@ -104,6 +107,7 @@ impl Running {
             started: clock::now(),
             deadline: clock::deadline(limit),
             tell_at: Some(clock::deadline(TELL_AFTER.min(limit / 4))),
+            has_told: false,
             received: vec![0; member.size],
             due: vec![0; member.size],
             operation,
@@ -111,6 +115,11 @@ impl Running {
             hosts,
             held,
         })
+    }
+
+    /// Whether a message of a peer is due of which nothing has come.
+    pub(crate) fn is_waiting_for(&self, peer: usize) -> bool {
+        !self.expected[peer].is_empty()
     }
 
     /// Opens the next round if that can be, its messages still to be posted.

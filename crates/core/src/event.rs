@@ -97,6 +97,15 @@ pub enum Event {
         /// Bytes that the worker has sent to others since the run began.
         bytes_sent: u64,
     },
+    /// The process of a worker was started. Recorded by the supervisor.
+    WorkerStarted {
+        /// Where it runs: the rank that a job begins with, if nobody has died.
+        place: u32,
+        /// The machine.
+        host: String,
+        /// Its process there.
+        pid: u32,
+    },
     /// A new generation begins, for a reason. Recorded by the supervisor.
     MembershipChanged {
         /// The new membership.

@@ -57,6 +57,9 @@ pub struct CoordinatorMachine {
     reformed: Option<(Generation, Option<Step>)>,
     exclusions: Restarts,
     first_failure: Option<Reason>,
+    established_since: Option<Time>,
+    /// From which checkpoint the job began anew last, and how often in a row.
+    begun_anew: Option<(Option<Step>, u32)>,
     waiting: Option<(Time, Reason)>,
     stop: Option<String>,
     checkpoint_written: Option<Step>,
@@ -98,6 +101,8 @@ impl CoordinatorMachine {
             reformed: None,
             exclusions: Restarts::default(),
             first_failure: None,
+            established_since: None,
+            begun_anew: None,
             waiting: None,
             stop: None,
             checkpoint_written: None,

@@ -114,6 +114,13 @@ pub enum Reason {
         /// The published checkpoint's next step; `None`: from the initial weights.
         checkpoint: Option<Step>,
     },
+    /// All who held the state were lost again and again on the way from the same point.
+    NoProgress {
+        /// How often in a row.
+        times: u32,
+        /// The published checkpoint's next step; `None`: the initial weights.
+        checkpoint: Option<Step>,
+    },
     /// Too few workers to go on.
     TooFew {
         /// How many there are.

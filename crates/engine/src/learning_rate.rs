@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// How the learning rate changes over a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ScheduleConfig {
     /// The base rate, after a linear rise.
@@ -19,6 +19,21 @@ pub enum ScheduleConfig {
         #[serde(default)]
         warmup_steps: u64,
     },
+    /// The base rate, multiplied by a factor after each so many steps, after a linear rise.
+    Step {
+        /// Steps from the start of the run to the first change, and from each to the next.
+        every_steps: u64,
+        /// What the rate is multiplied with.
+        #[serde(default = "tenth")]
+        factor: f64,
+        /// Steps of the rise; the first step has `base / warmup_steps`.
+        #[serde(default)]
+        warmup_steps: u64,
+    },
+}
+
+fn tenth() -> f64 {
+    0.1
 }
 
 impl Default for ScheduleConfig {
@@ -28,15 +43,29 @@ impl Default for ScheduleConfig {
 }
 
 impl ScheduleConfig {
+    /// Steps of the linear rise at the beginning.
+    #[must_use]
+    pub fn warmup_steps(&self) -> u64 {
+        let (Self::Constant { warmup_steps }
+        | Self::Cosine { warmup_steps }
+        | Self::Step { warmup_steps, .. }) = *self;
+        warmup_steps
+    }
+
     /// The rate of `step`, counted from 0, in a run of `steps`; past the end that of the end.
     #[must_use]
     pub fn rate(&self, base: f64, step: u64, steps: u64) -> f64 {
-        let (Self::Constant { warmup_steps } | Self::Cosine { warmup_steps }) = *self;
+        let warmup_steps = self.warmup_steps();
         if step < warmup_steps {
             return base * ((step + 1) as f64 / warmup_steps as f64);
         }
-        match self {
+        match *self {
             Self::Constant { .. } => base,
+            Self::Step {
+                every_steps,
+                factor,
+                ..
+            } => base * libm::pow(factor, (step / every_steps.max(1)) as f64),
             Self::Cosine { .. } => {
                 let length = steps.saturating_sub(warmup_steps).max(1);
                 let done = ((step - warmup_steps) as f64 / length as f64).min(1.0);
@@ -46,9 +75,55 @@ impl ScheduleConfig {
     }
 }
 
+/// How the base rate follows from the global batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RateScaling {
+    /// It does not.
+    #[default]
+    None,
+    /// In proportion. Source: Goyal et al., arXiv:1706.02677, section 2.1.
+    Linear,
+    /// With the square root. Source: Krizhevsky, arXiv:1404.5997, section 5.
+    SquareRoot,
+}
+
+impl RateScaling {
+    /// What a rate that is right for batches of `from` is multiplied with for batches of `to`.
+    #[must_use]
+    pub fn factor(self, from: u64, to: u64) -> f64 {
+        let ratio = to as f64 / from.max(1) as f64;
+        match self {
+            Self::None => 1.0,
+            Self::Linear => ratio,
+            Self::SquareRoot => ratio.sqrt(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn steps_fall_by_the_factor() {
+        let steps: ScheduleConfig =
+            serde_json::from_str(r#"{"kind": "step", "every_steps": 3, "warmup_steps": 2}"#)
+                .unwrap();
+        let expected = [0.5, 1.0, 1.0, 0.1, 0.1, 0.1, 0.01];
+        for (step, expected) in expected.into_iter().enumerate() {
+            let rate = steps.rate(1.0, step as u64, 7);
+            assert!((rate - expected).abs() < 1e-15, "step {step}: {rate}");
+        }
+        assert!(serde_json::from_str::<ScheduleConfig>(r#"{"kind": "step"}"#).is_err());
+    }
+
+    #[test]
+    fn rates_scale_with_the_batch() {
+        assert_eq!(RateScaling::None.factor(256, 8192), 1.0);
+        assert_eq!(RateScaling::Linear.factor(256, 8192), 32.0);
+        assert_eq!(RateScaling::SquareRoot.factor(256, 4096), 4.0);
+    }
 
     #[test]
     fn rises_stays_and_falls() {

@@ -1,10 +1,17 @@
 //! [`OptimizerConfig`]: update rules on flat slices, element by element.
 //!
-//! Every element is updated from its own values alone, so any slice of a sharded state gets the
-//! bits that the whole would. Defaults and order of operations are PyTorch's; the arithmetic is
-//! f32, the few per-step factors are f64.
+//! With SGD and Adam every element is updated from its own values alone, so any slice of a sharded
+//! state gets the bits that the whole would. LARS and LAMB scale the update of a tensor by norms
+//! over all of it and take whole tensors. Defaults and order of operations are PyTorch's; the
+//! arithmetic is f32, norms and the few per-step factors are f64.
+
+mod elementwise;
+mod layerwise;
 
 use serde::{Deserialize, Serialize};
+
+use self::elementwise::{Descent, Moments};
+use self::layerwise::{Lamb, Lars};
 
 /// An update rule and its constants.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -53,6 +60,57 @@ pub enum OptimizerConfig {
         #[serde(default = "decoupled_weight_decay")]
         weight_decay: f64,
     },
+    /// Descent with momentum whose rate follows, tensor by tensor, the norm of the weights over that
+    /// of the gradient. Source: You, Gitman, Ginsburg, arXiv:1708.03888, algorithm 1.
+    Lars {
+        /// Share of the last update that is kept.
+        #[serde(default = "beta1")]
+        momentum: f64,
+        /// Added to the gradient, times the parameter.
+        #[serde(default)]
+        weight_decay: f64,
+        /// How much of a tensor's norm one update may change at a learning rate of 1.
+        #[serde(default = "trust")]
+        trust: f64,
+        /// Added to the denominator of the ratio of norms.
+        #[serde(default = "epsilon")]
+        epsilon: f64,
+    },
+    /// AdamW whose rate follows, tensor by tensor, the norm of the weights over that of the update.
+    /// Source: You et al., ICLR 2020, algorithm 2, with the identity for its phi.
+    Lamb {
+        /// Decay of the mean of gradients.
+        #[serde(default = "beta1")]
+        beta1: f64,
+        /// Decay of the mean of squared gradients.
+        #[serde(default = "beta2")]
+        beta2: f64,
+        /// Added to the denominator.
+        #[serde(default = "lamb_epsilon")]
+        epsilon: f64,
+        /// Share of a parameter that is added to its update.
+        #[serde(default = "decoupled_weight_decay")]
+        weight_decay: f64,
+    },
+}
+
+/// Which tensors weight decay and the ratios of norms of LARS and LAMB are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WeightDecayOn {
+    /// All parameters, as PyTorch does when it is given one group.
+    #[default]
+    All,
+    /// Tensors of two dimensions or more: not biases, not the scales and shifts of normalisations.
+    Matrices,
+}
+
+impl WeightDecayOn {
+    /// Whether a parameter of this shape belongs to the decayed group.
+    #[must_use]
+    pub fn includes(self, shape: &[usize]) -> bool {
+        self == Self::All || shape.len() >= 2
+    }
 }
 
 fn beta1() -> f64 {
@@ -71,6 +129,14 @@ fn decoupled_weight_decay() -> f64 {
     1e-2
 }
 
+fn trust() -> f64 {
+    1e-3
+}
+
+fn lamb_epsilon() -> f64 {
+    1e-6
+}
+
 impl OptimizerConfig {
     /// The names of the states that each parameter has, in the order that [`OptimizerConfig::step`]
     /// takes them; all start at zero.
@@ -78,8 +144,58 @@ impl OptimizerConfig {
     pub fn state_names(&self) -> &'static [&'static str] {
         match self {
             Self::Sgd { momentum: 0.0, .. } => &[],
-            Self::Sgd { .. } => &["momentum"],
-            Self::Adam { .. } | Self::AdamW { .. } => &["mean", "mean_square"],
+            Self::Sgd { .. } | Self::Lars { .. } => &["momentum"],
+            Self::Adam { .. } | Self::AdamW { .. } | Self::Lamb { .. } => &["mean", "mean_square"],
+        }
+    }
+
+    /// Whether [`OptimizerConfig::step`] must get whole tensors, not slices: the update depends on
+    /// the norm of the tensor.
+    #[must_use]
+    pub fn needs_whole_tensors(&self) -> bool {
+        matches!(self, Self::Lars { .. } | Self::Lamb { .. })
+    }
+
+    /// The rule for parameters that are neither decayed nor scaled by their norm: LARS becomes
+    /// descent with momentum, LAMB Adam, the others lose their weight decay. The states are the same.
+    #[must_use]
+    pub fn without_decay(&self) -> Self {
+        match *self {
+            Self::Sgd {
+                momentum, nesterov, ..
+            } => Self::Sgd {
+                momentum,
+                nesterov,
+                weight_decay: 0.0,
+            },
+            Self::Lars { momentum, .. } => Self::Sgd {
+                momentum,
+                nesterov: false,
+                weight_decay: 0.0,
+            },
+            Self::Adam {
+                beta1,
+                beta2,
+                epsilon,
+                ..
+            }
+            | Self::AdamW {
+                beta1,
+                beta2,
+                epsilon,
+                ..
+            }
+            | Self::Lamb {
+                beta1,
+                beta2,
+                epsilon,
+                ..
+            } => Self::Adam {
+                beta1,
+                beta2,
+                epsilon,
+                weight_decay: 0.0,
+            },
         }
     }
 
@@ -122,17 +238,38 @@ impl OptimizerConfig {
                 beta2,
                 epsilon,
                 weight_decay,
+            }
+            | Self::Lamb {
+                beta1,
+                beta2,
+                epsilon,
+                weight_decay,
             } => {
                 share("beta1", beta1)?;
                 share("beta2", beta2)?;
                 not_negative("epsilon", epsilon)?;
                 not_negative("weight_decay", weight_decay)
             }
+            Self::Lars {
+                momentum,
+                weight_decay,
+                trust,
+                epsilon,
+            } => {
+                share("momentum", momentum)?;
+                if momentum == 0.0 {
+                    return Err("lars needs momentum above 0".to_owned());
+                }
+                not_negative("weight_decay", weight_decay)?;
+                not_negative("trust", trust)?;
+                not_negative("epsilon", epsilon)
+            }
         }
     }
 
-    /// One update of a slice: `parameters` and `states` change, `gradients` are means over the
-    /// global batch. `number` counts updates from 1. Allocates nothing.
+    /// One update of a slice, of a whole tensor where [`OptimizerConfig::needs_whole_tensors`]:
+    /// `parameters` and `states` change, `gradients` are means over the global batch. `number`
+    /// counts updates from 1. Allocates nothing.
     ///
     /// # Panics
     /// When lengths differ or there are not as many states as [`OptimizerConfig::state_names`].
@@ -144,125 +281,69 @@ impl OptimizerConfig {
         gradients: &[f32],
         states: &mut [&mut [f32]],
     ) {
-        assert_eq!(parameters.len(), gradients.len(), "gradients");
-        assert_eq!(states.len(), self.state_names().len(), "count of states");
-        for state in states.iter() {
-            assert_eq!(parameters.len(), state.len(), "state");
-        }
+        self.check_lengths(parameters.len(), gradients.len(), states);
+        let moments =
+            |beta1, beta2, epsilon| Moments::new(number, learning_rate, [beta1, beta2], epsilon);
         match *self {
             Self::Sgd {
                 momentum,
                 nesterov,
                 weight_decay,
-            } => {
-                let rule = Descent {
-                    learning_rate: learning_rate as f32,
-                    momentum: momentum as f32,
-                    weight_decay: weight_decay as f32,
-                    nesterov,
-                };
-                match states {
-                    [velocity] => rule.with_momentum(parameters, gradients, velocity),
-                    _ => rule.plain(parameters, gradients),
-                }
+            } => Descent {
+                learning_rate: learning_rate as f32,
+                momentum: momentum as f32,
+                weight_decay: weight_decay as f32,
+                nesterov,
             }
+            .update(parameters, gradients, states),
             Self::Adam {
                 beta1,
                 beta2,
                 epsilon,
                 weight_decay,
-            } => {
-                let mut rule = Moments::new(number, learning_rate, [beta1, beta2], epsilon);
-                rule.added_decay = weight_decay as f32;
-                rule.update(parameters, gradients, states);
-            }
+            } => moments(beta1, beta2, epsilon)
+                .adding(weight_decay)
+                .update(parameters, gradients, states),
             Self::AdamW {
                 beta1,
                 beta2,
                 epsilon,
                 weight_decay,
-            } => {
-                let mut rule = Moments::new(number, learning_rate, [beta1, beta2], epsilon);
-                rule.kept = (1.0 - learning_rate * weight_decay) as f32;
-                rule.update(parameters, gradients, states);
+            } => moments(beta1, beta2, epsilon)
+                .keeping(1.0 - learning_rate * weight_decay)
+                .update(parameters, gradients, states),
+            Self::Lars {
+                momentum,
+                weight_decay,
+                trust,
+                epsilon,
+            } => Lars {
+                learning_rate,
+                momentum: momentum as f32,
+                weight_decay,
+                trust,
+                epsilon,
             }
-        }
-    }
-}
-
-struct Descent {
-    learning_rate: f32,
-    momentum: f32,
-    weight_decay: f32,
-    nesterov: bool,
-}
-
-impl Descent {
-    fn plain(&self, parameters: &mut [f32], gradients: &[f32]) {
-        for (parameter, gradient) in parameters.iter_mut().zip(gradients) {
-            *parameter -= self.learning_rate * (gradient + self.weight_decay * *parameter);
+            .update(parameters, gradients, states),
+            Self::Lamb {
+                beta1,
+                beta2,
+                epsilon,
+                weight_decay,
+            } => Lamb {
+                moments: Moments::new(number, 1.0, [beta1, beta2], epsilon),
+                learning_rate,
+                weight_decay: weight_decay as f32,
+            }
+            .update(parameters, gradients, states),
         }
     }
 
-    fn with_momentum(&self, parameters: &mut [f32], gradients: &[f32], velocity: &mut [f32]) {
-        let elements = parameters.iter_mut().zip(gradients).zip(velocity);
-        for ((parameter, gradient), velocity) in elements {
-            let gradient = gradient + self.weight_decay * *parameter;
-            *velocity = self.momentum * *velocity + gradient;
-            let direction = if self.nesterov {
-                gradient + self.momentum * *velocity
-            } else {
-                *velocity
-            };
-            *parameter -= self.learning_rate * direction;
-        }
-    }
-}
-
-struct Moments {
-    beta1: f32,
-    beta2: f32,
-    one_minus_beta1: f32,
-    one_minus_beta2: f32,
-    epsilon: f32,
-    /// Learning rate over the bias correction of the mean.
-    rate: f32,
-    /// Square root of the bias correction of the mean square.
-    correction: f32,
-    /// Weight decay in the gradient.
-    added_decay: f32,
-    /// Factor of the parameter before the update.
-    kept: f32,
-}
-
-impl Moments {
-    fn new(number: u64, learning_rate: f64, betas: [f64; 2], epsilon: f64) -> Self {
-        let correction = betas.map(|beta| 1.0 - libm::pow(beta, number as f64));
-        Self {
-            beta1: betas[0] as f32,
-            beta2: betas[1] as f32,
-            one_minus_beta1: (1.0 - betas[0]) as f32,
-            one_minus_beta2: (1.0 - betas[1]) as f32,
-            epsilon: epsilon as f32,
-            rate: (learning_rate / correction[0]) as f32,
-            correction: libm::sqrt(correction[1]) as f32,
-            added_decay: 0.0,
-            kept: 1.0,
-        }
-    }
-
-    fn update(&self, parameters: &mut [f32], gradients: &[f32], states: &mut [&mut [f32]]) {
-        let [mean, square] = states else {
-            unreachable!("the count of states was checked");
-        };
-        let states = mean.iter_mut().zip(square.iter_mut());
-        let elements = parameters.iter_mut().zip(gradients).zip(states);
-        for ((parameter, gradient), (mean, square)) in elements {
-            let gradient = gradient + self.added_decay * *parameter;
-            *mean = self.beta1 * *mean + self.one_minus_beta1 * gradient;
-            *square = self.beta2 * *square + self.one_minus_beta2 * (gradient * gradient);
-            let denominator = square.sqrt() / self.correction + self.epsilon;
-            *parameter = self.kept * *parameter - self.rate * (*mean / denominator);
+    fn check_lengths(&self, parameters: usize, gradients: usize, states: &[&mut [f32]]) {
+        assert_eq!(parameters, gradients, "gradients");
+        assert_eq!(states.len(), self.state_names().len(), "count of states");
+        for state in states {
+            assert_eq!(parameters, state.len(), "state");
         }
     }
 }

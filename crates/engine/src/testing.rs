@@ -19,6 +19,20 @@ pub(crate) fn uniform(count: usize, seed: u64) -> Vec<f32> {
     values.into_iter().map(|x| 2.0 * x - 1.0).collect()
 }
 
+/// Numbers of `[-1, 1)` that the scripts in `tests/pytorch` make as well: a hash of the index.
+pub(crate) fn hashed(seed: u64, count: usize) -> Vec<f32> {
+    let one = |index: u64| {
+        let mut x = (index.wrapping_mul(0x9E37_79B1).wrapping_add(seed)) as u32;
+        x ^= x >> 16;
+        x = x.wrapping_mul(0x85EB_CA6B);
+        x ^= x >> 13;
+        x = x.wrapping_mul(0xC2B2_AE35);
+        x ^= x >> 16;
+        (f64::from(x >> 8) / f64::from(1 << 23) - 1.0) as f32
+    };
+    (0..count as u64).map(one).collect()
+}
+
 pub(crate) fn samples(shape: &[usize], seed: u64) -> Activation {
     Activation::from_host(shape, uniform(shape.iter().product(), seed))
 }

@@ -16,6 +16,7 @@ use ronde_core::shards::ShardPlan;
 use ronde_core::{Buffer, Collectives, Operation, Shard, Step};
 use ronde_engine::{
     Activation, Chain, EngineError, ForwardContext, Mode, OptimizerConfig, SoftmaxCrossEntropy,
+    WeightDecayOn,
 };
 
 use crate::bucket::{self, Bucket};
@@ -23,15 +24,33 @@ use crate::{Applied, MicroBatch, ModelState, ParallelError, Reduced, Strategy};
 
 /// What a step does besides forward and backward.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct DataParallelConfig {
     /// The update rule.
     pub optimizer: OptimizerConfig,
+    /// Which parameters are decayed.
+    pub weight_decay_on: WeightDecayOn,
     /// Global gradient norm above which the gradient is scaled down.
     pub clip_norm: Option<f64>,
     /// Stages share a bucket up to this many bytes.
     pub bucket_bytes_max: usize,
     /// Classes that the model tells apart.
     pub classes: usize,
+}
+
+impl DataParallelConfig {
+    /// Updates by `optimizer` of a model that tells `classes` apart: all parameters decayed, no
+    /// clipping, buckets of 4 MiB.
+    #[must_use]
+    pub fn new(optimizer: OptimizerConfig, classes: usize) -> Self {
+        Self {
+            optimizer,
+            weight_decay_on: WeightDecayOn::default(),
+            clip_norm: None,
+            bucket_bytes_max: 4 << 20,
+            classes,
+        }
+    }
 }
 
 /// The strategy's state on one rank.
@@ -252,10 +271,12 @@ impl DataParallel {
     /// Optimizer step of every parameter, new values of every buffer.
     fn update(&mut self, step: Step, buckets: &mut [Buffer], learning_rate: f64, factor: f32) {
         for index in 0..self.state.places().len() {
-            let (range, role) = (
-                self.state.places()[index].range.clone(),
-                self.state.places()[index].entry.role,
-            );
+            let place = &self.state.places()[index];
+            let (range, role) = (place.range.clone(), place.entry.role);
+            let mut rule = self.config.optimizer;
+            if !self.config.weight_decay_on.includes(&place.entry.shape) {
+                rule = rule.without_decay();
+            }
             let Some((bucket, within)) = self.locate(&range) else {
                 continue;
             };
@@ -273,9 +294,7 @@ impl DataParallel {
                 .iter_mut()
                 .map(|state| &mut state[range.clone()])
                 .collect();
-            self.config
-                .optimizer
-                .step(step.0 + 1, learning_rate, values, new, &mut states);
+            rule.step(step.0 + 1, learning_rate, values, new, &mut states);
         }
     }
 

@@ -48,12 +48,9 @@ fn optimizer() -> OptimizerConfig {
 }
 
 fn config() -> DataParallelConfig {
-    DataParallelConfig {
-        optimizer: optimizer(),
-        clip_norm: None,
-        bucket_bytes_max: 1000,
-        classes: CLASSES,
-    }
+    let mut config = DataParallelConfig::new(optimizer(), CLASSES);
+    config.bucket_bytes_max = 1000;
+    config
 }
 
 fn micro_batch(step: u64, shard: u32) -> MicroBatch {

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use ronde_core::{Rank, WorldSize};
 use ronde_store::RemoteSettings;
@@ -16,6 +17,9 @@ pub use ronde_cluster::variables::{
 pub const RAYON_NUM_THREADS: &str = "RAYON_NUM_THREADS";
 /// Threads of a rank's thread pool, for programs that use OpenMP.
 pub const OMP_NUM_THREADS: &str = "OMP_NUM_THREADS";
+
+/// Where a program's groups write their flight records when they fail.
+pub const RONDE_FLIGHT: &str = "RONDE_FLIGHT";
 
 /// What a supervisor has told this process.
 #[derive(Clone, PartialEq, Eq)]
@@ -112,6 +116,12 @@ pub fn thread_limits() -> Vec<(OsString, OsString)> {
         .filter(|name| read(name).is_none())
         .map(|name| (name.into(), "1".into()))
         .collect()
+}
+
+/// The folder that [`RONDE_FLIGHT`] names.
+#[must_use]
+pub fn flight_folder() -> Option<PathBuf> {
+    read(RONDE_FLIGHT).map(PathBuf::from)
 }
 
 /// A variable of this process.

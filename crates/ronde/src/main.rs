@@ -1,6 +1,10 @@
 //! The `ronde` command: arguments, wiring, exit codes.
 
-#![expect(clippy::print_stderr, reason = "a command talks to its user")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command talks to its user"
+)]
 
 mod command;
 
@@ -9,7 +13,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use ronde_cluster::StopFlag;
 
-use command::{bench, coordinator, init, join, run, scale, status, train, watchdog, worker};
+use command::{
+    bench, coordinator, flight, init, join, run, scale, status, train, watchdog, worker,
+};
 
 /// Distributed training whose result does not depend on the cluster.
 #[derive(Parser)]
@@ -37,6 +43,8 @@ enum Command {
     Status(status::StatusArguments),
     /// Measure collectives between worker processes, and compare them with Gloo and Open MPI.
     Bench(Box<bench::BenchArguments>),
+    /// Say which rank waits for which, from the records of a run that failed or hangs.
+    Flight(flight::FlightArguments),
     /// One worker of a run.
     #[command(name = "__worker", hide = true)]
     Worker,
@@ -61,6 +69,7 @@ fn main() -> ExitCode {
         Command::Join(arguments) => with_signals(|stop| join::join(&arguments, stop)),
         Command::Scale(arguments) => scale::scale(&arguments),
         Command::Status(arguments) => status::status(&arguments),
+        Command::Flight(arguments) => flight::flight(&arguments),
         Command::BenchWorker => bench::work(),
         Command::Init(arguments) => init::init(&arguments),
         Command::Worker => worker::work(),

@@ -15,12 +15,13 @@ use ronde_engine::{Chain, EngineError, Stage, seed_engine};
 use ronde_identity::Member;
 use ronde_parallel::ModelState;
 use ronde_train::export::{self, Described, Saved};
+use ronde_train::flights::Flights;
 use ronde_train::training::Trained;
 use ronde_train::worker::{Secure, on_one_host, take_place};
 use ronde_train::{Place, Plan, RunConfig, TrainError, Training};
 
 use crate::Error;
-use crate::environment::WorkerEnvironment;
+use crate::environment::{self, WorkerEnvironment};
 
 /// How long the supervisor and the other ranks may take.
 const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(60);
@@ -35,6 +36,7 @@ pub struct Worker {
     listener: Option<TcpListener>,
     link: Option<WorkerLink>,
     tracker: Arc<dyn Tracker>,
+    flights: Arc<Flights>,
 }
 
 impl Worker {
@@ -44,10 +46,14 @@ impl Worker {
     /// # Errors
     /// The supervisor cannot be reached, or not all ranks came in time.
     pub fn start() -> Result<Self, Error> {
-        match WorkerEnvironment::read().map_err(Error::Environment)? {
-            Some(environment) => Self::supervised(&environment),
-            None => Ok(Self::alone()),
+        let worker = match WorkerEnvironment::read().map_err(Error::Environment)? {
+            Some(environment) => Self::supervised(&environment)?,
+            None => Self::alone(),
+        };
+        if let Some(folder) = environment::flight_folder() {
+            worker.flights.go_to(folder);
         }
+        Ok(worker)
     }
 
     fn alone() -> Self {
@@ -56,6 +62,7 @@ impl Worker {
             listener: None,
             link: None,
             tracker: Arc::new(NullTracker),
+            flights: Arc::default(),
         }
     }
 
@@ -75,6 +82,7 @@ impl Worker {
             listener: Some(listener),
             link: Some(link),
             tracker,
+            flights: Arc::default(),
         })
     }
 
@@ -100,6 +108,13 @@ impl Worker {
     #[must_use]
     pub fn assignment(&self) -> &Assignment {
         &self.assignment
+    }
+
+    /// The flight records of this worker's groups: they go to the folder that `ronde run --flight` has
+    /// named, when a group fails. A program may name another one, or write a record whenever it likes.
+    #[must_use]
+    pub fn flights(&self) -> &Arc<Flights> {
+        &self.flights
     }
 
     /// The connection to the supervisor, if there is one.
@@ -131,7 +146,7 @@ impl Worker {
     /// # Errors
     /// A peer cannot be reached, or the group was taken before.
     pub fn group(&mut self, name: &str) -> Result<ProcessGroup, Error> {
-        let config = group_config(name, &self.assignment, &self.secure());
+        let config = group_config(name, &self.assignment, &self.secure(), &self.flights);
         if self.world_size() == 1 && self.membership().is_none() {
             return Ok(ProcessGroup::alone(config));
         }
@@ -159,6 +174,7 @@ impl Worker {
                     name,
                     &self.assignment,
                     &self.secure(),
+                    &self.flights,
                 ))),
                 generation: self.assignment.generation,
                 rank: self.assignment.rank,
@@ -167,15 +183,18 @@ impl Worker {
             });
         };
         let (name, secure) = (name.to_owned(), self.secure());
+        let flights = self.flights.clone();
         let connect = move |assignment: &Assignment, listener, give_up| {
-            let mut config = group_config(&name, assignment, &secure);
+            let mut config = group_config(&name, assignment, &secure, &flights);
             config.give_up = Some(give_up);
             let group = ProcessGroup::connect(config, listener, &assignment.peers);
             let group = group.map_err(|source| TrainError::Connect {
                 rank: assignment.rank.0,
                 source,
             })?;
-            Ok(Arc::new(group) as Arc<dyn Group>)
+            let group = Arc::new(group);
+            flights.watch(&group);
+            Ok(group as Arc<dyn Group>)
         };
         let connect = Box::new(connect);
         let place = Place::take(
@@ -254,6 +273,7 @@ impl Worker {
             membership,
             (&plan, &self.secure()),
             tracker,
+            &self.flights,
         )?;
         let model = Described {
             config: None,
@@ -300,10 +320,16 @@ impl Worker {
     }
 }
 
-fn group_config(name: &str, assignment: &Assignment, secure: &Secure) -> GroupConfig {
+fn group_config(
+    name: &str,
+    assignment: &Assignment,
+    secure: &Secure,
+    flights: &Flights,
+) -> GroupConfig {
     let mut config = GroupConfig::new(name, &assignment.job, GroupRank(assignment.rank.0));
     config.security = secure(assignment);
     config.generation = assignment.generation;
+    flights.prepare(&mut config);
     config
 }
 

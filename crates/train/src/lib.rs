@@ -10,6 +10,7 @@ pub mod divergence;
 pub mod error;
 pub mod evaluate;
 pub mod export;
+pub mod flights;
 mod healing;
 pub mod memory;
 pub mod place;

@@ -141,6 +141,6 @@ impl Plan {
     pub fn learning_rate(&self, step: u64) -> f64 {
         self.config
             .schedule
-            .rate(self.config.train.learning_rate, step, self.steps)
+            .rate(self.config.train.base_learning_rate(), step, self.steps)
     }
 }

@@ -65,12 +65,11 @@ impl Training {
     /// Sets a run up. Cost: the optimizer state is allocated here.
     #[must_use]
     pub fn new(place: Place, plan: Plan, chain: Chain, split: Split) -> Self {
-        let config = DataParallelConfig {
-            optimizer: plan.config.optimizer,
-            clip_norm: plan.config.train.clip_norm,
-            bucket_bytes_max: plan.config.comm.bucket_bytes_max as usize,
-            classes: split.train.classes() as usize,
-        };
+        let classes = split.train.classes() as usize;
+        let mut config = DataParallelConfig::new(plan.config.optimizer, classes);
+        config.weight_decay_on = plan.config.train.weight_decay_on;
+        config.clip_norm = plan.config.train.clip_norm;
+        config.bucket_bytes_max = plan.config.comm.bucket_bytes_max as usize;
         let strategy =
             DataParallel::new(chain, place.group.clone(), plan.shards, plan.seeds, config);
         let mut session = Session::new(

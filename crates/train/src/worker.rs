@@ -10,6 +10,7 @@ use ronde_schedule::Algorithm;
 
 use crate::config::{CommAlgorithm, CommTransport};
 use crate::export::{self, Described};
+use crate::flights::Flights;
 use crate::training::Trained;
 use crate::{Place, Plan, RunConfig, Task, TrainError, Training};
 
@@ -22,7 +23,7 @@ pub fn on_one_host() -> Secure {
     Arc::new(|_| Security::PlainLoopbackOnly)
 }
 
-/// Runs `assignment.task`: plan, group, model, steps, result.
+/// Runs `assignment.task`: plan, group, model, steps, result. Flight records go beside the result.
 ///
 /// # Errors
 /// The first thing that goes wrong, with all that the user needs to know.
@@ -32,8 +33,10 @@ pub fn run(
     membership: Option<Arc<dyn Membership>>,
     secure: &Secure,
     tracker: &Arc<dyn Tracker>,
+    flights: &Arc<Flights>,
 ) -> Result<Trained, TrainError> {
     let (task, config) = Task::decode(&assignment.task)?;
+    flights.go_to(task.output.join(Flights::FOLDER));
     let split = ronde_data::open(&config.data, &task.base, config.run.seed)?;
     let mut plan = Plan::resolve(&config, assignment.world_size, &*split.train)?;
     let (input_shape, classes) = (split.train.sample_shape().to_vec(), split.train.classes());
@@ -49,6 +52,7 @@ pub fn run(
         membership,
         (&plan, secure),
         tracker.clone(),
+        flights,
     )?;
     let mut training = Training::new(place, plan, chain, split);
     let model = Described {
@@ -62,6 +66,7 @@ pub fn run(
 }
 
 /// Takes the place of an assignment; the peers must hold the same plan. A world of one has no listener.
+/// `flights` watches the group of each generation.
 ///
 /// # Errors
 /// A peer cannot be reached or has another plan.
@@ -71,19 +76,21 @@ pub fn take_place(
     membership: Option<Arc<dyn Membership>>,
     (plan, secure): (&Plan, &Secure),
     tracker: Arc<dyn Tracker>,
+    flights: &Arc<Flights>,
 ) -> Result<Place, TrainError> {
     let Some(listener) = listener else {
         return Ok(Place {
-            group: connect(assignment, None, (plan, secure), None)?,
+            group: connect(assignment, None, (plan, secure), None, flights)?,
             generation: assignment.generation,
             rank: assignment.rank,
             tracker,
             seat: None,
         });
     };
-    let (plan, secure) = (plan.clone(), Arc::clone(secure));
+    let (plan, secure, flights) = (plan.clone(), Arc::clone(secure), flights.clone());
     let connect = move |assignment: &Assignment, listener, give_up| {
-        connect(assignment, Some(listener), (&plan, &secure), Some(give_up))
+        let plan = (&plan, &secure);
+        connect(assignment, Some(listener), plan, Some(give_up), &flights)
     };
     Place::take(assignment, listener, membership, Box::new(connect), tracker)
 }
@@ -98,11 +105,13 @@ pub fn connect(
     listener: Option<TcpListener>,
     (plan, secure): (&Plan, &Secure),
     give_up: Option<GiveUp>,
+    flights: &Flights,
 ) -> Result<Arc<dyn Group>, TrainError> {
     let mut config = GroupConfig::new("dp", &assignment.job, GroupRank(assignment.rank.0));
     config.generation = assignment.generation;
     config.give_up = give_up;
     config.security = secure(assignment);
+    flights.prepare(&mut config);
     config.plan = plan.identity.clone();
     config.timeout = plan.config.comm.timeout();
     config.algorithm = algorithm(&plan.config);
@@ -122,7 +131,9 @@ pub fn connect(
         }
         _ => ProcessGroup::alone(config),
     };
-    Ok(Arc::new(group))
+    let group = Arc::new(group);
+    flights.watch(&group);
+    Ok(group)
 }
 
 /// The algorithm that the run asks for; `None` chooses.

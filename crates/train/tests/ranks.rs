@@ -72,12 +72,15 @@ fn run_workers(sets: &[&[&str]]) -> Vec<Option<TrainError>> {
             };
             std::thread::spawn(move || {
                 let tracker: Arc<dyn Tracker> = Arc::new(NullTracker);
+                let secure = worker::on_one_host();
+                let flights = Arc::default();
                 worker::run(
                     &assignment,
                     Some(listener),
                     None,
-                    &worker::on_one_host(),
+                    &secure,
                     &tracker,
+                    &flights,
                 )
                 .err()
             })

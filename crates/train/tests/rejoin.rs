@@ -270,6 +270,7 @@ fn start(
             Some(member),
             (&plan, &on_one_host()),
             job,
+            &Arc::default(),
         )?;
         if let Some(fate) = fate {
             let inner = place.group;

@@ -167,6 +167,10 @@ fn workers_meet_and_their_events_arrive() {
         assert_eq!(seen.of(rank, Stdout), [place]);
     }
     assert_eq!(seen.events.lock().unwrap().len(), 9);
+    let started = seen.started.lock().unwrap();
+    let places: Vec<u32> = started.iter().map(|(place, _)| *place).collect();
+    assert_eq!(places, [0, 1, 2]);
+    assert!(started.iter().all(|(_, pid)| *pid > 0), "{started:?}");
 }
 
 #[test]

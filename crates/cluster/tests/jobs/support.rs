@@ -14,6 +14,8 @@ use ronde_core::{Event, Rank, Tracker, WorldSize};
 pub(crate) struct Recorder {
     pub(crate) lines: Mutex<Vec<(u32, OutputStream, String)>>,
     pub(crate) events: Mutex<Vec<Event>>,
+    /// Places and processes of the workers that were started.
+    pub(crate) started: Mutex<Vec<(u32, u32)>>,
 }
 
 impl LogSink for Recorder {
@@ -25,7 +27,12 @@ impl LogSink for Recorder {
 
 impl Tracker for Recorder {
     fn record(&self, event: Event) {
-        self.events.lock().unwrap().push(event);
+        match event {
+            Event::WorkerStarted { place, pid, .. } => {
+                self.started.lock().unwrap().push((place, pid));
+            }
+            event => self.events.lock().unwrap().push(event),
+        }
     }
 }
 

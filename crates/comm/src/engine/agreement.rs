@@ -2,15 +2,17 @@
 //!
 //! Every frame of a collective describes its call. Where a call sends nothing to somebody who waits, that
 //! is not enough: so who has waited for a while tells those that it has not heard of which call it is in,
-//! and they compare, whatever they do themselves.
+//! and they compare, whatever they do themselves. Half-way to its deadline it tells everybody, and for whom
+//! it waits: so that whoever is late first finds the one who holds up all the others.
 
 use ronde_core::{CollectiveError, GroupRank};
 
 use super::Engine;
-use super::peer::Payload;
+use super::peer::{Payload, Presence, Progress, Target, Waits};
 use crate::clock;
 use crate::frame::{Call, FrameKind, Header};
 use crate::notice::Notice;
+use crate::running::Running;
 
 /// Most calls of a peer that are remembered before they begin here.
 const TOLD_MAX: usize = 16;
@@ -24,19 +26,96 @@ impl Engine {
         if !running.tell_at.is_some_and(|at| clock::left(at).is_zero()) {
             return;
         }
-        running.tell_at = None;
         let (sequence, call) = (running.sequence, running.call);
-        let silent =
-            |&peer: &usize| running.received[peer] == 0 && !running.expected[peer].is_empty();
-        let silent: Vec<usize> = (0..self.member.size).filter(silent).collect();
-        for peer in silent {
-            let nothing = Payload::Bytes(Vec::new());
-            self.enqueue(peer, FrameKind::Call, sequence, call, nothing);
+        let is_last = std::mem::replace(&mut running.has_told, true);
+        running.tell_at = (!is_last).then(|| running.started + self.timeout / 2);
+        let Some(running) = &self.running else {
+            return;
+        };
+        let silent = |peer: usize| running.received[peer] == 0 && running.is_waiting_for(peer);
+        let here = |peer: &usize| self.peers[*peer].presence == Presence::Here;
+        let told = self.others().filter(here);
+        let told: Vec<usize> = told.filter(|&peer| is_last || silent(peer)).collect();
+        let (at, awaited) = self.awaited(running);
+        let awaited = awaited.into_iter().map(|rank| rank as u64);
+        let numbers = [at.round, at.received].into_iter().chain(awaited);
+        let numbers: Vec<u8> = numbers.flat_map(u64::to_le_bytes).collect();
+        for peer in told {
+            let numbers = Payload::Bytes(numbers.clone());
+            self.enqueue(peer, FrameKind::Call, sequence, call, numbers);
         }
     }
 
+    /// How far a collective has come here, and whom it waits for, the most urgent one first; last come
+    /// those that do not take what they are sent.
+    fn awaited(&self, running: &Running) -> (Progress, Vec<usize>) {
+        let of = |peer: usize| {
+            let state = &self.peers[peer];
+            let arriving = state.arriving.as_ref().map(|arriving| &arriving.target);
+            match (arriving, running.expected[peer].front()) {
+                (Some(Target::Collective(awaited)), _) | (_, Some(awaited)) => {
+                    Some((awaited.round(), peer))
+                }
+                _ => (state.blocked && state.has_to_send()).then_some((usize::MAX, peer)),
+            }
+        };
+        let mut all: Vec<(usize, usize)> = self.others().filter_map(of).collect();
+        all.sort_unstable();
+        let at = Progress {
+            sequence: running.sequence,
+            round: all.first().map_or(u64::MAX, |&(round, _)| round as u64),
+            received: running.received.iter().sum::<usize>() as u64,
+        };
+        (at, all.into_iter().map(|(_, peer)| peer).collect())
+    }
+
+    /// The rank that holds up the running collective, as far as can be told here: one that is waited
+    /// for, be it by those that are waited for, and has not said that it waits as well. Where all do, a
+    /// way between two of them is cut: the one that has come least far is at its end.
+    pub(super) fn culprit(&self) -> Option<usize> {
+        let me = self.member.rank.index();
+        let (at, mut found) = self.awaited(self.running.as_ref()?);
+        let (mut last, mut next) = ((at, *found.first()?), 0);
+        while let Some(&peer) = found.get(next) {
+            next += 1;
+            // It may wait in an operation before this one, and for others than this rank.
+            let waits = self.peers[peer].waits.as_ref();
+            let Some(waits) = waits.filter(|waits| waits.at.sequence <= at.sequence) else {
+                return Some(peer);
+            };
+            last = last.min((waits.at, peer));
+            for &other in &waits.awaited {
+                if other != me && !found.contains(&other) {
+                    found.push(other);
+                }
+            }
+        }
+        Some(last.1)
+    }
+
     /// A peer waits in a call: it must be that of this rank.
-    pub(super) fn heard_of(&mut self, peer: usize, header: &Header) {
+    pub(super) fn heard_of(&mut self, peer: usize, header: &Header, numbers: &[u8]) {
+        let (numbers, rest) = numbers.as_chunks::<8>();
+        let numbers: Vec<u64> = numbers.iter().map(|n| u64::from_le_bytes(*n)).collect();
+        let size = self.member.size as u64;
+        match numbers.as_slice() {
+            &[round, received, ref awaited @ ..]
+                if rest.is_empty() && awaited.iter().all(|&rank| rank < size) =>
+            {
+                let at = Progress {
+                    sequence: header.sequence,
+                    round,
+                    received,
+                };
+                let awaited = awaited.iter().map(|&rank| rank as usize).collect();
+                self.peers[peer].waits = Some(Waits { at, awaited });
+            }
+            _ => return self.broken(peer, "it waits for ranks that do not exist".to_owned()),
+        }
+        self.compare_heard(peer, header);
+    }
+
+    fn compare_heard(&mut self, peer: usize, header: &Header) {
         let current = self.running.as_ref().map(|running| {
             let waits = !running.expected[peer].is_empty();
             (running.sequence, running.call, waits)

@@ -5,7 +5,7 @@ use std::time::Instant;
 use ronde_core::{CollectiveError, GroupRank};
 
 use super::Engine;
-use super::peer::{Payload, Presence};
+use super::peer::{Payload, Presence, Target};
 use crate::clock;
 use crate::frame::{Call, CallKind, FrameKind};
 use crate::notice::{Notice, operation_name};
@@ -61,7 +61,7 @@ impl Engine {
             state.told.clear();
             state.starved = false;
             if let Some(arriving) = state.arriving.take()
-                && let super::peer::Target::Message(posted) = arriving.target
+                && let Target::Message(posted) = arriving.target
             {
                 posted.completion.complete(Err(error.clone()));
             }
@@ -181,17 +181,21 @@ impl Engine {
         if !clock::left(running.deadline).is_zero() {
             return None;
         }
-        let behind = |&peer: &usize| running.received[peer] < running.due[peer];
         let stuck = |&peer: &usize| !self.peers[peer].out.is_empty();
-        let peer = self.others().find(behind);
+        let peer = self.culprit();
         let peer = peer.or_else(|| self.others().find(stuck));
         let peer = peer.unwrap_or(self.member.rank.index());
+        // Where nothing comes from that rank itself, what is missing is what others owe because of it.
+        let (received, expected) = match running.due[peer] {
+            0 => (running.received.iter().sum(), running.due.iter().sum()),
+            due => (running.received[peer], due),
+        };
         Some(Overdue {
             call: running.call,
             sequence: running.sequence,
             peer,
-            received: running.received[peer],
-            expected: running.due[peer],
+            received,
+            expected,
             started: running.started,
         })
     }

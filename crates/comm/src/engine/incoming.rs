@@ -203,10 +203,12 @@ impl Engine {
         }
         if header.kind == FrameKind::Collective {
             self.mailbox.flight.arrived(header.sequence, peer);
+            let waits = &mut self.peers[peer].waits;
+            // It has gone on since.
+            let _over = waits.take_if(|waits| waits.at.sequence < header.sequence);
         }
         let target = match header.kind {
-            FrameKind::Call => return self.heard_of(peer, &header),
-            FrameKind::Notice | FrameKind::Goodbye => Ok(None),
+            FrameKind::Call | FrameKind::Notice | FrameKind::Goodbye => Ok(None),
             FrameKind::Message => self.message_target(peer, &header).map(Some),
             FrameKind::Collective => self.collective_target(peer, &header).map(Some),
         };
@@ -261,7 +263,7 @@ impl Engine {
                     self.check_presence(peer);
                 }
                 FrameKind::Notice => self.told(peer, &bytes),
-                FrameKind::Call => {}
+                FrameKind::Call => self.heard_of(peer, &header, &bytes),
                 FrameKind::Message => {
                     let address = (peer, header.call.detail);
                     let early = Early { header, bytes };
@@ -292,7 +294,7 @@ impl Engine {
         self.tell(bytes);
     }
 
-    fn broken(&mut self, peer: usize, problem: String) {
+    pub(super) fn broken(&mut self, peer: usize, problem: String) {
         self.fail(CollectiveError::Protocol {
             peer: GroupRank(peer as u32),
             problem,

@@ -30,13 +30,21 @@ impl Engine {
             call,
             bytes: 0,
         };
-        self.peers[peer].starved = false;
-        self.peers[peer].out.push_back(Outgoing {
+        let state = &mut self.peers[peer];
+        state.starved = false;
+        let frame = Outgoing {
             header,
             payload,
             before: 0,
             done: 0,
-        });
+        };
+        match state.out.front() {
+            // That this rank waits is not to wait for what it waits for.
+            Some(first) if kind == FrameKind::Call => {
+                state.out.insert(usize::from(first.done > 0), frame);
+            }
+            _ => state.out.push_back(frame),
+        }
     }
 
     pub(super) fn say_goodbye(&mut self) {

@@ -70,6 +70,25 @@ pub(super) enum Presence {
     Closed,
 }
 
+/// How far a rank that waits has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Progress {
+    /// Number of the collective.
+    pub(super) sequence: u64,
+    /// The first round of which it misses something.
+    pub(super) round: u64,
+    /// Bytes that it has received in all rounds.
+    pub(super) received: u64,
+}
+
+/// What a peer has told of its waiting.
+#[derive(Debug)]
+pub(super) struct Waits {
+    pub(super) at: Progress,
+    /// For whom.
+    pub(super) awaited: Vec<usize>,
+}
+
 /// The two streams to one other member, and what waits in them.
 #[derive(Default)]
 pub(super) struct Peer {
@@ -84,6 +103,8 @@ pub(super) struct Peer {
     pub(super) unread: Unread,
     /// Calls that it has told of and that have not begun here.
     pub(super) told: VecDeque<Header>,
+    /// The wait that it has last told of.
+    pub(super) waits: Option<Waits>,
     /// Collective frames that came early.
     pub(super) early: VecDeque<Early>,
     /// Bytes of all frames of this peer that came early.

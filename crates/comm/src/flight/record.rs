@@ -101,27 +101,12 @@ impl FailureHook {
         Self(Arc::new(hook))
     }
 
-    /// Writes the record as `flight-<group>-<generation>-rank-<rank>.json` into a directory that
-    /// exists. A file that cannot be written is left out: the failure itself is told elsewhere.
+    /// Writes the record into a folder; see [`FlightRecord::write_into`]. A file that cannot be written
+    /// is left out: the failure itself is told elsewhere.
     #[must_use]
-    pub fn write_into(directory: impl Into<PathBuf>) -> Self {
-        let directory = directory.into();
-        Self::new(move |record, _| {
-            let group: String = record
-                .group
-                .chars()
-                .map(|c| if c.is_alphanumeric() { c } else { '_' })
-                .collect();
-            let name = format!("flight-{group}-{}-rank-{}", record.generation, record.rank);
-            let half_written = directory.join(format!("{name}.json.part"));
-            let Ok(text) = serde_json::to_vec_pretty(record) else {
-                return;
-            };
-            if std::fs::write(&half_written, text).is_ok() {
-                let whole = directory.join(format!("{name}.json"));
-                let _unwritten = std::fs::rename(&half_written, whole);
-            }
-        })
+    pub fn write_into(folder: impl Into<PathBuf>) -> Self {
+        let folder = folder.into();
+        Self::new(move |record, _| drop(record.write_into(&folder)))
     }
 
     pub(crate) fn call(&self, record: &FlightRecord, error: &CollectiveError) {

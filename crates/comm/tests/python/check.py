@@ -1,4 +1,4 @@
-"""Two Python processes all-reduce numpy arrays, and torch tensors where there is torch.
+"""Two Python processes all-reduce numpy arrays, and torch tensors.
 
 Started without arguments it is the parent: it starts itself twice as a rank for each scenario, passes
 the addresses on, and checks that both end in good order with nothing on stderr.
@@ -238,11 +238,6 @@ def main():
     if len(sys.argv) == 3:
         return SCENARIOS[sys.argv[1]](int(sys.argv[2]))
     for name in SCENARIOS:
-        if name == "tensors":
-            found = subprocess.run([sys.executable, "-c", "import torch"], capture_output=True)
-            if found.returncode != 0:
-                print("python: tensors: skipped, there is no torch")
-                continue
         run(name)
 
 

@@ -1,6 +1,6 @@
 //! From what is known of the workers to the next generation, its record and its announcement.
 
-use ronde_core::Generation;
+use ronde_core::{Generation, Step};
 
 use super::succession::{Next, Plan, Situation};
 use super::{Command, CoordinatorMachine, Newest};
@@ -127,12 +127,23 @@ impl CoordinatorMachine {
         match self.situation(now).next() {
             Next::Stay | Next::Later(_) => {
                 self.waiting = None;
-                if self.is_established(now) {
-                    self.first_failure = None;
-                }
+                self.forget_failures(now);
             }
             Next::Wait(reason) => self.wait(now, reason, out),
             Next::Go(plan) => self.go(now, plan, out),
+        }
+    }
+
+    /// What all have trained on from for longer than any pause before a restart is history. A program
+    /// that dies soon after each start is told of with its first death.
+    fn forget_failures(&mut self, now: Time) {
+        if !self.is_established(now) {
+            self.established_since = None;
+            return;
+        }
+        let since = *self.established_since.get_or_insert(now);
+        if now.since(since) > self.settings.restart.pause_max {
+            self.first_failure = None;
         }
     }
 
@@ -156,6 +167,15 @@ impl CoordinatorMachine {
     fn go(&mut self, now: Time, plan: Plan, out: &mut Vec<Command>) {
         let generation = self.lease.record().generation.next();
         let reason = self.reason(generation, &plan, now);
+        let anew = match reason {
+            Reason::StateLost { checkpoint, .. } => Some((checkpoint, self.times_from(checkpoint))),
+            _ => None,
+        };
+        if let Some((checkpoint, times)) = anew
+            && times > self.anew_max()
+        {
+            return self.fail(Reason::NoProgress { times, checkpoint }, out);
+        }
         let previous = self.lease.record().generation;
         let previous_members = self.lease.record().members.clone();
         let Plan {
@@ -174,6 +194,7 @@ impl CoordinatorMachine {
             record.open = open;
         });
         if proposed {
+            self.begun_anew = anew.or(self.begun_anew);
             if is_urgent && self.roster.losses(&previous_members).is_empty() {
                 self.reformed = Some((generation, self.roster.newest(&previous_members)));
             }
@@ -186,6 +207,24 @@ impl CoordinatorMachine {
                 previous_members,
             };
         }
+    }
+
+    /// How often in a row the job has begun from a checkpoint, when it does so once more.
+    fn times_from(&self, checkpoint: Option<Step>) -> u32 {
+        match self.begun_anew {
+            Some((from, times)) if from == checkpoint => times.saturating_add(1),
+            _ => 1,
+        }
+    }
+
+    /// All workers may be lost this often on the way from one checkpoint to the next: as often as they
+    /// may die one by one.
+    fn anew_max(&self) -> u32 {
+        self.settings
+            .restart
+            .restarts_max
+            .max(1)
+            .saturating_mul(self.target)
     }
 
     fn reason(&self, generation: Generation, plan: &Plan, now: Time) -> Reason {

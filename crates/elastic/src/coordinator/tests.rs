@@ -383,6 +383,44 @@ fn workers_that_die_again_and_again_are_given_up_with_the_first_cause() {
 }
 
 #[test]
+fn a_program_that_always_dies_before_a_checkpoint_ends_the_job_however_slowly_it_dies() {
+    let mut settings = Settings::new(2);
+    settings.restart.restarts_max = 2;
+    let mut job = Job::training(settings, 2);
+    let mut begun = 0;
+    let ended = loop {
+        // Later than deaths are forgotten.
+        job.now = job.now.after(settings.restart.window * 2);
+        let mut commands = Vec::new();
+        for worker in [begun * 2 + 1, begun * 2 + 2] {
+            commands.extend(job.killed(worker));
+            job.workers.remove(&worker);
+        }
+        begun += 1;
+        for worker in [begun * 2 + 1, begun * 2 + 2] {
+            commands.extend(job.report(worker, |_| {}));
+        }
+        let end = commands.into_iter().find_map(|command| match command {
+            Command::End { ending, reason } => Some((ending, reason.to_string())),
+            _ => None,
+        });
+        if let Some(ended) = end {
+            break ended;
+        }
+        assert!(begun < 20, "{:?}", job.stored);
+        job.train(5);
+    };
+    assert_eq!(ended.0, Ending::Failed);
+    assert!(
+        ended
+            .1
+            .ends_with("lost 5 times in a row on the way from the initial weights"),
+        "{}",
+        ended.1
+    );
+}
+
+#[test]
 fn a_coordinator_that_hears_of_a_higher_term_says_nothing_more() {
     let mut job = Job::training(Settings::new(2), 2);
     job.stored.term = Term(2);

@@ -80,9 +80,10 @@ impl std::fmt::Display for Reason {
                 None => write!(f, "{cause}"),
             },
             Self::Starts { .. } | Self::PlaceGivenUp { .. } => self.start_sentence(f),
-            Self::TooFew { .. } | Self::NoSuccession { .. } | Self::NoState { .. } => {
-                self.wait_sentence(f)
-            }
+            Self::TooFew { .. }
+            | Self::NoSuccession { .. }
+            | Self::NoState { .. }
+            | Self::NoProgress { .. } => self.wait_sentence(f),
             _ => self.generation_sentence(f),
         }
     }
@@ -128,6 +129,16 @@ impl Reason {
                 "waiting: {here} of {of} members of generation {generation} are here, \
                  and the others may still train"
             ),
+            Self::NoProgress { times, checkpoint } => {
+                write!(
+                    f,
+                    "all who held the state were lost {times} times in a row on the way from "
+                )?;
+                match checkpoint {
+                    Some(step) => write!(f, "the checkpoint at step {step}"),
+                    None => f.write_str("the initial weights"),
+                }
+            }
             Self::NoState { unreachable } => write!(
                 f,
                 "waiting: nobody here holds the state; {} that cannot be reached may",

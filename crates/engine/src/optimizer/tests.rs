@@ -1,6 +1,97 @@
-//! Update rules against values of the published formulas, and slices against the whole.
+//! Update rules against PyTorch's values and published formulas, and slices against the whole.
+
+use serde::Deserialize;
 
 use super::*;
+
+/// Written by `optimizers.py` beside it.
+const VALUES: &str = include_str!("../../tests/pytorch/optimizers.json");
+/// Of `weight` and `bias` of the fixed problem.
+const SHAPES: [&[usize]; 2] = [&[9, 15], &[15]];
+
+#[derive(Deserialize)]
+struct Values {
+    steps: u64,
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    optimizer: OptimizerConfig,
+    learning_rate: f64,
+    weight_decay_on: WeightDecayOn,
+    weight: Vec<f32>,
+    weight_sum: f64,
+    bias: Vec<f32>,
+}
+
+fn trained(case: &Case, steps: u64) -> Vec<Vec<f32>> {
+    let tensors = SHAPES.iter().enumerate().map(|(index, shape)| {
+        let rule = if case.weight_decay_on.includes(shape) {
+            case.optimizer
+        } else {
+            case.optimizer.without_decay()
+        };
+        let count = shape.iter().product();
+        let mut parameters = crate::testing::hashed(index as u64 + 1, count);
+        let mut states = vec![vec![0.0; count]; rule.state_names().len()];
+        for number in 1..=steps {
+            let noise = crate::testing::hashed(1000 * number + index as u64, count);
+            let slopes = noise.iter().zip(&parameters).map(|(n, p)| n + 0.25 * p);
+            let gradients: Vec<f32> = slopes.collect();
+            let mut states: Vec<&mut [f32]> = states.iter_mut().map(Vec::as_mut_slice).collect();
+            rule.step(
+                number,
+                case.learning_rate,
+                &mut parameters,
+                &gradients,
+                &mut states,
+            );
+        }
+        parameters
+    });
+    tensors.collect()
+}
+
+#[test]
+fn parameters_after_twelve_updates_are_those_of_pytorch() {
+    let values: Values = serde_json::from_str(VALUES).unwrap();
+    assert_eq!(values.cases.len(), 10);
+    for case in &values.cases {
+        let got = trained(case, values.steps);
+        let pairs = got[0]
+            .iter()
+            .zip(&case.weight)
+            .chain(got[1].iter().zip(&case.bias));
+        for (got, expected) in pairs {
+            let error = (got - expected).abs();
+            assert!(error < 2e-6, "{:?}: {got} for {expected}", case.optimizer);
+        }
+        let sum: f64 = got[0].iter().map(|&x| f64::from(x)).sum();
+        let error = (sum - case.weight_sum).abs();
+        assert!(error < 2e-5, "{:?}: sum {sum}", case.optimizer);
+    }
+}
+
+#[test]
+fn layerwise_rules_take_tensors_of_zeros_and_leave_the_plain_group_alone() {
+    let parse = |text: &str| serde_json::from_str::<OptimizerConfig>(text).unwrap();
+    for optimizer in [parse(r#"{"kind": "lars"}"#), parse(r#"{"kind": "lamb"}"#)] {
+        assert!(optimizer.needs_whole_tensors() && optimizer.check().is_ok());
+        let plain = optimizer.without_decay();
+        assert!(!plain.needs_whole_tensors());
+        assert_eq!(plain.state_names(), optimizer.state_names());
+        for gradient in [0.0, 1.0] {
+            let mut parameters = [0.0_f32; 100];
+            let mut states = vec![vec![0.0; 100]; optimizer.state_names().len()];
+            let mut states: Vec<&mut [f32]> = states.iter_mut().map(Vec::as_mut_slice).collect();
+            optimizer.step(1, 0.5, &mut parameters, &[gradient; 100], &mut states);
+            assert!(parameters.iter().all(|x| (x + 0.5 * gradient).abs() < 1e-5));
+        }
+    }
+    let none = r#"{"kind": "lars", "momentum": 0.0}"#;
+    assert!(parse(none).check().unwrap_err().contains("momentum"));
+}
 
 const ADAM: OptimizerConfig = OptimizerConfig::Adam {
     beta1: 0.9,

@@ -10,16 +10,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ronde::{Error, Worker, environment};
+use ronde::{Error, environment};
 use ronde_bench::{BenchError, Columns, Hub, News, Others, Report, Start, Task, footnotes};
 use ronde_cluster::{
-    Cause, Exit, LaunchSpec, LocalLauncher, LogSink, Outcome, OutputStream, StopFlag, supervise,
+    Exit, LaunchSpec, LocalLauncher, LogSink, Outcome, OutputStream, StopFlag, supervise,
 };
-use ronde_core::{Event, NullTracker, Rank, WorldSize};
+use ronde_core::{NullTracker, Rank, WorldSize};
 
 use super::exit;
 use super::run::report_failure;
-use super::worker::end_now;
+use super::worker::join;
 pub(crate) use arguments::BenchArguments;
 use prepare::{Prepared, prepare};
 
@@ -216,13 +216,7 @@ fn exit_code(outcome: &Outcome) -> i32 {
         }
         Exit::Failed(_) => {
             report_failure(outcome);
-            match outcome.first_failure().map(|failure| &failure.cause) {
-                Some(Cause::Reported(Event::WorkerFailed {
-                    user_error: true, ..
-                })) => exit::USER_ERROR,
-                Some(Cause::ExitCode(101)) => exit::BUG,
-                _ => exit::GAVE_UP,
-            }
+            exit::of_failure(outcome)
         }
     }
 }
@@ -238,17 +232,9 @@ impl LogSink for ToStderr {
 
 /// `ronde __bench_worker`: one worker process of `ronde bench`.
 pub(crate) fn work() -> i32 {
-    let worker = match Worker::start() {
-        Ok(worker) => worker,
-        Err(error) => {
-            eprintln!("error: this worker could not join its run: {error}");
-            return exit::GAVE_UP;
-        }
+    let Some(mut worker) = join() else {
+        return exit::GAVE_UP;
     };
-    if let Some(link) = worker.link() {
-        link.on_loss(Box::new(|_reason| end_now()));
-    }
-    let mut worker = worker;
     let (assignment, listener) = worker.take_parts();
     match ronde_bench::run(&assignment, listener) {
         Ok(()) => exit::DONE,

@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod coordinator;
 pub(crate) mod exit;
+pub(crate) mod flight;
 pub(crate) mod init;
 pub(crate) mod job;
 pub(crate) mod join;

@@ -10,14 +10,14 @@ use clap::Args;
 use ronde::environment;
 use ronde_cluster::{
     ElasticSettings, Exit, JobSpec, LaunchSpec, LocalLauncher, LogSink, Outcome, OutputStream,
-    StopFlag, supervise,
+    RestartLimits, StopFlag, supervise,
 };
 use ronde_core::{Rank, WorldSize};
 use ronde_monitor::Terminal;
 use signal_hook::consts::SIGPIPE;
 
 use super::open::{self, OpenArguments};
-use super::{exit, join};
+use super::{exit, flight, join};
 
 /// Workers of a program at most.
 const WORKERS_MAX: u32 = 4_096;
@@ -33,6 +33,14 @@ pub(crate) struct RunArguments {
     /// for a place (`Worker::place`, `Worker::train`).
     #[arg(long)]
     elastic: bool,
+    /// With `--elastic`: how often a rank that died is started again within ten minutes; 0: the
+    /// others go on without it.
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "elastic")]
+    max_restarts: u32,
+    /// Folder where the ranks write what they were doing when their group fails; `ronde flight` reads
+    /// it.
+    #[arg(long, value_name = "FOLDER")]
+    flight: Option<PathBuf>,
     #[command(flatten)]
     open: OpenArguments,
     /// The job's folder, for `--listen`; `ronde-job` without it.
@@ -61,9 +69,12 @@ pub(crate) fn run(arguments: RunArguments, stop: &StopFlag) -> i32 {
     let mut spec = LaunchSpec::new(program, command.collect(), world_size);
     spec.job = format!("run-{}", std::process::id());
     spec.environment = environment::thread_limits();
-    spec.elastic = arguments
-        .elastic
-        .then(|| ElasticSettings::new(arguments.workers));
+    match flight_variable(&arguments.flight) {
+        Ok(variable) => spec.environment.extend(variable),
+        Err(code) => return code,
+    }
+    let (elastic, workers) = (arguments.elastic, arguments.workers);
+    spec.elastic = elastic.then(|| settings(workers, arguments.max_restarts));
     spec.watchdog = std::env::current_exe()
         .ok()
         .map(|ronde| (ronde.into_os_string(), vec!["__watchdog".into()]));
@@ -76,6 +87,9 @@ pub(crate) fn run(arguments: RunArguments, stop: &StopFlag) -> i32 {
         eprintln!("stopped: all ranks have ended");
     }
     report_failure(&outcome);
+    if let (Exit::Failed(_), Some(folder)) = (&outcome.exit, &arguments.flight) {
+        flight::show(folder);
+    }
     outcome.exit_code()
 }
 
@@ -95,7 +109,7 @@ fn run_open(arguments: &RunArguments, listen: SocketAddr, stop: &StopFlag) -> i3
         task: String::new(),
         settings: ElasticSettings {
             workers_max: WORKERS_MAX,
-            ..ElasticSettings::new(arguments.workers)
+            ..settings(arguments.workers, arguments.max_restarts)
         },
         command,
         record: None,
@@ -114,7 +128,11 @@ fn run_open(arguments: &RunArguments, listen: SocketAddr, stop: &StopFlag) -> i3
         return exit::USER_ERROR;
     };
     let log: Arc<dyn LogSink> = Arc::new(Labelled { stop: stop.clone() });
-    let launch = join::agent_spec(&opened.agent, places);
+    let mut launch = join::agent_spec(&opened.agent, places);
+    match flight_variable(&arguments.flight) {
+        Ok(variable) => launch.environment.extend(variable),
+        Err(code) => return code,
+    }
     let launcher = &mut LocalLauncher::new();
     let outcome = opened
         .agent
@@ -125,7 +143,36 @@ fn run_open(arguments: &RunArguments, listen: SocketAddr, stop: &StopFlag) -> i3
         eprintln!("stopped: all ranks have ended");
     }
     report_failure(&outcome);
+    if let (Exit::Failed(_), Some(folder)) = (&outcome.exit, &arguments.flight) {
+        flight::show(folder);
+    }
     outcome.exit_code()
+}
+
+/// How the ranks are kept alive.
+fn settings(workers: u32, restarts_max: u32) -> ElasticSettings {
+    ElasticSettings {
+        restart: RestartLimits {
+            restarts_max,
+            ..RestartLimits::default()
+        },
+        ..ElasticSettings::new(workers)
+    }
+}
+
+/// Tells the ranks where to write their flight records. The error is the exit code; the user has been told.
+fn flight_variable(folder: &Option<PathBuf>) -> Result<Option<(OsString, OsString)>, i32> {
+    let started = folder
+        .as_ref()
+        .map(|folder| flight::start(folder))
+        .transpose();
+    match started {
+        Ok(folder) => Ok(folder.map(|folder| (environment::RONDE_FLIGHT.into(), folder.into()))),
+        Err(message) => {
+            eprintln!("error: {message}");
+            Err(exit::USER_ERROR)
+        }
+    }
 }
 
 /// Shows the first failure in full, if there is one.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use ronde_cluster::StopFlag;
 use ronde_core::Membership;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use ronde_train::flights::Flights;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 /// From now on SIGTERM makes this worker leave its job in good order instead of ending it.
@@ -18,6 +19,26 @@ pub(crate) fn drain_on_request(membership: Arc<dyn Membership>) -> std::io::Resu
         .spawn(move || {
             for _signal in signals.forever() {
                 membership.drain();
+            }
+        })?;
+    Ok(())
+}
+
+/// From now on SIGUSR1 makes this worker write down what its group has been doing; it goes on.
+///
+/// # Errors
+/// The system does not take the handler.
+pub(crate) fn record_on_request(flights: Arc<Flights>) -> std::io::Result<()> {
+    let mut signals = Signals::new([SIGUSR1])?;
+    std::thread::Builder::new()
+        .name("flight".to_owned())
+        .spawn(move || {
+            for _signal in signals.forever() {
+                match flights.write() {
+                    Ok(Some(path)) => eprintln!("flight record: {}", path.display()),
+                    Ok(None) => eprintln!("flight record: no group yet"),
+                    Err(error) => eprintln!("flight record: cannot be written: {error}"),
+                }
             }
         })?;
     Ok(())

@@ -7,16 +7,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use ronde::comm::FlightRecord;
 use ronde::engine::ModelSize;
 use ronde::host;
 use ronde_cluster::{
-    Cause, ElasticSettings, Exit, JobSpec, LaunchSpec, LocalLauncher, LogSink, Outcome,
-    OutputStream, RestartLimits, StopFlag, supervise,
+    ElasticSettings, Exit, JobSpec, LaunchSpec, LocalLauncher, LogSink, Outcome, OutputStream,
+    RestartLimits, StopFlag, supervise,
 };
 use ronde_core::{Event, Rank, Tracker, WorldSize};
 use ronde_monitor::render::bytes;
 use ronde_monitor::{Fanout, JsonLines, Terminal};
 use ronde_train::config::{DEFAULT_RUN_FILE, Document, Origin, Override, check};
+use ronde_train::flights::Flights;
 use ronde_train::memory::MemoryEstimate;
 use ronde_train::{Plan, RunConfig, Task, TrainError};
 
@@ -24,7 +26,7 @@ use super::job::JOB_FOLDER;
 use super::open::{self, OpenArguments, Opened};
 use super::output::OutputFolder;
 use super::run::report_failure;
-use super::{exit, join};
+use super::{exit, flight, join};
 
 /// Arguments of `ronde train`.
 #[derive(Args)]
@@ -50,8 +52,6 @@ const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP_GRACE: Duration = Duration::from_millis(1200);
 /// What is kept in the output folder besides the model.
 const EVENT_FILE: &str = "events.jsonl";
-/// Exit code of a worker that panicked.
-const PANIC: i32 = 101;
 /// Room for the records beside the model.
 const RECORD_BYTES: u64 = 64 << 10;
 
@@ -108,6 +108,11 @@ fn prepare(arguments: &TrainArguments) -> Result<Prepared, String> {
     let folder = config.run.output_folder();
     let output = check_disk(&folder, size.parameters)
         .and_then(|()| OutputFolder::take(&folder))
+        .and_then(|output| {
+            FlightRecord::remove_all(&output.path().join(Flights::FOLDER))
+                .map_err(|error| format!("old flight records cannot be removed: {error}"))?;
+            Ok(output)
+        })
         .map_err(|message| format!("error: {message}"))?;
     let base = base.canonicalize().unwrap_or(base);
     let task = Task::new(&config, base, output.path().to_owned())
@@ -122,6 +127,7 @@ fn prepare(arguments: &TrainArguments) -> Result<Prepared, String> {
         ronde_engine::engine_name(),
         ronde_engine::cpu_features()
     )];
+    notices.extend(config.train.learning_rate_rule());
     notices.extend((!document.notices().is_empty()).then(|| document.render_notices(colour)));
     Ok(Prepared {
         config,
@@ -318,12 +324,20 @@ fn supervise_run(prepared: &Prepared, json: bool, stop: &StopFlag) -> i32 {
             eprintln!("warning: {problem}");
         }
     }
-    conclude(&outcome, shown)
+    conclude(prepared, &outcome, shown)
 }
 
 /// How the command ends. `shown`: whether all events could be shown.
-fn conclude(outcome: &Outcome, shown: Result<(), String>) -> i32 {
-    match (exit_code(outcome), shown) {
+fn conclude(prepared: &Prepared, outcome: &Outcome, shown: Result<(), String>) -> i32 {
+    let code = exit_code(outcome);
+    let folder = prepared.output.path();
+    if code == exit::GAVE_UP {
+        flight::show(folder);
+    } else {
+        // Groups of a run that ended otherwise tell only who left them first.
+        let _gone = std::fs::remove_dir_all(folder.join(Flights::FOLDER));
+    }
+    match (code, shown) {
         (code, Ok(())) => code,
         (code, Err(problem)) => {
             eprintln!("error: standard output: {problem}");
@@ -394,7 +408,7 @@ fn supervise_open_run(
     let sinks = Fanout(vec![front.tracker()]);
     let outcome = agent.supervise(&launch, &mut LocalLauncher::new(), &sinks, &log, stop);
     drop(keeper);
-    conclude(&outcome, front.finish())
+    conclude(prepared, &outcome, front.finish())
 }
 
 fn job_name(prepared: &Prepared) -> String {
@@ -435,6 +449,7 @@ fn elastic(config: &RunConfig) -> Option<ElasticSettings> {
         wait_limit: seconds(elastic.wait_s),
         restart: RestartLimits {
             restarts_max: elastic.max_restarts,
+            window: seconds(elastic.restart_window_s),
             ..RestartLimits::default()
         },
         ..ElasticSettings::new(workers)
@@ -451,20 +466,14 @@ fn exit_code(outcome: &Outcome) -> i32 {
         }
         Exit::Failed(_) => {
             report_failure(outcome);
-            match outcome.first_failure().map(|failure| &failure.cause) {
-                Some(Cause::Reported(Event::WorkerFailed {
-                    user_error: true, ..
-                })) => exit::USER_ERROR,
-                Some(Cause::ExitCode(PANIC)) => exit::BUG,
-                _ => exit::GAVE_UP,
-            }
+            exit::of_failure(outcome)
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use ronde_cluster::Failure;
+    use ronde_cluster::{Cause, Failure};
 
     use super::*;
 
@@ -482,7 +491,7 @@ mod tests {
         for (cause, code) in [
             (reported(true), exit::USER_ERROR),
             (reported(false), exit::GAVE_UP),
-            (Cause::ExitCode(PANIC), exit::BUG),
+            (Cause::ExitCode(101), exit::BUG),
             (Cause::ExitCode(1), exit::GAVE_UP),
             (Cause::Signal(9, "SIGKILL"), exit::GAVE_UP),
         ] {

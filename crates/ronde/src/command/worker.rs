@@ -1,33 +1,39 @@
 //! `ronde __worker`: one worker process of `ronde train`.
 
+use std::sync::Arc;
+
 use ronde::{Error, Worker};
 use ronde_cluster::WorkerLink;
 use ronde_train::TrainError;
+use ronde_train::flights::Flights;
 
 use super::{exit, signals};
 
 /// Joins the run that the supervisor started this process for.
 pub(crate) fn work() -> i32 {
-    let worker = match Worker::start() {
-        Ok(worker) => worker,
-        Err(error) => {
-            eprintln!("error: this worker could not join its run: {error}");
-            return exit::GAVE_UP;
-        }
+    let Some(mut worker) = join() else {
+        return exit::GAVE_UP;
     };
-    if let Some(link) = worker.link() {
-        link.on_loss(Box::new(|_reason| end_now()));
-    }
-    let mut worker = worker;
     let membership = worker.link().and_then(WorkerLink::membership);
     if let Some(membership) = membership.clone()
         && let Err(error) = signals::drain_on_request(membership)
     {
         eprintln!("note: SIGTERM ends this worker at once, in the middle of a step: {error}");
     }
+    let flights = Arc::<Flights>::default();
+    if let Err(error) = signals::record_on_request(flights.clone()) {
+        eprintln!("note: SIGUSR1 ends this worker instead of writing its flight record: {error}");
+    }
     let (assignment, listener) = worker.take_parts();
     let (secure, tracker) = (worker.secure(), worker.tracker());
-    match ronde_train::worker::run(&assignment, listener, membership, &secure, &tracker) {
+    match ronde_train::worker::run(
+        &assignment,
+        listener,
+        membership,
+        &secure,
+        &tracker,
+        &flights,
+    ) {
         // The supervisor knows why there is no place for this worker any more.
         Ok(_) | Err(TrainError::Membership(_)) => exit::DONE,
         Err(error) => {
@@ -46,8 +52,24 @@ pub(crate) fn work() -> i32 {
     }
 }
 
+/// Joins the job that this process was started for, and ends with it. `None` when that fails, which
+/// has been told.
+pub(crate) fn join() -> Option<Worker> {
+    let worker = match Worker::start() {
+        Ok(worker) => worker,
+        Err(error) => {
+            eprintln!("error: this worker could not join its run: {error}");
+            return None;
+        }
+    };
+    if let Some(link) = worker.link() {
+        link.on_loss(Box::new(|_reason| end_now()));
+    }
+    Some(worker)
+}
+
 /// The supervisor is gone or wants this process gone: nothing that it does still counts.
 #[expect(clippy::disallowed_methods, reason = "the command owns its process")]
-pub(crate) fn end_now() {
+fn end_now() {
     std::process::exit(exit::GAVE_UP);
 }

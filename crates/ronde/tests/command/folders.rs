@@ -44,7 +44,7 @@ fn a_folder_belongs_to_one_run_at_a_time() {
     let events = std::fs::read_to_string(place.path().join("runs/digits/events.jsonl")).unwrap();
     assert_eq!(
         crate::support::events(&events).len(),
-        2 + 2 * 2 + 2 + 3,
+        2 + 2 + 2 * 2 + 2 + 3,
         "{events}"
     );
 }
@@ -108,5 +108,5 @@ fn a_disk_that_fills_up_leaves_no_half_of_a_model() {
             ],
         );
     assert!(ended.stderr.contains("400 of 400"), "{}", ended.stderr);
-    assert_eq!(place.list("disk/out"), ["events.jsonl"]);
+    assert_eq!(place.results("disk/out"), ["events.jsonl"]);
 }

@@ -116,7 +116,7 @@ fn a_run_that_diverges_says_at_which_step_and_what_to_try() {
     let announced = |line: &&str| line.starts_with("rank ") && line.contains(" failed: ");
     let lines = ended.stderr.lines().filter(announced).count();
     assert_eq!(lines, 1, "{}", ended.stderr);
-    assert_eq!(place.list("runs/digits"), ["events.jsonl"]);
+    assert_eq!(place.results("runs/digits"), ["events.jsonl"]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use crate::support::{Place, RONDE, Running, gone, send};
+use crate::support::{Place, RONDE, Running, gone, send, until};
 
 /// The first failure ends the run.
 const FRAGILE: &str = "elastic.enabled=false";
@@ -53,7 +53,7 @@ fn a_killed_worker_is_named_with_its_last_step() {
     assert!(!ended.stderr.contains("also failed"), "{}", ended.stderr);
     assert!(ended.stdout.contains(r#""event":"worker_failed","rank":1"#));
     gone(workers.into_values());
-    assert_eq!(place.list("out"), ["events.jsonl"]);
+    assert_eq!(place.list("out"), ["events.jsonl", "flight"]);
 }
 
 #[test]
@@ -82,8 +82,35 @@ fn a_worker_that_hangs_is_named_by_those_who_wait() {
             "limit 2.0 s",
             "hint: rank 1 was stopped, hung",
             "look first at rank 1",
+            "what the ranks were doing (`ronde flight ",
+            "no record of rank 1",
         ],
     );
+    gone(workers.into_values());
+    assert_eq!(place.list("out/flight"), ["flight-dp-0-rank-0.json"]);
+}
+
+#[test]
+fn what_the_ranks_are_doing_is_written_on_demand() {
+    let place = Place::new();
+    place
+        .run(&["flight", "out"])
+        .expect(2, &["no flight records in out or out/flight"]);
+    let mut running = start(&place, "2", &[FRAGILE]);
+    let workers = running.after_steps(5);
+    // Rank 0 comes to wait for rank 1 and stays there.
+    send(workers[&1], Signal::STOP);
+    send(workers[&0], Signal::USR1);
+    until("the record is written", || {
+        place.list("out/flight") == ["flight-dp-0-rank-0.json"]
+    });
+    let report = place.run(&["flight", "out"]).expect(0, &[]).stdout;
+    assert!(
+        report.contains("group dp, generation 0, 2 ranks"),
+        "{report}"
+    );
+    running.signal(Signal::KILL);
+    assert_eq!(running.wait().code, 137);
     gone(workers.into_values());
 }
 

@@ -82,6 +82,13 @@ impl Place {
         self.0.path()
     }
 
+    /// As [`Place::list`], without the flight records that a failure may leave.
+    pub(crate) fn results(&self, folder: &str) -> Vec<String> {
+        let mut names = self.list(folder);
+        names.retain(|name| name != "flight");
+        names
+    }
+
     /// Names of all that lies in a folder of the place; empty when there is no such folder.
     pub(crate) fn list(&self, folder: &str) -> Vec<String> {
         let Ok(entries) = std::fs::read_dir(self.path().join(folder)) else {

@@ -5,7 +5,7 @@ use std::path::Path;
 use ronde_core::WorldSize;
 use ronde_core::shards::ShardPlan;
 use ronde_data::DataConfig;
-use ronde_engine::{ModelConfig, ScheduleConfig};
+use ronde_engine::{ModelConfig, OptimizerConfig, RateScaling, ScheduleConfig};
 use serde::Serialize;
 use toml::{Table, Value};
 
@@ -42,10 +42,11 @@ pub fn run(config: &RunConfig) -> Vec<Problem> {
     workers(&config.workers, &mut problems);
     data(&config.data, &mut problems);
     train(&config.train, &mut problems);
+    rate_scaling(&config.train, &mut problems);
     batch(config, &mut problems);
     model(&config.model, &mut problems);
     section_numbers("model", &config.model, &mut problems);
-    section_numbers("optimizer", &config.optimizer, &mut problems);
+    optimizer(&config.optimizer, &mut problems);
     section_numbers("schedule", &config.schedule, &mut problems);
     warmup(config, &mut problems);
     comm(&config.comm, &mut problems);
@@ -179,6 +180,38 @@ fn train(train: &TrainSection, problems: &mut Vec<Problem>) {
     }
 }
 
+/// A rate that is scaled needs the batch that it is right for.
+fn rate_scaling(train: &TrainSection, problems: &mut Vec<Problem>) {
+    let path = "train.learning_rate_batch_size";
+    match (train.learning_rate_scaling, train.learning_rate_batch_size) {
+        (RateScaling::None, Some(_)) => {
+            let message = format!("`{path}` is given, but the learning rate is not scaled");
+            let hint = "add `learning_rate_scaling = \"linear\"` or \"square_root\", or remove it";
+            problems.push(Problem::error(path, message).hint(hint));
+        }
+        (RateScaling::Linear | RateScaling::SquareRoot, None) => {
+            let message = format!("a learning rate that is scaled needs `{path}`");
+            let hint = "add the global batch for which `train.learning_rate` is right";
+            problems.push(Problem::error("train.learning_rate_scaling", message).hint(hint));
+        }
+        (_, size) => at_least_one(path, size.unwrap_or(1), problems),
+    }
+}
+
+fn optimizer(optimizer: &OptimizerConfig, problems: &mut Vec<Problem>) {
+    // Numbers out of range are named one by one by `section_numbers`.
+    let before = problems.len();
+    section_numbers("optimizer", optimizer, problems);
+    if problems.len() == before
+        && let Err(problem) = optimizer.check()
+    {
+        problems.push(Problem::error(
+            "optimizer",
+            format!("[optimizer]: {problem}"),
+        ));
+    }
+}
+
 fn batch(config: &RunConfig, problems: &mut Vec<Problem>) {
     let (batch, shards) = (
         config.train.global_batch_size,
@@ -195,8 +228,10 @@ fn batch(config: &RunConfig, problems: &mut Vec<Problem>) {
 }
 
 fn warmup(config: &RunConfig, problems: &mut Vec<Problem>) {
-    let (ScheduleConfig::Constant { warmup_steps } | ScheduleConfig::Cosine { warmup_steps }) =
-        config.schedule;
+    let warmup_steps = config.schedule.warmup_steps();
+    if let ScheduleConfig::Step { every_steps, .. } = config.schedule {
+        at_least_one("schedule.every_steps", every_steps, problems);
+    }
     if let (Some(steps), None) = (config.train.steps, config.train.epochs)
         && warmup_steps > steps
     {
@@ -300,6 +335,7 @@ fn elastic(config: &RunConfig, problems: &mut Vec<Problem>) {
     for (path, value, least) in [
         ("elastic.silence_s", elastic.silence_s, SILENCE_S_MIN),
         ("elastic.lease_s", elastic.lease_s, LEASE_S_MIN),
+        ("elastic.restart_window_s", elastic.restart_window_s, 0.0),
         ("elastic.wait_s", elastic.wait_s, 0.0),
     ] {
         if !(value >= least && value <= TIMEOUT_S_MAX) {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ronde_data::DataConfig;
-use ronde_engine::{ModelConfig, OptimizerConfig, ScheduleConfig};
+use ronde_engine::{ModelConfig, OptimizerConfig, RateScaling, ScheduleConfig, WeightDecayOn};
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, Problem};
@@ -130,8 +130,17 @@ pub struct TrainSection {
     /// Largest norm of the gradient; absent: not clipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_norm: Option<f64>,
-    /// Learning rate that the schedule starts from; default 0.001.
+    /// Which parameters are decayed; default `all`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub weight_decay_on: WeightDecayOn,
+    /// Learning rate that the schedule starts from, before it is scaled; default 0.001.
     pub learning_rate: f64,
+    /// How the learning rate follows from the global batch; default `none`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub learning_rate_scaling: RateScaling,
+    /// Global batch for which `learning_rate` is right; needed where it is scaled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub learning_rate_batch_size: Option<u64>,
     /// Measure on the test set after this many epochs; absent: at the end only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evaluate_every_epochs: Option<u64>,
@@ -146,13 +155,47 @@ impl Default for TrainSection {
             drop_last: false,
             shuffle: true,
             clip_norm: None,
+            weight_decay_on: WeightDecayOn::default(),
             learning_rate: 0.001,
+            learning_rate_scaling: RateScaling::default(),
+            learning_rate_batch_size: None,
             evaluate_every_epochs: None,
         }
     }
 }
 
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 impl TrainSection {
+    /// The learning rate that the schedule starts from: scaled to the global batch.
+    #[must_use]
+    pub fn base_learning_rate(&self) -> f64 {
+        let from = self.learning_rate_batch_size;
+        let from = from.unwrap_or(self.global_batch_size);
+        let scaling = self.learning_rate_scaling;
+        self.learning_rate * scaling.factor(from, self.global_batch_size)
+    }
+
+    /// How the learning rate was scaled, for people; `None` where it was not.
+    #[must_use]
+    pub fn learning_rate_rule(&self) -> Option<String> {
+        let rule = match self.learning_rate_scaling {
+            RateScaling::None => return None,
+            RateScaling::Linear => "linear",
+            RateScaling::SquareRoot => "square root",
+        };
+        Some(format!(
+            "learning rate: {} for batches of {}, scaled ({rule}) to batches of {}: {}",
+            self.learning_rate,
+            self.learning_rate_batch_size
+                .unwrap_or(self.global_batch_size),
+            self.global_batch_size,
+            self.base_learning_rate(),
+        ))
+    }
+
     /// How long the run trains; `None` unless exactly one of `epochs` and `steps` is given.
     #[must_use]
     pub fn length(&self) -> Option<TrainLength> {
@@ -257,9 +300,12 @@ pub struct ElasticSection {
     /// More never train together, whatever is asked for while the job runs; default 0: as many as there
     /// are logical shards.
     pub max_workers: u32,
-    /// How often a worker that died is started again within ten minutes before its place is given up;
-    /// default 5. 0: the others go on without it.
+    /// How often a worker that died is started again within `restart_window_s` before its place is
+    /// given up; default 5. 0: the others go on without it.
     pub max_restarts: u32,
+    /// Deaths longer ago are forgotten; default 600 seconds. The pause before a restart doubles with
+    /// each death within it, from half a second to a minute.
+    pub restart_window_s: f64,
     /// A worker that was not heard for this long is lost; default 1 second.
     pub silence_s: f64,
     /// How long a coordinator that vanished keeps others from taking its place; default 3 seconds.
@@ -275,6 +321,7 @@ impl Default for ElasticSection {
             min_workers: 1,
             max_workers: 0,
             max_restarts: 5,
+            restart_window_s: 600.0,
             silence_s: 1.0,
             lease_s: 3.0,
             wait_s: 600.0,

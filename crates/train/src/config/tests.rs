@@ -134,3 +134,25 @@ fn missing_data_files_are_told_where_they_are_named() {
     assert!(shown.contains("there is no file /base/b.csv"), "{shown}");
     assert!(shown.contains("run.toml:4:8"), "{shown}");
 }
+
+#[test]
+fn the_rate_follows_the_batch_and_says_so() {
+    let scaled = "learning_rate = 0.1\nglobal_batch_size = 1024\n\
+                  learning_rate_scaling = \"square_root\"\nlearning_rate_batch_size = 256\n";
+    let (run, _) = load(&with(scaled)).unwrap();
+    assert_eq!(run.train.base_learning_rate(), 0.2);
+    assert_eq!(
+        run.train.learning_rate_rule().unwrap(),
+        "learning rate: 0.1 for batches of 256, scaled (square root) to batches of 1024: 0.2"
+    );
+    let parts = run.identity_parts().unwrap();
+    assert!(
+        parts
+            .iter()
+            .any(|(path, _)| path == "train.learning_rate_scaling")
+    );
+    let (plain, _) = load(&with("")).unwrap();
+    assert_eq!(plain.train.learning_rate_rule(), None);
+    let parts = plain.identity_parts().unwrap();
+    assert!(parts.iter().all(|(path, _)| !path.contains("scaling")));
+}

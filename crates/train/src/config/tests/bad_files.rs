@@ -341,3 +341,27 @@ fn problems_stand_in_the_order_of_the_file_and_arguments_come_last() {
             .starts_with("unknown key `epoch` in [train]; unknown key")
     );
 }
+
+#[test]
+fn rates_that_scale_and_rules_that_do_not_fit() {
+    check(
+        &with("learning_rate_scaling = \"linear\"\n"),
+        &["needs `train.learning_rate_batch_size`"],
+    );
+    check(
+        &with("learning_rate_batch_size = 256\n"),
+        &["but the learning rate is not scaled"],
+    );
+    check(
+        &with("learning_rate_scaling = \"cubic\"\n"),
+        &["cannot be \"cubic\""],
+    );
+    check(
+        &with("[schedule]\nkind = \"step\"\nevery_steps = 0\n"),
+        &["schedule.every_steps"],
+    );
+    check(
+        &with("[optimizer]\nkind = \"sgd\"\nnesterov = true\n"),
+        &["nesterov needs momentum above 0"],
+    );
+}

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""What fault tolerance costs while nothing fails, and how soon a run goes on when something does.
+
+    cargo build --release
+    python3 benchmarks/fault_tolerance.py cost [--rounds 8] [--steps 60]
+    python3 benchmarks/fault_tolerance.py faults [--kills 10] [--stops 5]
+
+`cost`: the same run with `elastic.enabled` off and on, in turns, two workers; each round gives the ratio of the median
+step times, without the first ten steps. `faults`: one run of three workers; a random one gets SIGKILL, or SIGSTOP and later
+SIGCONT. Seconds after the signal until the loss was known, until the first step was committed without the worker, and
+from the start of the new process to the first step that it took part in.
+"""
+import argparse
+import json
+import os
+import queue
+import random
+import signal
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(os.path.dirname(HERE), "target"))
+RONDE = os.path.join(TARGET, "release", "ronde")
+WAIT_S = 60
+
+
+def start(folder, workers, *sets):
+    """A run of a small model whose step takes about 50 ms on two cores."""
+    sets = ["model.channels=48", "train.global_batch_size=192", *sets]
+    command = [RONDE, "train", "--json", "--workers", str(workers), "--set", f"run.output={folder}"]
+    for item in sets:
+        command += ["--set", item]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def step_s(elastic, steps):
+    """Median seconds of a step of an undisturbed run."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = start(folder, 2, f"elastic.enabled={elastic}", f"train.steps={steps}")
+        out, _ = run.communicate()
+        if run.returncode != 0:
+            raise SystemExit(f"ronde failed with exit code {run.returncode}")
+    events = [json.loads(line) for line in out.splitlines()]
+    return statistics.median([e["duration_s"] for e in events if e.get("event") == "step_committed"][10:])
+
+
+def cost(rounds, steps):
+    off, on = [], []
+    for number in range(rounds):
+        for elastic, times in [("false", off), ("true", on)][:: 1 if number % 2 else -1]:
+            times.append(step_s(elastic, steps))
+        print(f"  off {1e3 * off[-1]:.2f} ms  on {1e3 * on[-1]:.2f} ms", flush=True)
+    ratios = sorted(b / a for a, b in zip(off, on))
+    print(
+        f"step: off {1e3 * statistics.median(off):.2f} ms, on {1e3 * statistics.median(on):.2f} ms; "
+        f"on / off: median {statistics.median(ratios):.4f}, {ratios[0]:.4f} to {ratios[-1]:.4f}; "
+        f"best against best {min(on) / min(off):.4f}")
+
+
+class Run:
+    """A run whose events are read while it goes on."""
+
+    def __init__(self, folder):
+        self.process = start(folder, 3, "train.epochs=100000", "elastic.max_restarts=1000000", "elastic.restart_window_s=0.1")
+        self.lines, self.pids, self.started = queue.Queue(), {}, 0.0
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        for line in self.process.stdout:
+            self.lines.put(json.loads(line))
+
+    def until(self, wanted):
+        """The next event that is wanted."""
+        deadline = time.time() + WAIT_S
+        while True:
+            event = self.lines.get(timeout=max(0.0, deadline - time.time()))
+            if event.get("event") == "worker_started":
+                self.pids[event["place"]], self.started = event["pid"], event["t"]
+            if wanted(event):
+                return event
+
+    def trained_by_all(self, generation):
+        kind = lambda e: e.get("event") == "step_committed" and e["generation"] >= generation
+        return self.until(kind)["t"]
+
+
+def is_kind(kind, **values):
+    return lambda event: event.get("event") == kind and all(event[k] == v for k, v in values.items())
+
+
+def fault(run, number):
+    """Hits one worker; seconds to notice, to go on, and of the replacement."""
+    place = random.choice(sorted(run.pids))
+    hit = time.time()
+    os.kill(run.pids[place], number)
+    recovered = run.until(lambda e: is_kind("recovered")(e) and e["t"] > hit)
+    started = None
+    if number == signal.SIGSTOP:
+        time.sleep(0.2)
+        os.kill(run.pids[place], signal.SIGCONT)
+    else:
+        if run.started < hit:
+            run.until(is_kind("worker_started"))
+        started = run.started
+    resumed = run.until(lambda e: is_kind("resumed", world_size=3)(e) and e["healed"] > 0)
+    first = run.trained_by_all(resumed["generation"])
+    time.sleep(random.uniform(0.5, 1.0))
+    return recovered["t"] - recovered["duration_s"] - hit, recovered["t"] - hit, started and first - started
+
+
+def faults(kills, stops):
+    random.seed(1)
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(folder)
+        try:
+            run.until(is_kind("step_committed", step=10))
+            for name, number, count in [("SIGKILL", signal.SIGKILL, kills), ("SIGSTOP", signal.SIGSTOP, stops)]:
+                found = [fault(run, number) for _ in range(count)]
+                for what, column in zip(["noticed", "going on", "replacement"], zip(*found)):
+                    column = [value for value in column if value is not None]
+                    if column:
+                        print(f"{name} {what}: median {statistics.median(column):.3f} s, max {max(column):.3f} s ({count} times)")
+        finally:
+            run.process.terminate()
+            run.process.wait()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["cost", "faults"])
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--stops", type=int, default=5)
+    arguments = parser.parse_args()
+    if arguments.what == "cost":
+        cost(arguments.rounds, arguments.steps)
+    else:
+        faults(arguments.kills, arguments.stops)
+
+
+main()

@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""Share of a link's rate that all_reduce reaches, through shaped links between network namespaces. Needs root, ip and tc.
+
+    cargo build --release -p ronde-comm --example shaped_link_rank
+    python3 benchmarks/shaped_links.py [--rates 100mbit,1gbit] [--sizes 16,64] [--turns 3] [--only plain4,tls2]
+                                       [--connections 2] [--algorithm ring] [--congestion cubic] [--delay 10ms]
+
+Four namespaces hang on a bridge by links that are shaped in both directions. For each rate and size (MiB of f32), in turns:
+a plain stream of as many bytes as the algorithm sends per link, from one namespace to another until the receiver answers
+that it has them all; and the all_reduce of 2 ranks, of 4, and of 2 on each of two hosts, plain and by TLS. The share is the
+rate of the all_reduce, in bytes that a link must carry per second, over that of the stream; medians over the turns.
+"""
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+STREAM = """
+import socket, sys, time
+role, host, length = sys.argv[1], sys.argv[2], int(sys.argv[3])
+if role == "sink":
+    listener = socket.create_server((host, 7777))
+    print("ready", flush=True)
+    peer, _ = listener.accept()
+    buffer, left = bytearray(1 << 20), length
+    while left:
+        count = peer.recv_into(buffer)
+        assert count, "the stream ended early"
+        left -= count
+    peer.sendall(b"x")
+    peer.recv(1)
+else:
+    peer = socket.create_connection((host, 7777))
+    chunk = bytes(1 << 20)
+    start, left = time.perf_counter(), length
+    while left:
+        left -= peer.send(chunk[:min(left, len(chunk))])
+    assert peer.recv(1) == b"x"
+    print(time.perf_counter() - start, flush=True)
+"""
+# Name: on which host each rank is, and whether by TLS.
+GROUPS = {
+    "plain2": ([0, 1], False), "tls2": ([0, 1], True),
+    "plain4": ([0, 1, 2, 3], False), "tls4": ([0, 1, 2, 3], True),
+    "plain2x2": ([0, 0, 1, 1], False), "tls2x2": ([0, 0, 1, 1], True),
+}
+
+
+def run(command):
+    subprocess.run(command.split(), check=True)
+
+
+class Network:
+    """Namespaces on a bridge in one of its own; gone with the block."""
+
+    def __init__(self, rate, congestion=None, delay=None):
+        self.rate, self.congestion, self.delay, self.name = rate, congestion, delay, f"shaped-{os.getpid()}"
+        self.hosts = [f"{self.name}-{host}" for host in range(4)]
+
+    def __enter__(self):
+        hub = f"{self.name}-hub"
+        try:
+            run(f"ip netns add {hub}")
+            run(f"ip -n {hub} link add bridge type bridge")
+            run(f"ip -n {hub} link set bridge up")
+            for number, host in enumerate(self.hosts):
+                run(f"ip netns add {host}")
+                run(f"ip -n {hub} link add port{number} type veth peer name net netns {host}")
+                run(f"ip -n {hub} link set port{number} master bridge up")
+                run(f"ip -n {host} addr add {address(number)}/24 dev net")
+                run(f"ip -n {host} link set net up")
+                run(f"ip -n {host} link set lo up")
+                if self.congestion:
+                    run(f"ip -n {host} route change 10.78.0.0/24 dev net src {address(number)} congctl {self.congestion}")
+                for place, device in ((host, "net"), (hub, f"port{number}")):
+                    at = "root"
+                    if self.delay:
+                        run(f"tc -n {place} qdisc add dev {device} root handle 1: netem delay {self.delay} limit 100000")
+                        at = "parent 1:"
+                    run(f"tc -n {place} qdisc add dev {device} {at} tbf rate {self.rate} burst 64kb latency 50ms")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for name in [*self.hosts, f"{self.name}-hub"]:
+            subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
+
+    def start(self, host, command):
+        return subprocess.Popen(["ip", "netns", "exec", self.hosts[host], *command],
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def stream(self, length):
+        """Seconds of a plain stream of so many bytes."""
+        sink = self.start(1, [sys.executable, "-c", STREAM, "sink", address(1), str(length)])
+        sink.stdout.readline()
+        source = self.start(0, [sys.executable, "-c", STREAM, "source", address(1), str(length)])
+        seconds = float(source.stdout.readline())
+        source.wait(30)
+        sink.wait(30)
+        return seconds
+
+
+def address(host):
+    return f"10.78.0.{host + 1}"
+
+
+class Group:
+    """Ranks on hosts."""
+
+    def __init__(self, network, args, hosts, identities):
+        self.hosts = hosts
+        self.ranks = []
+        for rank, host in enumerate(hosts):
+            command = [args.program, str(rank), address(host)]
+            if args.connections:
+                command += ["--connections", str(args.connections)]
+            if args.algorithm:
+                command += ["--algorithm", args.algorithm]
+            if identities:
+                command += ["--identity", f"{identities}/{rank}.pem"]
+            if len(set(hosts)) < len(hosts):
+                command += ["--hosts", ",".join(map(str, hosts))]
+            self.ranks.append(network.start(host, command))
+        self.tell(" ".join(self.hear()))
+
+    def tell(self, line):
+        for rank in self.ranks:
+            rank.stdin.write(line + "\n")
+            rank.stdin.flush()
+
+    def hear(self):
+        lines = [rank.stdout.readline().strip() for rank in self.ranks]
+        assert all(lines), "a rank has ended"
+        return lines
+
+    def link_bytes(self, length):
+        """Bytes that each host's link must carry in each direction."""
+        count = len(set(self.hosts))
+        return 2 * length * (count - 1) // count
+
+    def seconds(self, length):
+        self.tell(f"{length} 1")
+        return float(self.hear()[0])
+
+    def end(self):
+        for rank in self.ranks:
+            rank.stdin.close()
+        for rank in self.ranks:
+            rank.wait(30)
+
+
+def measure(network, args, names, mebibytes, identities):
+    length = mebibytes << 20
+    groups = {name: Group(network, args, hosts, identities if tls else None)
+              for name, (hosts, tls) in GROUPS.items() if name in names}
+    shares, rates, streams = {name: [] for name in groups}, {name: [] for name in groups}, []
+    for _ in range(args.turns):
+        for name, group in groups.items():
+            carried = group.link_bytes(length)
+            stream = carried / network.stream(carried)
+            rate = carried / group.seconds(length)
+            streams.append(stream)
+            rates[name].append(rate)
+            shares[name].append(rate / stream)
+    print(f"{network.rate}, {mebibytes} MiB; plain streams {statistics.median(streams) * 8 / 1e6:.1f} Mbit/s")
+    for name, found in shares.items():
+        rate, share = statistics.median(rates[name]) * 8 / 1e6, statistics.median(found)
+        turns = " ".join(f"{s * 100:.1f}" for s in found)
+        print(f"    {name:9s}{rate:8.1f} Mbit/s per link and direction, {share * 100:5.1f} %   ({turns})", flush=True)
+    for group in groups.values():
+        group.end()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    target = os.environ.get("CARGO_TARGET_DIR", "target")
+    parser.add_argument("--program", default=f"{target}/release/examples/shaped_link_rank")
+    parser.add_argument("--rates", default="100mbit,1gbit")
+    parser.add_argument("--sizes", default="16,64")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--only", default=",".join(GROUPS))
+    parser.add_argument("--connections", type=int)
+    parser.add_argument("--algorithm")
+    parser.add_argument("--delay", help="of each way through a shaped device, two of which are on a path: 10ms")
+    parser.add_argument("--congestion", help="of TCP, in place of the system's: cubic, bbr, reno")
+    args = parser.parse_args()
+    for rate in args.rates.split(","):
+        with Network(rate, args.congestion, args.delay) as network, tempfile.TemporaryDirectory() as identities:
+            subprocess.run([args.program, "identities", "4", identities], check=True)
+            for mebibytes in map(int, args.sizes.split(",")):
+                measure(network, args, args.only.split(","), mebibytes, identities)
+
+
+if __name__ == "__main__":
+    main()

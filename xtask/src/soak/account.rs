@@ -1,0 +1,174 @@
+//! [`Account`]: what a run did, step by step, from its events; and how that differs from another run.
+
+use serde_json::Value;
+
+/// What a run came to.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Account {
+    /// Step number, loss and norm of the gradient of each committed step, as they stand in the events:
+    /// all digits.
+    steps: Vec<(u64, String)>,
+    /// Samples of the data set, and for each epoch: used once, missing, repeated.
+    samples: u64,
+    epochs: Vec<[u64; 3]>,
+    /// Epochs that the run should have.
+    epochs_planned: u64,
+    /// Of the trained model.
+    pub(super) blake3: Option<String>,
+    /// Processes that were started.
+    started: u64,
+}
+
+impl Account {
+    pub(super) fn of(events: &[Value]) -> Self {
+        let mut account = Self::default();
+        for event in events {
+            let number = |key: &str| event[key].as_u64().unwrap_or_default();
+            match event["event"].as_str() {
+                Some("worker_started") => account.started += 1,
+                Some("run_started") => {
+                    account.samples = number("samples");
+                    account.epochs_planned = number("epochs");
+                }
+                Some("step_committed") => {
+                    let values = format!("{} {}", event["loss"], event["gradient_norm"]);
+                    account.steps.push((number("step"), values));
+                }
+                Some("epoch_finished") => {
+                    let counts = ["used_once", "missing", "repeated"].map(number);
+                    account.epochs.push(counts);
+                }
+                Some("model_saved") => {
+                    account.blake3 = event["blake3"].as_str().map(str::to_owned);
+                }
+                _ => {}
+            }
+        }
+        account
+    }
+
+    pub(super) fn committed(&self) -> u64 {
+        self.steps.len() as u64
+    }
+
+    /// Samples that no step has used, and that more than one step has, over all epochs.
+    pub(super) fn lost_and_repeated(&self) -> [u64; 2] {
+        let sum = |index: usize| self.epochs.iter().map(|epoch| epoch[index]).sum();
+        [sum(1), sum(2)]
+    }
+
+    /// Everything in which this run is not what `undisturbed` is, although `killed` of its `workers`
+    /// were killed.
+    pub(super) fn differences(&self, undisturbed: &Self, workers: u32, killed: u64) -> Vec<String> {
+        let mut found = Vec::new();
+        let in_order = self
+            .steps
+            .iter()
+            .zip(0..)
+            .find(|((step, _), expected)| step != expected);
+        if let Some(((step, _), expected)) = in_order {
+            found.push(format!(
+                "step {step} was committed where {expected} was due"
+            ));
+        }
+        if self.committed() != undisturbed.committed() {
+            let (own, other) = (self.committed(), undisturbed.committed());
+            found.push(format!("{own} steps were committed, undisturbed {other}"));
+        }
+        let mut pairs = self.steps.iter().zip(&undisturbed.steps);
+        if let Some((own, other)) = pairs.find(|(own, other)| own != other) {
+            let (step, values) = own;
+            found.push(format!(
+                "step {step} has loss and norm of the gradient {values}, undisturbed {}",
+                other.1
+            ));
+        }
+        if self.epochs.len() as u64 != self.epochs_planned {
+            let (is, due) = (self.epochs.len(), self.epochs_planned);
+            found.push(format!("{is} of {due} epochs have told of their samples"));
+        }
+        for (epoch, [once, missing, repeated]) in self.epochs.iter().enumerate() {
+            if (*once, *missing, *repeated) != (self.samples, 0, 0) {
+                found.push(format!(
+                    "epoch {epoch}: of {} samples {once} were used once, {missing} lost, {repeated} repeated",
+                    self.samples
+                ));
+            }
+        }
+        if self.blake3.is_none() || self.blake3 != undisturbed.blake3 {
+            let name = |hash: &Option<String>| hash.clone().unwrap_or("none".to_owned());
+            let (own, other) = (name(&self.blake3), name(&undisturbed.blake3));
+            found.push(format!("the model is {own}, undisturbed {other}"));
+        }
+        if self.started > u64::from(workers) + killed {
+            found.push(format!(
+                "{} processes were started for {workers} workers of which {killed} were killed: \
+                 others have died or were started anew",
+                self.started
+            ));
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn run() -> Vec<Value> {
+        let step = |step: u64| json!({"event": "step_committed", "step": step, "loss": 0.5, "gradient_norm": 1.25});
+        vec![
+            json!({"event": "worker_started", "place": 0}),
+            json!({"event": "run_started", "samples": 10, "epochs": 1}),
+            step(0),
+            step(1),
+            json!({"event": "epoch_finished", "used_once": 10, "missing": 0, "repeated": 0}),
+            json!({"event": "model_saved", "blake3": "aa"}),
+        ]
+    }
+
+    #[test]
+    fn whatever_is_not_as_undisturbed_is_told() {
+        let undisturbed = Account::of(&run());
+        assert_eq!(undisturbed.differences(&undisturbed, 1, 0), [""; 0]);
+        let cases: [(usize, Value, &str); 6] = [
+            (
+                2,
+                json!({"event": "step_committed", "step": 1, "loss": 0.5, "gradient_norm": 1.25}),
+                "step 1 was committed where 0 was due",
+            ),
+            (3, json!({"event": "notice"}), "1 steps were committed"),
+            (
+                3,
+                json!({"event": "step_committed", "step": 1, "loss": 0.5, "gradient_norm": 1.5}),
+                "step 1 has loss and norm of the gradient 0.5 1.5, undisturbed 0.5 1.25",
+            ),
+            (
+                4,
+                json!({"event": "epoch_finished", "used_once": 8, "missing": 1, "repeated": 1}),
+                "8 were used once, 1 lost, 1 repeated",
+            ),
+            (
+                5,
+                json!({"event": "model_saved", "blake3": "bb"}),
+                "the model is bb, undisturbed aa",
+            ),
+            (
+                5,
+                json!({"event": "worker_started", "place": 0}),
+                "2 processes were started",
+            ),
+        ];
+        for (at, event, expected) in cases {
+            let mut events = run();
+            events[at] = event;
+            let found = Account::of(&events).differences(&undisturbed, 1, 0);
+            assert!(
+                found.iter().any(|told| told.contains(expected)),
+                "{found:?}"
+            );
+        }
+    }
+}

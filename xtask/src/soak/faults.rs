@@ -1,0 +1,180 @@
+//! [`Faults`]: what is done to the workers and when, all of it from one seed.
+
+use anyhow::{Result, bail};
+
+/// A stopped worker sleeps at least this long: longer than the silence after which it is lost.
+const STOP_S_MIN: f64 = 1.5;
+/// And so much longer at most.
+const STOP_S_MORE: f64 = 2.5;
+/// The second of two dies so much later than the first at most, often while the others make up for it.
+const GAP_S_MAX: f64 = 0.4;
+
+/// A kind of fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// SIGKILL to one worker.
+    Kill,
+    /// SIGSTOP to one worker, SIGCONT when it counts as lost.
+    Stop,
+    /// SIGKILL to two workers, at once or one shortly after the other.
+    Two,
+    /// SIGKILL to half of the workers at once.
+    Half,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 4] = [Self::Kill, Self::Stop, Self::Two, Self::Half];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::Stop => "stop",
+            Self::Two => "two",
+            Self::Half => "half",
+        }
+    }
+
+    /// Kinds by their names, with commas between them.
+    pub(super) fn list(text: &str) -> Result<Vec<Self>> {
+        let one = |name: &str| match Self::ALL.into_iter().find(|kind| kind.name() == name) {
+            Some(kind) => Ok(kind),
+            None => bail!(
+                "--faults: there is no {name:?}; there are {}",
+                Self::ALL.map(Self::name).join(", ")
+            ),
+        };
+        text.split(',').map(one).collect()
+    }
+
+    /// How many workers it meets.
+    fn victims(self, workers: u32) -> usize {
+        match self {
+            Self::Kill | Self::Stop => 1,
+            Self::Two => 2,
+            Self::Half => workers as usize / 2,
+        }
+    }
+}
+
+/// One fault.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Fault {
+    pub(super) kind: Kind,
+    /// Seconds after the one before, or after the first step.
+    pub(super) after_s: f64,
+    /// How long a worker is stopped; how long after the first the second of two is killed.
+    pub(super) lasts_s: f64,
+    /// Who is met.
+    draw: Random,
+}
+
+impl Fault {
+    /// The workers that it meets, of those that are there; `workers` is how many the job should have.
+    pub(super) fn pick(&self, present: &[u32], workers: u32) -> Vec<u32> {
+        let (mut left, mut draw) = (present.to_vec(), self.draw);
+        let count = self.kind.victims(workers).min(left.len());
+        let picked = (0..count).map(|_| left.remove(draw.below(left.len())));
+        picked.collect()
+    }
+}
+
+/// All faults of a job: each kind once, in any order, then again.
+pub(super) struct Faults {
+    random: Random,
+    kinds: Vec<Kind>,
+    round: Vec<Kind>,
+    every_s: f64,
+}
+
+impl Faults {
+    /// The faults of one job of a soak.
+    pub(super) fn new(seed: u64, job: u64, kinds: &[Kind], every_s: f64) -> Self {
+        Self {
+            random: Random(seed ^ (job + 1).wrapping_mul(0xa076_1d64_78bd_642f)),
+            kinds: kinds.to_vec(),
+            round: Vec::new(),
+            every_s,
+        }
+    }
+
+    pub(super) fn next(&mut self) -> Fault {
+        if self.round.is_empty() {
+            self.round.clone_from(&self.kinds);
+        }
+        let kind = self.round.swap_remove(self.random.below(self.round.len()));
+        let after_s = self.every_s * (0.5 + self.random.unit());
+        let chance = self.random.unit();
+        let lasts_s = match kind {
+            Kind::Stop => STOP_S_MIN + STOP_S_MORE * chance,
+            // Half of the time at once.
+            Kind::Two => (chance - 0.5).max(0.0) * 2.0 * GAP_S_MAX,
+            Kind::Kill | Kind::Half => 0.0,
+        };
+        let draw = Random(self.random.next());
+        Fault {
+            kind,
+            after_s,
+            lasts_s,
+            draw,
+        }
+    }
+}
+
+/// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// In `[0, 1)`.
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        (self.next() % end.max(1) as u64) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_seed_makes_the_same_faults_and_every_kind_comes_in_each_round() {
+        let faults = |seed, job| {
+            let mut faults = Faults::new(seed, job, &Kind::ALL, 15.0);
+            (0..8).map(|_| faults.next()).collect::<Vec<_>>()
+        };
+        assert_eq!(faults(7, 0), faults(7, 0));
+        assert_ne!(faults(7, 0), faults(7, 1));
+        assert_ne!(faults(7, 0), faults(8, 0));
+        let some = faults(7, 0);
+        for round in some.chunks(4) {
+            for kind in Kind::ALL {
+                assert!(round.iter().any(|fault| fault.kind == kind), "{round:?}");
+            }
+        }
+        assert!(some.iter().all(|f| (7.5..22.5).contains(&f.after_s)));
+    }
+
+    #[test]
+    fn the_same_workers_are_met_and_nobody_twice() {
+        let mut faults = Faults::new(1, 0, &[Kind::Half], 1.0);
+        let fault = faults.next();
+        let mut met = fault.pick(&[3, 5, 9, 11], 4);
+        assert_eq!(met, fault.pick(&[3, 5, 9, 11], 4));
+        met.sort_unstable();
+        met.dedup();
+        assert_eq!(met.len(), 2);
+        assert_eq!(fault.pick(&[3], 4), [3]);
+        assert!(Kind::list("kill,flood").is_err());
+    }
+}

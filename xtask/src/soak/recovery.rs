@@ -1,0 +1,134 @@
+//! [`Recovery`]: how soon a run noticed a fault, went on, and was complete again.
+
+use serde_json::Value;
+
+use super::faults::Kind;
+
+/// A fault that was done to a run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Strike {
+    pub(super) kind: Kind,
+    /// When, in seconds since 1970.
+    pub(super) at: f64,
+    /// Processes that were killed.
+    pub(super) killed: u64,
+}
+
+/// What came of a fault, in seconds after it; `None` where it did not come to that.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Recovery {
+    pub(super) kind: Kind,
+    /// The loss is known. None: another fault came first, or the run was over.
+    pub(super) noticed_s: Option<f64>,
+    /// The first step is committed without the worker.
+    pub(super) on_s: Option<f64>,
+    /// The first step is committed with all workers again.
+    pub(super) complete_s: Option<f64>,
+}
+
+/// When something happened in a run.
+fn time(event: &Value) -> f64 {
+    event["t"].as_f64().unwrap_or_default()
+}
+
+/// What came of each fault.
+pub(super) fn recoveries(events: &[Value], strikes: &[Strike], workers: u32) -> Vec<Recovery> {
+    let ends = strikes.iter().skip(1).map(|next| next.at);
+    let ends = ends.chain([f64::INFINITY]);
+    let one = |(strike, end): (&Strike, f64)| {
+        // A loss is noticed so long before the first step that makes up for it.
+        let recovered = events
+            .iter()
+            .filter(|event| event["event"] == "recovered")
+            .map(|event| {
+                (
+                    time(event) - event["duration_s"].as_f64().unwrap_or_default(),
+                    time(event),
+                )
+            })
+            .find(|(noticed, _)| (strike.at..end).contains(noticed));
+        Recovery {
+            kind: strike.kind,
+            noticed_s: recovered.map(|(noticed, _)| noticed - strike.at),
+            on_s: recovered.map(|(_, on)| on - strike.at),
+            complete_s: complete(events, strike.at, workers)
+                .filter(|at| *at < end)
+                .map(|at| at - strike.at),
+        }
+    };
+    strikes.iter().zip(ends).map(one).collect()
+}
+
+/// When the first step was committed by all workers, in a generation that began after a moment.
+fn complete(events: &[Value], after: f64, workers: u32) -> Option<f64> {
+    let generation = events.iter().find(|event| {
+        event["event"] == "membership_changed"
+            && event["world_size"] == workers
+            && time(event) > after
+    })?;
+    let is_of_it = |event: &&Value| {
+        event["event"] == "step_committed"
+            && event["generation"].as_u64() >= generation["generation"].as_u64()
+    };
+    events.iter().find(is_of_it).map(time)
+}
+
+/// From the start of each process that replaces another one to the first step that it takes part in:
+/// seconds.
+pub(super) fn replacements(events: &[Value]) -> Vec<f64> {
+    let is = |event: &Value, kind: &str| event["event"] == kind;
+    let mut found = Vec::new();
+    for (at, started) in events.iter().enumerate() {
+        let is_first = !events[..at].iter().any(|event| is(event, "step_committed"));
+        if !is(started, "worker_started") || is_first {
+            continue;
+        }
+        let healed = events[at..]
+            .iter()
+            .find(|event| is(event, "resumed") && event["healed"].as_u64() > Some(0));
+        let first = healed.and_then(|healed| {
+            events[at..].iter().find(|event| {
+                is(event, "step_committed") && event["generation"] == healed["generation"]
+            })
+        });
+        found.extend(first.map(|first| time(first) - time(started)));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_fault_is_followed_from_its_moment_to_the_full_count_of_workers() {
+        let step = |t: f64, generation: u64| json!({"t": t, "event": "step_committed", "generation": generation});
+        let events = [
+            step(9.0, 1),
+            json!({"t": 10.25, "event": "membership_changed", "generation": 2, "world_size": 3}),
+            step(10.5, 2),
+            json!({"t": 10.5, "event": "recovered", "duration_s": 0.25}),
+            json!({"t": 11.0, "event": "worker_started"}),
+            json!({"t": 12.0, "event": "membership_changed", "generation": 3, "world_size": 4}),
+            json!({"t": 12.5, "event": "resumed", "generation": 3, "healed": 1}),
+            step(13.0, 3),
+        ];
+        let strike = |at| Strike {
+            kind: Kind::Kill,
+            at,
+            killed: 1,
+        };
+        let found = recoveries(&events, &[strike(10.0), strike(20.0)], 4);
+        let expected = Recovery {
+            kind: Kind::Kill,
+            noticed_s: Some(0.25),
+            on_s: Some(0.5),
+            complete_s: Some(3.0),
+        };
+        assert_eq!(found[0], expected);
+        assert_eq!((found[1].noticed_s, found[1].complete_s), (None, None));
+        assert_eq!(replacements(&events), [2.0]);
+    }
+}

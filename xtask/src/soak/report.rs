@@ -1,0 +1,136 @@
+//! [`Report`]: what a soak has found, and its figures.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use super::Disturbed;
+use super::account::Account;
+use super::faults::Kind;
+use super::options::Options;
+use super::recovery::{Recovery, recoveries, replacements};
+
+/// All jobs of a soak together.
+#[derive(Default)]
+pub(super) struct Report {
+    jobs: u64,
+    committed: u64,
+    lost: u64,
+    repeated: u64,
+    killed: u64,
+    recoveries: Vec<Recovery>,
+    replacements: Vec<f64>,
+    blake3: String,
+    problems: Vec<String>,
+}
+
+impl Report {
+    /// Takes in a job, which ran in a folder.
+    pub(super) fn add(
+        &mut self,
+        run: &Disturbed,
+        undisturbed: &Account,
+        workers: u32,
+        folder: &Path,
+    ) {
+        let account = Account::of(&run.events);
+        let killed = run.strikes.iter().map(|strike| strike.killed).sum();
+        let mut problems: Vec<String> = run.failure.iter().cloned().collect();
+        problems.extend(account.differences(undisturbed, workers, killed));
+        let told = problems
+            .into_iter()
+            .map(|problem| format!("{}: {problem}", folder.display()));
+        self.problems.extend(told);
+        let [lost, repeated] = account.lost_and_repeated();
+        self.jobs += 1;
+        self.committed += account.committed();
+        self.lost += lost;
+        self.repeated += repeated;
+        self.killed += killed;
+        let found = recoveries(&run.events, &run.strikes, workers);
+        self.recoveries.extend(found);
+        self.replacements.extend(replacements(&run.events));
+        self.blake3 = account.blake3.unwrap_or_else(|| "none".to_owned());
+    }
+
+    /// Whether every job was as if nothing had happened.
+    pub(super) fn is_fine(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    /// All of it, for people.
+    pub(super) fn text(&self, options: &Options, took: Duration) -> String {
+        let mut text = format!(
+            "soak: {} trainings on {} workers in {:.1} min, seed {}\n\
+             steps committed  {}\n\
+             samples          {} lost, {} repeated\n\
+             faults           {} ({} workers killed)\n",
+            self.jobs,
+            options.workers,
+            took.as_secs_f64() / 60.0,
+            options.seed,
+            self.committed,
+            self.lost,
+            self.repeated,
+            self.recoveries.len(),
+            self.killed,
+        );
+        let head =
+            "seconds after it, median (max)   noticed         going on        all workers again";
+        let _ = writeln!(text, "{head}");
+        for kind in Kind::ALL {
+            let of_kind: Vec<&Recovery> =
+                self.recoveries.iter().filter(|r| r.kind == kind).collect();
+            if of_kind.is_empty() {
+                continue;
+            }
+            let column = |value: fn(&Recovery) -> Option<f64>| {
+                Figures::of(of_kind.iter().filter_map(|r| value(r)).collect()).text()
+            };
+            let _ = writeln!(
+                text,
+                "  {:<4} {:>4} times                 {:<15} {:<15} {}",
+                kind.name(),
+                of_kind.len(),
+                column(|r| r.noticed_s),
+                column(|r| r.on_s),
+                column(|r| r.complete_s)
+            );
+        }
+        let replaced = Figures::of(self.replacements.clone());
+        let count = self.replacements.len();
+        let _ = writeln!(
+            text,
+            "  {count} replacements, from their start to their first step: {}",
+            replaced.text()
+        );
+        match self.is_fine() {
+            true => {
+                let hash = &self.blake3;
+                let _ = write!(text, "model            {hash}, as undisturbed");
+            }
+            false => {
+                let _ = write!(text, "DIFFERENT:\n{}", self.problems.join("\n"));
+            }
+        }
+        text
+    }
+}
+
+/// Median and largest of some seconds.
+struct Figures(Option<(f64, f64)>);
+
+impl Figures {
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_unstable_by(f64::total_cmp);
+        let median = values.get(values.len() / 2).copied();
+        Self(median.zip(values.last().copied()))
+    }
+
+    fn text(&self) -> String {
+        match self.0 {
+            Some((median, max)) => format!("{median:.3} ({max:.3})"),
+            None => "none".to_owned(),
+        }
+    }
+}
