@@ -19,7 +19,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &["ronde-core", "ronde-schedule", "ronde-identity"],
     ),
     ("ronde-elastic", &["ronde-core"]),
-    ("ronde-engine", &["ronde-core"]),
+    ("ronde-kernels", &[]),
+    ("ronde-engine", &["ronde-core", "ronde-kernels"]),
     ("ronde-data", &["ronde-core"]),
     (
         "ronde-parallel",
@@ -53,6 +54,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-schedule",
             "ronde-identity",
             "ronde-comm",
+            "ronde-kernels",
         ],
     ),
     (

@@ -4,12 +4,16 @@
 //! algorithm and lets all cases of one size take turns over several rounds, so that they see the same
 //! noise. Data are random, and the whole result of an operation is checked in every turn against a
 //! reference in f64. Rank 0 sends [`Row`]s to the command's [`Hub`], which passes turns on to Gloo and
-//! Open MPI where they are measured too. [`Report`], [`Columns`] and [`plot`] show what came out;
+//! Open MPI where they are measured too. [`Report`], [`Columns`] and [`plot`] show what came out,
+//! [`choice_table`] how good the choice of algorithms was;
 //! [`explain`] says what would be sent without running anything.
+//!
+//! [`measure`] starts whole training runs of the command, for `ronde bench train`.
 
 #![forbid(unsafe_code)]
 
 mod cases;
+mod chosen;
 mod clock;
 mod error;
 mod expected;
@@ -27,10 +31,12 @@ mod settings;
 mod sizes;
 mod statistics;
 mod table;
+mod training;
 mod turns;
 mod values;
 mod worker;
 
+pub use chosen::{Chosen, choice_table, chosen, every_algorithm};
 pub use error::BenchError;
 pub use explain::explain;
 pub use hub::{Hub, News};
@@ -43,4 +49,8 @@ pub use settings::{BufferMemory, Competitor, Preference, Settings, Task, Transpo
 pub use sizes::{BYTES_MAX, DEFAULT_SIZES, parse_size, parse_sizes, show_bytes};
 pub use statistics::Statistics;
 pub use table::{Columns, footnotes};
+pub use training::{
+    Programs, RunTimes, TrainingCase, TrainingReport, TrainingSettings, Variant, VariantReport,
+    matrix_peak_flops, measure,
+};
 pub use worker::run;

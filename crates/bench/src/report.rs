@@ -6,6 +6,7 @@ use ronde_core::FormatHeader;
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
+use crate::chosen::chosen;
 use crate::machine::Machine;
 use crate::operation::OperationKind;
 use crate::settings::{BufferMemory, Competitor, Settings, Transport};
@@ -179,7 +180,7 @@ impl Report {
         }
     }
 
-    /// As JSON, each row with its bandwidths.
+    /// As JSON, each row with its bandwidths, and the choices that can be judged ([`chosen`]).
     ///
     /// # Errors
     /// [`BenchError::Channel`] for a number that JSON does not know.
@@ -196,6 +197,10 @@ impl Report {
             })
             .collect();
         value["rows"] = serde_json::to_value(rows).map_err(failed)?;
+        let choices = chosen(&self.rows);
+        if !choices.is_empty() {
+            value["choices"] = serde_json::to_value(choices).map_err(failed)?;
+        }
         serde_json::to_string_pretty(&value).map_err(failed)
     }
 }

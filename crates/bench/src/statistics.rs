@@ -31,6 +31,15 @@ impl Statistics {
     }
 }
 
+/// The median of values in any order; NaN without any.
+pub(crate) fn median(values: &mut [f64]) -> f64 {
+    if values.is_empty() {
+        return f64::NAN;
+    }
+    values.sort_by(f64::total_cmp);
+    percentile(values, 0.5)
+}
+
 /// Of sorted values, of which there is one at least.
 fn percentile(sorted: &[f64], share: f64) -> f64 {
     let place = share * (sorted.len() - 1) as f64;

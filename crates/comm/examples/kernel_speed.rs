@@ -1,11 +1,11 @@
-//! Prints how fast the reduction kernels are on this machine, beside a copy of the same bytes.
+//! Prints how fast the reduction kernels are on this machine, beside a copy and a plain loop over the same bytes.
 
 use std::io::{self, Write};
 use std::time::Instant;
 
 use ronde_comm::reduce_local;
 use ronde_core::philox::Stream;
-use ronde_core::{Buffer, DType, ReduceOp};
+use ronde_core::{Buffer, CollectiveError, DType, ReduceOp};
 
 const ROUNDS: usize = 7;
 
@@ -38,46 +38,76 @@ fn random(dtype: DType, bytes: usize, seed: u32) -> Buffer {
     buffer
 }
 
+/// Adds words in a loop that a compiler turns into vectors by itself: what reading, adding and writing
+/// the same bytes takes without a choice of instructions, conversions or canonical NaNs.
+fn add_plainly(into: &mut [u32], other: &[u32]) {
+    for (into, other) in into.iter_mut().zip(other) {
+        *into = into.wrapping_add(*other);
+    }
+}
+
+/// One size of operands, as often as makes 64 MiB.
+struct Size {
+    bytes: usize,
+    repeats: usize,
+}
+
+impl Size {
+    /// GB/s of a pass over so many operands that takes `work`.
+    fn rate(&self, parts: f64, mut work: impl FnMut()) -> f64 {
+        let time = seconds(|| (0..self.repeats).for_each(|_| work()));
+        parts * (self.bytes * self.repeats) as f64 / time / 1e9
+    }
+
+    fn copy(&self) -> f64 {
+        let from = random(DType::U8, self.bytes, 1);
+        let mut into = random(DType::U8, self.bytes, 2);
+        self.rate(2.0, || {
+            into.bytes_mut().copy_from_slice(from.bytes());
+            std::hint::black_box(into.bytes());
+        })
+    }
+
+    fn plain_loop(&self) -> f64 {
+        let from = random(DType::U32, self.bytes, 1);
+        let mut into = random(DType::U32, self.bytes, 2);
+        self.rate(3.0, || {
+            add_plainly(into.as_mut_slice::<u32>(), from.as_slice::<u32>());
+            std::hint::black_box(into.bytes());
+        })
+    }
+
+    fn kernel(&self, dtype: DType, op: ReduceOp) -> Result<f64, CollectiveError> {
+        let other = random(dtype, self.bytes, 3);
+        let mut into = random(dtype, self.bytes, 4);
+        let mut outcome = Ok(());
+        let rate = self.rate(3.0, || {
+            outcome = reduce_local(op, &mut into, &other);
+            std::hint::black_box(into.bytes());
+        });
+        outcome.map(|()| rate)
+    }
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut out = io::stdout().lock();
     writeln!(
         out,
-        "GB/s of bytes read and written; a copy counts 2 b, a reduction 3 b"
+        "GB/s of bytes read and written (a copy counts 2 b, a reduction 3 b), and parts of the plain loop's"
     )?;
     for bytes in [64 << 10, 1 << 20, 64 << 20] {
-        let (from, mut into) = (random(DType::U8, bytes, 1), random(DType::U8, bytes, 2));
         let repeats = (64 << 20) / bytes;
-        let copy = seconds(|| {
-            for _ in 0..repeats {
-                into.bytes_mut().copy_from_slice(from.bytes());
-                std::hint::black_box(into.bytes());
-            }
-        });
-        let rate = |parts: f64, seconds: f64| parts * (bytes * repeats) as f64 / seconds / 1e9;
-        writeln!(
-            out,
-            "{:>5} KiB copy         {:6.1}",
-            bytes >> 10,
-            rate(2.0, copy)
-        )?;
+        let size = Size { bytes, repeats };
+        let plain = size.plain_loop();
+        let mut line = |name: &str, rate: f64| {
+            let (kib, part) = (bytes >> 10, rate / plain);
+            writeln!(out, "{kib:>5} KiB {name:<12} {rate:6.1} {part:5.2}")
+        };
+        line("copy", size.copy())?;
+        line("plain loop", plain)?;
         for dtype in DType::ALL {
-            let (other, mut into) = (random(dtype, bytes, 3), random(dtype, bytes, 4));
             for op in [ReduceOp::Sum, ReduceOp::Max] {
-                let mut outcome = Ok(());
-                let time = seconds(|| {
-                    for _ in 0..repeats {
-                        outcome = reduce_local(op, &mut into, &other);
-                        std::hint::black_box(into.bytes());
-                    }
-                });
-                outcome?;
-                let name = format!("{dtype} {op}");
-                writeln!(
-                    out,
-                    "{:>5} KiB {name:<12} {:6.1}",
-                    bytes >> 10,
-                    rate(3.0, time)
-                )?;
+                line(&format!("{dtype} {op}"), size.kernel(dtype, op)?)?;
             }
         }
     }

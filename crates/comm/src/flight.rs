@@ -82,6 +82,8 @@ pub(crate) struct Flight {
     /// Collectives so far, and those of them that the progress thread runs over streams.
     collectives: AtomicU64,
     streamed: AtomicU64,
+    /// Nanoseconds from turn to end, summed over all operations that have ended.
+    under_way: AtomicU64,
     /// By ticket, modulo [`OPERATIONS`].
     slots: Vec<Slot>,
     /// Ticket of a streamed collective by its number among them, modulo [`OPERATIONS`].
@@ -114,6 +116,7 @@ impl Flight {
             unnumbered: AtomicU64::new(0),
             collectives: AtomicU64::new(0),
             streamed: AtomicU64::new(0),
+            under_way: AtomicU64::new(0),
             slots: (0..OPERATIONS).map(|_| Slot::default()).collect(),
             by_sequence: zeros(OPERATIONS),
             arrivals: zeros(OPERATIONS * noted),
@@ -307,8 +310,20 @@ impl Flight {
     /// An operation was over at a moment on the clock of the host.
     pub(crate) fn ended_at(&self, ticket: Ticket, failed: bool, ns: u64) {
         if let Some(slot) = self.slot(ticket) {
-            set(&slot.ended, self.host_moment(ns) << 1 | u64::from(failed));
+            let ended = self.host_moment(ns);
+            set(&slot.ended, ended << 1 | u64::from(failed));
+            let begun = match slot.started.load(Relaxed) {
+                0 => slot.issued.load(Relaxed),
+                started => started,
+            };
+            let took = ended.saturating_sub(begun);
+            self.under_way.fetch_add(took, Relaxed);
         }
+    }
+
+    /// Seconds from turn to end, summed over all operations that have ended.
+    pub(crate) fn under_way_s(&self) -> f64 {
+        self.under_way.load(Relaxed) as f64 / 1e9
     }
 
     /// What is remembered, oldest first. The caller fills in what the group is called.

@@ -462,6 +462,13 @@ impl Collectives for ProcessGroup {
     fn bytes_sent(&self) -> u64 {
         self.sent().0
     }
+
+    fn under_way_s(&self) -> f64 {
+        match &self.link {
+            Link::Alone(_) => 0.0,
+            Link::Others { mailbox, .. } => mailbox.flight().under_way_s(),
+        }
+    }
 }
 
 impl Drop for ProcessGroup {

@@ -108,6 +108,12 @@ pub trait Collectives: Send + Sync {
 
     /// Bytes that this rank has sent to others so far, headers included.
     fn bytes_sent(&self) -> u64;
+
+    /// Seconds from turn to end of all operations that have ended, summed; waiting for slower ranks
+    /// counts. 0 where the group does not know.
+    fn under_way_s(&self) -> f64 {
+        0.0
+    }
 }
 
 /// Names a message between two ranks; messages of one tag arrive in the order sent.

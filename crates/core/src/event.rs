@@ -21,10 +21,25 @@ pub struct PhaseTimes {
     /// Waiting for the loader.
     #[serde(deserialize_with = "number_or_null")]
     pub wait_data_s: f64,
+    /// Of the computation: forward and the loss.
+    #[serde(default, deserialize_with = "number_or_null")]
+    pub forward_s: f64,
+    /// Of the computation: backward, adding up shards included.
+    #[serde(default, deserialize_with = "number_or_null")]
+    pub backward_s: f64,
+    /// Of the computation: the update, with the copy of the weights into the model.
+    #[serde(default, deserialize_with = "number_or_null")]
+    pub optimizer_s: f64,
+    /// Time that the sums of gradients were under way, hidden behind computation or not.
+    #[serde(default, deserialize_with = "number_or_null")]
+    pub reducing_s: f64,
+    /// Of which the worker did nothing but wait.
+    #[serde(default, deserialize_with = "number_or_null")]
+    pub waited_s: f64,
 }
 
 impl PhaseTimes {
-    /// All phases together.
+    /// All phases together: computation, communication and data.
     #[must_use]
     pub fn total_s(&self) -> f64 {
         self.compute_s + self.communicate_s + self.wait_data_s
@@ -35,6 +50,11 @@ impl PhaseTimes {
         self.compute_s += other.compute_s;
         self.communicate_s += other.communicate_s;
         self.wait_data_s += other.wait_data_s;
+        self.forward_s += other.forward_s;
+        self.backward_s += other.backward_s;
+        self.optimizer_s += other.optimizer_s;
+        self.reducing_s += other.reducing_s;
+        self.waited_s += other.waited_s;
     }
 }
 

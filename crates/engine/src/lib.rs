@@ -25,6 +25,7 @@ mod learning_rate;
 mod loss;
 mod models;
 mod module_state;
+pub mod ops;
 mod optimizer;
 mod stage;
 #[cfg(test)]

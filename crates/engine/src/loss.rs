@@ -1,5 +1,7 @@
 //! [`SoftmaxCrossEntropy`]: the loss of classification, on the host, without the system's `libm`.
 
+use ronde_kernels::softmax_cross_entropy;
+
 use crate::EngineError;
 
 /// What one shard contributes: sums over its samples, never divided here.
@@ -54,23 +56,11 @@ impl SoftmaxCrossEntropy {
 
 impl LossOutput {
     fn add(&mut self, row: &[f32], label: usize) {
-        let mut greatest = 0;
-        for (class, value) in row.iter().enumerate() {
-            if *value > row[greatest] {
-                greatest = class;
-            }
-        }
-        let maximum = f64::from(row[greatest]);
-        let exponential = |x: f32| libm::exp(f64::from(x) - maximum);
-        let exponentials: Vec<f64> = row.iter().map(|&x| exponential(x)).collect();
-        let sum: f64 = exponentials.iter().sum();
-        self.loss_sum += libm::log(sum) - (f64::from(row[label]) - maximum);
-        self.correct += u64::from(greatest == label);
-        self.gradient
-            .extend(exponentials.iter().enumerate().map(|(class, e)| {
-                let target = f64::from(u8::from(class == label));
-                (e / sum - target) as f32
-            }));
+        let at = self.gradient.len();
+        self.gradient.resize(at + row.len(), 0.0);
+        let found = softmax_cross_entropy(row, label, &mut self.gradient[at..]);
+        self.loss_sum += found.loss;
+        self.correct += u64::from(found.greatest == label);
     }
 }
 

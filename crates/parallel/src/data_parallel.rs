@@ -38,6 +38,18 @@ pub struct DataParallelConfig {
     pub classes: usize,
 }
 
+/// Seconds of a step's computation so far.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct ComputeTimes {
+    /// Forward and the loss.
+    pub forward_s: f64,
+    /// Backward, adding up shards and starting reductions included.
+    pub backward_s: f64,
+}
+
+/// Says how many seconds have passed since some moment.
+pub type Clock = fn() -> f64;
+
 impl DataParallelConfig {
     /// Updates by `optimizer` of a model that tells `classes` apart: all parameters decayed, no
     /// clipping, buckets of 4 MiB.
@@ -64,6 +76,8 @@ pub struct DataParallel {
     optimizer_states: Vec<Vec<f32>>,
     buckets: Vec<Bucket>,
     next_shard: u32,
+    clock: Option<Clock>,
+    times: ComputeTimes,
 }
 
 impl DataParallel {
@@ -95,9 +109,25 @@ impl DataParallel {
             optimizer_states,
             buckets,
             next_shard,
+            clock: None,
+            times: ComputeTimes::default(),
         };
         this.state.load_into(&mut this.chain);
         this
+    }
+
+    /// Measures forward and backward by a clock from now on.
+    pub fn set_clock(&mut self, clock: Clock) {
+        self.clock = Some(clock);
+    }
+
+    /// What was measured since this was last called; zeros without a clock.
+    pub fn take_times(&mut self) -> ComputeTimes {
+        std::mem::take(&mut self.times)
+    }
+
+    fn now(&self) -> f64 {
+        self.clock.map_or(0.0, |clock| clock())
     }
 
     /// Bytes of each bucket, in the order in which they are sent.
@@ -337,6 +367,7 @@ impl Strategy for DataParallel {
         let last = shard.0 + 1 == self.run().end;
         let samples = batch.labels.len() as u64;
         let (mut loss_sum, mut correct, mut gradient) = (0.0, 0, None);
+        let begun = self.now();
         if samples > 0 {
             let logits = self
                 .forward(step, &mut batch, Mode::Train)
@@ -350,7 +381,10 @@ impl Strategy for DataParallel {
                 loss.gradient,
             ));
         }
+        let turned = self.now();
         self.backward_buckets(&batch, gradient, last)?;
+        self.times.forward_s += turned - begun;
+        self.times.backward_s += self.now() - turned;
         self.next_shard += 1;
         Ok(ShardReport {
             shard,

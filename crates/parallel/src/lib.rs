@@ -1,7 +1,8 @@
 //! The strategies: how one step of a model is spread over a process group.
 //!
 //! A strategy sees the group through [`ronde_core::Collectives`] and the model through
-//! [`ronde_engine::Stage`]: no socket, no thread, no clock. Read [`bucket`], then [`data_parallel`].
+//! [`ronde_engine::Stage`]: no socket, no thread; a clock only where one is handed in. Read [`bucket`],
+//! then [`data_parallel`].
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +12,7 @@ pub mod error;
 pub mod state;
 pub mod strategy;
 
-pub use data_parallel::{DataParallel, DataParallelConfig};
+pub use data_parallel::{Clock, ComputeTimes, DataParallel, DataParallelConfig};
 pub use error::ParallelError;
 pub use state::{ModelState, TensorPlace};
 pub use strategy::{Applied, MicroBatch, Reduced, Strategy};

@@ -18,6 +18,9 @@ pub const RAYON_NUM_THREADS: &str = "RAYON_NUM_THREADS";
 /// Threads of a rank's thread pool, for programs that use OpenMP.
 pub const OMP_NUM_THREADS: &str = "OMP_NUM_THREADS";
 
+/// Settings of glibc, its allocator's among them.
+pub const GLIBC_TUNABLES: &str = "GLIBC_TUNABLES";
+
 /// Where a program's groups write their flight records when they fail.
 pub const RONDE_FLIGHT: &str = "RONDE_FLIGHT";
 
@@ -116,6 +119,18 @@ pub fn thread_limits() -> Vec<(OsString, OsString)> {
         .filter(|name| read(name).is_none())
         .map(|name| (name.into(), "1".into()))
         .collect()
+}
+
+/// What the allocator of a training worker is told, unless the user has said otherwise: activations and
+/// gradients come and go in every step, so memory is kept instead of being returned and asked for anew,
+/// and lies in large pages where the system has them. Known to glibc only.
+#[must_use]
+pub fn allocator_settings() -> Vec<(OsString, OsString)> {
+    const KEEP: &str = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=33554432:\
+                        glibc.malloc.trim_threshold=4294967296:glibc.malloc.top_pad=16777216";
+    let is_free = read(GLIBC_TUNABLES).is_none();
+    let set = is_free.then(|| (GLIBC_TUNABLES.into(), KEEP.into()));
+    set.into_iter().collect()
 }
 
 /// The folder that [`RONDE_FLIGHT`] names.

@@ -4,6 +4,8 @@
 //! group whose costs are measured may choose, and so round, in another way in the next run. Whoever
 //! needs the same bits takes the exact sum, or asks for an algorithm by name.
 
+use std::cmp::Ordering;
+
 use ronde_core::{GroupRank, Operation};
 
 use crate::halving_doubling::keeps_tree;
@@ -21,9 +23,20 @@ const ORDER: [Algorithm; 6] = [
     Algorithm::Driver,
 ];
 
-/// Of algorithms that take hardly longer than the best, for as many bytes, the one with the fewest
-/// messages is taken: messages in each other's way take longer than any model says.
+/// Between hosts, of algorithms that take hardly longer than the best, for as many bytes, the one with
+/// the fewest messages is taken: messages in each other's way take longer than any model says.
 const NEAR: f64 = 1.03;
+/// The same within a host, where a fit of some milliseconds is less sharp.
+const NEAR_WITHIN: f64 = 1.05;
+/// The same within a host from [`LONG_BYTES`] on: times by most algorithms hardly differ there in
+/// anything that is counted.
+const NEAR_LONG: f64 = 1.1;
+const LONG_BYTES: f64 = 1e6;
+/// Within a host caches decide about operands from so many bytes on.
+const MIDDLE_BYTES: f64 = 200e3;
+/// Scratch that stays in the cache of a core, beside what else is there. Where one fits, the least is
+/// best; else the fewest rounds, in each of which ranks that share cores wait for their turn.
+const CACHED_BYTES: f64 = 384e3;
 /// Slices differ by some elements, so that equal counts of bytes are not quite.
 const EQUAL: f64 = 1.001;
 
@@ -132,10 +145,12 @@ pub fn choose(
 /// The algorithm for an operation on operands of `len` elements, why, and how long it should take.
 ///
 /// A preferred algorithm is taken where it can run the operation; else the one with the least time by
-/// the model (within 3 % of that and with no more bytes, the fewest messages), of those that need no more scratch than two
-/// operands. Operations other than reductions
-/// and broadcasts have one schedule each and answer `direct`. All ranks must pass the same arguments;
-/// then they get the same answer, bit for bit.
+/// the model, of those that need no more scratch than two operands. Of those that are about as good and
+/// move no more bytes one is taken for what no model says: the one with the fewest messages; of long
+/// operands within a host the one with the least scratch where that stays in the cache, or else the
+/// fewest rounds.
+/// Operations other than reductions and broadcasts have one schedule each and answer `direct`. All
+/// ranks must pass the same arguments; then they get the same answer, bit for bit.
 ///
 /// Cost: that of [`counts`] for each algorithm. Callers that ask often remember the answer.
 #[must_use]
@@ -188,27 +203,79 @@ pub fn choose_on(
     let Some(&best) = able.first() else {
         return only("no algorithm can");
     };
-    let near = able.iter().filter(|other| is_near(other, &best));
-    let chosen = near.min_by(|a, b| a.1.messages.total_cmp(&b.1.messages));
+    let taste = Taste::of(&best.1, len * element_bytes);
+    let near = able.iter().filter(|other| taste.is_near(other, &best));
+    let chosen = near.min_by(|a, b| taste.order(&a.1, &b.1));
     let &(algorithm, _, seconds) = chosen.unwrap_or(&best);
     Decision {
         algorithm,
-        reason: instead + &words(model, algorithm, &able),
+        reason: instead + &words(model, algorithm, taste, &able),
         seconds: Some(seconds),
     }
 }
 
-/// Whether an algorithm is about as good as the best one and moves and reduces no more bytes.
-fn is_near(other: &Timed, best: &Timed) -> bool {
-    let (counts, least) = (&other.1, &best.1);
-    other.2 <= NEAR * best.2
-        && counts.bytes <= EQUAL * least.bytes
-        && counts.bytes_reduced <= EQUAL * least.bytes_reduced
-        && counts.bytes_across <= EQUAL * least.bytes_across
+/// What tells algorithms apart that are about as good by the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taste {
+    /// Bytes cross between hosts.
+    Across,
+    Short,
+    Middle,
+    Long,
+}
+
+impl Taste {
+    fn of(best: &Counts, bytes: usize) -> Self {
+        match bytes as f64 {
+            _ if best.rounds_across > 0.0 => Self::Across,
+            LONG_BYTES.. => Self::Long,
+            MIDDLE_BYTES.. => Self::Middle,
+            _ => Self::Short,
+        }
+    }
+
+    /// Whether an algorithm is about as good as the best one and moves no more bytes.
+    fn is_near(self, other: &Timed, best: &Timed) -> bool {
+        let (counts, least) = (&other.1, &best.1);
+        let near = match self {
+            Self::Across => NEAR,
+            Self::Short | Self::Middle => NEAR_WITHIN,
+            Self::Long => NEAR_LONG,
+        };
+        let reduces_more = counts.bytes_reduced > EQUAL * least.bytes_reduced;
+        other.2 <= near * best.2
+            && counts.bytes <= EQUAL * least.bytes
+            && counts.bytes_across <= EQUAL * least.bytes_across
+            && !(self == Self::Across && reduces_more)
+    }
+
+    /// Which of two that are about as good comes first.
+    fn order(self, a: &Counts, b: &Counts) -> Ordering {
+        let messages = a.messages.total_cmp(&b.messages);
+        let rounds = a.rounds.total_cmp(&b.rounds);
+        let scratch = a.scratch_bytes.total_cmp(&b.scratch_bytes);
+        let is_cached = |counts: &Counts| counts.scratch_bytes <= CACHED_BYTES;
+        match self {
+            Self::Across => messages,
+            Self::Short => messages.then(a.bytes_reduced.total_cmp(&b.bytes_reduced)),
+            Self::Middle | Self::Long => match (is_cached(a), is_cached(b)) {
+                (true, true) => scratch,
+                (false, false) => rounds.then(scratch),
+                (cached, _) => (!cached).cmp(&cached),
+            },
+        }
+    }
+
+    fn told(self) -> &'static str {
+        match self {
+            Self::Across | Self::Short => "with fewer messages than",
+            Self::Middle | Self::Long => "with less scratch or fewer rounds than",
+        }
+    }
 }
 
 /// The chosen one and the next best with their times, and where those come from.
-fn words(model: &CostModel, chosen: Algorithm, able: &[Timed]) -> String {
+fn words(model: &CostModel, chosen: Algorithm, taste: Taste, able: &[Timed]) -> String {
     let told = |&(algorithm, _, seconds): &Timed| match seconds * 1e6 {
         micros if micros < 9_999.5 => format!("{algorithm} {micros:.0} us"),
         micros => format!("{algorithm} {:.1} ms", micros / 1e3),
@@ -221,10 +288,8 @@ fn words(model: &CostModel, chosen: Algorithm, able: &[Timed]) -> String {
     let mine = able.iter().find(|timed| timed.0 == chosen).map(told);
     let other = able.iter().find(|timed| timed.0 != chosen);
     let other = other.map(|other| match able.first() {
-        Some(best) if best.0 != chosen => {
-            format!(", with fewer messages than {}", told(other))
-        }
-        _ => format!(", next {}", told(other)),
+        Some(best) if best.0 == chosen => format!(", next {}", told(other)),
+        _ => format!(", {} {}", taste.told(), told(other)),
     });
     let (mine, other) = (mine.unwrap_or_default(), other.unwrap_or_default());
     format!("{mine}{other} ({source})")

@@ -38,7 +38,7 @@ pub struct CostModel {
     pub message_s: f64,
     /// To send or to receive a byte.
     pub byte_s: f64,
-    /// To reduce a byte of one operand into another.
+    /// To reduce a byte of one operand into another, or to copy it.
     pub byte_reduced_s: f64,
     /// For a byte to cross between hosts.
     pub byte_across_s: f64,

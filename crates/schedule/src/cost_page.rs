@@ -172,7 +172,7 @@ more, as the sum of all ranks divided by the cores. Messages and bytes are both 
 hosts the busiest host's link counts as well, in its busier direction. The algorithm whose counts, times what
 each costs, are least is taken (`CostModel`); a group measures those costs while it joins.
 
-| algorithm | n | cores | rounds | messages | bytes | reduced | scratch |
+| algorithm | n | cores | rounds | messages | bytes | reduced or copied | scratch |
 |---|---|---|---|---|---|---|---|
 ";
 

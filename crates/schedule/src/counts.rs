@@ -22,7 +22,7 @@ pub struct Counts {
     pub messages: f64,
     /// Bytes sent and received.
     pub bytes: f64,
-    /// Bytes of operands that are reduced into others.
+    /// Bytes of operands that are reduced into others, or copied.
     pub bytes_reduced: f64,
     /// Bytes over the link of the busiest host in its busier direction.
     pub bytes_across: f64,
@@ -210,8 +210,7 @@ impl Walk<'_> {
 
 fn reduced(round: &Round) -> usize {
     let of = |action: &LocalAction| match action {
-        LocalAction::Reduce { into, .. } => into.len(),
-        LocalAction::Copy { .. } => 0,
+        LocalAction::Reduce { into, .. } | LocalAction::Copy { into, .. } => into.len(),
     };
     round.actions.iter().map(of).sum()
 }
@@ -237,7 +236,8 @@ mod tests {
         let direct = counted(Algorithm::Direct, &hosts, 4096, 4);
         assert_eq!((direct.rounds, direct.rounds_across), (2.0, 0.0));
         assert_eq!((direct.messages, direct.bytes), (12.0, 12_288.0));
-        assert_eq!((direct.bytes_reduced, direct.bytes_across), (3072.0, 0.0));
+        // All but rank 0 copy their slice from where they have added it up.
+        assert_eq!((direct.bytes_reduced, direct.bytes_across), (4096.0, 0.0));
         assert_eq!(direct.scratch_bytes, 3072.0);
         // Two pairs, then one pair, then the same back.
         let tree = counted(Algorithm::Tree, &hosts, 4096, 4);

@@ -138,13 +138,14 @@ fn by_default_short_operands_take_few_messages_and_long_ones_few_bytes() {
 fn the_best_two_are_told_with_their_times() {
     let model = CostModel {
         is_measured: true,
+        message_s: 100e-6,
         ..CostModel::default()
     };
     let Decision {
         algorithm,
         reason,
         seconds,
-    } = choose_on(&model, None, &SUM, &Hosts::one(8), 1 << 20, 4);
+    } = choose_on(&model, None, &SUM, &Hosts::one(8), 2, 4);
     let micros = seconds.unwrap() * 1e6;
     assert!(
         reason.starts_with(&format!("{algorithm} {micros:.0} us, next ")),
@@ -213,10 +214,35 @@ fn of_two_that_take_about_as_long_the_one_with_fewer_messages_is_taken() {
     assert_eq!(long.algorithm, Algorithm::HalvingDoubling);
     let told = "ms, with fewer messages than direct";
     assert!(long.reason.contains(told), "{}", long.reason);
-    // But not for more bytes.
-    let two = Hosts::one(2);
-    let long = choose_on(&CostModel::default(), None, &SUM, &two, 1 << 24, 4);
-    assert_eq!(long.algorithm, Algorithm::Direct, "{}", long.reason);
+}
+
+#[test]
+fn within_a_host_caches_and_rounds_decide_between_those_that_take_about_as_long() {
+    let model = CostModel {
+        cores: 2,
+        is_measured: true,
+        ..CostModel::default()
+    };
+    let choose = |operation: &Operation, size, len| {
+        choose_on(&model, None, operation, &Hosts::one(size), len, 4)
+    };
+    for size in 3..=8 {
+        // Nothing fits the cache.
+        for operation in [SUM, exact(size, 16)] {
+            let long = choose(&operation, size, 1 << 24);
+            assert_eq!(long.algorithm, Algorithm::Direct, "{}", long.reason);
+        }
+        let short = choose(&SUM, size, 2);
+        assert_ne!(short.algorithm, Algorithm::Ring, "{}", short.reason);
+    }
+    // A slice does, and a ring holds no more.
+    let some = choose(&SUM, 4, 1 << 18);
+    assert_eq!(some.algorithm, Algorithm::Ring, "{}", some.reason);
+    let told = "us, with less scratch or fewer rounds than";
+    assert!(some.reason.contains(told), "{}", some.reason);
+    // Short ones take fewer messages where that is about as good.
+    let few = choose(&SUM, 2, 1 << 13);
+    assert_eq!(few.algorithm, Algorithm::Tree, "{}", few.reason);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The one place of this crate that asks for the time: where a step's time goes is measured here.
 
+use std::sync::OnceLock;
 use std::time::Instant;
 
 /// Measures one stretch of time after another.
@@ -26,6 +27,13 @@ impl Stopwatch {
         self.0 = now;
         seconds
     }
+}
+
+/// Seconds on a clock that only goes forward; only differences mean something.
+pub(crate) fn seconds() -> f64 {
+    static BEGUN: OnceLock<Instant> = OnceLock::new();
+    let now = now();
+    (now - *BEGUN.get_or_init(|| now)).as_secs_f64()
 }
 
 #[expect(

@@ -8,7 +8,7 @@ use ronde_data::{Loader, Split};
 use ronde_engine::Chain;
 use ronde_parallel::{DataParallel, DataParallelConfig, ModelState, Reduced, Strategy};
 
-use crate::clock::Stopwatch;
+use crate::clock::{self, Stopwatch};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::healing::Healing;
 use crate::{Place, Plan, TrainError};
@@ -25,7 +25,7 @@ pub type Publish<'a> = dyn FnMut(&Training, &Trained) -> Result<(), TrainError> 
 /// How a generation ended in good order.
 enum Ended {
     /// The run is over.
-    Done(Trained),
+    Done(Box<Trained>),
     /// A newer generation has begun.
     On,
 }
@@ -70,8 +70,9 @@ impl Training {
         config.weight_decay_on = plan.config.train.weight_decay_on;
         config.clip_norm = plan.config.train.clip_norm;
         config.bucket_bytes_max = plan.config.comm.bucket_bytes_max as usize;
-        let strategy =
+        let mut strategy =
             DataParallel::new(chain, place.group.clone(), plan.shards, plan.seeds, config);
+        strategy.set_clock(clock::seconds);
         let mut session = Session::new(
             place.group.clone(),
             place.generation,
@@ -143,7 +144,7 @@ impl Training {
         loop {
             let ended = ready.and_then(|()| self.run_generation(publish, &begun));
             let cause = match ended {
-                Ok(Ended::Done(trained)) => return Ok(trained),
+                Ok(Ended::Done(trained)) => return Ok(*trained),
                 Ok(Ended::On) => "the membership changes".to_owned(),
                 // The others go on without this worker.
                 Err(error @ TrainError::Membership(_)) => return Err(error),
@@ -203,7 +204,7 @@ impl Training {
         }
         self.place.group.barrier().map_err(TrainError::Farewell)?;
         Ok(if self.place.farewell() {
-            Ended::Done(trained)
+            Ended::Done(Box::new(trained))
         } else {
             Ended::On
         })

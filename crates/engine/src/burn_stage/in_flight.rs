@@ -64,8 +64,7 @@ pub(super) struct Graph<M, const I: usize, const O: usize> {
 }
 
 impl<M: Module, const I: usize, const O: usize> Graph<M, I, O> {
-    /// Runs backward from the given gradient: the derivative of `sum(output * gradient)` by any
-    /// parameter is what is wanted. Gives the input's gradient, if it was tracked and used.
+    /// Runs backward from the given gradient. Gives the input's gradient, if it was tracked and used.
     pub(super) fn backward(
         self,
         slots: &[Slot],
@@ -74,8 +73,9 @@ impl<M: Module, const I: usize, const O: usize> Graph<M, I, O> {
         ranges: &[Range<usize>],
     ) -> Option<Activation> {
         let mut found = self.output.is_tracked().then(|| {
-            let given = grad_output.into_tensor::<O>(&self.output.device());
-            (self.output * given).sum().backward()
+            let device = self.output.device().inner();
+            let given = grad_output.into_tensor::<O>(&device);
+            crate::ops::with_gradient(self.output, given).backward()
         });
         let mut take = TakeGradients::new(slots, found.as_mut(), gradients, ranges);
         self.module.visit(&mut take);

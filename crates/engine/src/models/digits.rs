@@ -4,11 +4,11 @@ use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::pool::{AdaptiveAvgPool2dConfig, MaxPool2dConfig};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d};
-use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use ronde_core::seed::SeedTree;
 
 use super::{Stages, cost_per_sample, image};
+use crate::ops::{AfterNorm, batch_norm, conv2d, linear};
 use crate::{BurnStage, ForwardContext, training_device};
 
 /// More would overflow sizes before it would fit any memory.
@@ -33,7 +33,7 @@ impl Block {
     }
 
     fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        relu(self.bn.forward(self.conv.forward(x)))
+        batch_norm(&self.bn, conv2d(&self.conv, x), None, AfterNorm::Rectified)
     }
 }
 
@@ -83,13 +83,13 @@ pub(super) fn stages(
     .with_initial_weights_from_seed(seeds)
     .with_cost(cost_per_sample(&last, middle[1] * middle[2] * 7 * channels));
 
-    let linear = LinearConfig::new(features, classes).init(&device);
+    let layer = LinearConfig::new(features, classes).init(&device);
     let head = BurnStage::new(
-        linear,
-        move |linear: &Linear, x: Tensor<4>, context: &ForwardContext| {
+        layer,
+        move |layer: &Linear, x: Tensor<4>, context: &ForwardContext| {
             let samples = x.dims()[0];
             let x = context.dropout(x.reshape([samples, features]), dropout, 0);
-            linear.forward(x)
+            linear(layer, x)
         },
     )
     .named("classifier")

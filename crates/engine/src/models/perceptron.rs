@@ -6,6 +6,7 @@ use burn::tensor::activation::relu;
 use ronde_core::seed::SeedTree;
 
 use super::{Stages, cost_per_sample};
+use crate::ops::linear;
 use crate::{BurnStage, ForwardContext, Stage, training_device};
 
 /// One stage for each layer: `layer1`, `layer2`, ..., `output`.
@@ -54,9 +55,9 @@ impl Layer {
     fn stage<const I: usize>(&self, sample: &[usize], seeds: &SeedTree) -> Box<dyn Stage> {
         let (features, width, rectified) = (sample.iter().product(), self.width, self.rectified);
         let module = LinearConfig::new(features, width).init(&training_device());
-        let forward = move |linear: &Linear, x: Tensor<I>, _: &ForwardContext| {
+        let forward = move |layer: &Linear, x: Tensor<I>, _: &ForwardContext| {
             let samples = x.dims()[0];
-            let y = linear.forward(x.reshape([samples, features]));
+            let y = linear(layer, x.reshape([samples, features]));
             if rectified { relu(y) } else { y }
         };
         let kept = features + width * (1 + usize::from(rectified));

@@ -4,11 +4,11 @@ use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::pool::{AdaptiveAvgPool2dConfig, MaxPool2dConfig};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d};
-use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use ronde_core::seed::SeedTree;
 
 use super::{Stages, convolved, cost_per_sample, image};
+use crate::ops::{AfterNorm, batch_norm, conv2d, linear};
 use crate::{BurnStage, ForwardContext, training_device};
 
 fn convolution(from: usize, to: usize, kernel: usize, stride: usize, device: &Device) -> Conv2d {
@@ -63,13 +63,14 @@ impl BasicBlock {
     }
 
     fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        let y = relu(self.bn1.forward(self.conv1.forward(x.clone())));
-        let y = self.bn2.forward(self.conv2.forward(y));
+        let y = conv2d(&self.conv1, x.clone());
+        let y = batch_norm(&self.bn1, y, None, AfterNorm::Rectified);
+        let y = conv2d(&self.conv2, y);
         let around = match &self.downsample {
-            Some(path) => path.bn.forward(path.conv.forward(x)),
+            Some(path) => batch_norm(&path.bn, conv2d(&path.conv, x), None, AfterNorm::Linear),
             None => x,
         };
-        relu(y + around)
+        batch_norm(&self.bn2, y, Some(around), AfterNorm::Rectified)
     }
 }
 
@@ -113,13 +114,13 @@ pub(super) fn stages(
         stages.push(Box::new(group));
         shape = next;
     }
-    let linear = LinearConfig::new(512, classes).init(&device);
+    let layer = LinearConfig::new(512, classes).init(&device);
     let pool = AdaptiveAvgPool2dConfig::new([1, 1]).init();
     let head = BurnStage::new(
-        linear,
-        move |linear: &Linear, x: Tensor<4>, _: &ForwardContext| {
+        layer,
+        move |layer: &Linear, x: Tensor<4>, _: &ForwardContext| {
             let [samples, channels, ..] = x.dims();
-            linear.forward(pool.forward(x).reshape([samples, channels]))
+            linear(layer, pool.forward(x).reshape([samples, channels]))
         },
     )
     .named("fc")
@@ -158,7 +159,12 @@ fn stem(
         .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
         .init();
     let forward = move |stem: &Stem, x: Tensor<4>, _: &ForwardContext| {
-        let y = relu(stem.bn1.forward(stem.conv1.forward(x)));
+        let y = batch_norm(
+            &stem.bn1,
+            conv2d(&stem.conv1, x),
+            None,
+            AfterNorm::Rectified,
+        );
         if small_input { y } else { pool.forward(y) }
     };
     let convolved: usize = output.iter().product::<usize>() * if small_input { 1 } else { 4 };

@@ -36,6 +36,7 @@ fn run(workers: u32, steps: u64, total: u64) -> RunView {
                     compute_s: 0.2,
                     communicate_s: 0.04,
                     wait_data_s: 0.01,
+                    ..PhaseTimes::default()
                 },
                 bytes_sent: (step + 1) * 1_000_000,
             });

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod prepare;
+mod training;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -11,7 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ronde::{Error, environment};
-use ronde_bench::{BenchError, Columns, Hub, News, Others, Report, Start, Task, footnotes};
+use ronde_bench::{
+    BenchError, Columns, Hub, News, Others, Report, Start, Task, choice_table, footnotes,
+};
 use ronde_cluster::{
     Exit, LaunchSpec, LocalLauncher, LogSink, Outcome, OutputStream, StopFlag, supervise,
 };
@@ -21,6 +24,7 @@ use super::exit;
 use super::run::report_failure;
 use super::worker::join;
 pub(crate) use arguments::BenchArguments;
+use arguments::TrainingCommand;
 use prepare::{Prepared, prepare};
 
 /// How long workers may take to meet.
@@ -29,6 +33,9 @@ const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP_GRACE: Duration = Duration::from_millis(1200);
 
 pub(crate) fn bench(arguments: &BenchArguments, stop: &StopFlag) -> i32 {
+    if let Some(TrainingCommand::Train(arguments)) = &arguments.training {
+        return training::bench(arguments, stop);
+    }
     let prepared = match prepare(arguments) {
         Ok(prepared) => prepared,
         Err(error) => return refuse(&error),
@@ -50,11 +57,12 @@ pub(crate) fn bench(arguments: &BenchArguments, stop: &StopFlag) -> i32 {
             return code;
         }
     }
-    let mut text = String::new();
-    for note in footnotes(&report) {
-        text += &note;
-        text.push('\n');
+    let mut lines = Vec::new();
+    if arguments.choice {
+        lines = choice_table(&report.rows);
     }
+    lines.extend(footnotes(&report));
+    let text = lines.join("\n") + "\n";
     let code = print(&text, stop);
     match save(arguments, &report) {
         Ok(()) => code,

@@ -85,7 +85,7 @@ pub(crate) fn agent_spec(agent: &Agent, places: WorldSize) -> LaunchSpec {
     agent.job().clone_into(&mut spec.job);
     agent.task().clone_into(&mut spec.task);
     spec.environment = match agent.command() {
-        [] => open::one_thread(),
+        [] => open::own_worker(),
         _ => environment::thread_limits(),
     };
     spec.watchdog = Some((ronde, vec!["__watchdog".into()]));

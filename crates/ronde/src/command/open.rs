@@ -229,9 +229,11 @@ pub(crate) fn host_name() -> String {
     name.nodename().to_string_lossy().into_owned()
 }
 
-/// The engine's sums depend on its thread count: one thread a worker, whatever it was built with.
-pub(crate) fn one_thread() -> Vec<(OsString, OsString)> {
-    [environment::RAYON_NUM_THREADS, environment::OMP_NUM_THREADS]
-        .map(|name| (name.into(), "1".into()))
-        .to_vec()
+/// The variables of a worker of ronde's own. The engine's sums depend on its thread count: one thread a
+/// worker, whatever it was built with.
+pub(crate) fn own_worker() -> Vec<(OsString, OsString)> {
+    let threads = [environment::RAYON_NUM_THREADS, environment::OMP_NUM_THREADS];
+    let mut variables: Vec<_> = threads.map(|name| (name.into(), "1".into())).to_vec();
+    variables.extend(environment::allocator_settings());
+    variables
 }

@@ -424,7 +424,7 @@ fn launch_spec(prepared: &Prepared) -> LaunchSpec {
     );
     spec.job = job_name(prepared);
     spec.task.clone_from(&prepared.task);
-    spec.environment = open::one_thread();
+    spec.environment = open::own_worker();
     spec.rendezvous_required = true;
     spec.rendezvous_timeout = RENDEZVOUS_TIMEOUT;
     spec.stop_grace = STOP_GRACE;

@@ -127,6 +127,33 @@ fn algorithms_types_and_operators_are_as_asked_for() {
 }
 
 #[test]
+fn the_choice_is_measured_beside_all_algorithms() {
+    let place = Place::new();
+    let both = "--transports=tcp,shared_memory";
+    let asked = ["exact_sum", "-n3", "--choice", both, "--sizes=8,1KiB"];
+    let report = measure(&place, &asked);
+    let choices = report["choices"].as_array().unwrap();
+    // Shared memory has one way; over connections a tree of three is not kept by all.
+    assert_eq!(choices.len(), 2, "{choices:?}");
+    for choice in choices {
+        assert_eq!(choice["over"], "tcp");
+        let [time, best] = ["median_us", "best_us"].map(|name| choice[name].as_f64().unwrap());
+        assert!(time >= best && best > 0.0, "{choice}");
+    }
+    let ended = place.run(&[&SHORT[..], &asked].concat());
+    let ended = ended.expect(0, &[]);
+    for words in [
+        "exact_sum over tcp: ",
+        " of 2 choices",
+        "nothing to choose: 4 of 6",
+    ] {
+        assert!(ended.stdout.contains(words), "{words} in {}", ended.stdout);
+    }
+    let mistake = ["bench", "--choice", "--algorithms=ring"];
+    place.run(&mistake).expect(2, &["cannot be used with"]);
+}
+
+#[test]
 fn explaining_runs_nothing() {
     let arguments = ["bench", "--explain", "-n", "4,300"];
     Place::new()

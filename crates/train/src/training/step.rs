@@ -27,14 +27,21 @@ impl Training {
 
         let batches = next_batches(loader, step)?;
         times.wait_data_s = watch.lap_s();
+        self.strategy.take_times();
+        let reduced_before_s = self.place.group.under_way_s();
         for batch in batches.batches {
             let (sample_ids, micro_batch) = split_ids(batch);
             let report = self.strategy.backward(step, micro_batch).map_err(failed)?;
             open.record(report, &sample_ids);
         }
         times.compute_s = watch.lap_s();
+        let computed = self.strategy.take_times();
+        (times.forward_s, times.backward_s) = (computed.forward_s, computed.backward_s);
         self.heal()?;
+        let waiting = Stopwatch::start();
         let reduced = self.strategy.reduce().map_err(failed)?;
+        times.waited_s = waiting.total_s();
+        times.reducing_s = self.place.group.under_way_s() - reduced_before_s;
         self.healing.sent().map_err(TrainError::Heal)?;
         let committed = match self.place.commit(&mut self.session, open) {
             Err(error @ SessionError::Diverged { .. }) => return Err(self.diagnose(error)),
@@ -67,6 +74,7 @@ impl Training {
                 learning_rate,
             });
         }
+        let updating = Stopwatch::start();
         let applied = self
             .strategy
             .apply(step, reduced, committed.samples, learning_rate)
@@ -84,6 +92,7 @@ impl Training {
                     source: Box::new(source),
                 },
             })?;
+        times.optimizer_s = updating.total_s();
         let digest = self.digest(step);
         self.session.set_digest(digest);
         times.compute_s += watch.lap_s();

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use ronde_bench::DEFAULT_SIZES;
 
 /// Arguments of `ronde bench`.
@@ -12,9 +12,14 @@ Examples:
   ronde bench                                          all_reduce, two workers, shared memory
   ronde bench all -n 2,4 --transports tcp              every operation over TCP, two and four workers
   ronde bench --algorithms driver,ring --transports tcp -n 2,4,8 --sizes 1MiB
+  ronde bench all_reduce exact_sum --choice --transports tcp -n 2,4 --sizes 8..64MiB
   ronde bench --against gloo,mpi --json out.json --plot out.svg
-  ronde bench all_reduce -n 4,16 --explain             what would be sent, without running anything")]
+  ronde bench all_reduce -n 4,16 --explain             what would be sent, without running anything
+  ronde bench train --model resnet18 --against pytorch training steps, PyTorch in the same run")]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct BenchArguments {
+    #[command(subcommand)]
+    pub(super) training: Option<TrainingCommand>,
     /// What to measure: all_reduce, reduce, reduce_scatter, all_gather, gather, scatter, broadcast,
     /// all_to_all, all_to_all_unequal, barrier, send_receive, exact_sum, or all [default: all_reduce]
     #[arg(value_name = "OPERATION", hide_default_value = true)]
@@ -41,6 +46,10 @@ pub(crate) struct BenchArguments {
         default_value = "auto"
     )]
     pub(super) algorithms: Vec<String>,
+    /// Measure every algorithm beside the one that the group chooses, and tell where that is slower
+    /// than the best.
+    #[arg(long, conflicts_with = "algorithms")]
+    pub(super) choice: bool,
     /// auto, shared_memory, tcp, tls (with certificates that are made for this run).
     #[arg(
         long,
@@ -96,4 +105,55 @@ pub(crate) struct BenchArguments {
     /// reason.
     #[arg(long)]
     pub(super) explain: bool,
+}
+
+/// What `ronde bench` measures besides collectives.
+#[derive(Subcommand)]
+pub(super) enum TrainingCommand {
+    /// Measure training steps: samples a second, where the time goes, what communication costs.
+    Train(TrainingArguments),
+}
+
+/// Arguments of `ronde bench train`.
+#[derive(Args)]
+#[command(after_help = "\
+Each variant runs once a round, as processes of its own; the first two steps of a run are left out. A worker
+has the batch of benchmarks/pytorch_ddp.py: mlp 256, resnet18 32, resnet50 4.")]
+pub(crate) struct TrainingArguments {
+    /// mlp, resnet18, resnet50, vgg16, digits_cnn.
+    #[arg(long, value_name = "NAME", default_value = "resnet18")]
+    pub(super) model: String,
+    /// Worker processes.
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 2,
+          value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(super) workers: u32,
+    /// Logical shards of the global batch [default: one a worker]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) shards: Option<u32>,
+    /// Steps of a run.
+    #[arg(long, value_name = "N", default_value_t = 12,
+          value_parser = clap::value_parser!(u64).range(3..))]
+    pub(super) steps: u64,
+    /// How often each variant has its turn.
+    #[arg(long, value_name = "N", default_value_t = 3,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) rounds: u32,
+    /// Bytes up to which stages share a bucket [default: that of a run file]
+    #[arg(long, value_name = "BYTES")]
+    pub(super) bucket_bytes: Option<u64>,
+    /// Measure others as well: one (one worker by itself), independent (as many workers that do not
+    /// talk), pytorch (needs a Python with torch).
+    #[arg(
+        long,
+        value_name = "NAME,..",
+        value_delimiter = ',',
+        default_value = "one,independent"
+    )]
+    pub(super) against: Vec<String>,
+    /// The Python of --against pytorch.
+    #[arg(long, value_name = "PATH", default_value = "python3")]
+    pub(super) python: PathBuf,
+    /// Write all results to a file.
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
 }

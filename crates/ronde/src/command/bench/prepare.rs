@@ -5,7 +5,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use ronde::host;
-use ronde_bench::{BenchError, Machine, OperationKind, Settings, parse_sizes};
+use ronde_bench::{BenchError, Machine, OperationKind, Settings, every_algorithm, parse_sizes};
 use ronde_core::{DType, ReduceOp};
 
 use super::BenchArguments;
@@ -28,7 +28,11 @@ pub(super) fn prepare(arguments: &BenchArguments) -> Result<Prepared, BenchError
     let settings = Settings {
         operations: OperationKind::parse_list(&arguments.operations)?,
         sizes: parse_sizes(&arguments.sizes)?,
-        algorithms: list(&arguments.algorithms)?,
+        algorithms: if arguments.choice {
+            every_algorithm(arguments.hosts)
+        } else {
+            list(&arguments.algorithms)?
+        },
         transports: list(&arguments.transports)?,
         memories: list(&arguments.memory)?,
         dtype: known("--dtype", &arguments.dtype, &DType::ALL)?,

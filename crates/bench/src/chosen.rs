@@ -1,0 +1,228 @@
+//! [`Chosen`]: the algorithm that a group chose, beside the fastest of those that can be asked for.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use ronde_schedule::Algorithm;
+use serde::Serialize;
+
+use crate::operation::OperationKind;
+use crate::report::{Row, Way};
+use crate::settings::{BufferMemory, Preference, Transport};
+
+/// A choice counts as good up to so many times the time of the best.
+const GOOD: f64 = 1.1;
+
+/// What was chosen for an operation of a size, and what would have been best.
+///
+/// Both times are those of the algorithm when it was asked for, medians of turns that they took with
+/// each other: where the best was chosen they are the same one.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Chosen {
+    /// Which operation.
+    pub operation: OperationKind,
+    /// Bytes of the whole buffer.
+    pub bytes: usize,
+    /// Count of ranks.
+    pub ranks: usize,
+    /// Over what.
+    pub over: Transport,
+    /// Where the buffers were.
+    pub memory: BufferMemory,
+    /// What the group chose by itself.
+    pub algorithm: String,
+    /// Its time in microseconds.
+    pub median_us: f64,
+    /// The fastest.
+    pub best: String,
+    /// Its time in microseconds.
+    pub best_us: f64,
+    /// Why the group chose so.
+    pub reason: String,
+}
+
+impl Chosen {
+    /// Time of the chosen one as a multiple of the best one's.
+    #[must_use]
+    pub fn ratio(&self) -> f64 {
+        self.median_us / self.best_us
+    }
+}
+
+/// What a run has to ask for so that [`chosen`] can tell: the choice, and every algorithm.
+#[must_use]
+pub fn every_algorithm(hosts: usize) -> Vec<Preference> {
+    let able = |algorithm: &Algorithm| hosts > 1 || *algorithm != Algorithm::Hierarchical;
+    let all = Algorithm::ALL.into_iter().filter(able);
+    let named = all.map(|algorithm| Preference(Some(algorithm)));
+    std::iter::once(Preference(None)).chain(named).collect()
+}
+
+/// The choices among rows, in their order; cells in which nothing can be chosen are left out.
+#[must_use]
+pub fn chosen(rows: &[Row]) -> Vec<Chosen> {
+    let of = |row: &Row| {
+        let (over, memory, algorithm, reason) = by_itself(row)?;
+        let asked: Vec<(&str, f64)> = rows
+            .iter()
+            .filter(|other| is_same_cell(row, other))
+            .filter_map(|other| Some((by_name(other)?, other.times.median_us)))
+            .collect();
+        let (best, best_us) = asked.iter().min_by(|a, b| a.1.total_cmp(&b.1)).copied()?;
+        let (_, median_us) = asked.iter().find(|one| one.0 == algorithm).copied()?;
+        Some(Chosen {
+            operation: row.operation,
+            bytes: row.bytes,
+            ranks: row.ranks,
+            over,
+            memory,
+            algorithm: algorithm.to_owned(),
+            median_us,
+            best: best.to_owned(),
+            best_us,
+            reason: reason.to_owned(),
+        })
+    };
+    rows.iter().filter_map(of).collect()
+}
+
+/// How a row ran whose algorithm the group chose.
+fn by_itself(row: &Row) -> Option<(Transport, BufferMemory, &str, &str)> {
+    match &row.way {
+        Way::Ronde {
+            preference,
+            over,
+            memory,
+            algorithm,
+            reason,
+            ..
+        } if preference == "auto" => Some((*over, *memory, algorithm, reason)),
+        _ => None,
+    }
+}
+
+/// The algorithm of a row that was asked for it.
+fn by_name(row: &Row) -> Option<&str> {
+    match &row.way {
+        Way::Ronde {
+            preference,
+            algorithm,
+            ..
+        } if preference != "auto" => Some(algorithm),
+        _ => None,
+    }
+}
+
+fn is_same_cell(one: &Row, other: &Row) -> bool {
+    let cell = |row: &Row| match &row.way {
+        Way::Ronde {
+            transport, memory, ..
+        } => Some((row.operation, row.bytes, row.ranks, *transport, *memory)),
+        Way::Other { .. } => None,
+    };
+    cell(one).is_some() && cell(one) == cell(other)
+}
+
+/// The choices as a table with a summary for each operation, by transport; lines of text.
+#[must_use]
+pub fn choice_table(rows: &[Row]) -> Vec<String> {
+    let all = chosen(rows);
+    let mut lines = vec![format!(
+        "{:<18} {:>10} {:>5}  {:<13} {:<16} {:>10}  {:<16} {:>10} {:>6}",
+        "operation", "bytes", "ranks", "transport", "chosen", "time us", "best", "time us", "ratio"
+    )];
+    let mut ratios: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
+    for one in &all {
+        let mut line = format!(
+            "{:<18} {:>10} {:>5}  {:<13} {:<16} {:>10.1}  {:<16} {:>10.1} {:>6.2}",
+            one.operation.name(),
+            one.bytes,
+            one.ranks,
+            one.over.name(),
+            one.algorithm,
+            one.median_us,
+            one.best,
+            one.best_us,
+            one.ratio()
+        );
+        if one.ratio() > GOOD {
+            let _ = write!(line, "  {}", one.reason);
+        }
+        lines.push(line);
+        let key = (one.operation.name(), one.over.name());
+        ratios.entry(key).or_default().push(one.ratio());
+    }
+    for ((operation, over), mut ratios) in ratios {
+        ratios.sort_by(f64::total_cmp);
+        let (count, most) = (ratios.len(), ratios[ratios.len() - 1]);
+        let good = ratios.iter().filter(|ratio| **ratio <= GOOD).count();
+        lines.push(format!(
+            "{operation} over {over}: {good} of {count} choices within 10 % of the best, median {:.2}, most {most:.2}",
+            ratios[count / 2]
+        ));
+    }
+    let autos = rows.iter().filter(|row| by_itself(row).is_some()).count();
+    if autos > all.len() {
+        let one_way = autos - all.len();
+        lines.push(format!("nothing to choose: {one_way} of {autos}"));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::samples::{gloo, row};
+
+    /// What was chosen by itself.
+    fn auto(bytes: usize, algorithm: &str) -> Row {
+        let mut row = row(bytes, 77.0, algorithm);
+        if let Way::Ronde { preference, .. } = &mut row.way {
+            "auto".clone_into(preference);
+        }
+        row
+    }
+
+    #[test]
+    fn a_choice_is_compared_with_those_that_took_turns_with_it() {
+        let mut elsewhere = row(8, 0.1, "driver");
+        elsewhere.ranks = 2;
+        let rows = [
+            auto(8, "tree"),
+            row(8, 10.0, "ring"),
+            row(8, 12.0, "tree"),
+            gloo(8, 1.0),
+            auto(64, "ring"),
+            row(64, 5.0, "ring"),
+            row(64, 6.0, "tree"),
+            elsewhere,
+            auto(512, "tree"),
+        ];
+        let found = chosen(&rows);
+        let told: Vec<_> = found
+            .iter()
+            .map(|one| (one.bytes, &*one.algorithm, &*one.best, one.ratio()))
+            .collect();
+        assert_eq!(told, [(8, "tree", "ring", 1.2), (64, "ring", "ring", 1.0)]);
+        let lines = choice_table(&rows);
+        assert!(lines[1].ends_with("1.20  it was asked for"), "{lines:?}");
+        assert!(lines[2].ends_with("1.00"), "{lines:?}");
+        assert_eq!(
+            lines[3],
+            "all_reduce over tcp: 1 of 2 choices within 10 % of the best, median 1.20, most 1.20"
+        );
+        assert_eq!(lines[4], "nothing to choose: 1 of 3");
+    }
+
+    #[test]
+    fn all_algorithms_are_asked_for_that_the_hosts_allow() {
+        let names = |hosts| -> Vec<String> {
+            let all = every_algorithm(hosts);
+            all.iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(names(1).len(), Algorithm::ALL.len());
+        assert!(!names(1).contains(&"hierarchical".to_owned()));
+        assert_eq!(names(2).len(), 1 + Algorithm::ALL.len());
+        assert_eq!(names(2)[0], "auto");
+    }
+}

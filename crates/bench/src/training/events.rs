@@ -1,0 +1,100 @@
+//! [`RunTimes`]: what a run of `ronde train --json` said about its time.
+
+use std::io::BufRead;
+
+use ronde_core::Event;
+use ronde_core::event::PhaseTimes;
+use serde::Serialize;
+
+use crate::BenchError;
+use crate::statistics::median;
+
+/// Steps that are not counted: memory is touched for the first time, files are opened.
+const WARM_UP: u64 = 2;
+
+/// One run, its first steps left out.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct RunTimes {
+    /// Median seconds of a step.
+    pub step_s: f64,
+    /// Samples of all workers in one second, by the median step.
+    pub samples_per_s: f64,
+    /// Where the time of all workers and steps went.
+    pub phases: PhaseTimes,
+}
+
+impl RunTimes {
+    /// Reads the events of a run.
+    ///
+    /// # Errors
+    /// When there is no step to count.
+    pub(super) fn read(events: impl BufRead) -> Result<Self, BenchError> {
+        let (mut durations, mut samples) = (Vec::new(), 0);
+        let mut phases = PhaseTimes::default();
+        // Other lines, such as the header, are none of these events.
+        let lines = events.lines().map_while(Result::ok);
+        for event in lines.filter_map(|line| serde_json::from_str::<Event>(&line).ok()) {
+            match event {
+                Event::StepCommitted {
+                    step,
+                    samples: of_step,
+                    duration_s,
+                    ..
+                } if step.0 >= WARM_UP => {
+                    durations.push(duration_s);
+                    samples = of_step;
+                }
+                Event::StepTimes { step, times, .. } if step.0 >= WARM_UP => phases.add(&times),
+                _ => {}
+            }
+        }
+        if durations.is_empty() {
+            return Err(BenchError::Channel {
+                what: "reading the events of a run".to_owned(),
+                cause: format!("no step after the first {WARM_UP}; ask for more --steps"),
+            });
+        }
+        let step_s = median(&mut durations);
+        Ok(Self {
+            step_s,
+            samples_per_s: samples as f64 / step_s,
+            phases,
+        })
+    }
+
+    /// The share of the time that gradients were on their way in which the worker computed; `None`
+    /// where nothing was.
+    #[must_use]
+    pub fn hidden_share(&self) -> Option<f64> {
+        let PhaseTimes {
+            reducing_s,
+            waited_s,
+            ..
+        } = self.phases;
+        (reducing_s > 0.0).then(|| (1.0 - waited_s / reducing_s).clamp(0.0, 1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_after_the_first_two_are_counted() {
+        let mut lines = String::from("{\"format\":\"header\"}\n");
+        for (step, duration) in [(0, 9.0), (1, 8.0), (2, 0.5), (3, 0.25), (4, 1.0)] {
+            lines += &format!(
+                "{{\"event\":\"step_committed\",\"step\":{step},\"epoch\":0,\"generation\":0,\"loss\":1.0,\
+                 \"samples\":64,\"learning_rate\":0.1,\"gradient_norm\":1.0,\"duration_s\":{duration}}}\n\
+                 {{\"event\":\"step_times\",\"rank\":0,\"step\":{step},\"compute_s\":{duration},\"communicate_s\":0.0,\
+                 \"wait_data_s\":0.0,\"reducing_s\":0.4,\"waited_s\":0.1,\"bytes_sent\":1}}\n"
+            );
+        }
+        let times = RunTimes::read(lines.as_bytes()).unwrap();
+        assert_eq!((times.step_s, times.samples_per_s), (0.5, 128.0));
+        assert_eq!(times.phases.compute_s, 1.75);
+        assert!((times.hidden_share().unwrap() - 0.75).abs() < 1e-12);
+        assert!(RunTimes::read("".as_bytes()).is_err());
+        assert_eq!(RunTimes::default().hidden_share(), None);
+    }
+}

@@ -1,0 +1,229 @@
+//! [`TrainingReport`]: medians over rounds, and the table that shows them.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::{RunTimes, TrainingSettings, Variant};
+use crate::BenchError;
+use crate::statistics::median;
+
+/// One variant over all rounds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct VariantReport {
+    /// Which.
+    pub variant: Variant,
+    /// Its runs.
+    pub runs: Vec<RunTimes>,
+}
+
+/// All that was measured.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TrainingReport {
+    /// What was asked for.
+    pub settings: TrainingSettings,
+    /// Operations a second of this machine's matrix product, one thread.
+    pub peak_flops: f64,
+    /// Variants in the order of their turns.
+    pub variants: Vec<VariantReport>,
+}
+
+impl VariantReport {
+    /// The median over rounds of something.
+    #[must_use]
+    pub fn median(&self, of: impl Fn(&RunTimes) -> f64) -> f64 {
+        let mut values: Vec<f64> = self.runs.iter().map(of).collect();
+        median(&mut values)
+    }
+}
+
+impl TrainingReport {
+    /// A report without runs.
+    #[must_use]
+    pub fn new(settings: TrainingSettings, peak_flops: f64) -> Self {
+        let empty = |&variant| VariantReport {
+            variant,
+            runs: Vec::new(),
+        };
+        Self {
+            variants: settings.variants.iter().map(empty).collect(),
+            settings,
+            peak_flops,
+        }
+    }
+
+    /// All of it as JSON.
+    ///
+    /// # Errors
+    /// Never: numbers and names can be written.
+    pub fn to_json(&self) -> Result<String, BenchError> {
+        serde_json::to_string_pretty(self)
+            .map_err(|error| BenchError::channel("writing the report", error))
+    }
+
+    fn of(&self, variant: Variant) -> Option<&VariantReport> {
+        self.variants.iter().find(|one| one.variant == variant)
+    }
+
+    /// The median over rounds of one variant's rate as a part of another's, round by round.
+    #[must_use]
+    pub fn ratio(&self, of: Variant, to: Variant) -> Option<f64> {
+        let (of, to) = (self.of(of)?, self.of(to)?);
+        let pairs = of.runs.iter().zip(&to.runs);
+        let mut ratios: Vec<f64> = pairs
+            .map(|(a, b)| a.samples_per_s / b.samples_per_s)
+            .collect();
+        (!ratios.is_empty()).then(|| median(&mut ratios))
+    }
+
+    /// The table and the lines below it.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let TrainingSettings {
+            case,
+            workers,
+            shards,
+            rounds,
+            steps,
+            ..
+        } = &self.settings;
+        let mut text = format!(
+            "{}: {workers} workers, {shards} logical shards, {} samples a worker and step; medians of {rounds} rounds of {steps} steps\n",
+            case.model, case.batch
+        );
+        let unit = format!("{}/s", case.unit);
+        line(&mut text, &["", &unit, "a worker", "step ms", "of peak"]);
+        for one in self.variants.iter().filter(|one| !one.runs.is_empty()) {
+            let samples = one.median(|run| run.samples_per_s);
+            let processes = if one.variant == Variant::Alone {
+                1.0
+            } else {
+                f64::from(*workers)
+            };
+            let units = samples * case.units_per_sample as f64;
+            let flops = 2.0 * samples / processes * case.multiply_adds;
+            line(
+                &mut text,
+                &[
+                    one.variant.name(),
+                    &format!("{units:.1}"),
+                    &format!("{:.1}", units / processes),
+                    &format!("{:.1}", 1e3 * one.median(|run| run.step_s)),
+                    &format!("{:.0} %", 1e2 * flops / self.peak_flops),
+                ],
+            );
+        }
+        let _ = writeln!(
+            text,
+            "matrix product of one thread: {:.0} GFLOP/s",
+            self.peak_flops / 1e9
+        );
+        self.split(&mut text);
+        self.ratios(&mut text);
+        text
+    }
+
+    /// Where the workers' time went.
+    fn split(&self, text: &mut String) {
+        let Some(one) = self
+            .of(Variant::Together)
+            .filter(|one| !one.runs.is_empty())
+        else {
+            return;
+        };
+        let share = |part: fn(&RunTimes) -> f64| {
+            1e2 * one.median(|run| part(run) / run.phases.total_s().max(f64::MIN_POSITIVE))
+        };
+        let _ = writeln!(
+            text,
+            "time: forward {:.1} %, backward {:.1} %, optimizer {:.1} %, communication {:.1} %, data {:.1} %",
+            share(|run| run.phases.forward_s),
+            share(|run| run.phases.backward_s),
+            share(|run| run.phases.optimizer_s),
+            share(|run| run.phases.communicate_s),
+            share(|run| run.phases.wait_data_s),
+        );
+        if one.runs.iter().all(|run| run.hidden_share().is_some()) {
+            let hidden = one.median(|run| run.hidden_share().unwrap_or(0.0));
+            let _ = writeln!(
+                text,
+                "hidden behind computation: {:.0} % of communication",
+                1e2 * hidden
+            );
+        }
+    }
+
+    fn ratios(&self, text: &mut String) {
+        let workers = f64::from(self.settings.workers);
+        if let Some(ratio) = self.ratio(Variant::Together, Variant::Alone) {
+            let efficiency = 1e2 * ratio / workers;
+            let _ = writeln!(text, "scaling efficiency: {efficiency:.1} %");
+        }
+        if let Some(ratio) = self.ratio(Variant::Together, Variant::Apart) {
+            let _ = writeln!(text, "of workers that do not talk: {:.1} %", 1e2 * ratio);
+        }
+        if let Some(ratio) = self.ratio(Variant::Together, Variant::Pytorch) {
+            let _ = writeln!(text, "times pytorch's rate: {ratio:.2}");
+        }
+    }
+}
+
+fn line(text: &mut String, cells: &[&str; 5]) {
+    let [name, rest @ ..] = cells;
+    let _ = write!(text, "{name:<20}");
+    for cell in rest {
+        let _ = write!(text, "{cell:>12}");
+    }
+    text.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::training::TrainingCase;
+
+    #[test]
+    fn the_table_has_rates_ratios_and_shares() {
+        let settings = TrainingSettings {
+            case: TrainingCase::of("mlp").unwrap(),
+            workers: 2,
+            shards: 2,
+            steps: 5,
+            rounds: 3,
+            bucket_bytes: None,
+            variants: vec![Variant::Together, Variant::Alone, Variant::Pytorch],
+        };
+        let mut report = TrainingReport::new(settings, 100e9);
+        for (place, rates) in [
+            [200.0, 210.0, 100.0],
+            [105.0, 100.0, 60.0],
+            [100.0, 140.0, 50.0],
+        ]
+        .iter()
+        .enumerate()
+        {
+            for &samples_per_s in rates {
+                let mut run = RunTimes {
+                    step_s: 0.5,
+                    samples_per_s,
+                    ..RunTimes::default()
+                };
+                (run.phases.compute_s, run.phases.forward_s) = (1.0, 0.25);
+                (run.phases.reducing_s, run.phases.waited_s) = (0.5, 0.1);
+                report.variants[place].runs.push(run);
+            }
+        }
+        let table = report.table();
+        for expected in [
+            "mlp: 2 workers, 2 logical shards, 256 samples",
+            "images/s",
+            "200.0",
+            "forward 25.0 %",
+            "hidden behind computation: 80 %",
+            "scaling efficiency: 95.2 %",
+            "times pytorch's rate: 2.00",
+        ] {
+            assert!(table.contains(expected), "{expected}\n{table}");
+        }
+    }
+}

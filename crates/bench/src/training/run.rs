@@ -1,0 +1,230 @@
+//! [`measure`]: rounds in which each variant runs once, as processes of their own.
+
+use std::ffi::OsString;
+use std::io::{BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::TrainingSettings;
+use super::events::RunTimes;
+use crate::{BenchError, clock};
+
+/// What PyTorch runs.
+const SCRIPT: &str = include_str!("../../../../benchmarks/pytorch_ddp.py");
+/// Steps that PyTorch does not count either.
+const WARM_UP: u64 = 2;
+/// How often a run is looked at while it lasts.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What is measured in each round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Variant {
+    /// The workers, together.
+    Together,
+    /// As many runs of one worker at once, with that worker's shards: what the others could reach.
+    Apart,
+    /// One worker by itself, with its shards.
+    Alone,
+    /// PyTorch, data parallel over Gloo where there is more than one worker.
+    Pytorch,
+}
+
+impl Variant {
+    /// What it is called in a table.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Together => "ronde",
+            Self::Apart => "ronde, independent",
+            Self::Alone => "ronde, one worker",
+            Self::Pytorch => "pytorch",
+        }
+    }
+}
+
+/// Programs that are started, and where files may lie.
+pub struct Programs<'a> {
+    /// This command.
+    pub ronde: OsString,
+    /// Python with torch.
+    pub python: OsString,
+    /// A folder of our own.
+    pub folder: &'a Path,
+    /// Whether to go on; asked while a run lasts.
+    pub go_on: &'a dyn Fn() -> bool,
+}
+
+/// Runs a variant once.
+///
+/// # Errors
+/// A program is missing, fails or reports nothing.
+pub fn measure(
+    settings: &TrainingSettings,
+    variant: Variant,
+    programs: &Programs<'_>,
+) -> Result<RunTimes, BenchError> {
+    let share = settings.shards.div_ceil(settings.workers);
+    match variant {
+        Variant::Together => {
+            let job = (settings.workers, settings.shards);
+            Ok(together(&[job], settings, programs)?.remove(0))
+        }
+        Variant::Alone => Ok(together(&[(1, share)], settings, programs)?.remove(0)),
+        Variant::Apart => {
+            let jobs = vec![(1, share); settings.workers as usize];
+            let runs = together(&jobs, settings, programs)?;
+            let mut sum = RunTimes::default();
+            for run in &runs {
+                sum.step_s = sum.step_s.max(run.step_s);
+                sum.samples_per_s += run.samples_per_s;
+                sum.phases.add(&run.phases);
+            }
+            Ok(sum)
+        }
+        Variant::Pytorch => pytorch(settings, programs),
+    }
+}
+
+/// Jobs of so many workers and shards, at the same time.
+fn together(
+    jobs: &[(u32, u32)],
+    settings: &TrainingSettings,
+    programs: &Programs<'_>,
+) -> Result<Vec<RunTimes>, BenchError> {
+    let mut running = Vec::new();
+    for (place, &(workers, shards)) in jobs.iter().enumerate() {
+        let file = programs.folder.join(format!("run-{place}.toml"));
+        let case = &settings.case;
+        let text = case.run_file(workers, shards, settings.steps, settings.bucket_bytes);
+        crate::report::write(&file, &text)?;
+        let output = programs.folder.join(format!("output-{place}"));
+        let mut command = Command::new(&programs.ronde);
+        command.arg("train").arg(&file).arg("--json").arg("--set");
+        command.arg(format!("run.output={}", output.display()));
+        running.push(Running::start(command, "ronde train")?);
+    }
+    running
+        .into_iter()
+        .map(|run| RunTimes::read(run.output(programs.go_on)?.as_slice()))
+        .collect()
+}
+
+/// What the script prints.
+#[derive(serde::Deserialize)]
+struct Said {
+    step_ms: f64,
+    samples_per_s: f64,
+}
+
+fn pytorch(settings: &TrainingSettings, programs: &Programs<'_>) -> Result<RunTimes, BenchError> {
+    let script = programs.folder.join("pytorch_ddp.py");
+    crate::report::write(&script, SCRIPT)?;
+    let mut command = Command::new(&programs.python);
+    if settings.workers > 1 {
+        let processes = settings.workers.to_string();
+        command.args([
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            &processes,
+        ]);
+    }
+    command.arg(&script).arg(settings.case.model);
+    let steps = settings.steps.saturating_sub(WARM_UP).max(1).to_string();
+    command.args(["--steps", &steps, "--warm-up", &WARM_UP.to_string()]);
+    command.env("OMP_NUM_THREADS", "1");
+    let said = Running::start(command, "pytorch")?.output(programs.go_on)?;
+    let said = String::from_utf8_lossy(&said);
+    let line = said.lines().rev().find(|line| line.starts_with('{'));
+    let found = line.and_then(|line| serde_json::from_str::<Said>(line).ok());
+    let found = found.ok_or_else(|| BenchError::Competitor {
+        problem: format!("pytorch_ddp.py reported nothing: {}", said.trim()),
+        hint: "does `python3 benchmarks/pytorch_ddp.py mlp` run?".to_owned(),
+    })?;
+    Ok(RunTimes {
+        step_s: found.step_ms / 1e3,
+        samples_per_s: found.samples_per_s,
+        ..RunTimes::default()
+    })
+}
+
+/// A program that was started; ended when it is dropped.
+struct Running {
+    child: Child,
+    name: &'static str,
+    out: Option<std::thread::JoinHandle<Vec<u8>>>,
+    errors: Option<std::thread::JoinHandle<Vec<u8>>>,
+}
+
+impl Running {
+    fn start(mut command: Command, name: &'static str) -> Result<Self, BenchError> {
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| BenchError::Competitor {
+            problem: format!("{name} cannot be started: {error}"),
+            hint: "--python names another Python".to_owned(),
+        })?;
+        let out = child.stdout.take().map(collect);
+        let errors = child.stderr.take().map(collect);
+        Ok(Self {
+            child,
+            name,
+            out,
+            errors,
+        })
+    }
+
+    /// What it wrote, when it has ended well.
+    fn output(mut self, go_on: &dyn Fn() -> bool) -> Result<Vec<u8>, BenchError> {
+        let failed = |name: &str, problem: &str| BenchError::Competitor {
+            problem: format!("{name} failed: {problem}"),
+            hint: "the end of what it said is above".to_owned(),
+        };
+        let status = loop {
+            if !go_on() {
+                return Err(failed(self.name, "it was stopped"));
+            }
+            match self.child.try_wait() {
+                Ok(Some(status)) => break status,
+                Ok(None) => clock::pause(LOOK),
+                Err(error) => return Err(failed(self.name, &error.to_string())),
+            }
+        };
+        let read = |pipe: Option<std::thread::JoinHandle<Vec<u8>>>| {
+            pipe.and_then(|pipe| pipe.join().ok()).unwrap_or_default()
+        };
+        let (out, errors) = (read(self.out.take()), read(self.errors.take()));
+        if status.success() {
+            return Ok(out);
+        }
+        let said = String::from_utf8_lossy(&errors);
+        let lines: Vec<&str> = said.lines().collect();
+        let end = lines[lines.len().saturating_sub(30)..].join("\n  | ");
+        Err(failed(self.name, &format!("{status}\n  | {end}")))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that has ended cannot be ended again.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn collect(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut all = Vec::new();
+        let mut reader = BufReader::new(&mut pipe);
+        // What came before an error is shown.
+        let _ = reader.read_to_end(&mut all);
+        all
+    })
+}

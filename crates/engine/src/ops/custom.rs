@@ -1,0 +1,118 @@
+//! How a function on slices becomes an operation of the engine, with a backward of its own.
+
+use std::fmt::Debug;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::flex::FlexTensor;
+use burn::backend::{Autodiff, AutodiffBackend, Flex};
+use burn::tensor::{Tensor, TensorData};
+
+/// What backward of an operation with `N` inputs needs.
+pub(super) trait Saved<const N: usize>: Debug + Send + Sync + 'static {
+    /// The gradient of each wanted input, from that of the output, which is contiguous.
+    fn backward(&self, gradient: &[f32], wanted: [bool; N]) -> [Option<Host>; N];
+}
+
+/// Values with a shape, contiguous, on the host.
+#[derive(Debug, Clone)]
+pub(super) struct Host(FlexTensor);
+
+impl Host {
+    /// Takes values over. Cost: none.
+    pub(super) fn new(values: Vec<f32>, shape: &[usize]) -> Self {
+        Self(FlexTensor::from_data(TensorData::new(
+            values,
+            shape.to_vec(),
+        )))
+    }
+
+    pub(super) fn shape(&self) -> &[usize] {
+        self.0.layout().shape().as_slice()
+    }
+
+    pub(super) fn values(&self) -> &[f32] {
+        self.0.as_slice().expect("made contiguous, of f32")
+    }
+}
+
+/// One input of an operation: a node of the graph, or just values.
+pub(super) enum Input {
+    Node(<Autodiff<Flex> as burn::backend::BackendTypes>::FloatTensorPrimitive),
+    Values(FlexTensor),
+}
+
+impl Input {
+    /// Takes a tensor of f32 on the engine's device; a shared or turned one is not copied yet.
+    pub(super) fn of<const D: usize>(tensor: Tensor<D>) -> Self {
+        if tensor.device().is_autodiff() {
+            let node = tensor.try_into_primitive::<Autodiff<Flex>>();
+            Self::Node(node.expect("models are built on the engine's training device"))
+        } else {
+            let values = tensor.try_into_primitive::<Flex>();
+            Self::Values(values.expect("the engine has one device"))
+        }
+    }
+
+    /// Its values, made contiguous. Cost: a copy only where they are not.
+    pub(super) fn values(&self) -> Host {
+        let values = match self {
+            Self::Node(node) => Autodiff::<Flex>::inner(node.clone()),
+            Self::Values(values) => values.clone(),
+        };
+        Host(values.to_contiguous())
+    }
+}
+
+#[derive(Debug)]
+struct Operation<S>(PhantomData<fn() -> S>);
+
+impl<S: Saved<N>, const N: usize> Backward<Flex, N> for Operation<S> {
+    type State = Arc<S>;
+
+    fn backward(
+        self,
+        ops: Ops<Arc<S>, N>,
+        gradients: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let gradient = Host(gradients.consume::<Flex>(&ops.node).to_contiguous());
+        let wanted = ops.parents.each_ref().map(Option::is_some);
+        let found = ops.state.backward(gradient.values(), wanted);
+        for (node, found) in ops.parents.into_iter().zip(found) {
+            if let (Some(node), Some(found)) = (node, found) {
+                gradients.register::<Flex>(node.id, found.0);
+            }
+        }
+    }
+}
+
+/// Runs `forward` on the inputs' values and, where one of them is part of a graph, records it: `forward`
+/// gives the output and what backward needs.
+pub(super) fn record<S: Saved<N>, const N: usize, const O: usize>(
+    inputs: [Input; N],
+    forward: impl FnOnce([Host; N]) -> (Host, S),
+) -> Tensor<O> {
+    let (output, saved) = forward(inputs.each_ref().map(Input::values));
+    if inputs.iter().all(|input| matches!(input, Input::Values(_))) {
+        return Tensor::from_primitive::<Flex>(output.0);
+    }
+    let guards = inputs.map(|input| match input {
+        Input::Node(node) => node.node(),
+        Input::Values(values) => Autodiff::<Flex>::from_inner(values).node(),
+    });
+    let operation = Operation::<S>(PhantomData);
+    let prepared = operation
+        .prepare::<NoCheckpointing>(guards)
+        .compute_bound()
+        .stateful();
+    let output = match prepared {
+        OpsKind::Tracked(prepared) => prepared.finish(Arc::new(saved), output.0),
+        OpsKind::UnTracked(prepared) => prepared.finish(output.0),
+    };
+    Tensor::from_primitive::<Autodiff<Flex>>(output)
+}

@@ -1,0 +1,80 @@
+//! [`layer_norm`] and [`gelu`]: what a transformer does to each token by itself.
+
+use burn::tensor::Tensor;
+
+use super::custom::{Host, Input, Saved, record};
+
+/// Normalises the last dimension with `epsilon` added to the variance, then scales it by `gamma` and
+/// shifts it by `beta`.
+///
+/// # Panics
+/// When the last dimension is not that of `gamma` and `beta`.
+#[must_use]
+pub fn layer_norm<const D: usize>(
+    x: Tensor<D>,
+    gamma: Tensor<1>,
+    beta: Tensor<1>,
+    epsilon: f64,
+) -> Tensor<D> {
+    let inputs = [Input::of(x), Input::of(gamma), Input::of(beta)];
+    record(inputs, |[x, gamma, beta]| {
+        let mut y = vec![0.0; x.values().len()];
+        let rows =
+            ronde_kernels::layer_norm(x.values(), gamma.values(), beta.values(), epsilon, &mut y);
+        (Host::new(y, x.shape()), Rows { x, gamma, rows })
+    })
+}
+
+#[derive(Debug)]
+struct Rows {
+    x: Host,
+    gamma: Host,
+    /// Mean and inverse deviation of each row.
+    rows: Vec<[f32; 2]>,
+}
+
+impl Saved<3> for Rows {
+    fn backward(&self, gradient: &[f32], _wanted: [bool; 3]) -> [Option<Host>; 3] {
+        let width = self.gamma.values().len();
+        let mut dx = vec![0.0; self.x.values().len()];
+        let (mut dgamma, mut dbeta) = (vec![0.0; width], vec![0.0; width]);
+        let (x, gamma) = (self.x.values(), self.gamma.values());
+        let affine = [&mut dgamma[..], &mut dbeta[..]];
+        ronde_kernels::layer_norm_backward(x, gamma, &self.rows, gradient, &mut dx, affine);
+        [
+            Some(Host::new(dx, self.x.shape())),
+            Some(Host::new(dgamma, &[width])),
+            Some(Host::new(dbeta, &[width])),
+        ]
+    }
+}
+
+/// `x / 2 * (1 + erf(x / sqrt(2)))`, within 1e-6 of it. Kept for backward: the slope of each element.
+#[must_use]
+pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    let tracked = x.device().is_autodiff();
+    record([Input::of(x)], |[x]| {
+        let mut y = vec![0.0; x.values().len()];
+        let mut slope = vec![0.0; if tracked { y.len() } else { 0 }];
+        let wanted = tracked.then_some(&mut slope[..]);
+        ronde_kernels::gelu(x.values(), &mut y, wanted);
+        let shape = x.shape().to_vec();
+        (Host::new(y, &shape), Slope { shape, slope })
+    })
+}
+
+#[derive(Debug)]
+struct Slope {
+    shape: Vec<usize>,
+    slope: Vec<f32>,
+}
+
+impl Saved<1> for Slope {
+    fn backward(&self, gradient: &[f32], _wanted: [bool; 1]) -> [Option<Host>; 1] {
+        let product = gradient
+            .iter()
+            .zip(&self.slope)
+            .map(|(dy, slope)| dy * slope);
+        [Some(Host::new(product.collect(), &self.shape))]
+    }
+}

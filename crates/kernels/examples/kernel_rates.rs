@@ -1,0 +1,138 @@
+//! Rates of the kernels in GFLOP/s: `cargo run --release -p ronde-kernels --example kernel_rates`.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a program that measures and prints"
+)]
+
+use std::time::Instant;
+
+use ronde_kernels::{Affine, BatchNorm, BatchNormGradients, Convolution, Matrix, multiply};
+
+fn rate(name: &str, operations: f64, mut run: impl FnMut()) {
+    run();
+    let mut best = f64::MAX;
+    let begin = Instant::now();
+    while begin.elapsed().as_secs_f64() < 0.4 {
+        let start = Instant::now();
+        run();
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    println!(
+        "{name:44} {:8.2} ms {:7.1} GFLOP/s",
+        best * 1e3,
+        operations / best / 1e9
+    );
+}
+
+fn main() {
+    for (m, k, n) in [
+        (256, 784, 1024),
+        (256, 1024, 1024),
+        (1024, 256, 1024),
+        (1024, 256, 4096),
+        (512, 4608, 512),
+        (64, 576, 1024),
+    ] {
+        let (a, b) = (vec![0.5_f32; m * k], vec![0.25_f32; k * n]);
+        let mut out = vec![0.0; m * n];
+        let flops = 2.0 * (m * k * n) as f64;
+        rate(&format!("product {m} x {k} x {n}"), flops, || {
+            multiply(
+                Matrix::new(&a, m, k),
+                Matrix::new(&b, k, n),
+                &mut out,
+                false,
+            );
+        });
+        rate("  both transposed", flops, || {
+            multiply(
+                Matrix::new(&a, k, m).transposed(),
+                Matrix::new(&b, n, k).transposed(),
+                &mut out,
+                false,
+            );
+        });
+    }
+    convolutions();
+    normalisation();
+}
+
+fn convolutions() {
+    const SAMPLES: usize = 32;
+    for (channels, side, outputs, kernel, stride) in [
+        (3, 32, 64, 3, 1),
+        (64, 32, 64, 3, 1),
+        (128, 16, 128, 3, 1),
+        (256, 8, 256, 3, 1),
+        (512, 4, 512, 3, 1),
+        (64, 32, 128, 3, 2),
+        (64, 32, 128, 1, 2),
+        (256, 14, 1024, 1, 1),
+    ] {
+        let shape = Convolution {
+            channels,
+            size: [side; 2],
+            outputs,
+            kernel: [kernel; 2],
+            stride: [stride; 2],
+            padding: [kernel / 2; 2],
+        };
+        let [input, output, weights] = shape.elements();
+        let (mut x, mut w) = (vec![0.5; SAMPLES * input], vec![0.25; weights]);
+        let mut y = vec![0.125; SAMPLES * output];
+        let flops = 2.0 * (SAMPLES * output * weights / outputs) as f64;
+        println!(
+            "convolution {channels} x {side} x {side} to {outputs}, {kernel} x {kernel}, stride {stride}"
+        );
+        rate("  forward", flops, || {
+            shape.forward(SAMPLES, &x, &w, &mut y)
+        });
+        rate("  input gradient", flops, || {
+            shape.input_gradient(SAMPLES, &w, &y, &mut x)
+        });
+        rate("  weight gradient", flops, || {
+            shape.weight_gradient(SAMPLES, &x, &y, &mut w)
+        });
+    }
+}
+
+fn normalisation() {
+    let shape = BatchNorm {
+        samples: 32,
+        channels: 64,
+        places: 1024,
+        epsilon: 1e-5,
+        rectified: true,
+    };
+    let elements = 32 * 64 * 1024;
+    let (x, mut y, mut dx) = (
+        vec![0.5; elements],
+        vec![0.0; elements],
+        vec![0.0; elements],
+    );
+    let (gamma, beta) = (vec![1.0; 64], vec![0.0; 64]);
+    let affine = Affine {
+        gamma: &gamma,
+        beta: &beta,
+    };
+    let mut found = shape.forward(&x, affine, None, &mut y);
+    rate(
+        "batch normalisation 32 x 64 x 32 x 32, forward",
+        elements as f64,
+        || {
+            found = shape.forward(&x, affine, None, &mut y);
+        },
+    );
+    let (mut dgamma, mut dbeta) = (vec![0.0; 64], vec![0.0; 64]);
+    rate("  backward", elements as f64, || {
+        let gradients = BatchNormGradients {
+            input: &mut dx,
+            gamma: &mut dgamma,
+            beta: &mut dbeta,
+            added: None,
+        };
+        shape.backward(&x, &y, &y, &gamma, &found, gradients);
+    });
+}

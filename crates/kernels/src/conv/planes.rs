@@ -1,0 +1,60 @@
+//! [`Planes`]: tiles of a product go to the channels of several images.
+
+use std::ops::Range;
+
+use super::image::Group;
+use crate::gemm::{Sink, put};
+
+/// `[images, rows of the product, places]`, of which a group's places are written.
+pub(super) struct Planes<'a> {
+    out: &'a mut [f32],
+    channels: usize,
+    /// Places of a whole channel.
+    plane: usize,
+    /// Of which the group has so many in each image.
+    places: usize,
+    first: usize,
+}
+
+impl<'a> Planes<'a> {
+    pub(super) fn new(
+        out: &'a mut [f32],
+        channels: usize,
+        group: &Group,
+        output: [usize; 2],
+    ) -> Self {
+        let plane = output[0] * output[1];
+        Self {
+            out,
+            channels,
+            plane,
+            places: group.rows.len() * output[1],
+            first: group.images.start * channels * plane + group.rows.start * output[1],
+        }
+    }
+}
+
+impl Sink for Planes<'_> {
+    #[inline(always)]
+    fn store(
+        &mut self,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        tile: &[f32],
+        width: usize,
+        first: bool,
+    ) {
+        let mut column = columns.start;
+        while column < columns.end {
+            let (image, place) = (column / self.places, column % self.places);
+            let count = (self.places - place).min(columns.end - column);
+            let from = column - columns.start;
+            for (i, row) in rows.clone().enumerate() {
+                let at = self.first + (image * self.channels + row) * self.plane + place;
+                let tile = &tile[i * width + from..(i + 1) * width];
+                put(&mut self.out[at..at + count], tile, first);
+            }
+            column += count;
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The gradient of a convolution's weights: windows are read where they lie in the image.
+#![expect(unsafe_code, reason = "vector loads and stores in the innermost loops")]
+
+use super::image::{Group, Image, groups};
+use super::{Convolution, row_starts, taps};
+use crate::gemm::{chunks, transpose_into};
+use crate::scratch::lend;
+use crate::simd::{Kernel, Vector};
+
+/// Taps of a register tile: with four vectors of outputs 24 sums.
+const TAPS: usize = 6;
+/// Vectors of outputs in a register tile, at most.
+const VECTORS: usize = 4;
+
+pub(super) struct WeightGradient<'a> {
+    pub(super) shape: Convolution,
+    pub(super) samples: usize,
+    pub(super) x: &'a [f32],
+    pub(super) dy: &'a [f32],
+    pub(super) dw: &'a mut [f32],
+}
+
+impl Kernel for WeightGradient<'_> {
+    type Output = ();
+
+    /// Sums `[taps, outputs]` group by group, in order, and turns the sum at the end.
+    #[inline(always)]
+    fn run<V: Vector>(self) {
+        let shape = self.shape;
+        let (output, window) = (shape.output_size(), shape.window());
+        let vectors = if V::LANES == 16 { VECTORS } else { V::COLUMNS };
+        let buffers = &mut *lend();
+        let sums = window * shape.outputs.next_multiple_of(V::LANES);
+        let sums = buffers.left.take(sums);
+        sums.fill(0.0);
+        for group in groups(self.samples, output) {
+            let image = Image::of(&shape, self.x, &group, &mut buffers.image);
+            let pass = Pass {
+                taps: taps(&shape, &image),
+                row_starts: row_starts(&shape, &image, &group),
+                image: image.data,
+                width: output[1],
+                stride: shape.stride[1],
+            };
+            for outputs in chunks(0..shape.outputs, vectors * V::LANES) {
+                let count = outputs.len().div_ceil(V::LANES);
+                let panel = group.columns(output) * count * V::LANES;
+                let panel = buffers.right.take(panel);
+                turn::<V>(&shape, self.dy, &group, outputs.clone(), panel);
+                pass.add::<V>(panel, count, &mut sums[outputs.start * window..]);
+            }
+        }
+        give(sums, self.dw, &shape, vectors * V::LANES, V::LANES);
+    }
+}
+
+/// Packs the gradients of some outputs as `panel[place][outputs]`.
+#[inline(always)]
+fn turn<V: Vector>(
+    shape: &Convolution,
+    dy: &[f32],
+    group: &Group,
+    outputs: std::ops::Range<usize>,
+    panel: &mut [f32],
+) {
+    let output = shape.output_size();
+    let plane = output[0] * output[1];
+    let places = group.rows.len() * output[1];
+    let width = outputs.len().next_multiple_of(V::LANES);
+    for (image, to) in group
+        .images
+        .clone()
+        .zip(panel.chunks_exact_mut(places * width))
+    {
+        let at = (image * shape.outputs + outputs.start) * plane + group.rows.start * output[1];
+        transpose_into(&dy[at..], plane, outputs.len(), places, width, to);
+    }
+}
+
+/// Writes the sums, which lie in panels `[taps][outputs of the panel]`, as `[outputs, taps]`.
+#[inline(always)]
+fn give(sums: &[f32], dw: &mut [f32], shape: &Convolution, panel: usize, lanes: usize) {
+    let window = shape.window();
+    for outputs in chunks(0..shape.outputs, panel) {
+        let width = outputs.len().next_multiple_of(lanes);
+        let from = &sums[outputs.start * window..];
+        let to = &mut dw[outputs.start * window..outputs.end * window];
+        transpose_into(from, width, window, outputs.len(), window, to);
+    }
+}
+
+/// One group of one convolution.
+struct Pass<'a> {
+    image: &'a [f32],
+    taps: Vec<usize>,
+    row_starts: Vec<usize>,
+    width: usize,
+    stride: usize,
+}
+
+impl Pass<'_> {
+    /// Adds the products of all taps with the outputs of a panel to `sums[tap][outputs]`.
+    #[inline(always)]
+    fn add<V: Vector>(&self, panel: &[f32], vectors: usize, sums: &mut [f32]) {
+        match vectors {
+            4 => self.add_sized::<V, 4>(panel, sums),
+            3 => self.add_sized::<V, 3>(panel, sums),
+            2 => self.add_sized::<V, 2>(panel, sums),
+            _ => self.add_sized::<V, 1>(panel, sums),
+        }
+    }
+
+    #[inline(always)]
+    fn add_sized<V: Vector, const C: usize>(&self, panel: &[f32], sums: &mut [f32]) {
+        let width = C * V::LANES;
+        for (tile, sums) in self.taps.chunks(TAPS).zip(sums.chunks_mut(TAPS * width)) {
+            // Taps that are not there repeat the last one and are not written.
+            let taps = std::array::from_fn(|i| tile[i.min(tile.len() - 1)]);
+            let found = self.tile::<V, C>(&taps, panel);
+            let elements = tile.len() * width;
+            for (tap, found) in found.iter().enumerate().take(tile.len()) {
+                for (c, found) in found.iter().enumerate() {
+                    let at = tap * width + c * V::LANES;
+                    assert!(at + V::LANES <= elements.min(sums.len()), "sums of a tile");
+                    // SAFETY: `sums` has `LANES` elements from `at` on, as asserted.
+                    unsafe {
+                        let to = sums.as_mut_ptr().add(at);
+                        found.multiply_add(V::splat(1.0), V::load(to)).store(to);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The products of some taps with the outputs of a panel, summed over places in order.
+    #[expect(
+        clippy::needless_range_loop,
+        reason = "indices of registers; iterators hide from the compiler that they are"
+    )]
+    #[inline(always)]
+    fn tile<V: Vector, const C: usize>(
+        &self,
+        taps: &[usize; TAPS],
+        panel: &[f32],
+    ) -> [[V; C]; TAPS] {
+        let (width, step) = (C * V::LANES, self.stride);
+        let last = self.row_starts.last().copied().unwrap_or(0) + (self.width - 1) * step;
+        let furthest = taps.iter().max().copied().unwrap_or(0);
+        assert!(
+            last + furthest < self.image.len() && self.row_starts.is_sorted(),
+            "windows end in the image"
+        );
+        assert!(
+            panel.len() >= self.row_starts.len() * self.width * width,
+            "a panel has all places"
+        );
+        let mut sums = [[V::splat(0.0); C]; TAPS];
+        let mut right = panel.as_ptr();
+        for &start in &self.row_starts {
+            // SAFETY: all windows end inside the image and the panel has all places, as asserted.
+            unsafe {
+                let image = self.image.as_ptr().add(start);
+                let rows = taps.map(|tap| image.add(tap));
+                for place in 0..self.width {
+                    let mut outputs = [V::splat(0.0); C];
+                    for c in 0..C {
+                        outputs[c] = V::load(right.add(c * V::LANES));
+                    }
+                    for tap in 0..TAPS {
+                        let left = V::splat(*rows[tap].add(place * step));
+                        for c in 0..C {
+                            sums[tap][c] = left.multiply_add(outputs[c], sums[tap][c]);
+                        }
+                    }
+                    right = right.add(width);
+                }
+            }
+        }
+        sums
+    }
+}

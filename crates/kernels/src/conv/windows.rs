@@ -1,0 +1,125 @@
+//! [`Windows`]: the windows of an image as the columns of a matrix, packed without being laid out.
+
+use std::ops::Range;
+
+use super::image::{Group, Image};
+use super::{Convolution, row_starts, taps};
+use crate::gemm::Panels;
+
+/// Columns of the widest panel of any level.
+const PANEL_MAX: usize = 48;
+
+/// `[taps, outputs of the group]`: column `j` is the window of output `j`.
+pub(super) struct Windows<'a> {
+    image: &'a [f32],
+    taps: Vec<usize>,
+    row_starts: Vec<usize>,
+    width: usize,
+    stride: usize,
+    /// Neighbouring columns that lie side by side in the image as well.
+    piece: usize,
+}
+
+impl<'a> Windows<'a> {
+    /// For panels of so many columns.
+    pub(super) fn new(
+        image: &Image<'a>,
+        shape: &Convolution,
+        group: &Group,
+        output: [usize; 2],
+        panel: usize,
+    ) -> Self {
+        let width = output[1];
+        let sizes = [16, 8, 4, 2].into_iter();
+        let fits = |piece: &usize| {
+            shape.stride[1] == 1 && width.is_multiple_of(*piece) && panel.is_multiple_of(*piece)
+        };
+        Self {
+            image: image.data,
+            taps: taps(shape, image),
+            row_starts: row_starts(shape, image, group),
+            width,
+            stride: shape.stride[1],
+            piece: sizes.filter(fits).max().unwrap_or(1),
+        }
+    }
+
+    #[inline(always)]
+    fn start(&self, column: usize) -> usize {
+        self.row_starts[column / self.width] + column % self.width * self.stride
+    }
+
+    /// Copies pieces of `P` side by side.
+    #[inline(always)]
+    fn pack_pieces<const P: usize>(
+        &self,
+        depth: Range<usize>,
+        starts: &[usize],
+        width: usize,
+        out: &mut [f32],
+    ) {
+        for (&tap, to) in self.taps[depth].iter().zip(out.chunks_exact_mut(width)) {
+            let image = &self.image[tap..];
+            let (to, rest) = to.split_at_mut(starts.len() * P);
+            for (&start, to) in starts.iter().zip(to.chunks_exact_mut(P)) {
+                let mut piece = [0.0; P];
+                piece.copy_from_slice(&image[start..start + P]);
+                to.copy_from_slice(&piece);
+            }
+            rest.fill(0.0);
+        }
+    }
+}
+
+impl Panels for Windows<'_> {
+    #[inline(always)]
+    fn pack(&mut self, depth: Range<usize>, outer: Range<usize>, width: usize, out: &mut [f32]) {
+        let mut starts = [0; PANEL_MAX];
+        let count = outer.len() / self.piece;
+        for (i, start) in starts[..count].iter_mut().enumerate() {
+            *start = self.start(outer.start + i * self.piece);
+        }
+        let starts = &starts[..count];
+        match self.piece {
+            16 => self.pack_pieces::<16>(depth, starts, width, out),
+            8 => self.pack_pieces::<8>(depth, starts, width, out),
+            4 => self.pack_pieces::<4>(depth, starts, width, out),
+            2 => self.pack_pieces::<2>(depth, starts, width, out),
+            _ => self.pack_pieces::<1>(depth, starts, width, out),
+        }
+    }
+}
+
+/// Weights `[outputs, channels, taps]` as the left side of the input's gradient: rows are channels, the
+/// inner index runs over outputs and taps from the last to the first.
+pub(super) struct Flipped<'a> {
+    weights: &'a [f32],
+    channels: usize,
+    taps: usize,
+}
+
+impl<'a> Flipped<'a> {
+    pub(super) fn new(weights: &'a [f32], channels: usize, taps: usize) -> Self {
+        Self {
+            weights,
+            channels,
+            taps,
+        }
+    }
+}
+
+impl Panels for Flipped<'_> {
+    #[inline(always)]
+    fn pack(&mut self, depth: Range<usize>, outer: Range<usize>, width: usize, out: &mut [f32]) {
+        for (index, to) in depth.zip(out.chunks_exact_mut(width)) {
+            let (output, tap) = (index / self.taps, self.taps - 1 - index % self.taps);
+            let from = (output * self.channels + outer.start) * self.taps + tap;
+            let (to, rest) = to.split_at_mut(outer.len());
+            let from = self.weights[from..].iter().step_by(self.taps);
+            for (to, from) in to.iter_mut().zip(from) {
+                *to = *from;
+            }
+            rest.fill(0.0);
+        }
+    }
+}

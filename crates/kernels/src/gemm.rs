@@ -1,0 +1,249 @@
+//! The matrix product, blocked for the caches; what is multiplied is packed by whoever knows it.
+//!
+//! Bits: an element is summed in the order of the inner index, in blocks whose size follows from the
+//! inner length alone; blocks are added in order. Neither the other lengths nor a cache size matter.
+//! Source of the blocking: Goto and van de Geijn, "Anatomy of high-performance matrix
+//! multiplication", ACM TOMS 34(3), 2008.
+
+mod matrix;
+mod tile;
+
+use std::ops::Range;
+
+use crate::scratch::{Scratch, lend};
+use crate::simd::{Kernel, Level, Vector, dispatch_at};
+
+pub use matrix::Matrix;
+pub(crate) use matrix::transpose_into;
+
+/// Longest run of the inner index that is multiplied in one go.
+const DEPTH_MAX: usize = 256;
+/// Rows whose packed panels stay in the second-level cache.
+const ROWS_MAX: usize = 192;
+/// Columns that are packed in one go.
+const COLUMNS_MAX: usize = 1056;
+
+/// One side of a product: packs a panel of its rows (left) or columns (right).
+pub(crate) trait Panels {
+    /// Writes `out[k][width]` for inner indices `depth` and outer indices `outer`; the columns past
+    /// the end of `outer` are to be zero.
+    fn pack(&mut self, depth: Range<usize>, outer: Range<usize>, width: usize, out: &mut [f32]);
+}
+
+/// Where a product goes.
+pub(crate) trait Sink {
+    /// Takes a tile over: `tile[row][width]`, of which `rows` by `columns` count. Each block of the
+    /// inner index brings another one: they are summed, beginning with the `first`.
+    fn store(
+        &mut self,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        tile: &[f32],
+        width: usize,
+        first: bool,
+    );
+}
+
+/// Lengths of a product: `rows` by `depth` times `depth` by `columns`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Size {
+    pub(crate) rows: usize,
+    pub(crate) depth: usize,
+    pub(crate) columns: usize,
+}
+
+/// Multiplies panels of `left` and `right` into `sink`. An empty inner index gives a tile of zeros.
+#[inline(always)]
+pub(crate) fn drive<V: Vector>(
+    size: Size,
+    left: &mut impl Panels,
+    right: &mut impl Panels,
+    sink: &mut impl Sink,
+    memory: (&mut Scratch, &mut Scratch),
+) {
+    let tile_columns = V::COLUMNS * V::LANES;
+    let depths = Blocks::of(size.depth, DEPTH_MAX);
+    let packed_columns = COLUMNS_MAX.next_multiple_of(tile_columns);
+    let packed_rows = ROWS_MAX.next_multiple_of(V::ROWS);
+    let a = memory.0.take(packed_rows * DEPTH_MAX);
+    let b = memory.1.take(packed_columns * DEPTH_MAX);
+    for columns in chunks(0..size.columns, packed_columns) {
+        for depth in depths.ranges() {
+            let length = depth.len();
+            for (place, panel) in chunks(columns.clone(), tile_columns).enumerate() {
+                let width = panel.len().div_ceil(V::LANES) * V::LANES;
+                let at = place * tile_columns * length;
+                right.pack(depth.clone(), panel, width, &mut b[at..at + width * length]);
+            }
+            for rows in chunks(0..size.rows, packed_rows) {
+                for (place, panel) in chunks(rows.clone(), V::ROWS).enumerate() {
+                    let at = place * V::ROWS * length;
+                    left.pack(
+                        depth.clone(),
+                        panel,
+                        V::ROWS,
+                        &mut a[at..at + V::ROWS * length],
+                    );
+                }
+                block::<V>(rows, columns.clone(), &depth, a, b, sink);
+            }
+        }
+    }
+}
+
+/// Multiplies packed rows by packed columns, tile by tile.
+#[inline(always)]
+fn block<V: Vector>(
+    rows: Range<usize>,
+    columns: Range<usize>,
+    depth: &Range<usize>,
+    a: &[f32],
+    b: &[f32],
+    sink: &mut impl Sink,
+) {
+    let (length, tile_columns) = (depth.len(), V::COLUMNS * V::LANES);
+    let mut tile = [0.0; tile::TILE_MAX];
+    for (right, columns) in chunks(columns, tile_columns).enumerate() {
+        let vectors = columns.len().div_ceil(V::LANES);
+        let width = vectors * V::LANES;
+        let at = right * tile_columns * length;
+        let b = &b[at..at + width * length];
+        for (left, rows) in chunks(rows.clone(), V::ROWS).enumerate() {
+            let at = left * V::ROWS * length;
+            tile::multiply::<V>(&a[at..at + V::ROWS * length], b, vectors, &mut tile);
+            sink.store(rows, columns.clone(), &tile, width, depth.start == 0);
+        }
+    }
+}
+
+/// A length cut into blocks of nearly one size.
+#[derive(Clone, Copy)]
+pub(crate) struct Blocks {
+    length: usize,
+    block: usize,
+}
+
+impl Blocks {
+    /// As few blocks of at most `max` as there can be; one empty block for nothing.
+    pub(crate) fn of(length: usize, max: usize) -> Self {
+        let count = length.div_ceil(max).max(1);
+        let block = length.div_ceil(count).next_multiple_of(8).min(max);
+        Self { length, block }
+    }
+
+    #[inline(always)]
+    pub(crate) fn ranges(self) -> impl Iterator<Item = Range<usize>> {
+        let count = self.length.div_ceil(self.block.max(1)).max(1);
+        (0..count).map(move |i| i * self.block..((i + 1) * self.block).min(self.length))
+    }
+}
+
+/// Consecutive runs of at most `size`.
+#[inline(always)]
+pub(crate) fn chunks(range: Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> {
+    let end = range.end;
+    range
+        .step_by(size)
+        .map(move |start| start..(start + size).min(end))
+}
+
+/// Rows of a row-major output.
+struct Rows<'a> {
+    out: &'a mut [f32],
+    stride: usize,
+    adds: bool,
+}
+
+impl Sink for Rows<'_> {
+    #[inline(always)]
+    fn store(
+        &mut self,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        tile: &[f32],
+        width: usize,
+        first: bool,
+    ) {
+        for (row, tile) in rows.zip(tile.chunks_exact(width)) {
+            let at = row * self.stride + columns.start;
+            let to = &mut self.out[at..at + columns.len()];
+            put(to, tile, first && !self.adds);
+        }
+    }
+}
+
+/// Writes or adds the start of `tile`.
+#[inline(always)]
+pub(crate) fn put(to: &mut [f32], tile: &[f32], first: bool) {
+    let tile = &tile[..to.len()];
+    if first {
+        to.copy_from_slice(tile);
+    } else {
+        for (to, from) in to.iter_mut().zip(tile) {
+            *to += from;
+        }
+    }
+}
+
+struct Product<'a> {
+    left: Matrix<'a>,
+    right: Matrix<'a>,
+    sink: Rows<'a>,
+}
+
+impl Kernel for Product<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(mut self) {
+        let size = Size {
+            rows: self.left.rows(),
+            depth: self.left.columns(),
+            columns: self.right.columns(),
+        };
+        let (mut left, mut right) = (self.left.transposed(), self.right);
+        let buffers = &mut *lend();
+        let memory = (&mut buffers.left, &mut buffers.right);
+        drive::<V>(size, &mut left, &mut right, &mut self.sink, memory);
+    }
+}
+
+/// `out = left * right`, or `out += left * right` where `adds`: row-major, `left.rows()` by
+/// `right.columns()`.
+///
+/// Bits depend on the operands and the level of this processor alone. Cost: `rows * depth * columns`
+/// multiply-adds; a megabyte of the thread's memory.
+///
+/// # Panics
+/// When the lengths do not fit.
+///
+/// ```
+/// use ronde_kernels::{Matrix, multiply};
+///
+/// let (a, b) = ([1.0, 2.0, 3.0, 4.0], [5.0, 6.0]);
+/// let mut out = [0.0; 2];
+/// multiply(Matrix::new(&a, 2, 2), Matrix::new(&b, 2, 1), &mut out, false);
+/// assert_eq!(out, [17.0, 39.0]);
+/// ```
+pub fn multiply(left: Matrix<'_>, right: Matrix<'_>, out: &mut [f32], adds: bool) {
+    multiply_at(Level::detect(), left, right, out, adds);
+}
+
+/// The same at a level, lowered to what this processor has: for tests and measurements.
+///
+/// # Panics
+/// When the lengths do not fit.
+pub fn multiply_at(level: Level, left: Matrix<'_>, right: Matrix<'_>, out: &mut [f32], adds: bool) {
+    let (rows, columns) = (left.rows(), right.columns());
+    assert_eq!(left.columns(), right.rows(), "inner lengths of a product");
+    assert_eq!(out.len(), rows * columns, "elements of a product");
+    let sink = Rows {
+        out,
+        stride: columns,
+        adds,
+    };
+    dispatch_at(level, Product { left, right, sink });
+}
+
+#[cfg(test)]
+mod tests;

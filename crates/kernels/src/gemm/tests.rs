@@ -1,0 +1,113 @@
+//! Products against the definition, and what their bits depend on.
+
+use super::*;
+use crate::testing::{close, values};
+
+#[test]
+fn products_of_all_small_shapes_and_orders_fit_the_definition() {
+    for level in [Level::Portable, Level::Avx2, Level::Avx512] {
+        for (m, k, n) in [
+            (1, 1, 1),
+            (5, 3, 7),
+            (8, 16, 48),
+            (9, 300, 50),
+            (17, 513, 33),
+            (200, 70, 100),
+            (3, 0, 2),
+            (0, 3, 2),
+            (2, 5, 1000),
+        ] {
+            let (a, b) = (values(m * k, 1), values(k * n, 2));
+            let (at, bt) = (turned(&a, m, k), turned(&b, k, n));
+            let lefts = [Matrix::new(&a, m, k), Matrix::new(&at, k, m).transposed()];
+            let rights = [Matrix::new(&b, k, n), Matrix::new(&bt, n, k).transposed()];
+            let mut all = Vec::new();
+            for left in lefts {
+                for right in rights {
+                    let mut out = vec![f32::NAN; m * n];
+                    multiply_at(level, left, right, &mut out, false);
+                    all.push(out);
+                }
+            }
+            for i in 0..m {
+                for j in 0..n {
+                    let sum: f64 = (0..k)
+                        .map(|l| f64::from(a[i * k + l]) * f64::from(b[l * n + j]))
+                        .sum();
+                    close(all[0][i * n + j], sum, 1e-5);
+                }
+            }
+            assert!(
+                all.iter().all(|out| *out == all[0]),
+                "{m} {k} {n}: how operands lie matters"
+            );
+            let mut twice = all[0].clone();
+            multiply_at(level, lefts[0], rights[0], &mut twice, true);
+            let doubled: Vec<f32> = all[0].iter().map(|x| x + x).collect();
+            if k <= DEPTH_MAX {
+                assert_eq!(twice, doubled);
+            }
+        }
+    }
+}
+
+fn turned(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    (0..columns)
+        .flat_map(|c| (0..rows).map(move |r| values[r * columns + c]))
+        .collect()
+}
+
+#[test]
+fn an_element_has_the_same_bits_whatever_lies_around_it() {
+    let (k, n) = (700, 130);
+    let (a, b) = (values(20 * k, 3), values(k * n, 4));
+    let mut whole = vec![0.0; 20 * n];
+    multiply(
+        Matrix::new(&a, 20, k),
+        Matrix::new(&b, k, n),
+        &mut whole,
+        false,
+    );
+    for (row, columns) in [(0, 0..n), (7, 3..4), (19, 60..130)] {
+        let right = Matrix::strided(&b[columns.start..], k, columns.len(), n);
+        let mut part = vec![0.0; columns.len()];
+        multiply(
+            Matrix::new(&a[row * k..(row + 1) * k], 1, k),
+            right,
+            &mut part,
+            false,
+        );
+        assert_eq!(part, whole[row * n..][columns]);
+    }
+}
+
+#[test]
+fn levels_with_fused_multiply_add_agree_to_the_bit() {
+    let (a, b) = (values(30 * 400, 5), values(400 * 70, 6));
+    let at = |level| {
+        let mut out = vec![0.0; 30 * 70];
+        multiply_at(
+            level,
+            Matrix::new(&a, 30, 400),
+            Matrix::new(&b, 400, 70),
+            &mut out,
+            false,
+        );
+        out
+    };
+    if Level::detect() == Level::Avx512 {
+        assert_eq!(at(Level::Avx2), at(Level::Avx512));
+    }
+}
+
+#[test]
+#[should_panic(expected = "inner lengths")]
+fn lengths_that_do_not_fit_are_refused() {
+    let x = [0.0; 6];
+    multiply(
+        Matrix::new(&x, 2, 3),
+        Matrix::new(&x, 2, 3),
+        &mut [0.0; 6],
+        false,
+    );
+}

@@ -1,0 +1,124 @@
+//! Softmax and cross-entropy of rows of logits, with the gradient.
+
+use crate::exponential::exp;
+use crate::simd::{Kernel, Vector, dispatch};
+
+const LANES: usize = 16;
+
+/// The loss of one row, and the class of its greatest logit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RowLoss {
+    /// `-log(softmax(logits)[label])` in nats.
+    pub loss: f64,
+    /// The first class with the greatest logit.
+    pub greatest: usize,
+}
+
+/// The loss of one row of logits in f64, and its gradient: `softmax(logits)`, less 1 at the label. A
+/// logit that is not finite makes the loss NaN. Cost: an exponential per logit, as vectors.
+///
+/// # Panics
+/// When `label` is not a class, or `gradient` has another length than `logits`.
+pub fn softmax_cross_entropy(logits: &[f32], label: usize, gradient: &mut [f32]) -> RowLoss {
+    assert!(
+        label < logits.len() && gradient.len() == logits.len(),
+        "label {label} and {} gradients of {} logits",
+        gradient.len(),
+        logits.len()
+    );
+    dispatch(Row {
+        logits,
+        label,
+        gradient,
+    })
+}
+
+struct Row<'a> {
+    logits: &'a [f32],
+    label: usize,
+    gradient: &'a mut [f32],
+}
+
+impl Kernel for Row<'_> {
+    type Output = RowLoss;
+
+    #[inline(always)]
+    fn run<V: Vector>(self) -> RowLoss {
+        let mut greatest = 0;
+        for (class, value) in self.logits.iter().enumerate() {
+            if *value > self.logits[greatest] {
+                greatest = class;
+            }
+        }
+        let maximum = f64::from(self.logits[greatest]);
+        let mut lanes = [0.0; LANES];
+        for (logits, gradient) in self
+            .logits
+            .chunks(LANES)
+            .zip(self.gradient.chunks_mut(LANES))
+        {
+            for (lane, (x, to)) in logits.iter().zip(gradient).enumerate() {
+                let found = exp(f64::from(*x) - maximum);
+                lanes[lane] += found;
+                *to = found as f32;
+            }
+        }
+        let sum: f64 = lanes.iter().sum();
+        let share = 1.0 / sum;
+        for to in self.gradient.iter_mut() {
+            *to = (f64::from(*to) * share) as f32;
+        }
+        self.gradient[self.label] -= 1.0;
+        RowLoss {
+            loss: libm::log(sum) - (f64::from(self.logits[self.label]) - maximum),
+            greatest,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::values;
+
+    #[test]
+    fn loss_and_gradient_fit_the_definition() {
+        for classes in [1, 2, 10, 16, 33, 1000] {
+            let logits: Vec<f32> = values(classes, 3).iter().map(|x| 8.0 * x).collect();
+            let label = classes / 2;
+            let mut gradient = vec![f32::NAN; classes];
+            let row = softmax_cross_entropy(&logits, label, &mut gradient);
+            let powers: Vec<f64> = logits.iter().map(|&x| libm::exp(f64::from(x))).collect();
+            let sum: f64 = powers.iter().sum();
+            assert!(
+                (row.loss - (sum / powers[label]).ln()).abs() < 1e-12,
+                "{classes}"
+            );
+            assert!(logits.iter().all(|&x| x <= logits[row.greatest]));
+            for (class, (got, power)) in gradient.iter().zip(&powers).enumerate() {
+                let expected = power / sum - f64::from(u8::from(class == label));
+                assert!(
+                    (f64::from(*got) - expected).abs() < 1e-6,
+                    "{classes}: {got} for {expected}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_finite_shows_and_great_logits_do_not_overflow() {
+        let mut gradient = [0.0; 2];
+        assert!(
+            softmax_cross_entropy(&[f32::NAN, 0.0], 1, &mut gradient)
+                .loss
+                .is_nan()
+        );
+        assert!(
+            softmax_cross_entropy(&[0.0, f32::INFINITY], 0, &mut gradient)
+                .loss
+                .is_nan()
+        );
+        let row = softmax_cross_entropy(&[1e30, -1e30], 0, &mut gradient);
+        assert_eq!((row.loss, gradient), (0.0, [0.0; 2]));
+    }
+}

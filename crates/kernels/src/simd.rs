@@ -1,0 +1,214 @@
+//! Instruction sets: which one this processor has, vectors of each, and how a kernel is compiled for all.
+#![expect(
+    unsafe_code,
+    reason = "vector instructions and the functions compiled for them"
+)]
+
+/// What a kernel is compiled for. Results may differ in the last bits between levels, never within one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// What the architecture has everywhere.
+    Portable,
+    /// 256 bits and fused multiply-add.
+    Avx2,
+    /// 512 bits.
+    Avx512,
+}
+
+impl Level {
+    /// The best level of this processor. Cost: a load; the standard library remembers the answer.
+    #[must_use]
+    pub fn detect() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::is_x86_feature_detected as has;
+            let avx2 = has!("avx2") && has!("fma");
+            let avx512 = has!("avx512f") && has!("avx512vl");
+            if avx2 && avx512 && has!("avx512bw") && has!("avx512dq") {
+                return Self::Avx512;
+            }
+            if avx2 {
+                return Self::Avx2;
+            }
+        }
+        Self::Portable
+    }
+
+    /// The name in a plan's identity.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        }
+    }
+}
+
+/// A vector of f32 and the shape of the register tile that fits its registers.
+///
+/// Methods are `inline(always)`: they take on the instruction set of the function that calls them.
+pub(crate) trait Vector: Copy {
+    /// Elements.
+    const LANES: usize;
+    /// Rows of a register tile of [`Vector::COLUMNS`] vectors.
+    const ROWS: usize;
+    /// Vectors side by side in a register tile.
+    const COLUMNS: usize;
+
+    fn splat(value: f32) -> Self;
+    /// # Safety
+    /// `from` is readable for [`Vector::LANES`] elements.
+    unsafe fn load(from: *const f32) -> Self;
+    /// # Safety
+    /// `to` is writable for [`Vector::LANES`] elements.
+    unsafe fn store(self, to: *mut f32);
+    /// `self * factor + sum`, rounded once where the level has that.
+    fn multiply_add(self, factor: Self, sum: Self) -> Self;
+}
+
+/// Four lanes that any compiler makes vectors of.
+#[derive(Clone, Copy)]
+pub(crate) struct Portable([f32; 4]);
+
+impl Vector for Portable {
+    const LANES: usize = 4;
+    const ROWS: usize = 4;
+    const COLUMNS: usize = 2;
+
+    #[inline(always)]
+    fn splat(value: f32) -> Self {
+        Self([value; 4])
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: the caller's promise; an array of f32 may be read unaligned.
+        Self(unsafe { from.cast::<[f32; 4]>().read_unaligned() })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { to.cast::<[f32; 4]>().write_unaligned(self.0) }
+    }
+
+    #[inline(always)]
+    fn multiply_add(self, factor: Self, sum: Self) -> Self {
+        let mut out = sum.0;
+        for (lane, out) in out.iter_mut().enumerate() {
+            *out = fused(self.0[lane], factor.0[lane], *out);
+        }
+        Self(out)
+    }
+}
+
+/// Fused where the architecture always has it; else a call of the C library, far too slow.
+#[inline(always)]
+fn fused(a: f32, b: f32, c: f32) -> f32 {
+    if cfg!(target_arch = "aarch64") {
+        a.mul_add(b, c)
+    } else {
+        a * b + c
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::{
+        __m256, __m512, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_storeu_ps,
+        _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_storeu_ps,
+    };
+
+    use super::Vector;
+
+    macro_rules! vector {
+        ($type:ty, $lanes:literal, $rows:literal x $columns:literal, $splat:ident, $load:ident, $store:ident, $fma:ident) => {
+            impl Vector for $type {
+                const LANES: usize = $lanes;
+                const ROWS: usize = $rows;
+                const COLUMNS: usize = $columns;
+
+                #[inline(always)]
+                fn splat(value: f32) -> Self {
+                    // SAFETY: only kernels compiled for this level, which was detected, use it.
+                    unsafe { $splat(value) }
+                }
+
+                #[inline(always)]
+                unsafe fn load(from: *const f32) -> Self {
+                    // SAFETY: the caller's promise; the level was detected.
+                    unsafe { $load(from) }
+                }
+
+                #[inline(always)]
+                unsafe fn store(self, to: *mut f32) {
+                    // SAFETY: the caller's promise; the level was detected.
+                    unsafe { $store(to, self) }
+                }
+
+                #[inline(always)]
+                fn multiply_add(self, factor: Self, sum: Self) -> Self {
+                    // SAFETY: the level was detected.
+                    unsafe { $fma(self, factor, sum) }
+                }
+            }
+        };
+    }
+
+    vector!(
+        __m512,
+        16,
+        8 x 3,
+        _mm512_set1_ps,
+        _mm512_loadu_ps,
+        _mm512_storeu_ps,
+        _mm512_fmadd_ps
+    );
+    vector!(
+        __m256,
+        8,
+        6 x 2,
+        _mm256_set1_ps,
+        _mm256_loadu_ps,
+        _mm256_storeu_ps,
+        _mm256_fmadd_ps
+    );
+}
+
+/// Work that is compiled once for each level: `run` and all that it inlines use its instructions.
+pub(crate) trait Kernel {
+    type Output;
+    /// Must be `inline(always)`, as must be what it calls.
+    fn run<V: Vector>(self) -> Self::Output;
+}
+
+/// Runs a kernel at the level of this processor.
+#[inline]
+pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
+    dispatch_at(Level::detect(), kernel)
+}
+
+/// Runs a kernel at a level, lowered to what this processor has.
+pub(crate) fn dispatch_at<K: Kernel>(level: Level, kernel: K) -> K::Output {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
+        fn avx512<K: Kernel>(kernel: K) -> K::Output {
+            kernel.run::<std::arch::x86_64::__m512>()
+        }
+        #[target_feature(enable = "avx2,fma")]
+        fn avx2<K: Kernel>(kernel: K) -> K::Output {
+            kernel.run::<std::arch::x86_64::__m256>()
+        }
+        match level.min(Level::detect()) {
+            // SAFETY: the level is at most the one detected.
+            Level::Avx512 => return unsafe { avx512(kernel) },
+            // SAFETY: as above.
+            Level::Avx2 => return unsafe { avx2(kernel) },
+            Level::Portable => {}
+        }
+    }
+    let _ = level;
+    kernel.run::<Portable>()
+}

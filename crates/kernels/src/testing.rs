@@ -1,0 +1,23 @@
+//! What the tests share: numbers that repeat, and comparisons.
+
+/// Values in -1..1 that follow from the seed.
+pub(crate) fn values(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// Panics when `got` is not `expected` within `tolerance`, relative where it is large.
+#[track_caller]
+pub(crate) fn close(got: f32, expected: f64, tolerance: f64) {
+    let limit = tolerance * (1.0 + expected.abs()) * 10.0;
+    assert!(
+        (f64::from(got) - expected).abs() <= limit,
+        "{got} for {expected}"
+    );
+}
