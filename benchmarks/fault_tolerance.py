@@ -6,7 +6,7 @@
     python3 benchmarks/fault_tolerance.py faults [--kills 10] [--stops 5]
 
 `cost`: the same run with `elastic.enabled` off and on, in turns, two workers; each round gives the ratio of the median
-step times, without the first ten steps. `faults`: one run of three workers; a random one gets SIGKILL, or SIGSTOP and later
+step times, without the first ten steps, and of the processor time of all processes. `faults`: one run of three workers; a random one gets SIGKILL, or SIGSTOP and later
 SIGCONT. Seconds after the signal until the loss was known, until the first step was committed without the worker, and
 from the start of the new process to the first step that it took part in.
 """
@@ -15,6 +15,7 @@ import json
 import os
 import queue
 import random
+import resource
 import signal
 import statistics
 import subprocess
@@ -37,15 +38,23 @@ def start(folder, workers, *sets):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
+def processor_s():
+    """Processor time of all processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def step_s(elastic, steps):
-    """Median seconds of a step of an undisturbed run."""
+    """Median seconds of a step of an undisturbed run, and its processor time."""
+    before = processor_s()
     with tempfile.TemporaryDirectory() as folder:
         run = start(folder, 2, f"elastic.enabled={elastic}", f"train.steps={steps}")
         out, _ = run.communicate()
         if run.returncode != 0:
             raise SystemExit(f"ronde failed with exit code {run.returncode}")
     events = [json.loads(line) for line in out.splitlines()]
-    return statistics.median([e["duration_s"] for e in events if e.get("event") == "step_committed"][10:])
+    durations = [e["duration_s"] for e in events if e.get("event") == "step_committed"]
+    return statistics.median(durations[10:]), processor_s() - before
 
 
 def cost(rounds, steps):
@@ -53,12 +62,14 @@ def cost(rounds, steps):
     for number in range(rounds):
         for elastic, times in [("false", off), ("true", on)][:: 1 if number % 2 else -1]:
             times.append(step_s(elastic, steps))
-        print(f"  off {1e3 * off[-1]:.2f} ms  on {1e3 * on[-1]:.2f} ms", flush=True)
+        print(f"  off {1e3 * off[-1][0]:.2f} ms  on {1e3 * on[-1][0]:.2f} ms", flush=True)
+    used = statistics.median(b / a for (_, a), (_, b) in zip(off, on))
+    off, on = [step for step, _ in off], [step for step, _ in on]
     ratios = sorted(b / a for a, b in zip(off, on))
     print(
         f"step: off {1e3 * statistics.median(off):.2f} ms, on {1e3 * statistics.median(on):.2f} ms; "
         f"on / off: median {statistics.median(ratios):.4f}, {ratios[0]:.4f} to {ratios[-1]:.4f}; "
-        f"best against best {min(on) / min(off):.4f}")
+        f"best against best {min(on) / min(off):.4f}; processor time {used:.4f}")
 
 
 class Run:

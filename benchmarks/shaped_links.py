@@ -6,9 +6,10 @@
                                        [--connections 2] [--algorithm ring] [--congestion cubic] [--delay 10ms]
 
 Four namespaces hang on a bridge by links that are shaped in both directions. For each rate and size (MiB of f32), in turns:
-a plain stream of as many bytes as the algorithm sends per link, from one namespace to another until the receiver answers
-that it has them all; and the all_reduce of 2 ranks, of 4, and of 2 on each of two hosts, plain and by TLS. The share is the
-rate of the all_reduce, in bytes that a link must carry per second, over that of the stream; medians over the turns.
+plain streams of as many bytes as the algorithm sends per link, from each namespace to the next one at the same time, until
+the receivers answer that they have them all; and the all_reduce of 2 ranks, of 4, and of 2 on each of two hosts, plain and
+by TLS. The share is the rate of the all_reduce, in bytes that a link must carry per second, over that of the streams;
+medians over the turns.
 """
 import argparse
 import os
@@ -34,6 +35,8 @@ if role == "sink":
 else:
     peer = socket.create_connection((host, 7777))
     chunk = bytes(1 << 20)
+    print("connected", flush=True)
+    sys.stdin.readline()
     start, left = time.perf_counter(), length
     while left:
         left -= peer.send(chunk[:min(left, len(chunk))])
@@ -79,7 +82,7 @@ class Network:
                     if self.delay:
                         run(f"tc -n {place} qdisc add dev {device} root handle 1: netem delay {self.delay} limit 100000")
                         at = "parent 1:"
-                    run(f"tc -n {place} qdisc add dev {device} {at} tbf rate {self.rate} burst 64kb latency 50ms")
+                    run(f"tc -n {place} qdisc add dev {device} {at} tbf rate {self.rate} burst 128kb latency 50ms")
         except BaseException:
             self.__exit__()
             raise
@@ -93,14 +96,22 @@ class Network:
         return subprocess.Popen(["ip", "netns", "exec", self.hosts[host], *command],
                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def stream(self, length):
-        """Seconds of a plain stream of so many bytes."""
-        sink = self.start(1, [sys.executable, "-c", STREAM, "sink", address(1), str(length)])
-        sink.stdout.readline()
-        source = self.start(0, [sys.executable, "-c", STREAM, "source", address(1), str(length)])
-        seconds = float(source.stdout.readline())
-        source.wait(30)
-        sink.wait(30)
+    def stream(self, hosts, length):
+        """Seconds of plain streams of so many bytes, from each of the hosts to the next one, all at once."""
+        sinks = [self.start(host, [sys.executable, "-c", STREAM, "sink", address(host), str(length)]) for host in hosts]
+        for sink in sinks:
+            sink.stdout.readline()
+        following = hosts[1:] + hosts[:1]
+        sources = [self.start(host, [sys.executable, "-c", STREAM, "source", address(to), str(length)])
+                   for host, to in zip(hosts, following)]
+        for source in sources:
+            assert source.stdout.readline() == "connected\n"
+        for source in sources:
+            source.stdin.write("go\n")
+            source.stdin.flush()
+        seconds = max(float(source.stdout.readline()) for source in sources)
+        for process in sources + sinks:
+            process.wait(30)
         return seconds
 
 
@@ -161,7 +172,7 @@ def measure(network, args, names, mebibytes, identities):
     for _ in range(args.turns):
         for name, group in groups.items():
             carried = group.link_bytes(length)
-            stream = carried / network.stream(carried)
+            stream = carried / network.stream(sorted(set(group.hosts)), carried)
             rate = carried / group.seconds(length)
             streams.append(stream)
             rates[name].append(rate)

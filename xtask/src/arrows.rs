@@ -35,6 +35,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-engine",
             "ronde-data",
             "ronde-parallel",
+            "ronde-store",
+            "ronde-checkpoint",
         ],
     ),
     (
@@ -68,6 +70,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-engine",
             "ronde-data",
             "ronde-parallel",
+            "ronde-store",
+            "ronde-checkpoint",
             "ronde-train",
             "ronde-cluster",
             "ronde-monitor",

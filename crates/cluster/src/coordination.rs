@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use ronde_core::{Event as RunEvent, Rank};
+use ronde_core::{Event as RunEvent, Rank, Step};
 use ronde_elastic::{
     Command, CoordinatorId, CoordinatorMachine, ElasticError, Ending, Event, LossCause, Place,
     PlaceState, Reason, Record, Report, Settings, Time, ToWorker, WorkerId,
@@ -36,6 +36,8 @@ pub(crate) struct Coordination {
     current: BTreeMap<Rank, WorkerId>,
     wake: Option<Time>,
     narration: Narration,
+    /// A checkpoint that was published and that the machine has not heard of.
+    published: Option<Step>,
 }
 
 impl Coordination {
@@ -48,6 +50,7 @@ impl Coordination {
             current: BTreeMap::new(),
             wake: None,
             narration: Narration::default(),
+            published: None,
         })
     }
 
@@ -99,9 +102,19 @@ impl Coordination {
         self.handle(now, event)
     }
 
-    /// Looks at the time.
+    /// The job has to end in good order.
+    pub(crate) fn stop(&mut self, now: Duration, by: &str) -> Vec<Action> {
+        let by = by.to_owned();
+        self.handle(now, Event::Stop { by })
+    }
+
+    /// Looks at the time, and at what was recorded.
     pub(crate) fn tick(&mut self, now: Duration) -> Vec<Action> {
         let time = Time::default().after(now);
+        if let Some(next) = self.published.take() {
+            let generation = self.record.generation;
+            return self.handle(now, Event::CheckpointWritten { generation, next });
+        }
         match self.wake {
             Some(wake) if wake <= time => self.handle(now, Event::Tick),
             _ => Vec::new(),
@@ -111,6 +124,9 @@ impl Coordination {
     /// What an event of a worker comes to: itself unless it was told before, and the news that a
     /// loss is made good.
     pub(crate) fn recorded(&mut self, now: Duration, event: RunEvent) -> Vec<RunEvent> {
+        if let RunEvent::CheckpointSaved { step, .. } = event {
+            self.published = self.published.max(Some(step));
+        }
         self.narration.recorded(now, event, self.record.generation)
     }
 

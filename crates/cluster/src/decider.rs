@@ -63,6 +63,25 @@ impl Decider {
         }
     }
 
+    /// The job has to end in good order.
+    pub(crate) fn stop(&mut self, now: Duration, by: &str) -> Vec<Action> {
+        match self {
+            Self::Here(here) => here.stop(now, by),
+            Self::There(remote) => {
+                remote.stop_well(by);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Whether whoever ends this process means the whole job: not on a host that only joined it.
+    pub(crate) fn ends_the_job(&self) -> bool {
+        match self {
+            Self::Here(_) => true,
+            Self::There(remote) => remote.follows.is_some(),
+        }
+    }
+
     /// Looks at the time, and at what has come.
     pub(crate) fn tick(&mut self, now: Duration) -> Vec<Action> {
         match self {

@@ -41,6 +41,18 @@ struct State {
     group: Option<(Generation, Arc<dyn Collectives>)>,
     /// Why there will be no other place.
     over: Option<String>,
+    /// The newest generation for which a checkpoint was asked of this worker, and whether it knows.
+    checkpoint: Option<(Generation, bool)>,
+}
+
+/// Why a worker that waits has got no place.
+enum NoPlace {
+    /// Time is up.
+    Late,
+    /// There will be none.
+    Over(String),
+    /// It has to write a checkpoint first.
+    Checkpoint(Generation),
 }
 
 /// Whose word it is that the machine hears.
@@ -85,6 +97,7 @@ impl Placement {
                 entered: Generation(0),
                 group: None,
                 over: None,
+                checkpoint: None,
             }),
             changed: Condvar::new(),
         }))
@@ -141,11 +154,10 @@ impl Placement {
 
     /// Waits for the first place.
     pub(crate) fn first(&self, timeout: Duration) -> Result<Assignment, ClusterError> {
-        self.wait(Generation(0), timeout)
-            .map_err(|over| match over {
-                None => ClusterError::RendezvousTimeout { limit: timeout },
-                Some(reason) => ClusterError::Lost { reason },
-            })
+        self.wait(Generation(0), timeout).map_err(|why| match why {
+            NoPlace::Over(reason) => ClusterError::Lost { reason },
+            _ => ClusterError::RendezvousTimeout { limit: timeout },
+        })
     }
 
     fn now(&self) -> Time {
@@ -165,7 +177,9 @@ impl Placement {
             for command in state.machine.handle(self.now(), event) {
                 is_news |= matches!(
                     command,
-                    WorkerCommand::Connect { .. } | WorkerCommand::End(_)
+                    WorkerCommand::Connect { .. }
+                        | WorkerCommand::Checkpoint { .. }
+                        | WorkerCommand::End(_)
                 );
                 self.obey(&mut state, command, from, &mut aborts);
             }
@@ -214,6 +228,11 @@ impl Placement {
             WorkerCommand::End(reason) => {
                 state.over.get_or_insert_with(|| reason.to_string());
             }
+            WorkerCommand::Checkpoint { generation, .. }
+                if state.checkpoint.is_none_or(|(asked, _)| asked < generation) =>
+            {
+                state.checkpoint = Some((generation, false));
+            }
             // The training loop does these in this order by itself.
             _ => {}
         }
@@ -235,9 +254,8 @@ impl Placement {
         })
     }
 
-    /// Waits for a place in a generation above `left`. The error says why there is none; `None` when
-    /// time is up.
-    fn wait(&self, left: Generation, timeout: Duration) -> Result<Assignment, Option<String>> {
+    /// Waits for a place in a generation above `left`. The error says why there is none.
+    fn wait(&self, left: Generation, timeout: Duration) -> Result<Assignment, NoPlace> {
         let deadline = clock::now() + timeout;
         let mut state = self.lock();
         loop {
@@ -249,11 +267,15 @@ impl Placement {
                 return Ok(place);
             }
             if let Some(reason) = &state.over {
-                return Err(Some(reason.clone()));
+                return Err(NoPlace::Over(reason.clone()));
+            }
+            if let Some((generation, knows @ false)) = &mut state.checkpoint {
+                *knows = true;
+                return Err(NoPlace::Checkpoint(*generation));
             }
             let wait = deadline.saturating_duration_since(clock::now());
             if wait.is_zero() {
-                return Err(None);
+                return Err(NoPlace::Late);
             }
             let waited = self.changed.wait_timeout(state, wait);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -302,9 +324,16 @@ impl Membership for Placement {
     fn farewell(&self) -> bool {
         let generation = self.lock().entered;
         self.handle(WorkerEvent::Ended { generation }, From::Training);
-        let waited = self.wait(generation, self.terms.settings.orphan_limit);
-        // Alone at the end of the run, there is nothing left to be lost.
-        waited.is_err()
+        let limit = self.terms.settings.orphan_limit;
+        loop {
+            match self.wait(generation, limit) {
+                Ok(_) => return false,
+                // The run is over: its model is written, which is more.
+                Err(NoPlace::Checkpoint(_)) => {}
+                // Alone at the end of the run, there is nothing left to be lost.
+                Err(_) => return true,
+            }
+        }
     }
 
     fn drain(&self) {
@@ -319,9 +348,10 @@ impl Membership for Placement {
         };
         self.handle(failed, From::Training);
         let limit = self.terms.settings.orphan_limit;
-        self.wait(left, limit).map_err(|over| match over {
-            Some(reason) => MembershipError::Ended { reason },
-            None => MembershipError::Timeout {
+        self.wait(left, limit).map_err(|why| match why {
+            NoPlace::Over(reason) => MembershipError::Ended { reason },
+            NoPlace::Checkpoint(generation) => MembershipError::CheckpointWanted { generation },
+            NoPlace::Late => MembershipError::Timeout {
                 left,
                 cause: cause.to_owned(),
                 limit_s: limit.as_secs(),

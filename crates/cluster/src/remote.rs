@@ -326,6 +326,11 @@ impl Remote {
         self.send(&FromAgent::Stop { by: by.to_owned() });
     }
 
+    /// The job has to end in good order.
+    pub(crate) fn stop_well(&self, by: &str) {
+        self.send(&FromAgent::Finish { by: by.to_owned() });
+    }
+
     /// A worker says how it is.
     pub(crate) fn reported(&mut self, mut report: Report) {
         // The worker knows its place by the number that it has on this host.

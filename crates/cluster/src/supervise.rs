@@ -24,6 +24,7 @@ use crate::watchdog::Watchdog;
 use crate::wire::Terms;
 
 mod elastic;
+mod finishing;
 
 /// How long one turn waits for the end of a process; messages wait as long.
 const TURN: Duration = Duration::from_millis(25);
@@ -143,6 +144,7 @@ fn supervise_for(
         over: false,
         leaves: false,
         stopped_by: None,
+        finishing: None,
         unresponsive: Vec::new(),
     };
     supervisor.start_watchdog();
@@ -184,6 +186,8 @@ struct Supervisor<'a> {
     /// Whether this host leaves a job that goes on elsewhere.
     leaves: bool,
     stopped_by: Option<i32>,
+    /// When the workers were asked to end by themselves.
+    finishing: Option<Duration>,
     unresponsive: Vec<Rank>,
 }
 
@@ -396,7 +400,10 @@ impl Supervisor<'_> {
     /// Does what the user asks.
     fn obey(&mut self) {
         let level = self.stop.level();
-        if level == StopLevel::Run || level == StopLevel::Stop && !self.stopping && self.leave() {
+        if level == StopLevel::Run
+            || self.finishes(level)
+            || level == StopLevel::Stop && !self.stopping && self.leave()
+        {
             return;
         }
         if !self.stopping {

@@ -85,6 +85,8 @@ pub(crate) enum FromAgent {
     },
     /// Nothing new.
     Alive,
+    /// The job has to end in good order, after a last checkpoint.
+    Finish { by: String },
     /// The job has to end.
     Stop { by: String },
     /// Nothing runs here any more, and all is said.

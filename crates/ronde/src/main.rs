@@ -14,7 +14,7 @@ use clap::{Parser, Subcommand};
 use ronde_cluster::StopFlag;
 
 use command::{
-    bench, coordinator, flight, init, join, run, scale, status, train, watchdog, worker,
+    bench, checkpoint, coordinator, flight, init, join, run, scale, status, train, watchdog, worker,
 };
 
 /// Distributed training whose result does not depend on the cluster.
@@ -43,6 +43,8 @@ enum Command {
     Status(status::StatusArguments),
     /// Measure collectives between worker processes, and compare them with Gloo and Open MPI.
     Bench(Box<bench::BenchArguments>),
+    /// Look at the checkpoints of a run: list, show, verify, export.
+    Checkpoint(checkpoint::CheckpointArguments),
     /// Say which rank waits for which, from the records of a run that failed or hangs.
     Flight(flight::FlightArguments),
     /// One worker of a run.
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         Command::Status(arguments) => status::status(&arguments),
         Command::Flight(arguments) => flight::flight(&arguments),
         Command::BenchWorker => bench::work(),
+        Command::Checkpoint(arguments) => checkpoint::checkpoint(&arguments),
         Command::Init(arguments) => init::init(&arguments),
         Command::Worker => worker::work(),
         Command::Watchdog => watchdog::watch(),

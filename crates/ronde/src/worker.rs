@@ -1,7 +1,7 @@
 //! [`Worker`]: this process as one rank, started alone or by `ronde run`; the same program does both.
 
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use ronde_data::Split;
 use ronde_engine::{Chain, EngineError, Stage, seed_engine};
 use ronde_identity::Member;
 use ronde_parallel::ModelState;
+use ronde_train::checkpoints::{self, Resume, Saving};
 use ronde_train::export::{self, Described, Saved};
 use ronde_train::flights::Flights;
 use ronde_train::training::Trained;
@@ -36,6 +37,7 @@ pub struct Worker {
     listener: Option<TcpListener>,
     link: Option<WorkerLink>,
     tracker: Arc<dyn Tracker>,
+    resume: Resume,
     flights: Arc<Flights>,
 }
 
@@ -62,6 +64,7 @@ impl Worker {
             listener: None,
             link: None,
             tracker: Arc::new(NullTracker),
+            resume: Resume::Never,
             flights: Arc::default(),
         }
     }
@@ -82,6 +85,7 @@ impl Worker {
             listener: Some(listener),
             link: Some(link),
             tracker,
+            resume: Resume::Never,
             flights: Arc::default(),
         })
     }
@@ -230,7 +234,13 @@ impl Worker {
         self.link.as_ref().and_then(WorkerLink::membership)
     }
 
-    /// Trains a model of your own to the end of `config`. Everything of `config` counts but
+    /// Says whether [`Worker::train`] goes on from a checkpoint; without this it starts with its first step.
+    pub fn set_resume(&mut self, resume: Resume) {
+        self.resume = resume;
+    }
+
+    /// Trains a model of your own to the end of `config`. Checkpoints are saved as `config.checkpoint`
+    /// says, when its `to` is set. Everything of `config` counts but
     /// `workers.count` (the world is what it is), `model` and `data` (given here). The engine's
     /// random numbers are seeded before `model` is called, so that all ranks start alike.
     ///
@@ -280,7 +290,10 @@ impl Worker {
             input_shape: data.train.sample_shape().to_vec(),
             classes: data.train.classes(),
         };
-        let mut training = Training::new(place, plan, chain, data);
+        let saving = saving(config)?;
+        let stop = Arc::default();
+        let mut training =
+            Training::new(place, plan, chain, data).with_checkpoints(saving, self.resume, stop);
         let trained = training.run()?;
         if training.rank() == Rank(0) {
             self.tracker.record(Event::RunFinished {
@@ -318,6 +331,20 @@ impl Worker {
             link.finish();
         }
     }
+}
+
+/// The checkpoints of a program of the user's own, if it wants any.
+fn saving(config: &RunConfig) -> Result<Option<Saving>, TrainError> {
+    let section = &config.checkpoint;
+    let Some(to) = section.to.clone() else {
+        return Ok(None);
+    };
+    let (base, output) = (Path::new("."), config.run.output_folder());
+    let surroundings = crate::environment::surroundings();
+    let store = checkpoints::open(section, base, &output, &surroundings)?;
+    let name = config.run.name.clone();
+    let of_program = (String::new(), PathBuf::new());
+    Ok(Some(Saving::new(section, store, to, name, of_program)))
 }
 
 fn group_config(

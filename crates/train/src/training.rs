@@ -1,5 +1,8 @@
 //! [`Training`]: the step loop. A step is a transaction: compute, reduce, vote, then apply.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use ronde_core::event::PhaseTimes;
 use ronde_core::session::{Committed, Session};
 use ronde_core::weight_hash;
@@ -8,12 +11,14 @@ use ronde_data::{Loader, Split};
 use ronde_engine::Chain;
 use ronde_parallel::{DataParallel, DataParallelConfig, ModelState, Reduced, Strategy};
 
+use crate::checkpoints::{Resume, Saving, Shape};
 use crate::clock::{self, Stopwatch};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::healing::Healing;
 use crate::{Place, Plan, TrainError};
 
 mod generations;
+mod saving;
 mod step;
 
 /// Steps that the loader reads ahead.
@@ -59,6 +64,12 @@ pub struct Training {
     /// The gradient of a step whose vote failed.
     held: Option<(Step, Reduced)>,
     healing: Healing,
+    /// Checkpoints; `None`: none are saved and none are looked for.
+    saving: Option<Saving>,
+    shape: Shape,
+    resume: Resume,
+    /// Set when the run is asked to end after a step.
+    stop: Arc<AtomicBool>,
 }
 
 impl Training {
@@ -70,6 +81,7 @@ impl Training {
         config.weight_decay_on = plan.config.train.weight_decay_on;
         config.clip_norm = plan.config.train.clip_norm;
         config.bucket_bytes_max = plan.config.comm.bucket_bytes_max as usize;
+        let optimizer_states = config.optimizer.state_names();
         let mut strategy =
             DataParallel::new(chain, place.group.clone(), plan.shards, plan.seeds, config);
         strategy.set_clock(clock::seconds);
@@ -81,6 +93,7 @@ impl Training {
         );
         // Compared with the first vote: ranks that start from other weights must not train.
         session.set_digest(weight_hash::hash(strategy.state().values()));
+        let shape = Shape::of(strategy.state(), optimizer_states);
         Self {
             place,
             plan,
@@ -92,7 +105,23 @@ impl Training {
             last_events: Vec::new(),
             held: None,
             healing: Healing::default(),
+            saving: None,
+            shape,
+            resume: Resume::Never,
+            stop: Arc::default(),
         }
+    }
+
+    /// The same with checkpoints; `stop` asks for the end of the run after a step, on any rank.
+    #[must_use]
+    pub fn with_checkpoints(
+        mut self,
+        saving: Option<Saving>,
+        resume: Resume,
+        stop: Arc<AtomicBool>,
+    ) -> Self {
+        (self.saving, self.resume, self.stop) = (saving, resume, stop);
+        self
     }
 
     /// This worker's rank in the newest generation.
@@ -138,7 +167,7 @@ impl Training {
         let begun = Stopwatch::start();
         // Who comes new into a running job has to catch up first.
         let mut ready = match self.place.generation {
-            Generation(0) => Ok(()),
+            Generation(0) if self.resume == Resume::Never => Ok(()),
             _ => self.level_out(),
         };
         loop {
@@ -148,6 +177,8 @@ impl Training {
                 Ok(Ended::On) => "the membership changes".to_owned(),
                 // The others go on without this worker.
                 Err(error @ TrainError::Membership(_)) => return Err(error),
+                // So did all others.
+                Err(error @ TrainError::Stopped { .. }) => return Err(error),
                 Err(error) => {
                     self.give_up(&error);
                     if !self.place.can_move_on() || error.recovery() != Recovery::Rejoin {
@@ -178,6 +209,7 @@ impl Training {
         let mut loader = self.load()?;
         while self.session.next_step().0 < self.plan.steps {
             let committed = self.step(&mut loader)?;
+            self.save_if_wished(&committed)?;
             if self.place.is_left_after(&committed) {
                 return Ok(Ended::On);
             }
@@ -186,6 +218,7 @@ impl Training {
             }
             evaluation = self.evaluate_if_due()?.or(evaluation);
         }
+        self.finish_saving()?;
         self.verify()?;
         let duration_s = begun.total_s();
         if evaluation.is_none() {

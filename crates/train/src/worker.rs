@@ -3,11 +3,13 @@
 use std::net::TcpListener;
 use std::sync::Arc;
 
+use ronde_checkpoint::CheckpointError;
 use ronde_comm::{GiveUp, GroupConfig, ProcessGroup, Security, TransportChoice};
 use ronde_core::{Assignment, Event, Group, GroupRank, Membership, Tracker};
 use ronde_engine::Stage;
 use ronde_schedule::Algorithm;
 
+use crate::checkpoints::{self, Resume, Saving, Surroundings};
 use crate::config::{CommAlgorithm, CommTransport};
 use crate::export::{self, Described};
 use crate::flights::Flights;
@@ -34,6 +36,7 @@ pub fn run(
     secure: &Secure,
     tracker: &Arc<dyn Tracker>,
     flights: &Arc<Flights>,
+    surroundings: &Surroundings,
 ) -> Result<Trained, TrainError> {
     let (task, config) = Task::decode(&assignment.task)?;
     flights.go_to(task.output.join(Flights::FOLDER));
@@ -46,6 +49,12 @@ pub fn run(
         .map_err(TrainError::Model)?;
     plan.bind_model(chain.layout());
 
+    let saving = saving(&config, &task, surroundings)?;
+    let resume = if task.resumes {
+        Resume::Must
+    } else {
+        Resume::Never
+    };
     let place = take_place(
         assignment,
         listener,
@@ -54,7 +63,11 @@ pub fn run(
         tracker.clone(),
         flights,
     )?;
-    let mut training = Training::new(place, plan, chain, split);
+    let mut training = Training::new(place, plan, chain, split).with_checkpoints(
+        Some(saving),
+        resume,
+        surroundings.stop.clone(),
+    );
     let model = Described {
         config: Some(config.model.clone()),
         input_shape,
@@ -63,6 +76,22 @@ pub fn run(
     training.run_and_publish(&mut |training, trained| {
         publish(training, &task, &config, model.clone(), trained, &**tracker)
     })
+}
+
+/// The checkpoints of a run that a run file describes.
+fn saving(
+    config: &RunConfig,
+    task: &Task,
+    surroundings: &Surroundings,
+) -> Result<Saving, TrainError> {
+    let section = &config.checkpoint;
+    let store = checkpoints::open(section, &task.base, &task.output, surroundings)?;
+    let address = section
+        .address(&task.output)
+        .map_err(CheckpointError::from)?;
+    let run = (config.to_toml()?, task.base.clone());
+    let name = config.run.name.clone();
+    Ok(Saving::new(section, store, address.to_string(), name, run))
 }
 
 /// Takes the place of an assignment; the peers must hold the same plan. A world of one has no listener.

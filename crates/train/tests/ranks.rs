@@ -13,6 +13,7 @@ use ronde_core::{
     Assignment, Collectives, Generation, GroupRank, NullTracker, Rank, Step, Tracker, WorldSize,
 };
 use ronde_data::Loader;
+use ronde_train::checkpoints::Surroundings;
 use ronde_train::config::{Document, Override};
 use ronde_train::{Place, Plan, RunConfig, Task, TrainError, Training, worker};
 
@@ -74,6 +75,7 @@ fn run_workers(sets: &[&[&str]]) -> Vec<Option<TrainError>> {
                 let tracker: Arc<dyn Tracker> = Arc::new(NullTracker);
                 let secure = worker::on_one_host();
                 let flights = Arc::default();
+                let surroundings = Surroundings::default();
                 worker::run(
                     &assignment,
                     Some(listener),
@@ -81,6 +83,7 @@ fn run_workers(sets: &[&[&str]]) -> Vec<Option<TrainError>> {
                     &secure,
                     &tracker,
                     &flights,
+                    &surroundings,
                 )
                 .err()
             })

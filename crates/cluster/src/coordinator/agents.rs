@@ -232,6 +232,7 @@ impl Leader<'_> {
                 }
             }
             FromAgent::Bye => agent.is_done = true,
+            FromAgent::Finish { by } => self.feed(Event::Stop { by }),
             FromAgent::Stop { by } => {
                 let checkpoint = self.machine.record().checkpoint;
                 self.end(Ending::Stopped, Reason::Stopped { by, checkpoint });
@@ -264,8 +265,18 @@ impl Leader<'_> {
         }
         (agent.expects, agent.unacknowledged) = (Some(sent + 1), Some(sent));
         let newest = self.machine.record().generation;
+        let written = match &event {
+            RunEvent::CheckpointSaved { step, .. } => Some(*step),
+            _ => None,
+        };
         for event in self.narration.recorded(self.now(), event, newest) {
             self.publish(event);
+        }
+        if let Some(next) = written {
+            self.feed(Event::CheckpointWritten {
+                generation: newest,
+                next,
+            });
         }
     }
 

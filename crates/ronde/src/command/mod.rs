@@ -1,14 +1,18 @@
 //! The subcommands, one file each.
 
 pub(crate) mod bench;
+pub(crate) mod checkpoint;
 pub(crate) mod coordinator;
 pub(crate) mod exit;
 pub(crate) mod flight;
+mod front;
 pub(crate) mod init;
 pub(crate) mod job;
 pub(crate) mod join;
+mod last;
 pub(crate) mod open;
 pub(crate) mod output;
+mod resume;
 pub(crate) mod run;
 pub(crate) mod scale;
 pub(crate) mod signals;

@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod bench;
+mod checkpoints;
 mod dying;
 mod elastic;
 mod examples;

@@ -51,6 +51,7 @@ pub fn run(config: &RunConfig) -> Vec<Problem> {
     warmup(config, &mut problems);
     comm(&config.comm, &mut problems);
     elastic(config, &mut problems);
+    super::checkpoint::check(&config.checkpoint, &mut problems);
     let check = &config.check;
     at_least_one(
         "check.weight_hash_parts",

@@ -7,7 +7,7 @@ use ronde_data::DataConfig;
 use ronde_engine::{ModelConfig, OptimizerConfig, RateScaling, ScheduleConfig, WeightDecayOn};
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, Problem};
+use super::{CheckpointSection, ConfigError, Problem};
 
 /// Version of the run file that this ronde reads and writes.
 pub(super) const VERSION: i64 = 1;
@@ -37,6 +37,9 @@ pub struct RunConfig {
     /// `[elastic]`: what happens when a worker dies.
     #[serde(default)]
     pub elastic: ElasticSection,
+    /// `[checkpoint]`: when and where the state of the run is saved.
+    #[serde(default)]
+    pub checkpoint: CheckpointSection,
     /// `[data]`: where samples come from.
     pub data: DataConfig,
     /// `[model]`: what is trained.
@@ -331,8 +334,9 @@ impl Default for ElasticSection {
 
 /// What the trained bits do not depend on: sections, and keys of other sections. What is in the
 /// files of `[data]` is told by the identity of the data set, not by their names.
-const NOT_IDENTITY: [&str; 10] = [
+const NOT_IDENTITY: [&str; 11] = [
     "check",
+    "checkpoint",
     "comm",
     "data.test",
     "data.test_samples",
