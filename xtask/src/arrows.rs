@@ -39,7 +39,15 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-checkpoint",
         ],
     ),
-    ("ronde-cluster", &["ronde-core", "ronde-elastic"]),
+    (
+        "ronde-cluster",
+        &[
+            "ronde-core",
+            "ronde-elastic",
+            "ronde-identity",
+            "ronde-store",
+        ],
+    ),
     ("ronde-monitor", &["ronde-core"]),
     (
         "ronde-bench",
@@ -57,6 +65,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-core",
             "ronde-schedule",
             "ronde-identity",
+            "ronde-store",
             "ronde-comm",
             "ronde-engine",
             "ronde-data",

@@ -1,6 +1,7 @@
 //! [`Placement`]: a worker's side of a job that goes on when workers die: the machine that decides, fed
 //! by the connection to the supervisor, by time, and by the training loop.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,6 +19,9 @@ use crate::error::ClusterError;
 use crate::queue::EventQueue;
 use crate::wire::Terms;
 
+/// Generations whose members are remembered.
+const GENERATIONS_MAX: usize = 8;
+
 /// A worker's place in the job, as far as this process knows.
 pub(crate) struct Placement {
     terms: Terms,
@@ -31,6 +35,8 @@ struct State {
     machine: WorkerMachine,
     /// The newest place.
     place: Option<Assignment>,
+    /// The names of the members of the newest generations, by rank.
+    members: BTreeMap<Generation, Vec<u64>>,
     entered: Generation,
     group: Option<(Generation, Arc<dyn Collectives>)>,
     /// Why there will be no other place.
@@ -87,6 +93,7 @@ impl Placement {
             state: Mutex::new(State {
                 machine,
                 place: None,
+                members: BTreeMap::new(),
                 entered: Generation(0),
                 group: None,
                 over: None,
@@ -137,6 +144,12 @@ impl Placement {
                 self.handle(WorkerEvent::Tick, From::Others);
             }
         }
+    }
+
+    /// The names of a generation's members by rank, for as long as it is among the newest.
+    pub(crate) fn members(&self, generation: Generation) -> Vec<u64> {
+        let state = self.lock();
+        state.members.get(&generation).cloned().unwrap_or_default()
     }
 
     /// Waits for the first place.
@@ -200,7 +213,14 @@ impl Placement {
             }
             WorkerCommand::Connect {
                 assignment, rank, ..
-            } => state.place = self.place(&assignment, rank),
+            } => {
+                let names = assignment.members.iter().map(|member| member.worker.0);
+                state.members.insert(assignment.generation, names.collect());
+                while state.members.len() > GENERATIONS_MAX {
+                    state.members.pop_first();
+                }
+                state.place = self.place(&assignment, rank);
+            }
             WorkerCommand::Tell(reason) => self.queue.record(Event::Notice {
                 rank: state.place.as_ref().map(|place| place.rank),
                 message: reason.to_string(),

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ronde_core::{Rank, WorldSize};
+use ronde_store::RemoteSettings;
 use ronde_train::config::ENVIRONMENT_PREFIX;
 
 pub use ronde_cluster::variables::{
@@ -93,6 +94,15 @@ pub fn all() -> Vec<(String, String)> {
         .filter(|(name, _)| name.starts_with(ENVIRONMENT_PREFIX))
         .map(|(name, value)| (name, value.to_string_lossy().into_owned()))
         .collect()
+}
+
+/// How to talk to a remote store: the variables of the usual tools.
+#[must_use]
+pub fn store_settings() -> RemoteSettings {
+    RemoteSettings {
+        options: remote_options(),
+        ..RemoteSettings::default()
+    }
 }
 
 /// The contents of any variable, for a key that a run file names.

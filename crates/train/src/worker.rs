@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use ronde_checkpoint::CheckpointError;
-use ronde_comm::{GiveUp, GroupConfig, ProcessGroup, TransportChoice};
+use ronde_comm::{GiveUp, GroupConfig, ProcessGroup, Security, TransportChoice};
 use ronde_core::{Assignment, Event, Group, GroupRank, Membership, Tracker};
 use ronde_engine::Stage;
 use ronde_schedule::Algorithm;
@@ -16,6 +16,15 @@ use crate::flights::Flights;
 use crate::training::Trained;
 use crate::{Place, Plan, RunConfig, Task, TrainError, Training};
 
+/// How the connections of an assignment's group are secured. Equal on all of its members.
+pub type Secure = Arc<dyn Fn(&Assignment) -> Security + Send + Sync>;
+
+/// Plain connections, and only as long as all members are on loopback addresses.
+#[must_use]
+pub fn on_one_host() -> Secure {
+    Arc::new(|_| Security::PlainLoopbackOnly)
+}
+
 /// Runs `assignment.task`: plan, group, model, steps, result. Flight records go beside the result.
 ///
 /// # Errors
@@ -24,6 +33,7 @@ pub fn run(
     assignment: &Assignment,
     listener: Option<TcpListener>,
     membership: Option<Arc<dyn Membership>>,
+    secure: &Secure,
     tracker: &Arc<dyn Tracker>,
     flights: &Arc<Flights>,
     surroundings: &Surroundings,
@@ -49,7 +59,7 @@ pub fn run(
         assignment,
         listener,
         membership,
-        &plan,
+        (&plan, secure),
         tracker.clone(),
         flights,
     )?;
@@ -93,22 +103,23 @@ pub fn take_place(
     assignment: &Assignment,
     listener: Option<TcpListener>,
     membership: Option<Arc<dyn Membership>>,
-    plan: &Plan,
+    (plan, secure): (&Plan, &Secure),
     tracker: Arc<dyn Tracker>,
     flights: &Arc<Flights>,
 ) -> Result<Place, TrainError> {
     let Some(listener) = listener else {
         return Ok(Place {
-            group: connect(assignment, None, plan, None, flights)?,
+            group: connect(assignment, None, (plan, secure), None, flights)?,
             generation: assignment.generation,
             rank: assignment.rank,
             tracker,
             seat: None,
         });
     };
-    let (plan, flights) = (plan.clone(), flights.clone());
+    let (plan, secure, flights) = (plan.clone(), Arc::clone(secure), flights.clone());
     let connect = move |assignment: &Assignment, listener, give_up| {
-        connect(assignment, Some(listener), &plan, Some(give_up), &flights)
+        let plan = (&plan, &secure);
+        connect(assignment, Some(listener), plan, Some(give_up), &flights)
     };
     Place::take(assignment, listener, membership, Box::new(connect), tracker)
 }
@@ -121,13 +132,14 @@ pub fn take_place(
 pub fn connect(
     assignment: &Assignment,
     listener: Option<TcpListener>,
-    plan: &Plan,
+    (plan, secure): (&Plan, &Secure),
     give_up: Option<GiveUp>,
     flights: &Flights,
 ) -> Result<Arc<dyn Group>, TrainError> {
     let mut config = GroupConfig::new("dp", &assignment.job, GroupRank(assignment.rank.0));
     config.generation = assignment.generation;
     config.give_up = give_up;
+    config.security = secure(assignment);
     flights.prepare(&mut config);
     config.plan = plan.identity.clone();
     config.timeout = plan.config.comm.timeout();

@@ -73,13 +73,16 @@ fn run_workers(sets: &[&[&str]]) -> Vec<Option<TrainError>> {
             };
             std::thread::spawn(move || {
                 let tracker: Arc<dyn Tracker> = Arc::new(NullTracker);
+                let secure = worker::on_one_host();
+                let flights = Arc::default();
                 let surroundings = Surroundings::default();
                 worker::run(
                     &assignment,
                     Some(listener),
                     None,
+                    &secure,
                     &tracker,
-                    &Arc::default(),
+                    &flights,
                     &surroundings,
                 )
                 .err()

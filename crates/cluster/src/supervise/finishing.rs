@@ -16,7 +16,11 @@ impl Supervisor<'_> {
         let Some(limit) = self.spec.finish_limit else {
             return false;
         };
-        if self.stopping || level != StopLevel::Stop || signal != SIGTERM {
+        let is_host_only = self
+            .coordination
+            .as_ref()
+            .is_some_and(|decider| !decider.ends_the_job());
+        if is_host_only || self.stopping || level != StopLevel::Stop || signal != SIGTERM {
             return false;
         }
         let now = self.now();

@@ -1,7 +1,7 @@
 //! `ronde train`: from a run file to supervised workers and a model.
 
-use std::ffi::OsString;
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use ronde::comm::FlightRecord;
 use ronde::engine::ModelSize;
 use ronde::host;
 use ronde_cluster::{
-    ElasticSettings, Exit, LaunchSpec, LocalLauncher, LogSink, Outcome, RestartLimits, StopFlag,
-    supervise,
+    ElasticSettings, Exit, JobSpec, LaunchSpec, LocalLauncher, LogSink, Outcome, RestartLimits,
+    StopFlag, supervise,
 };
 use ronde_core::{Tracker, WorldSize};
 use ronde_monitor::render::bytes;
@@ -23,11 +23,13 @@ use ronde_train::memory::MemoryEstimate;
 use ronde_train::{Plan, RunConfig, Task, TrainError};
 
 use super::front::Front;
+use super::job::JOB_FOLDER;
 use super::last::LastCheckpoint;
+use super::open::{self, OpenArguments, Opened};
 use super::output::OutputFolder;
 use super::resume::{self, Resumed};
 use super::run::report_failure;
-use super::{exit, flight};
+use super::{exit, flight, join};
 
 /// Arguments of `ronde train`.
 #[derive(Args)]
@@ -47,6 +49,8 @@ pub(crate) struct TrainArguments {
     /// Write events to standard output, one JSON object a line, instead of progress.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    open: OpenArguments,
 }
 
 /// How long workers may take to meet; the engine and the data are opened after that.
@@ -96,7 +100,10 @@ pub(crate) fn train(arguments: TrainArguments, stop: &StopFlag) -> i32 {
             return exit::USER_ERROR;
         }
     };
-    let code = supervise_run(&prepared, arguments.json, stop);
+    let code = match arguments.open.listen {
+        Some(listen) => supervise_open_run(&prepared, &arguments, listen, stop),
+        None => supervise_run(&prepared, arguments.json, stop),
+    };
     prepared.output.remove_temporary_files();
     code
 }
@@ -312,7 +319,12 @@ fn supervise_run(prepared: &Prepared, json: bool, stop: &StopFlag) -> i32 {
             eprintln!("warning: {problem}");
         }
     }
-    let code = exit_code(&outcome);
+    conclude(prepared, &outcome, shown)
+}
+
+/// How the command ends. `shown`: whether all events could be shown.
+fn conclude(prepared: &Prepared, outcome: &Outcome, shown: Result<(), String>) -> i32 {
+    let code = exit_code(outcome);
     let folder = prepared.output.path();
     if code == exit::GAVE_UP {
         flight::show(folder);
@@ -321,7 +333,7 @@ fn supervise_run(prepared: &Prepared, json: bool, stop: &StopFlag) -> i32 {
         let _gone = std::fs::remove_dir_all(folder.join(Flights::FOLDER));
     }
     if code != exit::DONE {
-        last.tell();
+        prepared.checkpoints.tell();
     }
     match (code, shown) {
         (code, Ok(())) => code,
@@ -336,22 +348,81 @@ fn supervise_run(prepared: &Prepared, json: bool, stop: &StopFlag) -> i32 {
     }
 }
 
+/// The same, with a coordinator of its own and other hosts that may join.
+fn supervise_open_run(
+    prepared: &Prepared,
+    arguments: &TrainArguments,
+    listen: SocketAddr,
+    stop: &StopFlag,
+) -> i32 {
+    let Some(settings) = elastic(&prepared.config) else {
+        eprintln!(
+            "error: --listen is for a run that goes on when workers die\n  hint: elastic.enabled = true"
+        );
+        return exit::USER_ERROR;
+    };
+    let (elastic, shards) = (
+        &prepared.config.elastic,
+        prepared.config.workers.logical_shards,
+    );
+    let most = match elastic.max_workers {
+        0 => shards,
+        most => most,
+    };
+    let spec = JobSpec {
+        job: job_name(prepared),
+        task: prepared.task.clone(),
+        settings: ElasticSettings {
+            workers_max: most.max(settings.workers),
+            ..settings
+        },
+        command: Vec::new(),
+        record: None,
+        events: Some(prepared.output.path().join(EVENT_FILE)),
+    };
+    let front = Arc::new(Front::new(arguments.json));
+    for notice in &prepared.notices {
+        front.notice(notice);
+    }
+    let path = prepared.output.path().join(JOB_FOLDER);
+    let says = Arc::clone(&front);
+    let say = move |message: &str| says.notice(message);
+    let opened = match open::open(&path, &spec, &arguments.open, listen, say) {
+        Ok(opened) => opened,
+        Err(code) => return code,
+    };
+    let Opened {
+        agent,
+        keeper,
+        notice,
+    } = opened;
+    front.notice(&notice);
+    let places = arguments.open.here.and_then(WorldSize::new);
+    let launch = LaunchSpec {
+        stop_grace: STOP_GRACE,
+        ..join::agent_spec(&agent, places.unwrap_or(prepared.world_size))
+    };
+    let log: Arc<dyn LogSink> = front.clone();
+    let sinks = Fanout(vec![front.tracker()]);
+    let outcome = agent.supervise(&launch, &mut LocalLauncher::new(), &sinks, &log, stop);
+    drop(keeper);
+    conclude(prepared, &outcome, front.finish())
+}
+
+fn job_name(prepared: &Prepared) -> String {
+    format!("{}-{}", prepared.config.run.name, std::process::id())
+}
+
 fn launch_spec(prepared: &Prepared) -> LaunchSpec {
-    let program =
-        std::env::current_exe().map_or_else(|_| OsString::from("ronde"), PathBuf::into_os_string);
+    let program = open::this_program();
     let mut spec = LaunchSpec::new(
         program.clone(),
         vec!["__worker".into()],
         prepared.world_size,
     );
-    spec.job = format!("{}-{}", prepared.config.run.name, std::process::id());
+    spec.job = job_name(prepared);
     spec.task.clone_from(&prepared.task);
-    // The engine's sums depend on its thread count: one thread a worker, whatever it was built with.
-    spec.environment = [("RAYON_NUM_THREADS", "1"), ("OMP_NUM_THREADS", "1")]
-        .map(|(name, value)| (name.into(), value.into()))
-        .to_vec();
-    spec.environment
-        .extend(ronde::environment::allocator_settings());
+    spec.environment = open::own_worker();
     spec.rendezvous_required = true;
     spec.rendezvous_timeout = RENDEZVOUS_TIMEOUT;
     spec.stop_grace = STOP_GRACE;
@@ -366,10 +437,13 @@ fn elastic(config: &RunConfig) -> Option<ElasticSettings> {
     let (elastic, workers) = (&config.elastic, config.workers.count);
     let seconds = |s: f64| Duration::try_from_secs_f64(s).unwrap_or_default();
     let silence = seconds(elastic.silence_s);
+    let lease = seconds(elastic.lease_s);
     elastic.enabled.then(|| ElasticSettings {
         workers_min: elastic.min_workers,
         heartbeat: silence / 2,
         silence,
+        lease,
+        store_timeout: lease / 3,
         rendezvous: RENDEZVOUS_TIMEOUT,
         wait_limit: seconds(elastic.wait_s),
         restart: RestartLimits {

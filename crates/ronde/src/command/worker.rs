@@ -29,11 +29,13 @@ pub(crate) fn work() -> i32 {
         eprintln!("note: SIGUSR1 ends this worker instead of writing its flight record: {error}");
     }
     let (assignment, listener) = worker.take_parts();
+    let (secure, tracker) = (worker.secure(), worker.tracker());
     match ronde_train::worker::run(
         &assignment,
         listener,
         membership,
-        &worker.tracker(),
+        &secure,
+        &tracker,
         &flights,
         &surroundings,
     ) {
