@@ -19,3 +19,8 @@ pub(crate) fn now() -> Instant {
 pub(crate) fn pause(duration: Duration) {
     std::thread::sleep(duration);
 }
+
+/// Seconds since 1970 by the clock on the wall, for what people read and for certificates.
+pub(crate) fn today() -> std::time::SystemTime {
+    std::time::SystemTime::now()
+}

@@ -65,8 +65,9 @@ struct State {
     open: BTreeMap<u64, Arc<TcpStream>>,
     /// The connections of the ranks.
     workers: BTreeMap<Rank, Arc<TcpStream>>,
-    /// Which process has each place, in a job that goes on when workers die.
-    expected: BTreeMap<Rank, u64>,
+    /// Which process has each place, in a job that goes on when workers die, and its certificate where
+    /// the job has an authority.
+    expected: BTreeMap<Rank, (u64, Option<String>)>,
     threads: Vec<JoinHandle<()>>,
     /// Why the job ends: what a worker hears that comes too late.
     stopped: Option<String>,
@@ -112,8 +113,9 @@ impl Control {
     }
 
     /// From now on only this process is welcome at a place.
-    pub(crate) fn expect(&self, rank: Rank, worker: u64) {
-        self.shared.lock().expected.insert(rank, worker);
+    pub(crate) fn expect(&self, rank: Rank, worker: u64, identity: Option<String>) {
+        let mut state = self.shared.lock();
+        state.expected.insert(rank, (worker, identity));
     }
 
     /// Says something to a worker of a job that goes on when workers die.
@@ -229,7 +231,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>, messages: &SyncSender<Me
 /// One connection, from its hello to its end.
 fn serve(stream: &Arc<TcpStream>, shared: &Shared, messages: &SyncSender<Message>) {
     let mut reader = MessageReader::new(stream);
-    let Ok((rank, worker)) = admit(stream, shared, &mut reader) else {
+    let Ok((rank, worker, identity)) = admit(stream, shared, &mut reader) else {
         let _ = stream.shutdown(Shutdown::Both);
         return;
     };
@@ -237,7 +239,8 @@ fn serve(stream: &Arc<TcpStream>, shared: &Shared, messages: &SyncSender<Message
     let mut sent = messages.send(Message::Linked(rank)).map_err(drop);
     let welcome = FromSupervisor::Welcome {
         protocol: PROTOCOL,
-        terms: shared.terms.clone(),
+        terms: shared.terms.clone().map(Box::new),
+        identity,
     };
     sent = sent.and_then(|()| wire::send(stream, &welcome).map_err(drop));
     let problem = loop {
@@ -278,7 +281,7 @@ fn admit(
     stream: &Arc<TcpStream>,
     shared: &Shared,
     reader: &mut MessageReader<'_>,
-) -> Result<(Rank, Option<u64>), ()> {
+) -> Result<(Rank, Option<u64>, Option<String>), ()> {
     let setup = stream
         .set_nodelay(true)
         .and_then(|()| stream.set_write_timeout(Some(WRITE_MAX)));
@@ -312,7 +315,8 @@ fn admit(
         let _ = wire::send(stream, &FromSupervisor::Stop { reason });
         return Err(());
     }
-    if shared.terms.is_some() && state.expected.get(&rank).copied() != worker {
+    let expected = state.expected.get(&rank).cloned().unzip();
+    if shared.terms.is_some() && expected.0 != worker {
         drop(state);
         let reason = format!("another process has the place of rank {rank}");
         let _ = wire::send(stream, &FromSupervisor::Refused { reason });
@@ -328,7 +332,7 @@ fn admit(
         // Of the process that had this place before, or of an earlier try of this one.
         let _ = old.shutdown(Shutdown::Both);
     }
-    Ok((rank, worker))
+    Ok((rank, worker, expected.1.flatten()))
 }
 
 /// Whether a hello is good. The token comes first: who does not know it learns nothing else.

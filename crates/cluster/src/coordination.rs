@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use ronde_core::{Epoch, Event as RunEvent, Generation, Rank, Step};
+use ronde_core::{Event as RunEvent, Rank, Step};
 use ronde_elastic::{
     Command, CoordinatorId, CoordinatorMachine, ElasticError, Ending, Event, LossCause, Place,
     PlaceState, Reason, Record, Report, Settings, Time, ToWorker, WorkerId,
 };
 
+use crate::narration::Narration;
 use crate::outcome::End;
 
 /// What the supervisor has to do.
@@ -17,8 +18,8 @@ use crate::outcome::End;
 pub(crate) enum Action {
     /// Say something to the worker at a place.
     Tell(Rank, ToWorker),
-    /// Start a worker at a place, with this name.
-    Start(Rank, WorkerId),
+    /// Start a worker at a place, with this name, and a certificate where the job has an authority.
+    Start(Rank, WorkerId, Option<String>),
     /// End the worker at a place, which does not answer.
     Kill(Rank),
     /// Let people know.
@@ -33,39 +34,10 @@ pub(crate) struct Coordination {
     record: Record,
     places: BTreeMap<WorkerId, Rank>,
     current: BTreeMap<Rank, WorkerId>,
-    /// When the loss was noticed that is not made good yet.
-    recovering: Option<Duration>,
     wake: Option<Time>,
-    seen: Seen,
-}
-
-/// What was recorded already: a rank 0 that takes another one's place says some things again.
-#[derive(Default)]
-struct Seen {
-    step: Option<Step>,
-    epoch: Option<Epoch>,
-    evaluated: Option<Step>,
-    started: bool,
-}
-
-impl Seen {
-    /// Whether an event tells something new.
-    fn admits(&mut self, event: &RunEvent) -> bool {
-        fn newer<T: PartialOrd + Copy>(last: &mut Option<T>, this: T) -> bool {
-            let is_newer = last.is_none_or(|last| this > last);
-            if is_newer {
-                *last = Some(this);
-            }
-            is_newer
-        }
-        match event {
-            RunEvent::RunStarted { .. } => !std::mem::replace(&mut self.started, true),
-            RunEvent::StepCommitted { step, .. } => newer(&mut self.step, *step),
-            RunEvent::EpochFinished { epoch, .. } => newer(&mut self.epoch, *epoch),
-            RunEvent::Evaluated { step, .. } => newer(&mut self.evaluated, *step),
-            _ => true,
-        }
-    }
+    narration: Narration,
+    /// A checkpoint that was published and that the machine has not heard of.
+    published: Option<Step>,
 }
 
 impl Coordination {
@@ -76,9 +48,9 @@ impl Coordination {
             record: Record::default(),
             places: BTreeMap::new(),
             current: BTreeMap::new(),
-            recovering: None,
             wake: None,
-            seen: Seen::default(),
+            narration: Narration::default(),
+            published: None,
         })
     }
 
@@ -130,9 +102,19 @@ impl Coordination {
         self.handle(now, event)
     }
 
-    /// Looks at the time.
+    /// The job has to end in good order.
+    pub(crate) fn stop(&mut self, now: Duration, by: &str) -> Vec<Action> {
+        let by = by.to_owned();
+        self.handle(now, Event::Stop { by })
+    }
+
+    /// Looks at the time, and at what was recorded.
     pub(crate) fn tick(&mut self, now: Duration) -> Vec<Action> {
         let time = Time::default().after(now);
+        if let Some(next) = self.published.take() {
+            let generation = self.record.generation;
+            return self.handle(now, Event::CheckpointWritten { generation, next });
+        }
         match self.wake {
             Some(wake) if wake <= time => self.handle(now, Event::Tick),
             _ => Vec::new(),
@@ -142,25 +124,10 @@ impl Coordination {
     /// What an event of a worker comes to: itself unless it was told before, and the news that a
     /// loss is made good.
     pub(crate) fn recorded(&mut self, now: Duration, event: RunEvent) -> Vec<RunEvent> {
-        if !self.seen.admits(&event) {
-            return Vec::new();
+        if let RunEvent::CheckpointSaved { step, .. } = event {
+            self.published = self.published.max(Some(step));
         }
-        let RunEvent::StepCommitted {
-            step, generation, ..
-        } = event
-        else {
-            return vec![event];
-        };
-        let is_newest = generation == self.record.generation;
-        let recovered = self
-            .recovering
-            .take_if(|_| is_newest)
-            .map(|since| RunEvent::Recovered {
-                generation,
-                step,
-                duration_s: now.saturating_sub(since).as_secs_f64(),
-            });
-        std::iter::once(event).chain(recovered).collect()
+        self.narration.recorded(now, event, self.record.generation)
     }
 
     /// Which process has a place.
@@ -199,61 +166,15 @@ impl Coordination {
                 self.places.retain(|_, at| *at != rank);
                 self.places.insert(worker, rank);
                 self.current.insert(rank, worker);
-                actions.push(Action::Start(rank, worker));
+                actions.push(Action::Start(rank, worker, None));
             }
             Command::Kill { place, .. } => actions.push(Action::Kill(Rank(place.0 as u32))),
-            Command::Tell(reason) => actions.extend(self.say(now, &reason).map(Action::Say)),
+            Command::Tell(Reason::Leads { .. }) => {}
+            Command::Tell(reason) => {
+                let told = self.narration.say(now, &reason, self.record.generation);
+                actions.extend(told.map(Action::Say));
+            }
             Command::End { ending, reason } => actions.push(Action::End(ending, reason)),
-        }
-    }
-
-    /// What people hear of a decision.
-    fn say(&mut self, now: Duration, reason: &Reason) -> Option<RunEvent> {
-        let message = reason.to_string();
-        match reason {
-            Reason::Leads { .. } | Reason::Begun { .. } | Reason::Finished { .. } => None,
-            Reason::Starts { after: None, .. } => None,
-            // They are only just being started.
-            Reason::TooFew { .. } if self.record.generation == Generation(0) => None,
-            Reason::GivenUp { .. } => {
-                self.recovering.get_or_insert(now);
-                None
-            }
-            Reason::Lost {
-                generation,
-                workers,
-                ..
-            }
-            | Reason::Reformed {
-                generation,
-                workers,
-                ..
-            }
-            | Reason::Changed {
-                generation,
-                workers,
-                ..
-            }
-            | Reason::StateLost {
-                generation,
-                workers,
-                ..
-            } => {
-                if let Reason::StateLost { checkpoint, .. } = reason {
-                    // Steps are committed again, from there.
-                    self.seen.step = checkpoint.and_then(|next| next.0.checked_sub(1)).map(Step);
-                    (self.seen.epoch, self.seen.evaluated) = (None, None);
-                }
-                Some(RunEvent::MembershipChanged {
-                    generation: *generation,
-                    world_size: *workers,
-                    reason: message,
-                })
-            }
-            _ => Some(RunEvent::Notice {
-                rank: None,
-                message,
-            }),
         }
     }
 }

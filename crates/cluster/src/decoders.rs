@@ -116,12 +116,14 @@ fn from_supervisor() -> Vec<FromSupervisor> {
     vec![
         FromSupervisor::Welcome {
             protocol: PROTOCOL,
-            terms: Some(Terms {
+            terms: Some(Box::new(Terms {
                 job: "job".to_owned(),
                 task: "steps = 3\n".to_owned(),
                 host: "gpu-02".to_owned(),
+                interface: Ipv4Addr::LOCALHOST.into(),
                 settings: Settings::new(4),
-            }),
+            })),
+            identity: None,
         },
         FromSupervisor::Told {
             body: ToWorker::Abort {

@@ -1,6 +1,7 @@
-//! [`ClusterError`]: why a worker could not join its job.
+//! [`ClusterError`]: why a worker could not join its job, or a job could not be led or reached.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ronde_core::Recovery;
@@ -37,6 +38,37 @@ pub enum ClusterError {
         /// What was seen.
         reason: String,
     },
+    /// A job's folder cannot be used.
+    #[error("job {}: {problem}", path.display())]
+    Job {
+        /// The folder, or the file in it.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The store that holds a job's record.
+    #[error("the job's store: {source}")]
+    Store {
+        /// What it said.
+        source: Box<ronde_store::StoreError>,
+    },
+    /// No coordinator of the job could be talked to.
+    #[error("no coordinator of the job answers: {}", tried.join("; "))]
+    NoCoordinator {
+        /// Where, and what came of it.
+        tried: Vec<String>,
+    },
+    /// A coordinator cannot listen, or has no certificate.
+    #[error("the coordinator cannot listen at {address}: {cause}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// The system's answer.
+        cause: std::io::Error,
+    },
+    /// A certificate cannot be used.
+    #[error(transparent)]
+    Identity(#[from] ronde_identity::IdentityError),
     /// A message that no honest peer of this version sends.
     #[error("broken control message: {problem}")]
     Protocol {
@@ -50,9 +82,15 @@ impl ClusterError {
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         match self {
-            Self::Connect { .. } => Recovery::Retry,
+            Self::Connect { .. } | Self::NoCoordinator { .. } => Recovery::Retry,
             Self::RendezvousTimeout { .. } => Recovery::Rejoin,
-            Self::Refused { .. } | Self::Lost { .. } | Self::Protocol { .. } => Recovery::Abort,
+            Self::Store { source } => source.recovery(),
+            Self::Refused { .. }
+            | Self::Lost { .. }
+            | Self::Protocol { .. }
+            | Self::Job { .. }
+            | Self::Listen { .. }
+            | Self::Identity(_) => Recovery::Abort,
         }
     }
 }

@@ -4,40 +4,56 @@
 //! control socket, and stays with them: the first failure ends all, and no process outlives the
 //! job. Start reading at [`supervise`](supervise()); a worker's side is [`WorkerLink`].
 
+mod ask;
+mod board;
 mod child;
 mod clock;
 mod control;
 mod coordination;
+mod coordinator;
+mod decider;
 #[doc(hidden)]
 pub mod decoders;
 mod endings;
 mod environment;
 mod error;
 mod groups;
+mod job;
+mod journal;
+mod keeper;
 mod launcher;
 mod lines;
 mod link;
 mod local;
+mod narration;
 mod outcome;
 mod placement;
 mod pump;
 mod queue;
+mod remote;
 mod report;
 mod roster;
+mod secure;
 mod spec;
 mod stop;
 mod supervise;
+mod talk;
 mod token;
 pub mod variables;
 pub mod watchdog;
 mod wire;
 
+pub use ask::{scale, status, status_of_folder};
+pub use board::{HostStatus, MemberStatus, Status};
+pub use coordinator::{Concluded, coordinate};
 pub use error::ClusterError;
+pub use job::{JobFolder, JobSpec};
 pub use launcher::{Launcher, LogSink, OutputStream, ProcessSpec, Started, StopSignal};
-pub use link::{OnLoss, WorkerLink};
+pub use link::{OnLoss, Peers, WorkerLink};
 pub use local::LocalLauncher;
 pub use outcome::{Cause, End, Exit, Failure, Outcome, signal_name};
-pub use ronde_elastic::{RestartLimits, Settings as ElasticSettings};
+pub use remote::{Agent, Invitation};
+pub use ronde_elastic::{Ending, RestartLimits, Settings as ElasticSettings};
 pub use spec::LaunchSpec;
 pub use stop::{StopFlag, StopLevel};
 pub use supervise::supervise;

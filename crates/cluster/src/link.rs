@@ -1,13 +1,14 @@
 //! [`WorkerLink`]: a worker's connection to its supervisor.
 
 use std::io::Write;
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ronde_core::{Assignment, Event, Membership, Rank, Tracker};
+use ronde_core::{Assignment, Event, Generation, Membership, Rank, Tracker};
+use ronde_identity::{Identity, Member};
 
 use crate::clock;
 use crate::error::ClusterError;
@@ -41,11 +42,24 @@ pub struct WorkerLink {
     membership: Option<Elastic>,
 }
 
+/// Who the members of this worker's generations are.
+#[derive(Clone)]
+pub struct Peers(Arc<Placement>);
+
+impl Peers {
+    /// The names of a generation's members by rank; empty when it is none of the newest eight.
+    #[must_use]
+    pub fn workers(&self, generation: Generation) -> Vec<u64> {
+        self.0.members(generation)
+    }
+}
+
 /// What a worker brings into a job that goes on when workers die.
 struct Elastic {
     terms: Terms,
     worker: u64,
     slot: Rank,
+    identity: Option<Identity>,
     placement: Arc<OnceLock<Arc<Placement>>>,
 }
 
@@ -75,14 +89,11 @@ impl WorkerLink {
         let deadline = clock::now() + timeout;
         loop {
             match greet(control, token, (rank, worker), deadline) {
-                Ok((stream, terms)) => {
-                    let membership = terms.zip(worker).map(|(terms, worker)| Elastic {
-                        terms,
-                        worker,
-                        slot: rank,
-                        placement: Arc::default(),
+                Ok((stream, terms, identity)) => {
+                    let membership = terms.zip(worker).map(|(terms, worker)| {
+                        Elastic::new(terms, worker, rank, identity.as_deref())
                     });
-                    return Ok(Self::start(stream, membership));
+                    return Ok(Self::start(stream, membership.transpose()?));
                 }
                 Err(Attempt::Final(error)) => return Err(error),
                 Err(Attempt::Again(cause)) => {
@@ -155,6 +166,27 @@ impl WorkerLink {
         Some(Arc::clone(placement) as Arc<dyn Membership>)
     }
 
+    /// The address at which this worker's data plane must listen for its peers to reach it.
+    #[must_use]
+    pub fn interface(&self) -> IpAddr {
+        let terms = self.membership.as_ref().map(|elastic| &elastic.terms);
+        terms.map_or(Ipv4Addr::LOCALHOST.into(), |terms| terms.interface)
+    }
+
+    /// Tells who the members of a generation are: after [`WorkerLink::rendezvous`], in a job that goes on
+    /// when workers die.
+    #[must_use]
+    pub fn peers(&self) -> Option<Peers> {
+        let placement = self.membership.as_ref()?.placement.get()?;
+        Some(Peers(Arc::clone(placement)))
+    }
+
+    /// This worker's certificate, where the job has an authority: what it shows to peers on other hosts.
+    #[must_use]
+    pub fn identity(&self) -> Option<&Identity> {
+        self.membership.as_ref()?.identity.as_ref()
+    }
+
     /// Where this worker's events go. Recording never blocks; at most 65,536 events wait, more are
     /// dropped and counted.
     #[must_use]
@@ -202,6 +234,22 @@ impl WorkerLink {
 }
 
 impl Elastic {
+    fn new(
+        terms: Terms,
+        worker: u64,
+        slot: Rank,
+        identity: Option<&str>,
+    ) -> Result<Self, ClusterError> {
+        let read = |text| Identity::from_pem(&terms.job, Member::Worker(worker), text);
+        Ok(Self {
+            identity: identity.map(read).transpose()?,
+            terms,
+            worker,
+            slot,
+            placement: Arc::default(),
+        })
+    }
+
     /// Asks for a place, once.
     fn ask(
         &self,
@@ -240,12 +288,15 @@ enum Attempt {
     Final(ClusterError),
 }
 
+/// A connection, what a worker has to know of an elastic job, and its certificate.
+type Greeted = (TcpStream, Option<Terms>, Option<String>);
+
 fn greet(
     control: SocketAddr,
     token: &str,
     (rank, worker): (Rank, Option<u64>),
     deadline: Instant,
-) -> Result<(TcpStream, Option<Terms>), Attempt> {
+) -> Result<Greeted, Attempt> {
     let left = deadline
         .saturating_duration_since(clock::now())
         .max(Duration::from_millis(1));
@@ -262,7 +313,9 @@ fn greet(
     // Nothing follows a welcome before this worker is ready, so no byte is lost with the reader.
     let answer = MessageReader::new(&stream).next(SUPERVISOR_BYTES_MAX, Some(deadline));
     match answer {
-        Ok(FromSupervisor::Welcome { terms, .. }) => Ok((stream, terms)),
+        Ok(FromSupervisor::Welcome {
+            terms, identity, ..
+        }) => Ok((stream, terms.map(|terms| *terms), identity)),
         Ok(FromSupervisor::Refused { reason }) => {
             Err(Attempt::Final(ClusterError::Refused { reason }))
         }

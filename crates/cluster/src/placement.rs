@@ -1,6 +1,7 @@
 //! [`Placement`]: a worker's side of a job that goes on when workers die: the machine that decides, fed
 //! by the connection to the supervisor, by time, and by the training loop.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,6 +19,9 @@ use crate::error::ClusterError;
 use crate::queue::EventQueue;
 use crate::wire::Terms;
 
+/// Generations whose members are remembered.
+const GENERATIONS_MAX: usize = 8;
+
 /// A worker's place in the job, as far as this process knows.
 pub(crate) struct Placement {
     terms: Terms,
@@ -31,10 +35,24 @@ struct State {
     machine: WorkerMachine,
     /// The newest place.
     place: Option<Assignment>,
+    /// The names of the members of the newest generations, by rank.
+    members: BTreeMap<Generation, Vec<u64>>,
     entered: Generation,
     group: Option<(Generation, Arc<dyn Collectives>)>,
     /// Why there will be no other place.
     over: Option<String>,
+    /// The newest generation for which a checkpoint was asked of this worker, and whether it knows.
+    checkpoint: Option<(Generation, bool)>,
+}
+
+/// Why a worker that waits has got no place.
+enum NoPlace {
+    /// Time is up.
+    Late,
+    /// There will be none.
+    Over(String),
+    /// It has to write a checkpoint first.
+    Checkpoint(Generation),
 }
 
 /// Whose word it is that the machine hears.
@@ -75,9 +93,11 @@ impl Placement {
             state: Mutex::new(State {
                 machine,
                 place: None,
+                members: BTreeMap::new(),
                 entered: Generation(0),
                 group: None,
                 over: None,
+                checkpoint: None,
             }),
             changed: Condvar::new(),
         }))
@@ -126,13 +146,18 @@ impl Placement {
         }
     }
 
+    /// The names of a generation's members by rank, for as long as it is among the newest.
+    pub(crate) fn members(&self, generation: Generation) -> Vec<u64> {
+        let state = self.lock();
+        state.members.get(&generation).cloned().unwrap_or_default()
+    }
+
     /// Waits for the first place.
     pub(crate) fn first(&self, timeout: Duration) -> Result<Assignment, ClusterError> {
-        self.wait(Generation(0), timeout)
-            .map_err(|over| match over {
-                None => ClusterError::RendezvousTimeout { limit: timeout },
-                Some(reason) => ClusterError::Lost { reason },
-            })
+        self.wait(Generation(0), timeout).map_err(|why| match why {
+            NoPlace::Over(reason) => ClusterError::Lost { reason },
+            _ => ClusterError::RendezvousTimeout { limit: timeout },
+        })
     }
 
     fn now(&self) -> Time {
@@ -152,7 +177,9 @@ impl Placement {
             for command in state.machine.handle(self.now(), event) {
                 is_news |= matches!(
                     command,
-                    WorkerCommand::Connect { .. } | WorkerCommand::End(_)
+                    WorkerCommand::Connect { .. }
+                        | WorkerCommand::Checkpoint { .. }
+                        | WorkerCommand::End(_)
                 );
                 self.obey(&mut state, command, from, &mut aborts);
             }
@@ -186,13 +213,25 @@ impl Placement {
             }
             WorkerCommand::Connect {
                 assignment, rank, ..
-            } => state.place = self.place(&assignment, rank),
+            } => {
+                let names = assignment.members.iter().map(|member| member.worker.0);
+                state.members.insert(assignment.generation, names.collect());
+                while state.members.len() > GENERATIONS_MAX {
+                    state.members.pop_first();
+                }
+                state.place = self.place(&assignment, rank);
+            }
             WorkerCommand::Tell(reason) => self.queue.record(Event::Notice {
                 rank: state.place.as_ref().map(|place| place.rank),
                 message: reason.to_string(),
             }),
             WorkerCommand::End(reason) => {
                 state.over.get_or_insert_with(|| reason.to_string());
+            }
+            WorkerCommand::Checkpoint { generation, .. }
+                if state.checkpoint.is_none_or(|(asked, _)| asked < generation) =>
+            {
+                state.checkpoint = Some((generation, false));
             }
             // The training loop does these in this order by itself.
             _ => {}
@@ -215,9 +254,8 @@ impl Placement {
         })
     }
 
-    /// Waits for a place in a generation above `left`. The error says why there is none; `None` when
-    /// time is up.
-    fn wait(&self, left: Generation, timeout: Duration) -> Result<Assignment, Option<String>> {
+    /// Waits for a place in a generation above `left`. The error says why there is none.
+    fn wait(&self, left: Generation, timeout: Duration) -> Result<Assignment, NoPlace> {
         let deadline = clock::now() + timeout;
         let mut state = self.lock();
         loop {
@@ -229,11 +267,15 @@ impl Placement {
                 return Ok(place);
             }
             if let Some(reason) = &state.over {
-                return Err(Some(reason.clone()));
+                return Err(NoPlace::Over(reason.clone()));
+            }
+            if let Some((generation, knows @ false)) = &mut state.checkpoint {
+                *knows = true;
+                return Err(NoPlace::Checkpoint(*generation));
             }
             let wait = deadline.saturating_duration_since(clock::now());
             if wait.is_zero() {
-                return Err(None);
+                return Err(NoPlace::Late);
             }
             let waited = self.changed.wait_timeout(state, wait);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -282,9 +324,16 @@ impl Membership for Placement {
     fn farewell(&self) -> bool {
         let generation = self.lock().entered;
         self.handle(WorkerEvent::Ended { generation }, From::Training);
-        let waited = self.wait(generation, self.terms.settings.orphan_limit);
-        // Alone at the end of the run, there is nothing left to be lost.
-        waited.is_err()
+        let limit = self.terms.settings.orphan_limit;
+        loop {
+            match self.wait(generation, limit) {
+                Ok(_) => return false,
+                // The run is over: its model is written, which is more.
+                Err(NoPlace::Checkpoint(_)) => {}
+                // Alone at the end of the run, there is nothing left to be lost.
+                Err(_) => return true,
+            }
+        }
     }
 
     fn drain(&self) {
@@ -299,9 +348,10 @@ impl Membership for Placement {
         };
         self.handle(failed, From::Training);
         let limit = self.terms.settings.orphan_limit;
-        self.wait(left, limit).map_err(|over| match over {
-            Some(reason) => MembershipError::Ended { reason },
-            None => MembershipError::Timeout {
+        self.wait(left, limit).map_err(|why| match why {
+            NoPlace::Over(reason) => MembershipError::Ended { reason },
+            NoPlace::Checkpoint(generation) => MembershipError::CheckpointWanted { generation },
+            NoPlace::Late => MembershipError::Timeout {
                 left,
                 cause: cause.to_owned(),
                 limit_s: limit.as_secs(),

@@ -33,6 +33,9 @@ pub struct LaunchSpec {
     pub rendezvous_timeout: Duration,
     /// How long a rank may take to end after SIGTERM before it gets SIGKILL.
     pub stop_grace: Duration,
+    /// SIGTERM lets the workers end by themselves, after a last checkpoint; they may take so long. `None`:
+    /// it ends them at once, as other signals do.
+    pub finish_limit: Option<Duration>,
     /// How the job goes on when workers die; `None`: the first failure ends all.
     pub elastic: Option<ElasticSettings>,
     /// Program and arguments of the process that runs [`crate::watchdog::run`]. `None`: a launcher
@@ -60,6 +63,7 @@ impl LaunchSpec {
             rendezvous_required: false,
             rendezvous_timeout: Duration::from_secs(60),
             stop_grace: Duration::from_secs(10),
+            finish_limit: None,
             elastic: None,
             watchdog: None,
         }

@@ -1,5 +1,6 @@
 //! [`supervise`]: starts the ranks of a job and stays with them to the end.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,10 +10,12 @@ use ronde_elastic::WorkerId;
 use crate::clock;
 use crate::control::{Control, Message};
 use crate::coordination::Coordination;
+use crate::decider::Decider;
 use crate::endings::Endings;
 use crate::environment;
 use crate::launcher::{Launcher, LogSink, ProcessSpec, StopSignal};
 use crate::outcome::{Cause, End, Exit, Outcome, signal_name};
+use crate::remote::Agent;
 use crate::roster::Roster;
 use crate::spec::LaunchSpec;
 use crate::stop::{StopFlag, StopLevel};
@@ -21,6 +24,7 @@ use crate::watchdog::Watchdog;
 use crate::wire::Terms;
 
 mod elastic;
+mod finishing;
 
 /// How long one turn waits for the end of a process; messages wait as long.
 const TURN: Duration = Duration::from_millis(25);
@@ -48,17 +52,68 @@ pub fn supervise(
     log: &Arc<dyn LogSink>,
     stop: &StopFlag,
 ) -> Outcome {
-    let prepared = Token::random().and_then(|token| {
-        let terms = spec.elastic.map(|settings| Terms {
-            job: spec.job.clone(),
-            task: spec.task.clone(),
-            host: launcher.host(),
-            settings,
-        });
+    let coordination = spec.elastic.map(Coordination::new).transpose();
+    let decider = coordination.map(|here| here.map(|here| Decider::Here(Box::new(here))));
+    supervise_for(
+        decider.map_err(std::io::Error::other),
+        spec,
+        launcher,
+        sinks,
+        log,
+        stop,
+    )
+}
+
+impl Agent {
+    /// Does this host's part of the job: as [`supervise`], but which workers run, and when, is decided by
+    /// the job's coordinator. `spec.world_size` is the count of places. A request to stop makes this
+    /// host leave the job in good order, unless it follows the job: then it ends the job.
+    pub fn supervise(
+        self,
+        spec: &LaunchSpec,
+        launcher: &mut dyn Launcher,
+        sinks: &dyn Tracker,
+        log: &Arc<dyn LogSink>,
+        stop: &StopFlag,
+    ) -> Outcome {
+        let decider = Ok(Some(Decider::There(Box::new(self.remote))));
+        supervise_for(decider, spec, launcher, sinks, log, stop)
+    }
+}
+
+/// What a worker has to know of a job that goes on when workers die.
+fn terms(decider: &Decider, spec: &LaunchSpec, host: String) -> Option<Terms> {
+    let of = |host, interface, settings| Terms {
+        job: spec.job.clone(),
+        task: spec.task.clone(),
+        host,
+        interface,
+        settings,
+    };
+    Some(match decider {
+        Decider::Here(_) => of(host, Ipv4Addr::LOCALHOST.into(), spec.elastic?),
+        Decider::There(remote) => of(
+            remote.host.clone(),
+            remote.interface,
+            remote.welcome.settings,
+        ),
+    })
+}
+
+fn supervise_for(
+    decider: std::io::Result<Option<Decider>>,
+    spec: &LaunchSpec,
+    launcher: &mut dyn Launcher,
+    sinks: &dyn Tracker,
+    log: &Arc<dyn LogSink>,
+    stop: &StopFlag,
+) -> Outcome {
+    let prepared = decider.and_then(|decider| {
+        let token = Token::random()?;
+        let known = decider.as_ref();
+        let terms = known.and_then(|decider| terms(decider, spec, launcher.host()));
         let control = Control::start(token.clone(), spec.world_size, terms)?;
-        let coordination = spec.elastic.map(Coordination::new).transpose();
-        let coordination = coordination.map_err(std::io::Error::other)?;
-        Ok((token, control, environment::free_port()?, coordination))
+        Ok((token, control, environment::free_port()?, decider))
     });
     let mut roster = Roster::new(spec.world_size);
     let (token, control, master_port, coordination) = match prepared {
@@ -87,7 +142,9 @@ pub fn supervise(
         meeting: Meeting::default(),
         stopping: false,
         over: false,
+        leaves: false,
         stopped_by: None,
+        finishing: None,
         unresponsive: Vec::new(),
     };
     supervisor.start_watchdog();
@@ -114,7 +171,7 @@ struct Supervisor<'a> {
     token: Token,
     master_port: u16,
     /// Decides who belongs to the job when workers die or come; `None`: the first failure ends all.
-    coordination: Option<Coordination>,
+    coordination: Option<Decider>,
     /// Workers whose connection is gone: when, where and which.
     unlinked: Vec<(Duration, Rank, u64)>,
     roster: Roster,
@@ -126,7 +183,11 @@ struct Supervisor<'a> {
     stopping: bool,
     /// Whether the coordinator has said that the job is over.
     over: bool,
+    /// Whether this host leaves a job that goes on elsewhere.
+    leaves: bool,
     stopped_by: Option<i32>,
+    /// When the workers were asked to end by themselves.
+    finishing: Option<Duration>,
     unresponsive: Vec<Rank>,
 }
 
@@ -339,7 +400,10 @@ impl Supervisor<'_> {
     /// Does what the user asks.
     fn obey(&mut self) {
         let level = self.stop.level();
-        if level == StopLevel::Run {
+        if level == StopLevel::Run
+            || self.finishes(level)
+            || level == StopLevel::Stop && !self.stopping && self.leave()
+        {
             return;
         }
         if !self.stopping {
@@ -415,6 +479,9 @@ impl Supervisor<'_> {
             self.take_messages();
         }
         self.control.close();
+        if let Some(Decider::There(remote)) = &mut self.coordination {
+            remote.finish(&mut |event| self.sinks.record(event));
+        }
         outcome(
             self.roster,
             self.stopped_by,

@@ -1,7 +1,7 @@
 //! Messages between a supervisor and its workers: JSON, one a line, versioned, bounded.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use ronde_core::{Assignment, Event, Generation, Rank, WorldSize};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock;
 
 /// Version of these messages. Both sides are the same program as a rule; a mixture is refused.
-pub(crate) const PROTOCOL: u32 = 2;
+pub(crate) const PROTOCOL: u32 = 3;
 /// Longest line of a peer that has not shown the token yet.
 pub(crate) const HELLO_BYTES_MAX: usize = 4 << 10;
 /// Longest line of a worker.
@@ -50,7 +50,9 @@ pub(crate) enum FromSupervisor {
     Welcome {
         protocol: u32,
         /// For a job that goes on when workers die.
-        terms: Option<Terms>,
+        terms: Option<Box<Terms>>,
+        /// Certificate, authority and key, where the job has an authority.
+        identity: Option<String>,
     },
     /// The answer to any other.
     Refused { reason: String },
@@ -68,6 +70,8 @@ pub(crate) struct Terms {
     pub(crate) job: String,
     pub(crate) task: String,
     pub(crate) host: String,
+    /// The address at which workers of other hosts reach this one.
+    pub(crate) interface: IpAddr,
     pub(crate) settings: Settings,
 }
 

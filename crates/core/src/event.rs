@@ -197,6 +197,55 @@ pub enum Event {
         /// blake3 of the weights file, 64 hexadecimal digits.
         blake3: String,
     },
+    /// A checkpoint is published: the run can go on from it. Recorded by rank 0.
+    CheckpointSaved {
+        /// Steps that are in it: the number of the next one.
+        step: Step,
+        /// Membership at that time.
+        generation: Generation,
+        /// Bytes of all slices.
+        bytes: u64,
+        /// Seconds that training was held up for, on the rank where it took longest.
+        #[serde(deserialize_with = "number_or_null")]
+        held_up_s: f64,
+        /// Seconds from the step's end until it counted.
+        #[serde(deserialize_with = "number_or_null")]
+        total_s: f64,
+        /// Where it is.
+        address: String,
+    },
+    /// A checkpoint could not be saved; training goes on, and earlier ones stay. Recorded by rank 0.
+    CheckpointFailed {
+        /// Steps that would have been in it.
+        step: Step,
+        /// Who failed.
+        rank: Rank,
+        /// Why.
+        message: String,
+    },
+    /// The run goes on from a checkpoint. Recorded by the rank that loaded it.
+    CheckpointLoaded {
+        /// Steps that are in it: the number of the next one.
+        step: Step,
+        /// Ranks that saved it.
+        world_size: u32,
+        /// Bytes of all slices.
+        bytes: u64,
+        /// Seconds that it took.
+        #[serde(deserialize_with = "number_or_null")]
+        duration_s: f64,
+        /// Where it is.
+        address: String,
+        /// Newer ones that cannot be used, and why.
+        skipped: Vec<String>,
+    },
+    /// The run stopped after a step because it was asked to. Recorded by rank 0.
+    RunStopped {
+        /// Steps committed: the number of the next one.
+        step: Step,
+        /// Whether a checkpoint of that step was saved.
+        saved: bool,
+    },
     /// Something that a user should read.
     Notice {
         /// Who says it, if a worker does.

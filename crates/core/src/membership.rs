@@ -17,6 +17,13 @@ pub enum MembershipError {
         /// Why.
         reason: String,
     },
+    /// The job ends, and this worker is to save the state that it holds first; it then asks for its next
+    /// place once more.
+    #[error("a last checkpoint is wanted of this worker, for generation {generation}")]
+    CheckpointWanted {
+        /// The generation without members in which the job ends.
+        generation: Generation,
+    },
     /// No new generation was formed in time.
     #[error(
         "generation {left} was left ({cause}), and no new one was formed within {limit_s} seconds"

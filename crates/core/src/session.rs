@@ -27,9 +27,11 @@ mod bytes;
 mod rejoin;
 mod standing;
 mod vote;
+mod wishes;
 
 pub use rejoin::Rejoined;
 pub use standing::{Course, Courses, Standing};
+pub use wishes::Wishes;
 
 use vote::Vote;
 
@@ -185,6 +187,10 @@ pub struct Committed {
     /// The newest generation that any rank knew of when it voted. When it is newer than this one, all
     /// ranks apply the step and then go there.
     pub newest: Generation,
+    /// What any rank wished for with its vote; see [`Session::wish`].
+    pub wishes: Wishes,
+    /// What ranks told each other beside the step, by rank; see [`Session::attach`].
+    pub notes: Vec<Vec<u8>>,
 }
 
 /// The votes of the last committed step, kept for a member that missed them.
@@ -210,6 +216,8 @@ pub struct Session {
     last: LastVote,
     /// False while the weights are being taken over from others.
     is_whole: bool,
+    wishes: Wishes,
+    note: Vec<u8>,
 }
 
 impl std::fmt::Debug for Session {
@@ -244,6 +252,8 @@ impl Session {
             newest: generation,
             last: LastVote::default(),
             is_whole: true,
+            wishes: Wishes::default(),
+            note: Vec::new(),
         }
     }
 
@@ -310,12 +320,14 @@ impl Session {
             ranks: self.group.size(),
             votes: self.exchange(&open)?,
         };
-        self.settle(&open, last)
+        let committed = self.settle(&open, last)?;
+        self.told();
+        Ok(committed)
     }
 
     /// Makes a step final with the votes of all ranks.
     fn settle(&mut self, open: &OpenStep, last: LastVote) -> Result<Committed, SessionError> {
-        let votes = decode(&last, open)?;
+        let mut votes = decode(&last, open)?;
         self.check_digests(&votes)?;
         let reports = self.check_shards(open, &votes)?;
         let ids: Vec<u64> = votes
@@ -345,6 +357,11 @@ impl Session {
                 .map(|vote| vote.newest)
                 .max()
                 .unwrap_or_default(),
+            wishes: Wishes::all(votes.iter().map(|vote| vote.wishes)),
+            notes: votes
+                .iter_mut()
+                .map(|v| std::mem::take(&mut v.note))
+                .collect(),
         };
         self.samples += samples;
         self.last = last;
@@ -375,6 +392,8 @@ impl Session {
             newest: self.newest,
             reports: open.reports.clone(),
             sample_ids: open.sample_ids.clone(),
+            wishes: self.wishes,
+            note: self.note.clone(),
         };
         self.group
             .all_gather(&mine.encode())

@@ -10,8 +10,8 @@ use ronde_core::{Generation, Step};
 use crate::lease::{Lease, LeaseEvent};
 use crate::restart::{Restarts, Verdict};
 use crate::{
-    CoordinatorId, ElasticError, JobPhase, LossCause, Member, Phase, Reason, Record, Settings,
-    Time, ToWorker, When, WorkerId,
+    CoordinatorId, ElasticError, JobPhase, LossCause, Member, Phase, Reason, Record, Report,
+    Settings, Time, ToWorker, When, WorkerId,
 };
 
 mod answers;
@@ -127,6 +127,30 @@ impl CoordinatorMachine {
     #[must_use]
     pub fn leads(&self, now: Time) -> bool {
         self.lease.leads(now)
+    }
+
+    /// What a worker said last, whether it is lost since or not.
+    #[must_use]
+    pub fn last_report(&self, worker: WorkerId) -> Option<&Report> {
+        self.roster.last_report(worker)
+    }
+
+    /// How a worker was lost, if it was.
+    #[must_use]
+    pub fn lost(&self, worker: WorkerId) -> Option<&LossCause> {
+        self.roster.lost(worker).map(|(_, cause)| cause)
+    }
+
+    /// How many workers are wanted.
+    #[must_use]
+    pub fn wanted(&self) -> u32 {
+        self.target
+    }
+
+    /// Why there is no new generation although one is needed.
+    #[must_use]
+    pub fn waits_for(&self) -> Option<&Reason> {
+        self.waiting.as_ref().map(|(_, reason)| reason)
     }
 
     /// When to call with [`Event::Tick`] unless something else happens before; `None` once the job is

@@ -124,8 +124,7 @@ impl Authority {
     pub fn issue(&self, member: &Member, validity: Validity) -> Result<Identity, IdentityError> {
         let failed = |error: rcgen::Error| IdentityError::crypto("issuing a certificate", &error);
         let mut key = new_key()?;
-        let mut params =
-            CertificateParams::new(vec![member.dns_name(&self.job)]).map_err(failed)?;
+        let mut params = CertificateParams::new(member.dns_names(&self.job)).map_err(failed)?;
         params.distinguished_name = named(&format!("{member} of {}", self.job), &self.job);
         params.not_before = OffsetDateTime::from(validity.from);
         params.not_after = OffsetDateTime::from(validity.until);

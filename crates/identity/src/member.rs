@@ -17,7 +17,12 @@ pub enum Member {
     Host(String),
     /// A worker process, by its rank in the current generation.
     Rank(Rank),
+    /// A worker process, by the name that it keeps through all generations.
+    Worker(u64),
 }
+
+/// Under this name the coordinator of whatever job a token belongs to is dialled.
+const ANY_COORDINATOR: &str = "coordinator.ronde.internal";
 
 impl fmt::Display for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -25,6 +30,7 @@ impl fmt::Display for Member {
             Self::Coordinator => f.write_str("the coordinator"),
             Self::Host(host) => write!(f, "host {host}"),
             Self::Rank(rank) => write!(f, "rank {rank}"),
+            Self::Worker(worker) => write!(f, "worker {worker}"),
         }
     }
 }
@@ -36,8 +42,16 @@ impl Member {
             Self::Coordinator => "coordinator".to_owned(),
             Self::Host(host) => format!("host-{}", label(host)),
             Self::Rank(rank) => format!("rank-{rank}"),
+            Self::Worker(worker) => format!("worker-{worker}"),
         };
         format!("{who}.{}.ronde.internal", job_label(job))
+    }
+
+    /// All names in the certificate: a coordinator is also found by those who know its authority but not
+    /// its job yet.
+    pub(crate) fn dns_names(&self, job: &str) -> Vec<String> {
+        let any = matches!(self, Self::Coordinator).then(|| ANY_COORDINATOR.to_owned());
+        std::iter::once(self.dns_name(job)).chain(any).collect()
     }
 
     /// The same name as a dialler asks for it.
@@ -45,6 +59,12 @@ impl Member {
         ServerName::try_from(self.dns_name(job))
             .map_err(|error| IdentityError::crypto("naming a member", &error))
     }
+}
+
+/// The name of whatever coordinator a known authority has named.
+pub(crate) fn any_coordinator() -> Result<ServerName<'static>, IdentityError> {
+    ServerName::try_from(ANY_COORDINATOR)
+        .map_err(|error| IdentityError::crypto("naming the coordinator", &error))
 }
 
 /// What stands for a job in all its certificates.

@@ -6,9 +6,10 @@ use std::str::FromStr;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
+use rustls::pki_types::ServerName;
 use zeroize::Zeroizing;
 
-use crate::member::hex;
+use crate::member::{any_coordinator, hex};
 use crate::{IdentityError, SecretText};
 
 const PREFIX: &str = "ronde-join-1";
@@ -60,6 +61,15 @@ impl JoinToken {
     #[must_use]
     pub fn authority(&self) -> Fingerprint {
         self.authority
+    }
+
+    /// The name under which to dial the job's coordinator with [`JoinToken::client_config`]: who joins
+    /// need not know the job's name.
+    ///
+    /// # Errors
+    /// [`IdentityError::Crypto`] when the name cannot be written, which does not happen.
+    pub fn server_name(&self) -> Result<ServerName<'static>, IdentityError> {
+        any_coordinator()
     }
 
     /// One word for a command line or a file; read back by `parse`.

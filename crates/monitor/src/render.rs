@@ -151,6 +151,55 @@ pub fn announcement(view: &RunView, event: &Event) -> Option<String> {
             count(*missing),
             count(*repeated),
         )),
+        _ => of_checkpoints(event),
+    }
+}
+
+/// What is said about checkpoints.
+fn of_checkpoints(event: &Event) -> Option<String> {
+    match event {
+        Event::CheckpointSaved {
+            step,
+            bytes: size,
+            held_up_s,
+            total_s,
+            ..
+        } => Some(format!(
+            "checkpoint of step {} saved: {} in {total_s:.2} s, training held up for {:.1} ms",
+            count(step.0),
+            bytes(*size),
+            1e3 * held_up_s
+        )),
+        Event::CheckpointFailed {
+            step,
+            rank,
+            message,
+        } => Some(format!(
+            "note: the checkpoint of step {} was not saved, training goes on; rank {rank}: {message}",
+            count(step.0)
+        )),
+        Event::CheckpointLoaded {
+            step,
+            world_size,
+            duration_s,
+            address,
+            skipped,
+            ..
+        } => Some(
+            std::iter::once(format!(
+                "going on from the checkpoint of step {} in {address}, saved by {}, loaded in {duration_s:.2} s",
+                count(step.0),
+                counted((*world_size).into(), "worker"),
+            ))
+            .chain(skipped.iter().map(|skipped| {
+                format!("note: a newer checkpoint cannot be used: {skipped}")
+            }))
+            .collect::<Vec<_>>()
+            .join("\n"),
+        ),
+        Event::RunStopped { step, .. } => {
+            Some(format!("stopped as asked, {} committed", counted(step.0, "step")))
+        }
         _ => None,
     }
 }

@@ -10,6 +10,11 @@ pub struct LossScaling {
     pub growth_steps: u32,
 }
 
+impl LossScaling {
+    /// Numbers of the state that the factor brings with it, the last part of a replica.
+    pub const STATE_LEN: u64 = 3;
+}
+
 impl Default for LossScaling {
     fn default() -> Self {
         Self {

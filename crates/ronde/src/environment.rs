@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ronde_core::{Rank, WorldSize};
+use ronde_store::RemoteSettings;
 use ronde_train::config::ENVIRONMENT_PREFIX;
 
 pub use ronde_cluster::variables::{
@@ -93,6 +94,42 @@ pub fn all() -> Vec<(String, String)> {
         .filter(|(name, _)| name.starts_with(ENVIRONMENT_PREFIX))
         .map(|(name, value)| (name, value.to_string_lossy().into_owned()))
         .collect()
+}
+
+/// How to talk to a remote store: the variables of the usual tools.
+#[must_use]
+pub fn store_settings() -> RemoteSettings {
+    RemoteSettings {
+        options: remote_options(),
+        ..RemoteSettings::default()
+    }
+}
+
+/// The contents of any variable, for a key that a run file names.
+#[must_use]
+pub fn contents(name: &str) -> Option<Vec<u8>> {
+    read(name).map(OsString::into_encoded_bytes)
+}
+
+/// Settings of S3 and Azure, which other programs read from the same variables: all that begin with
+/// `AWS_` or `AZURE_`, in lower case.
+#[must_use]
+pub fn remote_options() -> Vec<(String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| name.starts_with("AWS_") || name.starts_with("AZURE_"))
+        .map(|(name, value)| (name.to_ascii_lowercase(), value))
+        .collect()
+}
+
+/// What a process that trains knows besides its run file.
+#[must_use]
+pub fn surroundings() -> ronde_train::checkpoints::Surroundings {
+    ronde_train::checkpoints::Surroundings {
+        variable: contents,
+        remote_options,
+        stop: std::sync::Arc::default(),
+    }
 }
 
 /// One thread per rank for pools that would take all cores each, unless the user has said

@@ -41,4 +41,5 @@ pub use ronde_monitor as monitor;
 pub use ronde_parallel as parallel;
 pub use ronde_train as train;
 pub use ronde_train::RunConfig;
+pub use ronde_train::checkpoints::Resume;
 pub use worker::{TrainedModel, Worker};

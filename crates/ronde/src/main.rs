@@ -13,7 +13,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use ronde_cluster::StopFlag;
 
-use command::{bench, flight, init, run, train, watchdog, worker};
+use command::{
+    bench, checkpoint, coordinator, flight, init, join, run, scale, status, train, watchdog, worker,
+};
 
 /// Distributed training whose result does not depend on the cluster.
 #[derive(Parser)]
@@ -31,8 +33,18 @@ enum Command {
     Init(init::InitArguments),
     /// Start any program as several ranks that can find each other.
     Run(run::RunArguments),
+    /// Lead a job that has a folder: the one that leads it died, or should stand by.
+    Coordinator(coordinator::CoordinatorArguments),
+    /// Bring this host into a job that runs elsewhere.
+    Join(join::JoinArguments),
+    /// Change how many workers a running job has.
+    Scale(scale::ScaleArguments),
+    /// Show how a job is: members, steps, times, the slowest rank.
+    Status(status::StatusArguments),
     /// Measure collectives between worker processes, and compare them with Gloo and Open MPI.
     Bench(Box<bench::BenchArguments>),
+    /// Look at the checkpoints of a run: list, show, verify, export.
+    Checkpoint(checkpoint::CheckpointArguments),
     /// Say which rank waits for which, from the records of a run that failed or hangs.
     Flight(flight::FlightArguments),
     /// One worker of a run.
@@ -53,8 +65,15 @@ fn main() -> ExitCode {
         Command::Train(arguments) => with_signals(|stop| train::train(arguments, stop)),
         Command::Run(arguments) => with_signals(|stop| run::run(arguments, stop)),
         Command::Bench(arguments) => with_signals(|stop| bench::bench(&arguments, stop)),
+        Command::Coordinator(arguments) => {
+            with_signals(|stop| coordinator::coordinator(&arguments, stop))
+        }
+        Command::Join(arguments) => with_signals(|stop| join::join(&arguments, stop)),
+        Command::Scale(arguments) => scale::scale(&arguments),
+        Command::Status(arguments) => status::status(&arguments),
         Command::Flight(arguments) => flight::flight(&arguments),
         Command::BenchWorker => bench::work(),
+        Command::Checkpoint(arguments) => checkpoint::checkpoint(&arguments),
         Command::Init(arguments) => init::init(&arguments),
         Command::Worker => worker::work(),
         Command::Watchdog => watchdog::watch(),

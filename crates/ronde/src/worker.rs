@@ -1,22 +1,24 @@
 //! [`Worker`]: this process as one rank, started alone or by `ronde run`; the same program does both.
 
-use std::net::{IpAddr, Ipv4Addr, TcpListener};
-use std::path::Path;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_cluster::WorkerLink;
-use ronde_comm::{GroupConfig, ProcessGroup};
+use ronde_comm::{GroupConfig, ProcessGroup, Security};
 use ronde_core::{
     Assignment, Event, Group, GroupRank, Membership, NullTracker, Rank, Step, Tracker,
 };
 use ronde_data::Split;
 use ronde_engine::{Chain, EngineError, Stage, seed_engine};
+use ronde_identity::Member;
 use ronde_parallel::ModelState;
+use ronde_train::checkpoints::{self, Resume, Saving};
 use ronde_train::export::{self, Described, Saved};
 use ronde_train::flights::Flights;
 use ronde_train::training::Trained;
-use ronde_train::worker::take_place;
+use ronde_train::worker::{Secure, on_one_host, take_place};
 use ronde_train::{Place, Plan, RunConfig, TrainError, Training};
 
 use crate::Error;
@@ -35,6 +37,7 @@ pub struct Worker {
     listener: Option<TcpListener>,
     link: Option<WorkerLink>,
     tracker: Arc<dyn Tracker>,
+    resume: Resume,
     flights: Arc<Flights>,
 }
 
@@ -61,6 +64,7 @@ impl Worker {
             listener: None,
             link: None,
             tracker: Arc::new(NullTracker),
+            resume: Resume::Never,
             flights: Arc::default(),
         }
     }
@@ -73,7 +77,7 @@ impl Worker {
             environment.worker,
             RENDEZVOUS_TIMEOUT,
         )?;
-        let (listener, address) = ronde_comm::bind(IpAddr::V4(Ipv4Addr::LOCALHOST))?;
+        let (listener, address) = ronde_comm::bind(link.interface())?;
         let assignment = link.rendezvous(address, RENDEZVOUS_TIMEOUT)?;
         let tracker = link.tracker();
         Ok(Self {
@@ -81,6 +85,7 @@ impl Worker {
             listener: Some(listener),
             link: Some(link),
             tracker,
+            resume: Resume::Never,
             flights: Arc::default(),
         })
     }
@@ -145,7 +150,7 @@ impl Worker {
     /// # Errors
     /// A peer cannot be reached, or the group was taken before.
     pub fn group(&mut self, name: &str) -> Result<ProcessGroup, Error> {
-        let config = group_config(name, &self.assignment, &self.flights);
+        let config = group_config(name, &self.assignment, &self.secure(), &self.flights);
         if self.world_size() == 1 && self.membership().is_none() {
             return Ok(ProcessGroup::alone(config));
         }
@@ -172,6 +177,7 @@ impl Worker {
                 group: Arc::new(ProcessGroup::alone(group_config(
                     name,
                     &self.assignment,
+                    &self.secure(),
                     &self.flights,
                 ))),
                 generation: self.assignment.generation,
@@ -180,9 +186,10 @@ impl Worker {
                 seat: None,
             });
         };
-        let (name, flights) = (name.to_owned(), self.flights.clone());
+        let (name, secure) = (name.to_owned(), self.secure());
+        let flights = self.flights.clone();
         let connect = move |assignment: &Assignment, listener, give_up| {
-            let mut config = group_config(&name, assignment, &flights);
+            let mut config = group_config(&name, assignment, &secure, &flights);
             config.give_up = Some(give_up);
             let group = ProcessGroup::connect(config, listener, &assignment.peers);
             let group = group.map_err(|source| TrainError::Connect {
@@ -204,11 +211,36 @@ impl Worker {
         Ok(place)
     }
 
+    /// How this worker's groups are secured: by TLS as soon as a member is on another host, with the
+    /// certificates of the members of that generation. On one host members share memory.
+    #[must_use]
+    pub fn secure(&self) -> Secure {
+        let link = self.link.as_ref();
+        let known = link.and_then(|link| Some((link.identity()?.clone(), link.peers()?)));
+        let Some((identity, peers)) = known else {
+            return on_one_host();
+        };
+        Arc::new(move |assignment| {
+            if assignment.peers.iter().all(|peer| peer.ip().is_loopback()) {
+                return Security::PlainLoopbackOnly;
+            }
+            let workers = peers.workers(assignment.generation);
+            let members = workers.into_iter().map(Member::Worker).collect();
+            Security::tls_among(identity.clone(), members)
+        })
+    }
+
     fn membership(&self) -> Option<Arc<dyn Membership>> {
         self.link.as_ref().and_then(WorkerLink::membership)
     }
 
-    /// Trains a model of your own to the end of `config`. Everything of `config` counts but
+    /// Says whether [`Worker::train`] goes on from a checkpoint; without this it starts with its first step.
+    pub fn set_resume(&mut self, resume: Resume) {
+        self.resume = resume;
+    }
+
+    /// Trains a model of your own to the end of `config`. Checkpoints are saved as `config.checkpoint`
+    /// says, when its `to` is set. Everything of `config` counts but
     /// `workers.count` (the world is what it is), `model` and `data` (given here). The engine's
     /// random numbers are seeded before `model` is called, so that all ranks start alike.
     ///
@@ -249,7 +281,7 @@ impl Worker {
             &self.assignment,
             listener,
             membership,
-            &plan,
+            (&plan, &self.secure()),
             tracker,
             &self.flights,
         )?;
@@ -258,7 +290,10 @@ impl Worker {
             input_shape: data.train.sample_shape().to_vec(),
             classes: data.train.classes(),
         };
-        let mut training = Training::new(place, plan, chain, data);
+        let saving = saving(config)?;
+        let stop = Arc::default();
+        let mut training =
+            Training::new(place, plan, chain, data).with_checkpoints(saving, self.resume, stop);
         let trained = training.run()?;
         if training.rank() == Rank(0) {
             self.tracker.record(Event::RunFinished {
@@ -298,8 +333,28 @@ impl Worker {
     }
 }
 
-fn group_config(name: &str, assignment: &Assignment, flights: &Flights) -> GroupConfig {
+/// The checkpoints of a program of the user's own, if it wants any.
+fn saving(config: &RunConfig) -> Result<Option<Saving>, TrainError> {
+    let section = &config.checkpoint;
+    let Some(to) = section.to.clone() else {
+        return Ok(None);
+    };
+    let (base, output) = (Path::new("."), config.run.output_folder());
+    let surroundings = crate::environment::surroundings();
+    let store = checkpoints::open(section, base, &output, &surroundings)?;
+    let name = config.run.name.clone();
+    let of_program = (String::new(), PathBuf::new());
+    Ok(Some(Saving::new(section, store, to, name, of_program)))
+}
+
+fn group_config(
+    name: &str,
+    assignment: &Assignment,
+    secure: &Secure,
+    flights: &Flights,
+) -> GroupConfig {
     let mut config = GroupConfig::new(name, &assignment.job, GroupRank(assignment.rank.0));
+    config.security = secure(assignment);
     config.generation = assignment.generation;
     flights.prepare(&mut config);
     config

@@ -1,7 +1,7 @@
 //! The one place of this crate that asks for the time: where a step's time goes is measured here.
 
 use std::sync::OnceLock;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 /// Measures one stretch of time after another.
 #[derive(Debug, Clone, Copy)]
@@ -42,4 +42,11 @@ pub(crate) fn seconds() -> f64 {
 )]
 fn now() -> Instant {
     Instant::now()
+}
+
+/// The time of day, in milliseconds since 1970; 0 for a clock that is set before that.
+pub(crate) fn unix_ms() -> u64 {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use ronde_checkpoint::CheckpointError;
 use ronde_core::session::SessionError;
 use ronde_core::{CollectiveError, MembershipError, Recovery, Step};
 use ronde_data::DataError;
@@ -115,6 +116,35 @@ pub enum TrainError {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// The checkpoints of the run cannot be used.
+    #[error("the checkpoints cannot be used: {0}")]
+    Checkpoint(Box<CheckpointError>),
+    /// The key of encrypted checkpoints cannot be used.
+    #[error("the key of the checkpoints: {problem}")]
+    Key {
+        /// What is wrong with it; never the key.
+        problem: String,
+    },
+    /// There is nothing to go on from.
+    #[error(
+        "there is no checkpoint in {address}\n  \
+         hint: without --resume the run starts with its first step"
+    )]
+    NoCheckpoint {
+        /// Where none is.
+        address: String,
+    },
+    /// Another rank could not load the checkpoint that all should go on from.
+    #[error("rank 0 could not load the checkpoint")]
+    NotLoaded,
+    /// The run was asked to end and did so after a step.
+    #[error("the run stopped before step {step}, as it was asked to{}", saved_or_not(*.saved))]
+    Stopped {
+        /// The step that comes next.
+        step: Step,
+        /// Whether a checkpoint of it was saved.
+        saved: bool,
+    },
     /// The weights cannot be written in their format.
     #[error("the weights cannot be serialised: {problem}")]
     Serialise {
@@ -131,6 +161,20 @@ pub enum TrainError {
         /// The system's answer.
         source: std::io::Error,
     },
+}
+
+fn saved_or_not(saved: bool) -> &'static str {
+    if saved {
+        "; a checkpoint of it is saved"
+    } else {
+        "; no checkpoint of it was saved"
+    }
+}
+
+impl From<CheckpointError> for TrainError {
+    fn from(error: CheckpointError) -> Self {
+        Self::Checkpoint(Box::new(error))
+    }
 }
 
 fn does_not_fit(estimate: &MemoryEstimate, available_bytes: u64, local_workers: u32) -> String {
@@ -172,7 +216,8 @@ impl TrainError {
     /// Whether this worker only saw that another one failed.
     #[must_use]
     pub fn is_secondary(&self) -> bool {
-        matches!(self, Self::Membership(_)) || self.collective().is_some_and(saw_another)
+        matches!(self, Self::Membership(_) | Self::NotLoaded)
+            || self.collective().is_some_and(saw_another)
     }
 
     /// What to try, where the message does not say it already.
@@ -208,7 +253,13 @@ impl TrainError {
     pub fn is_user_error(&self) -> bool {
         matches!(
             self,
-            Self::Impossible { .. } | Self::DoesNotFit { .. } | Self::Data(_) | Self::Model(_)
+            Self::Impossible { .. }
+                | Self::DoesNotFit { .. }
+                | Self::Data(_)
+                | Self::Model(_)
+                | Self::Checkpoint(_)
+                | Self::Key { .. }
+                | Self::NoCheckpoint { .. }
         )
     }
 }

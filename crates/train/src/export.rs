@@ -145,8 +145,10 @@ pub fn publish(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
         file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::rename(&temporary, path)?;
-        path.parent()
-            .map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
     };
     write().map_err(|source| {
         // The write error is what matters; a left-over is removed as far as possible.

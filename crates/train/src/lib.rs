@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod checkpoints;
 pub mod clock;
 pub mod config;
 pub mod divergence;

@@ -17,6 +17,9 @@ pub struct Task {
     pub base: PathBuf,
     /// Folder of the results, absolute.
     pub output: PathBuf,
+    /// Whether the run goes on from a checkpoint.
+    #[serde(default)]
+    pub resumes: bool,
 }
 
 impl Task {
@@ -30,6 +33,7 @@ impl Task {
             run: config.to_toml()?,
             base,
             output,
+            resumes: false,
         })
     }
 

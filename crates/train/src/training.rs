@@ -1,5 +1,8 @@
 //! [`Training`]: the step loop. A step is a transaction: compute, reduce, vote, then apply.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use ronde_core::event::PhaseTimes;
 use ronde_core::session::{Committed, Session};
 use ronde_core::weight_hash;
@@ -10,12 +13,14 @@ use ronde_parallel::{
     DataParallel, DataParallelConfig, LossScaling, ModelState, Reduced, Strategy,
 };
 
+use crate::checkpoints::{Resume, Saving, Shape};
 use crate::clock::{self, Stopwatch};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::healing::Healing;
 use crate::{Place, Plan, TrainError};
 
 mod generations;
+mod saving;
 mod step;
 
 /// Steps that the loader reads ahead.
@@ -61,6 +66,12 @@ pub struct Training {
     /// The gradient of a step whose vote failed.
     held: Option<(Step, Reduced)>,
     healing: Healing,
+    /// Checkpoints; `None`: none are saved and none are looked for.
+    saving: Option<Saving>,
+    shape: Shape,
+    resume: Resume,
+    /// Set when the run is asked to end after a step.
+    stop: Arc<AtomicBool>,
 }
 
 impl Training {
@@ -74,6 +85,8 @@ impl Training {
         config.weight_decay_on = plan.config.train.weight_decay_on;
         config.clip_norm = plan.config.train.clip_norm;
         config.bucket_bytes_max = plan.config.comm.bucket_bytes_max as usize;
+        let (optimizer_states, loss_scaling) =
+            (config.optimizer.state_names(), config.loss_scaling);
         let chain = chain.with_precision(plan.config.train.precision);
         let chain = if plan.config.train.recompute_activations {
             chain.with_recomputation()
@@ -91,6 +104,7 @@ impl Training {
         );
         // Compared with the first vote: ranks that start from other weights must not train.
         session.set_digest(weight_hash::hash(strategy.state().values()));
+        let shape = Shape::of(strategy.state(), optimizer_states, loss_scaling);
         Self {
             place,
             plan,
@@ -102,7 +116,23 @@ impl Training {
             last_events: Vec::new(),
             held: None,
             healing: Healing::default(),
+            saving: None,
+            shape,
+            resume: Resume::Never,
+            stop: Arc::default(),
         }
+    }
+
+    /// The same with checkpoints; `stop` asks for the end of the run after a step, on any rank.
+    #[must_use]
+    pub fn with_checkpoints(
+        mut self,
+        saving: Option<Saving>,
+        resume: Resume,
+        stop: Arc<AtomicBool>,
+    ) -> Self {
+        (self.saving, self.resume, self.stop) = (saving, resume, stop);
+        self
     }
 
     /// This worker's rank in the newest generation.
@@ -148,7 +178,7 @@ impl Training {
         let begun = Stopwatch::start();
         // Who comes new into a running job has to catch up first.
         let mut ready = match self.place.generation {
-            Generation(0) => Ok(()),
+            Generation(0) if self.resume == Resume::Never => Ok(()),
             _ => self.level_out(),
         };
         loop {
@@ -158,6 +188,8 @@ impl Training {
                 Ok(Ended::On) => "the membership changes".to_owned(),
                 // The others go on without this worker.
                 Err(error @ TrainError::Membership(_)) => return Err(error),
+                // So did all others.
+                Err(error @ TrainError::Stopped { .. }) => return Err(error),
                 Err(error) => {
                     self.give_up(&error);
                     if !self.place.can_move_on() || error.recovery() != Recovery::Rejoin {
@@ -188,6 +220,7 @@ impl Training {
         let mut loader = self.load()?;
         while self.session.next_step().0 < self.plan.steps {
             let committed = self.step(&mut loader)?;
+            self.save_if_wished(&committed)?;
             if self.place.is_left_after(&committed) {
                 return Ok(Ended::On);
             }
@@ -196,6 +229,7 @@ impl Training {
             }
             evaluation = self.evaluate_if_due()?.or(evaluation);
         }
+        self.finish_saving()?;
         self.verify()?;
         let duration_s = begun.total_s();
         if evaluation.is_none() {

@@ -3,16 +3,27 @@
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use ronde_comm::{GiveUp, GroupConfig, ProcessGroup, TransportChoice};
+use ronde_checkpoint::CheckpointError;
+use ronde_comm::{GiveUp, GroupConfig, ProcessGroup, Security, TransportChoice};
 use ronde_core::{Assignment, Event, Group, GroupRank, Membership, Tracker};
 use ronde_engine::Stage;
 use ronde_schedule::Algorithm;
 
+use crate::checkpoints::{self, Resume, Saving, Surroundings};
 use crate::config::{CommAlgorithm, CommTransport};
 use crate::export::{self, Described};
 use crate::flights::Flights;
 use crate::training::Trained;
 use crate::{Place, Plan, RunConfig, Task, TrainError, Training};
+
+/// How the connections of an assignment's group are secured. Equal on all of its members.
+pub type Secure = Arc<dyn Fn(&Assignment) -> Security + Send + Sync>;
+
+/// Plain connections, and only as long as all members are on loopback addresses.
+#[must_use]
+pub fn on_one_host() -> Secure {
+    Arc::new(|_| Security::PlainLoopbackOnly)
+}
 
 /// Runs `assignment.task`: plan, group, model, steps, result. Flight records go beside the result.
 ///
@@ -22,8 +33,10 @@ pub fn run(
     assignment: &Assignment,
     listener: Option<TcpListener>,
     membership: Option<Arc<dyn Membership>>,
+    secure: &Secure,
     tracker: &Arc<dyn Tracker>,
     flights: &Arc<Flights>,
+    surroundings: &Surroundings,
 ) -> Result<Trained, TrainError> {
     let (task, config) = Task::decode(&assignment.task)?;
     flights.go_to(task.output.join(Flights::FOLDER));
@@ -36,15 +49,25 @@ pub fn run(
         .map_err(TrainError::Model)?;
     plan.bind_model(chain.layout());
 
+    let saving = saving(&config, &task, surroundings)?;
+    let resume = if task.resumes {
+        Resume::Must
+    } else {
+        Resume::Never
+    };
     let place = take_place(
         assignment,
         listener,
         membership,
-        &plan,
+        (&plan, secure),
         tracker.clone(),
         flights,
     )?;
-    let mut training = Training::new(place, plan, chain, split);
+    let mut training = Training::new(place, plan, chain, split).with_checkpoints(
+        Some(saving),
+        resume,
+        surroundings.stop.clone(),
+    );
     let model = Described {
         config: Some(config.model.clone()),
         input_shape,
@@ -53,6 +76,22 @@ pub fn run(
     training.run_and_publish(&mut |training, trained| {
         publish(training, &task, &config, model.clone(), trained, &**tracker)
     })
+}
+
+/// The checkpoints of a run that a run file describes.
+fn saving(
+    config: &RunConfig,
+    task: &Task,
+    surroundings: &Surroundings,
+) -> Result<Saving, TrainError> {
+    let section = &config.checkpoint;
+    let store = checkpoints::open(section, &task.base, &task.output, surroundings)?;
+    let address = section
+        .address(&task.output)
+        .map_err(CheckpointError::from)?;
+    let run = (config.to_toml()?, task.base.clone());
+    let name = config.run.name.clone();
+    Ok(Saving::new(section, store, address.to_string(), name, run))
 }
 
 /// Takes the place of an assignment; the peers must hold the same plan. A world of one has no listener.
@@ -64,22 +103,23 @@ pub fn take_place(
     assignment: &Assignment,
     listener: Option<TcpListener>,
     membership: Option<Arc<dyn Membership>>,
-    plan: &Plan,
+    (plan, secure): (&Plan, &Secure),
     tracker: Arc<dyn Tracker>,
     flights: &Arc<Flights>,
 ) -> Result<Place, TrainError> {
     let Some(listener) = listener else {
         return Ok(Place {
-            group: connect(assignment, None, plan, None, flights)?,
+            group: connect(assignment, None, (plan, secure), None, flights)?,
             generation: assignment.generation,
             rank: assignment.rank,
             tracker,
             seat: None,
         });
     };
-    let (plan, flights) = (plan.clone(), flights.clone());
+    let (plan, secure, flights) = (plan.clone(), Arc::clone(secure), flights.clone());
     let connect = move |assignment: &Assignment, listener, give_up| {
-        connect(assignment, Some(listener), &plan, Some(give_up), &flights)
+        let plan = (&plan, &secure);
+        connect(assignment, Some(listener), plan, Some(give_up), &flights)
     };
     Place::take(assignment, listener, membership, Box::new(connect), tracker)
 }
@@ -92,13 +132,14 @@ pub fn take_place(
 pub fn connect(
     assignment: &Assignment,
     listener: Option<TcpListener>,
-    plan: &Plan,
+    (plan, secure): (&Plan, &Secure),
     give_up: Option<GiveUp>,
     flights: &Flights,
 ) -> Result<Arc<dyn Group>, TrainError> {
     let mut config = GroupConfig::new("dp", &assignment.job, GroupRank(assignment.rank.0));
     config.generation = assignment.generation;
     config.give_up = give_up;
+    config.security = secure(assignment);
     flights.prepare(&mut config);
     config.plan = plan.identity.clone();
     config.timeout = plan.config.comm.timeout();

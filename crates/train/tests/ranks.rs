@@ -15,6 +15,7 @@ use ronde_core::{
 };
 use ronde_data::Loader;
 use ronde_parallel::Strategy;
+use ronde_train::checkpoints::Surroundings;
 use ronde_train::config::{Document, Override};
 use ronde_train::{Place, Plan, RunConfig, Task, TrainError, Training, worker};
 
@@ -79,7 +80,19 @@ fn run_workers(sets: &[&[&str]]) -> Vec<Option<TrainError>> {
             };
             std::thread::spawn(move || {
                 let tracker: Arc<dyn Tracker> = Arc::new(NullTracker);
-                worker::run(&assignment, Some(listener), None, &tracker, &Arc::default()).err()
+                let secure = worker::on_one_host();
+                let flights = Arc::default();
+                let surroundings = Surroundings::default();
+                worker::run(
+                    &assignment,
+                    Some(listener),
+                    None,
+                    &secure,
+                    &tracker,
+                    &flights,
+                    &surroundings,
+                )
+                .err()
             })
         })
         .collect();

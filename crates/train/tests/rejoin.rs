@@ -16,7 +16,7 @@ use ronde_core::{
 };
 use ronde_parallel::Strategy;
 use ronde_train::config::{Document, Override};
-use ronde_train::worker::take_place;
+use ronde_train::worker::{on_one_host, take_place};
 use ronde_train::{Plan, RunConfig, TrainError, Training};
 
 /// A watchdog, not a measure.
@@ -268,7 +268,7 @@ fn start(
             &assignment,
             Some(listener),
             Some(member),
-            &plan,
+            (&plan, &on_one_host()),
             job,
             &Arc::default(),
         )?;

@@ -8,8 +8,9 @@ use ronde_elastic::{Ending, Report};
 
 use super::Supervisor;
 use crate::coordination::Action;
+use crate::decider::Decider;
 use crate::launcher::StopSignal;
-use crate::outcome::Cause;
+use crate::outcome::{Cause, signal_name};
 
 /// How long the end of a process may take to show after its connection is gone.
 const END_SHOWS: Duration = Duration::from_millis(30);
@@ -63,7 +64,7 @@ impl Supervisor<'_> {
         self.with(|coordination| coordination.tick(now));
     }
 
-    fn with(&mut self, ask: impl FnOnce(&mut crate::coordination::Coordination) -> Vec<Action>) {
+    fn with(&mut self, ask: impl FnOnce(&mut Decider) -> Vec<Action>) {
         let actions = self.coordination.as_mut().map(ask).unwrap_or_default();
         self.act(actions);
     }
@@ -73,11 +74,11 @@ impl Supervisor<'_> {
         for action in actions {
             match action {
                 Action::Tell(rank, message) => self.control.tell(rank, message),
-                Action::Start(rank, worker) => {
+                Action::Start(rank, worker, identity) => {
                     // What the process before may have left behind.
                     self.launcher.signal(rank, StopSignal::Kill);
                     self.roster.vacate(rank);
-                    self.control.expect(rank, worker.0);
+                    self.control.expect(rank, worker.0, identity);
                     self.start_rank(rank, Some(worker));
                 }
                 Action::Kill(rank) => self.launcher.signal(rank, StopSignal::Kill),
@@ -94,6 +95,28 @@ impl Supervisor<'_> {
 
     /// Whether nothing is to be waited for beyond the processes.
     pub(super) fn is_over(&self) -> bool {
-        self.coordination.is_none() || self.over || self.stopping || self.roster.has_failed()
+        let goes_on = self.coordination.is_some() && !self.leaves;
+        !goes_on || self.over || self.stopping || self.roster.has_failed()
+    }
+
+    /// This host leaves a job that goes on elsewhere: its workers finish their step. True when that is
+    /// what a request to stop means here.
+    pub(super) fn leave(&mut self) -> bool {
+        let Some(Decider::There(remote)) = &mut self.coordination else {
+            return false;
+        };
+        if remote.follows.is_some() {
+            // Whoever watches the whole job ends the whole job.
+            remote.stop(signal_name(self.stop.signal()));
+            return false;
+        }
+        if !std::mem::replace(&mut self.leaves, true) {
+            remote.leave();
+            for rank in self.endings.running() {
+                self.roster.told(rank, StopSignal::Terminate);
+                self.launcher.signal(rank, StopSignal::Terminate);
+            }
+        }
+        true
     }
 }

@@ -116,22 +116,7 @@ impl Session {
         } else {
             Vec::new()
         };
-        let mut bytes = Vec::with_capacity(48 + last.votes.len() + 8 * ledger.len());
-        for word in [
-            self.next.0,
-            self.samples,
-            last.generation.0,
-            last.ranks as u64,
-            last.votes.len() as u64,
-            ledger.len() as u64,
-        ] {
-            bytes.extend(word.to_le_bytes());
-        }
-        bytes.extend(&last.votes);
-        ledger
-            .iter()
-            .for_each(|word| bytes.extend(word.to_le_bytes()));
-        bytes
+        encode(self.next, self.samples, last, &ledger)
     }
 
     /// Commits the step that the others have committed with the votes that they saw.
@@ -141,7 +126,7 @@ impl Session {
         self.settle(&open, last)
     }
 
-    fn restore(&mut self, told: &[u8]) -> Result<(), String> {
+    pub(super) fn restore(&mut self, told: &[u8]) -> Result<(), String> {
         let (next, samples, last, ledger) = read(told)?;
         if !self.ledger.take_over(&ledger) {
             return Err("a ledger of another data set".to_owned());
@@ -153,6 +138,26 @@ impl Session {
         self.is_whole = false;
         Ok(())
     }
+}
+
+/// Where a session stands, as [`read`] takes it.
+pub(super) fn encode(next: Step, samples: u64, last: &LastVote, ledger: &[u64]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(48 + last.votes.len() + 8 * ledger.len());
+    for word in [
+        next.0,
+        samples,
+        last.generation.0,
+        last.ranks as u64,
+        last.votes.len() as u64,
+        ledger.len() as u64,
+    ] {
+        bytes.extend(word.to_le_bytes());
+    }
+    bytes.extend(&last.votes);
+    ledger
+        .iter()
+        .for_each(|word| bytes.extend(word.to_le_bytes()));
+    bytes
 }
 
 fn read(bytes: &[u8]) -> Result<(Step, u64, LastVote, Vec<u64>), String> {

@@ -92,6 +92,8 @@ fn peer(step: u64, digest: Option<u64>, shard: u32, ids: &[u64]) -> Vote {
         newest: Generation(3),
         reports: vec![report(shard, 3.0)],
         sample_ids: ids.to_vec(),
+        wishes: Wishes::default(),
+        note: Vec::new(),
     }
 }
 
@@ -166,4 +168,50 @@ fn diverged_weights_stop_the_next_commit() {
     );
     assert_eq!(error.recovery(), Recovery::Abort);
     two.commit(peer(1, Some(0xabc), 1, &[4, 5, 6, 7])).unwrap();
+}
+
+#[test]
+fn wishes_and_notes_of_any_rank_reach_all_once() {
+    let mut two = two();
+    let save = Wishes {
+        save: true,
+        stop: false,
+    };
+    two.session.wish(save);
+    two.session.attach(vec![1, 2]);
+    let open = two.session.begin_step();
+    two.session.commit(open).unwrap_err();
+    let stop = Wishes {
+        save: false,
+        stop: true,
+    };
+    let theirs = Vote {
+        wishes: stop,
+        note: vec![3],
+        ..peer(0, None, 1, &[4, 5, 6, 7])
+    };
+    let committed = two.commit(theirs).unwrap();
+    assert!(committed.wishes.save && committed.wishes.stop);
+    assert_eq!(committed.notes, [vec![1, 2], vec![3]]);
+    let committed = two.commit(peer(1, None, 1, &[4, 5, 6, 7])).unwrap();
+    assert_eq!(committed.wishes, Wishes::default());
+    assert_eq!(committed.notes, [vec![], vec![]]);
+}
+
+#[test]
+fn a_session_goes_on_from_its_cursor_and_from_no_other() {
+    let mut first = two();
+    first.commit(peer(0, None, 1, &[4, 5, 6, 7])).unwrap();
+    let cursor = first.session.cursor();
+    let mut second = two();
+    assert!(second.session.is_fresh());
+    assert!(second.session.resume(&cursor, 7));
+    assert!(!second.session.is_fresh());
+    assert_eq!(second.session.next_step(), Step(1));
+    assert_eq!(second.session.samples(), 8);
+    assert_eq!(second.session.ledger(), first.session.ledger());
+    assert_eq!(second.session.cursor(), cursor);
+    let mut third = two();
+    assert!(!third.session.resume(&cursor[1..], 7));
+    assert!(third.session.is_fresh());
 }

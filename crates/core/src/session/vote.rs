@@ -1,13 +1,15 @@
 //! What a rank says in the vote on a step, and its bytes.
 //!
-//! Little-endian: version, count of reports, count of ids (u32 each), step, has-digest, digest (u64
-//! each), newest generation (u64), reports (shard u32, samples u64, loss_sum f64, correct u64), ids (u64 each).
+//! Little-endian: version, count of reports, count of ids, length of the note (u32 each), step, has-digest,
+//! digest, newest generation, wishes (u64 each), reports (shard u32, samples u64, loss_sum f64, correct u64),
+//! ids (u64 each), the note.
 
 use crate::session::ShardReport;
 use crate::session::bytes::Reader;
+use crate::session::wishes::Wishes;
 use crate::{Generation, Shard, Step};
 
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Vote {
@@ -17,16 +19,20 @@ pub(super) struct Vote {
     pub(super) newest: Generation,
     pub(super) reports: Vec<ShardReport>,
     pub(super) sample_ids: Vec<u64>,
+    pub(super) wishes: Wishes,
+    /// What the rank tells all others beside the step.
+    pub(super) note: Vec<u8>,
 }
 
 impl Vote {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes =
-            Vec::with_capacity(44 + 28 * self.reports.len() + 8 * self.sample_ids.len());
+        let ids = 8 * self.sample_ids.len();
+        let mut bytes = Vec::with_capacity(56 + 28 * self.reports.len() + ids + self.note.len());
         for count in [
             VERSION,
             self.reports.len() as u32,
             self.sample_ids.len() as u32,
+            self.note.len() as u32,
         ] {
             bytes.extend(count.to_le_bytes());
         }
@@ -35,6 +41,7 @@ impl Vote {
             u64::from(self.digest.is_some()),
             self.digest.unwrap_or_default(),
             self.newest.0,
+            self.wishes.to_bits(),
         ] {
             bytes.extend(word.to_le_bytes());
         }
@@ -47,6 +54,7 @@ impl Vote {
         for id in &self.sample_ids {
             bytes.extend(id.to_le_bytes());
         }
+        bytes.extend(&self.note);
         bytes
     }
 
@@ -55,7 +63,7 @@ impl Vote {
         if version != VERSION {
             return Err(format!("version {version}, not {VERSION}"));
         }
-        let (reports, ids) = (reader.u32()?, reader.u32()?);
+        let (reports, ids, note) = (reader.u32()?, reader.u32()?, reader.u32()?);
         let step = Step(reader.u64()?);
         let digest = match (reader.u64()?, reader.u64()?) {
             (0, 0) => None,
@@ -63,6 +71,7 @@ impl Vote {
             (flag, _) => return Err(format!("digest flag {flag}")),
         };
         let newest = Generation(reader.u64()?);
+        let wishes = Wishes::from_bits(reader.u64()?)?;
         // Collecting into a `Result` reserves nothing up front, so a wrong count cannot allocate.
         let reports = (0..reports)
             .map(|_| {
@@ -77,12 +86,15 @@ impl Vote {
         let sample_ids = (0..ids)
             .map(|_| reader.u64())
             .collect::<Result<_, String>>()?;
+        let note = reader.bytes(note as usize)?.to_vec();
         Ok(Self {
             step,
             digest,
             newest,
             reports,
             sample_ids,
+            wishes,
+            note,
         })
     }
 }
@@ -117,6 +129,11 @@ mod tests {
                 correct: 1,
             }],
             sample_ids: vec![4, 5],
+            wishes: Wishes {
+                save: true,
+                stop: false,
+            },
+            note: vec![1, 2, 3],
         }
     }
 
@@ -126,6 +143,8 @@ mod tests {
             digest: None,
             reports: vec![],
             sample_ids: vec![],
+            wishes: Wishes::default(),
+            note: vec![],
             ..vote()
         };
         let bytes = [vote().encode(), other.encode()].concat();
@@ -141,7 +160,7 @@ mod tests {
         }
 
         #[test]
-        fn a_changed_byte_is_an_error_or_another_vote(at in 0_usize..88, value in any::<u8>()) {
+        fn a_changed_byte_is_an_error_or_another_vote(at in 0_usize..103, value in any::<u8>()) {
             let mut bytes = vote().encode();
             let at = at % bytes.len();
             prop_assume!(bytes[at] != value);

@@ -68,6 +68,11 @@ impl Roster {
         self.seen.contains_key(&worker)
     }
 
+    /// What a worker said last.
+    pub(super) fn last_report(&self, worker: WorkerId) -> Option<&Report> {
+        self.seen.get(&worker).map(|seen| &seen.report)
+    }
+
     /// A worker is expected to report from `now` on.
     pub(super) fn expect(&mut self, worker: WorkerId, now: Time) {
         self.detector.heard(worker, now);

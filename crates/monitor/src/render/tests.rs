@@ -221,3 +221,46 @@ fn numbers_for_people() {
         assert_eq!(duration(s), text);
     }
 }
+
+#[test]
+fn checkpoints_are_told_in_a_line() {
+    let saved = Event::CheckpointSaved {
+        step: Step(1_200),
+        generation: Generation(2),
+        bytes: 3 << 20,
+        held_up_s: 0.0021,
+        total_s: 0.25,
+        address: "runs/one/checkpoints".into(),
+    };
+    let failed = Event::CheckpointFailed {
+        step: Step(1_200),
+        rank: Rank(3),
+        message: "no space left".into(),
+    };
+    let loaded = Event::CheckpointLoaded {
+        step: Step(1_200),
+        world_size: 4,
+        bytes: 3 << 20,
+        duration_s: 0.1,
+        address: "runs/one/checkpoints".into(),
+        skipped: vec!["step 1300: x is damaged".into()],
+    };
+    let view = RunView::default();
+    for (event, told) in [
+        (
+            saved,
+            "checkpoint of step 1,200 saved: 3.0 MiB in 0.25 s, training held up for 2.1 ms",
+        ),
+        (
+            failed,
+            "note: the checkpoint of step 1,200 was not saved, training goes on; rank 3: no space left",
+        ),
+        (
+            loaded,
+            "going on from the checkpoint of step 1,200 in runs/one/checkpoints, saved by 4 workers, \
+             loaded in 0.10 s\nnote: a newer checkpoint cannot be used: step 1300: x is damaged",
+        ),
+    ] {
+        assert_eq!(announcement(&view, &event).as_deref(), Some(told));
+    }
+}

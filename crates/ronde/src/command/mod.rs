@@ -1,12 +1,42 @@
 //! The subcommands, one file each.
 
 pub(crate) mod bench;
+pub(crate) mod checkpoint;
+pub(crate) mod coordinator;
 pub(crate) mod exit;
 pub(crate) mod flight;
+mod front;
 pub(crate) mod init;
+pub(crate) mod job;
+pub(crate) mod join;
+mod last;
+pub(crate) mod open;
 pub(crate) mod output;
+mod resume;
 pub(crate) mod run;
+pub(crate) mod scale;
 pub(crate) mod signals;
+pub(crate) mod status;
 pub(crate) mod train;
 pub(crate) mod watchdog;
 pub(crate) mod worker;
+
+use ronde_cluster::ClusterError;
+
+/// Tells why nothing came of a command about a job, and how the command ends.
+pub(crate) fn job_failure(error: &ClusterError) -> i32 {
+    match error {
+        ClusterError::Refused { reason } => eprintln!("error: the coordinator says no: {reason}"),
+        error => eprintln!("error: {error}"),
+    }
+    match error {
+        ClusterError::Refused { .. } | ClusterError::Job { .. } => exit::USER_ERROR,
+        ClusterError::NoCoordinator { .. } => {
+            eprintln!(
+                "  hint: `ronde coordinator --job FOLDER` starts one for a job that has lost its own"
+            );
+            exit::GAVE_UP
+        }
+        _ => exit::GAVE_UP,
+    }
+}

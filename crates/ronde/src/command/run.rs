@@ -2,20 +2,25 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
 use ronde::environment;
 use ronde_cluster::{
-    ElasticSettings, Exit, LaunchSpec, LocalLauncher, LogSink, Outcome, OutputStream,
+    ElasticSettings, Exit, JobSpec, LaunchSpec, LocalLauncher, LogSink, Outcome, OutputStream,
     RestartLimits, StopFlag, supervise,
 };
 use ronde_core::{Rank, WorldSize};
 use ronde_monitor::Terminal;
 use signal_hook::consts::SIGPIPE;
 
-use super::{exit, flight};
+use super::open::{self, OpenArguments};
+use super::{exit, flight, join};
+
+/// Workers of a program at most.
+const WORKERS_MAX: u32 = 4_096;
 
 /// Arguments of `ronde run`.
 #[derive(Args)]
@@ -36,6 +41,16 @@ pub(crate) struct RunArguments {
     /// it.
     #[arg(long, value_name = "FOLDER")]
     flight: Option<PathBuf>,
+    #[command(flatten)]
+    open: OpenArguments,
+    /// The job's folder, for `--listen`; `ronde-job` without it.
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        requires = "listen",
+        default_value = "ronde-job"
+    )]
+    job: PathBuf,
     /// The program and its arguments, best after `--`.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
@@ -43,6 +58,9 @@ pub(crate) struct RunArguments {
 
 /// Starts the ranks and stays with them; the exit code is that of the first rank that failed.
 pub(crate) fn run(arguments: RunArguments, stop: &StopFlag) -> i32 {
+    if let Some(listen) = arguments.open.listen {
+        return run_open(&arguments, listen, stop);
+    }
     let mut command = arguments.command.into_iter();
     let (Some(program), Some(world_size)) = (command.next(), WorldSize::new(arguments.workers))
     else {
@@ -51,24 +69,12 @@ pub(crate) fn run(arguments: RunArguments, stop: &StopFlag) -> i32 {
     let mut spec = LaunchSpec::new(program, command.collect(), world_size);
     spec.job = format!("run-{}", std::process::id());
     spec.environment = environment::thread_limits();
-    if let Some(folder) = &arguments.flight {
-        match flight::start(folder) {
-            Ok(folder) => spec
-                .environment
-                .push((environment::RONDE_FLIGHT.into(), folder.into())),
-            Err(message) => {
-                eprintln!("error: {message}");
-                return exit::USER_ERROR;
-            }
-        }
+    match flight_variable(&arguments.flight) {
+        Ok(variable) => spec.environment.extend(variable),
+        Err(code) => return code,
     }
-    spec.elastic = arguments.elastic.then(|| ElasticSettings {
-        restart: RestartLimits {
-            restarts_max: arguments.max_restarts,
-            ..RestartLimits::default()
-        },
-        ..ElasticSettings::new(arguments.workers)
-    });
+    let (elastic, workers) = (arguments.elastic, arguments.workers);
+    spec.elastic = elastic.then(|| settings(workers, arguments.max_restarts));
     spec.watchdog = std::env::current_exe()
         .ok()
         .map(|ronde| (ronde.into_os_string(), vec!["__watchdog".into()]));
@@ -87,6 +93,88 @@ pub(crate) fn run(arguments: RunArguments, stop: &StopFlag) -> i32 {
     outcome.exit_code()
 }
 
+/// The same, with a coordinator of its own and other hosts that may join.
+fn run_open(arguments: &RunArguments, listen: SocketAddr, stop: &StopFlag) -> i32 {
+    let words: Option<Vec<String>> = arguments
+        .command
+        .iter()
+        .map(|word| word.to_str().map(str::to_owned))
+        .collect();
+    let Some(command) = words.filter(|_| arguments.elastic) else {
+        eprintln!("error: --listen needs --elastic, and a program whose arguments are Unicode");
+        return exit::USER_ERROR;
+    };
+    let spec = JobSpec {
+        job: format!("run-{}", std::process::id()),
+        task: String::new(),
+        settings: ElasticSettings {
+            workers_max: WORKERS_MAX,
+            ..settings(arguments.workers, arguments.max_restarts)
+        },
+        command,
+        record: None,
+        events: None,
+    };
+    let terminal = Arc::new(Terminal::plain(Box::new(std::io::stderr())));
+    let says = Arc::clone(&terminal);
+    let say = move |message: &str| says.line(message);
+    let opened = match open::open(&arguments.job, &spec, &arguments.open, listen, say) {
+        Ok(opened) => opened,
+        Err(code) => return code,
+    };
+    terminal.line(&opened.notice);
+    let places = arguments.open.here.unwrap_or(arguments.workers);
+    let Some(places) = WorldSize::new(places) else {
+        return exit::USER_ERROR;
+    };
+    let log: Arc<dyn LogSink> = Arc::new(Labelled { stop: stop.clone() });
+    let mut launch = join::agent_spec(&opened.agent, places);
+    match flight_variable(&arguments.flight) {
+        Ok(variable) => launch.environment.extend(variable),
+        Err(code) => return code,
+    }
+    let launcher = &mut LocalLauncher::new();
+    let outcome = opened
+        .agent
+        .supervise(&launch, launcher, &*terminal, &log, stop);
+    drop(opened.keeper);
+    terminal.finish();
+    if matches!(outcome.exit, Exit::Stopped { .. }) {
+        eprintln!("stopped: all ranks have ended");
+    }
+    report_failure(&outcome);
+    if let (Exit::Failed(_), Some(folder)) = (&outcome.exit, &arguments.flight) {
+        flight::show(folder);
+    }
+    outcome.exit_code()
+}
+
+/// How the ranks are kept alive.
+fn settings(workers: u32, restarts_max: u32) -> ElasticSettings {
+    ElasticSettings {
+        restart: RestartLimits {
+            restarts_max,
+            ..RestartLimits::default()
+        },
+        ..ElasticSettings::new(workers)
+    }
+}
+
+/// Tells the ranks where to write their flight records. The error is the exit code; the user has been told.
+fn flight_variable(folder: &Option<PathBuf>) -> Result<Option<(OsString, OsString)>, i32> {
+    let started = folder
+        .as_ref()
+        .map(|folder| flight::start(folder))
+        .transpose();
+    match started {
+        Ok(folder) => Ok(folder.map(|folder| (environment::RONDE_FLIGHT.into(), folder.into()))),
+        Err(message) => {
+            eprintln!("error: {message}");
+            Err(exit::USER_ERROR)
+        }
+    }
+}
+
 /// Shows the first failure in full, if there is one.
 pub(crate) fn report_failure(outcome: &Outcome) {
     if let Some(report) = outcome.report() {
@@ -95,8 +183,8 @@ pub(crate) fn report_failure(outcome: &Outcome) {
 }
 
 /// Output of the ranks on the streams that it came from, each line with its rank.
-struct Labelled {
-    stop: StopFlag,
+pub(crate) struct Labelled {
+    pub(crate) stop: StopFlag,
 }
 
 impl LogSink for Labelled {

@@ -1,6 +1,7 @@
 //! Ctrl-C and SIGTERM as requests to stop.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use ronde_cluster::StopFlag;
 use ronde_core::Membership;
@@ -22,6 +23,14 @@ pub(crate) fn drain_on_request(membership: Arc<dyn Membership>) -> std::io::Resu
             }
         })?;
     Ok(())
+}
+
+/// From now on SIGTERM asks for the end of the run after a step instead of ending this worker.
+///
+/// # Errors
+/// The system does not take the handler.
+pub(crate) fn stop_on_request(stop: Arc<AtomicBool>) -> std::io::Result<()> {
+    signal_hook::flag::register(SIGTERM, stop).map(|_| ())
 }
 
 /// From now on SIGUSR1 makes this worker write down what its group has been doing; it goes on.

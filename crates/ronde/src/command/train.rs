@@ -1,7 +1,7 @@
 //! `ronde train`: from a run file to supervised workers and a model.
 
-use std::ffi::OsString;
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,20 +11,25 @@ use ronde::comm::FlightRecord;
 use ronde::engine::ModelSize;
 use ronde::host;
 use ronde_cluster::{
-    ElasticSettings, Exit, LaunchSpec, LocalLauncher, LogSink, Outcome, OutputStream,
-    RestartLimits, StopFlag, supervise,
+    ElasticSettings, Exit, JobSpec, LaunchSpec, LocalLauncher, LogSink, Outcome, RestartLimits,
+    StopFlag, supervise,
 };
-use ronde_core::{Event, Rank, Tracker, WorldSize};
+use ronde_core::{Tracker, WorldSize};
 use ronde_monitor::render::bytes;
-use ronde_monitor::{Fanout, JsonLines, Terminal};
+use ronde_monitor::{Fanout, JsonLines};
 use ronde_train::config::{DEFAULT_RUN_FILE, Document, Origin, Override, check};
 use ronde_train::flights::Flights;
 use ronde_train::memory::MemoryEstimate;
 use ronde_train::{Plan, RunConfig, Task, TrainError};
 
+use super::front::Front;
+use super::job::JOB_FOLDER;
+use super::last::LastCheckpoint;
+use super::open::{self, OpenArguments, Opened};
 use super::output::OutputFolder;
+use super::resume::{self, Resumed};
 use super::run::report_failure;
-use super::{exit, flight};
+use super::{exit, flight, join};
 
 /// Arguments of `ronde train`.
 #[derive(Args)]
@@ -37,15 +42,23 @@ pub(crate) struct TrainArguments {
     /// Change a value of the run file, as in `--set train.epochs=3`; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
+    /// Go on from the last good checkpoint of a run: its folder, or the folder or address of its
+    /// checkpoints; without a value that of the run file. On any number of workers, with the same bits.
+    #[arg(long, value_name = "RUN", num_args = 0..=1)]
+    resume: Option<Option<String>>,
     /// Write events to standard output, one JSON object a line, instead of progress.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    open: OpenArguments,
 }
 
 /// How long workers may take to meet; the engine and the data are opened after that.
 const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a worker may take to end when it is told to.
 const STOP_GRACE: Duration = Duration::from_millis(1200);
+/// How long workers may take to save a last checkpoint when the job is asked to end.
+const FINISH_LIMIT: Duration = Duration::from_secs(300);
 /// What is kept in the output folder besides the model.
 const EVENT_FILE: &str = "events.jsonl";
 /// Room for the records beside the model.
@@ -58,40 +71,68 @@ struct Prepared {
     output: OutputFolder,
     task: String,
     notices: Vec<String>,
+    checkpoints: LastCheckpoint,
+}
+
+/// Why a run does not start.
+pub(super) enum Refused {
+    /// The user has to change something.
+    Because(String),
+    /// There is nothing left to do.
+    Finished(String),
+}
+
+impl From<String> for Refused {
+    fn from(message: String) -> Self {
+        Self::Because(message)
+    }
 }
 
 pub(crate) fn train(arguments: TrainArguments, stop: &StopFlag) -> i32 {
     let prepared = match prepare(&arguments) {
         Ok(prepared) => prepared,
-        Err(message) => {
+        Err(Refused::Finished(message)) => {
+            eprintln!("{message}");
+            return exit::DONE;
+        }
+        Err(Refused::Because(message)) => {
             eprintln!("{message}");
             return exit::USER_ERROR;
         }
     };
-    let code = supervise_run(&prepared, arguments.json, stop);
+    let code = match arguments.open.listen {
+        Some(listen) => supervise_open_run(&prepared, &arguments, listen, stop),
+        None => supervise_run(&prepared, arguments.json, stop),
+    };
     prepared.output.remove_temporary_files();
     code
 }
 
 /// Everything that can be wrong before anything is started. The error is a complete message.
-fn prepare(arguments: &TrainArguments) -> Result<Prepared, String> {
-    let (text, name, base) = read_run_file(arguments.file.as_deref())?;
+fn prepare(arguments: &TrainArguments) -> Result<Prepared, Refused> {
     let colour = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    let (config, document) = Document::load(
-        &text,
-        &name,
-        &ronde::environment::all(),
-        &overrides(arguments),
-    )
-    .map_err(|error| error.render(colour))?;
+    let overrides = overrides(arguments);
+    let from = Resumed::find(
+        arguments.resume.as_ref(),
+        arguments.file.as_deref(),
+        &overrides,
+    )?;
+    let (text, name, base) = run_file(arguments, from.as_ref())?;
+    let (mut config, document) =
+        Document::load(&text, &name, &ronde::environment::all(), &overrides)
+            .map_err(|error| error.render(colour))?;
+    if let Some(resumed) = &from {
+        resumed.redirect(&mut config);
+    }
     if let Some(error) = document.refuse(check::files(&config.data, &base, &|path| path.is_file()))
     {
-        return Err(error.render(colour));
+        return Err(error.render(colour).into());
     }
     let failed = |error: TrainError| format!("error: {error}");
     let split =
         ronde_data::open(&config.data, &base, config.run.seed).map_err(|e| failed(e.into()))?;
-    let world_size = WorldSize::new(config.workers.count).ok_or("error: a run needs a worker")?;
+    let world_size = WorldSize::new(config.workers.count)
+        .ok_or_else(|| "error: a run needs a worker".to_owned())?;
     let plan = Plan::resolve(&config, world_size, &*split.train).map_err(failed)?;
     let size = config
         .model
@@ -108,11 +149,12 @@ fn prepare(arguments: &TrainArguments) -> Result<Prepared, String> {
         })
         .map_err(|message| format!("error: {message}"))?;
     let base = base.canonicalize().unwrap_or(base);
-    let task = Task::new(&config, base, output.path().to_owned())
-        .map_err(failed)?
-        .encode();
+    let checkpoints = resume::check(&mut config, &plan, &base, output.path(), from.is_some())?;
+    let mut task = Task::new(&config, base, output.path().to_owned()).map_err(failed)?;
+    task.resumes = from.is_some();
+    let task = task.encode();
     if !arguments.json {
-        show_run_file(&text, &name, arguments.file.is_none());
+        show_run_file(&text, &name, arguments.file.is_none() && from.is_none());
         show_changes(&document);
     }
     let mut notices = vec![format!(
@@ -129,7 +171,22 @@ fn prepare(arguments: &TrainArguments) -> Result<Prepared, String> {
         output,
         task,
         notices,
+        checkpoints,
     })
+}
+
+/// The run file of a run that starts or goes on: its text, name and folder.
+fn run_file(
+    arguments: &TrainArguments,
+    from: Option<&Resumed>,
+) -> Result<(String, String, PathBuf), String> {
+    match from {
+        Some(Resumed {
+            file: Some(file), ..
+        }) => read_run_file(Some(file)),
+        Some(resumed) if arguments.file.is_none() && resumed.newest.is_some() => resumed.run_file(),
+        _ => read_run_file(arguments.file.as_deref()),
+    }
 }
 
 /// Text, name and folder of the run file.
@@ -237,62 +294,6 @@ fn check_memory(plan: &Plan, size: &ModelSize, world_size: WorldSize) -> Result<
     Ok(())
 }
 
-/// Where events go besides the event file.
-enum Front {
-    Person(Arc<Terminal>),
-    Program(Arc<JsonLines>),
-}
-
-impl Front {
-    fn new(json: bool) -> Self {
-        if json {
-            Self::Program(Arc::new(JsonLines::new(Box::new(std::io::stdout()))))
-        } else {
-            Self::Person(Arc::new(Terminal::stderr()))
-        }
-    }
-
-    fn tracker(&self) -> Arc<dyn Tracker> {
-        match self {
-            Self::Person(terminal) => terminal.clone(),
-            Self::Program(lines) => lines.clone(),
-        }
-    }
-
-    fn notice(&self, message: &str) {
-        match self {
-            Self::Person(terminal) => terminal.line(message),
-            Self::Program(lines) => lines.record(Event::Notice {
-                rank: None,
-                message: message.to_owned(),
-            }),
-        }
-    }
-
-    /// Shows all that waits; what could not be shown is an error when a program asked for it.
-    fn finish(&self) -> Result<(), String> {
-        match self {
-            Self::Person(terminal) => {
-                terminal.finish();
-                Ok(())
-            }
-            Self::Program(lines) if lines.finish() => Ok(()),
-            Self::Program(lines) => Err(lines.problem().unwrap_or_else(|| {
-                "writing events took too long; the last ones are missing".to_owned()
-            })),
-        }
-    }
-}
-
-impl LogSink for Front {
-    fn line(&self, rank: Rank, _stream: OutputStream, line: &str) {
-        match self {
-            Self::Person(terminal) => terminal.rank_line(rank, line),
-            Self::Program(_) => eprintln!("[rank {rank}] {line}"),
-        }
-    }
-}
-
 fn supervise_run(prepared: &Prepared, json: bool, stop: &StopFlag) -> i32 {
     let front = Arc::new(Front::new(json));
     let events = match JsonLines::create(&prepared.output.path().join(EVENT_FILE)) {
@@ -302,7 +303,8 @@ fn supervise_run(prepared: &Prepared, json: bool, stop: &StopFlag) -> i32 {
             return exit::USER_ERROR;
         }
     };
-    let mut sinks = vec![front.tracker()];
+    let last = Arc::new(prepared.checkpoints.clone());
+    let mut sinks = vec![front.tracker(), last.clone() as Arc<dyn Tracker>];
     sinks.extend(events.clone().map(|events| events as Arc<dyn Tracker>));
     for notice in &prepared.notices {
         front.notice(notice);
@@ -322,13 +324,21 @@ fn supervise_run(prepared: &Prepared, json: bool, stop: &StopFlag) -> i32 {
             eprintln!("warning: {problem}");
         }
     }
-    let code = exit_code(&outcome);
+    conclude(prepared, &outcome, shown)
+}
+
+/// How the command ends. `shown`: whether all events could be shown.
+fn conclude(prepared: &Prepared, outcome: &Outcome, shown: Result<(), String>) -> i32 {
+    let code = exit_code(outcome);
     let folder = prepared.output.path();
     if code == exit::GAVE_UP {
         flight::show(folder);
     } else {
         // Groups of a run that ended otherwise tell only who left them first.
         let _gone = std::fs::remove_dir_all(folder.join(Flights::FOLDER));
+    }
+    if code != exit::DONE {
+        prepared.checkpoints.tell();
     }
     match (code, shown) {
         (code, Ok(())) => code,
@@ -343,26 +353,86 @@ fn supervise_run(prepared: &Prepared, json: bool, stop: &StopFlag) -> i32 {
     }
 }
 
+/// The same, with a coordinator of its own and other hosts that may join.
+fn supervise_open_run(
+    prepared: &Prepared,
+    arguments: &TrainArguments,
+    listen: SocketAddr,
+    stop: &StopFlag,
+) -> i32 {
+    let Some(settings) = elastic(&prepared.config) else {
+        eprintln!(
+            "error: --listen is for a run that goes on when workers die\n  hint: elastic.enabled = true"
+        );
+        return exit::USER_ERROR;
+    };
+    let (elastic, shards) = (
+        &prepared.config.elastic,
+        prepared.config.workers.logical_shards,
+    );
+    let most = match elastic.max_workers {
+        0 => shards,
+        most => most,
+    };
+    let spec = JobSpec {
+        job: job_name(prepared),
+        task: prepared.task.clone(),
+        settings: ElasticSettings {
+            workers_max: most.max(settings.workers),
+            ..settings
+        },
+        command: Vec::new(),
+        record: None,
+        events: Some(prepared.output.path().join(EVENT_FILE)),
+    };
+    let front = Arc::new(Front::new(arguments.json));
+    for notice in &prepared.notices {
+        front.notice(notice);
+    }
+    let path = prepared.output.path().join(JOB_FOLDER);
+    let says = Arc::clone(&front);
+    let say = move |message: &str| says.notice(message);
+    let opened = match open::open(&path, &spec, &arguments.open, listen, say) {
+        Ok(opened) => opened,
+        Err(code) => return code,
+    };
+    let Opened {
+        agent,
+        keeper,
+        notice,
+    } = opened;
+    front.notice(&notice);
+    let places = arguments.open.here.and_then(WorldSize::new);
+    let launch = LaunchSpec {
+        stop_grace: STOP_GRACE,
+        ..join::agent_spec(&agent, places.unwrap_or(prepared.world_size))
+    };
+    let log: Arc<dyn LogSink> = front.clone();
+    let sinks = Fanout(vec![front.tracker()]);
+    let outcome = agent.supervise(&launch, &mut LocalLauncher::new(), &sinks, &log, stop);
+    drop(keeper);
+    conclude(prepared, &outcome, front.finish())
+}
+
+fn job_name(prepared: &Prepared) -> String {
+    format!("{}-{}", prepared.config.run.name, std::process::id())
+}
+
 fn launch_spec(prepared: &Prepared) -> LaunchSpec {
-    let program =
-        std::env::current_exe().map_or_else(|_| OsString::from("ronde"), PathBuf::into_os_string);
+    let program = open::this_program();
     let mut spec = LaunchSpec::new(
         program.clone(),
         vec!["__worker".into()],
         prepared.world_size,
     );
-    spec.job = format!("{}-{}", prepared.config.run.name, std::process::id());
+    spec.job = job_name(prepared);
     spec.task.clone_from(&prepared.task);
-    // The engine's sums depend on its thread count: one thread a worker, whatever it was built with.
-    spec.environment = [("RAYON_NUM_THREADS", "1"), ("OMP_NUM_THREADS", "1")]
-        .map(|(name, value)| (name.into(), value.into()))
-        .to_vec();
-    spec.environment
-        .extend(ronde::environment::allocator_settings());
+    spec.environment = open::own_worker();
     spec.rendezvous_required = true;
     spec.rendezvous_timeout = RENDEZVOUS_TIMEOUT;
     spec.stop_grace = STOP_GRACE;
     spec.watchdog = Some((program, vec!["__watchdog".into()]));
+    spec.finish_limit = Some(FINISH_LIMIT);
     spec.elastic = elastic(&prepared.config);
     spec
 }
@@ -372,10 +442,13 @@ fn elastic(config: &RunConfig) -> Option<ElasticSettings> {
     let (elastic, workers) = (&config.elastic, config.workers.count);
     let seconds = |s: f64| Duration::try_from_secs_f64(s).unwrap_or_default();
     let silence = seconds(elastic.silence_s);
+    let lease = seconds(elastic.lease_s);
     elastic.enabled.then(|| ElasticSettings {
         workers_min: elastic.min_workers,
         heartbeat: silence / 2,
         silence,
+        lease,
+        store_timeout: lease / 3,
         rendezvous: RENDEZVOUS_TIMEOUT,
         wait_limit: seconds(elastic.wait_s),
         restart: RestartLimits {
@@ -405,6 +478,7 @@ fn exit_code(outcome: &Outcome) -> i32 {
 #[cfg(test)]
 mod tests {
     use ronde_cluster::{Cause, Failure};
+    use ronde_core::{Event, Rank};
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ronde::{Error, Worker};
+use ronde::{Error, Worker, environment};
 use ronde_cluster::WorkerLink;
 use ronde_train::TrainError;
 use ronde_train::flights::Flights;
@@ -15,9 +15,13 @@ pub(crate) fn work() -> i32 {
         return exit::GAVE_UP;
     };
     let membership = worker.link().and_then(WorkerLink::membership);
-    if let Some(membership) = membership.clone()
-        && let Err(error) = signals::drain_on_request(membership)
-    {
+    let surroundings = environment::surroundings();
+    // Where the first failure ends all, SIGTERM is for the whole job: it comes from the supervisor.
+    let handled = match membership.clone() {
+        Some(membership) => signals::drain_on_request(membership),
+        None => signals::stop_on_request(surroundings.stop.clone()),
+    };
+    if let Err(error) = handled {
         eprintln!("note: SIGTERM ends this worker at once, in the middle of a step: {error}");
     }
     let flights = Arc::<Flights>::default();
@@ -25,15 +29,18 @@ pub(crate) fn work() -> i32 {
         eprintln!("note: SIGUSR1 ends this worker instead of writing its flight record: {error}");
     }
     let (assignment, listener) = worker.take_parts();
+    let (secure, tracker) = (worker.secure(), worker.tracker());
     match ronde_train::worker::run(
         &assignment,
         listener,
         membership,
-        &worker.tracker(),
+        &secure,
+        &tracker,
         &flights,
+        &surroundings,
     ) {
         // The supervisor knows why there is no place for this worker any more.
-        Ok(_) | Err(TrainError::Membership(_)) => exit::DONE,
+        Ok(_) | Err(TrainError::Membership(_) | TrainError::Stopped { .. }) => exit::DONE,
         Err(error) => {
             let user_error = error.is_user_error();
             let error = Error::Train(error);

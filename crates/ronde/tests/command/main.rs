@@ -4,11 +4,14 @@
 
 mod bad_input;
 mod bench;
+mod checkpoints;
 mod dying;
 mod elastic;
 mod examples;
 mod folders;
+mod hosts;
 mod ledger;
+mod open_jobs;
 mod output;
 mod run;
 mod same_bits;

@@ -230,6 +230,16 @@ impl Running {
         });
     }
 
+    /// Waits until standard error holds `text` so many times.
+    #[track_caller]
+    pub(crate) fn tells(&mut self, text: &str, times: usize) {
+        until(text, || {
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none(), "{ended:?}: {}", self.stderr.text());
+            self.stderr.text().matches(text).count() >= times
+        });
+    }
+
     /// The worker processes by place, which is the rank that they began with.
     pub(crate) fn workers(&self) -> BTreeMap<u32, u32> {
         let mut workers = BTreeMap::new();

@@ -22,6 +22,8 @@ pub const TIMEOUT_S_MAX: f64 = 86_400.0;
 
 /// Shortest silence after which a worker can count as lost: a busy machine makes as much of it.
 const SILENCE_S_MIN: f64 = 0.2;
+/// Shorter than this, a disk that is busy for a moment costs a coordinator its lease.
+const LEASE_S_MIN: f64 = 0.5;
 
 /// Most channels of a convolution.
 const CHANNELS_MAX: usize = 65_536;
@@ -49,6 +51,7 @@ pub fn run(config: &RunConfig) -> Vec<Problem> {
     warmup(config, &mut problems);
     comm(&config.comm, &mut problems);
     elastic(config, &mut problems);
+    super::checkpoint::check(&config.checkpoint, &mut problems);
     let check = &config.check;
     at_least_one(
         "check.weight_hash_parts",
@@ -329,8 +332,17 @@ fn elastic(config: &RunConfig, problems: &mut Vec<Problem>) {
         );
         problems.push(Problem::error("elastic.min_workers", message));
     }
+    let most = config.workers.logical_shards;
+    if elastic.max_workers > most || (1..count).contains(&elastic.max_workers) {
+        let message = format!(
+            "`elastic.max_workers` is {}, but must be 0 or between the {count} workers of the run and its {most} logical shards",
+            elastic.max_workers,
+        );
+        problems.push(Problem::error("elastic.max_workers", message));
+    }
     for (path, value, least) in [
         ("elastic.silence_s", elastic.silence_s, SILENCE_S_MIN),
+        ("elastic.lease_s", elastic.lease_s, LEASE_S_MIN),
         ("elastic.restart_window_s", elastic.restart_window_s, 0.0),
         ("elastic.wait_s", elastic.wait_s, 0.0),
     ] {

@@ -15,7 +15,7 @@ use super::text::{self, Place, Source, TEXT_BYTES_MAX};
 use super::{ConfigError, Origin, Problem, RunConfig, Severity, check, suggest};
 
 /// Sections of a run file, in the order in which they are shown.
-const SECTIONS: [&str; 10] = [
+const SECTIONS: [&str; 11] = [
     "run",
     "workers",
     "data",
@@ -26,6 +26,7 @@ const SECTIONS: [&str; 10] = [
     "comm",
     "check",
     "elastic",
+    "checkpoint",
 ];
 
 /// Kinds of the sections that may be left out although they are told apart by a kind.
@@ -153,6 +154,7 @@ impl Document {
         let comm = reading.section("comm");
         let check = reading.section("check");
         let elastic = reading.section("elastic");
+        let checkpoint = reading.section("checkpoint");
         let located = reading.located;
         let all = || {
             Some(RunConfig {
@@ -163,6 +165,7 @@ impl Document {
                 comm: comm?,
                 check: check?,
                 elastic: elastic?,
+                checkpoint: checkpoint?,
                 data: data?,
                 model: model?,
                 optimizer: optimizer?,

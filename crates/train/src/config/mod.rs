@@ -19,6 +19,7 @@
 //! Nothing here reads a file, the environment or the clock.
 
 pub mod check;
+mod checkpoint;
 mod document;
 mod error;
 mod layers;
@@ -30,6 +31,7 @@ mod section;
 mod suggest;
 mod text;
 
+pub use checkpoint::{CheckpointSection, KeySource};
 pub use document::Document;
 pub use error::ConfigError;
 pub use layers::{ENVIRONMENT_PREFIX, Override};

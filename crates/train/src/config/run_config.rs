@@ -9,7 +9,7 @@ use ronde_engine::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, Problem};
+use super::{CheckpointSection, ConfigError, Problem};
 
 /// Version of the run file that this ronde reads and writes.
 pub(super) const VERSION: i64 = 1;
@@ -39,6 +39,9 @@ pub struct RunConfig {
     /// `[elastic]`: what happens when a worker dies.
     #[serde(default)]
     pub elastic: ElasticSection,
+    /// `[checkpoint]`: when and where the state of the run is saved.
+    #[serde(default)]
+    pub checkpoint: CheckpointSection,
     /// `[data]`: where samples come from.
     pub data: DataConfig,
     /// `[model]`: what is trained.
@@ -323,6 +326,9 @@ pub struct ElasticSection {
     pub enabled: bool,
     /// Fewer workers do not train but wait for more; default 1.
     pub min_workers: u32,
+    /// More never train together, whatever is asked for while the job runs; default 0: as many as there
+    /// are logical shards.
+    pub max_workers: u32,
     /// How often a worker that died is started again within `restart_window_s` before its place is
     /// given up; default 5. 0: the others go on without it.
     pub max_restarts: u32,
@@ -331,6 +337,8 @@ pub struct ElasticSection {
     pub restart_window_s: f64,
     /// A worker that was not heard for this long is lost; default 1 second.
     pub silence_s: f64,
+    /// How long a coordinator that vanished keeps others from taking its place; default 3 seconds.
+    pub lease_s: f64,
     /// How long the job waits for `min_workers` before it ends; default 600 seconds.
     pub wait_s: f64,
 }
@@ -340,9 +348,11 @@ impl Default for ElasticSection {
         Self {
             enabled: true,
             min_workers: 1,
+            max_workers: 0,
             max_restarts: 5,
             restart_window_s: 600.0,
             silence_s: 1.0,
+            lease_s: 3.0,
             wait_s: 600.0,
         }
     }
@@ -350,8 +360,9 @@ impl Default for ElasticSection {
 
 /// What the trained bits do not depend on: sections, and keys of other sections. What is in the
 /// files of `[data]` is told by the identity of the data set, not by their names.
-const NOT_IDENTITY: [&str; 12] = [
+const NOT_IDENTITY: [&str; 13] = [
     "check",
+    "checkpoint",
     "comm",
     "data.file",
     "data.test",

@@ -36,6 +36,7 @@ fn the_default_run_file_is_right_and_states_the_defaults() {
     assert_eq!(run.comm, CommSection::default());
     assert_eq!(run.check, CheckSection::default());
     assert_eq!(run.elastic, ElasticSection::default());
+    assert_eq!(run.checkpoint, CheckpointSection::default());
     assert_eq!(run.data, ronde_data::DataConfig::default());
 }
 
@@ -91,6 +92,7 @@ fn the_identity_is_what_the_bits_depend_on() {
         "[run]\nname = \"other\"\noutput = \"/elsewhere\"\n",
         "[comm]\nalgorithm = \"driver\"\n",
         "[check]\nweight_hash_parts = 2\n",
+        "[checkpoint]\nevery_steps = 5\nto = \"elsewhere\"\n",
         "evaluate_every_epochs = 1\n",
     ] {
         assert_eq!(parts(same), base, "{same}");
@@ -133,6 +135,27 @@ fn missing_data_files_are_told_where_they_are_named() {
     let shown = document.refuse(problems).unwrap().render(false);
     assert!(shown.contains("there is no file /base/b.csv"), "{shown}");
     assert!(shown.contains("run.toml:4:8"), "{shown}");
+}
+
+#[test]
+fn checkpoints_go_where_they_are_told_and_what_is_wrong_is_named() {
+    let output = std::path::Path::new("/runs/one");
+    let address = |rest: &str| {
+        let (run, _) = load(&with(rest)).unwrap();
+        run.checkpoint.address(output).unwrap().to_string()
+    };
+    assert_eq!(address(""), "/runs/one/checkpoints");
+    assert_eq!(address("[checkpoint]\nto = \"s3://b/c\"\n"), "s3://b/c");
+    for (wrong, fragment) in [
+        ("every_minutes = -1.0", "must be 0 to"),
+        ("keep = 0", "must be at least 1"),
+        ("to = \"gs://x\"", "gs:// is not known"),
+        ("encrypt = \"hunter2\"", "must be \"file:PATH\""),
+        ("every_step = 3", "every_steps"),
+    ] {
+        let shown = rendered(&with(&format!("[checkpoint]\n{wrong}\n")));
+        assert!(shown.contains(fragment), "{fragment} in\n{shown}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@
 use ronde_core::event::PhaseTimes;
 use ronde_core::session::{Course, Rejoined};
 use ronde_core::shards::ShardPlan;
-use ronde_core::{Event, Rank, Step};
+use ronde_core::{Event, MembershipError, Rank, Step};
 use ronde_parallel::Strategy;
 
 use super::Training;
@@ -18,7 +18,14 @@ use crate::healing::Healing;
 impl Training {
     /// Leaves the generation that has ended, and goes into a later one.
     pub(super) fn move_on(&mut self, cause: &str) -> Result<(), TrainError> {
-        self.place.move_on(cause)?;
+        loop {
+            match self.place.move_on(cause) {
+                Err(TrainError::Membership(MembershipError::CheckpointWanted { generation })) => {
+                    self.save_alone(generation)?;
+                }
+                other => break other?,
+            }
+        }
         self.level_out()
     }
 
@@ -26,6 +33,7 @@ impl Training {
     /// a running job as well, before their first step.
     pub(super) fn level_out(&mut self) -> Result<(), TrainError> {
         let group = self.place.group.clone();
+        self.find_state()?;
         let next = self.session.next_step();
         let holds = matches!(&self.held, Some((step, _)) if *step == next);
         let even = self.even_shards()?;

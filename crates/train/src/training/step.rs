@@ -43,6 +43,7 @@ impl Training {
         times.waited_s = waiting.total_s();
         times.reducing_s = self.place.group.under_way_s() - reduced_before_s;
         self.healing.sent().map_err(TrainError::Heal)?;
+        self.tell_and_wish();
         let committed = match self.place.commit(&mut self.session, open) {
             Err(error @ SessionError::Diverged { .. }) => return Err(self.diagnose(error)),
             Err(error) => {

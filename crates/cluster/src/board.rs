@@ -1,0 +1,318 @@
+//! [`Status`]: how a job is, put together from its events, its record and what its workers say. Pure.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use ronde_core::event::PhaseTimes;
+use ronde_core::{Event, Generation, Rank, Step};
+use ronde_elastic::{JobPhase, Member, Phase, Term};
+use serde::{Deserialize, Serialize};
+
+/// Share of the newest step in the times that are shown.
+const NEWEST: f64 = 0.1;
+
+/// One member of a job's newest generation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MemberStatus {
+    /// Its rank.
+    pub rank: u32,
+    /// The machine.
+    pub host: String,
+    /// The name of the process.
+    pub worker: u64,
+    /// Where it runs; restarts are counted by place.
+    pub place: u64,
+    /// What it does, when it is heard.
+    pub phase: Option<Phase>,
+    /// Its next step, when its state is complete.
+    pub next_step: Option<u64>,
+    /// Whether it was lost, and how.
+    pub lost: Option<String>,
+    /// Whether it wants to leave.
+    pub draining: bool,
+    /// Mean times of its newest steps, the newest counting most, in seconds.
+    pub times: Option<PhaseTimes>,
+}
+
+/// A host whose agent is connected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostStatus {
+    /// Its name.
+    pub host: String,
+    /// Places that it offers.
+    pub places: u32,
+}
+
+/// How a job is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Its name.
+    pub job: String,
+    /// How far it is.
+    pub phase: JobPhase,
+    /// Where the coordinator listens that says this; `None`: none answered, and this is what the
+    /// job's folder holds.
+    pub coordinator: Option<SocketAddr>,
+    /// Its term.
+    pub term: Term,
+    /// The newest generation.
+    pub generation: Generation,
+    /// Its members by rank.
+    pub members: Vec<MemberStatus>,
+    /// How many workers are wanted.
+    pub wanted: u32,
+    /// The last committed step.
+    pub step: Option<Step>,
+    /// Mean loss of that step.
+    pub loss: Option<f64>,
+    /// Steps of the whole run.
+    pub steps: Option<u64>,
+    /// The rank whose own work took longest: the others wait for it.
+    pub slowest: Option<Rank>,
+    /// Hosts whose agents are connected.
+    pub hosts: Vec<HostStatus>,
+    /// The last change of membership, with its reason.
+    pub last_change: Option<String>,
+    /// What the job waits for.
+    pub waits_for: Option<String>,
+}
+
+/// What the events of a job come to.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Board {
+    step: Option<Step>,
+    loss: Option<f64>,
+    steps: Option<u64>,
+    times: BTreeMap<Rank, PhaseTimes>,
+    last_change: Option<String>,
+}
+
+impl Board {
+    /// Takes an event in.
+    pub(crate) fn take(&mut self, event: &Event) {
+        match event {
+            Event::RunStarted { steps, .. } => self.steps = Some(*steps),
+            Event::StepCommitted { step, loss, .. } => {
+                (self.step, self.loss) = (Some(*step), Some(*loss));
+            }
+            Event::MembershipChanged { reason, .. } => {
+                self.last_change = Some(reason.clone());
+                self.times.clear();
+            }
+            Event::StepTimes { rank, times, .. } => {
+                let mean = self.times.entry(*rank).or_insert(*times);
+                let weigh = |old: f64, new: f64| old + NEWEST * (new - old);
+                mean.compute_s = weigh(mean.compute_s, times.compute_s);
+                mean.communicate_s = weigh(mean.communicate_s, times.communicate_s);
+                mean.wait_data_s = weigh(mean.wait_data_s, times.wait_data_s);
+            }
+            _ => {}
+        }
+    }
+
+    /// The rank whose work beside communication took longest, when there is one to compare with.
+    fn slowest(&self) -> Option<Rank> {
+        let own = |times: &PhaseTimes| times.compute_s + times.wait_data_s;
+        let several = self.times.len() > 1;
+        let slowest = self
+            .times
+            .iter()
+            .max_by(|a, b| own(a.1).total_cmp(&own(b.1)));
+        slowest.filter(|_| several).map(|(rank, _)| *rank)
+    }
+
+    /// The status of a job with these members; the rest is for the caller to fill in.
+    pub(crate) fn status(&self, job: &str, members: &[Member]) -> Status {
+        let member = |(rank, member): (usize, &Member)| MemberStatus {
+            rank: rank as u32,
+            host: member.host.clone(),
+            worker: member.worker.0,
+            place: member.place.0,
+            phase: None,
+            next_step: None,
+            lost: None,
+            draining: false,
+            times: self.times.get(&Rank(rank as u32)).copied(),
+        };
+        Status {
+            job: job.to_owned(),
+            phase: JobPhase::Running,
+            coordinator: None,
+            term: Term(0),
+            generation: Generation(0),
+            members: members.iter().enumerate().map(member).collect(),
+            wanted: members.len() as u32,
+            step: self.step,
+            loss: self.loss,
+            steps: self.steps,
+            slowest: self.slowest().filter(|rank| rank.index() < members.len()),
+            hosts: Vec::new(),
+            last_change: self.last_change.clone(),
+            waits_for: None,
+        }
+    }
+}
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let phase = match self.phase {
+            JobPhase::Running => "running",
+            JobPhase::Stopping => "stopping",
+            JobPhase::Stopped => "stopped",
+            JobPhase::Finished => "finished",
+        };
+        write!(f, "job {}: {phase}", self.job)?;
+        if let Some(step) = self.step {
+            // Steps count from 0.
+            write!(f, ", {} steps committed", step.0 + 1)?;
+        }
+        if let Some(steps) = self.steps {
+            write!(f, " of {steps}")?;
+        }
+        if let Some(loss) = self.loss {
+            write!(f, ", loss {loss:.4}")?;
+        }
+        let (generation, have) = (self.generation, self.members.len());
+        write!(
+            f,
+            "\ngeneration {generation}, {have} of {} workers",
+            self.wanted
+        )?;
+        match self.coordinator {
+            Some(address) => write!(f, "; term {}, coordinator at {address}", self.term)?,
+            None if self.phase == JobPhase::Running => write!(
+                f,
+                "; term {}, no coordinator answers: this is what the folder holds",
+                self.term
+            )?,
+            None => {}
+        }
+        if !self.members.is_empty() {
+            write!(
+                f,
+                "\n{:>5}  {:<20} {:<9} {:>8} {:>11} {:>13} {:>11}",
+                "rank", "host", "phase", "step", "compute ms", "communic. ms", "data ms"
+            )?;
+        }
+        for member in &self.members {
+            self.show(f, member)?;
+        }
+        if !self.hosts.is_empty() {
+            let hosts = self.hosts.iter();
+            let told: Vec<String> = hosts
+                .map(|host| format!("{} ({} places)", host.host, host.places))
+                .collect();
+            write!(f, "\nhosts: {}", told.join(", "))?;
+        }
+        if let Some(change) = &self.last_change {
+            write!(f, "\nlast change: {change}")?;
+        }
+        if let Some(waits) = &self.waits_for {
+            write!(f, "\n{waits}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Status {
+    /// The status as one line of JSON, for programs.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        // Numbers that JSON does not know become `null`; nothing else can go wrong.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    fn show(&self, f: &mut std::fmt::Formatter<'_>, member: &MemberStatus) -> std::fmt::Result {
+        let phase = match (&member.lost, member.phase) {
+            (Some(_), _) => "lost",
+            _ if member.draining => "leaving",
+            (None, Some(Phase::Idle)) => "waiting",
+            (None, Some(Phase::Forming)) => "forming",
+            (None, Some(Phase::Training)) => "training",
+            (None, Some(Phase::Complete)) => "complete",
+            (None, None) => "?",
+        };
+        let step = member
+            .next_step
+            .map_or_else(String::new, |step| step.to_string());
+        let host: String = member.host.chars().take(20).collect();
+        write!(f, "\n{:>5}  {host:<20} {phase:<9} {step:>8}", member.rank)?;
+        if let Some(times) = member.times {
+            let ms = [times.compute_s, times.communicate_s, times.wait_data_s].map(|s| s * 1e3);
+            write!(f, " {:>11.2} {:>13.2} {:>11.2}", ms[0], ms[1], ms[2])?;
+        }
+        if self.slowest == Some(Rank(member.rank)) {
+            f.write_str("  slowest")?;
+        }
+        if let Some(lost) = &member.lost {
+            write!(f, "  {lost}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_core::Epoch;
+    use ronde_elastic::{Place, WorkerId};
+
+    use super::*;
+
+    #[test]
+    fn events_come_to_steps_times_and_the_slowest_rank() {
+        let mut board = Board::default();
+        let times = |rank, compute_s| Event::StepTimes {
+            rank: Rank(rank),
+            step: Step(4),
+            times: PhaseTimes {
+                compute_s,
+                ..PhaseTimes::default()
+            },
+            bytes_sent: 0,
+        };
+        for event in [
+            times(0, 0.010),
+            times(1, 0.030),
+            Event::StepCommitted {
+                step: Step(4),
+                epoch: Epoch(0),
+                generation: Generation(1),
+                loss: 0.5,
+                samples: 8,
+                learning_rate: 0.1,
+                gradient_norm: 1.0,
+                duration_s: 0.03,
+            },
+        ] {
+            board.take(&event);
+        }
+        let member = |rank: u64| Member {
+            worker: WorkerId(rank),
+            place: Place(rank),
+            host: "here".to_owned(),
+            address: ([127, 0, 0, 1], 1).into(),
+        };
+        let status = board.status("job-1", &[member(0), member(1)]);
+        assert_eq!(
+            (status.step, status.slowest),
+            (Some(Step(4)), Some(Rank(1)))
+        );
+        let told = status.to_string();
+        for words in [
+            "5 steps committed, loss 0.5",
+            "30.00",
+            "slowest",
+            "no coordinator answers",
+        ] {
+            assert!(told.contains(words), "{words:?} in\n{told}");
+        }
+        board.take(&Event::MembershipChanged {
+            generation: Generation(2),
+            world_size: 1,
+            reason: "rank 1 lost".to_owned(),
+        });
+        let status = board.status("job-1", &[member(0)]);
+        assert_eq!((status.slowest, status.members[0].times), (None, None));
+        assert!(status.to_string().contains("last change: rank 1 lost"));
+    }
+}

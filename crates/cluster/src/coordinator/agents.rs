@@ -1,0 +1,335 @@
+//! The agents of a job: their connections, what they say, and what follows when one is gone.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ronde_core::Event as RunEvent;
+use ronde_elastic::{Ending, Event, Place, PlaceState, Reason, Report, WorkerId};
+
+use super::Leader;
+use super::reception::Came;
+use crate::board::HostStatus;
+use crate::journal::Journal;
+use crate::secure::Outbox;
+use crate::talk::{FromAgent, PROTOCOL, ToAgent, Welcome};
+
+/// How long an agent may take to connect again before its workers count as lost.
+const COMES_BACK: Duration = Duration::from_millis(300);
+/// Strangers are spoken of this often.
+const STRANGERS_EVERY: Duration = Duration::from_secs(1);
+
+/// One agent.
+pub(super) struct Agent {
+    outbox: Arc<Outbox>,
+    host: String,
+    agent: u64,
+    count: u32,
+    first: Place,
+    /// Events of the job that it knows, when it wants to hear of all.
+    follows: Option<u64>,
+    heard: Duration,
+    /// The newest of its events that is written down, until it was told so.
+    unacknowledged: Option<u64>,
+    /// The number of the event that comes next.
+    expects: Option<u64>,
+    /// Whether it has said goodbye.
+    is_done: bool,
+}
+
+/// All agents, by the number of their connection.
+#[derive(Default)]
+pub(super) struct Agents(BTreeMap<u64, Agent>);
+
+/// Agents whose connection has ended and that may come back: until when, which, and with whom.
+#[derive(Default)]
+pub(super) struct Lingering(Vec<(Duration, String, Vec<WorkerId>, String)>);
+
+impl Agents {
+    pub(super) fn send(&self, number: u64, message: &ToAgent) {
+        if let Some(agent) = self.0.get(&number) {
+            agent.outbox.send(message);
+        }
+    }
+
+    pub(super) fn send_all(&self, message: &ToAgent) {
+        for agent in self.0.values() {
+            agent.outbox.send(message);
+        }
+    }
+
+    /// The connection of a host's agent.
+    pub(super) fn number_of(&self, host: &str) -> Option<u64> {
+        let found = self.0.iter().find(|(_, agent)| agent.host == host);
+        found.map(|(number, _)| *number)
+    }
+
+    /// An event with this number was written down.
+    pub(super) fn happened(&mut self, number: u64, event: &RunEvent) {
+        for agent in self.0.values_mut() {
+            // One that lacks events gets them all when the journal is replayed.
+            if agent.follows.is_some_and(|known| known + 1 == number) {
+                agent.follows = Some(number);
+                let body = event.clone();
+                agent.outbox.send(&ToAgent::Happened { number, body });
+            }
+        }
+    }
+
+    /// Tells those who follow what they do not know yet.
+    pub(super) fn replay(&mut self, journal: &Journal) {
+        for agent in self.0.values_mut() {
+            let Some(known) = agent.follows else {
+                continue;
+            };
+            for (number, body) in journal.after(known).unwrap_or_default() {
+                agent.follows = Some(number);
+                if let Some(body) = body {
+                    agent.outbox.send(&ToAgent::Happened { number, body });
+                }
+            }
+        }
+    }
+
+    /// Tells agents which of their events are written down.
+    pub(super) fn acknowledge(&mut self) {
+        for agent in self.0.values_mut() {
+            if let Some(number) = agent.unacknowledged.take() {
+                agent.outbox.send(&ToAgent::Heard { number });
+            }
+        }
+    }
+
+    pub(super) fn hosts(&self) -> Vec<HostStatus> {
+        let hosts = self.0.values().map(|agent| HostStatus {
+            host: agent.host.clone(),
+            places: agent.count,
+        });
+        hosts.collect()
+    }
+
+    pub(super) fn close_all(&self) {
+        for agent in self.0.values() {
+            agent.outbox.close();
+        }
+    }
+
+    /// Whether all agents that are here, one at least, have said goodbye.
+    pub(super) fn all_done(&self) -> bool {
+        !self.0.is_empty() && self.0.values().all(|agent| agent.is_done)
+    }
+
+    /// Whether the thread of any connection still runs.
+    pub(super) fn any_open(&self) -> bool {
+        self.0
+            .values()
+            .any(|agent| Arc::strong_count(&agent.outbox) > 1)
+    }
+}
+
+impl Leader<'_> {
+    pub(super) fn came(&mut self, came: Came) {
+        let refuse = |reason: String| {
+            came.outbox.send(&ToAgent::Refused { reason });
+            came.outbox.close();
+        };
+        if let Some(number) = self.agents.number_of(&came.host) {
+            let other = &self.agents.0[&number];
+            let silence = self.folder.spec().settings.silence;
+            if other.agent != came.agent && self.now() < other.heard + silence {
+                let host = &came.host;
+                return refuse(format!(
+                    "an agent of host {host} is connected already; give this one another name"
+                ));
+            }
+            // The same one again: its older connection has not ended here yet.
+            if let Some(old) = self.agents.0.remove(&number) {
+                old.outbox.close();
+            }
+            for through in self.workers.values_mut().filter(|n| **n == number) {
+                *through = came.number;
+            }
+        }
+        let (first, is_new) = self.state.first_place(&came.host, came.first);
+        if is_new && self.leads() {
+            self.keep_state();
+        }
+        if let Some(at) = self.lingering.0.iter().position(|l| l.1 == came.host) {
+            let (_, _, workers, _) = self.lingering.0.remove(at);
+            for worker in workers {
+                self.workers.insert(worker, came.number);
+            }
+        }
+        let spec = self.folder.spec();
+        came.outbox.send(&ToAgent::Welcome(Box::new(Welcome {
+            protocol: PROTOCOL,
+            job: spec.job.clone(),
+            task: spec.task.clone(),
+            settings: spec.settings,
+            command: spec.command.clone(),
+            first,
+        })));
+        let agent = Agent {
+            outbox: came.outbox,
+            host: came.host,
+            agent: came.agent,
+            count: came.count,
+            first,
+            follows: came.follows,
+            heard: self.now(),
+            unacknowledged: None,
+            expects: None,
+            is_done: false,
+        };
+        self.agents.0.insert(came.number, agent);
+        self.tell_end(came.number);
+        if let Some(journal) = &self.journal {
+            self.agents.replay(journal);
+        }
+    }
+
+    /// An agent says something. It may speak only for its own places.
+    pub(super) fn said(&mut self, number: u64, message: FromAgent) {
+        let now = self.now();
+        let Some(agent) = self.agents.0.get_mut(&number) else {
+            return;
+        };
+        agent.heard = now;
+        let (first, count, host) = (agent.first.0, u64::from(agent.count), agent.host.clone());
+        let owns = |place: Place| (first..first + count).contains(&place.0);
+        match message {
+            FromAgent::Hello { .. } | FromAgent::Alive => {}
+            FromAgent::Places { places } if places.is_empty() => {
+                self.feed(Event::HostDown { host });
+            }
+            FromAgent::Places { mut places } => {
+                places.retain(|state| owns(state.place));
+                self.offered(number, host, places);
+            }
+            FromAgent::Report { body } if owns(body.member.place) && body.member.host == host => {
+                self.reported(number, body);
+            }
+            FromAgent::Report { .. } => {}
+            FromAgent::Event { number: sent, body } => self.recorded(number, sent, body),
+            FromAgent::Unlinked { worker, cause } => {
+                if self.workers.get(&worker) == Some(&number) {
+                    self.feed(Event::Disconnected { worker, cause });
+                }
+            }
+            FromAgent::Ended {
+                worker,
+                place,
+                cause,
+            } => {
+                if owns(place) {
+                    self.workers.remove(&worker);
+                    self.feed(Event::Exited {
+                        worker,
+                        place,
+                        cause,
+                    });
+                }
+            }
+            FromAgent::Bye => agent.is_done = true,
+            FromAgent::Finish { by } => self.feed(Event::Stop { by }),
+            FromAgent::Stop { by } => {
+                let checkpoint = self.machine.record().checkpoint;
+                self.end(Ending::Stopped, Reason::Stopped { by, checkpoint });
+            }
+        }
+    }
+
+    fn offered(&mut self, number: u64, host: String, places: Vec<PlaceState>) {
+        for worker in places.iter().filter_map(|state| state.worker) {
+            self.workers.insert(worker, number);
+        }
+        self.feed(Event::HostUp { host, places });
+    }
+
+    fn reported(&mut self, number: u64, report: Report) {
+        self.workers.insert(report.member.worker, number);
+        self.feed(Event::Report(report));
+    }
+
+    fn recorded(&mut self, number: u64, sent: u64, event: RunEvent) {
+        // What is said at the end of the job still counts.
+        let leads = self.leads() || self.over.is_some();
+        let Some(agent) = self.agents.0.get_mut(&number) else {
+            return;
+        };
+        // In their order: from the first that is not taken on, all come again.
+        if !leads || agent.expects.is_some_and(|next| sent > next) {
+            agent.expects = Some(agent.expects.map_or(sent, |next| next.min(sent)));
+            return;
+        }
+        (agent.expects, agent.unacknowledged) = (Some(sent + 1), Some(sent));
+        let newest = self.machine.record().generation;
+        let written = match &event {
+            RunEvent::CheckpointSaved { step, .. } => Some(*step),
+            _ => None,
+        };
+        for event in self.narration.recorded(self.now(), event, newest) {
+            self.publish(event);
+        }
+        if let Some(next) = written {
+            self.feed(Event::CheckpointWritten {
+                generation: newest,
+                next,
+            });
+        }
+    }
+
+    /// The connection to an agent is over; it may come back.
+    pub(super) fn gone(&mut self, number: u64, cause: &str) {
+        let Some(agent) = self.agents.0.remove(&number) else {
+            return;
+        };
+        let mine = |(worker, through): (&WorkerId, &u64)| (*through == number).then_some(*worker);
+        let workers: Vec<WorkerId> = self.workers.iter().filter_map(mine).collect();
+        self.workers.retain(|_, through| *through != number);
+        let until = self.now() + COMES_BACK;
+        let cause = format!("the agent of host {} is gone: {cause}", agent.host);
+        self.lingering.0.push((until, agent.host, workers, cause));
+    }
+
+    /// Agents that have not come back in time.
+    pub(super) fn give_up_lingering(&mut self) {
+        let now = self.now();
+        let all = std::mem::take(&mut self.lingering.0);
+        let (over, left) = all.into_iter().partition(|(until, ..)| now >= *until);
+        self.lingering.0 = left;
+        let over: Vec<(Duration, String, Vec<WorkerId>, String)> = over;
+        for (_, host, workers, cause) in over {
+            self.feed(Event::HostDown { host });
+            for worker in workers {
+                let cause = cause.clone();
+                self.feed(Event::Disconnected { worker, cause });
+            }
+        }
+    }
+
+    /// Keeps what is wanted and whose places are whose for the next coordinator.
+    pub(super) fn keep_state(&mut self) {
+        if let Err(error) = self.state.write(self.folder) {
+            self.mention(error.to_string());
+        }
+    }
+
+    /// Somebody came who does not belong here. A flood of them makes one line a second.
+    pub(super) fn turned_away(&mut self, from: SocketAddr, why: &str) {
+        let now = self.now();
+        match &mut self.turned_away {
+            Some((last, more)) if now < *last + STRANGERS_EVERY => *more += 1,
+            known => {
+                let more = known.map_or(0, |(_, more)| more);
+                *known = Some((now, 0));
+                let others = match more {
+                    0 => String::new(),
+                    more => format!(" (and {more} more before)"),
+                };
+                self.announce(format!("a peer at {from} was refused: {why}{others}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Jobs on disk.
+
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+fn spec() -> JobSpec {
+    JobSpec {
+        job: "job-1".to_owned(),
+        task: "a task".to_owned(),
+        settings: Settings::new(2),
+        command: Vec::new(),
+        record: None,
+        events: None,
+    }
+}
+
+#[test]
+fn a_job_reads_back_and_keeps_its_secrets() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("job");
+    let made = JobFolder::create(&path, &spec(), &RemoteSettings::default()).unwrap();
+    let again = JobFolder::open(&path, &RemoteSettings::default()).unwrap();
+    assert_eq!(again.spec(), &spec());
+    assert!(made.token().unwrap().matches(&again.token().unwrap()));
+    let prints = [&made, &again].map(|of| of.credentials().unwrap().0.fingerprint());
+    assert_eq!(prints[0], prints[1]);
+    for secret in [AUTHORITY_FILE, TOKEN_FILE] {
+        let mode = std::fs::metadata(path.join(secret))
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o600, "{secret}");
+    }
+    let twice = JobFolder::create(&path, &spec(), &RemoteSettings::default());
+    assert!(
+        twice
+            .unwrap_err()
+            .to_string()
+            .contains("there is a job already")
+    );
+    let none = JobFolder::open(place.path(), &RemoteSettings::default());
+    assert!(none.unwrap_err().to_string().contains("no job.json"));
+}
+
+#[test]
+fn coordinators_are_found_the_newest_first_and_one_by_address() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = JobFolder::create(place.path(), &spec(), &RemoteSettings::default()).unwrap();
+    assert_eq!(folder.coordinators().unwrap(), []);
+    let [a, b] = ["127.0.0.1:1", "127.0.0.1:2"].map(|text| text.parse().unwrap());
+    folder.announce(CoordinatorId(1), a).unwrap();
+    folder.announce(CoordinatorId(2), a).unwrap();
+    assert_eq!(folder.coordinators().unwrap(), [a]);
+    folder.announce(CoordinatorId(3), b).unwrap();
+    assert_eq!(folder.coordinators().unwrap().len(), 2);
+    folder.withdraw(CoordinatorId(2));
+    assert_eq!(folder.coordinators().unwrap(), [b]);
+}

@@ -1,0 +1,164 @@
+//! [`Journal`]: the events of a job as lines of JSON in a file that outlives its coordinators.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use ronde_core::{Event, FormatHeader};
+use serde::{Deserialize, Serialize};
+
+use crate::clock;
+
+#[derive(Serialize, Deserialize)]
+struct Line<E> {
+    t: f64,
+    #[serde(flatten)]
+    event: E,
+}
+
+/// An event file that is only ever appended to. A line is complete or, at the very end, cut off by a
+/// crash; such a piece is taken away before more is written.
+pub(crate) struct Journal {
+    path: PathBuf,
+    file: File,
+    /// Events in it.
+    count: u64,
+}
+
+impl Journal {
+    /// Goes on where the file ends, or begins it. `seen` gets all events in it.
+    pub(crate) fn open(path: &Path, seen: &mut dyn FnMut(&Event)) -> std::io::Result<Self> {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)?;
+        let mut count = 0;
+        let whole = walk(&file, &mut |event| {
+            event.iter().for_each(&mut *seen);
+            count += 1;
+            true
+        })?;
+        file.set_len(whole)?;
+        file.seek(SeekFrom::End(0))?;
+        let mut journal = Self {
+            path: path.to_owned(),
+            file,
+            count,
+        };
+        if whole == 0 {
+            journal.line(&FormatHeader::of(FormatHeader::EVENTS))?;
+        }
+        Ok(journal)
+    }
+
+    /// Writes an event down; tells its number, from 1 on.
+    pub(crate) fn append(&mut self, event: &Event) -> std::io::Result<u64> {
+        let t = clock::today()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0.0, |since| since.as_secs_f64());
+        self.line(&Line { t, event })?;
+        self.count += 1;
+        Ok(self.count)
+    }
+
+    fn line(&mut self, value: &impl Serialize) -> std::io::Result<()> {
+        let mut line = serde_json::to_vec(value)?;
+        line.push(b'\n');
+        self.file.write_all(&line)
+    }
+
+    /// The events after the first `known` ones, with their numbers. Reads the file. `None` stands for a
+    /// line that only a newer version understands.
+    pub(crate) fn after(&self, known: u64) -> std::io::Result<Vec<(u64, Option<Event>)>> {
+        let (mut number, mut events) = (0, Vec::new());
+        walk(&File::open(&self.path)?, &mut |event| {
+            number += 1;
+            if number > known {
+                events.push((number, event));
+            }
+            number < self.count
+        })?;
+        Ok(events)
+    }
+}
+
+/// Reads an event file up to the last complete line, as long as `visit` wants more; tells how many bytes
+/// that are. Every line but the header counts, also one that cannot be read.
+pub(crate) fn walk(
+    file: &File,
+    visit: &mut dyn FnMut(Option<Event>) -> bool,
+) -> std::io::Result<u64> {
+    let mut reader = BufReader::new(file);
+    let (mut whole, mut line, mut wants_more) = (0, Vec::new(), true);
+    while wants_more {
+        line.clear();
+        let length = reader.read_until(b'\n', &mut line)?;
+        if line.pop() != Some(b'\n') {
+            break;
+        }
+        let is_header = whole == 0;
+        whole += length as u64;
+        if !is_header {
+            let read = serde_json::from_slice::<Line<Event>>(&line);
+            wants_more = visit(read.ok().map(|line| line.event));
+        }
+    }
+    Ok(whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_core::{Generation, Rank};
+
+    use super::*;
+
+    fn notice(text: &str) -> Event {
+        Event::Notice {
+            rank: Some(Rank(1)),
+            message: text.to_owned(),
+        }
+    }
+
+    #[test]
+    fn events_read_back_as_they_were_written() {
+        for line in [
+            r#"{"t":1.5,"event":"recovered","generation":1,"step":22,"duration_s":0.09}"#,
+            r#"{"t":1.5,"event":"resumed","generation":2,"world_size":2,"step":23,"applied":0,"healed":0}"#,
+            r#"{"t":1.5,"event":"step_times","rank":0,"step":1,"compute_s":1e-7,"communicate_s":0.1,"wait_data_s":null,"bytes_sent":1}"#,
+            r#"{"t":1.5,"event":"notice","rank":null,"message":"a\nb"}"#,
+        ] {
+            let read: Line<Event> = serde_json::from_str(line).expect(line);
+            let again = serde_json::to_string(&read).unwrap();
+            assert_eq!(again, line);
+        }
+    }
+
+    #[test]
+    fn a_journal_goes_on_after_a_crash_in_the_middle_of_a_line() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("events.jsonl");
+        let mut journal = Journal::open(&path, &mut |_| ()).unwrap();
+        assert_eq!(journal.append(&notice("one")).unwrap(), 1);
+        let two = Event::MembershipChanged {
+            generation: Generation(2),
+            world_size: 3,
+            reason: "because".to_owned(),
+        };
+        assert_eq!(journal.append(&two).unwrap(), 2);
+        drop(journal);
+        let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+        file.write_all(b"{\"t\":1.0,\"event\":\"noti").unwrap();
+        let mut seen = Vec::new();
+        let mut journal = Journal::open(&path, &mut |event| seen.push(event.clone())).unwrap();
+        assert_eq!(seen, [notice("one"), two.clone()]);
+        assert_eq!(journal.append(&notice("three")).unwrap(), 3);
+        let after = [(2, Some(two)), (3, Some(notice("three")))];
+        assert_eq!(journal.after(1).unwrap(), after);
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("{\"format\":\"ronde.events\",\"version\":1}\n"));
+        assert_eq!(text.lines().count(), 4, "{text}");
+    }
+}

@@ -1,0 +1,165 @@
+//! [`Keeper`]: the record of a job in a store, changed by compare-and-swap; a thread asks the store.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use ronde_core::FormatHeader;
+use ronde_elastic::{Record, StoreReply, StoreRequest};
+use ronde_store::{Condition, ObjectName, Store, StoreError, StoreExt, Version};
+use serde::{Deserialize, Serialize};
+
+use crate::error::ClusterError;
+use crate::job::store_error;
+
+const FORMAT: (&str, u32) = ("ronde.record", 1);
+const BYTES_MAX: u64 = 16 << 20;
+
+#[derive(Serialize, Deserialize)]
+struct RecordFile {
+    #[serde(flatten)]
+    header: FormatHeader,
+    record: Record,
+}
+
+/// What the store did. No answer in time: whether a change was done is not known.
+pub(crate) type Kept = Result<StoreReply, String>;
+
+/// Asks the store, one request after the other.
+pub(crate) struct Keeper(Sender<StoreRequest>);
+
+impl Keeper {
+    /// Starts the thread; it ends with the keeper. `answer` takes each answer.
+    pub(crate) fn start(
+        store: Arc<dyn Store>,
+        name: ObjectName,
+        mut answer: impl FnMut(Kept) + Send + 'static,
+    ) -> Self {
+        let (sender, requests): (_, Receiver<StoreRequest>) = channel();
+        thread::spawn(move || {
+            for request in requests {
+                answer(execute(&*store, &name, request).map_err(|error| error.to_string()));
+            }
+        });
+        Self(sender)
+    }
+
+    /// Asks for something.
+    pub(crate) fn ask(&self, request: StoreRequest) {
+        // The thread ends only with this sender.
+        let _ = self.0.send(request);
+    }
+}
+
+/// The record and what identifies it in the store; `None`: there is none yet.
+pub(crate) fn read(
+    store: &dyn Store,
+    name: &ObjectName,
+) -> Result<Option<(Version, Record)>, ClusterError> {
+    let Some(found) = store.get_versioned(name, BYTES_MAX).map_err(store_error)? else {
+        return Ok(None);
+    };
+    let bytes = found.contents.map_err(store_error)?;
+    let damaged = |problem: String| {
+        store_error(StoreError::Damaged {
+            location: name.to_string(),
+            problem,
+        })
+    };
+    let file: RecordFile =
+        serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+    file.header.check(FORMAT).map_err(damaged)?;
+    Ok(Some((found.version, file.record)))
+}
+
+fn execute(
+    store: &dyn Store,
+    name: &ObjectName,
+    request: StoreRequest,
+) -> Result<StoreReply, ClusterError> {
+    let id = request.id();
+    let (condition, mut stored) = match read(store, name)? {
+        None => (Condition::Absent, Record::default()),
+        Some((version, record)) => (Condition::Unchanged(version), record),
+    };
+    let StoreRequest::Swap { record, .. } = &request else {
+        return Ok(StoreReply { id, record: stored });
+    };
+    if record.version == stored.version + 1 {
+        let file = RecordFile {
+            header: FormatHeader::of(FORMAT),
+            record: record.clone(),
+        };
+        let bytes = serde_json::to_vec(&file).map_err(|error| {
+            let problem = error.to_string();
+            store_error(StoreError::Damaged {
+                location: name.to_string(),
+                problem,
+            })
+        })?;
+        match store.put_if(name, &bytes, &condition) {
+            Ok(_) => return Ok(stored.execute(request)),
+            // Somebody else was faster.
+            Err(StoreError::Conflict { .. }) => {
+                stored = read(store, name)?.map_or_else(Record::default, |(_, record)| record);
+            }
+            Err(error) => return Err(store_error(error)),
+        }
+    }
+    Ok(StoreReply { id, record: stored })
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_elastic::{CoordinatorId, Term};
+    use ronde_store::LocalStore;
+
+    use super::*;
+
+    fn swap(version: u64, holder: u64) -> StoreRequest {
+        StoreRequest::Swap {
+            id: version,
+            record: Record {
+                version,
+                term: Term(version),
+                holder: Some(CoordinatorId(holder)),
+                ..Record::default()
+            },
+        }
+    }
+
+    #[test]
+    fn of_those_who_swap_the_same_version_one_succeeds() {
+        let place = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> = Arc::new(LocalStore::new(place.path()));
+        let name = ObjectName::new("record.json").unwrap();
+        for version in 1..=5 {
+            let threads: Vec<_> = (0..4)
+                .map(|holder| {
+                    let (store, name) = (store.clone(), name.clone());
+                    thread::spawn(move || execute(&*store, &name, swap(version, holder)).unwrap())
+                })
+                .collect();
+            let replies: Vec<StoreReply> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+            let stands = read(&*store, &name).unwrap().unwrap().1;
+            let done = |holder: &u64| stands.holder == Some(CoordinatorId(*holder));
+            assert_eq!((0..4).filter(done).count(), 1);
+            for reply in replies {
+                assert_eq!(reply.record, stands, "all see the one that was written");
+            }
+        }
+    }
+
+    #[test]
+    fn a_damaged_record_is_named_and_not_replaced() {
+        let place = tempfile::tempdir().unwrap();
+        let store = LocalStore::new(place.path());
+        let name = ObjectName::new("record.json").unwrap();
+        store.put(&name, b"{\"format\":\"ronde.rec").unwrap();
+        for request in [StoreRequest::Read { id: 1 }, swap(1, 1)] {
+            let error = execute(&store, &name, request).unwrap_err().to_string();
+            assert!(error.contains("record.json"), "{error}");
+        }
+        assert!(read(&store, &name).is_err());
+    }
+}

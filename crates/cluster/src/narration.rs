@@ -1,0 +1,137 @@
+//! [`Narration`]: what people hear of a job: each event once, each decision in one sentence. Pure.
+
+use std::time::Duration;
+
+use ronde_core::{Epoch, Event, Generation, Step};
+use ronde_elastic::Reason;
+
+/// What was told already, and the loss that is not made good yet.
+#[derive(Default)]
+pub(crate) struct Narration {
+    /// When the loss was noticed that is not made good yet.
+    recovering: Option<Duration>,
+    seen: Seen,
+}
+
+/// What was recorded already: a rank 0 that takes another one's place says some things again.
+#[derive(Default)]
+struct Seen {
+    step: Option<Step>,
+    epoch: Option<Epoch>,
+    evaluated: Option<Step>,
+    started: bool,
+    finished: bool,
+}
+
+impl Seen {
+    /// Whether an event tells something new.
+    fn admits(&mut self, event: &Event) -> bool {
+        fn newer<T: PartialOrd + Copy>(last: &mut Option<T>, this: T) -> bool {
+            let is_newer = last.is_none_or(|last| this > last);
+            if is_newer {
+                *last = Some(this);
+            }
+            is_newer
+        }
+        match event {
+            Event::RunStarted { .. } => !std::mem::replace(&mut self.started, true),
+            Event::RunFinished { .. } => !std::mem::replace(&mut self.finished, true),
+            Event::StepCommitted { step, .. } => newer(&mut self.step, *step),
+            Event::EpochFinished { epoch, .. } => newer(&mut self.epoch, *epoch),
+            Event::Evaluated { step, .. } => newer(&mut self.evaluated, *step),
+            _ => true,
+        }
+    }
+}
+
+impl Narration {
+    /// What an event of a worker comes to: itself unless it was told before, and the news that a
+    /// loss is made good.
+    pub(crate) fn recorded(
+        &mut self,
+        now: Duration,
+        event: Event,
+        newest: Generation,
+    ) -> Vec<Event> {
+        if !self.seen.admits(&event) {
+            return Vec::new();
+        }
+        let Event::StepCommitted {
+            step, generation, ..
+        } = event
+        else {
+            return vec![event];
+        };
+        let recovered = self
+            .recovering
+            .take_if(|_| generation == newest)
+            .map(|since| Event::Recovered {
+                generation,
+                step,
+                duration_s: now.saturating_sub(since).as_secs_f64(),
+            });
+        std::iter::once(event).chain(recovered).collect()
+    }
+
+    /// Takes note of an event that was told before this coordinator began.
+    pub(crate) fn remember(&mut self, event: &Event) {
+        self.seen.admits(event);
+    }
+
+    /// What people hear of a decision. `generation`: the newest one.
+    pub(crate) fn say(
+        &mut self,
+        now: Duration,
+        reason: &Reason,
+        newest: Generation,
+    ) -> Option<Event> {
+        let message = reason.to_string();
+        let (generation, world_size) = match reason {
+            Reason::Begun { .. } | Reason::Finished { .. } => return None,
+            Reason::Leads { .. } if newest == Generation(0) => return None,
+            Reason::Starts { after: None, .. } => return None,
+            // They are only just being started.
+            Reason::TooFew { .. } if newest == Generation(0) => return None,
+            Reason::GivenUp { .. } => {
+                self.recovering.get_or_insert(now);
+                return None;
+            }
+            Reason::StateLost {
+                generation,
+                workers,
+                checkpoint,
+            } => {
+                // Steps are committed again, from there.
+                self.seen.step = checkpoint.and_then(|next| next.0.checked_sub(1)).map(Step);
+                (self.seen.epoch, self.seen.evaluated) = (None, None);
+                (*generation, *workers)
+            }
+            Reason::Lost {
+                generation,
+                workers,
+                ..
+            }
+            | Reason::Reformed {
+                generation,
+                workers,
+                ..
+            }
+            | Reason::Changed {
+                generation,
+                workers,
+                ..
+            } => (*generation, *workers),
+            _ => {
+                return Some(Event::Notice {
+                    rank: None,
+                    message,
+                });
+            }
+        };
+        Some(Event::MembershipChanged {
+            generation,
+            world_size,
+            reason: message,
+        })
+    }
+}

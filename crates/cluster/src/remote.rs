@@ -1,0 +1,591 @@
+//! [`Agent`]: this host's part of a job whose coordinator is another process, here or elsewhere. It
+//! starts and watches workers as the coordinator says, and carries what they say to it.
+//!
+//! The coordinator may go away and come back: the workers go on meanwhile, and everything that it did
+//! not hear is said again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ronde_core::{Event as RunEvent, Rank};
+use ronde_elastic::{
+    Ending, LossCause, Place, PlaceState, Reason, Report, Settings, Term, ToWorker, WorkerId,
+};
+use ronde_identity::{Identity, JoinToken, Member};
+
+use crate::clock;
+use crate::coordination::Action;
+use crate::error::ClusterError;
+use crate::job::{JobFolder, job_error};
+use crate::outcome::End;
+use crate::secure::{DialError, Outbox, call};
+use crate::talk::{Answer, Asks, FromAgent, PROTOCOL, Question, ToAgent, Welcome};
+
+mod dialler;
+
+use dialler::{Delivery, Dialler};
+
+/// How long one try for a certificate may take.
+const CALL_MAX: Duration = Duration::from_secs(5);
+/// How often the coordinator hears from this agent at least.
+const ALIVE_EVERY: Duration = Duration::from_millis(250);
+/// How long a coordinator that does not lead is stayed with while there are others.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long the end of a job may take; a coordinator that dies then is started again first.
+const FINISH_MAX: Duration = Duration::from_secs(12);
+/// Events that wait for a coordinator; beyond that the times of steps are dropped.
+const EVENTS_MAX: usize = 65_536;
+
+/// How to find a job and be let in.
+#[derive(Debug, Clone)]
+pub struct Invitation {
+    /// Where coordinators listen.
+    pub addresses: Vec<SocketAddr>,
+    /// Shows that this host may join, and whom it may trust.
+    pub token: JoinToken,
+    /// The job's folder, where this host has it: it tells where coordinators listen now.
+    pub folder: Option<JobFolder>,
+}
+
+impl Invitation {
+    /// The way into a job whose folder this host has.
+    ///
+    /// # Errors
+    /// [`ClusterError::Job`] when the folder holds no token.
+    pub fn of(folder: &JobFolder) -> Result<Self, ClusterError> {
+        Ok(Self {
+            addresses: Vec::new(),
+            token: folder.token()?,
+            folder: Some(folder.clone()),
+        })
+    }
+
+    /// Asks a coordinator that leads, within `limit`.
+    pub(crate) fn ask(
+        &self,
+        question: &mut dyn FnMut() -> Asks,
+        limit: Duration,
+    ) -> Result<Answer, ClusterError> {
+        let deadline = clock::now() + limit;
+        let mut hints = Vec::new();
+        loop {
+            let (mut tried, mut may_come) = (Vec::new(), false);
+            let listed = self
+                .folder
+                .as_ref()
+                .and_then(|folder| folder.coordinators().ok());
+            let listed = listed.unwrap_or_default();
+            let addresses = listed.iter().chain(&self.addresses).chain(&hints);
+            let mut addresses: Vec<SocketAddr> = addresses.copied().collect();
+            addresses.dedup();
+            for address in addresses {
+                let question = Question {
+                    protocol: PROTOCOL,
+                    token: self.token.to_text().expose().to_owned(),
+                    asks: question(),
+                };
+                let left = deadline.saturating_duration_since(clock::now());
+                let limit = left.min(CALL_MAX).max(Duration::from_millis(1));
+                match call(address, &self.token, &question, limit) {
+                    Ok(Answer::Refused { reason }) => return Err(ClusterError::Refused { reason }),
+                    Ok(Answer::StandsBy { others }) => {
+                        may_come = true;
+                        tried.push(format!("{address}: it stands by, no coordinator leads yet"));
+                        hints.extend(others);
+                    }
+                    Ok(answer) => return Ok(answer),
+                    Err(DialError::Never(why)) => tried.push(format!("{address}: {why}")),
+                    Err(DialError::Later(why)) => {
+                        may_come = true;
+                        tried.push(format!("{address}: {why}"));
+                    }
+                }
+            }
+            // Nothing is known yet: the coordinator may just be starting.
+            may_come |= tried.is_empty();
+            if !may_come || clock::now() >= deadline {
+                return Err(ClusterError::NoCoordinator { tried });
+            }
+            clock::pause(Duration::from_millis(50));
+        }
+    }
+}
+
+/// This host's part of a job.
+pub struct Agent {
+    pub(crate) remote: Remote,
+}
+
+impl Agent {
+    /// Joins a job as `host` with this count of places for workers, within `timeout`. `follows`: all
+    /// events of the job come to this agent's sinks, not only those of its own workers.
+    ///
+    /// # Errors
+    /// [`ClusterError::Refused`] for a wrong token or a name that another agent has,
+    /// [`ClusterError::NoCoordinator`] when none answers.
+    pub fn join(
+        invitation: Invitation,
+        host: &str,
+        places: u32,
+        follows: bool,
+        timeout: Duration,
+    ) -> Result<Self, ClusterError> {
+        let deadline = clock::now() + timeout;
+        let mut asks = || Asks::Certificate {
+            host: host.to_owned(),
+        };
+        let (job, text) = match invitation.ask(&mut asks, timeout)? {
+            Answer::Certificate { job, identity } => (job, identity),
+            _ => {
+                return Err(ClusterError::Protocol {
+                    problem: "no certificate in answer to the question for one".to_owned(),
+                });
+            }
+        };
+        let identity = Identity::from_pem(&job, Member::Host(host.to_owned()), &text)?;
+        let random = crate::coordinator::random();
+        let agent = random.map_err(|error| job_error("agent".as_ref(), error.to_string()))?;
+        let dialler = Dialler::start(identity, invitation.addresses, invitation.folder);
+        let remote = Remote::begin(dialler, host, agent, (places, follows), deadline, timeout)?;
+        Ok(Self { remote })
+    }
+
+    /// The name of the job.
+    #[must_use]
+    pub fn job(&self) -> &str {
+        &self.remote.welcome.job
+    }
+
+    /// What the workers are to do, not looked at.
+    #[must_use]
+    pub fn task(&self) -> &str {
+        &self.remote.welcome.task
+    }
+
+    /// How the job is kept alive.
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        self.remote.welcome.settings
+    }
+
+    /// Program and arguments of a worker; empty: a worker of ronde's own.
+    #[must_use]
+    pub fn command(&self) -> &[String] {
+        &self.remote.welcome.command
+    }
+}
+
+/// The coordinator of a job as the supervisor of one host sees it. Its places are numbered like ranks
+/// here, and from its first place on there.
+pub(crate) struct Remote {
+    dialler: Dialler,
+    outbox: Option<Arc<Outbox>>,
+    pub(crate) welcome: Welcome,
+    pub(crate) host: String,
+    /// This host's address on the connection to the first coordinator.
+    pub(crate) interface: IpAddr,
+    agent: u64,
+    count: u32,
+    pub(crate) follows: Option<u64>,
+    current: BTreeMap<Rank, WorkerId>,
+    ended: BTreeMap<Rank, (WorkerId, LossCause)>,
+    /// The last report of each worker, for a coordinator that comes new.
+    reports: BTreeMap<WorkerId, Report>,
+    /// Events that no coordinator has written down yet.
+    events: VecDeque<(u64, RunEvent)>,
+    next_event: u64,
+    begun: Instant,
+    /// When the coordinator was heard last.
+    heard: Duration,
+    /// The term in which the coordinator leads, as far as is known.
+    leader: Option<Term>,
+    /// Since when the coordinator has not led.
+    waits: Option<Duration>,
+    said: Duration,
+    is_welcome: bool,
+    leaves: bool,
+    is_lost: bool,
+    is_over: bool,
+}
+
+impl Remote {
+    /// Waits until a coordinator has said welcome.
+    fn begin(
+        dialler: Dialler,
+        host: &str,
+        agent: u64,
+        (count, follows): (u32, bool),
+        deadline: Instant,
+        timeout: Duration,
+    ) -> Result<Self, ClusterError> {
+        let (mut here, mut outbox, mut tried) = (None, None, Vec::new());
+        let follows = follows.then_some(0);
+        loop {
+            let left = deadline.saturating_duration_since(clock::now());
+            if left.is_zero() {
+                tried.push(format!("{timeout:.1?} are over"));
+                return Err(ClusterError::NoCoordinator { tried });
+            }
+            match dialler.wait(left) {
+                Some(Delivery::Up(sender, address)) => {
+                    sender.send(&FromAgent::Hello {
+                        protocol: PROTOCOL,
+                        host: host.to_owned(),
+                        agent,
+                        count,
+                        first: None,
+                        follows,
+                    });
+                    (here, outbox) = (Some(address), Some(sender));
+                }
+                Some(Delivery::Said(message)) => match *message {
+                    ToAgent::Welcome(welcome) => {
+                        return Ok(Self {
+                            dialler,
+                            outbox,
+                            welcome: *welcome,
+                            host: host.to_owned(),
+                            interface: here.unwrap_or(Ipv4Addr::LOCALHOST.into()),
+                            agent,
+                            count,
+                            follows,
+                            current: BTreeMap::new(),
+                            ended: BTreeMap::new(),
+                            reports: BTreeMap::new(),
+                            events: VecDeque::new(),
+                            next_event: 1,
+                            begun: clock::now(),
+                            heard: Duration::ZERO,
+                            leader: None,
+                            waits: None,
+                            said: Duration::ZERO,
+                            is_welcome: true,
+                            leaves: false,
+                            is_lost: false,
+                            is_over: false,
+                        });
+                    }
+                    ToAgent::Refused { reason } => return Err(ClusterError::Refused { reason }),
+                    _ => {}
+                },
+                Some(Delivery::Down(why) | Delivery::Failed(why)) => tried = vec![why],
+                None => {}
+            }
+        }
+    }
+
+    fn now(&self) -> Duration {
+        clock::now() - self.begun
+    }
+
+    fn send(&self, message: &FromAgent) {
+        if let Some(outbox) = self.outbox.as_ref().filter(|_| self.is_welcome) {
+            outbox.send(message);
+        }
+    }
+
+    fn place(&self, rank: Rank) -> Place {
+        Place(self.welcome.first.0 + u64::from(rank.0))
+    }
+
+    fn rank(&self, place: Place) -> Option<Rank> {
+        let index = place.0.checked_sub(self.welcome.first.0)?;
+        let index = u32::try_from(index).ok()?;
+        (index < self.count).then_some(Rank(index))
+    }
+
+    fn rank_of(&self, worker: WorkerId) -> Option<Rank> {
+        let found = self.current.iter().find(|(_, at)| **at == worker);
+        found.map(|(rank, _)| *rank)
+    }
+
+    /// Offers the places of this host, with what is there.
+    pub(crate) fn offer(&self) {
+        let state = |rank: u32| PlaceState {
+            place: self.place(Rank(rank)),
+            worker: self.current.get(&Rank(rank)).copied(),
+            ended: self.ended.get(&Rank(rank)).cloned(),
+        };
+        let places = match self.leaves {
+            true => Vec::new(),
+            false => (0..self.count).map(state).collect(),
+        };
+        self.send(&FromAgent::Places { places });
+    }
+
+    /// Nothing more is to be started here.
+    pub(crate) fn leave(&mut self) {
+        self.leaves = true;
+        self.offer();
+    }
+
+    /// The job has to end.
+    pub(crate) fn stop(&self, by: &str) {
+        self.send(&FromAgent::Stop { by: by.to_owned() });
+    }
+
+    /// The job has to end in good order.
+    pub(crate) fn stop_well(&self, by: &str) {
+        self.send(&FromAgent::Finish { by: by.to_owned() });
+    }
+
+    /// A worker says how it is.
+    pub(crate) fn reported(&mut self, mut report: Report) {
+        // The worker knows its place by the number that it has on this host.
+        if let Some(rank) = self.rank_of(report.member.worker) {
+            report.member.place = self.place(rank);
+            self.reports.insert(report.member.worker, report.clone());
+            self.send(&FromAgent::Report { body: report });
+        }
+    }
+
+    /// A worker's process has ended.
+    pub(crate) fn ended(&mut self, rank: Rank, end: End) {
+        let Some(worker) = self.current.remove(&rank) else {
+            return;
+        };
+        let cause = match end {
+            End::Code(code) => LossCause::ExitCode(code),
+            End::Signal(signal) => LossCause::Signal(signal),
+        };
+        self.reports.remove(&worker);
+        self.ended.insert(rank, (worker, cause.clone()));
+        let place = self.place(rank);
+        self.send(&FromAgent::Ended {
+            worker,
+            place,
+            cause,
+        });
+    }
+
+    /// A worker's connection is gone although its process has not ended.
+    pub(crate) fn unlinked(&self, worker: u64) {
+        self.send(&FromAgent::Unlinked {
+            worker: WorkerId(worker),
+            cause: "its control connection was closed".to_owned(),
+        });
+    }
+
+    /// A worker recorded an event.
+    pub(crate) fn recorded(&mut self, event: RunEvent) {
+        let is_spare = matches!(event, RunEvent::StepTimes { .. });
+        if is_spare && self.events.len() >= EVENTS_MAX {
+            return;
+        }
+        let number = self.next_event;
+        self.next_event += 1;
+        self.events.push_back((number, event.clone()));
+        if self.leader.is_some() {
+            self.send(&FromAgent::Event {
+                number,
+                body: event,
+            });
+        }
+    }
+
+    /// Which process has a place.
+    pub(crate) fn worker_at(&self, rank: Rank) -> Option<WorkerId> {
+        self.current.get(&rank).copied()
+    }
+
+    /// What the coordinator has said, and what time has brought.
+    pub(crate) fn tick(&mut self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        while let Some(delivery) = self.dialler.next() {
+            self.take(delivery, &mut actions);
+        }
+        let now = self.now();
+        if now >= self.said + ALIVE_EVERY {
+            self.said = now;
+            self.send(&FromAgent::Alive);
+        }
+        let silence = now.saturating_sub(self.heard);
+        let settings = &self.welcome.settings;
+        if let Some(outbox) = &self.outbox {
+            let idle = self.waits.is_some_and(|since| now > since + PATIENCE);
+            if silence > settings.lease || idle && self.dialler.knows() > 1 {
+                // Another one may lead; the thread goes to the next.
+                outbox.close();
+                (self.outbox, self.is_welcome) = (None, false);
+                (self.leader, self.waits) = (None, None);
+            }
+        } else if silence > settings.certain_end() {
+            actions.push(Action::End(
+                Ending::Failed,
+                Reason::NoCoordinator { silence },
+            ));
+        }
+        actions
+    }
+
+    /// Nothing runs here any more: waits until all that was recorded is written down, and until the
+    /// coordinator has said all that it has to say.
+    pub(crate) fn finish(&mut self, say: &mut dyn FnMut(RunEvent)) {
+        let deadline = clock::now() + FINISH_MAX;
+        let mut is_done = false;
+        while clock::now() < deadline && !(is_done && self.outbox.is_none()) {
+            for action in self.tick() {
+                if let Action::Say(event) = action {
+                    say(event);
+                }
+            }
+            if self.events.is_empty() && self.is_welcome && !is_done {
+                is_done = true;
+                self.send(&FromAgent::Bye);
+                if self.leaves {
+                    return;
+                }
+            }
+            clock::pause(Duration::from_millis(2));
+        }
+        if !self.events.is_empty() {
+            let count = self.events.len();
+            say(RunEvent::Notice {
+                rank: None,
+                message: format!("no coordinator took the last {count} events of this host"),
+            });
+        }
+    }
+
+    fn take(&mut self, delivery: Delivery, actions: &mut Vec<Action>) {
+        match delivery {
+            Delivery::Up(outbox, _) => {
+                outbox.send(&FromAgent::Hello {
+                    protocol: PROTOCOL,
+                    host: self.host.clone(),
+                    agent: self.agent,
+                    count: self.count,
+                    first: Some(self.welcome.first),
+                    follows: self.follows,
+                });
+                (self.outbox, self.is_welcome) = (Some(outbox), false);
+                (self.leader, self.waits) = (None, None);
+                // A new one gets as long as an old one that falls silent.
+                self.heard = self.now();
+            }
+            Delivery::Said(message) => {
+                self.heard = self.now();
+                self.hear(*message, actions);
+            }
+            Delivery::Down(why) => {
+                (self.outbox, self.is_welcome, self.leader) = (None, false, None);
+                if !self.is_over && !std::mem::replace(&mut self.is_lost, true) {
+                    actions.push(notice(format!(
+                        "the coordinator is gone ({why}); the workers go on, and wait for one where a change is needed"
+                    )));
+                }
+            }
+            Delivery::Failed(_) => {}
+        }
+    }
+
+    fn hear(&mut self, message: ToAgent, actions: &mut Vec<Action>) {
+        match message {
+            ToAgent::Welcome(welcome) => self.welcomed(&welcome, actions),
+            ToAgent::Refused { reason } => {
+                actions.push(notice(format!(
+                    "the coordinator refuses this host: {reason}"
+                )));
+            }
+            ToAgent::Told { to, body } => self.tell(to, body, actions),
+            ToAgent::Start {
+                place,
+                worker,
+                identity,
+            } => match self.rank(place) {
+                Some(rank) if !self.leaves && !self.current.contains_key(&rank) => {
+                    self.current.insert(rank, worker);
+                    actions.push(Action::Start(rank, worker, Some(identity)));
+                }
+                // The coordinator does not know what is here.
+                _ => self.offer(),
+            },
+            ToAgent::Kill { place, worker } => {
+                if let Some(rank) = self.rank(place)
+                    && self.current.get(&rank) == Some(&worker)
+                {
+                    actions.push(Action::Kill(rank));
+                }
+            }
+            ToAgent::Heard { number } => {
+                while self.events.front().is_some_and(|(of, _)| *of <= number) {
+                    self.events.pop_front();
+                }
+            }
+            ToAgent::Happened { number, body } => {
+                if self.follows.is_some_and(|known| known < number) {
+                    self.follows = Some(number);
+                    actions.push(Action::Say(body));
+                }
+            }
+            ToAgent::Alive {
+                leads,
+                coordinators,
+            } => {
+                self.dialler.learn(coordinators);
+                let now = self.now();
+                self.waits = match leads {
+                    Some(_) => None,
+                    None => Some(self.waits.unwrap_or(now)),
+                };
+                let before = std::mem::replace(&mut self.leader, leads);
+                if leads.is_some() && before != leads {
+                    self.tell_all(actions);
+                }
+            }
+            ToAgent::End { ending, reason } => {
+                self.is_over = true;
+                actions.push(Action::End(ending, reason));
+            }
+        }
+    }
+
+    fn tell(&self, to: WorkerId, body: ToWorker, actions: &mut Vec<Action>) {
+        if let Some(rank) = self.rank_of(to) {
+            actions.push(Action::Tell(rank, body));
+        }
+    }
+
+    /// A coordinator takes this agent.
+    fn welcomed(&mut self, welcome: &Welcome, actions: &mut Vec<Action>) {
+        self.is_welcome = true;
+        // Otherwise two hosts would have the same places; its workers keep theirs by number.
+        if welcome.first == self.welcome.first {
+            self.offer();
+        } else {
+            let reason = "another host has the places of this one".to_owned();
+            actions.push(Action::End(
+                Ending::Failed,
+                Reason::Stopped {
+                    by: reason,
+                    checkpoint: None,
+                },
+            ));
+        }
+    }
+
+    /// A coordinator begins to lead: it learns all that is here.
+    fn tell_all(&mut self, actions: &mut Vec<Action>) {
+        self.offer();
+        for report in self.reports.values() {
+            let body = report.clone();
+            self.send(&FromAgent::Report { body });
+        }
+        for (number, event) in &self.events {
+            let (number, body) = (*number, event.clone());
+            self.send(&FromAgent::Event { number, body });
+        }
+        if std::mem::take(&mut self.is_lost) {
+            actions.push(notice("a coordinator leads again".to_owned()));
+        }
+    }
+}
+
+fn notice(message: String) -> Action {
+    Action::Say(RunEvent::Notice {
+        rank: None,
+        message,
+    })
+}

@@ -1,0 +1,303 @@
+//! `ronde checkpoint`: what is in a place of checkpoints, whether it is good, and its tensors as a file.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+use ronde_checkpoint::{
+    Checkpoint, CheckpointError, Lineage, Listed, Manifest, Standing, list, to_safetensors,
+};
+use ronde_core::Step;
+use ronde_core::layout::Role;
+use ronde_monitor::render::{bytes, count};
+use ronde_store::Store;
+use ronde_train::config::Override;
+
+use super::{exit, resume};
+
+/// Threads that read.
+const THREADS: usize = 4;
+
+/// Arguments of `ronde checkpoint`.
+#[derive(Args)]
+pub(crate) struct CheckpointArguments {
+    #[command(subcommand)]
+    command: CheckpointCommand,
+}
+
+#[derive(Subcommand)]
+enum CheckpointCommand {
+    /// List the checkpoints, the newest first, and say which of them count.
+    Ls(Place),
+    /// Show what is in a checkpoint.
+    Show(One),
+    /// Read a checkpoint whole and compare every byte with its hashes; exit code 3 when it is damaged.
+    Verify(One),
+    /// Write the tensors of a checkpoint as a safetensors file.
+    Export {
+        #[command(flatten)]
+        one: One,
+        /// Which part of the state: `weights`, or an optimizer's, as `show` lists them.
+        #[arg(long, default_value = "weights")]
+        vector: String,
+        /// The file to write.
+        #[arg(short, long, default_value = "checkpoint.safetensors")]
+        output: PathBuf,
+    },
+}
+
+/// Where checkpoints are.
+#[derive(Args)]
+struct Place {
+    /// A run's folder, or the folder or address (`s3://bucket/prefix`, `az://container/prefix`) of its
+    /// checkpoints.
+    address: String,
+    /// Where the key of encrypted ones is: `file:PATH` or `variable:NAME`.
+    #[arg(long, value_name = "KEY")]
+    encrypt: Option<String>,
+}
+
+/// One checkpoint.
+#[derive(Args)]
+struct One {
+    #[command(flatten)]
+    place: Place,
+    /// Which one, by its count of steps; without it the newest that counts.
+    #[arg(long)]
+    step: Option<u64>,
+}
+
+/// How a command ends: well, or with a message for the user.
+type Told = Result<(), Failed>;
+
+/// A message and an exit code.
+struct Failed(i32, String);
+
+impl From<CheckpointError> for Failed {
+    fn from(error: CheckpointError) -> Self {
+        Self(exit::GAVE_UP, format!("error: {error}"))
+    }
+}
+
+impl From<std::io::Error> for Failed {
+    fn from(error: std::io::Error) -> Self {
+        Self(exit::GAVE_UP, format!("error: standard output: {error}"))
+    }
+}
+
+pub(crate) fn checkpoint(arguments: &CheckpointArguments) -> i32 {
+    let done = match &arguments.command {
+        CheckpointCommand::Ls(place) => ls(place),
+        CheckpointCommand::Show(one) => show(one),
+        CheckpointCommand::Verify(one) => verify(one),
+        CheckpointCommand::Export {
+            one,
+            vector,
+            output,
+        } => export(one, vector, output),
+    };
+    match done {
+        Ok(()) => exit::DONE,
+        Err(Failed(code, message)) => {
+            eprintln!("{message}");
+            code
+        }
+    }
+}
+
+impl Place {
+    fn open(&self) -> Result<Arc<dyn Store>, Failed> {
+        let wrong = |message: String| Failed(exit::USER_ERROR, message);
+        let inside = Path::new(&self.address).join("checkpoints");
+        let remote = self.address.contains("://");
+        let address = match inside.is_dir() && !remote {
+            true => inside.display().to_string(),
+            false => self.address.clone(),
+        };
+        if !remote && !Path::new(&address).is_dir() {
+            let message = format!("error: there is no folder {address}");
+            return Err(wrong(message));
+        }
+        let key = self.encrypt.iter();
+        let overrides: Vec<Override> = key
+            .map(|key| Override::Set(format!("checkpoint.encrypt={key:?}")))
+            .collect();
+        let here = Path::new(".");
+        resume::section(&address, &overrides)
+            .and_then(|section| resume::open(&section, here, here))
+            .map_err(wrong)
+    }
+}
+
+impl One {
+    fn open(&self) -> Result<Checkpoint, Failed> {
+        let store = self.place.open()?;
+        let step = match self.step {
+            Some(step) => Step(step),
+            None => newest(&store, &self.place.address)?,
+        };
+        Ok(Checkpoint::open(store, step)?)
+    }
+}
+
+/// The newest one that counts.
+fn newest(store: &Arc<dyn Store>, address: &str) -> Result<Step, Failed> {
+    let all = list(&**store)?;
+    let counts = |listed: &&Listed| listed.standing == Standing::Complete;
+    all.iter()
+        .find(counts)
+        .map(|listed| listed.step)
+        .ok_or_else(|| {
+            let message = format!("error: no checkpoint in {address} counts; `ls` says why");
+            Failed(exit::USER_ERROR, message)
+        })
+}
+
+fn ls(place: &Place) -> Told {
+    let store = place.open()?;
+    let all = list(&*store)?;
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
+        "{:>10}  {:>10}  {:>7}  {:<16}  standing",
+        "step", "size", "workers", "saved"
+    )?;
+    for listed in &all {
+        let manifest = listed.manifest.as_ref();
+        let standing = match &listed.standing {
+            Standing::Complete => "counts".to_owned(),
+            Standing::Unpublished => {
+                "not published: a save that never ended, or has not yet".into()
+            }
+            Standing::Damaged(why) => format!("damaged: {why}"),
+            Standing::CutOff(why) => format!("does not count: {why}"),
+            Standing::Locked(why) => format!("locked: {why}"),
+        };
+        writeln!(
+            out,
+            "{:>10}  {:>10}  {:>7}  {:<16}  {standing}",
+            count(listed.step.0),
+            bytes(listed.bytes),
+            manifest.map_or_else(|| "-".to_owned(), |m| m.world_size.to_string()),
+            manifest.map_or_else(|| "-".to_owned(), |m| time(m.saved_unix_ms)),
+        )?;
+    }
+    if all.is_empty() {
+        writeln!(out, "no checkpoints")?;
+    }
+    if let Err(error) = Lineage::read(&*store) {
+        eprintln!("warning: {error}; until somebody trains on, all count");
+    }
+    Ok(())
+}
+
+fn show(one: &One) -> Told {
+    let checkpoint = one.open()?;
+    let manifest: &Manifest = checkpoint.manifest();
+    let mut out = std::io::stdout().lock();
+    for (name, value) in [
+        ("run", manifest.run.clone()),
+        ("steps", manifest.step.to_string()),
+        ("epoch", manifest.epoch.to_string()),
+        ("saved", time(manifest.saved_unix_ms)),
+        ("workers", manifest.world_size.to_string()),
+        ("under", manifest.fence.to_string()),
+        ("bytes", bytes(manifest.bytes())),
+    ] {
+        writeln!(out, "{name:<10}  {value}")?;
+    }
+    for vector in &manifest.vectors {
+        let of = |role| vector.tensors.iter().filter(|t| t.role == role).count();
+        writeln!(
+            out,
+            "{:<10}  {}: {} elements of {}, {} parameters and {} buffers",
+            "vector",
+            vector.name,
+            count(vector.elements),
+            vector.dtype,
+            of(Role::Parameter),
+            of(Role::Buffer),
+        )?;
+    }
+    for file in &manifest.files {
+        let name = format!("rank {}", file.rank);
+        writeln!(out, "{name:<10}  {} ({})", file.name, bytes(file.bytes))?;
+    }
+    for (name, value) in &manifest.plan {
+        writeln!(out, "{:<10}  {name} = {value}", "plan")?;
+    }
+    Ok(())
+}
+
+fn verify(one: &One) -> Told {
+    let checkpoint = one.open()?;
+    let damage = checkpoint.verify(THREADS)?;
+    let (step, manifest) = (checkpoint.step(), checkpoint.manifest());
+    if damage.is_empty() {
+        let size = bytes(manifest.bytes());
+        let files = manifest.files.len();
+        writeln!(
+            std::io::stdout().lock(),
+            "the checkpoint of step {step} is good: {size} in {files} files, every byte as it was saved"
+        )?;
+        return Ok(());
+    }
+    let mut lines = vec![format!("error: the checkpoint of step {step} is damaged")];
+    lines.extend(damage.iter().map(|error| format!("  {error}")));
+    Err(Failed(exit::GAVE_UP, lines.join("\n")))
+}
+
+fn export(one: &One, vector: &str, output: &Path) -> Told {
+    let checkpoint = one.open()?;
+    let contents = to_safetensors(&checkpoint, vector, THREADS)?;
+    ronde_train::export::publish(output, &contents)
+        .map_err(|error| Failed(exit::USER_ERROR, format!("error: {error}")))?;
+    writeln!(
+        std::io::stdout().lock(),
+        "{} of step {}: {}, blake3 {}",
+        vector,
+        checkpoint.step(),
+        output.display(),
+        blake3::hash(&contents).to_hex()
+    )?;
+    Ok(())
+}
+
+/// A time of day in UTC, to the minute.
+fn time(unix_ms: u64) -> String {
+    let minutes = unix_ms / 60_000;
+    let (days, minute) = (minutes / 1440, minutes % 1440);
+    // The civil calendar from a count of days; Hinnant, "chrono-compatible low-level date algorithms".
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let of_era = shifted % 146_097;
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = (month_from_march + 2) % 12 + 1;
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!(
+        "{year:04}-{month:02}-{day:02} {:02}:{:02}",
+        minute / 60,
+        minute % 60
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_of_the_civil_calendar() {
+        for (unix_s, shown) in [
+            (0, "1970-01-01 00:00"),
+            (951_782_400, "2000-02-29 00:00"),
+            (1_709_251_199, "2024-02-29 23:59"),
+            (1_798_761_600, "2027-01-01 00:00"),
+        ] {
+            assert_eq!(time(unix_s * 1000), shown);
+        }
+    }
+}

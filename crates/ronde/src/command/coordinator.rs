@@ -1,0 +1,91 @@
+//! `ronde coordinator`: leads a job, or stands by.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::Args;
+use ronde_cluster::{Concluded, Ending, StopFlag, coordinate};
+use ronde_core::{Event, NullTracker, Tracker};
+use ronde_monitor::Terminal;
+
+use super::{exit, job};
+
+/// Arguments of `ronde coordinator`.
+#[derive(Args)]
+pub(crate) struct CoordinatorArguments {
+    /// The folder of the job, or of its results.
+    #[arg(long, value_name = "FOLDER")]
+    job: PathBuf,
+    /// Listen at this address only; without one where the last coordinator did, if that is free.
+    #[arg(long, value_name = "ADDRESS", value_parser = listen_address)]
+    listen: Option<SocketAddr>,
+    /// Say nothing but errors: the launcher tells what happens.
+    #[arg(long, hide = true)]
+    quiet: bool,
+}
+
+/// `ADDRESS` or `ADDRESS:PORT`.
+pub(crate) fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    let with_port = text.parse::<SocketAddr>();
+    let address = match with_port {
+        Ok(address) => address,
+        Err(_) => text
+            .parse::<IpAddr>()
+            .map(|ip| SocketAddr::new(ip, 0))
+            .map_err(|_| "an address like 10.0.0.1 or 10.0.0.1:4711".to_owned())?,
+    };
+    if address.ip().is_unspecified() {
+        return Err("name the one address of this host at which the others reach it".to_owned());
+    }
+    Ok(address)
+}
+
+pub(crate) fn coordinator(arguments: &CoordinatorArguments, stop: &StopFlag) -> i32 {
+    let folder = match job::folder(&arguments.job) {
+        Ok(folder) => folder,
+        Err(message) => {
+            eprintln!("{message}");
+            return exit::USER_ERROR;
+        }
+    };
+    let terminal = Terminal::plain(Box::new(std::io::stderr()));
+    let tell: &dyn Tracker = match arguments.quiet {
+        true => &NullTracker,
+        false => &terminal,
+    };
+    let listen = match arguments.listen {
+        Some(listen) => listen,
+        None => {
+            let before = folder.coordinators().unwrap_or_default();
+            let free = before
+                .into_iter()
+                .find(|address| std::net::TcpListener::bind(address).is_ok());
+            free.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)))
+        }
+    };
+    let concluded = coordinate(&folder, listen, tell, stop, &mut |address| {
+        tell.record(Event::Notice {
+            rank: None,
+            message: format!("coordinator of {} at {address}", folder.spec().job),
+        });
+    });
+    terminal.finish();
+    match concluded {
+        Ok(Concluded::Over { ending, reason }) => {
+            if !arguments.quiet {
+                eprintln!("{reason}");
+            }
+            match ending {
+                Ending::Failed => exit::GAVE_UP,
+                _ => exit::DONE,
+            }
+        }
+        Ok(Concluded::Left { signal }) => {
+            if !arguments.quiet {
+                eprintln!("this coordinator ends; the job goes on and waits for another one");
+            }
+            128 + signal
+        }
+        Err(error) => super::job_failure(&error),
+    }
+}

@@ -1,0 +1,51 @@
+//! `ronde status`: how a job is.
+
+use std::io::Write;
+use std::time::Duration;
+
+use clap::Args;
+use ronde_cluster::{ClusterError, status_of_folder};
+
+use super::exit;
+use super::job::{Found, JobArguments};
+
+/// How long a coordinator may take to answer.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// Arguments of `ronde status`.
+#[derive(Args)]
+pub(crate) struct StatusArguments {
+    #[command(flatten)]
+    job: JobArguments,
+    /// One line of JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn status(arguments: &StatusArguments) -> i32 {
+    let Found { invitation, folder } = match arguments.job.find() {
+        Ok(found) => found,
+        Err(message) => {
+            eprintln!("{message}");
+            return exit::USER_ERROR;
+        }
+    };
+    let answer = ronde_cluster::status(&invitation, LIMIT);
+    let status = match (answer, &folder) {
+        // What the folder holds is there without a coordinator.
+        (Err(ClusterError::NoCoordinator { .. }), Some(folder)) => status_of_folder(folder),
+        (answer, _) => answer,
+    };
+    match status {
+        Ok(status) => {
+            let text = match arguments.json {
+                true => status.to_json(),
+                false => status.to_string(),
+            };
+            // Nobody reads any more, as behind `head`.
+            let _ = writeln!(std::io::stdout(), "{text}");
+            exit::DONE
+        }
+        Err(error) => super::job_failure(&error),
+    }
+}

@@ -1,0 +1,235 @@
+//! Runs that are killed and stopped whole: they go on from their last checkpoint, with the same bits.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use rustix::process::Signal;
+
+use crate::support::{Ended, Place, RONDE, Running, gone, of_kind, send};
+
+/// The first failure ends the run.
+const FRAGILE: &str = "elastic.enabled=false";
+const OFTEN: &str = "checkpoint.every_steps=4";
+
+fn start(place: &Place, workers: &str, sets: &[&str]) -> Running {
+    let mut arguments = vec!["train", "--json", "-n", workers];
+    for set in ["train.epochs=10", "model.channels=4", "run.output=out"]
+        .iter()
+        .chain(sets)
+    {
+        arguments.extend(["--set", set]);
+    }
+    place.start(RONDE, &arguments, &[])
+}
+
+fn resume(place: &Place, workers: &str) -> Running {
+    place.start(
+        RONDE,
+        &["train", "--json", "-n", workers, "--resume", "out"],
+        &[],
+    )
+}
+
+/// The hash of the model of an undisturbed run.
+fn undisturbed() -> &'static str {
+    static BLAKE3: OnceLock<String> = OnceLock::new();
+    BLAKE3.get_or_init(|| {
+        let place = Place::new();
+        start(&place, "1", &[]).wait().expect(0, &[]).blake3()
+    })
+}
+
+/// The step that a run went on from.
+#[track_caller]
+fn went_on_from(ended: &Ended) -> u64 {
+    let events = ended.events();
+    let loaded = of_kind(&events, "checkpoint_loaded").next();
+    let loaded = loaded.unwrap_or_else(|| panic!("nothing was loaded: {ended:#?}"));
+    let step = loaded["step"].as_u64().unwrap();
+    let first = of_kind(&events, "step_committed").next().unwrap();
+    assert_eq!(first["step"], step);
+    step
+}
+
+#[test]
+fn a_job_that_is_killed_whole_while_it_saves_goes_on_with_the_same_bits() {
+    let place = Place::new();
+    let mut running = start(&place, "3", &[OFTEN]);
+    running.says("\"event\":\"checkpoint_saved\"", 1);
+    // Wherever it is: saves begin every few milliseconds.
+    for (workers, more) in [("2", 11), ("4", 26), ("1", 0)] {
+        let processes = running.workers();
+        running.signal(Signal::KILL);
+        running.wait();
+        gone(processes.into_values());
+        running = resume(&place, workers);
+        if more > 0 {
+            running.says("\"event\":\"step_committed\"", more);
+        }
+    }
+    let ended = running.wait().expect(0, &[]);
+    assert!(went_on_from(&ended) > 0);
+    assert_eq!(ended.blake3(), undisturbed());
+}
+
+#[test]
+fn a_job_that_is_asked_to_end_saves_first_and_says_how_it_goes_on() {
+    for (sets, workers) in [(&[FRAGILE][..], "3"), (&[], "2")] {
+        let place = Place::new();
+        let mut running = start(&place, "2", sets);
+        let processes = running.after_steps(20);
+        running.signal(Signal::TERM);
+        let ended = running.wait().expect(
+            143,
+            &[
+                "stopped: all workers have ended",
+                "the last checkpoint is that of step ",
+                "go on with: ronde train --resume out",
+            ],
+        );
+        gone(processes.into_values());
+        let events = ended.events();
+        let last = of_kind(&events, "step_committed").last().unwrap();
+        let saved = of_kind(&events, "checkpoint_saved").last().unwrap();
+        let next = last["step"].as_u64().unwrap() + 1;
+        assert_eq!(saved["step"], next, "nothing is lost");
+        let ended = resume(&place, workers).wait().expect(0, &[]);
+        assert_eq!(went_on_from(&ended), next);
+        assert_eq!(ended.blake3(), undisturbed());
+    }
+}
+
+#[test]
+fn when_all_workers_die_at_once_their_replacements_go_on_from_the_checkpoint() {
+    let place = Place::new();
+    let mut running = start(&place, "2", &[OFTEN]);
+    running.says("\"event\":\"checkpoint_saved\"", 2);
+    for process in running.workers().into_values() {
+        send(process, Signal::KILL);
+    }
+    running.says("\"event\":\"checkpoint_loaded\"", 1);
+    let ended = running.wait().expect(0, &[]);
+    assert_eq!(ended.blake3(), undisturbed());
+    let events = ended.events();
+    let told = of_kind(&events, "membership_changed")
+        .any(|event| event["reason"].as_str().unwrap().contains("checkpoint"));
+    assert!(told, "{}", ended.stdout);
+}
+
+#[test]
+fn what_cannot_go_on_is_told_with_what_differs() {
+    let place = Place::new();
+    let mut running = start(&place, "2", &[OFTEN]);
+    running.says("\"event\":\"checkpoint_saved\"", 1);
+    let processes = running.workers();
+    running.signal(Signal::INT);
+    running
+        .wait()
+        .expect(130, &["go on with: ronde train --resume out"]);
+    gone(processes.into_values());
+    let again = [
+        "train",
+        "--set",
+        "train.epochs=10",
+        "--set",
+        "model.channels=4",
+    ];
+    let out = ["--set", "run.output=out"];
+    let run = |extra: &[&str]| place.run(&[&again[..], &out, extra].concat());
+    run(&[]).expect(
+        2,
+        &["holds a checkpoint of this run", "ronde train --resume out"],
+    );
+    run(&["--set", "run.seed=7"]).expect(2, &["of another run: run.seed is 7 here and 42 there"]);
+    let other = ["--resume", "out", "--set", "run.seed=7"];
+    place
+        .run(&[&["train"][..], &other].concat())
+        .expect(2, &["run.seed is 7 here and 42 there"]);
+    place
+        .run(&["train", "--resume", "nowhere"])
+        .expect(2, &["there is no nowhere to go on from"]);
+    let empty = place.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    place
+        .run(&["train", "--resume", "empty"])
+        .expect(2, &["no checkpoint to go on from"]);
+    let ended = resume(&place, "2").wait().expect(0, &[]);
+    assert_eq!(ended.blake3(), undisturbed());
+    resume(&place, "2")
+        .wait()
+        .expect(0, &["this run is finished: 230 steps", undisturbed()]);
+}
+
+#[test]
+fn checkpoints_are_listed_shown_verified_and_exported() {
+    let place = Place::new();
+    let key = "checkpoint.encrypt=\"variable:KEY_OF_TEST\"";
+    let variables = [(
+        "KEY_OF_TEST",
+        "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff",
+    )];
+    let sets = [
+        "train.epochs=10",
+        "model.channels=4",
+        "run.output=out",
+        "checkpoint.every_steps=115",
+        "checkpoint.overlap=false",
+        key,
+    ];
+    let mut arguments = vec!["train", "--json", "-n", "2"];
+    sets.iter().for_each(|set| arguments.extend(["--set", set]));
+    let ended = place
+        .start(RONDE, &arguments, &variables)
+        .wait()
+        .expect(0, &[]);
+    let command = |arguments: &[&str]| {
+        let all = [&["checkpoint"][..], arguments].concat();
+        place.start(RONDE, &all, &variables).wait()
+    };
+    let encrypt = ["--encrypt", "variable:KEY_OF_TEST"];
+    let open = |arguments: &[&str]| command(&[arguments, &encrypt].concat());
+    let listed = open(&["ls", "out"]).expect(0, &[]);
+    for words in ["230", "115", "counts"] {
+        assert!(listed.stdout.contains(words), "{}", listed.stdout);
+    }
+    let shown = open(&["show", "out"]).expect(0, &[]);
+    for words in ["optimizer.mean_square", "run.seed = 42", "rank 1"] {
+        assert!(shown.stdout.contains(words), "{}", shown.stdout);
+    }
+    let exported = open(&["export", "out", "-o", "weights.safetensors"]).expect(0, &[]);
+    assert!(
+        exported.stdout.contains(&ended.blake3()),
+        "{}",
+        exported.stdout
+    );
+    let good = open(&["verify", "out/checkpoints"]).expect(0, &[]);
+    assert!(good.stdout.contains("is good"), "{}", good.stdout);
+    command(&["verify", "out"]).expect(2, &["no checkpoint in out counts"]);
+    let slice = slices(&place).pop().unwrap();
+    let mut bytes = std::fs::read(&slice).unwrap();
+    bytes[300] ^= 1;
+    std::fs::write(&slice, bytes).unwrap();
+    let name = slice.file_name().unwrap().to_str().unwrap();
+    open(&["verify", "out", "--step", "230"]).expect(3, &["is damaged", name]);
+}
+
+/// The slice files of the newest checkpoint.
+fn slices(place: &Place) -> Vec<PathBuf> {
+    let mut step = std::fs::read_dir(place.path().join("out/checkpoints"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_dir())
+        .collect::<Vec<_>>();
+    step.sort();
+    let folders = std::fs::read_dir(step.pop().unwrap()).unwrap();
+    folders
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_dir())
+        .flat_map(|folder| std::fs::read_dir(folder).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "slice")
+        })
+        .collect()
+}

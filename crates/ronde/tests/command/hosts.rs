@@ -1,0 +1,119 @@
+//! A job on two hosts, which are network namespaces here: TLS between them, and a link that is cut.
+//! Skipped with a word where namespaces cannot be made.
+
+use std::process::Command;
+
+use crate::open_jobs::{SETS, coordinators, whole};
+use crate::support::{Place, RONDE, Running, of_kind, send, until};
+
+/// Two namespaces with a cable between them; gone when dropped.
+struct Hosts {
+    names: [String; 2],
+}
+
+/// Runs `ip` with these words; whether it could.
+fn ip(words: &str) -> bool {
+    let mut command = Command::new("ip");
+    let output = command.args(words.split_whitespace()).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+impl Hosts {
+    fn new() -> Option<Self> {
+        let number = std::process::id();
+        let names = ["a", "b"].map(|host| format!("ronde-{host}-{number}"));
+        let hosts = Self { names };
+        let [a, b] = &hosts.names;
+        // Names of interfaces are short, and their own in each namespace.
+        let made = ip(&format!("netns add {a}"))
+            && ip(&format!("netns add {b}"))
+            && ip(&format!(
+                "-n {a} link add cable type veth peer name cable netns {b}"
+            ));
+        let up = |(host, address): (&String, u32)| {
+            ip(&format!("-n {host} link set lo up"))
+                && ip(&format!(
+                    "-n {host} addr add 10.77.0.{address}/24 dev cable"
+                ))
+                && ip(&format!("-n {host} link set cable up"))
+        };
+        (made && [(a, 1), (b, 2)].into_iter().all(up)).then_some(hosts)
+    }
+
+    /// Starts `ronde` on a host.
+    fn start(&self, host: usize, place: &Place, arguments: &[&str]) -> Running {
+        let mut words = vec!["netns", "exec", &self.names[host], RONDE];
+        words.extend(arguments);
+        place.start("ip", &words, &[])
+    }
+
+    fn cable(&self, state: &str) {
+        assert!(ip(&format!("-n {} link set cable {state}", self.names[1])));
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for name in &self.names {
+            ip(&format!("netns del {name}"));
+        }
+    }
+}
+
+#[test]
+fn two_hosts_train_over_tls_and_a_cut_link_heals() {
+    let Some(hosts) = Hosts::new() else {
+        eprintln!("skipped: network namespaces cannot be made here");
+        return;
+    };
+    let place = Place::new();
+    let mut arguments = vec![
+        "train",
+        "--json",
+        "--listen=10.77.0.1",
+        "--here",
+        "1",
+        "-n",
+        "2",
+    ];
+    let sets = SETS.iter().chain(&["elastic.silence_s=0.5"]);
+    arguments.extend(sets.flat_map(|set| ["--set", set]));
+    let mut running = hosts.start(0, &place, &arguments);
+    let mut address = String::new();
+    until("the coordinator listens", || {
+        let folder = place.path().join("out/job/coordinators");
+        let first = std::fs::read_dir(folder)
+            .ok()
+            .and_then(|mut all| all.next()?.ok());
+        let text = first.and_then(|entry| std::fs::read_to_string(entry.path()).ok());
+        let text = text.unwrap_or_default();
+        address = text.split(' ').nth(1).unwrap_or_default().to_owned();
+        address.starts_with("10.77.0.1:")
+    });
+    let join = [
+        "join",
+        &address,
+        "--token-file",
+        "out/job/token",
+        "--host",
+        "b",
+    ];
+    let mut agent = hosts.start(1, &place, &join);
+    agent.tells("host b has joined", 1);
+    let before = running.after_steps(20);
+    hosts.cable("down");
+    running.says("\"event\":\"recovered\"", 1);
+    assert_eq!(running.workers(), before, "the side with the lease goes on");
+    hosts.cable("up");
+    running.says("\"healed\":1", 1);
+    let events = whole(&place, running.wait());
+    agent.wait().expect(0, &[]);
+    let changes: Vec<&str> = of_kind(&events, "membership_changed")
+        .map(|event| event["reason"].as_str().unwrap())
+        .collect();
+    assert!(changes[0].contains("on b lost: "), "{changes:?}");
+    assert!(changes.last().unwrap().contains("1 joined"), "{changes:?}");
+    for pid in coordinators(&place) {
+        send(pid, rustix::process::Signal::KILL);
+    }
+}

@@ -1,0 +1,78 @@
+//! Opening the place of a run's checkpoints, with what the process knows besides the run file.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use ronde_checkpoint::CheckpointError;
+use ronde_store::{Encrypted, MasterKey, RemoteSettings, Store};
+
+use crate::TrainError;
+use crate::config::{CheckpointSection, KeySource};
+
+/// Whether a run goes on from a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Resume {
+    /// It starts with its first step.
+    #[default]
+    Never,
+    /// It goes on where there is a checkpoint of this plan, and starts otherwise.
+    IfThere,
+    /// Without a checkpoint of this plan it does not start.
+    Must,
+}
+
+/// What a process knows besides the run file. Libraries do not read the environment: the command does.
+#[derive(Debug, Clone)]
+pub struct Surroundings {
+    /// The contents of an environment variable.
+    pub variable: fn(&str) -> Option<Vec<u8>>,
+    /// Settings of S3 and Azure by name; see [`RemoteSettings::options`].
+    pub remote_options: fn() -> Vec<(String, String)>,
+    /// Set when the job is asked to end: it then saves a checkpoint after the step and trains no further.
+    pub stop: Arc<AtomicBool>,
+}
+
+impl Default for Surroundings {
+    /// No variables, and nobody asks for an end.
+    fn default() -> Self {
+        Self {
+            variable: |_| None,
+            remote_options: Vec::new,
+            stop: Arc::default(),
+        }
+    }
+}
+
+/// The place of a run's checkpoints. `base` is where a relative key file starts from, `output` the run's
+/// folder. A remote place is asked for one listing.
+///
+/// # Errors
+/// The address or the key cannot be used, or a remote place does not answer.
+pub fn open(
+    section: &CheckpointSection,
+    base: &Path,
+    output: &Path,
+    surroundings: &Surroundings,
+) -> Result<Arc<dyn Store>, TrainError> {
+    let settings = RemoteSettings {
+        options: (surroundings.remote_options)(),
+        ..RemoteSettings::default()
+    };
+    let place = section
+        .address(output)
+        .and_then(|address| ronde_store::open(&address, &settings))
+        .map_err(CheckpointError::from)?;
+    let key = |problem: String| TrainError::Key { problem };
+    let contents = match section.key_source().map_err(key)? {
+        None => return Ok(place),
+        Some(KeySource::File(path)) => {
+            let path = base.join(path);
+            std::fs::read(&path).map_err(|error| key(format!("{}: {error}", path.display())))?
+        }
+        Some(KeySource::Variable(name)) => (surroundings.variable)(&name)
+            .ok_or_else(|| key(format!("the variable {name} is not set")))?,
+    };
+    let master = MasterKey::parse(&contents).map_err(|error| key(error.to_string()))?;
+    Ok(Arc::new(Encrypted::new(place, master)))
+}

@@ -1,0 +1,86 @@
+//! [`Cursor`]: what only the training loop understands of a checkpoint, and its bytes.
+//!
+//! Length of the first part (u64, little-endian), the first part as JSON, then the session's cursor.
+
+use std::path::PathBuf;
+
+use ronde_core::FormatHeader;
+use serde::{Deserialize, Serialize};
+
+/// Format of the first part.
+const FORMAT: (&str, u32) = ("ronde.cursor", 1);
+
+/// Where a run stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    pub(crate) about: About,
+    /// [`ronde_core::session::Session::cursor`].
+    pub(crate) session: Vec<u8>,
+}
+
+/// What a cursor says besides the session's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct About {
+    header: FormatHeader,
+    /// The resolved run file; empty for a user's own program.
+    pub(crate) run: String,
+    /// The folder that its paths start from.
+    pub(crate) base: PathBuf,
+    /// Hash of all weights and buffers, 16 hexadecimal digits.
+    pub(crate) weights: String,
+}
+
+impl Cursor {
+    pub(crate) fn new(run: &str, base: &std::path::Path, weights: u64, session: Vec<u8>) -> Self {
+        Self {
+            about: About {
+                header: FormatHeader::of(FORMAT),
+                run: run.to_owned(),
+                base: base.to_owned(),
+                weights: format!("{weights:016x}"),
+            },
+            session,
+        }
+    }
+
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, String> {
+        let about = serde_json::to_vec(&self.about).map_err(|error| error.to_string())?;
+        let mut bytes = (about.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(about);
+        bytes.extend(&self.session);
+        Ok(bytes)
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
+        let short = || "the cursor ends too early".to_owned();
+        let (len, rest) = bytes.split_first_chunk::<8>().ok_or_else(short)?;
+        let len = usize::try_from(u64::from_le_bytes(*len)).map_err(|_| short())?;
+        let (about, session) = rest.split_at_checked(len).ok_or_else(short)?;
+        let about: About = serde_json::from_slice(about).map_err(|error| error.to_string())?;
+        about.header.check(FORMAT)?;
+        Ok(Self {
+            about,
+            session: session.to_vec(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_reads_back_and_bad_bytes_are_refused() {
+        let cursor = Cursor::new("[run]\n", "/a".as_ref(), 7, vec![1, 2, 3]);
+        let bytes = cursor.encode().unwrap();
+        assert_eq!(Cursor::decode(&bytes), Ok(cursor));
+        for bad in [
+            &bytes[..4],
+            &bytes[..20],
+            &[255; 40][..],
+            &[&[2_u8, 0, 0, 0, 0, 0, 0, 0][..], b"{}"].concat(),
+        ] {
+            assert!(Cursor::decode(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! `[checkpoint]`: when the state of a run is saved, where, and how much of it is kept.
+
+use std::path::{Path, PathBuf};
+
+use ronde_store::{Address, StoreError};
+use serde::{Deserialize, Serialize};
+
+use super::Problem;
+
+/// Longest time between checkpoints that can be asked for, in minutes: a month.
+const MINUTES_MAX: f64 = 44_640.0;
+
+/// `[checkpoint]`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CheckpointSection {
+    /// A checkpoint after each so many steps; default 0: not by steps.
+    pub every_steps: u64,
+    /// A checkpoint when the last one is so many minutes old; default 10. 0: not by time.
+    pub every_minutes: f64,
+    /// A folder, `s3://bucket/prefix` or `az://container/prefix`; default `checkpoints` in the run's folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// The newest so many are kept; default 2.
+    pub keep: u32,
+    /// Beside them those whose step is a multiple of this; default 0: none.
+    pub keep_every_steps: u64,
+    /// Training goes on while a checkpoint is written; default true.
+    pub overlap: bool,
+    /// Where the key of encrypted checkpoints is: `file:PATH` or `variable:NAME`; absent: not encrypted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encrypt: Option<String>,
+}
+
+impl Default for CheckpointSection {
+    fn default() -> Self {
+        Self {
+            every_steps: 0,
+            every_minutes: 10.0,
+            to: None,
+            keep: 2,
+            keep_every_steps: 0,
+            overlap: true,
+            encrypt: None,
+        }
+    }
+}
+
+/// Where the key of encrypted checkpoints is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeySource {
+    /// In a file; a relative path starts from the run file's folder.
+    File(PathBuf),
+    /// In an environment variable.
+    Variable(String),
+}
+
+impl CheckpointSection {
+    /// Where checkpoints are; `output` is the run's folder.
+    ///
+    /// # Errors
+    /// The address is none.
+    pub fn address(&self, output: &Path) -> Result<Address, StoreError> {
+        match &self.to {
+            Some(to) => to.parse(),
+            None => Ok(Address::Folder(output.join("checkpoints"))),
+        }
+    }
+
+    /// Where the key is; `None` when checkpoints are not encrypted.
+    ///
+    /// # Errors
+    /// What is wrong, as a sentence.
+    pub fn key_source(&self) -> Result<Option<KeySource>, String> {
+        let Some(text) = &self.encrypt else {
+            return Ok(None);
+        };
+        match text.split_once(':') {
+            Some(("file", path)) if !path.is_empty() => Ok(Some(KeySource::File(path.into()))),
+            Some(("variable", name)) if !name.is_empty() => {
+                Ok(Some(KeySource::Variable(name.to_owned())))
+            }
+            _ => Err(format!(
+                "`checkpoint.encrypt` is {text:?}, but must be \"file:PATH\" or \"variable:NAME\""
+            )),
+        }
+    }
+}
+
+/// What is wrong with the section.
+pub(super) fn check(section: &CheckpointSection, problems: &mut Vec<Problem>) {
+    let minutes = section.every_minutes;
+    if !(0.0..=MINUTES_MAX).contains(&minutes) {
+        let message =
+            format!("`checkpoint.every_minutes` is {minutes}, but must be 0 to {MINUTES_MAX}");
+        let hint = "0: no checkpoints by time";
+        problems.push(Problem::error("checkpoint.every_minutes", message).hint(hint));
+    }
+    if section.keep == 0 {
+        let message = "`checkpoint.keep` must be at least 1";
+        problems.push(Problem::error("checkpoint.keep", message));
+    }
+    if let Some(Err(error)) = section.to.as_ref().map(|to| to.parse::<Address>()) {
+        let message = format!("`checkpoint.to`: {error}");
+        problems.push(Problem::error("checkpoint.to", message));
+    }
+    if let Err(message) = section.key_source() {
+        let hint = "the key is 64 hexadecimal digits, as `openssl rand -hex 32` gives";
+        problems.push(Problem::error("checkpoint.encrypt", message).hint(hint));
+    }
+}

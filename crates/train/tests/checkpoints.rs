@@ -1,0 +1,489 @@
+//! Runs that are stopped, killed and damaged: they go on from a checkpoint on any number of workers, with
+//! the same bits.
+
+#![expect(clippy::unwrap_used, reason = "a test may fail here")]
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ronde_checkpoint::{Lineage, Standing, list};
+use ronde_comm::ProcessGroup;
+use ronde_comm::testing::spawn_ranks;
+use ronde_core::{Collectives, Event, Generation, Rank, Step, Tracker, WorldSize, weight_hash};
+use ronde_parallel::Strategy;
+use ronde_store::{
+    Condition, Entry, LocalStore, ObjectName, Store, StoreError, StoredObject, Upload, Version,
+};
+use ronde_train::checkpoints::{Resume, Saving};
+use ronde_train::config::{Document, Override};
+use ronde_train::{Place, Plan, RunConfig, TrainError, Training};
+
+/// A watchdog, not a measure.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// With buffers (running statistics), two states of the optimizer, dropout, and epochs that end in the
+/// middle.
+const RUN: &str = r#"
+[data]
+source = "synthetic_images"
+samples = 37
+test_samples = 10
+shape = [1, 4, 4]
+classes = 3
+[model]
+kind = "digits_cnn"
+channels = 2
+[train]
+steps = 9
+global_batch_size = 10
+[workers]
+logical_shards = 5
+[check]
+weight_hash_full_every = 1
+"#;
+
+fn config(sets: &[&str]) -> RunConfig {
+    let sets: Vec<Override> = sets
+        .iter()
+        .map(|set| Override::Set((*set).to_owned()))
+        .collect();
+    match Document::load(RUN, "test", &[], &sets) {
+        Ok((config, _)) => config,
+        Err(error) => panic!("{}", error.render(false)),
+    }
+}
+
+/// Keeps all events, and asks for the end of the run once a step is committed.
+#[derive(Default)]
+struct Recorder {
+    events: Mutex<Vec<Event>>,
+    stop_after: Option<u64>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Tracker for Recorder {
+    fn record(&self, event: Event) {
+        if let Event::StepCommitted { step, .. } = event
+            && Some(step.0) == self.stop_after
+        {
+            self.stop.store(true, Ordering::SeqCst);
+        }
+        self.events.lock().unwrap().push(event);
+    }
+}
+
+/// How a run is started.
+#[derive(Clone)]
+struct Start {
+    workers: usize,
+    sets: Vec<&'static str>,
+    resume: Resume,
+    stop_after: Option<u64>,
+    generation: Generation,
+}
+
+impl Start {
+    fn new(workers: usize) -> Self {
+        Self {
+            workers,
+            sets: vec![],
+            resume: Resume::Never,
+            stop_after: None,
+            generation: Generation(0),
+        }
+    }
+
+    fn with(mut self, set: &'static str) -> Self {
+        self.sets.push(set);
+        self
+    }
+
+    fn resuming(mut self) -> Self {
+        self.resume = Resume::Must;
+        self
+    }
+
+    fn stopping(mut self, after: u64) -> Self {
+        self.stop_after = Some(after);
+        self
+    }
+}
+
+/// Hash of weights and optimizer state.
+type Bits = Vec<u64>;
+
+/// What became of a run: each rank's bits or error, and the events.
+struct End {
+    ranks: Vec<Result<Bits, TrainError>>,
+    events: Vec<Event>,
+}
+
+impl End {
+    #[track_caller]
+    fn bits(&self) -> Bits {
+        let first = self.ranks[0]
+            .as_ref()
+            .unwrap_or_else(|error| panic!("{error}"));
+        for rank in &self.ranks {
+            assert_eq!(rank.as_ref().unwrap(), first);
+        }
+        first.clone()
+    }
+
+    fn saved(&self) -> Vec<u64> {
+        let step = |event: &Event| match event {
+            Event::CheckpointSaved { step, .. } => Some(step.0),
+            _ => None,
+        };
+        self.events.iter().filter_map(step).collect()
+    }
+
+    fn committed(&self) -> Vec<u64> {
+        let step = |event: &Event| match event {
+            Event::StepCommitted { step, .. } => Some(step.0),
+            _ => None,
+        };
+        self.events.iter().filter_map(step).collect()
+    }
+
+    fn failed(&self) -> Vec<(u64, u32, String)> {
+        let failed = |event: &Event| match event {
+            Event::CheckpointFailed {
+                step,
+                rank,
+                message,
+            } => Some((step.0, rank.0, message.clone())),
+            _ => None,
+        };
+        self.events.iter().filter_map(failed).collect()
+    }
+
+    fn loaded(&self) -> Option<(u64, Vec<String>)> {
+        self.events.iter().find_map(|event| match event {
+            Event::CheckpointLoaded { step, skipped, .. } => Some((step.0, skipped.clone())),
+            _ => None,
+        })
+    }
+}
+
+fn train_in(store: &Arc<dyn Store>, start: &Start) -> End {
+    let recorder = Arc::new(Recorder {
+        stop_after: start.stop_after,
+        ..Recorder::default()
+    });
+    let (shared, told, store) = (start.clone(), recorder.clone(), store.clone());
+    let ranks = spawn_ranks(start.workers, LIMIT, move |group| {
+        let mut training = training(&shared, &store, &told, group)?;
+        let ended = training.run();
+        let replica = training.strategy_mut().replica();
+        let bits = replica.into_iter().map(weight_hash::hash).collect();
+        Ok::<_, TrainError>(ended.map(|_| bits))
+    });
+    let events = std::mem::take(&mut *recorder.events.lock().unwrap());
+    End { ranks, events }
+}
+
+fn training(
+    start: &Start,
+    store: &Arc<dyn Store>,
+    recorder: &Arc<Recorder>,
+    group: ProcessGroup,
+) -> Result<Training, TrainError> {
+    let config = config(&start.sets);
+    let split = ronde_data::open(&config.data, ".".as_ref(), config.run.seed)?;
+    let world_size = WorldSize::new(group.size() as u32).unwrap();
+    let mut plan = Plan::resolve(&config, world_size, &*split.train)?;
+    let (shape, classes) = (split.train.sample_shape(), split.train.classes());
+    let chain = config
+        .model
+        .build(shape, classes, &plan.seeds)
+        .map_err(TrainError::Model)?;
+    plan.bind_model(ronde_engine::Stage::layout(&chain));
+    let place = Place {
+        rank: Rank(group.rank().0),
+        group: Arc::new(group),
+        generation: start.generation,
+        tracker: recorder.clone(),
+        seat: None,
+    };
+    let saving = Saving::new(
+        &config.checkpoint,
+        store.clone(),
+        "here".to_owned(),
+        config.run.name.clone(),
+        (config.to_toml()?, ".".into()),
+    );
+    let stop = recorder.stop.clone();
+    Ok(Training::new(place, plan, chain, split).with_checkpoints(Some(saving), start.resume, stop))
+}
+
+fn local(folder: &Path) -> Arc<dyn Store> {
+    Arc::new(LocalStore::new(folder))
+}
+
+fn undisturbed() -> Bits {
+    let folder = tempfile::tempdir().unwrap();
+    train_in(&local(folder.path()), &Start::new(1)).bits()
+}
+
+#[test]
+fn saved_by_any_count_of_workers_a_run_goes_on_with_any_other() {
+    let whole = undisturbed();
+    for saving in 1..=5 {
+        // In the middle of the second epoch.
+        let folder = tempfile::tempdir().unwrap();
+        let store = local(folder.path());
+        let end = train_in(&store, &Start::new(saving).stopping(4));
+        for rank in &end.ranks {
+            let stopped = matches!(rank, Err(TrainError::Stopped { saved: true, .. }));
+            assert!(stopped, "{rank:?}");
+        }
+        let at = *end.saved().last().unwrap();
+        assert!((5..9).contains(&at), "{at}");
+        assert_eq!(end.committed(), (0..at).collect::<Vec<_>>());
+        for resuming in 1..=5 {
+            let end = train_in(&store, &Start::new(resuming).resuming());
+            assert_eq!(end.bits(), whole, "{saving} to {resuming}");
+            assert_eq!(end.loaded(), Some((at, vec![])));
+            assert_eq!(end.committed(), (at..9).collect::<Vec<_>>());
+            for event in &end.events {
+                if let Event::EpochFinished {
+                    missing, repeated, ..
+                } = event
+                {
+                    assert_eq!((missing, repeated), (&0, &0), "{event:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn checkpoints_come_as_often_as_asked_and_old_ones_go() {
+    let whole = undisturbed();
+    for overlap in ["checkpoint.overlap=false", "checkpoint.overlap=true"] {
+        let folder = tempfile::tempdir().unwrap();
+        let store = local(folder.path());
+        let start = Start::new(3).with("checkpoint.every_steps=3").with(overlap);
+        let end = train_in(&store, &start.with("checkpoint.keep=1"));
+        assert_eq!(end.bits(), whole);
+        let saved = end.saved();
+        if overlap.ends_with("false") {
+            assert_eq!(saved, [3, 6, 9]);
+        }
+        assert!(!saved.is_empty(), "{:?}", end.failed());
+        for event in &end.events {
+            if let Event::CheckpointSaved {
+                held_up_s, bytes, ..
+            } = event
+            {
+                assert!(*held_up_s >= 0.0 && *bytes > 0, "{event:?}");
+            }
+        }
+        let kept = list(&*store).unwrap();
+        let steps: Vec<u64> = kept.iter().map(|listed| listed.step.0).collect();
+        assert_eq!(steps, [*saved.last().unwrap()]);
+        assert_eq!(kept[0].standing, Standing::Complete);
+        assert_eq!(kept[0].manifest.as_ref().unwrap().world_size, 3);
+    }
+}
+
+#[test]
+fn a_damaged_checkpoint_is_named_and_the_one_before_is_taken() {
+    let whole = undisturbed();
+    let folder = tempfile::tempdir().unwrap();
+    let store = local(folder.path());
+    let sets = Start::new(2)
+        .with("checkpoint.every_steps=3")
+        .with("checkpoint.overlap=false");
+    let end = train_in(&store, &sets.clone().stopping(6));
+    assert_eq!(end.saved()[..2], [3, 6]);
+    let newest = *end.saved().last().unwrap();
+    let slice = list(&*store).unwrap()[0].manifest.as_ref().unwrap().files[1]
+        .name
+        .clone();
+    let path = folder.path().join(&slice);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let end = train_in(&store, &sets.resuming());
+    assert_eq!(end.bits(), whole);
+    let (step, skipped) = end.loaded().unwrap();
+    assert_eq!(step, 6);
+    assert_eq!(skipped.len(), 1);
+    for words in [
+        &format!("step {newest}"),
+        slice.rsplit('/').next().unwrap(),
+        "weight of ",
+    ] {
+        assert!(skipped[0].contains(words), "{words} in {skipped:?}");
+    }
+}
+
+#[test]
+fn another_plan_and_an_empty_place_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = local(folder.path());
+    let end = train_in(&store, &Start::new(2).resuming());
+    assert!(matches!(end.ranks[0], Err(TrainError::NoCheckpoint { .. })));
+    assert!(matches!(end.ranks[1], Err(TrainError::NotLoaded)));
+    train_in(&store, &Start::new(2).stopping(4));
+    for (set, part) in [
+        ("run.seed=7", "run.seed is 7 here and 42 there"),
+        ("model.channels=3", "model.channels is 3 here and 2 there"),
+        ("data.samples=38", "data"),
+    ] {
+        let end = train_in(&store, &Start::new(2).with(set).resuming());
+        let error = end.ranks[0].as_ref().unwrap_err();
+        assert!(error.is_user_error(), "{error}");
+        assert!(error.to_string().contains(part), "{error}");
+        assert!(end.ranks[1].as_ref().unwrap_err().is_secondary());
+    }
+}
+
+#[test]
+fn when_all_who_held_the_state_are_gone_the_next_generation_loads_it() {
+    let whole = undisturbed();
+    let folder = tempfile::tempdir().unwrap();
+    let store = local(folder.path());
+    let end = train_in(&store, &Start::new(3).stopping(4));
+    let at = *end.saved().last().unwrap();
+    let next = Start {
+        generation: Generation(7),
+        ..Start::new(2)
+    };
+    let end = train_in(&store, &next);
+    assert_eq!(end.loaded(), Some((at, vec![])));
+    assert_eq!(end.bits(), whole);
+}
+
+/// What happens before an object is written.
+type Before = dyn FnMut(&ObjectName) -> Result<(), StoreError> + Send;
+
+/// A store in which something happens before an object is written.
+struct Disturbed {
+    inner: Arc<dyn Store>,
+    before: Mutex<Box<Before>>,
+}
+
+impl Disturbed {
+    fn over(
+        inner: &Arc<dyn Store>,
+        before: impl FnMut(&ObjectName) -> Result<(), StoreError> + Send + 'static,
+    ) -> Arc<dyn Store> {
+        Arc::new(Self {
+            inner: inner.clone(),
+            before: Mutex::new(Box::new(before)),
+        })
+    }
+}
+
+impl std::fmt::Debug for Disturbed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Disturbed({:?})", self.inner)
+    }
+}
+
+impl Store for Disturbed {
+    fn create(&self, name: &ObjectName) -> Result<Box<dyn Upload>, StoreError> {
+        (self.before.lock().unwrap())(name)?;
+        self.inner.create(name)
+    }
+
+    fn put_if(
+        &self,
+        name: &ObjectName,
+        bytes: &[u8],
+        condition: &Condition,
+    ) -> Result<Version, StoreError> {
+        self.inner.put_if(name, bytes, condition)
+    }
+
+    fn open(&self, name: &ObjectName) -> Result<Box<dyn StoredObject>, StoreError> {
+        self.inner.open(name)
+    }
+
+    fn list(&self, folder: Option<&ObjectName>) -> Result<Vec<Entry>, StoreError> {
+        self.inner.list(folder)
+    }
+
+    fn delete(&self, name: &ObjectName) -> Result<(), StoreError> {
+        self.inner.delete(name)
+    }
+
+    fn sweep(&self) -> Result<u64, StoreError> {
+        self.inner.sweep()
+    }
+}
+
+#[test]
+fn a_save_that_fails_on_one_rank_is_told_and_the_next_one_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut refuses = true;
+    let store = Disturbed::over(&local(folder.path()), move |name| {
+        if !name.as_str().ends_with(".slice") || !std::mem::take(&mut refuses) {
+            return Ok(());
+        }
+        Err(StoreError::Disk {
+            operation: "write",
+            location: name.to_string(),
+            source: std::io::Error::from(std::io::ErrorKind::StorageFull),
+        })
+    });
+    let start = Start::new(3)
+        .with("checkpoint.every_steps=3")
+        .with("checkpoint.overlap=false");
+    let end = train_in(&store, &start);
+    assert_eq!(end.bits(), undisturbed());
+    assert_eq!(end.saved(), [6, 9]);
+    let failed = end.failed();
+    assert_eq!((failed.len(), failed[0].0), (1, 3), "{failed:?}");
+    assert!(failed[0].2.contains("write"), "{failed:?}");
+}
+
+#[test]
+fn what_was_written_for_a_save_that_fails_does_not_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = local(folder.path());
+    let full = Disturbed::over(&store, |name| match name.as_str().contains("cursor") {
+        false => Ok(()),
+        true => Err(StoreError::Disk {
+            operation: "write",
+            location: name.to_string(),
+            source: std::io::Error::from(std::io::ErrorKind::StorageFull),
+        }),
+    });
+    let end = train_in(&full, &Start::new(3).with("checkpoint.every_steps=9"));
+    assert_eq!(end.bits(), undisturbed());
+    assert_eq!((end.saved().len(), end.failed().len()), (0, 1));
+    assert_eq!(list(&*store).unwrap(), []);
+}
+
+#[test]
+fn of_two_runs_with_one_place_the_newer_one_saves_and_the_other_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = local(folder.path());
+    // The other one claims while the second checkpoint is being published.
+    let (other, mut publishings) = (store.clone(), 0);
+    let first = Disturbed::over(&store, move |name| {
+        publishings += u32::from(name.as_str().contains("cursor"));
+        if publishings == 2 {
+            publishings += 1;
+            Lineage::claim_next(&*other, Generation(0), Step(3)).unwrap();
+        }
+        Ok(())
+    });
+    let start = Start::new(2)
+        .with("checkpoint.every_steps=3")
+        .with("checkpoint.overlap=false");
+    let end = train_in(&first, &start);
+    assert_eq!(end.bits(), undisturbed());
+    let failed = end.failed();
+    assert!(!failed.is_empty());
+    assert!(failed[0].2.contains("term"), "{failed:?}");
+    let end = train_in(&store, &start.resuming());
+    assert_eq!(end.bits(), undisturbed());
+}
