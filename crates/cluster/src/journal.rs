@@ -127,7 +127,7 @@ mod tests {
         for line in [
             r#"{"t":1.5,"event":"recovered","generation":1,"step":22,"duration_s":0.09}"#,
             r#"{"t":1.5,"event":"resumed","generation":2,"world_size":2,"step":23,"applied":0,"healed":0}"#,
-            r#"{"t":1.5,"event":"step_times","rank":0,"step":1,"compute_s":1e-7,"communicate_s":0.1,"wait_data_s":null,"bytes_sent":1}"#,
+            r#"{"t":1.5,"event":"step_times","rank":0,"step":1,"compute_s":1e-7,"communicate_s":0.1,"wait_data_s":null,"forward_s":0.0,"backward_s":0.25,"optimizer_s":0.0,"reducing_s":0.0,"waited_s":0.0,"bytes_sent":1}"#,
             r#"{"t":1.5,"event":"notice","rank":null,"message":"a\nb"}"#,
         ] {
             let read: Line<Event> = serde_json::from_str(line).expect(line);

@@ -252,7 +252,7 @@ fn who_does_not_belong_is_refused_and_learns_nothing() {
 fn hostile_input_does_no_harm() {
     let (outcome, _) = play(&job(1), |place| {
         let hello = |token: &str| {
-            format!(r#"{{"message":"hello","protocol":2,"token":"{token}","rank":0,"pid":1}}"#)
+            format!(r#"{{"message":"hello","protocol":3,"token":"{token}","rank":0,"pid":1}}"#)
         };
         let endless = vec![b'x'; 1 << 20];
         let nested = "[".repeat(4000);
