@@ -119,7 +119,8 @@ proptest! {
         let authority = Authority::new("job", today()).unwrap();
         let text = authority.issue(&RANK_1, today()).unwrap().to_pem();
         let mut bytes = text.expose().as_bytes().to_vec();
-        let at = at.index(bytes.len());
+        // Without its last newline a text is whole.
+        let at = at.index(bytes.len() - 1);
         if cut {
             bytes.truncate(at);
         } else {
