@@ -1,4 +1,4 @@
-//! [`LossScale`]: a factor of the loss that follows what the gradients bear.
+//! [`LossScaling`]: a factor of the loss that follows what the gradients bear.
 
 /// How the factor changes. Source: Micikevicius et al., ICLR 2018, section 3.2; defaults are
 /// PyTorch's.
