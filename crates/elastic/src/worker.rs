@@ -161,7 +161,9 @@ impl WorkerMachine {
             }
             WorkerEvent::Ended { generation } => {
                 if self.is_in(generation, Phase::Training) {
+                    // There will be no further vote to leave after.
                     self.phase = Phase::Complete;
+                    self.enter_pending(out);
                 }
             }
             WorkerEvent::Healed { generation } => {

@@ -232,6 +232,18 @@ fn whoever_has_not_heard_of_the_next_generation_leaves_with_the_others() {
 }
 
 #[test]
+fn a_generation_that_waits_for_the_boundary_begins_at_the_end_of_the_run_too() {
+    let mut worker = Worker::training();
+    worker.tell(assign(1, 3, &[1, 2, 3], When::Boundary));
+    worker.is_at(Phase::Training, 2, 3);
+    let generation = Generation(2);
+    let commands = worker.tell(WorkerEvent::Ended { generation });
+    let connects = |command: &WorkerCommand| matches!(command, WorkerCommand::Connect { .. });
+    assert!(commands.iter().any(connects), "{commands:?}");
+    worker.is_at(Phase::Forming, 3, 3);
+}
+
+#[test]
 fn a_group_that_fails_at_the_boundary_is_left_for_the_next_generation_at_once() {
     let mut worker = Worker::training();
     worker.tell(assign(1, 3, &[1, 2, 3], When::Boundary));

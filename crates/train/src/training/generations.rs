@@ -43,8 +43,11 @@ impl Training {
             self.apply(&committed, reduced, PhaseTimes::default())?;
         }
         let heals = courses.each.contains(&Course::Heal);
+        // Who heals does so while the others compute the next step, if there is one.
+        let is_at_end = self.session.next_step().0 >= self.plan.steps;
         let spared = courses
             .computing()
+            .filter(|_| !is_at_end)
             .map(|computing| computing.min(even.computing()))
             .and_then(|computing| {
                 ShardPlan::with_spares(even.shards(), self.place.world_size()?, computing)
