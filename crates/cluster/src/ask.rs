@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use crate::agent::Invitation;
 use crate::board::{Board, Status};
 use crate::error::ClusterError;
 use crate::job::{JobFolder, job_error};
 use crate::journal;
-use crate::remote::Invitation;
 use crate::talk::{Answer, Asks};
 
 /// How the job is, as its coordinator says within `limit`.

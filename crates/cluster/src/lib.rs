@@ -4,6 +4,7 @@
 //! control socket, and stays with them: the first failure ends all, and no process outlives the
 //! job. Start reading at [`supervise`](supervise()); a worker's side is [`WorkerLink`].
 
+mod agent;
 mod ask;
 mod board;
 mod child;
@@ -43,6 +44,7 @@ pub mod variables;
 pub mod watchdog;
 mod wire;
 
+pub use agent::{Agent, Invitation};
 pub use ask::{scale, status, status_of_folder};
 pub use board::{HostStatus, MemberStatus, Status};
 pub use coordinator::{Concluded, coordinate};
@@ -52,7 +54,6 @@ pub use launcher::{Launcher, LogSink, OutputStream, ProcessSpec, Started, StopSi
 pub use link::{OnLoss, Peers, WorkerLink};
 pub use local::LocalLauncher;
 pub use outcome::{Cause, End, Exit, Failure, Outcome, signal_name};
-pub use remote::{Agent, Invitation};
 pub use ronde_elastic::{Ending, RestartLimits, Settings as ElasticSettings};
 pub use spec::LaunchSpec;
 pub use stop::{StopFlag, StopLevel};

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use ronde_core::{Assignment, Event, Generation, Rank, Tracker};
 use ronde_elastic::WorkerId;
 
+use crate::agent::Agent;
 use crate::clock;
 use crate::control::{Control, Message};
 use crate::coordination::Coordination;
@@ -15,7 +16,6 @@ use crate::endings::Endings;
 use crate::environment;
 use crate::launcher::{Launcher, LogSink, ProcessSpec, StopSignal};
 use crate::outcome::{Cause, End, Exit, Outcome, signal_name};
-use crate::remote::Agent;
 use crate::roster::Roster;
 use crate::spec::LaunchSpec;
 use crate::stop::{StopFlag, StopLevel};

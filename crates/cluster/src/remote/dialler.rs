@@ -34,7 +34,7 @@ pub(super) enum Delivery {
 }
 
 /// A thread that connects and carries what is said.
-pub(super) struct Dialler {
+pub(crate) struct Dialler {
     shared: Arc<Shared>,
     deliveries: Receiver<Delivery>,
 }
@@ -48,7 +48,7 @@ struct Shared {
 }
 
 impl Dialler {
-    pub(super) fn start(
+    pub(crate) fn start(
         identity: Identity,
         known: Vec<SocketAddr>,
         folder: Option<JobFolder>,
