@@ -231,6 +231,7 @@ impl CoordinatorMachine {
                 }
             }
             Event::HostDown { host } => self.places.withdraw(&host),
+            Event::CoordinatorEnded { coordinator } => self.lease.ended(coordinator),
             Event::Scale { workers } => {
                 self.target = workers.clamp(self.settings.workers_min, self.settings.workers_max);
             }

@@ -20,6 +20,9 @@ impl Supervisor<'_> {
     pub(super) fn reported(&mut self, rank: Rank, report: Report) {
         let now = self.now();
         let worker = report.member.worker;
+        if let Some(reason) = self.last_words.heard(rank, now) {
+            return self.tell_end(rank, &report, reason);
+        }
         if let Some(coordination) = &mut self.coordination
             && coordination.worker_at(rank) == Some(worker)
         {
@@ -78,6 +81,7 @@ impl Supervisor<'_> {
                     // What the process before may have left behind.
                     self.launcher.signal(rank, StopSignal::Kill);
                     self.roster.vacate(rank);
+                    self.last_words.forget(rank);
                     self.control.expect(rank, worker.0, identity);
                     self.start_rank(rank, Some(worker));
                 }
@@ -88,7 +92,7 @@ impl Supervisor<'_> {
                     let cause = Cause::Supervisor(reason.to_string());
                     self.roster.fail(Rank(0), cause, false, now);
                 }
-                Action::End(..) => self.over = true,
+                Action::End(_, reason) => self.let_go(reason),
             }
         }
     }
@@ -96,7 +100,7 @@ impl Supervisor<'_> {
     /// Whether nothing is to be waited for beyond the processes.
     pub(super) fn is_over(&self) -> bool {
         let goes_on = self.coordination.is_some() && !self.leaves;
-        !goes_on || self.over || self.stopping || self.roster.has_failed()
+        !goes_on || self.last_words.is_over() || self.stopping || self.roster.has_failed()
     }
 
     /// This host leaves a job that goes on elsewhere: its workers finish their step. True when that is

@@ -3,7 +3,9 @@
 use ronde_core::{Generation, Step};
 use serde::{Deserialize, Serialize};
 
-use crate::{LossCause, Place, Reason, Report, StoreReply, StoreRequest, ToWorker, WorkerId};
+use crate::{
+    CoordinatorId, LossCause, Place, Reason, Report, StoreReply, StoreRequest, ToWorker, WorkerId,
+};
 
 /// A place that a host offers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +56,11 @@ pub enum Event {
     HostDown {
         /// Its name.
         host: String,
+    },
+    /// The process of another coordinator has ended, for certain: its lease need not be waited for.
+    CoordinatorEnded {
+        /// Which.
+        coordinator: CoordinatorId,
     },
     /// Another count of workers is wanted.
     Scale {
