@@ -65,8 +65,8 @@ fn run(options: &Options) -> Result<()> {
     while number < layouts.len() || clock::now() - begun < options.lasts() {
         let folder = fresh(&folder.join(format!("job-{number}")), options)?;
         let layout = layouts[number % layouts.len()];
-        let kinds = layout.kinds(&options.kinds);
-        let faults = Faults::new(options.seed, number as u64, &kinds, options.every_s);
+        let (seed, every_s) = (options.seed, options.every_s);
+        let faults = Faults::new(seed, number as u64, layout, &options.kinds, every_s);
         let disturbed =
             disturb(&ronde, &folder, options, layout, faults).with_context(|| options.command())?;
         report.add(&disturbed, &undisturbed, options.workers, &folder);

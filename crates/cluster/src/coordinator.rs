@@ -353,6 +353,15 @@ impl Leader<'_> {
         match reason {
             Reason::Leads { .. } => self.begin_to_lead(),
             Reason::Deposed { .. } => self.journal = None,
+            Reason::Starts {
+                place,
+                after: Some(_),
+                ..
+            }
+            | Reason::PlaceGivenUp { place, .. } => {
+                self.state.died(*place, clock::unix_ms());
+                self.keep_state();
+            }
             _ => {}
         }
         let newest = self.machine.record().generation;
@@ -390,6 +399,9 @@ impl Leader<'_> {
         }
         if let Some(workers) = self.state.workers {
             self.feed(Event::Scale { workers });
+        }
+        for (place, ages) in self.state.deaths(clock::unix_ms()) {
+            self.feed(Event::DiedBefore { place, ages });
         }
         if let Some(journal) = &self.journal {
             self.agents.replay(journal);

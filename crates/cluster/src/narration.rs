@@ -8,8 +8,8 @@ use ronde_elastic::Reason;
 /// What was told already, and the loss that is not made good yet.
 #[derive(Default)]
 pub(crate) struct Narration {
-    /// When the loss was noticed that is not made good yet.
-    recovering: Option<Duration>,
+    /// When the loss was noticed that is not made good yet, and in which generation.
+    recovering: Option<(Duration, Generation)>,
     seen: Seen,
 }
 
@@ -47,12 +47,7 @@ impl Seen {
 impl Narration {
     /// What an event of a worker comes to: itself unless it was told before, and the news that a
     /// loss is made good.
-    pub(crate) fn recorded(
-        &mut self,
-        now: Duration,
-        event: Event,
-        newest: Generation,
-    ) -> Vec<Event> {
+    pub(crate) fn recorded(&mut self, now: Duration, event: Event) -> Vec<Event> {
         if !self.seen.admits(&event) {
             return Vec::new();
         }
@@ -64,8 +59,9 @@ impl Narration {
         };
         let recovered = self
             .recovering
-            .take_if(|_| generation == newest)
-            .map(|since| Event::Recovered {
+            // A step of before the loss may come late.
+            .take_if(|(_, lost)| generation > *lost)
+            .map(|(since, _)| Event::Recovered {
                 generation,
                 step,
                 duration_s: now.saturating_sub(since).as_secs_f64(),
@@ -92,8 +88,9 @@ impl Narration {
             Reason::Starts { after: None, .. } => return None,
             // They are only just being started.
             Reason::TooFew { .. } if newest == Generation(0) => return None,
-            Reason::GivenUp { .. } => {
-                self.recovering.get_or_insert(now);
+            Reason::GivenUp { generation, .. } => {
+                let since = self.recovering.map_or(now, |(since, _)| since);
+                self.recovering = Some((since, *generation));
                 return None;
             }
             Reason::StateLost {
@@ -133,5 +130,52 @@ impl Narration {
             world_size,
             reason: message,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_elastic::{Loss, LossCause, WorkerId};
+
+    use super::*;
+
+    fn committed(step: u64, generation: u64) -> Event {
+        Event::StepCommitted {
+            step: Step(step),
+            epoch: Epoch(0),
+            generation: Generation(generation),
+            loss: 0.5,
+            samples: 8,
+            learning_rate: 0.1,
+            gradient_norm: 1.0,
+            duration_s: 0.01,
+        }
+    }
+
+    #[test]
+    fn a_step_of_before_the_loss_that_comes_late_makes_nothing_good() {
+        let mut narration = Narration::default();
+        let ms = Duration::from_millis;
+        let loss = Loss {
+            rank: ronde_core::Rank(1),
+            worker: WorkerId(2),
+            host: "b".to_owned(),
+            cause: LossCause::Signal(9),
+        };
+        let given_up = Reason::GivenUp {
+            losses: vec![loss],
+            generation: Generation(3),
+        };
+        assert!(narration.say(ms(100), &given_up, Generation(3)).is_none());
+        let told = narration.recorded(ms(105), committed(7, 3));
+        assert_eq!(told, [committed(7, 3)]);
+        let told = narration.recorded(ms(150), committed(8, 4));
+        let recovered = Event::Recovered {
+            generation: Generation(4),
+            step: Step(8),
+            duration_s: 0.05,
+        };
+        assert_eq!(told, [committed(8, 4), recovered]);
+        assert_eq!(narration.recorded(ms(160), committed(9, 4)).len(), 1);
     }
 }

@@ -249,11 +249,7 @@ impl Supervisor<'_> {
                 if let Some(watchdog) = &mut self.watchdog {
                     watchdog.add(started.pid);
                 }
-                self.sinks.record(Event::WorkerStarted {
-                    place: rank.0,
-                    host: started.host.clone(),
-                    pid: started.pid,
-                });
+                self.announce_start(rank, &started);
                 self.endings.started(rank);
                 self.roster.started(rank, started);
                 true

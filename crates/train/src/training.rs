@@ -1,5 +1,6 @@
 //! [`Training`]: the step loop. A step is a transaction: compute, reduce, vote, then apply.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -62,7 +63,11 @@ pub struct Training {
     times: PhaseTimes,
     /// The last committed step of this worker, and what was to be recorded of it.
     last: Option<Committed>,
-    last_events: Vec<Event>,
+    /// What the newest steps came to. Rank 0 has told it; should its host be lost before that was heard, the next
+    /// one tells it again.
+    history: VecDeque<Event>,
+    /// Whether this rank has been rank 0 since the last of them.
+    was_first: bool,
     /// The gradient of a step whose vote failed.
     held: Option<(Step, Reduced)>,
     healing: Healing,
@@ -113,7 +118,8 @@ impl Training {
             split,
             times: PhaseTimes::default(),
             last: None,
-            last_events: Vec::new(),
+            history: VecDeque::new(),
+            was_first: false,
             held: None,
             healing: Healing::default(),
             saving: None,

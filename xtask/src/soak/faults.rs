@@ -142,12 +142,14 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// The faults of one job of a soak.
-    pub(super) fn new(seed: u64, job: u64, kinds: &[Kind], every_s: f64) -> Self {
+    /// The faults of one job of a soak. Those that only such a job is for come first.
+    pub(super) fn new(seed: u64, job: u64, layout: Layout, asked: &[Kind], every_s: f64) -> Self {
+        let kinds = layout.kinds(asked);
+        let own = kinds.iter().copied().filter(|k| k.layout() == layout);
         Self {
             random: Random(seed ^ (job + 1).wrapping_mul(0xa076_1d64_78bd_642f)),
-            kinds: kinds.to_vec(),
-            round: Vec::new(),
+            round: own.collect(),
+            kinds,
             every_s,
         }
     }
@@ -206,15 +208,15 @@ mod tests {
     #[test]
     fn one_seed_makes_the_same_faults_and_every_kind_comes_in_each_round() {
         let faults = |seed, job| {
-            let mut faults = Faults::new(seed, job, &Kind::ALL, 15.0);
-            (0..16).map(|_| faults.next()).collect::<Vec<_>>()
+            let mut faults = Faults::new(seed, job, Layout::Here, &Kind::ALL, 15.0);
+            (0..8).map(|_| faults.next()).collect::<Vec<_>>()
         };
         assert_eq!(faults(7, 0), faults(7, 0));
         assert_ne!(faults(7, 0), faults(7, 1));
         assert_ne!(faults(7, 0), faults(8, 0));
         let some = faults(7, 0);
-        for round in some.chunks(8) {
-            for kind in Kind::ALL {
+        for round in some.chunks(4) {
+            for kind in Layout::Here.kinds(&Kind::ALL) {
                 assert!(round.iter().any(|fault| fault.kind == kind), "{round:?}");
             }
         }
@@ -222,8 +224,17 @@ mod tests {
     }
 
     #[test]
+    fn what_only_such_a_job_is_for_comes_first() {
+        let mut faults = Faults::new(1, 0, Layout::Hosts, &Kind::ALL, 1.0);
+        let first = [faults.next().kind, faults.next().kind];
+        assert!(first.contains(&Kind::Cut) && first.contains(&Kind::OneWay));
+        let next: Vec<Kind> = (0..4).map(|_| faults.next().kind).collect();
+        assert!(next.contains(&Kind::Coordinator) && next.contains(&Kind::Cut));
+    }
+
+    #[test]
     fn the_same_workers_are_met_and_nobody_twice() {
-        let mut faults = Faults::new(1, 0, &[Kind::Half], 1.0);
+        let mut faults = Faults::new(1, 0, Layout::Here, &[Kind::Half], 1.0);
         let fault = faults.next();
         let mut met = fault.pick(&[3, 5, 9, 11], 4);
         assert_eq!(met, fault.pick(&[3, 5, 9, 11], 4));

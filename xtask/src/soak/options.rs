@@ -34,8 +34,8 @@ impl Options {
         Self {
             minutes: 0.0,
             workers: 4,
-            every_s: 2.0,
-            epochs: 100,
+            every_s: 1.5,
+            epochs: 200,
             kinds: Kind::ALL.to_vec(),
             seed: 1,
         }
@@ -45,8 +45,8 @@ impl Options {
     pub(super) fn parse(arguments: &[String]) -> Result<Self> {
         let mut options = Self {
             minutes: 10.0,
-            every_s: 15.0,
-            epochs: 400,
+            every_s: 5.0,
+            epochs: 1000,
             ..Self::short()
         };
         let mut arguments = arguments.iter();

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use ronde_core::Rank;
+use ronde_core::{Event, Rank};
 use ronde_elastic::{Ending, Report};
 
 use super::Supervisor;
 use crate::coordination::Action;
 use crate::decider::Decider;
-use crate::launcher::StopSignal;
+use crate::launcher::{Started, StopSignal};
 use crate::outcome::{Cause, signal_name};
 
 /// How long the end of a process may take to show after its connection is gone.
@@ -29,6 +29,25 @@ impl Supervisor<'_> {
             let actions = coordination.reported(now, report);
             self.act(actions);
         }
+    }
+
+    /// A process has started. Where the job has a coordinator of its own that tells all who watch the job.
+    pub(super) fn announce_start(&mut self, rank: Rank, started: &Started) {
+        let now = self.now();
+        let (place, host) = match &self.coordination {
+            Some(Decider::There(remote)) => (remote.place(rank).0, &remote.host),
+            _ => (rank.0.into(), &started.host),
+        };
+        let event = Event::WorkerStarted {
+            place: u32::try_from(place).unwrap_or(u32::MAX),
+            host: host.clone(),
+            pid: started.pid,
+        };
+        let events = match &mut self.coordination {
+            Some(coordination) => coordination.recorded(now, event),
+            None => vec![event],
+        };
+        events.into_iter().for_each(|e| self.sinks.record(e));
     }
 
     /// Whether a word is of the process that has the place now.

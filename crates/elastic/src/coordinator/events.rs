@@ -1,5 +1,7 @@
 //! What a coordinator's machine is told, and what it says.
 
+use std::time::Duration;
+
 use ronde_core::{Generation, Step};
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +59,13 @@ pub enum Event {
         /// Its name.
         host: String,
     },
+    /// Workers died at a place while another coordinator led, so long ago each. Told before the place is offered.
+    DiedBefore {
+        /// Where.
+        place: Place,
+        /// How long ago.
+        ages: Vec<Duration>,
+    },
     /// The process of another coordinator has ended, for certain: its lease need not be waited for.
     CoordinatorEnded {
         /// Which.
@@ -69,6 +78,11 @@ pub enum Event {
     },
     /// The whole job has to stop: checkpoint, then end.
     Stop {
+        /// What wants it, for people.
+        by: String,
+    },
+    /// The whole job has to end now, without another checkpoint.
+    Abandon {
         /// What wants it, for people.
         by: String,
     },

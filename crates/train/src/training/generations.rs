@@ -105,11 +105,11 @@ impl Training {
             })
     }
 
-    fn record_resumed(&self, courses: &[Course]) {
+    fn record_resumed(&mut self, courses: &[Course]) {
         if self.place.rank != Rank(0) {
             return;
         }
-        self.record_last();
+        self.tell_history();
         let count = |course| courses.iter().filter(|each| **each == course).count() as u32;
         self.place.tracker.record(Event::Resumed {
             generation: self.place.generation,

@@ -10,6 +10,9 @@ use super::Training;
 use crate::clock::Stopwatch;
 use crate::{Place, TrainError, divergence};
 
+/// Events of the newest steps that are kept to be told again.
+const HISTORY_MAX: usize = 1_024;
+
 impl Training {
     /// One step, from its batches to the changed weights.
     ///
@@ -163,7 +166,7 @@ impl Training {
             times,
             bytes_sent,
         });
-        self.last_events = vec![Event::StepCommitted {
+        let mut events = vec![Event::StepCommitted {
             step: committed.step,
             epoch: committed.epoch,
             generation: committed.generation,
@@ -174,23 +177,31 @@ impl Training {
             duration_s: times.total_s(),
         }];
         if let Some(verdict) = committed.epoch_verdict {
-            self.last_events.push(Event::EpochFinished {
+            events.push(Event::EpochFinished {
                 epoch: verdict.epoch,
                 used_once: verdict.used_once,
                 missing: verdict.missing,
                 repeated: verdict.repeated,
             });
         }
-        if *rank == Rank(0) {
-            self.record_last();
+        self.was_first = *rank == Rank(0);
+        if self.was_first {
+            events
+                .iter()
+                .for_each(|event| tracker.record(event.clone()));
         }
+        self.history.extend(events);
+        let surplus = self.history.len().saturating_sub(HISTORY_MAX);
+        self.history.drain(..surplus);
     }
 
-    /// Records the last committed step, as rank 0 does; a new rank 0 does it for the one before, which
-    /// may have had no time to. Whoever collects the events keeps the first of each step.
-    pub(super) fn record_last(&self) {
-        let events = self.last_events.iter().cloned();
-        events.for_each(|event| self.place.tracker.record(event));
+    /// Tells what the newest steps came to when another rank has done that so far, which may have had no time
+    /// to. Whoever collects the events keeps the first of each step.
+    pub(super) fn tell_history(&mut self) {
+        if !std::mem::replace(&mut self.was_first, true) {
+            let events = self.history.iter().cloned();
+            events.for_each(|event| self.place.tracker.record(event));
+        }
     }
 }
 
