@@ -284,7 +284,8 @@ impl Run {
         let (at, now) = (clock::unix_s(), clock::now());
         let is_done = match (fault.kind.kills_coordinator(), fault.kind.cuts()) {
             (true, _) => self.job.kill_coordinator(),
-            (_, true) if self.job.is_cut() => false,
+            // Where they are only coming back nothing would be lost.
+            (_, true) if self.job.is_cut() || !self.crowd.take_part(&victims) => false,
             (_, true) => {
                 self.crowd.cut_off(Hosts::OTHER, true);
                 self.job.cut(fault.cut()).map(|()| true)?

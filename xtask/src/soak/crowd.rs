@@ -102,6 +102,11 @@ impl Crowd {
         there.map(|process| process.pid).collect()
     }
 
+    /// Whether all of these take part and hold the whole state.
+    pub(super) fn take_part(&self, workers: &[u32]) -> bool {
+        workers.iter().all(|pid| self.whole.contains(pid))
+    }
+
     /// The workers of a host are cut off, or no longer.
     pub(super) fn cut_off(&mut self, host: &str, is_cut: bool) {
         for process in self.processes.values_mut().filter(|p| p.host == host) {

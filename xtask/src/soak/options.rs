@@ -35,7 +35,7 @@ impl Options {
             minutes: 0.0,
             workers: 4,
             every_s: 1.5,
-            epochs: 200,
+            epochs: 100,
             kinds: Kind::ALL.to_vec(),
             seed: 1,
         }

@@ -4,6 +4,8 @@
 //! `crates/store/tests/servers.py` starts the servers and writes the variables that name them, which `cargo xtask
 //! test` sets; without those these tests are skipped, saying so.
 
+use std::io::Write;
+
 use rustix::process::Signal;
 
 use crate::open_jobs::{coordinators, the_coordinator, whole};
@@ -24,7 +26,7 @@ impl Remote {
     fn variable(name: &str) -> Option<String> {
         let value = std::env::var_os(name).and_then(|value| value.into_string().ok());
         if value.is_none() {
-            eprintln!("skipped: {name} does not name a server");
+            let _ = writeln!(std::io::stderr(), "skipped: {name} does not name a server");
         }
         value
     }
