@@ -51,7 +51,7 @@ pub use coordinator::{Concluded, coordinate};
 pub use error::ClusterError;
 pub use job::{JobFolder, JobSpec};
 pub use launcher::{Launcher, LogSink, OutputStream, ProcessSpec, Started, StopSignal};
-pub use link::{OnLoss, Peers, WorkerLink};
+pub use link::{JobEnd, OnLoss, Peers, WorkerLink};
 pub use local::LocalLauncher;
 pub use outcome::{Cause, End, Exit, Failure, Outcome, signal_name};
 pub use ronde_elastic::{Ending, RestartLimits, Settings as ElasticSettings};

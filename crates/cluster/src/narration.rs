@@ -16,6 +16,8 @@ pub(crate) struct Narration {
 /// What was recorded already: a rank 0 that takes another one's place says some things again.
 #[derive(Default)]
 struct Seen {
+    /// The generation in which the job began anew from a checkpoint: what is told of older ones later is void.
+    anew: Generation,
     step: Option<Step>,
     epoch: Option<Epoch>,
     evaluated: Option<Step>,
@@ -36,7 +38,9 @@ impl Seen {
         match event {
             Event::RunStarted { .. } => !std::mem::replace(&mut self.started, true),
             Event::RunFinished { .. } => !std::mem::replace(&mut self.finished, true),
-            Event::StepCommitted { step, .. } => newer(&mut self.step, *step),
+            Event::StepCommitted {
+                step, generation, ..
+            } => *generation >= self.anew && newer(&mut self.step, *step),
             Event::EpochFinished { epoch, .. } => newer(&mut self.epoch, *epoch),
             Event::Evaluated { step, .. } => newer(&mut self.evaluated, *step),
             _ => true,
@@ -102,6 +106,7 @@ impl Narration {
                 checkpoint,
             } => {
                 // Steps are committed again, from there.
+                self.seen.anew = *generation;
                 self.seen.step = checkpoint.and_then(|next| next.0.checked_sub(1)).map(Step);
                 (self.seen.epoch, self.seen.evaluated) = (None, None);
                 (*generation, *workers)
@@ -133,5 +138,48 @@ impl Narration {
             world_size,
             reason: message,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn committed(generation: u64, step: u64) -> Event {
+        Event::StepCommitted {
+            step: Step(step),
+            epoch: Epoch(0),
+            generation: Generation(generation),
+            loss: 1.0,
+            samples: 8,
+            learning_rate: 0.1,
+            gradient_norm: 1.0,
+            duration_s: 0.1,
+        }
+    }
+
+    #[test]
+    fn what_comes_late_from_before_a_new_beginning_is_void() {
+        let mut narration = Narration::default();
+        let mut tells = |generation, step| {
+            let newest = Generation(generation);
+            let told = narration.recorded(Duration::ZERO, committed(generation, step), newest);
+            !told.is_empty()
+        };
+        assert!(tells(1, 7));
+        assert!(!tells(1, 7), "told before");
+        let anew = Reason::StateLost {
+            generation: Generation(3),
+            workers: 1,
+            checkpoint: Some(Step(5)),
+        };
+        narration.say(Duration::ZERO, &anew, Generation(3));
+        let mut tells = |generation, step| {
+            let newest = Generation(3);
+            let told = narration.recorded(Duration::ZERO, committed(generation, step), newest);
+            !told.is_empty()
+        };
+        assert!(!tells(2, 8), "of a state that is lost");
+        assert!(tells(3, 5) && tells(3, 6) && !tells(3, 6));
     }
 }
