@@ -54,7 +54,7 @@ pub use launcher::{Launcher, LogSink, OutputStream, ProcessSpec, Started, StopSi
 pub use link::{JobEnd, OnLoss, Peers, WorkerLink};
 pub use local::LocalLauncher;
 pub use outcome::{Cause, End, Exit, Failure, Outcome, signal_name};
-pub use ronde_elastic::{Ending, RestartLimits, Settings as ElasticSettings};
+pub use ronde_elastic::{Ending, RestartLimits, Settings as ElasticSettings, Succession};
 pub use spec::LaunchSpec;
 pub use stop::{StopFlag, StopLevel};
 pub use supervise::supervise;

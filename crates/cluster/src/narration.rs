@@ -8,8 +8,8 @@ use ronde_elastic::Reason;
 /// What was told already, and the loss that is not made good yet.
 #[derive(Default)]
 pub(crate) struct Narration {
-    /// When the loss was noticed that is not made good yet.
-    recovering: Option<Duration>,
+    /// When the loss was noticed that is not made good yet, and of which generation.
+    recovering: Option<(Duration, Generation)>,
     seen: Seen,
 }
 
@@ -68,8 +68,8 @@ impl Narration {
         };
         let recovered = self
             .recovering
-            .take_if(|_| generation == newest)
-            .map(|since| Event::Recovered {
+            .take_if(|(_, lost)| generation == newest && generation > *lost)
+            .map(|(since, _)| Event::Recovered {
                 generation,
                 step,
                 duration_s: now.saturating_sub(since).as_secs_f64(),
@@ -96,8 +96,9 @@ impl Narration {
             Reason::Starts { after: None, .. } => return None,
             // They are only just being started.
             Reason::TooFew { .. } if newest == Generation(0) => return None,
-            Reason::GivenUp { .. } => {
-                self.recovering.get_or_insert(now);
+            Reason::GivenUp { generation, .. } => {
+                let (since, _) = self.recovering.unwrap_or((now, *generation));
+                self.recovering = Some((since, *generation));
                 return None;
             }
             Reason::StateLost {
@@ -156,6 +157,25 @@ mod tests {
             gradient_norm: 1.0,
             duration_s: 0.1,
         }
+    }
+
+    #[test]
+    fn a_loss_is_made_good_by_the_next_generation() {
+        let mut narration = Narration::default();
+        let lost = Reason::GivenUp {
+            losses: Vec::new(),
+            generation: Generation(1),
+        };
+        assert_eq!(narration.say(Duration::ZERO, &lost, Generation(1)), None);
+        let mut recovered = |step, generation, newest| {
+            let event = committed(generation, step);
+            let told = narration.recorded(Duration::from_secs(1), event, Generation(newest));
+            told.len() == 2
+        };
+        assert!(!recovered(4, 1, 1), "its last step");
+        assert!(!recovered(5, 1, 2), "told late");
+        assert!(recovered(6, 2, 2));
+        assert!(!recovered(7, 2, 2), "once");
     }
 
     #[test]
