@@ -129,7 +129,7 @@ impl Coordination {
         if let RunEvent::CheckpointSaved { step, .. } = event {
             self.published = self.published.max(Some(step));
         }
-        self.narration.recorded(now, event)
+        self.narration.recorded(now, event, self.record.generation)
     }
 
     /// After how long a worker that is not heard counts as lost.

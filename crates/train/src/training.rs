@@ -1,6 +1,5 @@
 //! [`Training`]: the step loop. A step is a transaction: compute, reduce, vote, then apply.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -18,6 +17,7 @@ use crate::checkpoints::{Resume, Saving, Shape};
 use crate::clock::{self, Stopwatch};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::healing::Healing;
+use crate::history::History;
 use crate::{Place, Plan, TrainError};
 
 mod generations;
@@ -61,13 +61,10 @@ pub struct Training {
     session: Session,
     split: Split,
     times: PhaseTimes,
-    /// The last committed step of this worker, and what was to be recorded of it.
+    /// The last committed step of this worker.
     last: Option<Committed>,
-    /// What the newest steps came to. Rank 0 has told it; should its host be lost before that was heard, the next
-    /// one tells it again.
-    history: VecDeque<Event>,
-    /// Whether this rank has been rank 0 since the last of them.
-    was_first: bool,
+    /// What was committed last, by whomever it was told.
+    history: History,
     /// The gradient of a step whose vote failed.
     held: Option<(Step, Reduced)>,
     healing: Healing,
@@ -118,8 +115,7 @@ impl Training {
             split,
             times: PhaseTimes::default(),
             last: None,
-            history: VecDeque::new(),
-            was_first: false,
+            history: History::default(),
             held: None,
             healing: Healing::default(),
             saving: None,
@@ -293,16 +289,15 @@ impl Training {
             return Ok(None);
         };
         let evaluation = evaluate(&*self.place.group, &mut self.strategy, &*test)?;
-        if self.place.rank == Rank(0) {
-            self.place.tracker.record(Event::Evaluated {
-                step,
-                loss: evaluation.loss,
-                accuracy: evaluation.accuracy,
-                accuracy_top5: evaluation.accuracy_top5,
-                perplexity: evaluation.perplexity,
-                samples: evaluation.samples,
-            });
-        }
+        self.history.note(Event::Evaluated {
+            step,
+            loss: evaluation.loss,
+            accuracy: evaluation.accuracy,
+            accuracy_top5: evaluation.accuracy_top5,
+            perplexity: evaluation.perplexity,
+            samples: evaluation.samples,
+        });
+        self.tell_history();
         Ok(Some(evaluation))
     }
 }

@@ -266,7 +266,7 @@ impl Leader<'_> {
             RunEvent::CheckpointSaved { step, .. } => Some(*step),
             _ => None,
         };
-        for event in self.narration.recorded(self.now(), event) {
+        for event in self.narration.recorded(self.now(), event, newest) {
             self.publish(event);
         }
         if let Some(next) = written {

@@ -43,6 +43,10 @@ impl Training {
             self.apply(&committed, reduced, PhaseTimes::default())?;
         }
         let heals = courses.each.contains(&Course::Heal);
+        if heals {
+            let shared = self.history.share(&*group, &courses);
+            shared.map_err(TrainError::Heal)?;
+        }
         // Who heals does so while the others compute the next step, if there is one.
         let is_at_end = self.session.next_step().0 >= self.plan.steps;
         let spared = courses

@@ -10,9 +10,6 @@ use super::Training;
 use crate::clock::Stopwatch;
 use crate::{Place, TrainError, divergence};
 
-/// Events of the newest steps that are kept to be told again.
-const HISTORY_MAX: usize = 1_024;
-
 impl Training {
     /// One step, from its batches to the changed weights.
     ///
@@ -166,7 +163,7 @@ impl Training {
             times,
             bytes_sent,
         });
-        let mut events = vec![Event::StepCommitted {
+        self.history.note(Event::StepCommitted {
             step: committed.step,
             epoch: committed.epoch,
             generation: committed.generation,
@@ -175,32 +172,23 @@ impl Training {
             learning_rate,
             gradient_norm: applied.gradient_norm,
             duration_s: times.total_s(),
-        }];
+        });
         if let Some(verdict) = committed.epoch_verdict {
-            events.push(Event::EpochFinished {
+            self.history.note(Event::EpochFinished {
                 epoch: verdict.epoch,
                 used_once: verdict.used_once,
                 missing: verdict.missing,
                 repeated: verdict.repeated,
             });
         }
-        self.was_first = *rank == Rank(0);
-        if self.was_first {
-            events
-                .iter()
-                .for_each(|event| tracker.record(event.clone()));
-        }
-        self.history.extend(events);
-        let surplus = self.history.len().saturating_sub(HISTORY_MAX);
-        self.history.drain(..surplus);
+        self.tell_history();
     }
 
-    /// Tells what the newest steps came to when another rank has done that so far, which may have had no time
-    /// to. Whoever collects the events keeps the first of each step.
+    /// Rank 0 tells of what was committed; a new one also of what the one before may have had no time to
+    /// tell.
     pub(super) fn tell_history(&mut self) {
-        if !std::mem::replace(&mut self.was_first, true) {
-            let events = self.history.iter().cloned();
-            events.for_each(|event| self.place.tracker.record(event));
+        if self.place.rank == Rank(0) {
+            self.history.tell(&*self.place.tracker);
         }
     }
 }
