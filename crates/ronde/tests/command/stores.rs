@@ -166,7 +166,8 @@ fn a_job_whose_record_is_in_an_object_store_outlives_its_coordinator() {
         let mut arguments = vec!["train", "--json", "--listen", "--here", "3", "-n", "2"];
         arguments.extend(["--record", &record]);
         let sets = crate::open_jobs::SETS;
-        arguments.extend(sets.iter().flat_map(|set| ["--set", set]));
+        let sets = sets.into_iter().chain(["train.epochs=60"]);
+        arguments.extend(sets.flat_map(|set| ["--set", set]));
         let mut running = remote.start(&place, &arguments);
         let before = running.after_steps(20);
         send(the_coordinator(&place), Signal::KILL);
@@ -177,7 +178,7 @@ fn a_job_whose_record_is_in_an_object_store_outlives_its_coordinator() {
         let shown = shown.expect(0, &[]).stdout;
         let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
         assert!(shown["term"].as_u64() >= Some(2), "{shown}");
-        whole(&place, running.wait());
+        whole(&place, running.wait(), 60);
         assert!(coordinators(&place).is_empty());
     }
 }
