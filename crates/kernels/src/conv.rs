@@ -175,7 +175,7 @@ impl<L: Panels> Kernel for Forward<'_, L> {
         let output = shape.output_size();
         let buffers = &mut *lend();
         for group in groups(self.samples, output) {
-            let image = Image::of(&shape, self.x, &group, &mut buffers.image);
+            let image = Image::of::<V>(&shape, self.x, &group, &mut buffers.image);
             let size = Size {
                 rows: shape.outputs,
                 depth: shape.window(),

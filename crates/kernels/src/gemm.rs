@@ -10,11 +10,11 @@ mod tile;
 
 use std::ops::Range;
 
+use crate::moves::put;
 use crate::scratch::{Scratch, lend};
 use crate::simd::{Kernel, Level, Vector, dispatch_at};
 
 pub use matrix::Matrix;
-pub(crate) use matrix::transpose_into;
 
 /// Longest run of the inner index that is multiplied in one go.
 const DEPTH_MAX: usize = 256;
@@ -27,14 +27,46 @@ const COLUMNS_MAX: usize = 1056;
 pub(crate) trait Panels {
     /// Writes `out[k][width]` for inner indices `depth` and outer indices `outer`; the columns past
     /// the end of `outer` are to be zero.
-    fn pack(&mut self, depth: Range<usize>, outer: Range<usize>, width: usize, out: &mut [f32]);
+    fn pack<V: Vector>(
+        &mut self,
+        depth: Range<usize>,
+        outer: Range<usize>,
+        width: usize,
+        out: &mut [f32],
+    );
+
+    /// Packs panels of the widest tile, one after the other; the last one has as many vectors as it needs.
+    #[inline(always)]
+    fn pack_all<V: Vector>(&mut self, depth: Range<usize>, outer: Range<usize>, out: &mut [f32])
+    where
+        Self: Sized,
+    {
+        pack_panels::<V>(self, depth, outer, out);
+    }
+}
+
+/// Packs panel by panel.
+#[inline(always)]
+fn pack_panels<V: Vector>(
+    side: &mut impl Panels,
+    depth: Range<usize>,
+    outer: Range<usize>,
+    out: &mut [f32],
+) {
+    let panel = V::COLUMNS * V::LANES;
+    for (place, outer) in chunks(outer, panel).enumerate() {
+        let width = outer.len().next_multiple_of(V::LANES);
+        let at = place * panel * depth.len();
+        let out = &mut out[at..at + width * depth.len()];
+        side.pack::<V>(depth.clone(), outer, width, out);
+    }
 }
 
 /// Where a product goes.
 pub(crate) trait Sink {
     /// Takes a tile over: `tile[row][width]`, of which `rows` by `columns` count. Each block of the
     /// inner index brings another one: they are summed, beginning with the `first`.
-    fn store(
+    fn store<V: Vector>(
         &mut self,
         rows: Range<usize>,
         columns: Range<usize>,
@@ -70,20 +102,12 @@ pub(crate) fn drive<V: Vector>(
     for columns in chunks(0..size.columns, packed_columns) {
         for depth in depths.ranges() {
             let length = depth.len();
-            for (place, panel) in chunks(columns.clone(), tile_columns).enumerate() {
-                let width = panel.len().div_ceil(V::LANES) * V::LANES;
-                let at = place * tile_columns * length;
-                right.pack(depth.clone(), panel, width, &mut b[at..at + width * length]);
-            }
+            right.pack_all::<V>(depth.clone(), columns.clone(), b);
             for rows in chunks(0..size.rows, packed_rows) {
                 for (place, panel) in chunks(rows.clone(), V::ROWS).enumerate() {
                     let at = place * V::ROWS * length;
-                    left.pack(
-                        depth.clone(),
-                        panel,
-                        V::ROWS,
-                        &mut a[at..at + V::ROWS * length],
-                    );
+                    let a = &mut a[at..at + V::ROWS * length];
+                    left.pack::<V>(depth.clone(), panel, V::ROWS, a);
                 }
                 block::<V>(rows, columns.clone(), &depth, a, b, sink);
             }
@@ -111,7 +135,7 @@ fn block<V: Vector>(
         for (left, rows) in chunks(rows.clone(), V::ROWS).enumerate() {
             let at = left * V::ROWS * length;
             tile::multiply::<V>(&a[at..at + V::ROWS * length], b, vectors, &mut tile);
-            sink.store(rows, columns.clone(), &tile, width, depth.start == 0);
+            sink.store::<V>(rows, columns.clone(), &tile, width, depth.start == 0);
         }
     }
 }
@@ -156,7 +180,7 @@ struct Rows<'a> {
 
 impl Sink for Rows<'_> {
     #[inline(always)]
-    fn store(
+    fn store<V: Vector>(
         &mut self,
         rows: Range<usize>,
         columns: Range<usize>,
@@ -167,20 +191,7 @@ impl Sink for Rows<'_> {
         for (row, tile) in rows.zip(tile.chunks_exact(width)) {
             let at = row * self.stride + columns.start;
             let to = &mut self.out[at..at + columns.len()];
-            put(to, tile, first && !self.adds);
-        }
-    }
-}
-
-/// Writes or adds the start of `tile`.
-#[inline(always)]
-pub(crate) fn put(to: &mut [f32], tile: &[f32], first: bool) {
-    let tile = &tile[..to.len()];
-    if first {
-        to.copy_from_slice(tile);
-    } else {
-        for (to, from) in to.iter_mut().zip(tile) {
-            *to += from;
+            put::<V>(to, tile, first && !self.adds);
         }
     }
 }

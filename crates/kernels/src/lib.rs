@@ -12,6 +12,7 @@ mod exponential;
 mod gemm;
 mod layer_norm;
 mod loss;
+mod moves;
 mod scratch;
 mod simd;
 #[cfg(test)]

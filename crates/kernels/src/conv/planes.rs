@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use super::image::Group;
-use crate::gemm::{Sink, put};
+use crate::gemm::Sink;
+use crate::moves::put;
+use crate::simd::Vector;
 
 /// `[images, rows of the product, places]`, of which a group's places are written.
 pub(super) struct Planes<'a> {
@@ -36,7 +38,7 @@ impl<'a> Planes<'a> {
 
 impl Sink for Planes<'_> {
     #[inline(always)]
-    fn store(
+    fn store<V: Vector>(
         &mut self,
         rows: Range<usize>,
         columns: Range<usize>,
@@ -52,7 +54,7 @@ impl Sink for Planes<'_> {
             for (i, row) in rows.clone().enumerate() {
                 let at = self.first + (image * self.channels + row) * self.plane + place;
                 let tile = &tile[i * width + from..(i + 1) * width];
-                put(&mut self.out[at..at + count], tile, first);
+                put::<V>(&mut self.out[at..at + count], tile, first);
             }
             column += count;
         }
