@@ -13,6 +13,7 @@ mod gemm;
 mod layer_norm;
 mod loss;
 mod moves;
+mod rectifier;
 mod scratch;
 mod simd;
 #[cfg(test)]
@@ -24,4 +25,5 @@ pub use conv::Convolution;
 pub use gemm::{Matrix, multiply, multiply_at};
 pub use layer_norm::{gelu, layer_norm, layer_norm_backward};
 pub use loss::{RowLoss, softmax_cross_entropy};
-pub use simd::Level;
+pub use rectifier::{rectified, rectified_backward};
+pub use simd::{Level, Vectorised, vectorised};

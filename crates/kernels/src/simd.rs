@@ -255,6 +255,29 @@ pub(crate) trait Kernel {
     fn run<V: Vector>(self) -> Self::Output;
 }
 
+/// Safe code that is worth compiling for each [`Level`]: loops over slices.
+pub trait Vectorised {
+    /// What it gives.
+    type Output;
+    /// Does it. Must be `inline(always)`, as must be what it calls.
+    fn run(self) -> Self::Output;
+}
+
+/// Runs code compiled for the level of this processor. Multiplications and additions are not fused:
+/// without sums across elements the bits are those of any level. Cost: a call.
+pub fn vectorised<W: Vectorised>(work: W) -> W::Output {
+    struct Any<W>(W);
+    impl<W: Vectorised> Kernel for Any<W> {
+        type Output = W::Output;
+
+        #[inline(always)]
+        fn run<V: Vector>(self) -> W::Output {
+            self.0.run()
+        }
+    }
+    dispatch(Any(work))
+}
+
 /// Runs a kernel at the level of this processor.
 #[inline]
 pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Output {

@@ -6,7 +6,7 @@ use ronde_core::seed::SeedTree;
 
 use super::layers::linear_layer;
 use super::{Stages, cost_per_sample};
-use crate::ops::{linear, relu};
+use crate::ops::{linear, rectified_linear};
 use crate::{BurnStage, ForwardContext, Stage, training_device};
 
 /// One stage for each layer: `layer1`, `layer2`, ..., `output`.
@@ -57,10 +57,14 @@ impl Layer {
         let module = linear_layer(features, width, true, &training_device());
         let forward = move |layer: &Linear, x: Tensor<I>, _: &ForwardContext| {
             let samples = x.dims()[0];
-            let y = linear(layer, x.reshape([samples, features]));
-            if rectified { relu(y) } else { y }
+            let x = x.reshape([samples, features]);
+            if rectified {
+                rectified_linear(layer, x)
+            } else {
+                linear(layer, x)
+            }
         };
-        let kept = features + width * (1 + usize::from(rectified));
+        let kept = features + width;
         let stage = BurnStage::new(module, forward)
             .named(&self.name)
             .with_sample_shape(sample)

@@ -253,6 +253,16 @@ fn not_negative(path: &str, value: f64, problems: &mut Vec<Problem>) {
 fn data(data: &DataConfig, problems: &mut Vec<Problem>) {
     let (shape, classes) = match data {
         DataConfig::CsvValues { shape, .. } => (shape, 1),
+        DataConfig::SyntheticText {
+            samples,
+            context,
+            tokens,
+            ..
+        } => {
+            at_least_one("data.samples", *samples, problems);
+            at_least_one("data.context", *context as u64, problems);
+            return at_least_one("data.tokens", u64::from(*tokens), problems);
+        }
         DataConfig::Text { context, .. } => {
             return at_least_one("data.context", *context as u64, problems);
         }
