@@ -10,7 +10,7 @@ mod tile;
 
 use std::ops::Range;
 
-use crate::moves::put;
+use crate::moves::{put, put_tile};
 use crate::scratch::{Scratch, lend};
 use crate::simd::{Kernel, Level, Vector, dispatch_at};
 
@@ -82,6 +82,53 @@ pub(crate) struct Size {
     pub(crate) rows: usize,
     pub(crate) depth: usize,
     pub(crate) columns: usize,
+}
+
+/// Packs a whole left side, for several products with it: see [`drive_packed`].
+#[inline(always)]
+pub(crate) fn pack_left<'a, V: Vector>(
+    [rows, depth]: [usize; 2],
+    left: &mut impl Panels,
+    memory: &'a mut Scratch,
+) -> &'a [f32] {
+    let padded = rows.next_multiple_of(V::ROWS);
+    let a = memory.take(padded * depth);
+    for depth in Blocks::of(depth, DEPTH_MAX).ranges() {
+        let panels = V::ROWS * depth.len();
+        let a = &mut a[depth.start * padded..];
+        for (place, rows) in chunks(0..rows, V::ROWS).enumerate() {
+            let a = &mut a[place * panels..(place + 1) * panels];
+            left.pack::<V>(depth.clone(), rows, V::ROWS, a);
+        }
+    }
+    a
+}
+
+/// As [`drive`], with the left side as [`pack_left`] gave it. The same bits.
+#[inline(always)]
+pub(crate) fn drive_packed<V: Vector>(
+    size: Size,
+    left: &[f32],
+    right: &mut impl Panels,
+    sink: &mut impl Sink,
+    memory: &mut Scratch,
+) {
+    let tile_columns = V::COLUMNS * V::LANES;
+    let packed_columns = COLUMNS_MAX.next_multiple_of(tile_columns);
+    let (packed_rows, padded) = (
+        ROWS_MAX.next_multiple_of(V::ROWS),
+        size.rows.next_multiple_of(V::ROWS),
+    );
+    let b = memory.take(packed_columns * DEPTH_MAX);
+    for columns in chunks(0..size.columns, packed_columns) {
+        for depth in Blocks::of(size.depth, DEPTH_MAX).ranges() {
+            right.pack_all::<V>(depth.clone(), columns.clone(), b);
+            for rows in chunks(0..size.rows, packed_rows) {
+                let a = &left[depth.start * padded + rows.start * depth.len()..];
+                block::<V>(rows, columns.clone(), &depth, a, b, sink);
+            }
+        }
+    }
 }
 
 /// Multiplies panels of `left` and `right` into `sink`. An empty inner index gives a tile of zeros.
@@ -188,10 +235,14 @@ impl Sink for Rows<'_> {
         width: usize,
         first: bool,
     ) {
+        let first = first && !self.adds;
+        if columns.len() == width {
+            let place = [rows.start * self.stride + columns.start, self.stride];
+            return put_tile::<V>(self.out, place, tile, [rows.len(), width], first);
+        }
         for (row, tile) in rows.zip(tile.chunks_exact(width)) {
             let at = row * self.stride + columns.start;
-            let to = &mut self.out[at..at + columns.len()];
-            put::<V>(to, tile, first && !self.adds);
+            put::<V>(&mut self.out[at..at + columns.len()], tile, first);
         }
     }
 }

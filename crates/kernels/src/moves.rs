@@ -56,6 +56,59 @@ unsafe fn copy_rest(mut from: *const f32, mut to: *mut f32, count: usize) {
     let _ = (from, to);
 }
 
+/// Writes or adds the rows of a tile of whole vectors; row `i` goes to `start + i * stride`.
+///
+/// # Panics
+/// When a row does not fit.
+#[inline(always)]
+pub(crate) fn put_tile<V: Vector>(
+    to: &mut [f32],
+    [start, stride]: [usize; 2],
+    tile: &[f32],
+    [rows, width]: [usize; 2],
+    first: bool,
+) {
+    match width / V::LANES {
+        3 => put_vectors::<V, 3>(to, [start, stride], tile, rows, first),
+        2 => put_vectors::<V, 2>(to, [start, stride], tile, rows, first),
+        _ => put_vectors::<V, 1>(to, [start, stride], tile, rows, first),
+    }
+}
+
+#[inline(always)]
+fn put_vectors<V: Vector, const C: usize>(
+    to: &mut [f32],
+    [start, stride]: [usize; 2],
+    tile: &[f32],
+    rows: usize,
+    first: bool,
+) {
+    let width = C * V::LANES;
+    assert!(
+        rows > 0 && tile.len() >= rows * width && to.len() >= start + (rows - 1) * stride + width,
+        "rows of a tile"
+    );
+    for row in 0..rows {
+        // SAFETY: all rows lie in `tile` and in `to`, as asserted.
+        unsafe {
+            let from = tile.as_ptr().add(row * width);
+            let to = to.as_mut_ptr().add(start + row * stride);
+            let mut values = [V::splat(0.0); C];
+            for (c, value) in values.iter_mut().enumerate() {
+                *value = V::load(from.add(c * V::LANES));
+            }
+            if !first {
+                for (c, value) in values.iter_mut().enumerate() {
+                    *value = V::load(to.add(c * V::LANES)).add(*value);
+                }
+            }
+            for (c, value) in values.into_iter().enumerate() {
+                value.store(to.add(c * V::LANES));
+            }
+        }
+    }
+}
+
 /// Writes or adds the start of `tile`.
 #[inline(always)]
 pub(crate) fn put<V: Vector>(to: &mut [f32], tile: &[f32], first: bool) {
@@ -147,6 +200,25 @@ mod tests {
 
         fn run<V: Vector>(self) {
             for length in 0..70 {
+                let vectors = length / V::LANES;
+                if length == vectors * V::LANES && (1..=V::COLUMNS).contains(&vectors) {
+                    let (tile, mut to) = (values(3 * length, 4), values(4 * length, 5));
+                    let before = to.clone();
+                    put_tile::<V>(&mut to, [2, length + 1], &tile, [3, length], false);
+                    put_tile::<V>(&mut to, [2, length + 1], &tile, [1, length], true);
+                    for i in 0..4 * length {
+                        let (row, column) = (
+                            i.wrapping_sub(2) / (length + 1),
+                            i.wrapping_sub(2) % (length + 1),
+                        );
+                        let expected = match (row, column) {
+                            (0, at) if at < length => tile[at],
+                            (1 | 2, at) if at < length => before[i] + tile[row * length + at],
+                            _ => before[i],
+                        };
+                        assert_eq!(to[i], expected, "{length}: {i}");
+                    }
+                }
                 let (from, before) = (values(length + 2, 1), values(length + 2, 2));
                 let (mut copied, mut added) = (before.clone(), before.clone());
                 put::<V>(&mut copied[1..=length], &from[1..], true);

@@ -67,6 +67,13 @@ pub(crate) trait Vector: Copy {
     fn multiply_add(self, factor: Self, sum: Self) -> Self;
     /// Element by element.
     fn add(self, other: Self) -> Self;
+    /// Adds the squares of eight values to eight sums, each product and sum rounded.
+    #[inline(always)]
+    fn add_squares(values: &[f32; 8], sums: &mut [f64; 8]) {
+        for (sum, value) in sums.iter_mut().zip(values) {
+            *sum += f64::from(*value) * f64::from(*value);
+        }
+    }
     /// Turns a block of 8 rows of 8, `stride` apart, into rows `to_stride` apart.
     ///
     /// # Safety
@@ -136,16 +143,18 @@ fn fused(a: f32, b: f32, c: f32) -> f32 {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::{
-        __m256, __m512, _mm_loadu_ps, _mm256_add_ps, _mm256_castps128_ps256, _mm256_fmadd_ps,
-        _mm256_insertf128_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_shuffle_ps, _mm256_storeu_ps,
-        _mm256_unpackhi_ps, _mm256_unpacklo_ps, _mm512_add_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
-        _mm512_set1_ps, _mm512_storeu_ps,
+        __m256, __m512, _mm_loadu_ps, _mm256_add_pd, _mm256_add_ps, _mm256_castps128_ps256,
+        _mm256_cvtps_pd, _mm256_fmadd_ps, _mm256_insertf128_ps, _mm256_loadu_pd, _mm256_loadu_ps,
+        _mm256_mul_pd, _mm256_set1_ps, _mm256_shuffle_ps, _mm256_storeu_pd, _mm256_storeu_ps,
+        _mm256_unpackhi_ps, _mm256_unpacklo_ps, _mm512_add_pd, _mm512_add_ps, _mm512_cvtps_pd,
+        _mm512_fmadd_ps, _mm512_loadu_pd, _mm512_loadu_ps, _mm512_mul_pd, _mm512_set1_ps,
+        _mm512_storeu_pd, _mm512_storeu_ps,
     };
 
     use super::Vector;
 
     macro_rules! vector {
-        ($type:ty, $lanes:literal, $rows:literal x $columns:literal, $splat:ident, $load:ident, $store:ident, $fma:ident, $add:ident) => {
+        ($type:ty, $lanes:literal, $rows:literal x $columns:literal, $splat:ident, $load:ident, $store:ident, $fma:ident, $add:ident, $squares:ident) => {
             impl Vector for $type {
                 const LANES: usize = $lanes;
                 const ROWS: usize = $rows;
@@ -182,6 +191,12 @@ mod x86 {
                 }
 
                 #[inline(always)]
+                fn add_squares(values: &[f32; 8], sums: &mut [f64; 8]) {
+                    // SAFETY: the level was detected.
+                    unsafe { $squares(values, sums) }
+                }
+
+                #[inline(always)]
                 unsafe fn transpose(
                     from: *const f32,
                     stride: usize,
@@ -203,7 +218,8 @@ mod x86 {
         _mm512_loadu_ps,
         _mm512_storeu_ps,
         _mm512_fmadd_ps,
-        _mm512_add_ps
+        _mm512_add_ps,
+        squares_512
     );
     vector!(
         __m256,
@@ -213,8 +229,39 @@ mod x86 {
         _mm256_loadu_ps,
         _mm256_storeu_ps,
         _mm256_fmadd_ps,
-        _mm256_add_ps
+        _mm256_add_ps,
+        squares_256
     );
+
+    /// # Safety
+    /// The processor has AVX-512.
+    #[inline(always)]
+    unsafe fn squares_512(values: &[f32; 8], sums: &mut [f64; 8]) {
+        // SAFETY: the caller's promise; the arrays have as many elements as are read and written.
+        unsafe {
+            let wide = _mm512_cvtps_pd(_mm256_loadu_ps(values.as_ptr()));
+            let old = _mm512_loadu_pd(sums.as_ptr());
+            _mm512_storeu_pd(
+                sums.as_mut_ptr(),
+                _mm512_add_pd(old, _mm512_mul_pd(wide, wide)),
+            );
+        }
+    }
+
+    /// # Safety
+    /// The processor has AVX.
+    #[inline(always)]
+    unsafe fn squares_256(values: &[f32; 8], sums: &mut [f64; 8]) {
+        for half in [0, 4] {
+            // SAFETY: the caller's promise; the arrays have as many elements as are read and written.
+            unsafe {
+                let wide = _mm256_cvtps_pd(_mm_loadu_ps(values.as_ptr().add(half)));
+                let to = sums.as_mut_ptr().add(half);
+                let sum = _mm256_add_pd(_mm256_loadu_pd(to), _mm256_mul_pd(wide, wide));
+                _mm256_storeu_pd(to, sum);
+            }
+        }
+    }
 
     /// Turns a block of 8 by 8: halves of rows that are four apart come into one register, then pairs
     /// and quadruples are interleaved.

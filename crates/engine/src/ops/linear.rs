@@ -5,6 +5,7 @@ use burn::tensor::Tensor;
 use ronde_kernels::{Matrix, multiply, rectified, rectified_backward};
 
 use super::custom::{Host, Input, Saved, record};
+use super::memory::take;
 
 /// `x * weight + bias` over the last dimension: `[.., inputs]` to `[.., outputs]`. Cost: inputs x
 /// outputs multiply-adds a row, twice that backward.
@@ -45,7 +46,7 @@ fn forward(x: Host, weight: Host, bias: Option<&Host>, is_rectified: bool) -> (H
     assert_eq!(*last, inputs, "the last dimension of a layer's input");
     *last = outputs;
     let rows = x.values().len() / inputs.max(1);
-    let mut y = vec![0.0; rows * outputs];
+    let mut y = take(rows * outputs);
     if let Some(bias) = bias {
         y.chunks_exact_mut(outputs.max(1))
             .for_each(|row| row.copy_from_slice(bias.values()));
@@ -85,13 +86,13 @@ impl<const N: usize> Saved<N> for Product {
             *found = Some(match input {
                 0 => {
                     let weight = Matrix::new(self.weight.values(), inputs, outputs);
-                    let mut dx = vec![0.0; rows * inputs];
+                    let mut dx = take(rows * inputs);
                     multiply(dy, weight.transposed(), &mut dx, false);
                     Host::new(dx, self.x.shape())
                 }
                 1 => {
                     let x = Matrix::new(self.x.values(), rows, inputs);
-                    let mut dw = vec![0.0; inputs * outputs];
+                    let mut dw = take(inputs * outputs);
                     multiply(x.transposed(), dy, &mut dw, false);
                     Host::new(dw, self.weight.shape())
                 }

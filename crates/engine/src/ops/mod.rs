@@ -15,6 +15,7 @@ mod given;
 mod group_norm;
 mod layer_norm;
 mod linear;
+pub(crate) mod memory;
 mod pool;
 #[cfg(test)]
 mod slopes;

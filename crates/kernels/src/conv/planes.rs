@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::image::Group;
 use crate::gemm::Sink;
-use crate::moves::put;
+use crate::moves::{put, put_tile};
 use crate::simd::Vector;
 
 /// `[images, rows of the product, places]`, of which a group's places are written.
@@ -51,6 +51,11 @@ impl Sink for Planes<'_> {
             let (image, place) = (column / self.places, column % self.places);
             let count = (self.places - place).min(columns.end - column);
             let from = column - columns.start;
+            if count == width {
+                let start = self.first + (image * self.channels + rows.start) * self.plane + place;
+                let tall = [rows.len(), width];
+                return put_tile::<V>(self.out, [start, self.plane], tile, tall, first);
+            }
             for (i, row) in rows.clone().enumerate() {
                 let at = self.first + (image * self.channels + row) * self.plane + place;
                 let tile = &tile[i * width + from..(i + 1) * width];

@@ -101,3 +101,19 @@ impl DataParallel {
         (!range.is_empty()).then(|| (place, range.start - base..range.end - base))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ronde_core::norm::{block_sums, norm};
+    use ronde_engine::GradientScale;
+
+    #[test]
+    fn the_norm_has_the_bits_of_the_core() {
+        let values: Vec<f32> = (0..1000).map(|i| (i as f32 * 0.37).fract() - 0.4).collect();
+        let scale = GradientScale::new(1, 1.0);
+        let apart = values
+            .chunks(7 * 64)
+            .try_fold(0.0, |total, part| scale.add_squares(part, total));
+        assert_eq!(apart.unwrap().sqrt(), norm(block_sums(&values)));
+    }
+}

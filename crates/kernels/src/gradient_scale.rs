@@ -1,7 +1,9 @@
 //! [`GradientScale`]: from the sum of a gradient over samples to what an update takes, in one pass.
 
-use ronde_core::norm::BLOCK;
-use ronde_kernels::{Vectorised, vectorised};
+use crate::simd::{Kernel, Vector, Vectorised, dispatch, vectorised};
+
+/// Elements whose squares are summed by themselves: a block of a sharded state.
+const BLOCK: usize = 64;
 
 /// Divides by a count of samples, then multiplies by two factors: rounded after each.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -42,11 +44,12 @@ impl GradientScale {
         });
     }
 
-    /// Adds to `total` the squares of the scaled values, block by block in the order and with the bits of
-    /// [`ronde_core::norm::block_sums`]; `None` when one of them is not finite. Cost: one pass that reads.
+    /// Adds to `total` the squares of the scaled values, block by block in order; `None` when one of them
+    /// is not finite. A block has 64 elements, the last one as many as are left; it is summed in f64 in
+    /// eight lanes that are added pairwise at the end. Cost: one pass that reads.
     #[must_use]
     pub fn add_squares(&self, values: &[f32], total: f64) -> Option<f64> {
-        vectorised(Squares {
+        dispatch(Squares {
             scale: *self,
             values,
             total,
@@ -91,52 +94,69 @@ struct Squares<'a> {
     total: f64,
 }
 
+impl Kernel for Squares<'_> {
+    type Output = Option<f64>;
+
+    #[inline(always)]
+    fn run<V: Vector>(self) -> Option<f64> {
+        let (scale, count) = (self.scale, self.scale.count);
+        match scale.inverse() {
+            Some(inverse) => self.add::<V>(|value| scale.of(value * inverse)),
+            None => self.add::<V>(|value| scale.of(value / count)),
+        }
+    }
+}
+
 impl Squares<'_> {
     #[inline(always)]
-    fn add(self, divided: impl Fn(f32) -> f32) -> Option<f64> {
+    fn add<V: Vector>(self, scaled: impl Fn(f32) -> f32) -> Option<f64> {
         let (mut total, mut is_finite) = (self.total, true);
-        let mut take = |block: &[f32; BLOCK]| {
-            let mut lanes = [0.0_f64; 8];
-            for eight in block.as_chunks::<8>().0 {
-                for lane in 0..8 {
-                    let value = f64::from(self.scale.of(divided(eight[lane])));
-                    lanes[lane] += value * value;
-                }
-            }
-            let [a, b, c, d, e, f, g, h] = lanes;
-            let sum = ((a + b) + (c + d)) + ((e + f) + (g + h));
+        let (blocks, rest) = self.values.as_chunks::<BLOCK>();
+        for block in blocks {
+            let sum = block_sum::<V>(block, &scaled);
             is_finite &= sum.is_finite();
             total += sum;
-        };
-        let (blocks, rest) = self.values.as_chunks::<BLOCK>();
-        blocks.iter().for_each(&mut take);
+        }
         if !rest.is_empty() {
             let mut block = [0.0; BLOCK];
             block[..rest.len()].copy_from_slice(rest);
-            take(&block);
+            let sum = block_sum::<V>(&block, &scaled);
+            is_finite &= sum.is_finite();
+            total += sum;
         }
         is_finite.then_some(total)
     }
 }
 
-impl Vectorised for Squares<'_> {
-    type Output = Option<f64>;
-
-    #[inline(always)]
-    fn run(self) -> Option<f64> {
-        let count = self.scale.count;
-        match self.scale.inverse() {
-            Some(inverse) => self.add(|value| value * inverse),
-            None => self.add(|value| value / count),
-        }
+/// Eight lanes, then pairs of them.
+#[inline(always)]
+fn block_sum<V: Vector>(block: &[f32; BLOCK], scaled: &impl Fn(f32) -> f32) -> f64 {
+    let mut found = [0.0; BLOCK];
+    for (to, from) in found.iter_mut().zip(block) {
+        *to = scaled(*from);
     }
+    let mut lanes = [0.0; 8];
+    for eight in found.as_chunks::<8>().0 {
+        V::add_squares(eight, &mut lanes);
+    }
+    let [a, b, c, d, e, f, g, h] = lanes;
+    ((a + b) + (c + d)) + ((e + f) + (g + h))
 }
 
 #[cfg(test)]
 mod tests {
-    use ronde_core::norm::block_sums;
-
     use super::*;
+
+    fn block_sums(values: &[f32]) -> impl Iterator<Item = f64> + '_ {
+        values.chunks(BLOCK).map(|block| {
+            let mut lanes = [0.0; 8];
+            for (place, value) in block.iter().enumerate() {
+                lanes[place % 8] += f64::from(*value) * f64::from(*value);
+            }
+            let pairs = [0, 2, 4, 6].map(|i| lanes[i] + lanes[i + 1]);
+            (pairs[0] + pairs[1]) + (pairs[2] + pairs[3])
+        })
+    }
 
     fn values(count: usize) -> Vec<f32> {
         (0..count)
