@@ -148,6 +148,21 @@ impl DataParallel {
         self.buckets.iter().map(|bucket| bucket.len() * 4).collect()
     }
 
+    /// How many buckets a size makes.
+    #[must_use]
+    pub fn buckets_of(&self, bucket_bytes_max: usize) -> usize {
+        bucket::plan(self.state.stage_elements(), bucket_bytes_max).len()
+    }
+
+    /// Stages share a bucket up to this many bytes from the next step on; no step is in flight and no
+    /// reduced gradient waits. All ranks do so before the same step. Changes no bits.
+    pub fn set_bucket_bytes(&mut self, bucket_bytes_max: usize) {
+        if self.config.bucket_bytes_max != bucket_bytes_max {
+            self.config.bucket_bytes_max = bucket_bytes_max;
+            self.buckets = fresh_buckets(&self.state, &self.config, &self.shards);
+        }
+    }
+
     /// The state, writable: for loading a saved one. Takes effect with [`Strategy::reload`].
     pub fn state_mut(&mut self) -> &mut ModelState {
         &mut self.state
