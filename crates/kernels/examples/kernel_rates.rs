@@ -9,7 +9,9 @@
 
 use std::time::Instant;
 
-use ronde_kernels::{Affine, BatchNorm, BatchNormGradients, Convolution, Matrix, multiply};
+use ronde_kernels::{
+    Affine, BatchNorm, BatchNormGradients, Convolution, GradientScale, Matrix, multiply,
+};
 
 fn rate(name: &str, operations: f64, mut run: impl FnMut()) {
     if std::env::args()
@@ -68,6 +70,7 @@ fn main() {
     }
     convolutions();
     normalisation();
+    gradients();
 }
 
 fn convolutions() {
@@ -105,6 +108,19 @@ fn convolutions() {
             shape.weight_gradient(SAMPLES, &x, &y, &mut w)
         });
     }
+}
+
+/// As many as an mlp of 784-1024-1024-10 has; rates are elements.
+fn gradients() {
+    const ELEMENTS: usize = 1_863_690;
+    let (values, mut to) = (vec![0.5; ELEMENTS], vec![0.0; ELEMENTS]);
+    let scale = GradientScale::new(256, 1.0);
+    rate("gradient: squares", ELEMENTS as f64, || {
+        assert!(scale.add_squares(&values, 0.0).is_some());
+    });
+    rate("gradient: scaled", ELEMENTS as f64, || {
+        scale.write(&values, &mut to);
+    });
 }
 
 fn normalisation() {

@@ -64,6 +64,17 @@ fn pack_panels<V: Vector>(
 
 /// Where a product goes.
 pub(crate) trait Sink {
+    /// Where a tile of whole vectors and all its rows is written or added as it is: its first element,
+    /// how far rows are apart, and whether the first block of the inner index is added as well. `None`:
+    /// it goes through [`Sink::store`].
+    fn place(
+        &mut self,
+        _rows: &Range<usize>,
+        _columns: &Range<usize>,
+    ) -> Option<(&mut [f32], usize, bool)> {
+        None
+    }
+
     /// Takes a tile over: `tile[row][width]`, of which `rows` by `columns` count. Each block of the
     /// inner index brings another one: they are summed, beginning with the `first`.
     fn store<V: Vector>(
@@ -181,8 +192,17 @@ fn block<V: Vector>(
         let b = &b[at..at + width * length];
         for (left, rows) in chunks(rows.clone(), V::ROWS).enumerate() {
             let at = left * V::ROWS * length;
-            tile::multiply::<V>(&a[at..at + V::ROWS * length], b, vectors, &mut tile);
-            sink.store::<V>(rows, columns.clone(), &tile, width, depth.start == 0);
+            let a = &a[at..at + V::ROWS * length];
+            let first = depth.start == 0;
+            if rows.len() == V::ROWS
+                && columns.len() == width
+                && let Some((to, stride, adds)) = sink.place(&rows, &columns)
+            {
+                tile::multiply_to::<V>(a, b, vectors, (to, stride), first && !adds);
+                continue;
+            }
+            tile::multiply::<V>(a, b, vectors, &mut tile);
+            sink.store::<V>(rows, columns.clone(), &tile, width, first);
         }
     }
 }
@@ -226,6 +246,16 @@ struct Rows<'a> {
 }
 
 impl Sink for Rows<'_> {
+    #[inline(always)]
+    fn place(
+        &mut self,
+        rows: &Range<usize>,
+        columns: &Range<usize>,
+    ) -> Option<(&mut [f32], usize, bool)> {
+        let start = rows.start * self.stride + columns.start;
+        Some((&mut self.out[start..], self.stride, self.adds))
+    }
+
     #[inline(always)]
     fn store<V: Vector>(
         &mut self,

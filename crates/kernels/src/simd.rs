@@ -67,6 +67,9 @@ pub(crate) trait Vector: Copy {
     fn multiply_add(self, factor: Self, sum: Self) -> Self;
     /// Element by element.
     fn add(self, other: Self) -> Self;
+    /// Asks for the cache line at an address; nothing but time depends on it.
+    #[inline(always)]
+    fn fetch(_at: *const f32) {}
     /// Adds the squares of eight values to eight sums, each product and sum rounded.
     #[inline(always)]
     fn add_squares(values: &[f32; 8], sums: &mut [f64; 8]) {
@@ -143,12 +146,12 @@ fn fused(a: f32, b: f32, c: f32) -> f32 {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::{
-        __m256, __m512, _mm_loadu_ps, _mm256_add_pd, _mm256_add_ps, _mm256_castps128_ps256,
-        _mm256_cvtps_pd, _mm256_fmadd_ps, _mm256_insertf128_ps, _mm256_loadu_pd, _mm256_loadu_ps,
-        _mm256_mul_pd, _mm256_set1_ps, _mm256_shuffle_ps, _mm256_storeu_pd, _mm256_storeu_ps,
-        _mm256_unpackhi_ps, _mm256_unpacklo_ps, _mm512_add_pd, _mm512_add_ps, _mm512_cvtps_pd,
-        _mm512_fmadd_ps, _mm512_loadu_pd, _mm512_loadu_ps, _mm512_mul_pd, _mm512_set1_ps,
-        _mm512_storeu_pd, _mm512_storeu_ps,
+        __m256, __m512, _MM_HINT_T0, _mm_loadu_ps, _mm_prefetch, _mm256_add_pd, _mm256_add_ps,
+        _mm256_castps128_ps256, _mm256_cvtps_pd, _mm256_fmadd_ps, _mm256_insertf128_ps,
+        _mm256_loadu_pd, _mm256_loadu_ps, _mm256_mul_pd, _mm256_set1_ps, _mm256_shuffle_ps,
+        _mm256_storeu_pd, _mm256_storeu_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps, _mm512_add_pd,
+        _mm512_add_ps, _mm512_cvtps_pd, _mm512_fmadd_ps, _mm512_loadu_pd, _mm512_loadu_ps,
+        _mm512_mul_pd, _mm512_set1_ps, _mm512_storeu_pd, _mm512_storeu_ps,
     };
 
     use super::Vector;
@@ -188,6 +191,12 @@ mod x86 {
                 fn add(self, other: Self) -> Self {
                     // SAFETY: the level was detected.
                     unsafe { $add(self, other) }
+                }
+
+                #[inline(always)]
+                fn fetch(at: *const f32) {
+                    // SAFETY: a hint that cannot fail, whatever the address.
+                    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
                 }
 
                 #[inline(always)]

@@ -38,6 +38,20 @@ impl<'a> Planes<'a> {
 
 impl Sink for Planes<'_> {
     #[inline(always)]
+    fn place(
+        &mut self,
+        rows: &Range<usize>,
+        columns: &Range<usize>,
+    ) -> Option<(&mut [f32], usize, bool)> {
+        let (image, place) = (columns.start / self.places, columns.start % self.places);
+        if place + columns.len() > self.places {
+            return None;
+        }
+        let start = self.first + (image * self.channels + rows.start) * self.plane + place;
+        Some((&mut self.out[start..], self.plane, false))
+    }
+
+    #[inline(always)]
     fn store<V: Vector>(
         &mut self,
         rows: Range<usize>,
