@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn the_sum_over_ranks_decides_and_the_first_size_stays_where_little_is_won() {
         let tuning = BucketTuning::new(2, |size| size).unwrap();
-        assert_eq!(tuning.choose(&[1.0, 0.5, 0.9, 1.0, 1.3, 0.9]), 16 << 20);
+        assert_eq!(tuning.choose(&[1.0, 0.5, 0.9, 1.0, 1.4, 0.9]), 16 << 20);
         assert_eq!(tuning.choose(&[1.0, 0.4, 0.9, 1.0, 1.3, 0.9]), 1 << 20);
         assert_eq!(tuning.choose(&[1.0, 0.99, 0.99, 1.0, 0.99, 1.2]), 4 << 20);
         assert_eq!(tuning.choose(&[f64::NAN; 6]), 4 << 20);
