@@ -3,12 +3,12 @@
 
     cargo build --release -p ronde-comm --example shaped_link_rank
     python3 benchmarks/shaped_links.py [--rates 100mbit,1gbit] [--sizes 16,64] [--turns 3] [--only plain4,tls2]
-                                       [--connections 2] [--algorithm ring] [--congestion cubic] [--delay 10ms]
+                                       [--connections 2] [--algorithms chosen,ring] [--congestion cubic] [--delay 10ms]
 
 Four namespaces hang on a bridge by links that are shaped in both directions. For each rate and size (MiB of f32), in turns:
 plain streams of as many bytes as the algorithm sends per link, from each namespace to the next one at the same time, until
 the receivers answer that they have them all; and the all_reduce of 2 ranks, of 4, and of 2 on each of two hosts, plain and
-by TLS. The share is the rate of the all_reduce, in bytes that a link must carry per second, over that of the streams;
+by TLS, by each of the algorithms (`chosen` is what the group takes by itself). The share is the rate of the all_reduce, in bytes that a link must carry per second, over that of the streams;
 medians over the turns.
 """
 import argparse
@@ -122,19 +122,17 @@ def address(host):
 class Group:
     """Ranks on hosts."""
 
-    def __init__(self, network, args, hosts, identities):
-        self.hosts = hosts
+    def __init__(self, network, args, hosts, algorithm, identities):
+        self.hosts, self.reason = hosts, ""
         self.ranks = []
         for rank, host in enumerate(hosts):
             command = [args.program, str(rank), address(host)]
             if args.connections:
                 command += ["--connections", str(args.connections)]
-            if args.algorithm:
-                command += ["--algorithm", args.algorithm]
+            if algorithm != "chosen":
+                command += ["--algorithm", algorithm]
             if identities:
                 command += ["--identity", f"{identities}/{rank}.pem"]
-            if len(set(hosts)) < len(hosts):
-                command += ["--hosts", ",".join(map(str, hosts))]
             self.ranks.append(network.start(host, command))
         self.tell(" ".join(self.hear()))
 
@@ -155,7 +153,8 @@ class Group:
 
     def seconds(self, length):
         self.tell(f"{length} 1")
-        return float(self.hear()[0])
+        seconds, self.reason = self.hear()[0].split(" ", 1)
+        return float(seconds)
 
     def end(self):
         for rank in self.ranks:
@@ -166,8 +165,9 @@ class Group:
 
 def measure(network, args, names, mebibytes, identities):
     length = mebibytes << 20
-    groups = {name: Group(network, args, hosts, identities if tls else None)
-              for name, (hosts, tls) in GROUPS.items() if name in names}
+    groups = {f"{name} {algorithm}": Group(network, args, hosts, algorithm, identities if tls else None)
+              for name, (hosts, tls) in GROUPS.items() if name in names
+              for algorithm in args.algorithms.split(",")}
     shares, rates, streams = {name: [] for name in groups}, {name: [] for name in groups}, []
     for _ in range(args.turns):
         for name, group in groups.items():
@@ -181,7 +181,8 @@ def measure(network, args, names, mebibytes, identities):
     for name, found in shares.items():
         rate, share = statistics.median(rates[name]) * 8 / 1e6, statistics.median(found)
         turns = " ".join(f"{s * 100:.1f}" for s in found)
-        print(f"    {name:9s}{rate:8.1f} Mbit/s per link and direction, {share * 100:5.1f} %   ({turns})", flush=True)
+        print(f"    {name:26s}{rate:8.1f} Mbit/s per link and direction, {share * 100:5.1f} %   ({turns})  {groups[name].reason}",
+              flush=True)
     for group in groups.values():
         group.end()
 
@@ -195,7 +196,7 @@ def main():
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--only", default=",".join(GROUPS))
     parser.add_argument("--connections", type=int)
-    parser.add_argument("--algorithm")
+    parser.add_argument("--algorithms", default="chosen")
     parser.add_argument("--delay", help="of each way through a shaped device, two of which are on a path: 10ms")
     parser.add_argument("--congestion", help="of TCP, in place of the system's: cubic, bbr, reno")
     args = parser.parse_args()

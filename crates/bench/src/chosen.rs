@@ -33,6 +33,9 @@ pub struct Chosen {
     pub algorithm: String,
     /// Its time in microseconds.
     pub median_us: f64,
+    /// Its time in the turns in which the group chose by itself: by so much the same thing differs from
+    /// itself in this run.
+    pub again_us: f64,
     /// The fastest.
     pub best: String,
     /// Its time in microseconds.
@@ -46,6 +49,18 @@ impl Chosen {
     #[must_use]
     pub fn ratio(&self) -> f64 {
         self.median_us / self.best_us
+    }
+
+    /// How far the two times of the chosen one are apart, the longer one as a multiple of the other.
+    #[must_use]
+    pub fn noise(&self) -> f64 {
+        self.median_us.max(self.again_us) / self.median_us.min(self.again_us)
+    }
+
+    /// Whether the chosen one is within 10 % of the best, or no farther from it than from itself.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        self.ratio() <= GOOD.max(self.noise())
     }
 }
 
@@ -78,6 +93,7 @@ pub fn chosen(rows: &[Row]) -> Vec<Chosen> {
             memory,
             algorithm: algorithm.to_owned(),
             median_us,
+            again_us: row.times.median_us,
             best: best.to_owned(),
             best_us,
             reason: reason.to_owned(),
@@ -128,36 +144,50 @@ fn is_same_cell(one: &Row, other: &Row) -> bool {
 pub fn choice_table(rows: &[Row]) -> Vec<String> {
     let all = chosen(rows);
     let mut lines = vec![format!(
-        "{:<18} {:>10} {:>5}  {:<13} {:<16} {:>10}  {:<16} {:>10} {:>6}",
-        "operation", "bytes", "ranks", "transport", "chosen", "time us", "best", "time us", "ratio"
+        "{:<18} {:>10} {:>5}  {:<13} {:<16} {:>10} {:>10}  {:<16} {:>10} {:>6}",
+        "operation",
+        "bytes",
+        "ranks",
+        "transport",
+        "chosen",
+        "time us",
+        "again us",
+        "best",
+        "time us",
+        "ratio"
     )];
-    let mut ratios: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
+    let mut cells: BTreeMap<(&str, &str), Vec<&Chosen>> = BTreeMap::new();
     for one in &all {
         let mut line = format!(
-            "{:<18} {:>10} {:>5}  {:<13} {:<16} {:>10.1}  {:<16} {:>10.1} {:>6.2}",
+            "{:<18} {:>10} {:>5}  {:<13} {:<16} {:>10.1} {:>10.1}  {:<16} {:>10.1} {:>6.2}",
             one.operation.name(),
             one.bytes,
             one.ranks,
             one.over.name(),
             one.algorithm,
             one.median_us,
+            one.again_us,
             one.best,
             one.best_us,
             one.ratio()
         );
         if one.ratio() > GOOD {
-            let _ = write!(line, "  {}", one.reason);
+            let noise = if one.is_good() { "noise; " } else { "" };
+            let _ = write!(line, "  {noise}{}", one.reason);
         }
         lines.push(line);
         let key = (one.operation.name(), one.over.name());
-        ratios.entry(key).or_default().push(one.ratio());
+        cells.entry(key).or_default().push(one);
     }
-    for ((operation, over), mut ratios) in ratios {
+    for ((operation, over), cells) in cells {
+        let mut ratios: Vec<f64> = cells.iter().map(|one| one.ratio()).collect();
         ratios.sort_by(f64::total_cmp);
         let (count, most) = (ratios.len(), ratios[ratios.len() - 1]);
         let good = ratios.iter().filter(|ratio| **ratio <= GOOD).count();
+        let noisy = cells.iter().filter(|one| one.is_good()).count() - good;
         lines.push(format!(
-            "{operation} over {over}: {good} of {count} choices within 10 % of the best, median {:.2}, most {most:.2}",
+            "{operation} over {over}: {good} of {count} choices within 10 % of the best, {noisy} more no farther from it \
+             than from themselves; median {:.2}, most {most:.2}",
             ratios[count / 2]
         ));
     }
@@ -205,12 +235,22 @@ mod tests {
             .collect();
         assert_eq!(told, [(8, "tree", "ring", 1.2), (64, "ring", "ring", 1.0)]);
         let lines = choice_table(&rows);
-        assert!(lines[1].ends_with("1.20  it was asked for"), "{lines:?}");
+        // The same tree took 77 us when it was not asked for.
+        assert!(
+            lines[1].ends_with("1.20  noise; it was asked for"),
+            "{lines:?}"
+        );
         assert!(lines[2].ends_with("1.00"), "{lines:?}");
         assert_eq!(
             lines[3],
-            "all_reduce over tcp: 1 of 2 choices within 10 % of the best, median 1.20, most 1.20"
+            "all_reduce over tcp: 1 of 2 choices within 10 % of the best, 1 more no farther from it than from \
+             themselves; median 1.20, most 1.20"
         );
+        let steady = Chosen {
+            again_us: 12.5,
+            ..found[0].clone()
+        };
+        assert!(found[0].is_good() && !steady.is_good());
         assert_eq!(lines[4], "nothing to choose: 1 of 3");
     }
 

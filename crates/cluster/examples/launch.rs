@@ -90,7 +90,7 @@ fn work(how: &str) -> Option<u8> {
     }
     if who.parse() != Ok(rank.0) {
         let (lost, wait) = std::sync::mpsc::channel();
-        link.on_loss(Box::new(move |reason| drop(lost.send(reason.to_owned()))));
+        link.on_loss(Box::new(move |end| drop(lost.send(end.reason.clone()))));
         // Only a broken supervisor lets this time out.
         return wait.recv_timeout(LIMIT).ok().map(|_| 1);
     }

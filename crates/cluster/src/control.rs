@@ -129,8 +129,8 @@ impl Control {
         self.send(rank, &FromSupervisor::Assignment(assignment.into()));
     }
 
-    /// Tells all workers that the job ends, those included that come later.
-    pub(crate) fn stop(&self, reason: &str) {
+    /// Tells all workers that the job ends, those included that come later, and whether it has failed.
+    pub(crate) fn stop(&self, reason: &str, failed: bool) {
         let ranks: Vec<Rank> = {
             let mut state = self.shared.lock();
             state.stopped.get_or_insert_with(|| reason.to_owned());
@@ -141,6 +141,7 @@ impl Control {
                 rank,
                 &FromSupervisor::Stop {
                     reason: reason.to_owned(),
+                    failed,
                 },
             );
         }
@@ -312,7 +313,9 @@ fn admit(
     let mut state = shared.lock();
     if let Some(reason) = state.stopped.clone() {
         drop(state);
-        let _ = wire::send(stream, &FromSupervisor::Stop { reason });
+        // It has seen nothing.
+        let failed = false;
+        let _ = wire::send(stream, &FromSupervisor::Stop { reason, failed });
         return Err(());
     }
     let expected = state.expected.get(&rank).cloned().unzip();

@@ -135,7 +135,10 @@ fn from_supervisor() -> Vec<FromSupervisor> {
         FromSupervisor::Refused {
             reason: reason.clone(),
         },
-        FromSupervisor::Stop { reason },
+        FromSupervisor::Stop {
+            reason,
+            failed: true,
+        },
         FromSupervisor::Assignment(
             Assignment {
                 job: "job".to_owned(),

@@ -19,8 +19,17 @@ use crate::wire::{
     Terms, WORKER_BYTES_MAX,
 };
 
-/// What is called once when the supervisor is lost, with the reason.
-pub type OnLoss = Box<dyn FnOnce(&str) + Send>;
+/// Why a worker's job is over for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobEnd {
+    /// In words.
+    pub reason: String,
+    /// Whether another worker has failed: then this one writes down what it knows of that.
+    pub has_failed: bool,
+}
+
+/// What is called once when the supervisor is lost or says stop.
+pub type OnLoss = Box<dyn FnOnce(&JobEnd) + Send>;
 
 /// Pause between two attempts to connect.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
@@ -66,7 +75,7 @@ struct Elastic {
 /// Whether the supervisor is lost, and who wants to know.
 #[derive(Default)]
 struct Loss {
-    reason: Option<String>,
+    end: Option<JobEnd>,
     finished: bool,
     call: Option<OnLoss>,
 }
@@ -151,9 +160,10 @@ impl WorkerLink {
                 RecvTimeoutError::Timeout => ClusterError::RendezvousTimeout { limit: timeout },
                 RecvTimeoutError::Disconnected => ClusterError::Lost {
                     reason: lock(&self.loss)
-                        .reason
-                        .clone()
-                        .unwrap_or_else(|| "the connection was closed".to_owned()),
+                        .end
+                        .as_ref()
+                        .map_or("the connection was closed", |end| &end.reason)
+                        .to_owned(),
                 },
             })
     }
@@ -200,16 +210,16 @@ impl WorkerLink {
         self.queue.dropped()
     }
 
-    /// Calls `call` once with the reason when the supervisor goes away or says stop, from a thread
+    /// Calls `call` once when the supervisor goes away or says stop, from a thread
     /// of the link; at once when that has happened already. Replaces the call before.
     pub fn on_loss(&self, call: OnLoss) {
         let mut loss = lock(&self.loss);
-        match loss.reason.clone() {
+        match loss.end.clone() {
             None => loss.call = Some(call),
             Some(_) if loss.finished => {}
-            Some(reason) => {
+            Some(end) => {
                 drop(loss);
-                call(&reason);
+                call(&end);
             }
         }
     }
@@ -319,7 +329,9 @@ fn greet(
         Ok(FromSupervisor::Refused { reason }) => {
             Err(Attempt::Final(ClusterError::Refused { reason }))
         }
-        Ok(FromSupervisor::Stop { reason }) => Err(Attempt::Final(ClusterError::Lost { reason })),
+        Ok(FromSupervisor::Stop { reason, .. }) => {
+            Err(Attempt::Final(ClusterError::Lost { reason }))
+        }
         Ok(other) => Err(Attempt::Final(ClusterError::Protocol {
             problem: format!("{other:?} in answer to a hello"),
         })),
@@ -338,6 +350,7 @@ fn read(
     placement: Option<&OnceLock<Arc<Placement>>>,
 ) {
     let mut reader = MessageReader::new(stream);
+    let mut has_failed = false;
     let reason = loop {
         match reader.next::<FromSupervisor>(SUPERVISOR_BYTES_MAX, None) {
             Ok(FromSupervisor::Assignment(wire)) => match Assignment::try_from(wire) {
@@ -351,23 +364,26 @@ fn read(
                     placement.hear(body);
                 }
             }
-            Ok(FromSupervisor::Stop { reason } | FromSupervisor::Refused { reason }) => {
+            Ok(FromSupervisor::Stop { reason, failed }) => {
+                has_failed = failed;
                 break reason;
             }
+            Ok(FromSupervisor::Refused { reason }) => break reason,
             Ok(FromSupervisor::Welcome { .. }) => {}
             Err(error) => break error.to_string(),
         }
     };
+    let end = JobEnd { reason, has_failed };
     let call = {
         let mut loss = lock(loss);
-        loss.reason = Some(reason.clone());
+        loss.end = Some(end.clone());
         loss.call.take().filter(|_| !loss.finished)
     };
     if let Some(placement) = placement.and_then(OnceLock::get) {
-        placement.lose(&reason);
+        placement.lose(&end.reason);
     }
     if let Some(call) = call {
-        call(&reason);
+        call(&end);
     }
 }
 

@@ -8,14 +8,16 @@ use ronde_elastic::Reason;
 /// What was told already, and the loss that is not made good yet.
 #[derive(Default)]
 pub(crate) struct Narration {
-    /// When the loss was noticed that is not made good yet.
-    recovering: Option<Duration>,
+    /// When the loss was noticed that is not made good yet, and of which generation.
+    recovering: Option<(Duration, Generation)>,
     seen: Seen,
 }
 
 /// What was recorded already: a rank 0 that takes another one's place says some things again.
 #[derive(Default)]
 struct Seen {
+    /// The generation in which the job began anew from a checkpoint: what is told of older ones later is void.
+    anew: Generation,
     step: Option<Step>,
     epoch: Option<Epoch>,
     evaluated: Option<Step>,
@@ -36,7 +38,9 @@ impl Seen {
         match event {
             Event::RunStarted { .. } => !std::mem::replace(&mut self.started, true),
             Event::RunFinished { .. } => !std::mem::replace(&mut self.finished, true),
-            Event::StepCommitted { step, .. } => newer(&mut self.step, *step),
+            Event::StepCommitted {
+                step, generation, ..
+            } => *generation >= self.anew && newer(&mut self.step, *step),
             Event::EpochFinished { epoch, .. } => newer(&mut self.epoch, *epoch),
             Event::Evaluated { step, .. } => newer(&mut self.evaluated, *step),
             _ => true,
@@ -64,8 +68,8 @@ impl Narration {
         };
         let recovered = self
             .recovering
-            .take_if(|_| generation == newest)
-            .map(|since| Event::Recovered {
+            .take_if(|(_, lost)| generation == newest && generation > *lost)
+            .map(|(since, _)| Event::Recovered {
                 generation,
                 step,
                 duration_s: now.saturating_sub(since).as_secs_f64(),
@@ -92,8 +96,9 @@ impl Narration {
             Reason::Starts { after: None, .. } => return None,
             // They are only just being started.
             Reason::TooFew { .. } if newest == Generation(0) => return None,
-            Reason::GivenUp { .. } => {
-                self.recovering.get_or_insert(now);
+            Reason::GivenUp { generation, .. } => {
+                let (since, _) = self.recovering.unwrap_or((now, *generation));
+                self.recovering = Some((since, *generation));
                 return None;
             }
             Reason::StateLost {
@@ -102,6 +107,7 @@ impl Narration {
                 checkpoint,
             } => {
                 // Steps are committed again, from there.
+                self.seen.anew = *generation;
                 self.seen.step = checkpoint.and_then(|next| next.0.checked_sub(1)).map(Step);
                 (self.seen.epoch, self.seen.evaluated) = (None, None);
                 (*generation, *workers)
@@ -133,5 +139,67 @@ impl Narration {
             world_size,
             reason: message,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn committed(generation: u64, step: u64) -> Event {
+        Event::StepCommitted {
+            step: Step(step),
+            epoch: Epoch(0),
+            generation: Generation(generation),
+            loss: 1.0,
+            samples: 8,
+            learning_rate: 0.1,
+            gradient_norm: 1.0,
+            duration_s: 0.1,
+        }
+    }
+
+    #[test]
+    fn a_loss_is_made_good_by_the_next_generation() {
+        let mut narration = Narration::default();
+        let lost = Reason::GivenUp {
+            losses: Vec::new(),
+            generation: Generation(1),
+        };
+        assert_eq!(narration.say(Duration::ZERO, &lost, Generation(1)), None);
+        let mut recovered = |step, generation, newest| {
+            let event = committed(generation, step);
+            let told = narration.recorded(Duration::from_secs(1), event, Generation(newest));
+            told.len() == 2
+        };
+        assert!(!recovered(4, 1, 1), "its last step");
+        assert!(!recovered(5, 1, 2), "told late");
+        assert!(recovered(6, 2, 2));
+        assert!(!recovered(7, 2, 2), "once");
+    }
+
+    #[test]
+    fn what_comes_late_from_before_a_new_beginning_is_void() {
+        let mut narration = Narration::default();
+        let mut tells = |generation, step| {
+            let newest = Generation(generation);
+            let told = narration.recorded(Duration::ZERO, committed(generation, step), newest);
+            !told.is_empty()
+        };
+        assert!(tells(1, 7));
+        assert!(!tells(1, 7), "told before");
+        let anew = Reason::StateLost {
+            generation: Generation(3),
+            workers: 1,
+            checkpoint: Some(Step(5)),
+        };
+        narration.say(Duration::ZERO, &anew, Generation(3));
+        let mut tells = |generation, step| {
+            let newest = Generation(3);
+            let told = narration.recorded(Duration::ZERO, committed(generation, step), newest);
+            !told.is_empty()
+        };
+        assert!(!tells(2, 8), "of a state that is lost");
+        assert!(tells(3, 5) && tells(3, 6) && !tells(3, 6));
     }
 }

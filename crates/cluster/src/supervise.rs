@@ -301,7 +301,7 @@ impl Supervisor<'_> {
         self.obey();
         if !self.stopping && self.roster.must_stop(now) {
             let reason = self.roster.first_failure();
-            self.end_all(&reason, StopSignal::Terminate);
+            self.end_all(&reason, StopSignal::Terminate, true);
         }
         self.end_groups()
     }
@@ -412,21 +412,22 @@ impl Supervisor<'_> {
             self.end_all(
                 &format!("stopped by {}", signal_name(signal)),
                 StopSignal::Terminate,
+                false,
             );
         }
         if level == StopLevel::KillNow && !self.endings.all_killed() {
-            self.end_all("stopped at once", StopSignal::Kill);
+            self.end_all("stopped at once", StopSignal::Kill, false);
         }
     }
 
-    /// Ends all ranks.
-    fn end_all(&mut self, reason: &str, signal: StopSignal) {
+    /// Ends all ranks, after a failure or because somebody wants it.
+    fn end_all(&mut self, reason: &str, signal: StopSignal, failed: bool) {
         self.stopping = true;
         let now = self.now();
         for rank in self.endings.running() {
             self.roster.told(rank, signal);
         }
-        self.control.stop(reason);
+        self.control.stop(reason, failed);
         for rank in self.endings.running() {
             self.endings.sent(rank, signal, now);
             self.launcher.signal(rank, signal);

@@ -61,7 +61,12 @@ pub(crate) enum FromSupervisor {
     /// To a worker of a job that goes on when workers die.
     Told { body: ToWorker },
     /// The job ends.
-    Stop { reason: String },
+    /// `failed`: a worker has failed, and the others are asked what they know of it.
+    Stop {
+        reason: String,
+        #[serde(default)]
+        failed: bool,
+    },
 }
 
 /// What a worker has to know of a job that goes on when workers die.

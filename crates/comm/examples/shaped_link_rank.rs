@@ -1,9 +1,9 @@
 //! One rank of `benchmarks/shaped_links.py`: how long an all-reduce of random f32 takes between hosts.
 //!
-//! `shaped_link_rank RANK ADDRESS [--connections N] [--identity FILE] [--algorithm NAME] [--hosts 0,0,1,1]`
+//! `shaped_link_rank RANK ADDRESS [--connections N] [--identity FILE] [--algorithm NAME]`
 //! prints where it listens, reads the addresses of all ranks in a line, then lines `BYTES ROUNDS`, and
-//! answers each with the median seconds of a blocking call. With an identity, which `shaped_link_rank
-//! identities RANKS DIRECTORY` makes, it speaks TLS; with hosts it uses the hierarchical algorithm.
+//! answers each with the median seconds of a blocking call and how the group chose to run it. With an
+//! identity, which `shaped_link_rank identities RANKS DIRECTORY` makes, it speaks TLS.
 
 use std::io::{self, Lines, StdinLock, Write};
 use std::net::SocketAddr;
@@ -11,9 +11,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ronde_comm::{GroupConfig, ProcessGroup, Security, TransportChoice, bind};
 use ronde_core::philox::Stream;
-use ronde_core::{Buffer, Collectives, CollectivesExt, GroupRank, Operation, Rank, ReduceOp};
+use ronde_core::{
+    Buffer, Collectives, CollectivesExt, DType, GroupRank, Operation, Rank, ReduceOp,
+};
 use ronde_identity::{Authority, Identity, Member, Validity};
-use ronde_schedule::{Algorithm, Hosts};
+use ronde_schedule::Algorithm;
 
 const JOB: &str = "shaped-links";
 
@@ -58,10 +60,6 @@ fn configuration(rank: u32, arguments: &[String]) -> Outcome<GroupConfig> {
         let found = Algorithm::ALL.into_iter().find(|a| a.name() == name);
         config.algorithm = Some(found.ok_or("no such algorithm")?);
     }
-    if let Some(hosts) = option(arguments, "--hosts") {
-        config.hosts = Some(Hosts::new(&hosts.split(',').collect::<Vec<_>>()));
-        config.algorithm = Some(Algorithm::Hierarchical);
-    }
     Ok(config)
 }
 
@@ -86,7 +84,7 @@ fn measure(group: &ProcessGroup, bytes: usize, rounds: usize) -> Outcome<f64> {
     for _ in 0..rounds {
         group.barrier()?;
         let start = now();
-        buffer = group.run(Operation::AllReduce(ReduceOp::Mean), buffer)?;
+        buffer = group.run(Operation::AllReduce(ReduceOp::Sum), buffer)?;
         times.push(start.elapsed().as_secs_f64());
     }
     times.sort_by(f64::total_cmp);
@@ -111,8 +109,11 @@ fn main() -> Outcome<()> {
     for line in lines {
         let line = line?;
         let (bytes, rounds) = line.split_once(' ').ok_or("BYTES ROUNDS")?;
-        let median = measure(&group, bytes.parse()?, rounds.parse()?)?;
-        writeln!(io::stdout(), "{median}")?;
+        let bytes: usize = bytes.parse()?;
+        let median = measure(&group, bytes, rounds.parse()?)?;
+        let sum = Operation::AllReduce(ReduceOp::Sum);
+        let choice = group.choice(&sum, DType::F32, bytes / 4);
+        writeln!(io::stdout(), "{median} {}", choice.reason)?;
     }
     Ok(())
 }

@@ -71,6 +71,8 @@ impl ProcessGroup {
     ///
     /// It runs all_reduces of some bytes to one MiB by each algorithm, the longer ones only while they
     /// fit; over a link so slow that a few KiB take longer than that it takes longer, by two of those.
+    /// Where bytes cross between hosts it first runs all_reduces by one algorithm, up to 8 MiB and up to
+    /// eight times as long, until two in turn take as long for each byte.
     /// Those operations have numbers and are in the flight record like others. A group that shares
     /// memory has nothing to measure. The bits of plain floating-point sums may change with the choice.
     ///
@@ -263,13 +265,16 @@ fn byte_reduced_s() -> f64 {
     least.as_secs_f64() / REDUCED_BYTES as f64
 }
 
-/// A number for the host that this process runs on: the same for all its processes until it is started
-/// anew. 0 where the system does not tell.
+/// A number for the host that this thread's connections leave from: the same for all of its processes
+/// until it is started anew. A network namespace counts as a host of its own, for what leaves it goes
+/// through a link. 0 where the system does not tell.
 fn this_host() -> u64 {
-    let told = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let mut told = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     if told.is_empty() {
         return 0;
     }
+    let network = std::fs::read_link("/proc/thread-self/ns/net").unwrap_or_default();
+    told.extend(network.as_os_str().as_encoded_bytes());
     program::fnv(
         told.chunks(4)
             .map(|bytes| crate::frame::number(bytes) as u32),

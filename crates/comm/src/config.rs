@@ -28,7 +28,8 @@ pub enum Calibration {
     /// It does not: algorithms are chosen by default costs, alike in every run.
     Off,
     /// It does while joining, for about so long. Short operations are run first, longer ones while
-    /// they fit.
+    /// they fit. Where bytes cross between hosts up to eight times as long goes before that, until the
+    /// links' rate has settled: for links that let some bytes pass faster at first.
     Within(Duration),
 }
 
@@ -87,8 +88,8 @@ pub struct GroupConfig {
     /// differ between two runs that have measured something else. Those of an exact sum do not. For
     /// plain sums with the same bits in every run name an algorithm, or switch the calibration off.
     pub algorithm: Option<Algorithm>,
-    /// Which members share a host. Must agree. `None` has [`crate::ProcessGroup::connect`] find out,
-    /// and means one host elsewhere.
+    /// Which members share a host. Must agree. `None` has [`crate::ProcessGroup::connect`] find out
+    /// (processes of one system and one network namespace share a host), and means one host elsewhere.
     pub hosts: Option<Hosts>,
     /// Whether the group measures its connections when it is joined by
     /// [`crate::ProcessGroup::connect`]; where members differ the shortest time counts. Groups that

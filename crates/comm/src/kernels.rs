@@ -4,6 +4,7 @@
 //! are canonical, so that not even their payload tells which machine added.
 
 mod elements;
+mod extremes;
 mod halves;
 mod instructions;
 #[cfg(test)]
@@ -14,6 +15,7 @@ use ronde_core::{Buffer, CollectiveError, DType, ReduceOp};
 
 use crate::program::{check_memory, invalid};
 use elements::{And, Divide, Each, EachPair, Max, Min, Or, Product, Sum, Xor};
+use extremes::{Extreme, Format};
 use halves::EachHalf;
 use instructions::{Instructions, run};
 
@@ -130,22 +132,47 @@ fn floats<T: elements::Float>(
     by_operator!(op, into_is_left, each);
 }
 
+/// Min and max of 16 bits; false for other operators.
+fn extremes<F: Format>(
+    by: Instructions,
+    op: ReduceOp,
+    into: &mut [u8],
+    other: &[u8],
+    into_is_left: bool,
+) -> bool {
+    match (op, into_is_left) {
+        (ReduceOp::Min, true) => run(by, Extreme::<F, false, true>::new(into, other)),
+        (ReduceOp::Min, false) => run(by, Extreme::<F, false, false>::new(into, other)),
+        (ReduceOp::Max, true) => run(by, Extreme::<F, true, true>::new(into, other)),
+        (ReduceOp::Max, false) => run(by, Extreme::<F, true, false>::new(into, other)),
+        _ => return false,
+    }
+    true
+}
+
 fn pairs(by: Instructions, op: ReduceOp, into: &mut [u8], other: &[u8], into_is_left: bool) {
+    if extremes::<bf16>(by, op, into, other, into_is_left) {
+        return;
+    }
     macro_rules! each {
         ($o:ty) => {
             run(by, EachPair::<bf16, $o>::new(into, other))
         };
     }
-    by_operator!(op, into_is_left, each);
+    match op {
+        ReduceOp::Product => each!(Product),
+        _ => each!(Sum),
+    }
 }
 
 fn halves(by: Instructions, op: ReduceOp, into: &mut [u8], other: &[u8], into_is_left: bool) {
-    macro_rules! each {
-        ($o:ty) => {
-            EachHalf::<$o>::new(into, other).run_by(by)
-        };
+    if extremes::<f16>(by, op, into, other, into_is_left) {
+        return;
     }
-    by_operator!(op, into_is_left, each);
+    match op {
+        ReduceOp::Product => EachHalf::<Product>::new(into, other).run_by(by),
+        _ => EachHalf::<Sum>::new(into, other).run_by(by),
+    }
 }
 
 fn integers<T: elements::Integer>(by: Instructions, op: ReduceOp, into: &mut [u8], other: &[u8]) {

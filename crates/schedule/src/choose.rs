@@ -28,8 +28,10 @@ const ORDER: [Algorithm; 6] = [
 const NEAR: f64 = 1.03;
 /// The same within a host, where a fit of some milliseconds is less sharp.
 const NEAR_WITHIN: f64 = 1.05;
-/// The same within a host from [`LONG_BYTES`] on: times by most algorithms hardly differ there in
-/// anything that is counted.
+/// The same from [`LONG_BYTES`] on. Within a host times by most algorithms hardly differ there in
+/// anything that is counted. Between hosts the one is taken that stays with its peers: a connection that
+/// has rested needs many round trips to come up to its link's rate. Of those it is the hierarchical one,
+/// whose ranks exchange all that stays within a host before and after, not between.
 const NEAR_LONG: f64 = 1.1;
 const LONG_BYTES: f64 = 1e6;
 /// Within a host caches decide about operands from so many bytes on.
@@ -146,8 +148,9 @@ pub fn choose(
 ///
 /// A preferred algorithm is taken where it can run the operation; else the one with the least time by
 /// the model, of those that need no more scratch than two operands. Of those that are about as good and
-/// move no more bytes one is taken for what no model says: the one with the fewest messages; of long
-/// operands within a host the one with the least scratch where that stays in the cache, or else the
+/// move no more bytes one is taken for what no model says: the one with the fewest messages; between
+/// hosts, of long operands, the one that turns to other peers the least often; of long operands within
+/// a host the one with the least scratch where that stays in the cache, or else the
 /// fewest rounds.
 /// Operations other than reductions and broadcasts have one schedule each and answer `direct`. All
 /// ranks must pass the same arguments; then they get the same answer, bit for bit.
@@ -205,7 +208,7 @@ pub fn choose_on(
     };
     let taste = Taste::of(&best.1, len * element_bytes);
     let near = able.iter().filter(|other| taste.is_near(other, &best));
-    let chosen = near.min_by(|a, b| taste.order(&a.1, &b.1));
+    let chosen = near.min_by(|a, b| taste.order(a, b));
     let &(algorithm, _, seconds) = chosen.unwrap_or(&best);
     Decision {
         algorithm,
@@ -219,6 +222,8 @@ pub fn choose_on(
 enum Taste {
     /// Bytes cross between hosts.
     Across,
+    /// Many do.
+    LongAcross,
     Short,
     Middle,
     Long,
@@ -227,6 +232,7 @@ enum Taste {
 impl Taste {
     fn of(best: &Counts, bytes: usize) -> Self {
         match bytes as f64 {
+            LONG_BYTES.. if best.rounds_across > 0.0 => Self::LongAcross,
             _ if best.rounds_across > 0.0 => Self::Across,
             LONG_BYTES.. => Self::Long,
             MIDDLE_BYTES.. => Self::Middle,
@@ -240,7 +246,7 @@ impl Taste {
         let near = match self {
             Self::Across => NEAR,
             Self::Short | Self::Middle => NEAR_WITHIN,
-            Self::Long => NEAR_LONG,
+            Self::Long | Self::LongAcross => NEAR_LONG,
         };
         let reduces_more = counts.bytes_reduced > EQUAL * least.bytes_reduced;
         other.2 <= near * best.2
@@ -250,13 +256,20 @@ impl Taste {
     }
 
     /// Which of two that are about as good comes first.
-    fn order(self, a: &Counts, b: &Counts) -> Ordering {
+    fn order(self, a: &Timed, b: &Timed) -> Ordering {
+        let is_flat = |timed: &Timed| timed.0 != Algorithm::Hierarchical;
+        let flat = is_flat(a).cmp(&is_flat(b));
+        let (a, b) = (&a.1, &b.1);
         let messages = a.messages.total_cmp(&b.messages);
         let rounds = a.rounds.total_cmp(&b.rounds);
         let scratch = a.scratch_bytes.total_cmp(&b.scratch_bytes);
         let is_cached = |counts: &Counts| counts.scratch_bytes <= CACHED_BYTES;
         match self {
             Self::Across => messages,
+            Self::LongAcross => {
+                let turns = a.turns_across.total_cmp(&b.turns_across);
+                turns.then(flat).then(scratch)
+            }
             Self::Short => messages.then(a.bytes_reduced.total_cmp(&b.bytes_reduced)),
             Self::Middle | Self::Long => match (is_cached(a), is_cached(b)) {
                 (true, true) => scratch,
@@ -269,6 +282,7 @@ impl Taste {
     fn told(self) -> &'static str {
         match self {
             Self::Across | Self::Short => "with fewer messages than",
+            Self::LongAcross => "which keeps more to its peers, or with less scratch, than",
             Self::Middle | Self::Long => "with less scratch or fewer rounds than",
         }
     }

@@ -28,6 +28,9 @@ pub struct Counts {
     pub bytes_across: f64,
     /// Most bytes of scratch of one rank.
     pub scratch_bytes: f64,
+    /// Steps in which some rank turns to other peers on other hosts than it has sent to before:
+    /// connections that have rested must come up to their link's rate again.
+    pub turns_across: f64,
 }
 
 /// What one rank does in one step.
@@ -43,6 +46,8 @@ struct Place<'a> {
     rounds: std::slice::Iter<'a, Round>,
     /// The round that it is in, and from whom it is still to hear there.
     current: Option<(&'a Round, Vec<usize>)>,
+    /// To whom it has sent across hosts last.
+    sent_across: Vec<usize>,
 }
 
 /// All ranks on their way.
@@ -57,6 +62,7 @@ struct Walk<'a> {
     /// Elements out of and into each host in this step.
     links: Vec<(usize, usize)>,
     crossed: bool,
+    turned: bool,
     counts: Counts,
 }
 
@@ -83,6 +89,7 @@ impl Counts {
         let places = schedules.iter().map(|schedule| Place {
             rounds: schedule.rounds.iter(),
             current: None,
+            sent_across: Vec::new(),
         });
         let mut walk = Walk {
             hosts,
@@ -92,6 +99,7 @@ impl Counts {
             loads: vec![Load::default(); size],
             links: vec![(0, 0); hosts.count()],
             crossed: false,
+            turned: false,
             counts: Self::default(),
         };
         while walk.step()? {}
@@ -136,14 +144,26 @@ impl Walk<'_> {
                 self.loads[rank].reduced += reduced(round);
                 continue;
             }
-            let mut from = Vec::new();
+            let (mut from, mut across) = (Vec::new(), Vec::new());
             for transfer in &round.transfers {
                 match transfer {
-                    Transfer::Send { to, region } => self.send(rank, to.index(), region.len()),
+                    Transfer::Send { to, region } => {
+                        let to = to.index();
+                        self.send(rank, to, region.len());
+                        if self.hosts.of(rank) != self.hosts.of(to) {
+                            across.push(to);
+                        }
+                    }
                     Transfer::Receive { from: peer, .. } => from.push(peer.index()),
                 }
             }
-            self.places[rank].current = Some((round, from));
+            let place = &mut self.places[rank];
+            if !across.is_empty() {
+                let before = std::mem::replace(&mut place.sent_across, across);
+                let is_known = place.sent_across.iter().all(|to| before.contains(to));
+                self.turned |= !before.is_empty() && !is_known;
+            }
+            place.current = Some((round, from));
         }
     }
 
@@ -204,7 +224,8 @@ impl Walk<'_> {
         }
         self.loads.fill(Load::default());
         self.links.fill((0, 0));
-        self.crossed = false;
+        counts.turns_across += f64::from(u8::from(self.turned));
+        (self.crossed, self.turned) = (false, false);
     }
 }
 
@@ -278,6 +299,21 @@ mod tests {
         let tree = counted(Algorithm::Tree, &hosts, 4096, 4);
         assert_eq!((tree.rounds, tree.rounds_across), (2.0, 2.0));
         assert_eq!(tree.bytes_across, 8192.0);
+    }
+
+    #[test]
+    fn ranks_that_turn_to_other_peers_are_counted() {
+        let apart = Hosts::new(&[0, 1, 2, 3]);
+        let turns = |algorithm| counted(algorithm, &apart, 4096, 4).turns_across;
+        assert_eq!(turns(Algorithm::Ring), 0.0);
+        assert_eq!(turns(Algorithm::Direct), 0.0);
+        // To the second peer, and back to the first one.
+        assert_eq!(turns(Algorithm::HalvingDoubling), 2.0);
+        let one = Hosts::one(4);
+        assert_eq!(
+            counted(Algorithm::HalvingDoubling, &one, 4096, 4).turns_across,
+            0.0
+        );
     }
 
     #[test]

@@ -135,6 +135,25 @@ fn by_default_short_operands_take_few_messages_and_long_ones_few_bytes() {
 }
 
 #[test]
+fn between_hosts_long_operands_stay_with_their_peers() {
+    for size in [3, 4, 8] {
+        let apart = Hosts::new(&(0..size).collect::<Vec<_>>());
+        let chosen = |operation: &Operation, len| {
+            choose_on(&slow_links(), None, operation, &apart, len, 4).algorithm
+        };
+        assert_eq!(chosen(&SUM, 1 << 22), Algorithm::Ring);
+        let sum = exact(size, 8);
+        let by = chosen(&sum, 1 << 22);
+        let counted = counts(by, &sum, &apart, 1 << 22, 4, 2).unwrap();
+        assert_eq!(counted.turns_across, 0.0, "{by}");
+        assert_ne!(chosen(&SUM, 2), Algorithm::Ring);
+    }
+    let pairs = Hosts::new(&[0, 0, 1, 1]);
+    let long = choose_on(&slow_links(), None, &SUM, &pairs, 1 << 22, 4);
+    assert_eq!(long.algorithm, Algorithm::Hierarchical, "{}", long.reason);
+}
+
+#[test]
 fn the_best_two_are_told_with_their_times() {
     let model = CostModel {
         is_measured: true,
@@ -210,7 +229,7 @@ fn of_two_that_take_about_as_long_the_one_with_fewer_messages_is_taken() {
         ..slow_links()
     };
     let hosts = Hosts::new(&[0, 1, 2, 3]);
-    let long = choose_on(&model, None, &SUM, &hosts, 1 << 20, 4);
+    let long = choose_on(&model, None, &SUM, &hosts, 1 << 16, 4);
     assert_eq!(long.algorithm, Algorithm::HalvingDoubling);
     let told = "ms, with fewer messages than direct";
     assert!(long.reason.contains(told), "{}", long.reason);

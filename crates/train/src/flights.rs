@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use ronde_comm::{FailureHook, GroupConfig, ProcessGroup};
 
@@ -11,6 +11,8 @@ use ronde_comm::{FailureHook, GroupConfig, ProcessGroup};
 pub struct Flights {
     folder: OnceLock<PathBuf>,
     group: Mutex<Weak<ProcessGroup>>,
+    /// Held while a record is written; true once nothing more may be.
+    is_closed: Arc<Mutex<bool>>,
 }
 
 impl Flights {
@@ -24,12 +26,20 @@ impl Flights {
 
     /// The group will write its record when it fails.
     pub fn prepare(&self, config: &mut GroupConfig) {
-        config.on_failure = self.folder.get().map(FailureHook::write_into);
+        config.on_failure = self.folder.get().cloned().map(|folder| {
+            let is_closed = Arc::clone(&self.is_closed);
+            FailureHook::new(move |record, _| {
+                if !*lock(&is_closed) {
+                    // The failure itself is what people have to hear of.
+                    drop(record.write_into(&folder));
+                }
+            })
+        });
     }
 
     /// The group that [`Flights::write`] is about.
     pub fn watch(&self, group: &Arc<ProcessGroup>) {
-        *self.group.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(group);
+        *lock(&self.group) = Arc::downgrade(group);
     }
 
     /// Writes the record of the present group, from any thread; its operations go on. Returns the file;
@@ -38,13 +48,32 @@ impl Flights {
     /// # Errors
     /// The folder does not take it.
     pub fn write(&self) -> io::Result<Option<PathBuf>> {
-        let group = self.group.lock().unwrap_or_else(PoisonError::into_inner);
-        let group = group.upgrade();
-        match (self.folder.get(), group) {
-            (Some(folder), Some(group)) => group.flight_record().write_into(folder).map(Some),
+        self.write_now(false)
+    }
+
+    /// The same as the last record of this process, which ends now.
+    ///
+    /// # Errors
+    /// The folder does not take it.
+    pub fn write_last(&self) -> io::Result<Option<PathBuf>> {
+        self.write_now(true)
+    }
+
+    fn write_now(&self, is_last: bool) -> io::Result<Option<PathBuf>> {
+        let group = lock(&self.group).upgrade();
+        let record = group.map(|group| group.flight_record());
+        let mut is_closed = lock(&self.is_closed);
+        let was_closed = *is_closed;
+        *is_closed |= is_last;
+        match (self.folder.get(), record) {
+            (Some(folder), Some(record)) if !was_closed => record.write_into(folder).map(Some),
             _ => Ok(None),
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ pub mod evaluate;
 pub mod export;
 pub mod flights;
 mod healing;
+mod history;
 pub mod memory;
 pub mod place;
 pub mod plan;

@@ -19,6 +19,7 @@ use crate::clock::{self, Stopwatch};
 use crate::cores::Cores;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::healing::Healing;
+use crate::history::History;
 use crate::{Place, Plan, TrainError};
 
 mod buckets;
@@ -63,9 +64,10 @@ pub struct Training {
     session: Session,
     split: Split,
     times: PhaseTimes,
-    /// The last committed step of this worker, and what was to be recorded of it.
+    /// The last committed step of this worker.
     last: Option<Committed>,
-    last_events: Vec<Event>,
+    /// What was committed last, by whomever it was told.
+    history: History,
     /// The gradient of a step whose vote failed.
     held: Option<(Step, Reduced)>,
     healing: Healing,
@@ -122,7 +124,7 @@ impl Training {
             split,
             times: PhaseTimes::default(),
             last: None,
-            last_events: Vec::new(),
+            history: History::default(),
             held: None,
             healing: Healing::default(),
             cores: None,
@@ -330,16 +332,15 @@ impl Training {
             return Ok(None);
         };
         let evaluation = evaluate(&*self.place.group, &mut self.strategy, &*test)?;
-        if self.place.rank == Rank(0) {
-            self.place.tracker.record(Event::Evaluated {
-                step,
-                loss: evaluation.loss,
-                accuracy: evaluation.accuracy,
-                accuracy_top5: evaluation.accuracy_top5,
-                perplexity: evaluation.perplexity,
-                samples: evaluation.samples,
-            });
-        }
+        self.history.note(Event::Evaluated {
+            step,
+            loss: evaluation.loss,
+            accuracy: evaluation.accuracy,
+            accuracy_top5: evaluation.accuracy_top5,
+            perplexity: evaluation.perplexity,
+            samples: evaluation.samples,
+        });
+        self.tell_history();
         Ok(Some(evaluation))
     }
 }

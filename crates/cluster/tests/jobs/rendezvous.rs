@@ -134,9 +134,7 @@ fn wait_for_stop(place: &Place) -> String {
         Err(other) => panic!("{other}"),
     };
     let (lost, wait) = channel();
-    link.on_loss(Box::new(move |reason| {
-        lost.send(reason.to_owned()).unwrap()
-    }));
+    link.on_loss(Box::new(move |end| lost.send(end.reason.clone()).unwrap()));
     // Nobody may ever answer: the stop is what this rank waits for.
     let _ = link.rendezvous(place.data_address(), LIMIT);
     wait.recv_timeout(LIMIT).unwrap()

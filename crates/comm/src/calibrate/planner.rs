@@ -1,9 +1,12 @@
 //! [`Planner`]: which operation is measured next, and when it is enough. Pure: time is an argument.
 //!
 //! First one algorithm climbs from short operands to long ones, as far as an operation takes a small
-//! part of the time. That warms memory and connections, and uses up what links let pass at first above
-//! their rate. Then all algorithms are measured from that length down, so that short operands are not
-//! measured on links that have rested.
+//! part of the time. That warms memory and connections. Then all algorithms are measured from that
+//! length down.
+//!
+//! Links between hosts may let much pass at first above their rate. There the climb goes on, in time of
+//! its own, until two operations one after the other took as long for each byte; what it saw before is
+//! forgotten. Then short operands are measured, before the links have rested, and the rest after them.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,7 +14,9 @@ use std::time::Duration;
 use ronde_schedule::{Algorithm, Counts, Sample};
 
 /// Words of eight bytes of the operations that are measured; the first is replaced by what is needed.
-const LENS: [usize; 6] = [0, 512, 2048, 8192, 32 << 10, 128 << 10];
+const LENS: [usize; 8] = [0, 512, 2048, 8192, 32 << 10, 128 << 10, 512 << 10, 1 << 20];
+/// Longer operands than at this level are only run between hosts.
+const LEVEL_WITHIN: usize = 5;
 /// Up to this level an operation takes hardly longer than a shorter one.
 const SHORT_LEVEL: usize = 1;
 /// The algorithms in the order in which they are measured; the first one climbs.
@@ -27,6 +32,12 @@ const ORDER: [Algorithm; 6] = [
 const FIRST: usize = 4;
 /// A longer operand is climbed to when that should take this part of the time.
 const CLIMB: f64 = 1.0 / 8.0;
+/// The climb between hosts, in the time for all that follows it.
+const CLIMB_ACROSS: f64 = 8.0;
+/// Most operations of that climb.
+const CLIMBED_MAX: usize = 16;
+/// The rate of links is found when two operations in turn differ by no more than this factor.
+const SETTLED: f64 = 1.2;
 /// An operation on a long operand may take this part of the time that is left.
 const SHARE: f64 = 1.0 / 3.0;
 /// Times that everything is measured again.
@@ -87,6 +98,12 @@ pub(super) struct Planner {
     lens: Vec<usize>,
     courses: Vec<Course>,
     phase: Phase,
+    /// Whether bytes cross between hosts.
+    is_across: bool,
+    /// The level of each operation of the climb, and its seconds on this rank.
+    climbed: Vec<(usize, f64)>,
+    /// Seconds from the beginning to the end of the climb between hosts.
+    climbed_for: f64,
     /// Whether the steps that were planned and not yet heard of belong to the climb.
     planned: VecDeque<bool>,
 }
@@ -115,11 +132,15 @@ impl Planner {
                 });
             }
         }
+        let crosses = |course: &Course| course.counts.iter().any(|c| c.bytes_across > 0.0);
         Self {
             within,
             lens,
+            is_across: courses.iter().any(crosses),
             courses,
             phase: Phase::Climbing(1),
+            climbed: Vec::new(),
+            climbed_for: 0.0,
             planned: VecDeque::from([true]),
         }
     }
@@ -145,12 +166,13 @@ impl Planner {
     /// What comes after `now`, which is about to run, `spent` after the beginning; `None` ends it.
     pub(super) fn next(&mut self, now: Step, spent: Duration) -> Option<Step> {
         let within = self.within.as_secs_f64();
-        let end = END * self.shortest();
-        let left = within - spent.as_secs_f64() - self.estimate(now) - end;
-        let next = self.climb(left.min(CLIMB * within));
-        let next = match next {
-            Some(step) => Some(step).filter(|step| self.estimate(*step) <= left),
-            None => self.descend(left),
+        let spent = spent.as_secs_f64() + self.estimate(now) + END * self.shortest();
+        let next = match self.climb(spent) {
+            Some(step) => {
+                let longer = if self.is_across { CLIMB_ACROSS } else { 1.0 };
+                Some(step).filter(|step| self.estimate(*step) <= longer * within - spent)
+            }
+            None => self.descend(within + self.climbed_for - spent),
         };
         if next.is_some() {
             self.planned
@@ -159,18 +181,21 @@ impl Planner {
         next
     }
 
-    /// The next step of the climb, while it takes no more than `most`; else the way down is planned.
-    fn climb(&mut self, most: f64) -> Option<Step> {
+    /// The next step of the climb, when `spent` has passed; else the way down is planned.
+    fn climb(&mut self, spent: f64) -> Option<Step> {
         match self.phase {
-            Phase::Climbing(level)
-                if level < self.lens.len() && self.estimate(self.step(0, level)) <= most =>
-            {
-                self.phase = Phase::Waiting(level + 1);
-                Some(self.step(0, level))
-            }
             Phase::Climbing(level) => {
-                self.phase = Phase::Down(self.way_down(level - 1));
-                None
+                let next = self.climb_to(level, spent);
+                self.phase = match next {
+                    Some(next) => Phase::Waiting(next + 1),
+                    None => {
+                        if self.is_across && !self.within.is_zero() {
+                            self.climbed_for = spent;
+                        }
+                        Phase::Down(self.way_down(level - 1))
+                    }
+                };
+                next.map(|level| self.step(0, level))
             }
             Phase::Waiting(level) => {
                 self.phase = Phase::Climbing(level);
@@ -181,17 +206,82 @@ impl Planner {
         }
     }
 
+    /// The level that is climbed to after that below `level`: this one, or the same again where the
+    /// links' rate is still to be found.
+    fn climb_to(&self, level: usize, spent: f64) -> Option<usize> {
+        let within = self.within.as_secs_f64();
+        let fits = |level: usize, most: f64| self.estimate(self.step(0, level)) <= most;
+        if !self.is_across {
+            let most = (within - spent).min(CLIMB * within);
+            return (level <= LEVEL_WITHIN && fits(level, most)).then_some(level);
+        }
+        let left = CLIMB_ACROSS * within - spent;
+        if within == 0.0 || self.climbed.len() >= CLIMBED_MAX {
+            return None;
+        }
+        if level < self.lens.len() && self.expected(level) <= left.min(within) {
+            return Some(level);
+        }
+        (level > 1 && !self.is_settled() && fits(level - 1, left)).then_some(level - 1)
+    }
+
+    /// Seconds that the climber should take at a level above those climbed: as much more for each byte as
+    /// between the last two levels.
+    fn expected(&self, level: usize) -> f64 {
+        let climber = &self.courses[0];
+        let least = |at: usize| {
+            let climbed = self.climbed.iter().filter(|(level, _)| *level == at);
+            let times = climbed.map(|&(_, seconds)| seconds);
+            times.min_by(f64::total_cmp).or(climber.last[at])
+        };
+        let known = |below: usize| (0..below).rev().find_map(|at| Some((at, least(at)?)));
+        let Some((upper, upper_time)) = known(level) else {
+            return 2.0 * self.shortest();
+        };
+        let (lower, lower_time) = known(upper).unwrap_or((upper, upper_time));
+        let bytes = |level: usize| climber.counts[level].bytes_across;
+        let slope = (upper_time - lower_time).max(0.0) / (bytes(upper) - bytes(lower)).max(1.0);
+        upper_time + slope * (bytes(level) - bytes(upper))
+    }
+
+    /// Seconds of a byte at the end of a climb between hosts, by the better one of its last two
+    /// operations on the longest operand; 0 where there is none.
+    fn settled_rate(&self) -> f64 {
+        let (Some(&(level, _)), Some(course)) = (self.climbed.last(), self.courses.first()) else {
+            return 0.0;
+        };
+        let end = self.climbed.iter().rev().take(2);
+        let end = end.filter(|(other, _)| *other == level).map(|&(_, s)| s);
+        let rate = end.fold(f64::INFINITY, f64::min) / course.counts[level].bytes_across;
+        if rate.is_finite() { rate } else { 0.0 }
+    }
+
+    /// Whether the last two operations of the climb took as long for each byte.
+    fn is_settled(&self) -> bool {
+        let [.., before, last] = self.climbed[..] else {
+            return false;
+        };
+        let of_byte = |(level, seconds): (usize, f64)| seconds / self.lens[level] as f64;
+        let ratio = of_byte(last) / of_byte(before);
+        (1.0 / SETTLED..=SETTLED).contains(&ratio)
+    }
+
     fn way_down(&self, top: usize) -> VecDeque<Step> {
+        let all = 0..self.courses.len();
         let mut wanted = VecDeque::new();
+        if self.is_across {
+            let short = (0..=SHORT_LEVEL.min(top)).rev();
+            wanted.extend(short.flat_map(|level| all.clone().map(move |course| (course, level))));
+        }
         for pass in 0..=PASSES {
             for level in (0..=top).rev() {
-                let all = pass > 0 || level <= SHORT_LEVEL;
-                let count = if all { self.courses.len() } else { FIRST };
-                let courses = 0..count.min(self.courses.len());
-                wanted.extend(courses.map(|course| self.step(course, level)));
+                let is_all = pass > 0 || level <= SHORT_LEVEL;
+                let count = if is_all { all.end } else { FIRST.min(all.end) };
+                wanted.extend((0..count).map(|course| (course, level)));
             }
         }
-        wanted
+        let step = |(course, level)| self.step(course, level);
+        wanted.into_iter().map(step).collect()
     }
 
     /// The next that is wanted and fits.
@@ -210,6 +300,9 @@ impl Planner {
 
     /// A step took so long on this rank: for what is planned next.
     pub(super) fn took(&mut self, step: Step, seconds: f64) {
+        if matches!(self.phase, Phase::Waiting(_) | Phase::Climbing(_)) && step.level > 0 {
+            self.climbed.push((step.level, seconds));
+        }
         if let Some(course) = self.course(step) {
             course.last[step.level] = Some(seconds);
         }
@@ -228,15 +321,22 @@ impl Planner {
         courses.find(|course| course.algorithm == step.algorithm)
     }
 
-    /// The median time of every algorithm and length; that of the climb where there is no other.
+    /// The median time of every algorithm and length; that of the climb where there is no other, and
+    /// between hosts only of its end.
     pub(super) fn samples(&self) -> Vec<Sample> {
         let mut samples = Vec::new();
+        let end = self.climbed.last().map_or(0, |&(level, _)| level);
+        let rate = self.settled_rate();
+        let is_known = |level: usize| !self.is_across || level <= SHORT_LEVEL || level == end;
         for course in &self.courses {
             for (level, &counts) in course.counts.iter().enumerate() {
                 let mut times = course.times[level].clone();
                 times.sort_by(f64::total_cmp);
                 let median = times.get(times.len() / 2).copied();
-                if let Some(seconds) = median.or(course.last[level]) {
+                let climbed = course.last[level].filter(|_| is_known(level));
+                if let Some(seconds) = median.or(climbed) {
+                    // What went faster than that went through links that had rested.
+                    let seconds = seconds.max(rate * counts.bytes_across);
                     samples.push(Sample { counts, seconds });
                 }
             }
@@ -283,175 +383,18 @@ impl Planner {
 }
 
 /// Whether an algorithm of these counts does something, at some level, that none of the others does
-/// there: few ranks do the same by several algorithms. Scratch takes no time.
+/// there: few ranks do the same by several algorithms. Scratch and turns have no cost of their own.
 fn is_new(courses: &[Course], counts: &[Counts]) -> bool {
-    let without_scratch = |counts: &Counts| Counts {
+    let costs = |counts: &Counts| Counts {
         scratch_bytes: 0.0,
+        turns_across: 0.0,
         ..*counts
     };
     counts.iter().enumerate().any(|(level, mine)| {
         let mut known = courses.iter().map(|course| &course.counts[level]);
-        known.all(|theirs| without_scratch(theirs) != without_scratch(mine))
+        known.all(|theirs| costs(theirs) != costs(mine))
     })
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use ronde_core::{Operation, ReduceOp};
-    use ronde_schedule::choose::counts;
-    use ronde_schedule::{CostModel, Hosts};
-
-    use super::*;
-
-    fn planner(hosts: &Hosts, within: Duration) -> Planner {
-        Planner::new(within, 16, |algorithm, len| {
-            let operation = Operation::AllReduce(ReduceOp::Sum);
-            counts(algorithm, &operation, hosts, len, 8, 2).ok()
-        })
-    }
-
-    /// Plays a calibration of a group in which operations cost what `model` says, but that links let
-    /// so many bytes pass above their rate when they have rested.
-    fn play_on(
-        hosts: &Hosts,
-        within: Duration,
-        model: &CostModel,
-        burst: f64,
-    ) -> (Vec<Step>, f64, Planner) {
-        let mut planner = planner(hosts, within);
-        let (mut step, mut spent, mut steps) = (planner.first(), 0.0, Vec::new());
-        let mut saved = burst;
-        loop {
-            let next = planner.next(step, Duration::from_secs_f64(spent));
-            let mut courses = planner.courses.iter();
-            let course = courses.find(|c| c.algorithm == step.algorithm);
-            let counts = course
-                .map(|course| course.counts[step.level])
-                .unwrap_or_default();
-            let free = counts.bytes_across.min(saved);
-            let seconds = model.seconds(&counts) - free * model.byte_across_s;
-            let refilled = seconds / model.byte_across_s;
-            saved = (saved + refilled - counts.bytes_across).clamp(0.0, burst);
-            spent += seconds;
-            planner.took(step, seconds);
-            planner.heard(step, seconds);
-            steps.push(step);
-            assert!(steps.len() < 1000);
-            match next {
-                Some(next) => step = next,
-                None => return (steps, spent, planner),
-            }
-        }
-    }
-
-    fn play(hosts: &Hosts, within: Duration, model: &CostModel) -> (Vec<Step>, f64, Planner) {
-        play_on(hosts, within, model, 0.0)
-    }
-
-    fn gigabit() -> CostModel {
-        CostModel {
-            byte_across_s: 8e-9,
-            round_across_s: 60e-6,
-            cores: 2,
-            ..CostModel::default()
-        }
-    }
-
-    #[test]
-    fn steps_survive_the_wire() {
-        for algorithm in Algorithm::ALL {
-            for level in 0..6 {
-                let step = Step { algorithm, level };
-                assert_ne!(step.encode(), 0);
-                assert_eq!(Step::decode(step.encode(), 6), Some(step));
-                assert_eq!(Step::decode(step.encode(), level), None);
-            }
-        }
-        for nonsense in [0, -1, i64::MIN, i64::MAX, 8] {
-            assert_eq!(Step::decode(nonsense, 6), None);
-        }
-    }
-
-    #[test]
-    fn the_time_is_kept_on_fast_and_slow_links_and_enough_is_measured() {
-        let slow = CostModel {
-            byte_across_s: 80e-9,
-            ..gigabit()
-        };
-        let slower = CostModel {
-            byte_across_s: 800e-9,
-            ..gigabit()
-        };
-        for model in [CostModel::default(), gigabit(), slow, slower] {
-            for names in [vec![0, 1], vec![0, 0, 1, 1], vec![0, 1, 2, 3, 4, 5, 6, 7]] {
-                for millis in [5_u32, 30, 200] {
-                    let within = Duration::from_millis(millis.into());
-                    let (steps, spent, planner) = play(&Hosts::new(&names), within, &model);
-                    let longest = planner.courses.iter().flat_map(|c| c.last.iter().flatten());
-                    let longest = longest.copied().fold(0.0, f64::max);
-                    assert!(spent <= within.as_secs_f64() + 2.0 * longest, "{spent}");
-                    assert!(
-                        model == slower || millis < 30 || spent <= 0.033 * f64::from(millis) / 30.0
-                    );
-                    if millis >= 30 {
-                        let levels: BTreeSet<_> = steps.iter().map(|s| s.level).collect();
-                        assert!(levels.len() >= 2, "{model:?} {names:?}: {levels:?}");
-                        assert!(planner.samples().len() >= if model == slower { 2 } else { 4 });
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn much_time_is_not_used_up_and_none_measures_nothing() {
-        let hosts = Hosts::one(4);
-        let (steps, _, planner) = play(&hosts, Duration::from_secs(3600), &gigabit());
-        assert!(steps.len() < 200);
-        // All algorithms but the hierarchical one, which is the direct one here, at all lengths.
-        assert_eq!(planner.samples().len(), 5 * 6);
-        let (steps, _, planner) = play(&hosts, Duration::ZERO, &gigabit());
-        assert!(steps.len() <= 2 && planner.samples().len() <= 2);
-    }
-
-    #[test]
-    fn two_ranks_measure_what_differs_between_them() {
-        let planner = planner(&Hosts::one(2), Duration::from_millis(30));
-        let measured: Vec<_> = planner.courses.iter().map(|c| c.algorithm).collect();
-        // A ring of two is a tree for the shortest operands and halving_doubling for longer ones.
-        assert_eq!(
-            measured,
-            [
-                Algorithm::HalvingDoubling,
-                Algorithm::Tree,
-                Algorithm::Direct
-            ]
-        );
-    }
-
-    #[test]
-    fn the_samples_lead_back_to_the_costs_even_of_links_that_had_rested() {
-        for names in [vec![0, 0, 1, 1], vec![0, 1], vec![0, 1, 2, 3]] {
-            for (rate, burst) in [(80e-9, 0.0), (80e-9, 65e3), (8e-9, 0.0), (8e-9, 65e3)] {
-                let truth = CostModel {
-                    byte_across_s: rate,
-                    ..gigabit()
-                };
-                let hosts = Hosts::new(&names);
-                let (_, _, planner) = play_on(&hosts, Duration::from_millis(30), &truth, burst);
-                let start = CostModel {
-                    cores: 2,
-                    ..CostModel::default()
-                };
-                let found = start.fit(&planner.samples());
-                let ratio = found.byte_across_s / rate;
-                assert!(
-                    (0.5..2.0).contains(&ratio),
-                    "{names:?} {rate} {burst}: {found:?}"
-                );
-            }
-        }
-    }
-}
+mod tests;

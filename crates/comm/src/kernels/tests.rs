@@ -138,6 +138,54 @@ fn bf16_and_f16_round_as_the_reference_does() {
 }
 
 #[test]
+fn extremes_of_all_pairs_of_edges_are_those_of_f32() {
+    let edges = [
+        0, 1, 0x3ff, 0x400, 0x3c00, 0x7bff, 0x7c00, 0x7c01, 0x7e00, 0x7f80, 0x7f81, 0x7fff,
+    ];
+    let all: Vec<u16> = edges
+        .iter()
+        .flat_map(|&bits| [bits, bits | 0x8000])
+        .collect();
+    // What the rule says, in f32: NaN wins, of equal ones the left one.
+    let rule = |op, left: f32, right: f32, bits: [u16; 2], nan: u16| {
+        let is_right = if op == ReduceOp::Max {
+            right > left
+        } else {
+            right < left
+        };
+        if left.is_nan() || right.is_nan() {
+            nan
+        } else {
+            bits[usize::from(is_right)]
+        }
+    };
+    for op in [ReduceOp::Min, ReduceOp::Max] {
+        for &left in &all {
+            for &right in &all {
+                let (l, r) = (f16::from_bits(left), f16::from_bits(right));
+                let expected = rule(
+                    op,
+                    l.to_f32_const(),
+                    r.to_f32_const(),
+                    [left, right],
+                    0x7e00,
+                );
+                assert_eq!(two(DType::F16, op, l, r).map(f16::to_bits), [expected; 2]);
+                let (l, r) = (bf16::from_bits(left), bf16::from_bits(right));
+                let expected = rule(
+                    op,
+                    l.to_f32_const(),
+                    r.to_f32_const(),
+                    [left, right],
+                    0x7fc0,
+                );
+                assert_eq!(two(DType::Bf16, op, l, r).map(bf16::to_bits), [expected; 2]);
+            }
+        }
+    }
+}
+
+#[test]
 fn sums_are_those_of_the_exact_sum() {
     for dtype in [DType::F32, DType::F64] {
         let (mut one, right) = (hostile(5, 1 << 14), hostile(6, 1 << 14));

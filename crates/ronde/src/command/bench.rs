@@ -240,7 +240,7 @@ impl LogSink for ToStderr {
 
 /// `ronde __bench_worker`: one worker process of `ronde bench`.
 pub(crate) fn work() -> i32 {
-    let Some(mut worker) = join() else {
+    let Some(mut worker) = join(&Arc::default()) else {
         return exit::GAVE_UP;
     };
     let (assignment, listener) = worker.take_parts();

@@ -12,12 +12,12 @@ use ronde::engine::ModelSize;
 use ronde::host;
 use ronde_cluster::{
     ElasticSettings, Exit, JobSpec, LaunchSpec, LocalLauncher, LogSink, Outcome, RestartLimits,
-    StopFlag, supervise,
+    StopFlag, Succession, supervise,
 };
 use ronde_core::{Tracker, WorldSize};
 use ronde_monitor::render::bytes;
 use ronde_monitor::{Fanout, JsonLines};
-use ronde_train::config::{DEFAULT_RUN_FILE, Document, Origin, Override, check};
+use ronde_train::config::{DEFAULT_RUN_FILE, Document, Origin, Override, SuccessionKind, check};
 use ronde_train::flights::Flights;
 use ronde_train::memory::MemoryEstimate;
 use ronde_train::{Plan, RunConfig, Task, TrainError};
@@ -450,6 +450,10 @@ fn elastic(config: &RunConfig) -> Option<ElasticSettings> {
         lease,
         store_timeout: lease / 3,
         rendezvous: RENDEZVOUS_TIMEOUT,
+        succession: match elastic.succession {
+            SuccessionKind::Lease => Succession::Lease,
+            SuccessionKind::Majority => Succession::Majority,
+        },
         wait_limit: seconds(elastic.wait_s),
         restart: RestartLimits {
             restarts_max: elastic.max_restarts,

@@ -11,7 +11,8 @@ use super::{exit, signals};
 
 /// Joins the run that the supervisor started this process for.
 pub(crate) fn work() -> i32 {
-    let Some(mut worker) = join() else {
+    let flights = Arc::<Flights>::default();
+    let Some(mut worker) = join(&flights) else {
         return exit::GAVE_UP;
     };
     let membership = worker.link().and_then(WorkerLink::membership);
@@ -24,7 +25,6 @@ pub(crate) fn work() -> i32 {
     if let Err(error) = handled {
         eprintln!("note: SIGTERM ends this worker at once, in the middle of a step: {error}");
     }
-    let flights = Arc::<Flights>::default();
     if let Err(error) = signals::record_on_request(flights.clone()) {
         eprintln!("note: SIGUSR1 ends this worker instead of writing its flight record: {error}");
     }
@@ -57,9 +57,9 @@ pub(crate) fn work() -> i32 {
     }
 }
 
-/// Joins the job that this process was started for, and ends with it. `None` when that fails, which
-/// has been told.
-pub(crate) fn join() -> Option<Worker> {
+/// Joins the job that this process was started for, and ends with it; after a failure elsewhere, `flights`
+/// are written first. `None` when joining fails, which has been told.
+pub(crate) fn join(flights: &Arc<Flights>) -> Option<Worker> {
     let worker = match Worker::start() {
         Ok(worker) => worker,
         Err(error) => {
@@ -68,7 +68,14 @@ pub(crate) fn join() -> Option<Worker> {
         }
     };
     if let Some(link) = worker.link() {
-        link.on_loss(Box::new(|_reason| end_now()));
+        let flights = Arc::clone(flights);
+        link.on_loss(Box::new(move |end| {
+            if end.has_failed {
+                // The failure is told of in any case.
+                drop(flights.write_last());
+            }
+            end_now();
+        }));
     }
     Some(worker)
 }

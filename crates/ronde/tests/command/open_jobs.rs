@@ -1,23 +1,20 @@
 //! Jobs whose coordinator is a process of its own: it dies and comes back, others stand by, hosts join
 //! and leave, workers are added and taken away; nothing is lost or repeated.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
+use std::sync::Mutex;
 
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::support::{Ended, Place, RONDE, Running, events, gone, of_kind, send, until};
 
-const STEPS: u64 = 1380;
+const EPOCHS: u64 = 60;
+const STEPS_OF_EPOCH: u64 = 23;
 
 /// What all runs of the tests have in common.
-pub(crate) const SETS: [&str; 4] = [
-    "train.epochs=60",
-    "model.channels=4",
-    "run.output=out",
-    "elastic.lease_s=0.8",
-];
+pub(crate) const SETS: [&str; 3] = ["model.channels=4", "run.output=out", "elastic.lease_s=0.8"];
 
 /// A job of the tests; its coordinator ends with it.
 struct Job {
@@ -30,7 +27,9 @@ impl Job {
     fn start(workers: &str, here: &str, sets: &[&str]) -> Self {
         let place = Place::new();
         let mut arguments = vec!["train", "--json", "--listen", "--here", here, "-n", workers];
-        arguments.extend(SETS.iter().chain(sets).flat_map(|set| ["--set", set]));
+        let epochs = format!("train.epochs={EPOCHS}");
+        let sets = SETS.iter().chain(sets).copied().chain([epochs.as_str()]);
+        arguments.extend(sets.flat_map(|set| ["--set", set]));
         let running = Some(place.start(RONDE, &arguments, &[]));
         Self { place, running }
     }
@@ -43,7 +42,7 @@ impl Job {
     #[track_caller]
     fn whole(&mut self) -> Vec<Value> {
         let ended = self.running.take().unwrap().wait();
-        whole(&self.place, ended)
+        whole(&self.place, ended, EPOCHS)
     }
 }
 
@@ -57,27 +56,35 @@ impl Drop for Job {
 }
 
 /// The hash of the model of an undisturbed run.
-fn undisturbed() -> &'static str {
-    static BLAKE3: std::sync::OnceLock<String> = std::sync::OnceLock::new();
-    BLAKE3.get_or_init(|| {
+fn undisturbed(epochs: u64) -> String {
+    static BLAKE3: Mutex<BTreeMap<u64, String>> = Mutex::new(BTreeMap::new());
+    let mut known = BLAKE3.lock().unwrap();
+    let run = || {
         let place = Place::new();
         let mut arguments = vec!["train", "--json", "-n", "1"];
-        arguments.extend(SETS.iter().flat_map(|set| ["--set", set]));
+        let epochs = format!("train.epochs={epochs}");
+        let sets = SETS.into_iter().chain([epochs.as_str()]);
+        arguments.extend(sets.flat_map(|set| ["--set", set]));
         place.run(&arguments).expect(0, &[]).blake3()
-    })
+    };
+    known.entry(epochs).or_insert_with(run).clone()
 }
 
-/// Checks the end of a run that was disturbed, and gives its events.
+/// Checks the end of a run of so many epochs that was disturbed, and gives its events.
 #[track_caller]
-pub(crate) fn whole(place: &Place, ended: Ended) -> Vec<Value> {
+pub(crate) fn whole(place: &Place, ended: Ended, epochs: u64) -> Vec<Value> {
     let ended = ended.expect(0, &[]);
-    assert_eq!(ended.blake3(), undisturbed(), "{}", ended.stdout);
+    assert_eq!(ended.blake3(), undisturbed(epochs), "{}", ended.stdout);
     let kept = std::fs::read_to_string(place.path().join("out/events.jsonl")).unwrap();
     for text in [&kept, &ended.stdout] {
         let steps: Vec<u64> = of_kind(&events(text), "step_committed")
             .map(|event| event["step"].as_u64().unwrap())
             .collect();
-        assert_eq!(steps, (0..STEPS).collect::<Vec<_>>(), "each step once");
+        assert_eq!(
+            steps,
+            (0..epochs * STEPS_OF_EPOCH).collect::<Vec<_>>(),
+            "each step once"
+        );
     }
     events(&kept)
 }
@@ -196,9 +203,10 @@ fn of_two_coordinators_one_leads_and_a_stopped_one_is_fenced_when_it_wakes() {
     assert_eq!(job.running().workers()[&0], before[&0]);
     let events = job.whole();
     assert!(notices(&events).contains("this coordinator leads: term "));
-    let losses = of_kind(&events, "membership_changed");
-    let losses = losses.filter(|event| event["reason"].as_str().unwrap().contains("lost"));
-    assert_eq!(losses.count(), 1);
+    // On a busy machine a worker may be taken for silent as well.
+    let changes: Vec<&Value> = of_kind(&events, "membership_changed").collect();
+    let is_killed = |event: &&&Value| event["reason"].as_str().unwrap().contains("signal 9");
+    assert_eq!(changes.iter().filter(is_killed).count(), 1, "{changes:?}");
     second.wait().expect(0, &[]);
     gone([first]);
 }

@@ -169,6 +169,18 @@ impl Collected {
         String::from_utf8_lossy(&self.text.lock().unwrap()).into_owned()
     }
 
+    /// Whether the lines that have come hold `text` so many times. Those before `seen` are counted in
+    /// `found` already.
+    fn has(&self, text: &str, times: usize, (seen, found): &mut (usize, usize)) -> bool {
+        let bytes = self.text.lock().unwrap();
+        let new = &bytes[*seen..];
+        let end = new.iter().rposition(|byte| *byte == b'\n');
+        let lines = String::from_utf8_lossy(&new[..end.map_or(0, |end| end + 1)]);
+        *found += lines.matches(text).count();
+        *seen += end.map_or(0, |end| end + 1);
+        *found >= times
+    }
+
     fn end(&mut self) -> String {
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap();
@@ -212,10 +224,11 @@ impl Running {
     #[track_caller]
     pub(crate) fn after_steps(&mut self, steps: u64) -> BTreeMap<u32, u32> {
         let committed = format!("\"event\":\"step_committed\",\"step\":{steps},");
+        let mut so_far = (0, 0);
         until("steps are committed", || {
             let ended = self.child.try_wait().unwrap();
             assert!(ended.is_none(), "{ended:?}: {}", self.stderr.text());
-            self.stdout.text().contains(&committed)
+            self.stdout.has(&committed, 1, &mut so_far)
         });
         self.workers()
     }
@@ -223,20 +236,22 @@ impl Running {
     /// Waits until standard output holds `text` so many times.
     #[track_caller]
     pub(crate) fn says(&mut self, text: &str, times: usize) {
+        let mut so_far = (0, 0);
         until(text, || {
             let ended = self.child.try_wait().unwrap();
             assert!(ended.is_none(), "{ended:?}: {}", self.stderr.text());
-            self.stdout.text().matches(text).count() >= times
+            self.stdout.has(text, times, &mut so_far)
         });
     }
 
     /// Waits until standard error holds `text` so many times.
     #[track_caller]
     pub(crate) fn tells(&mut self, text: &str, times: usize) {
+        let mut so_far = (0, 0);
         until(text, || {
             let ended = self.child.try_wait().unwrap();
             assert!(ended.is_none(), "{ended:?}: {}", self.stderr.text());
-            self.stderr.text().matches(text).count() >= times
+            self.stderr.has(text, times, &mut so_far)
         });
     }
 

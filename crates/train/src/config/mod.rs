@@ -39,7 +39,7 @@ pub use origin::Origin;
 pub use problem::{Problem, Severity};
 pub use run_config::{
     CheckSection, CommAlgorithm, CommSection, CommTransport, ElasticSection, RunConfig, RunSection,
-    TrainLength, TrainSection, WorkersSection,
+    SuccessionKind, TrainLength, TrainSection, WorkersSection,
 };
 
 /// The commented run file of the embedded example.

@@ -325,6 +325,17 @@ impl Default for CheckSection {
     }
 }
 
+/// Who goes on when workers cannot be reached and may still run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SuccessionKind {
+    /// Those whom the coordinator reaches that holds the job's lease.
+    #[default]
+    Lease,
+    /// More than half of the members that are not known to have ended.
+    Majority,
+}
+
 /// `[elastic]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -346,6 +357,9 @@ pub struct ElasticSection {
     pub silence_s: f64,
     /// How long a coordinator that vanished keeps others from taking its place; default 3 seconds.
     pub lease_s: f64,
+    /// Who goes on when others cannot be reached; default `lease`. With `majority` two halves that do not
+    /// see each other both wait.
+    pub succession: SuccessionKind,
     /// How long the job waits for `min_workers` before it ends; default 600 seconds.
     pub wait_s: f64,
 }
@@ -360,6 +374,7 @@ impl Default for ElasticSection {
             restart_window_s: 600.0,
             silence_s: 1.0,
             lease_s: 3.0,
+            succession: SuccessionKind::Lease,
             wait_s: 600.0,
         }
     }

@@ -43,6 +43,10 @@ impl Training {
             self.apply(&committed, reduced, PhaseTimes::default())?;
         }
         let heals = courses.each.contains(&Course::Heal);
+        if heals {
+            let shared = self.history.share(&*group, &courses);
+            shared.map_err(TrainError::Heal)?;
+        }
         // Who heals does so while the others compute the next step, if there is one.
         let is_at_end = self.session.next_step().0 >= self.plan.steps;
         let spared = courses
@@ -106,11 +110,11 @@ impl Training {
             })
     }
 
-    fn record_resumed(&self, courses: &[Course]) {
+    fn record_resumed(&mut self, courses: &[Course]) {
         if self.place.rank != Rank(0) {
             return;
         }
-        self.record_last();
+        self.tell_history();
         let count = |course| courses.iter().filter(|each| **each == course).count() as u32;
         self.place.tracker.record(Event::Resumed {
             generation: self.place.generation,

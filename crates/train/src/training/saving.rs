@@ -173,6 +173,9 @@ impl Training {
         let term = term.map(i64::unsigned_abs);
         let may_load = self.resume != Resume::Never || self.place.generation > FIRST;
         let has_loaded = held.iter().all(|held| *held == 0) && may_load && self.load_together()?;
+        if has_loaded {
+            self.history.clear();
+        }
         if let Some((saving, now)) = self.saving() {
             saving.enter(&now, term);
             if has_loaded && now.rank == Rank(0) {

@@ -165,7 +165,7 @@ impl Training {
             times,
             bytes_sent,
         });
-        self.last_events = vec![Event::StepCommitted {
+        self.history.note(Event::StepCommitted {
             step: committed.step,
             epoch: committed.epoch,
             generation: committed.generation,
@@ -174,25 +174,24 @@ impl Training {
             learning_rate,
             gradient_norm: applied.gradient_norm,
             duration_s: times.total_s(),
-        }];
+        });
         if let Some(verdict) = committed.epoch_verdict {
-            self.last_events.push(Event::EpochFinished {
+            self.history.note(Event::EpochFinished {
                 epoch: verdict.epoch,
                 used_once: verdict.used_once,
                 missing: verdict.missing,
                 repeated: verdict.repeated,
             });
         }
-        if *rank == Rank(0) {
-            self.record_last();
-        }
+        self.tell_history();
     }
 
-    /// Records the last committed step, as rank 0 does; a new rank 0 does it for the one before, which
-    /// may have had no time to. Whoever collects the events keeps the first of each step.
-    pub(super) fn record_last(&self) {
-        let events = self.last_events.iter().cloned();
-        events.for_each(|event| self.place.tracker.record(event));
+    /// Rank 0 tells of what was committed; a new one also of what the one before may have had no time to
+    /// tell.
+    pub(super) fn tell_history(&mut self) {
+        if self.place.rank == Rank(0) {
+            self.history.tell(&*self.place.tracker);
+        }
     }
 }
 

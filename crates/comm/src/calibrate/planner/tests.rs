@@ -1,0 +1,173 @@
+//! Calibrations played on links of known costs.
+
+use std::collections::BTreeSet;
+
+use ronde_core::{Operation, ReduceOp};
+use ronde_schedule::choose::counts;
+use ronde_schedule::{CostModel, Hosts};
+
+use super::*;
+
+fn planner(hosts: &Hosts, within: Duration) -> Planner {
+    Planner::new(within, 16, |algorithm, len| {
+        let operation = Operation::AllReduce(ReduceOp::Sum);
+        counts(algorithm, &operation, hosts, len, 8, 2).ok()
+    })
+}
+
+/// Plays a calibration of a group in which operations cost what `model` says, but that links let
+/// so many bytes pass above their rate when they have rested.
+fn play_on(
+    hosts: &Hosts,
+    within: Duration,
+    model: &CostModel,
+    burst: f64,
+) -> (Vec<Step>, f64, Planner) {
+    let mut planner = planner(hosts, within);
+    let (mut step, mut spent, mut steps) = (planner.first(), 0.0, Vec::new());
+    let mut saved = burst;
+    loop {
+        let next = planner.next(step, Duration::from_secs_f64(spent));
+        let mut courses = planner.courses.iter();
+        let course = courses.find(|c| c.algorithm == step.algorithm);
+        let counts = course
+            .map(|course| course.counts[step.level])
+            .unwrap_or_default();
+        let free = counts.bytes_across.min(saved);
+        let seconds = model.seconds(&counts) - free * model.byte_across_s;
+        let refilled = seconds / model.byte_across_s;
+        saved = (saved + refilled - counts.bytes_across).clamp(0.0, burst);
+        spent += seconds;
+        planner.took(step, seconds);
+        planner.heard(step, seconds);
+        steps.push(step);
+        assert!(steps.len() < 1000);
+        match next {
+            Some(next) => step = next,
+            None => return (steps, spent, planner),
+        }
+    }
+}
+
+fn play(hosts: &Hosts, within: Duration, model: &CostModel) -> (Vec<Step>, f64, Planner) {
+    play_on(hosts, within, model, 0.0)
+}
+
+fn gigabit() -> CostModel {
+    CostModel {
+        byte_across_s: 8e-9,
+        round_across_s: 60e-6,
+        cores: 2,
+        ..CostModel::default()
+    }
+}
+
+#[test]
+fn steps_survive_the_wire() {
+    for algorithm in Algorithm::ALL {
+        for level in 0..LENS.len() {
+            let step = Step { algorithm, level };
+            assert_ne!(step.encode(), 0);
+            assert_eq!(Step::decode(step.encode(), LENS.len()), Some(step));
+            assert_eq!(Step::decode(step.encode(), level), None);
+        }
+    }
+    for nonsense in [0, -1, i64::MIN, i64::MAX, 8] {
+        assert_eq!(Step::decode(nonsense, 6), None);
+    }
+}
+
+#[test]
+fn the_time_is_kept_on_fast_and_slow_links_and_enough_is_measured() {
+    let slow = CostModel {
+        byte_across_s: 80e-9,
+        ..gigabit()
+    };
+    let slower = CostModel {
+        byte_across_s: 800e-9,
+        ..gigabit()
+    };
+    for model in [CostModel::default(), gigabit(), slow, slower] {
+        for names in [vec![0, 1], vec![0, 0, 1, 1], vec![0, 1, 2, 3, 4, 5, 6, 7]] {
+            for millis in [5_u32, 30, 200] {
+                let within = Duration::from_millis(millis.into());
+                let (steps, spent, planner) = play(&Hosts::new(&names), within, &model);
+                let longest = planner.courses.iter().flat_map(|c| c.last.iter().flatten());
+                let longest = longest.copied().fold(0.0, f64::max);
+                let most = if planner.is_across {
+                    (1.0 + CLIMB_ACROSS) * within.as_secs_f64()
+                } else {
+                    within.as_secs_f64()
+                };
+                assert!(spent <= most + 2.0 * longest, "{spent}");
+                // Links without a burst settle at once.
+                assert!(model == slower || millis < 30 || spent <= 2.6 * within.as_secs_f64());
+                if millis >= 30 {
+                    let levels: BTreeSet<_> = steps.iter().map(|s| s.level).collect();
+                    assert!(levels.len() >= 2, "{model:?} {names:?}: {levels:?}");
+                    assert!(planner.samples().len() >= if model == slower { 2 } else { 4 });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn much_time_is_not_used_up_and_none_measures_nothing() {
+    let hosts = Hosts::one(4);
+    let (steps, _, planner) = play(&hosts, Duration::from_secs(3600), &gigabit());
+    assert!(steps.len() < 200);
+    // All algorithms but the hierarchical one, which is the direct one here, at all lengths that
+    // are measured within a host.
+    assert_eq!(planner.samples().len(), 5 * (LEVEL_WITHIN + 1));
+    let (steps, _, planner) = play(&hosts, Duration::ZERO, &gigabit());
+    assert!(steps.len() <= 2 && planner.samples().len() <= 2);
+}
+
+#[test]
+fn two_ranks_measure_what_differs_between_them() {
+    let planner = planner(&Hosts::one(2), Duration::from_millis(30));
+    let measured: Vec<_> = planner.courses.iter().map(|c| c.algorithm).collect();
+    // A ring of two is a tree for the shortest operands and halving_doubling for longer ones.
+    assert_eq!(
+        measured,
+        [
+            Algorithm::HalvingDoubling,
+            Algorithm::Tree,
+            Algorithm::Direct
+        ]
+    );
+}
+
+#[test]
+fn the_samples_lead_back_to_the_costs_even_of_links_that_had_rested() {
+    for names in [vec![0, 0, 1, 1], vec![0, 1], vec![0, 1, 2, 3]] {
+        for (rate, burst) in [
+            (80e-9, 0.0),
+            (80e-9, 65e3),
+            (80e-9, 256e3),
+            (8e-9, 0.0),
+            (8e-9, 65e3),
+            (8e-9, 256e3),
+            (8e-9, 2e6),
+            (0.8e-9, 2e6),
+        ] {
+            let truth = CostModel {
+                byte_across_s: rate,
+                ..gigabit()
+            };
+            let hosts = Hosts::new(&names);
+            let (_, _, planner) = play_on(&hosts, Duration::from_millis(30), &truth, burst);
+            let start = CostModel {
+                cores: 2,
+                ..CostModel::default()
+            };
+            let found = start.fit(&planner.samples());
+            let ratio = found.byte_across_s / rate;
+            assert!(
+                (0.6..1.5).contains(&ratio),
+                "{names:?} {rate} {burst}: {found:?}"
+            );
+        }
+    }
+}
