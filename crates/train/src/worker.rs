@@ -12,6 +12,7 @@ use ronde_schedule::Algorithm;
 
 use crate::checkpoints::{self, Resume, Saving, Surroundings};
 use crate::config::{CommAlgorithm, CommTransport};
+use crate::cores::Cores;
 use crate::export::{self, Described};
 use crate::flights::Flights;
 use crate::training::Trained;
@@ -50,6 +51,9 @@ pub fn run(
         .map_err(TrainError::Model)?;
     plan.bind_model(chain.layout());
 
+    // Before any other thread is started: those stay where this one is then.
+    let cores = config.workers.pin_cores;
+    let cores = cores.then(|| Cores::take(assignment.local_rank, assignment.local_world_size));
     let saving = saving(&config, &task, surroundings)?;
     let resume = if task.resumes {
         Resume::Must
@@ -64,11 +68,9 @@ pub fn run(
         tracker.clone(),
         flights,
     )?;
-    let mut training = Training::new(place, plan, chain, split).with_checkpoints(
-        Some(saving),
-        resume,
-        surroundings.stop.clone(),
-    );
+    let mut training = Training::new(place, plan, chain, split)
+        .with_checkpoints(Some(saving), resume, surroundings.stop.clone())
+        .with_cores(cores.flatten());
     let model = Described {
         config: Some(config.model.clone()),
         input_shape,
