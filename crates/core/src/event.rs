@@ -45,6 +45,14 @@ impl PhaseTimes {
         self.compute_s + self.communicate_s + self.wait_data_s
     }
 
+    /// The share of the time that gradients were under way in which the worker computed; `None` where
+    /// nothing was.
+    #[must_use]
+    pub fn hidden_share(&self) -> Option<f64> {
+        let share = 1.0 - self.waited_s / self.reducing_s;
+        (self.reducing_s > 0.0).then(|| share.clamp(0.0, 1.0))
+    }
+
     /// Adds another step's times.
     pub fn add(&mut self, other: &Self) {
         self.compute_s += other.compute_s;
@@ -168,6 +176,15 @@ pub enum Event {
         missing: u64,
         /// Samples used more than once.
         repeated: u64,
+    },
+    /// The workers have tried sizes of buckets and go on with one. Recorded by rank 0.
+    BucketSizeChosen {
+        /// The step that comes next.
+        step: Step,
+        /// Gradients are reduced together up to this many bytes.
+        bucket_bytes_max: u64,
+        /// How many buckets that makes.
+        buckets: u64,
     },
     /// The model was tried on data that it was not trained on. Recorded by rank 0.
     Evaluated {

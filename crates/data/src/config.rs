@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::csv::{CsvForm, read_file};
 use crate::synthetic::SyntheticImages;
+use crate::synthetic_text::SyntheticText;
 use crate::{DataError, Split, digits, number_words, text};
 
 /// Where samples come from: the `[data]` section of a run file, told apart by `source`.
@@ -44,6 +45,18 @@ pub enum DataConfig {
         shape: Vec<usize>,
         /// Count of classes.
         classes: u32,
+    },
+    /// Made-up text: token numbers of which most follow from the one before by a random table.
+    SyntheticText {
+        /// Count of samples to train on.
+        samples: u64,
+        /// Count of samples to measure on.
+        #[serde(default)]
+        test_samples: u64,
+        /// Tokens of a sample.
+        context: usize,
+        /// Different tokens.
+        tokens: u32,
     },
     /// Lines of comma-separated numbers, the value to be learnt last; `.csv` or `.csv.gz`.
     CsvValues {
@@ -94,6 +107,7 @@ impl DataConfig {
             } => vec![("file", file.as_path())],
             Self::Digits {}
             | Self::SyntheticImages { .. }
+            | Self::SyntheticText { .. }
             | Self::Text { file: None, .. }
             | Self::NumberWords { .. } => Vec::new(),
         }
@@ -144,6 +158,12 @@ pub fn open(config: &DataConfig, base: &Path, seed: u64) -> Result<Split, DataEr
             samples,
             test_samples,
         } => number_words::split(*samples, *test_samples, seed),
+        DataConfig::SyntheticText {
+            samples,
+            test_samples,
+            context,
+            tokens,
+        } => SyntheticText::split(*samples, *test_samples, *context, *tokens, seed),
         DataConfig::SyntheticImages {
             samples,
             test_samples,

@@ -32,6 +32,7 @@ pub mod loader;
 mod memory;
 mod number_words;
 mod synthetic;
+mod synthetic_text;
 mod text;
 
 pub use config::{DataConfig, open};

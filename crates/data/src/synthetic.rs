@@ -12,6 +12,9 @@ use crate::{DataError, Dataset, Split};
 /// Most samples, so that their numbers stay far from overflow.
 const SAMPLES_MAX: u64 = 1 << 40;
 
+/// Patterns of all classes are kept where they have at most so many elements.
+const KEPT_ELEMENTS_MAX: usize = 1 << 22;
+
 /// Random numbers apart that one sample, or the pattern of one class, may use.
 const NOISE: u64 = 0;
 const PATTERN: u64 = 1;
@@ -21,7 +24,8 @@ const LABEL: u64 = 2;
 const PATTERN_WEIGHT: f32 = 0.5;
 
 /// Images of values in `[0, 1)`: the mean of uniform noise, drawn per sample, and of a uniform
-/// pattern, drawn per class. Cost of a read: half a Philox block per pixel.
+/// pattern, drawn per class. Cost of a read: a quarter of a Philox block per pixel, half a block where
+/// patterns are too large to be kept.
 pub(crate) struct SyntheticImages {
     seed: u64,
     first: u64,
@@ -29,6 +33,8 @@ pub(crate) struct SyntheticImages {
     shape: Vec<usize>,
     elements: usize,
     classes: u32,
+    /// The pattern of each class, one after the other; empty where they are not kept.
+    patterns: Arc<[f32]>,
 }
 
 impl SyntheticImages {
@@ -48,6 +54,7 @@ impl SyntheticImages {
             });
         }
         let elements = check_form(shape, classes)?;
+        let patterns = patterns(seed, elements, classes);
         let set = |first, samples| Self {
             seed,
             first,
@@ -55,6 +62,7 @@ impl SyntheticImages {
             shape: shape.to_vec(),
             elements,
             classes,
+            patterns: patterns.clone(),
         };
         Ok(Split {
             train: Arc::new(set(0, samples)),
@@ -62,10 +70,22 @@ impl SyntheticImages {
                 .then(|| Arc::new(set(samples, test_samples)) as Arc<dyn Dataset>),
         })
     }
+}
 
-    fn stream(&self, what: u64, number: u64) -> Stream {
-        SeedTree::new(self.seed).stream(Purpose::Synthetic, &[what, number])
+fn stream(seed: u64, what: u64, number: u64) -> Stream {
+    SeedTree::new(seed).stream(Purpose::Synthetic, &[what, number])
+}
+
+fn patterns(seed: u64, elements: usize, classes: u32) -> Arc<[f32]> {
+    let kept = elements.saturating_mul(classes as usize);
+    if kept > KEPT_ELEMENTS_MAX {
+        return Arc::default();
     }
+    let mut all = vec![0.0; kept];
+    for (class, pattern) in (0..).zip(all.chunks_exact_mut(elements)) {
+        stream(seed, PATTERN, class).fill_uniform(pattern);
+    }
+    all.into()
 }
 
 impl Dataset for SyntheticImages {
@@ -88,16 +108,20 @@ impl Dataset for SyntheticImages {
     fn read(&self, sample: u64, out: &mut [f32]) -> Result<u32, DataError> {
         check_read(self, sample, out)?;
         let number = self.first + sample;
-        let [word, ..] = self.stream(LABEL, number).block(0);
+        let [word, ..] = stream(self.seed, LABEL, number).block(0);
         // The high half of a product maps 32 random bits to 0..classes without a visible bias.
         let label = ((u64::from(word) * u64::from(self.classes)) >> 32) as u32;
-        self.stream(NOISE, number).fill_uniform(out);
-        let pattern = self.stream(PATTERN, label.into());
-        for (index, chunk) in out.chunks_mut(4).enumerate() {
-            for (value, word) in chunk.iter_mut().zip(pattern.block(index as u64)) {
-                let uniform = (word >> 8) as f32 * (1.0 / (1 << 24) as f32);
-                *value = PATTERN_WEIGHT * uniform + (1.0 - PATTERN_WEIGHT) * *value;
-            }
+        stream(self.seed, NOISE, number).fill_uniform(out);
+        let mix = |value: &mut f32, uniform: f32| {
+            *value = PATTERN_WEIGHT * uniform + (1.0 - PATTERN_WEIGHT) * *value;
+        };
+        if self.patterns.is_empty() {
+            let mut pattern = vec![0.0; out.len()];
+            stream(self.seed, PATTERN, label.into()).fill_uniform(&mut pattern);
+            out.iter_mut().zip(&pattern).for_each(|(v, p)| mix(v, *p));
+        } else {
+            let pattern = &self.patterns[label as usize * self.elements..];
+            out.iter_mut().zip(pattern).for_each(|(v, p)| mix(v, *p));
         }
         Ok(label)
     }

@@ -46,5 +46,6 @@ pub use loss::{IGNORED, Loss, LossOutput, SoftmaxCrossEntropy};
 pub use models::{ModelConfig, ModelSize, Normalisation};
 pub use optimizer::{OptimizerConfig, WeightDecayOn};
 pub use recomputed::Recomputed;
+pub use ronde_kernels::GradientScale;
 pub use rounded::{Precision, Rounded};
 pub use stage::{Stage, StageCost};

@@ -1,8 +1,11 @@
 //! [`Loss`]: what a model's outputs cost, on the host, without the system's `libm`.
 
-use ronde_kernels::softmax_cross_entropy;
+use std::ops::Range;
+
+use ronde_kernels::{Vectorised, softmax_cross_entropy, vectorised};
 
 use crate::EngineError;
+use crate::ops::memory;
 
 /// A target that is not counted: as of places after the end of a text.
 pub const IGNORED: u32 = u32::MAX;
@@ -66,7 +69,7 @@ impl Loss {
             });
         }
         let mut total = LossOutput {
-            gradient: Vec::with_capacity(outputs.len()),
+            gradient: memory::take(outputs.len()),
             ..LossOutput::default()
         };
         for sample in 0..samples {
@@ -74,11 +77,11 @@ impl Loss {
             match self {
                 Self::CrossEntropy { classes } => {
                     let width = each * classes;
-                    let rows = &outputs[sample * width..(sample + 1) * width];
-                    total.add_classes(rows, *classes, targets, sample)?;
+                    let rows = sample * width..(sample + 1) * width;
+                    total.add_classes(outputs, rows, *classes, targets, sample)?;
                 }
                 Self::SquaredError { .. } => {
-                    total.add_values(&outputs[sample * each..(sample + 1) * each], targets);
+                    total.add_values(outputs, sample * each..(sample + 1) * each, targets);
                 }
             }
         }
@@ -101,21 +104,28 @@ impl SoftmaxCrossEntropy {
 }
 
 impl LossOutput {
+    /// Adds a sample, whose logits and gradients are the elements `rows`.
     fn add_classes(
         &mut self,
-        rows: &[f32],
+        outputs: &[f32],
+        rows: Range<usize>,
         classes: usize,
         targets: &[u32],
         sample: usize,
     ) -> Result<(), EngineError> {
         let counted = targets.iter().filter(|&&target| target != IGNORED).count();
         let mut sum = 0.0;
-        let first = self.gradient.len();
-        for (row, &label) in rows.chunks_exact(classes).zip(targets) {
+        let share = 1.0 / counted.max(1) as f32;
+        for (place, &label) in targets.iter().enumerate() {
+            let start = rows.start + place * classes;
+            let (row, at) = (&outputs[start..start + classes], start..start + classes);
             if label == IGNORED {
-                self.gradient.extend(row.iter().map(|_| 0.0));
+                self.gradient[at].fill(0.0);
             } else if (label as usize) < classes {
-                sum += self.add_row(row, label as usize);
+                sum += self.add_row(row, at.clone(), label as usize);
+                if counted > 1 {
+                    vectorised(Shared(&mut self.gradient[at], share));
+                }
             } else {
                 return Err(EngineError::Label {
                     sample,
@@ -126,37 +136,62 @@ impl LossOutput {
         }
         if counted > 1 {
             sum /= counted as f64;
-            let share = 1.0 / counted as f32;
-            self.gradient[first..].iter_mut().for_each(|g| *g *= share);
         }
         self.loss_sum += sum;
         self.counted += counted as u64;
         Ok(())
     }
 
-    fn add_row(&mut self, row: &[f32], label: usize) -> f64 {
-        let mut above = 0;
-        for (class, value) in row.iter().enumerate() {
-            above += u64::from(*value > row[label] || (*value == row[label] && class < label));
-        }
+    fn add_row(&mut self, row: &[f32], at: Range<usize>, label: usize) -> f64 {
+        let above = vectorised(Above { row, label });
         self.correct_top5 += u64::from(above < 5);
-        let at = self.gradient.len();
-        self.gradient.resize(at + row.len(), 0.0);
-        let found = softmax_cross_entropy(row, label, &mut self.gradient[at..]);
+        let found = softmax_cross_entropy(row, label, &mut self.gradient[at]);
         self.correct += u64::from(found.greatest == label);
         found.loss
     }
 
-    fn add_values(&mut self, outputs: &[f32], targets: &[u32]) {
-        let count = outputs.len() as f64;
+    fn add_values(&mut self, outputs: &[f32], at: Range<usize>, targets: &[u32]) {
+        let (outputs, count) = (&outputs[at.clone()], at.len() as f64);
         let mut sum = 0.0;
-        for (output, target) in outputs.iter().zip(targets) {
+        let elements = outputs.iter().zip(targets).zip(&mut self.gradient[at]);
+        for ((output, target), gradient) in elements {
             let error = f64::from(*output) - f64::from(f32::from_bits(*target));
             sum += error * error;
-            self.gradient.push((2.0 * error / count) as f32);
+            *gradient = (2.0 * error / count) as f32;
         }
         self.loss_sum += sum / count;
         self.counted += outputs.len() as u64;
+    }
+}
+
+/// Multiplies a gradient by the share of one of several targets.
+struct Shared<'a>(&'a mut [f32], f32);
+
+impl Vectorised for Shared<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        self.0.iter_mut().for_each(|value| *value *= self.1);
+    }
+}
+
+/// Counts the logits that come before a label's by size, the first of equals first.
+struct Above<'a> {
+    row: &'a [f32],
+    label: usize,
+}
+
+impl Vectorised for Above<'_> {
+    type Output = u32;
+
+    #[inline(always)]
+    fn run(self) -> u32 {
+        let value = self.row[self.label];
+        let (before, after) = self.row.split_at(self.label);
+        let not_less: u32 = before.iter().map(|x| u32::from(*x >= value)).sum();
+        let greater: u32 = after.iter().map(|x| u32::from(*x > value)).sum();
+        not_less + greater
     }
 }
 

@@ -9,6 +9,8 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor, TensorData};
 use ronde_core::layout::{Role, StateLayout, TensorEntry};
 
+use crate::ops::memory;
+
 /// What the n-th tensor of a walk is, with its index in the layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Slot {
@@ -211,7 +213,12 @@ impl ModuleVisitor for TakeGradients<'_> {
         let to = &mut self.gradients[self.ranges[*index].clone()];
         let found = self.found.as_deref_mut();
         match found.and_then(|found| param.base().grad_remove(found)) {
-            Some(gradient) => write(gradient, to),
+            Some(gradient) => {
+                let values = gradient.into_data().try_into_vec::<f32>();
+                let values = values.expect("a gradient is f32");
+                to.copy_from_slice(&values);
+                memory::give(values);
+            }
             None => to.fill(0.0),
         }
     }

@@ -1,4 +1,5 @@
-//! Rates of the kernels in GFLOP/s: `cargo run --release -p ronde-kernels --example kernel_rates`.
+//! Rates of the kernels in GFLOP/s: `cargo run --release -p ronde-kernels --example kernel_rates -- [WORD]`
+//! measures those whose name has the word.
 
 #![expect(
     clippy::print_stdout,
@@ -8,9 +9,17 @@
 
 use std::time::Instant;
 
-use ronde_kernels::{Affine, BatchNorm, BatchNormGradients, Convolution, Matrix, multiply};
+use ronde_kernels::{
+    Affine, BatchNorm, BatchNormGradients, Convolution, GradientScale, Matrix, multiply,
+};
 
 fn rate(name: &str, operations: f64, mut run: impl FnMut()) {
+    if std::env::args()
+        .nth(1)
+        .is_some_and(|word| !name.contains(&word))
+    {
+        return;
+    }
     run();
     let mut best = f64::MAX;
     let begin = Instant::now();
@@ -46,17 +55,22 @@ fn main() {
                 false,
             );
         });
-        rate("  both transposed", flops, || {
-            multiply(
-                Matrix::new(&a, k, m).transposed(),
-                Matrix::new(&b, n, k).transposed(),
-                &mut out,
-                false,
-            );
-        });
+        rate(
+            &format!("product, both transposed, {m} x {k} x {n}"),
+            flops,
+            || {
+                multiply(
+                    Matrix::new(&a, k, m).transposed(),
+                    Matrix::new(&b, n, k).transposed(),
+                    &mut out,
+                    false,
+                );
+            },
+        );
     }
     convolutions();
     normalisation();
+    gradients();
 }
 
 fn convolutions() {
@@ -83,19 +97,30 @@ fn convolutions() {
         let (mut x, mut w) = (vec![0.5; SAMPLES * input], vec![0.25; weights]);
         let mut y = vec![0.125; SAMPLES * output];
         let flops = 2.0 * (SAMPLES * output * weights / outputs) as f64;
-        println!(
-            "convolution {channels} x {side} x {side} to {outputs}, {kernel} x {kernel}, stride {stride}"
-        );
-        rate("  forward", flops, || {
+        let name = format!("conv {channels}x{side} to {outputs}, {kernel}x{kernel} / {stride}");
+        rate(&format!("{name}: forward"), flops, || {
             shape.forward(SAMPLES, &x, &w, &mut y)
         });
-        rate("  input gradient", flops, || {
+        rate(&format!("{name}: input gradient"), flops, || {
             shape.input_gradient(SAMPLES, &w, &y, &mut x)
         });
-        rate("  weight gradient", flops, || {
+        rate(&format!("{name}: weight gradient"), flops, || {
             shape.weight_gradient(SAMPLES, &x, &y, &mut w)
         });
     }
+}
+
+/// As many as an mlp of 784-1024-1024-10 has; rates are elements.
+fn gradients() {
+    const ELEMENTS: usize = 1_863_690;
+    let (values, mut to) = (vec![0.5; ELEMENTS], vec![0.0; ELEMENTS]);
+    let scale = GradientScale::new(256, 1.0);
+    rate("gradient: squares", ELEMENTS as f64, || {
+        assert!(scale.add_squares(&values, 0.0).is_some());
+    });
+    rate("gradient: scaled", ELEMENTS as f64, || {
+        scale.write(&values, &mut to);
+    });
 }
 
 fn normalisation() {
@@ -118,15 +143,11 @@ fn normalisation() {
         beta: &beta,
     };
     let mut found = shape.forward(&x, affine, None, &mut y);
-    rate(
-        "batch normalisation 32 x 64 x 32 x 32, forward",
-        elements as f64,
-        || {
-            found = shape.forward(&x, affine, None, &mut y);
-        },
-    );
+    rate("batch normalisation: forward", elements as f64, || {
+        found = shape.forward(&x, affine, None, &mut y);
+    });
     let (mut dgamma, mut dbeta) = (vec![0.0; 64], vec![0.0; 64]);
-    rate("  backward", elements as f64, || {
+    rate("batch normalisation: backward", elements as f64, || {
         let gradients = BatchNormGradients {
             input: &mut dx,
             gamma: &mut dgamma,

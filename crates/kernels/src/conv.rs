@@ -11,7 +11,7 @@ mod planes;
 mod weights;
 mod windows;
 
-use crate::gemm::{Matrix, Panels, Size, drive};
+use crate::gemm::{Matrix, Panels, Size, drive, drive_packed, pack_left};
 use crate::scratch::lend;
 use crate::simd::{Kernel, Vector, dispatch};
 
@@ -174,8 +174,10 @@ impl<L: Panels> Kernel for Forward<'_, L> {
         let shape = self.shape;
         let output = shape.output_size();
         let buffers = &mut *lend();
+        let (lengths, left) = ([shape.outputs, shape.window()], &mut self.left);
+        let left = pack_left::<V>(lengths, left, &mut buffers.left);
         for group in groups(self.samples, output) {
-            let image = Image::of(&shape, self.x, &group, &mut buffers.image);
+            let image = Image::of::<V>(&shape, self.x, &group, &mut buffers.image);
             let size = Size {
                 rows: shape.outputs,
                 depth: shape.window(),
@@ -184,8 +186,7 @@ impl<L: Panels> Kernel for Forward<'_, L> {
             let panel = V::COLUMNS * V::LANES;
             let mut windows = Windows::new(&image, &shape, &group, output, panel);
             let mut sink = Planes::new(self.y, shape.outputs, &group, output);
-            let memory = (&mut buffers.left, &mut buffers.right);
-            drive::<V>(size, &mut self.left, &mut windows, &mut sink, memory);
+            drive_packed::<V>(size, left, &mut windows, &mut sink, &mut buffers.right);
         }
     }
 }

@@ -10,11 +10,11 @@ mod tile;
 
 use std::ops::Range;
 
+use crate::moves::{put, put_tile};
 use crate::scratch::{Scratch, lend};
 use crate::simd::{Kernel, Level, Vector, dispatch_at};
 
 pub use matrix::Matrix;
-pub(crate) use matrix::transpose_into;
 
 /// Longest run of the inner index that is multiplied in one go.
 const DEPTH_MAX: usize = 256;
@@ -27,14 +27,57 @@ const COLUMNS_MAX: usize = 1056;
 pub(crate) trait Panels {
     /// Writes `out[k][width]` for inner indices `depth` and outer indices `outer`; the columns past
     /// the end of `outer` are to be zero.
-    fn pack(&mut self, depth: Range<usize>, outer: Range<usize>, width: usize, out: &mut [f32]);
+    fn pack<V: Vector>(
+        &mut self,
+        depth: Range<usize>,
+        outer: Range<usize>,
+        width: usize,
+        out: &mut [f32],
+    );
+
+    /// Packs panels of the widest tile, one after the other; the last one has as many vectors as it needs.
+    #[inline(always)]
+    fn pack_all<V: Vector>(&mut self, depth: Range<usize>, outer: Range<usize>, out: &mut [f32])
+    where
+        Self: Sized,
+    {
+        pack_panels::<V>(self, depth, outer, out);
+    }
+}
+
+/// Packs panel by panel.
+#[inline(always)]
+fn pack_panels<V: Vector>(
+    side: &mut impl Panels,
+    depth: Range<usize>,
+    outer: Range<usize>,
+    out: &mut [f32],
+) {
+    let panel = V::COLUMNS * V::LANES;
+    for (place, outer) in chunks(outer, panel).enumerate() {
+        let width = outer.len().next_multiple_of(V::LANES);
+        let at = place * panel * depth.len();
+        let out = &mut out[at..at + width * depth.len()];
+        side.pack::<V>(depth.clone(), outer, width, out);
+    }
 }
 
 /// Where a product goes.
 pub(crate) trait Sink {
+    /// Where a tile of whole vectors and all its rows is written or added as it is: its first element,
+    /// how far rows are apart, and whether the first block of the inner index is added as well. `None`:
+    /// it goes through [`Sink::store`].
+    fn place(
+        &mut self,
+        _rows: &Range<usize>,
+        _columns: &Range<usize>,
+    ) -> Option<(&mut [f32], usize, bool)> {
+        None
+    }
+
     /// Takes a tile over: `tile[row][width]`, of which `rows` by `columns` count. Each block of the
     /// inner index brings another one: they are summed, beginning with the `first`.
-    fn store(
+    fn store<V: Vector>(
         &mut self,
         rows: Range<usize>,
         columns: Range<usize>,
@@ -50,6 +93,53 @@ pub(crate) struct Size {
     pub(crate) rows: usize,
     pub(crate) depth: usize,
     pub(crate) columns: usize,
+}
+
+/// Packs a whole left side, for several products with it: see [`drive_packed`].
+#[inline(always)]
+pub(crate) fn pack_left<'a, V: Vector>(
+    [rows, depth]: [usize; 2],
+    left: &mut impl Panels,
+    memory: &'a mut Scratch,
+) -> &'a [f32] {
+    let padded = rows.next_multiple_of(V::ROWS);
+    let a = memory.take(padded * depth);
+    for depth in Blocks::of(depth, DEPTH_MAX).ranges() {
+        let panels = V::ROWS * depth.len();
+        let a = &mut a[depth.start * padded..];
+        for (place, rows) in chunks(0..rows, V::ROWS).enumerate() {
+            let a = &mut a[place * panels..(place + 1) * panels];
+            left.pack::<V>(depth.clone(), rows, V::ROWS, a);
+        }
+    }
+    a
+}
+
+/// As [`drive`], with the left side as [`pack_left`] gave it. The same bits.
+#[inline(always)]
+pub(crate) fn drive_packed<V: Vector>(
+    size: Size,
+    left: &[f32],
+    right: &mut impl Panels,
+    sink: &mut impl Sink,
+    memory: &mut Scratch,
+) {
+    let tile_columns = V::COLUMNS * V::LANES;
+    let packed_columns = COLUMNS_MAX.next_multiple_of(tile_columns);
+    let (packed_rows, padded) = (
+        ROWS_MAX.next_multiple_of(V::ROWS),
+        size.rows.next_multiple_of(V::ROWS),
+    );
+    let b = memory.take(packed_columns * DEPTH_MAX);
+    for columns in chunks(0..size.columns, packed_columns) {
+        for depth in Blocks::of(size.depth, DEPTH_MAX).ranges() {
+            right.pack_all::<V>(depth.clone(), columns.clone(), b);
+            for rows in chunks(0..size.rows, packed_rows) {
+                let a = &left[depth.start * padded + rows.start * depth.len()..];
+                block::<V>(rows, columns.clone(), &depth, a, b, sink);
+            }
+        }
+    }
 }
 
 /// Multiplies panels of `left` and `right` into `sink`. An empty inner index gives a tile of zeros.
@@ -70,20 +160,12 @@ pub(crate) fn drive<V: Vector>(
     for columns in chunks(0..size.columns, packed_columns) {
         for depth in depths.ranges() {
             let length = depth.len();
-            for (place, panel) in chunks(columns.clone(), tile_columns).enumerate() {
-                let width = panel.len().div_ceil(V::LANES) * V::LANES;
-                let at = place * tile_columns * length;
-                right.pack(depth.clone(), panel, width, &mut b[at..at + width * length]);
-            }
+            right.pack_all::<V>(depth.clone(), columns.clone(), b);
             for rows in chunks(0..size.rows, packed_rows) {
                 for (place, panel) in chunks(rows.clone(), V::ROWS).enumerate() {
                     let at = place * V::ROWS * length;
-                    left.pack(
-                        depth.clone(),
-                        panel,
-                        V::ROWS,
-                        &mut a[at..at + V::ROWS * length],
-                    );
+                    let a = &mut a[at..at + V::ROWS * length];
+                    left.pack::<V>(depth.clone(), panel, V::ROWS, a);
                 }
                 block::<V>(rows, columns.clone(), &depth, a, b, sink);
             }
@@ -110,8 +192,17 @@ fn block<V: Vector>(
         let b = &b[at..at + width * length];
         for (left, rows) in chunks(rows.clone(), V::ROWS).enumerate() {
             let at = left * V::ROWS * length;
-            tile::multiply::<V>(&a[at..at + V::ROWS * length], b, vectors, &mut tile);
-            sink.store(rows, columns.clone(), &tile, width, depth.start == 0);
+            let a = &a[at..at + V::ROWS * length];
+            let first = depth.start == 0;
+            if rows.len() == V::ROWS
+                && columns.len() == width
+                && let Some((to, stride, adds)) = sink.place(&rows, &columns)
+            {
+                tile::multiply_to::<V>(a, b, vectors, (to, stride), first && !adds);
+                continue;
+            }
+            tile::multiply::<V>(a, b, vectors, &mut tile);
+            sink.store::<V>(rows, columns.clone(), &tile, width, first);
         }
     }
 }
@@ -156,7 +247,17 @@ struct Rows<'a> {
 
 impl Sink for Rows<'_> {
     #[inline(always)]
-    fn store(
+    fn place(
+        &mut self,
+        rows: &Range<usize>,
+        columns: &Range<usize>,
+    ) -> Option<(&mut [f32], usize, bool)> {
+        let start = rows.start * self.stride + columns.start;
+        Some((&mut self.out[start..], self.stride, self.adds))
+    }
+
+    #[inline(always)]
+    fn store<V: Vector>(
         &mut self,
         rows: Range<usize>,
         columns: Range<usize>,
@@ -164,23 +265,14 @@ impl Sink for Rows<'_> {
         width: usize,
         first: bool,
     ) {
+        let first = first && !self.adds;
+        if columns.len() == width {
+            let place = [rows.start * self.stride + columns.start, self.stride];
+            return put_tile::<V>(self.out, place, tile, [rows.len(), width], first);
+        }
         for (row, tile) in rows.zip(tile.chunks_exact(width)) {
             let at = row * self.stride + columns.start;
-            let to = &mut self.out[at..at + columns.len()];
-            put(to, tile, first && !self.adds);
-        }
-    }
-}
-
-/// Writes or adds the start of `tile`.
-#[inline(always)]
-pub(crate) fn put(to: &mut [f32], tile: &[f32], first: bool) {
-    let tile = &tile[..to.len()];
-    if first {
-        to.copy_from_slice(tile);
-    } else {
-        for (to, from) in to.iter_mut().zip(tile) {
-            *to += from;
+            put::<V>(&mut self.out[at..at + columns.len()], tile, first);
         }
     }
 }

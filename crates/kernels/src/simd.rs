@@ -65,6 +65,31 @@ pub(crate) trait Vector: Copy {
     unsafe fn store(self, to: *mut f32);
     /// `self * factor + sum`, rounded once where the level has that.
     fn multiply_add(self, factor: Self, sum: Self) -> Self;
+    /// Element by element.
+    fn add(self, other: Self) -> Self;
+    /// Asks for the cache line at an address; nothing but time depends on it.
+    #[inline(always)]
+    fn fetch(_at: *const f32) {}
+    /// Adds the squares of eight values to eight sums, each product and sum rounded.
+    #[inline(always)]
+    fn add_squares(values: &[f32; 8], sums: &mut [f64; 8]) {
+        for (sum, value) in sums.iter_mut().zip(values) {
+            *sum += f64::from(*value) * f64::from(*value);
+        }
+    }
+    /// Turns a block of 8 rows of 8, `stride` apart, into rows `to_stride` apart.
+    ///
+    /// # Safety
+    /// `from` is readable and `to` writable for all rows.
+    #[inline(always)]
+    unsafe fn transpose(from: *const f32, stride: usize, to: *mut f32, to_stride: usize) {
+        for row in 0..8 {
+            for column in 0..8 {
+                // SAFETY: the caller's promise.
+                unsafe { *to.add(column * to_stride + row) = *from.add(row * stride + column) };
+            }
+        }
+    }
 }
 
 /// Four lanes that any compiler makes vectors of.
@@ -101,6 +126,11 @@ impl Vector for Portable {
         }
         Self(out)
     }
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        Self(std::array::from_fn(|lane| self.0[lane] + other.0[lane]))
+    }
 }
 
 /// Fused where the architecture always has it; else a call of the C library, far too slow.
@@ -116,14 +146,18 @@ fn fused(a: f32, b: f32, c: f32) -> f32 {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::{
-        __m256, __m512, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_set1_ps, _mm256_storeu_ps,
-        _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_storeu_ps,
+        __m256, __m512, _MM_HINT_T0, _mm_loadu_ps, _mm_prefetch, _mm256_add_pd, _mm256_add_ps,
+        _mm256_castps128_ps256, _mm256_cvtps_pd, _mm256_fmadd_ps, _mm256_insertf128_ps,
+        _mm256_loadu_pd, _mm256_loadu_ps, _mm256_mul_pd, _mm256_set1_ps, _mm256_shuffle_ps,
+        _mm256_storeu_pd, _mm256_storeu_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps, _mm512_add_pd,
+        _mm512_add_ps, _mm512_cvtps_pd, _mm512_fmadd_ps, _mm512_loadu_pd, _mm512_loadu_ps,
+        _mm512_mul_pd, _mm512_set1_ps, _mm512_storeu_pd, _mm512_storeu_ps,
     };
 
     use super::Vector;
 
     macro_rules! vector {
-        ($type:ty, $lanes:literal, $rows:literal x $columns:literal, $splat:ident, $load:ident, $store:ident, $fma:ident) => {
+        ($type:ty, $lanes:literal, $rows:literal x $columns:literal, $splat:ident, $load:ident, $store:ident, $fma:ident, $add:ident, $squares:ident) => {
             impl Vector for $type {
                 const LANES: usize = $lanes;
                 const ROWS: usize = $rows;
@@ -152,6 +186,35 @@ mod x86 {
                     // SAFETY: the level was detected.
                     unsafe { $fma(self, factor, sum) }
                 }
+
+                #[inline(always)]
+                fn add(self, other: Self) -> Self {
+                    // SAFETY: the level was detected.
+                    unsafe { $add(self, other) }
+                }
+
+                #[inline(always)]
+                fn fetch(at: *const f32) {
+                    // SAFETY: a hint that cannot fail, whatever the address.
+                    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+                }
+
+                #[inline(always)]
+                fn add_squares(values: &[f32; 8], sums: &mut [f64; 8]) {
+                    // SAFETY: the level was detected.
+                    unsafe { $squares(values, sums) }
+                }
+
+                #[inline(always)]
+                unsafe fn transpose(
+                    from: *const f32,
+                    stride: usize,
+                    to: *mut f32,
+                    to_stride: usize,
+                ) {
+                    // SAFETY: the caller's promise; the level was detected.
+                    unsafe { transpose(from, stride, to, to_stride) }
+                }
             }
         };
     }
@@ -163,7 +226,9 @@ mod x86 {
         _mm512_set1_ps,
         _mm512_loadu_ps,
         _mm512_storeu_ps,
-        _mm512_fmadd_ps
+        _mm512_fmadd_ps,
+        _mm512_add_ps,
+        squares_512
     );
     vector!(
         __m256,
@@ -172,8 +237,71 @@ mod x86 {
         _mm256_set1_ps,
         _mm256_loadu_ps,
         _mm256_storeu_ps,
-        _mm256_fmadd_ps
+        _mm256_fmadd_ps,
+        _mm256_add_ps,
+        squares_256
     );
+
+    /// # Safety
+    /// The processor has AVX-512.
+    #[inline(always)]
+    unsafe fn squares_512(values: &[f32; 8], sums: &mut [f64; 8]) {
+        // SAFETY: the caller's promise; the arrays have as many elements as are read and written.
+        unsafe {
+            let wide = _mm512_cvtps_pd(_mm256_loadu_ps(values.as_ptr()));
+            let old = _mm512_loadu_pd(sums.as_ptr());
+            _mm512_storeu_pd(
+                sums.as_mut_ptr(),
+                _mm512_add_pd(old, _mm512_mul_pd(wide, wide)),
+            );
+        }
+    }
+
+    /// # Safety
+    /// The processor has AVX.
+    #[inline(always)]
+    unsafe fn squares_256(values: &[f32; 8], sums: &mut [f64; 8]) {
+        for half in [0, 4] {
+            // SAFETY: the caller's promise; the arrays have as many elements as are read and written.
+            unsafe {
+                let wide = _mm256_cvtps_pd(_mm_loadu_ps(values.as_ptr().add(half)));
+                let to = sums.as_mut_ptr().add(half);
+                let sum = _mm256_add_pd(_mm256_loadu_pd(to), _mm256_mul_pd(wide, wide));
+                _mm256_storeu_pd(to, sum);
+            }
+        }
+    }
+
+    /// Turns a block of 8 by 8: halves of rows that are four apart come into one register, then pairs
+    /// and quadruples are interleaved.
+    ///
+    /// # Safety
+    /// As [`Vector::transpose`]; the processor has AVX.
+    #[inline(always)]
+    unsafe fn transpose(from: *const f32, stride: usize, to: *mut f32, to_stride: usize) {
+        // SAFETY: the caller's promises.
+        unsafe {
+            for half in 0..2 {
+                let load = |row: usize| {
+                    let low = _mm_loadu_ps(from.add(row * stride + 4 * half));
+                    let high = _mm_loadu_ps(from.add((row + 4) * stride + 4 * half));
+                    _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(low), high)
+                };
+                let (a, b, c, d) = (load(0), load(1), load(2), load(3));
+                let (ab, cd) = (_mm256_unpacklo_ps(a, b), _mm256_unpacklo_ps(c, d));
+                let (ab_high, cd_high) = (_mm256_unpackhi_ps(a, b), _mm256_unpackhi_ps(c, d));
+                let columns = [
+                    _mm256_shuffle_ps::<0b01_00_01_00>(ab, cd),
+                    _mm256_shuffle_ps::<0b11_10_11_10>(ab, cd),
+                    _mm256_shuffle_ps::<0b01_00_01_00>(ab_high, cd_high),
+                    _mm256_shuffle_ps::<0b11_10_11_10>(ab_high, cd_high),
+                ];
+                for (place, column) in columns.into_iter().enumerate() {
+                    _mm256_storeu_ps(to.add((4 * half + place) * to_stride), column);
+                }
+            }
+        }
+    }
 }
 
 /// Work that is compiled once for each level: `run` and all that it inlines use its instructions.
@@ -181,6 +309,29 @@ pub(crate) trait Kernel {
     type Output;
     /// Must be `inline(always)`, as must be what it calls.
     fn run<V: Vector>(self) -> Self::Output;
+}
+
+/// Safe code that is worth compiling for each [`Level`]: loops over slices.
+pub trait Vectorised {
+    /// What it gives.
+    type Output;
+    /// Does it. Must be `inline(always)`, as must be what it calls.
+    fn run(self) -> Self::Output;
+}
+
+/// Runs code compiled for the level of this processor. Multiplications and additions are not fused:
+/// without sums across elements the bits are those of any level. Cost: a call.
+pub fn vectorised<W: Vectorised>(work: W) -> W::Output {
+    struct Any<W>(W);
+    impl<W: Vectorised> Kernel for Any<W> {
+        type Output = W::Output;
+
+        #[inline(always)]
+        fn run<V: Vector>(self) -> W::Output {
+            self.0.run()
+        }
+    }
+    dispatch(Any(work))
 }
 
 /// Runs a kernel at the level of this processor.

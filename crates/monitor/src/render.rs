@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use ronde_core::event::PhaseTimes;
 use ronde_core::{Event, Rank};
 
 use crate::view::{EvaluationView, RunView, WorkerView};
@@ -271,6 +272,17 @@ fn table(view: &RunView) -> Vec<String> {
             cell(worker.times.communicate_s),
             cell(worker.times.wait_data_s),
             bytes(worker.bytes_sent),
+        ));
+    }
+    let mut all = PhaseTimes::default();
+    view.workers
+        .values()
+        .for_each(|worker| all.add(&worker.times));
+    if let Some(share) = all.hidden_share() {
+        lines.push(format!(
+            "  gradients were under way for {:.2} s, {:.0} % of it hidden behind computation",
+            all.reducing_s,
+            100.0 * share
         ));
     }
     lines

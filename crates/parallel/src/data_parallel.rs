@@ -5,18 +5,20 @@
 //! the last shard of the run a bucket's reduction over ranks starts as soon as its stages are
 //! through their backward pass, while the stages before them still compute.
 
+mod update;
+
 use std::ops::Range;
 use std::sync::Arc;
 
 use ronde_core::layout::Role;
-use ronde_core::norm::{block_sums, clip_factor, norm};
+use ronde_core::norm::clip_factor;
 use ronde_core::seed::SeedTree;
 use ronde_core::session::ShardReport;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Buffer, Collectives, Operation, Shard, Step};
 use ronde_engine::{
-    Activation, Chain, EngineError, ForwardContext, Loss, LossOutput, Mode, OptimizerConfig,
-    WeightDecayOn,
+    Activation, Chain, EngineError, ForwardContext, GradientScale, Loss, LossOutput, Mode,
+    OptimizerConfig, WeightDecayOn,
 };
 
 use crate::bucket::{self, Bucket};
@@ -80,6 +82,8 @@ pub struct DataParallel {
     optimizer_states: Vec<Vec<f32>>,
     scale: LossScale,
     buckets: Vec<Bucket>,
+    /// A part of a scaled gradient, which the update takes while the cache holds it.
+    part: Vec<f32>,
     next_shard: u32,
     clock: Option<Clock>,
     times: ComputeTimes,
@@ -115,6 +119,7 @@ impl DataParallel {
             optimizer_states,
             scale,
             buckets,
+            part: Vec::new(),
             next_shard,
             clock: None,
             times: ComputeTimes::default(),
@@ -141,6 +146,21 @@ impl DataParallel {
     #[must_use]
     pub fn bucket_bytes(&self) -> Vec<usize> {
         self.buckets.iter().map(|bucket| bucket.len() * 4).collect()
+    }
+
+    /// How many buckets a size makes.
+    #[must_use]
+    pub fn buckets_of(&self, bucket_bytes_max: usize) -> usize {
+        bucket::plan(self.state.stage_elements(), bucket_bytes_max).len()
+    }
+
+    /// Stages share a bucket up to this many bytes from the next step on; no step is in flight and no
+    /// reduced gradient waits. All ranks do so before the same step. Changes no bits.
+    pub fn set_bucket_bytes(&mut self, bucket_bytes_max: usize) {
+        if self.config.bucket_bytes_max != bucket_bytes_max {
+            self.config.bucket_bytes_max = bucket_bytes_max;
+            self.buckets = fresh_buckets(&self.state, &self.config, &self.shards);
+        }
     }
 
     /// The state, writable: for loading a saved one. Takes effect with [`Strategy::reload`].
@@ -271,97 +291,10 @@ impl DataParallel {
         }
     }
 
-    /// Divides the sums by the global count, once.
-    fn average(buckets: &mut [Buffer], samples: u64) {
-        let count = samples as f32;
-        for bucket in buckets {
-            bucket
-                .as_mut_slice::<f32>()
-                .iter_mut()
-                .for_each(|value| *value /= count);
-        }
-    }
-
-    /// The gradient's norm over all parameters, summed in the order of the flat state.
-    fn gradient_norm(&self, buckets: &[Buffer]) -> Result<f64, ParallelError> {
-        let mut sums = Vec::new();
-        for place in self
-            .state
-            .places()
-            .iter()
-            .filter(|p| p.entry.role == Role::Parameter)
-        {
-            let Some((bucket, within)) = self.locate(&place.range) else {
-                continue;
-            };
-            let before = sums.len();
-            sums.extend(block_sums(&buckets[bucket].as_slice::<f32>()[within]));
-            if sums[before..].iter().any(|sum| !sum.is_finite()) {
-                return Err(ParallelError::NotFinite {
-                    tensor: place.entry.name.clone(),
-                });
-            }
-        }
-        Ok(norm(sums.into_iter()))
-    }
-
-    /// Takes the loss scale out of the gradients; buffers do not have it.
-    fn unscale(&self, buckets: &mut [Buffer]) {
-        let Some(inverse) = self.scale.inverse() else {
-            return;
-        };
-        let places = self.state.places().iter();
-        for place in places.filter(|p| p.entry.role == Role::Parameter) {
-            if let Some((bucket, within)) = self.locate(&place.range) {
-                let gradient = &mut buckets[bucket].as_mut_slice::<f32>()[within];
-                gradient.iter_mut().for_each(|value| *value *= inverse);
-            }
-        }
-    }
-
     fn recycle(&mut self, buckets: Vec<Buffer>) {
         for (bucket, buffer) in self.buckets.iter_mut().zip(buckets) {
             bucket.recycle(buffer);
         }
-    }
-
-    /// Optimizer step of every parameter, new values of every buffer.
-    fn update(&mut self, number: u64, buckets: &mut [Buffer], learning_rate: f64, factor: f32) {
-        for index in 0..self.state.places().len() {
-            let place = &self.state.places()[index];
-            let (range, role) = (place.range.clone(), place.entry.role);
-            let mut rule = self.config.optimizer;
-            if !self.config.weight_decay_on.includes(&place.entry.shape) {
-                rule = rule.without_decay();
-            }
-            let Some((bucket, within)) = self.locate(&range) else {
-                continue;
-            };
-            let new = &mut buckets[bucket].as_mut_slice::<f32>()[within];
-            let values = &mut self.state.values_mut()[range.clone()];
-            if role == Role::Buffer {
-                values.copy_from_slice(new);
-                continue;
-            }
-            if factor != 1.0 {
-                new.iter_mut().for_each(|value| *value *= factor);
-            }
-            let mut states: Vec<&mut [f32]> = self
-                .optimizer_states
-                .iter_mut()
-                .map(|state| &mut state[range.clone()])
-                .collect();
-            rule.step(number, learning_rate, values, new, &mut states);
-        }
-    }
-
-    /// The bucket that holds a run of the flat state, and where; `None` for an empty run.
-    fn locate(&self, range: &Range<usize>) -> Option<(usize, Range<usize>)> {
-        let place = self
-            .buckets
-            .partition_point(|bucket| bucket.plan.elements.end <= range.start);
-        let base = self.buckets.get(place)?.plan.elements.start;
-        (!range.is_empty()).then(|| (place, range.start - base..range.end - base))
     }
 }
 
@@ -454,11 +387,10 @@ impl Strategy for DataParallel {
         samples: u64,
         learning_rate: f64,
     ) -> Result<Applied, ParallelError> {
-        let mut buckets = reduced.buckets;
-        Self::average(&mut buckets, samples);
-        self.unscale(&mut buckets);
+        let buckets = reduced.buckets;
+        let scale = GradientScale::new(samples, self.scale.inverse().unwrap_or(1.0));
         // Decided from the reduced gradient alone, which all ranks hold alike.
-        let gradient_norm = match self.gradient_norm(&buckets) {
+        let gradient_norm = match self.gradient_norm(&buckets, scale) {
             Err(ParallelError::NotFinite { .. }) if self.scale.skip() => {
                 self.recycle(buckets);
                 return Ok(Applied::SKIPPED);
@@ -470,7 +402,7 @@ impl Strategy for DataParallel {
             .clip_norm
             .map_or(1.0, |limit| clip_factor(gradient_norm, limit));
         let number = step.0 + 1 - self.scale.skipped();
-        self.update(number, &mut buckets, learning_rate, factor);
+        self.update(number, &buckets, learning_rate, samples, scale.then(factor));
         self.scale.applied();
         self.recycle(buckets);
         self.state.load_into(&mut self.chain);

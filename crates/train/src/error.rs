@@ -95,6 +95,9 @@ pub enum TrainError {
     /// The results of an evaluation could not be gathered.
     #[error("evaluation failed: {0}")]
     EvaluateGather(CollectiveError),
+    /// The times of the first steps could not be gathered.
+    #[error("the workers could not agree on a bucket size: {0}")]
+    BucketSize(CollectiveError),
     /// The state could not be handed over to a worker that came new.
     #[error("handing the state over to another worker failed: {0}")]
     Heal(CollectiveError),
@@ -206,9 +209,10 @@ impl TrainError {
             Self::Connect { source, .. } => source.recovery(),
             Self::Data(source) => source.recovery(),
             Self::Evaluate(source) => source.recovery(),
-            Self::EvaluateGather(source) | Self::Heal(source) | Self::Farewell(source) => {
-                source.recovery()
-            }
+            Self::EvaluateGather(source)
+            | Self::BucketSize(source)
+            | Self::Heal(source)
+            | Self::Farewell(source) => source.recovery(),
             _ => Recovery::Abort,
         }
     }
@@ -240,6 +244,7 @@ impl TrainError {
                 _ => None,
             },
             Self::EvaluateGather(source)
+            | Self::BucketSize(source)
             | Self::Heal(source)
             | Self::Farewell(source)
             | Self::Connect { source, .. }

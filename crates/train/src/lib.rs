@@ -7,6 +7,7 @@
 pub mod checkpoints;
 pub mod clock;
 pub mod config;
+mod cores;
 pub mod divergence;
 pub mod error;
 pub mod evaluate;

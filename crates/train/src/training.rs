@@ -13,13 +13,16 @@ use ronde_parallel::{
     DataParallel, DataParallelConfig, LossScaling, ModelState, Reduced, Strategy,
 };
 
+use self::buckets::BucketTuning;
 use crate::checkpoints::{Resume, Saving, Shape};
 use crate::clock::{self, Stopwatch};
+use crate::cores::Cores;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::healing::Healing;
 use crate::history::History;
 use crate::{Place, Plan, TrainError};
 
+mod buckets;
 mod generations;
 mod saving;
 mod step;
@@ -68,6 +71,10 @@ pub struct Training {
     /// The gradient of a step whose vote failed.
     held: Option<(Step, Reduced)>,
     healing: Healing,
+    /// Where this worker's threads run; `None`: wherever the system puts them.
+    cores: Option<Cores>,
+    /// Which bucket sizes were tried; `None`: there is nothing to try any more.
+    tuning: Option<BucketTuning>,
     /// Checkpoints; `None`: none are saved and none are looked for.
     saving: Option<Saving>,
     shape: Shape,
@@ -86,7 +93,9 @@ impl Training {
             (plan.config.train.precision == Precision::F16).then(LossScaling::default);
         config.weight_decay_on = plan.config.train.weight_decay_on;
         config.clip_norm = plan.config.train.clip_norm;
-        config.bucket_bytes_max = plan.config.comm.bucket_bytes_max as usize;
+        let bucket_bytes = plan.config.comm.bucket_bytes_max;
+        config.bucket_bytes_max =
+            bucket_bytes.map_or_else(BucketTuning::first, |bytes| bytes as usize);
         let (optimizer_states, loss_scaling) =
             (config.optimizer.state_names(), config.loss_scaling);
         let chain = chain.with_precision(plan.config.train.precision);
@@ -118,6 +127,8 @@ impl Training {
             history: History::default(),
             held: None,
             healing: Healing::default(),
+            cores: None,
+            tuning: None,
             saving: None,
             shape,
             resume: Resume::Never,
@@ -134,6 +145,13 @@ impl Training {
         stop: Arc<AtomicBool>,
     ) -> Self {
         (self.saving, self.resume, self.stop) = (saving, resume, stop);
+        self
+    }
+
+    /// The same with the computing thread, which is the calling one, on a core of its own.
+    #[must_use]
+    pub(crate) fn with_cores(mut self, cores: Option<Cores>) -> Self {
+        self.cores = cores;
         self
     }
 
@@ -180,7 +198,10 @@ impl Training {
         let begun = Stopwatch::start();
         // Who comes new into a running job has to catch up first.
         let mut ready = match self.place.generation {
-            Generation(0) if self.resume == Resume::Never => Ok(()),
+            Generation(0) if self.resume == Resume::Never => {
+                self.tune_buckets();
+                Ok(())
+            }
             _ => self.level_out(),
         };
         loop {
@@ -200,6 +221,8 @@ impl Training {
                     error.to_string()
                 }
             };
+            // Other workers may be on this host now.
+            self.cores = None;
             ready = self.move_on(&cause);
         }
     }
@@ -221,16 +244,22 @@ impl Training {
         let mut evaluation = self.evaluate_if_due()?;
         let mut loader = self.load()?;
         while self.session.next_step().0 < self.plan.steps {
+            self.compute_apart();
             let committed = self.step(&mut loader)?;
+            if committed.wishes.save || committed.wishes.stop {
+                self.step_aside();
+            }
             self.save_if_wished(&committed)?;
             if self.place.is_left_after(&committed) {
                 return Ok(Ended::On);
             }
             if self.all_compute()? {
+                self.step_aside();
                 loader = self.load()?;
             }
             evaluation = self.evaluate_if_due()?.or(evaluation);
         }
+        self.step_aside();
         self.finish_saving()?;
         self.verify()?;
         let duration_s = begun.total_s();
@@ -254,6 +283,20 @@ impl Training {
         } else {
             Ended::On
         })
+    }
+
+    /// Computes on a core of its own from now on, where there is one.
+    fn compute_apart(&self) {
+        if let Some(cores) = &self.cores {
+            cores.compute();
+        }
+    }
+
+    /// Goes where threads that are started now may stay.
+    fn step_aside(&self) {
+        if let Some(cores) = &self.cores {
+            cores.aside();
+        }
     }
 
     /// Fetches the batches of this rank's shards, from the next step on.

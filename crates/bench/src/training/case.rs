@@ -20,6 +20,9 @@ pub struct TrainingCase {
     /// The sections that describe it in a run file.
     #[serde(skip)]
     sections: &'static str,
+    /// Rate of the optimizer.
+    #[serde(skip)]
+    learning_rate: f64,
     /// Whether the script knows it.
     #[serde(skip)]
     pub in_pytorch: bool,
@@ -36,6 +39,7 @@ fn images(model: &'static str, batch: u64, forward: f64, sections: &'static str)
         units_per_sample: 1,
         multiply_adds: PASSES * forward,
         sections,
+        learning_rate: 0.01,
         in_pytorch: true,
     }
 }
@@ -43,13 +47,18 @@ fn images(model: &'static str, batch: u64, forward: f64, sections: &'static str)
 fn cases() -> Vec<TrainingCase> {
     // The first layers of an mlp have no gradient of the input: 784 x 1,024 counts twice.
     let perceptron = 784.0 * 1024.0 * 2.0 / 3.0 + 1024.0 * 1024.0 + 1024.0 * 10.0;
+    // Four blocks of 12 matrices of 256 x 256, scores and values of 128 places, scores of 4,096 tokens.
+    let gpt_token = 4.0 * (12.0 * 256.0 * 256.0 + 2.0 * 128.0 * 256.0) + 256.0 * 4096.0;
     vec![
         images("mlp", 256, perceptron, MLP),
         images("resnet18", 32, 555.4e6, RESNET18),
         images("resnet50", 4, 4.09e9, RESNET50),
+        images("vgg16", 4, 15.47e9, VGG16),
         TrainingCase {
-            in_pytorch: false,
-            ..images("vgg16", 4, 15.47e9, VGG16)
+            unit: "tokens",
+            units_per_sample: 128,
+            learning_rate: 3e-4,
+            ..images("gpt", 8, 128.0 * gpt_token, GPT)
         },
         TrainingCase {
             in_pytorch: false,
@@ -111,6 +120,21 @@ kind = "sgd"
 momentum = 0.9
 "#;
 
+const GPT: &str = r#"
+[data]
+source = "synthetic_text"
+samples = 8192
+context = 128
+tokens = 4096
+[model]
+kind = "gpt"
+layers = 4
+width = 256
+heads = 4
+[optimizer]
+kind = "adamw"
+"#;
+
 const DIGITS: &str = r#"
 [data]
 source = "digits"
@@ -147,9 +171,10 @@ impl TrainingCase {
         });
         format!(
             "version = 1\n[run]\nname = \"bench\"\n[workers]\ncount = {workers}\nlogical_shards = {shards}\n\
-             [train]\nsteps = {steps}\nglobal_batch_size = {}\nlearning_rate = 0.01\n\
+             [train]\nsteps = {steps}\nglobal_batch_size = {}\nlearning_rate = {}\n\
              [schedule]\nkind = \"constant\"\n{comm}{}",
             self.batch * u64::from(workers),
+            self.learning_rate,
             self.sections
         )
     }

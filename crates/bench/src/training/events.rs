@@ -66,12 +66,7 @@ impl RunTimes {
     /// where nothing was.
     #[must_use]
     pub fn hidden_share(&self) -> Option<f64> {
-        let PhaseTimes {
-            reducing_s,
-            waited_s,
-            ..
-        } = self.phases;
-        (reducing_s > 0.0).then(|| (1.0 - waited_s / reducing_s).clamp(0.0, 1.0))
+        self.phases.hidden_share()
     }
 }
 

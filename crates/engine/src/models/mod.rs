@@ -1,6 +1,7 @@
 //! [`ModelConfig`]: the models that come with ronde, each a chain of several stages.
 
 mod attention;
+mod dense;
 mod digits;
 mod gpt;
 mod layers;

@@ -147,7 +147,7 @@ fn perceptron(input_shape: &[usize], hidden: &[usize], classes: u64) -> ModelSiz
     for &width in hidden {
         let width = width as u64;
         size.linear(from, width);
-        size.add(0, from.saturating_add(width.saturating_mul(2)));
+        size.add(0, from.saturating_add(width));
         from = width;
     }
     size.linear(from, classes);

@@ -9,7 +9,7 @@ use ronde_core::seed::SeedTree;
 use super::layers::{ChannelNorm, Normalisation, convolution, linear_layer};
 use super::size::StageSize;
 use super::{Stages, cost_per_sample, image};
-use crate::ops::{AfterNorm, Window, average_to, conv2d, linear, max_pool, relu};
+use crate::ops::{AfterNorm, Window, average_to, conv2d, linear, max_pool, rectified_linear, relu};
 use crate::{BurnStage, ForwardContext, Stage, training_device};
 
 /// Convolutions of each of the five blocks, and their channels.
@@ -161,14 +161,14 @@ fn classifier(
         move |layer: &Linear, x: Tensor<4>, c: &ForwardContext| {
             let samples = x.dims()[0];
             let x = average_to(x, side).reshape([samples, seen]);
-            c.dropout(relu(linear(layer, x)), dropout, 0)
+            c.dropout(rectified_linear(layer, x), dropout, 0)
         },
     );
     let second = linear_layer(hidden, hidden, true, &device);
     let second = BurnStage::new(
         second,
         move |layer: &Linear, x: Tensor<2>, c: &ForwardContext| {
-            c.dropout(relu(linear(layer, x)), dropout, 0)
+            c.dropout(rectified_linear(layer, x), dropout, 0)
         },
     );
     let third = linear_layer(hidden, sizes[2].output[0], true, &device);

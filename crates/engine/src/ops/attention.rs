@@ -4,6 +4,7 @@ use burn::tensor::Tensor;
 use ronde_kernels::Attention;
 
 use super::custom::{Host, Input, Saved, record};
+use super::memory::{give, take};
 
 /// `softmax(q k' / sqrt(width)) v` of each head: queries `[batch, queries, heads * width]`, keys and
 /// values `[batch, keys, heads * width]`, output as the queries. With `causal` a token sees only itself
@@ -35,7 +36,7 @@ pub fn attention(
     let inputs = [Input::of(queries), Input::of(keys), Input::of(values)];
     record(inputs, |inputs| {
         let [output, _, weights] = shape.elements();
-        let (mut y, mut weights) = (vec![0.0; output], vec![0.0; weights]);
+        let (mut y, mut weights) = (take(output), take(weights));
         let [q, k, v] = inputs.each_ref().map(Host::values);
         shape.forward(q, k, v, &mut y, &mut weights);
         let output = Host::new(y, inputs[0].shape());
@@ -55,10 +56,16 @@ struct Heads {
     weights: Vec<f32>,
 }
 
+impl Drop for Heads {
+    fn drop(&mut self) {
+        give(std::mem::take(&mut self.weights));
+    }
+}
+
 impl Saved<3> for Heads {
     fn backward(&self, gradient: &[f32], _wanted: [bool; 3]) -> [Option<Host>; 3] {
         let inputs = self.inputs.each_ref().map(Host::values);
-        let mut found = inputs.map(|input| vec![0.0; input.len()]);
+        let mut found = inputs.map(|input| take(input.len()));
         self.shape.backward(
             inputs,
             &self.weights,

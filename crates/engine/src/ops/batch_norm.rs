@@ -6,6 +6,7 @@ use burn::tensor::{Tensor, TensorData};
 use ronde_kernels::{Affine, BatchNorm as Kernel, BatchNormGradients, BatchStatistics};
 
 use super::custom::{Host, Input, Saved, record};
+use super::memory::take;
 
 /// What happens to a normalised value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +86,7 @@ fn forward(
     added: Option<&Host>,
     found: &mut BatchStatistics,
 ) -> (Host, Normalised) {
-    let mut y = vec![0.0; x.values().len()];
+    let mut y = take(x.values().len());
     let affine = Affine {
         gamma: gamma.values(),
         beta: beta.values(),
@@ -116,8 +117,8 @@ impl<const N: usize> Saved<N> for Normalised {
     fn backward(&self, gradient: &[f32], wanted: [bool; N]) -> [Option<Host>; N] {
         let (elements, channels) = (self.x.values().len(), self.shape.channels);
         let adds = wanted.get(3).copied().unwrap_or(false);
-        let mut of_added = adds.then(|| vec![0.0; elements]);
-        let mut of_x = vec![0.0; elements];
+        let mut of_added = adds.then(|| take(elements));
+        let mut of_x = take(elements);
         let (mut of_gamma, mut of_beta) = (vec![0.0; channels], vec![0.0; channels]);
         let gradients = BatchNormGradients {
             input: &mut of_x,

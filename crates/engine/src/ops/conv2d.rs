@@ -6,6 +6,7 @@ use burn::tensor::Tensor;
 use ronde_kernels::Convolution;
 
 use super::custom::{Host, Input, Saved, record};
+use super::memory::take;
 
 /// The layer's output: `[samples, channels, height, width]` to `[samples, outputs, ..]`. Layers with
 /// groups, dilation or an unequal border run as the engine's own.
@@ -33,7 +34,7 @@ pub fn conv2d(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
         |[x, weight]| {
             let samples = x.shape()[0];
             let [height, width] = shape.output_size();
-            let mut y = vec![0.0; samples * outputs * height * width];
+            let mut y = take(samples * outputs * height * width);
             shape.forward(samples, x.values(), weight.values(), &mut y);
             let output = Host::new(y, &[samples, outputs, height, width]);
             (output, Windows { shape, x, weight })
@@ -70,14 +71,14 @@ impl Saved<2> for Windows {
     fn backward(&self, gradient: &[f32], [of_x, of_weight]: [bool; 2]) -> [Option<Host>; 2] {
         let samples = self.x.shape()[0];
         let of_x = of_x.then(|| {
-            let mut dx = vec![0.0; self.x.values().len()];
+            let mut dx = take(self.x.values().len());
             let weight = self.weight.values();
             self.shape
                 .input_gradient(samples, weight, gradient, &mut dx);
             Host::new(dx, self.x.shape())
         });
         let of_weight = of_weight.then(|| {
-            let mut dw = vec![0.0; self.weight.values().len()];
+            let mut dw = take(self.weight.values().len());
             let x = self.x.values();
             self.shape.weight_gradient(samples, x, gradient, &mut dw);
             Host::new(dw, self.weight.shape())

@@ -12,31 +12,53 @@ use burn::backend::flex::FlexTensor;
 use burn::backend::{Autodiff, AutodiffBackend, Flex};
 use burn::tensor::{Tensor, TensorData};
 
+use super::memory;
+
 /// What backward of an operation with `N` inputs needs.
 pub(super) trait Saved<const N: usize>: Debug + Send + Sync + 'static {
     /// The gradient of each wanted input, from that of the output, which is contiguous.
     fn backward(&self, gradient: &[f32], wanted: [bool; N]) -> [Option<Host>; N];
 }
 
-/// Values with a shape, contiguous, on the host.
+/// Values with a shape, contiguous, on the host. The last holder gives the memory back.
 #[derive(Debug, Clone)]
-pub(super) struct Host(FlexTensor);
+pub(super) struct Host(Option<FlexTensor>);
 
 impl Host {
     /// Takes values over. Cost: none.
     pub(super) fn new(values: Vec<f32>, shape: &[usize]) -> Self {
-        Self(FlexTensor::from_data(TensorData::new(
-            values,
-            shape.to_vec(),
-        )))
+        let data = TensorData::new(values, shape.to_vec());
+        Self(Some(FlexTensor::from_data(data)))
+    }
+
+    fn of(tensor: &FlexTensor) -> Self {
+        Self(Some(tensor.to_contiguous()))
+    }
+
+    fn tensor(&self) -> &FlexTensor {
+        self.0.as_ref().expect("there until it is taken out")
+    }
+
+    fn into_tensor(mut self) -> FlexTensor {
+        self.0.take().expect("there until it is taken out")
     }
 
     pub(super) fn shape(&self) -> &[usize] {
-        self.0.layout().shape().as_slice()
+        self.tensor().layout().shape().as_slice()
     }
 
     pub(super) fn values(&self) -> &[f32] {
-        self.0.as_slice().expect("made contiguous, of f32")
+        self.tensor().as_slice().expect("made contiguous, of f32")
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if let Some(tensor) = self.0.take().filter(FlexTensor::is_unique)
+            && let Ok(values) = tensor.into_data().try_into_vec()
+        {
+            memory::give(values);
+        }
     }
 }
 
@@ -60,11 +82,10 @@ impl Input {
 
     /// Its values, made contiguous. Cost: a copy only where they are not.
     pub(super) fn values(&self) -> Host {
-        let values = match self {
-            Self::Node(node) => Autodiff::<Flex>::inner(node.clone()),
-            Self::Values(values) => values.clone(),
-        };
-        Host(values.to_contiguous())
+        match self {
+            Self::Node(node) => Host::of(&Autodiff::<Flex>::inner(node.clone())),
+            Self::Values(values) => Host::of(values),
+        }
     }
 }
 
@@ -80,12 +101,12 @@ impl<S: Saved<N>, const N: usize> Backward<Flex, N> for Operation<S> {
         gradients: &mut Gradients,
         _checkpointer: &mut Checkpointer,
     ) {
-        let gradient = Host(gradients.consume::<Flex>(&ops.node).to_contiguous());
+        let gradient = Host::of(&gradients.consume::<Flex>(&ops.node));
         let wanted = ops.parents.each_ref().map(Option::is_some);
         let found = ops.state.backward(gradient.values(), wanted);
         for (node, found) in ops.parents.into_iter().zip(found) {
             if let (Some(node), Some(found)) = (node, found) {
-                gradients.register::<Flex>(node.id, found.0);
+                gradients.register::<Flex>(node.id, found.into_tensor());
             }
         }
     }
@@ -99,7 +120,7 @@ pub(super) fn record<S: Saved<N>, const N: usize, const O: usize>(
 ) -> Tensor<O> {
     let (output, saved) = forward(inputs.each_ref().map(Input::values));
     if inputs.iter().all(|input| matches!(input, Input::Values(_))) {
-        return Tensor::from_primitive::<Flex>(output.0);
+        return Tensor::from_primitive::<Flex>(output.into_tensor());
     }
     let guards = inputs.map(|input| match input {
         Input::Node(node) => node.node(),
@@ -111,8 +132,8 @@ pub(super) fn record<S: Saved<N>, const N: usize, const O: usize>(
         .compute_bound()
         .stateful();
     let output = match prepared {
-        OpsKind::Tracked(prepared) => prepared.finish(Arc::new(saved), output.0),
-        OpsKind::UnTracked(prepared) => prepared.finish(output.0),
+        OpsKind::Tracked(prepared) => prepared.finish(Arc::new(saved), output.into_tensor()),
+        OpsKind::UnTracked(prepared) => prepared.finish(output.into_tensor()),
     };
     Tensor::from_primitive::<Autodiff<Flex>>(output)
 }

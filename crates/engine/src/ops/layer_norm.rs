@@ -3,6 +3,7 @@
 use burn::tensor::Tensor;
 
 use super::custom::{Host, Input, Saved, record};
+use super::memory::{give, take};
 
 /// Normalises the last dimension with `epsilon` added to the variance, then scales it by `gamma` and
 /// shifts it by `beta`.
@@ -18,7 +19,7 @@ pub fn layer_norm<const D: usize>(
 ) -> Tensor<D> {
     let inputs = [Input::of(x), Input::of(gamma), Input::of(beta)];
     record(inputs, |[x, gamma, beta]| {
-        let mut y = vec![0.0; x.values().len()];
+        let mut y = take(x.values().len());
         let rows =
             ronde_kernels::layer_norm(x.values(), gamma.values(), beta.values(), epsilon, &mut y);
         (Host::new(y, x.shape()), Rows { x, gamma, rows })
@@ -36,7 +37,7 @@ struct Rows {
 impl Saved<3> for Rows {
     fn backward(&self, gradient: &[f32], _wanted: [bool; 3]) -> [Option<Host>; 3] {
         let width = self.gamma.values().len();
-        let mut dx = vec![0.0; self.x.values().len()];
+        let mut dx = take(self.x.values().len());
         let (mut dgamma, mut dbeta) = (vec![0.0; width], vec![0.0; width]);
         let (x, gamma) = (self.x.values(), self.gamma.values());
         let affine = [&mut dgamma[..], &mut dbeta[..]];
@@ -54,8 +55,8 @@ impl Saved<3> for Rows {
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     let tracked = x.device().is_autodiff();
     record([Input::of(x)], |[x]| {
-        let mut y = vec![0.0; x.values().len()];
-        let mut slope = vec![0.0; if tracked { y.len() } else { 0 }];
+        let mut y = take(x.values().len());
+        let mut slope = take(if tracked { y.len() } else { 0 });
         let wanted = tracked.then_some(&mut slope[..]);
         ronde_kernels::gelu(x.values(), &mut y, wanted);
         let shape = x.shape().to_vec();
@@ -69,12 +70,18 @@ struct Slope {
     slope: Vec<f32>,
 }
 
+impl Drop for Slope {
+    fn drop(&mut self) {
+        give(std::mem::take(&mut self.slope));
+    }
+}
+
 impl Saved<1> for Slope {
     fn backward(&self, gradient: &[f32], _wanted: [bool; 1]) -> [Option<Host>; 1] {
-        let product = gradient
-            .iter()
-            .zip(&self.slope)
-            .map(|(dy, slope)| dy * slope);
-        [Some(Host::new(product.collect(), &self.shape))]
+        let mut dx = take(gradient.len());
+        for ((dx, dy), slope) in dx.iter_mut().zip(gradient).zip(&self.slope) {
+            *dx = dy * slope;
+        }
+        [Some(Host::new(dx, &self.shape))]
     }
 }

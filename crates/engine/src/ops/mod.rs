@@ -15,6 +15,7 @@ mod given;
 mod group_norm;
 mod layer_norm;
 mod linear;
+pub(crate) mod memory;
 mod pool;
 #[cfg(test)]
 mod slopes;
@@ -29,5 +30,5 @@ pub(crate) use given::with_gradient;
 pub(crate) use group_norm::finish;
 pub use group_norm::group_norm;
 pub use layer_norm::{gelu, layer_norm};
-pub use linear::linear;
+pub use linear::{linear, rectified_linear};
 pub use pool::{Window, average_to, max_pool};

@@ -1,5 +1,7 @@
 //! Update rules in which every element follows from its own values alone.
 
+use ronde_kernels::{Vectorised, vectorised};
+
 /// Stochastic gradient descent.
 pub(super) struct Descent {
     pub(super) learning_rate: f32,
@@ -16,29 +18,49 @@ impl Descent {
         gradients: &[f32],
         states: &mut [&mut [f32]],
     ) {
-        match states {
-            [velocity] => self.with_momentum(parameters, gradients, velocity),
-            _ => self.plain(parameters, gradients),
-        }
+        vectorised(Descended {
+            rule: self,
+            parameters,
+            gradients,
+            velocity: states.first_mut().map(|state| &mut **state),
+        });
     }
+}
 
-    fn plain(&self, parameters: &mut [f32], gradients: &[f32]) {
-        for (parameter, gradient) in parameters.iter_mut().zip(gradients) {
-            *parameter -= self.learning_rate * (gradient + self.weight_decay * *parameter);
-        }
-    }
+struct Descended<'a> {
+    rule: &'a Descent,
+    parameters: &'a mut [f32],
+    gradients: &'a [f32],
+    velocity: Option<&'a mut [f32]>,
+}
 
-    fn with_momentum(&self, parameters: &mut [f32], gradients: &[f32], velocity: &mut [f32]) {
-        let elements = parameters.iter_mut().zip(gradients).zip(velocity);
-        for ((parameter, gradient), velocity) in elements {
-            let gradient = gradient + self.weight_decay * *parameter;
-            *velocity = self.momentum * *velocity + gradient;
-            let direction = if self.nesterov {
-                gradient + self.momentum * *velocity
+impl Vectorised for Descended<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Descent {
+            learning_rate,
+            momentum,
+            weight_decay,
+            nesterov,
+        } = *self.rule;
+        let elements = self.parameters.iter_mut().zip(self.gradients);
+        let Some(velocity) = self.velocity else {
+            for (parameter, gradient) in elements {
+                *parameter -= learning_rate * (gradient + weight_decay * *parameter);
+            }
+            return;
+        };
+        for ((parameter, gradient), velocity) in elements.zip(velocity) {
+            let gradient = gradient + weight_decay * *parameter;
+            *velocity = momentum * *velocity + gradient;
+            let direction = if nesterov {
+                gradient + momentum * *velocity
             } else {
                 *velocity
             };
-            *parameter -= self.learning_rate * direction;
+            *parameter -= learning_rate * direction;
         }
     }
 }
@@ -99,13 +121,12 @@ impl Moments {
         let [mean, square] = states else {
             unreachable!("the count of states was checked");
         };
-        let states = mean.iter_mut().zip(square.iter_mut());
-        let elements = parameters.iter_mut().zip(gradients).zip(states);
-        for ((parameter, gradient), (mean, square)) in elements {
-            let gradient = gradient + self.added_decay * *parameter;
-            self.remember_one(gradient, mean, square);
-            *parameter = self.kept * *parameter - self.direction(*mean, *square);
-        }
+        vectorised(Moved {
+            rule: self,
+            parameters,
+            gradients,
+            states: [mean, square],
+        });
     }
 
     /// Updates the means by a gradient, without weight decay.
@@ -116,14 +137,40 @@ impl Moments {
         }
     }
 
+    #[inline(always)]
     fn remember_one(&self, gradient: f32, mean: &mut f32, square: &mut f32) {
         *mean = self.beta1 * *mean + self.one_minus_beta1 * gradient;
         *square = self.beta2 * *square + self.one_minus_beta2 * (gradient * gradient);
     }
 
     /// What the means say a parameter goes down by.
+    #[inline(always)]
     pub(super) fn direction(&self, mean: f32, square: f32) -> f32 {
         let denominator = square.sqrt() / self.correction + self.epsilon;
         self.rate * (mean / denominator)
+    }
+}
+
+struct Moved<'a> {
+    rule: &'a Moments,
+    parameters: &'a mut [f32],
+    gradients: &'a [f32],
+    states: [&'a mut [f32]; 2],
+}
+
+impl Vectorised for Moved<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let rule = self.rule;
+        let [mean, square] = self.states;
+        let states = mean.iter_mut().zip(square.iter_mut());
+        let elements = self.parameters.iter_mut().zip(self.gradients).zip(states);
+        for ((parameter, gradient), (mean, square)) in elements {
+            let gradient = gradient + rule.added_decay * *parameter;
+            rule.remember_one(gradient, mean, square);
+            *parameter = rule.kept * *parameter - rule.direction(*mean, *square);
+        }
     }
 }

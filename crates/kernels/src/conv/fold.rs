@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::Convolution;
 use super::image::Group;
 use crate::gemm::Sink;
+use crate::simd::Vector;
 
 /// Columns of the widest panel of any level.
 const PANEL_MAX: usize = 48;
@@ -37,7 +38,7 @@ impl<'a> Fold<'a> {
 
 impl Sink for Fold<'_> {
     #[inline(always)]
-    fn store(
+    fn store<V: Vector>(
         &mut self,
         rows: Range<usize>,
         columns: Range<usize>,

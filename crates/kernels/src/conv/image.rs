@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use super::Convolution;
+use crate::moves::copy;
 use crate::scratch::Scratch;
+use crate::simd::Vector;
 
 /// Outputs of a group: what the packed columns of the matrix product hold.
 const COLUMNS_MAX: usize = 1056;
@@ -71,7 +73,7 @@ impl<'a> Image<'a> {
 
     /// The input of a group: in place, or copied with a border of zeros.
     #[inline(always)]
-    pub(super) fn of(
+    pub(super) fn of<V: Vector>(
         shape: &Convolution,
         x: &'a [f32],
         group: &Group,
@@ -101,7 +103,8 @@ impl<'a> Image<'a> {
                     None => to.fill(0.0),
                     Some(row) => {
                         to[..before].fill(0.0);
-                        to[before..before + width].copy_from_slice(&from[row * width..][..width]);
+                        let from = &from[row * width..][..width];
+                        copy::<V>(from, &mut to[before..before + width]);
                         to[before + width..].fill(0.0);
                     }
                 }

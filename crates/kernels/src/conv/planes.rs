@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use super::image::Group;
-use crate::gemm::{Sink, put};
+use crate::gemm::Sink;
+use crate::moves::{put, put_tile};
+use crate::simd::Vector;
 
 /// `[images, rows of the product, places]`, of which a group's places are written.
 pub(super) struct Planes<'a> {
@@ -36,7 +38,21 @@ impl<'a> Planes<'a> {
 
 impl Sink for Planes<'_> {
     #[inline(always)]
-    fn store(
+    fn place(
+        &mut self,
+        rows: &Range<usize>,
+        columns: &Range<usize>,
+    ) -> Option<(&mut [f32], usize, bool)> {
+        let (image, place) = (columns.start / self.places, columns.start % self.places);
+        if place + columns.len() > self.places {
+            return None;
+        }
+        let start = self.first + (image * self.channels + rows.start) * self.plane + place;
+        Some((&mut self.out[start..], self.plane, false))
+    }
+
+    #[inline(always)]
+    fn store<V: Vector>(
         &mut self,
         rows: Range<usize>,
         columns: Range<usize>,
@@ -49,10 +65,15 @@ impl Sink for Planes<'_> {
             let (image, place) = (column / self.places, column % self.places);
             let count = (self.places - place).min(columns.end - column);
             let from = column - columns.start;
+            if count == width {
+                let start = self.first + (image * self.channels + rows.start) * self.plane + place;
+                let tall = [rows.len(), width];
+                return put_tile::<V>(self.out, [start, self.plane], tile, tall, first);
+            }
             for (i, row) in rows.clone().enumerate() {
                 let at = self.first + (image * self.channels + row) * self.plane + place;
                 let tile = &tile[i * width + from..(i + 1) * width];
-                put(&mut self.out[at..at + count], tile, first);
+                put::<V>(&mut self.out[at..at + count], tile, first);
             }
             column += count;
         }

@@ -3,7 +3,8 @@
 
 use super::image::{Group, Image, groups};
 use super::{Convolution, row_starts, taps};
-use crate::gemm::{chunks, transpose_into};
+use crate::gemm::chunks;
+use crate::moves::transpose_into;
 use crate::scratch::lend;
 use crate::simd::{Kernel, Vector};
 
@@ -34,7 +35,7 @@ impl Kernel for WeightGradient<'_> {
         let sums = buffers.left.take(sums);
         sums.fill(0.0);
         for group in groups(self.samples, output) {
-            let image = Image::of(&shape, self.x, &group, &mut buffers.image);
+            let image = Image::of::<V>(&shape, self.x, &group, &mut buffers.image);
             let pass = Pass {
                 taps: taps(&shape, &image),
                 row_starts: row_starts(&shape, &image, &group),
@@ -50,7 +51,7 @@ impl Kernel for WeightGradient<'_> {
                 pass.add::<V>(panel, count, &mut sums[outputs.start * window..]);
             }
         }
-        give(sums, self.dw, &shape, vectors * V::LANES, V::LANES);
+        give::<V>(sums, self.dw, &shape, vectors * V::LANES);
     }
 }
 
@@ -73,19 +74,19 @@ fn turn<V: Vector>(
         .zip(panel.chunks_exact_mut(places * width))
     {
         let at = (image * shape.outputs + outputs.start) * plane + group.rows.start * output[1];
-        transpose_into(&dy[at..], plane, outputs.len(), places, width, to);
+        transpose_into::<V>(&dy[at..], plane, outputs.len(), places, width, to);
     }
 }
 
 /// Writes the sums, which lie in panels `[taps][outputs of the panel]`, as `[outputs, taps]`.
 #[inline(always)]
-fn give(sums: &[f32], dw: &mut [f32], shape: &Convolution, panel: usize, lanes: usize) {
+fn give<V: Vector>(sums: &[f32], dw: &mut [f32], shape: &Convolution, panel: usize) {
     let window = shape.window();
     for outputs in chunks(0..shape.outputs, panel) {
-        let width = outputs.len().next_multiple_of(lanes);
+        let width = outputs.len().next_multiple_of(V::LANES);
         let from = &sums[outputs.start * window..];
         let to = &mut dw[outputs.start * window..outputs.end * window];
-        transpose_into(from, width, window, outputs.len(), window, to);
+        transpose_into::<V>(from, width, window, outputs.len(), window, to);
     }
 }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::image::{Group, Image};
 use super::{Convolution, row_starts, taps};
 use crate::gemm::Panels;
+use crate::simd::Vector;
 
 /// Columns of the widest panel of any level.
 const PANEL_MAX: usize = 48;
@@ -73,7 +74,13 @@ impl<'a> Windows<'a> {
 
 impl Panels for Windows<'_> {
     #[inline(always)]
-    fn pack(&mut self, depth: Range<usize>, outer: Range<usize>, width: usize, out: &mut [f32]) {
+    fn pack<V: Vector>(
+        &mut self,
+        depth: Range<usize>,
+        outer: Range<usize>,
+        width: usize,
+        out: &mut [f32],
+    ) {
         let mut starts = [0; PANEL_MAX];
         let count = outer.len() / self.piece;
         for (i, start) in starts[..count].iter_mut().enumerate() {
@@ -110,7 +117,13 @@ impl<'a> Flipped<'a> {
 
 impl Panels for Flipped<'_> {
     #[inline(always)]
-    fn pack(&mut self, depth: Range<usize>, outer: Range<usize>, width: usize, out: &mut [f32]) {
+    fn pack<V: Vector>(
+        &mut self,
+        depth: Range<usize>,
+        outer: Range<usize>,
+        width: usize,
+        out: &mut [f32],
+    ) {
         for (index, to) in depth.zip(out.chunks_exact_mut(width)) {
             let (output, tap) = (index / self.taps, self.taps - 1 - index % self.taps);
             let from = (output * self.channels + outer.start) * self.taps + tap;

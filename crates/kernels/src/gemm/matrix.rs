@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use super::Panels;
+use super::{Panels, pack_panels};
+use crate::moves::{copy, transpose_into};
+use crate::simd::Vector;
 
 /// A matrix that lies in a slice by rows or by columns.
 #[derive(Debug, Clone, Copy)]
@@ -75,68 +77,55 @@ impl<'a> Matrix<'a> {
 /// As the right side: the inner index counts rows. The left side is given transposed.
 impl Panels for Matrix<'_> {
     #[inline(always)]
-    fn pack(&mut self, depth: Range<usize>, outer: Range<usize>, width: usize, out: &mut [f32]) {
+    fn pack<V: Vector>(
+        &mut self,
+        depth: Range<usize>,
+        outer: Range<usize>,
+        width: usize,
+        out: &mut [f32],
+    ) {
         if self.by_columns {
             let from = &self.data[outer.start * self.stride + depth.start..];
-            transpose_into(from, self.stride, outer.len(), depth.len(), width, out);
+            transpose_into::<V>(from, self.stride, outer.len(), depth.len(), width, out);
         } else {
-            let from = &self.data[depth.start * self.stride + outer.start..];
-            copy_rows(from, self.stride, outer.len(), width, out);
+            for (row, to) in depth.zip(out.chunks_exact_mut(width)) {
+                let from = &self.data[row * self.stride + outer.start..][..outer.len()];
+                let (to, rest) = to.split_at_mut(from.len());
+                copy::<V>(from, to);
+                rest.fill(0.0);
+            }
+        }
+    }
+
+    /// Rows are read from one end to the other, so that memory can be ahead of it.
+    #[inline(always)]
+    fn pack_all<V: Vector>(&mut self, depth: Range<usize>, outer: Range<usize>, out: &mut [f32]) {
+        if self.by_columns {
+            return pack_panels::<V>(self, depth, outer, out);
+        }
+        let (panel, length) = (V::COLUMNS * V::LANES, depth.len());
+        for (place, row) in depth.enumerate() {
+            let from = &self.data[row * self.stride + outer.start..][..outer.len()];
+            let mut panels = from.chunks_exact(panel);
+            let mut at = place * panel;
+            for from in &mut panels {
+                copy::<V>(from, &mut out[at..at + panel]);
+                at += panel * length;
+            }
+            let from = panels.remainder();
+            if !from.is_empty() {
+                let width = from.len().next_multiple_of(V::LANES);
+                let at = from_last(outer.len(), panel) * length + place * width;
+                let (to, rest) = out[at..at + width].split_at_mut(from.len());
+                copy::<V>(from, to);
+                rest.fill(0.0);
+            }
         }
     }
 }
 
-/// Copies rows of `length`, `stride` apart, to rows of `width`; what is left over becomes zero.
+/// Where the last panel, which is not a full one, begins.
 #[inline(always)]
-fn copy_rows(from: &[f32], stride: usize, length: usize, width: usize, out: &mut [f32]) {
-    for (row, to) in out.chunks_exact_mut(width).enumerate() {
-        let from = &from[row * stride..row * stride + length];
-        if length == width {
-            // The common case, in which the compiler may know the length.
-            to.copy_from_slice(from);
-        } else {
-            to[..length].copy_from_slice(from);
-            to[length..].fill(0.0);
-        }
-    }
-}
-
-/// Turns `rows` rows of `length`, `stride` apart, into columns of `out[length][width]`; columns that
-/// no row fills become zero.
-#[inline(always)]
-pub(crate) fn transpose_into(
-    from: &[f32],
-    stride: usize,
-    rows: usize,
-    length: usize,
-    width: usize,
-    out: &mut [f32],
-) {
-    const SIDE: usize = 8;
-    if rows < width {
-        out.fill(0.0);
-    }
-    for row in (0..rows).step_by(SIDE) {
-        let count = SIDE.min(rows - row);
-        let mut at = 0;
-        while count == SIDE && at + SIDE <= length {
-            let mut block = [[0.0; SIDE]; SIDE];
-            for (r, line) in block.iter_mut().enumerate() {
-                let start = (row + r) * stride + at;
-                line.copy_from_slice(&from[start..start + SIDE]);
-            }
-            for column in 0..SIDE {
-                let to = &mut out[(at + column) * width + row..][..SIDE];
-                for (r, to) in to.iter_mut().enumerate() {
-                    *to = block[r][column];
-                }
-            }
-            at += SIDE;
-        }
-        for r in row..row + count {
-            for column in at..length {
-                out[column * width + r] = from[r * stride + column];
-            }
-        }
-    }
+fn from_last(columns: usize, panel: usize) -> usize {
+    columns / panel * panel
 }

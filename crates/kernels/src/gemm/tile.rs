@@ -22,10 +22,72 @@ pub(crate) fn multiply<V: Vector>(a: &[f32], b: &[f32], columns: usize, out: &mu
     }
 }
 
-#[expect(
-    clippy::needless_range_loop,
-    reason = "indices of registers; iterators hide from the compiler that they are"
-)]
+/// As [`multiply`], but straight to rows of `out` that are `stride` apart: written or, unless it is the
+/// `first`, added.
+#[inline(always)]
+pub(crate) fn multiply_to<V: Vector>(
+    a: &[f32],
+    b: &[f32],
+    columns: usize,
+    (out, stride): (&mut [f32], usize),
+    first: bool,
+) {
+    let to = |out: &mut [f32], width: usize, rows: usize| {
+        assert!(
+            out.len() >= (rows - 1) * stride + width,
+            "rows of a product's tile"
+        );
+        out.as_mut_ptr()
+    };
+    macro_rules! sized {
+        ($rows:literal, $columns:literal) => {{
+            let to = to(out, $columns * V::LANES, $rows);
+            // SAFETY: all rows lie in `out`, as asserted.
+            unsafe { sized_to::<V, $rows, $columns>(a, b, to, stride, first) }
+        }};
+    }
+    match (V::ROWS, columns) {
+        (8, 3) => sized!(8, 3),
+        (8, 2) => sized!(8, 2),
+        (8, 1) => sized!(8, 1),
+        (6, 2) => sized!(6, 2),
+        (6, 1) => sized!(6, 1),
+        (4, 2) => sized!(4, 2),
+        (4, 1) => sized!(4, 1),
+        (rows, columns) => unreachable!("no tile of {rows} rows by {columns} vectors"),
+    }
+}
+
+/// # Safety
+/// `to` is readable and writable for R rows of C vectors, `stride` apart.
+#[inline(always)]
+unsafe fn sized_to<V: Vector, const R: usize, const C: usize>(
+    a: &[f32],
+    b: &[f32],
+    to: *mut f32,
+    stride: usize,
+    first: bool,
+) {
+    // What is added to comes from afar: it is asked for before the products.
+    for r in 0..R {
+        for c in 0..C {
+            // SAFETY: the caller's promise.
+            unsafe { V::fetch(to.add(r * stride + c * V::LANES)) };
+        }
+    }
+    let sums = sums::<V, R, C>(a, b);
+    for (r, sums) in sums.iter().enumerate() {
+        for (c, sum) in sums.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let to = to.add(r * stride + c * V::LANES);
+                let value = if first { *sum } else { V::load(to).add(*sum) };
+                value.store(to);
+            }
+        }
+    }
+}
+
 #[inline(always)]
 fn sized<V: Vector, const R: usize, const C: usize>(
     a: &[f32],
@@ -33,9 +95,26 @@ fn sized<V: Vector, const R: usize, const C: usize>(
     out: &mut [f32; TILE_MAX],
 ) {
     let width = C * V::LANES;
+    assert!(R * width <= TILE_MAX, "a tile that fits");
+    let sums = sums::<V, R, C>(a, b);
+    for (r, sums) in sums.iter().enumerate() {
+        for (c, sum) in sums.iter().enumerate() {
+            // SAFETY: R rows of `width` fit into the tile, as asserted.
+            unsafe { sum.store(out.as_mut_ptr().add(r * width + c * V::LANES)) };
+        }
+    }
+}
+
+#[expect(
+    clippy::needless_range_loop,
+    reason = "indices of registers; iterators hide from the compiler that they are"
+)]
+#[inline(always)]
+fn sums<V: Vector, const R: usize, const C: usize>(a: &[f32], b: &[f32]) -> [[V; C]; R] {
+    let width = C * V::LANES;
     let depth = a.len() / R;
     assert!(
-        a.len() == depth * R && b.len() == depth * width && R * width <= TILE_MAX,
+        a.len() == depth * R && b.len() == depth * width,
         "panels of one depth"
     );
     let mut sums = [[V::splat(0.0); C]; R];
@@ -58,10 +137,5 @@ fn sized<V: Vector, const R: usize, const C: usize>(
             b = b.add(width);
         }
     }
-    for (r, sums) in sums.iter().enumerate() {
-        for (c, sum) in sums.iter().enumerate() {
-            // SAFETY: R rows of `width` fit into the tile, as asserted.
-            unsafe { sum.store(out.as_mut_ptr().add(r * width + c * V::LANES)) };
-        }
-    }
+    sums
 }

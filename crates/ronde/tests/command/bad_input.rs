@@ -117,7 +117,7 @@ fn what_cannot_be_computed_is_refused_with_its_numbers() {
         &large,
         &[
             "the model does not fit: 1 worker",
-            "1192.63 GiB",
+            "1192.62 GiB",
             "available on this host",
             "optimizer 298",
             "hint: a smaller model",

@@ -116,6 +116,7 @@ fn workers(workers: &WorkersSection, problems: &mut Vec<Problem>) {
     let WorkersSection {
         count,
         logical_shards,
+        ..
     } = *workers;
     at_least_one("workers.count", count.into(), problems);
     at_least_one("workers.logical_shards", logical_shards.into(), problems);
@@ -253,6 +254,16 @@ fn not_negative(path: &str, value: f64, problems: &mut Vec<Problem>) {
 fn data(data: &DataConfig, problems: &mut Vec<Problem>) {
     let (shape, classes) = match data {
         DataConfig::CsvValues { shape, .. } => (shape, 1),
+        DataConfig::SyntheticText {
+            samples,
+            context,
+            tokens,
+            ..
+        } => {
+            at_least_one("data.samples", *samples, problems);
+            at_least_one("data.context", *context as u64, problems);
+            return at_least_one("data.tokens", u64::from(*tokens), problems);
+        }
         DataConfig::Text { context, .. } => {
             return at_least_one("data.context", *context as u64, problems);
         }
@@ -303,12 +314,13 @@ fn model(model: &ModelConfig, problems: &mut Vec<Problem>) {
 }
 
 fn comm(comm: &CommSection, problems: &mut Vec<Problem>) {
-    if comm.bucket_bytes_max < BUCKET_BYTES_MIN {
-        let message = format!(
-            "`comm.bucket_bytes_max` is {}, but must be at least {BUCKET_BYTES_MIN}",
-            comm.bucket_bytes_max
-        );
-        let hint = "4194304 (4 MiB) is the default";
+    if let Some(bytes) = comm
+        .bucket_bytes_max
+        .filter(|&bytes| bytes < BUCKET_BYTES_MIN)
+    {
+        let message =
+            format!("`comm.bucket_bytes_max` is {bytes}, but must be at least {BUCKET_BYTES_MIN}");
+        let hint = "without it the first steps try several sizes";
         problems.push(Problem::error("comm.bucket_bytes_max", message).hint(hint));
     }
     let timeout = comm.timeout_s;

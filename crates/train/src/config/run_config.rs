@@ -96,6 +96,10 @@ pub struct WorkersSection {
     pub count: u32,
     /// Parts that each global batch is cut into, at least one per worker; default 8.
     pub logical_shards: u32,
+    /// The thread of a worker that computes gets a core of its own, its other threads the rest, where the
+    /// host has two cores for each of its workers; default false. For hosts that run nothing else.
+    #[serde(skip_serializing_if = "is_default")]
+    pub pin_cores: bool,
 }
 
 impl Default for WorkersSection {
@@ -103,6 +107,7 @@ impl Default for WorkersSection {
         Self {
             count: 1,
             logical_shards: 8,
+            pin_cores: false,
         }
     }
 }
@@ -274,8 +279,10 @@ pub struct CommSection {
     pub algorithm: CommAlgorithm,
     /// How workers of one host reach each other; default `auto`.
     pub transport: CommTransport,
-    /// Gradients are reduced together up to this many bytes; default 4 MiB.
-    pub bucket_bytes_max: u64,
+    /// Gradients are reduced together up to this many bytes; absent: the best of several sizes, which the
+    /// first steps try. The bits do not depend on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bucket_bytes_max: Option<u64>,
     /// Seconds that any wait for another worker may take; default 30.
     pub timeout_s: f64,
 }
@@ -285,7 +292,7 @@ impl Default for CommSection {
         Self {
             algorithm: CommAlgorithm::Auto,
             transport: CommTransport::Auto,
-            bucket_bytes_max: 4 * 1024 * 1024,
+            bucket_bytes_max: None,
             timeout_s: 30.0,
         }
     }

@@ -59,6 +59,7 @@ impl Training {
         self.plan.shards = spared.unwrap_or(even);
         self.session.reshard(self.plan.shards);
         self.strategy.regroup(group.clone(), self.plan.shards);
+        self.tune_buckets();
         if heals {
             let healing = Healing::start(&courses, &*group, &self.strategy.replica());
             self.healing = healing.map_err(TrainError::Heal)?;

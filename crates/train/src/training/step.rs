@@ -54,7 +54,9 @@ impl Training {
             Ok(committed) => committed,
         };
         times.communicate_s = watch.lap_s();
+        let took = times.compute_s + times.communicate_s;
         self.apply(&committed, reduced, times)?;
+        self.step_took(took)?;
         Ok(committed)
     }
 

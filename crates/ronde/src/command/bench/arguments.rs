@@ -118,9 +118,10 @@ pub(super) enum TrainingCommand {
 #[derive(Args)]
 #[command(after_help = "\
 Each variant runs once a round, as processes of its own; the first two steps of a run are left out. A worker
-has the batch of benchmarks/pytorch_ddp.py: mlp 256, resnet18 32, resnet50 4.")]
+has the batch of benchmarks/pytorch_ddp.py: mlp 256, resnet18 32,
+resnet50 and vgg16 4, gpt 8 texts of 128 tokens.")]
 pub(crate) struct TrainingArguments {
-    /// mlp, resnet18, resnet50, vgg16, digits_cnn.
+    /// mlp, resnet18, resnet50, vgg16, gpt, digits_cnn.
     #[arg(long, value_name = "NAME", default_value = "resnet18")]
     pub(super) model: String,
     /// Worker processes.
