@@ -3,10 +3,13 @@
 
     cargo build --release
     python3 benchmarks/fault_tolerance.py cost [--rounds 8] [--steps 60]
+    python3 benchmarks/fault_tolerance.py cost --small --steps 1500 [--rounds 8]
     python3 benchmarks/fault_tolerance.py faults [--kills 10] [--stops 5]
 
 `cost`: the same run with `elastic.enabled` off and on, in turns, two workers; each round gives the ratio of the median
-step times, without the first ten steps, and of the processor time of all processes. `faults`: one run of three workers; a random one gets SIGKILL, or SIGSTOP and later
+step times, without the first ten steps, and of the processor time of all processes. With `--small` the steps are short:
+what fault tolerance adds to a step does not depend on the model, so that the difference of two short steps, in microseconds,
+tells it where a ratio of long ones is lost in the noise. `faults`: one run of three workers; a random one gets SIGKILL, or SIGSTOP and later
 SIGCONT. Seconds after the signal until the loss was known, until the first step was committed without the worker, and
 from the start of the new process to the first step that it took part in.
 """
@@ -44,11 +47,14 @@ def processor_s():
     return used.ru_utime + used.ru_stime
 
 
-def step_s(elastic, steps):
+SMALL = ["model.channels=4", "train.global_batch_size=64"]
+
+
+def step_s(elastic, steps, small):
     """Median seconds of a step of an undisturbed run, and its processor time."""
     before = processor_s()
     with tempfile.TemporaryDirectory() as folder:
-        run = start(folder, 2, f"elastic.enabled={elastic}", f"train.steps={steps}")
+        run = start(folder, 2, f"elastic.enabled={elastic}", f"train.steps={steps}", *(SMALL if small else []))
         out, _ = run.communicate()
         if run.returncode != 0:
             raise SystemExit(f"ronde failed with exit code {run.returncode}")
@@ -57,13 +63,16 @@ def step_s(elastic, steps):
     return statistics.median(durations[10:]), processor_s() - before
 
 
-def cost(rounds, steps):
+def cost(rounds, steps, small):
     off, on = [], []
     for number in range(rounds):
         for elastic, times in [("false", off), ("true", on)][:: 1 if number % 2 else -1]:
-            times.append(step_s(elastic, steps))
+            times.append(step_s(elastic, steps, small))
         print(f"  off {1e3 * off[-1][0]:.2f} ms  on {1e3 * on[-1][0]:.2f} ms", flush=True)
     used = statistics.median(b / a for (_, a), (_, b) in zip(off, on))
+    more = [sorted(1e6 * (b[i] - a[i]) / (1, steps)[i] for a, b in zip(off, on)) for i in (0, 1)]
+    for what, values in zip(["a step takes", "processor time of a step"], more):
+        print(f"{what}: {statistics.median(values):.0f} us more with it, {values[0]:.0f} to {values[-1]:.0f}")
     off, on = [step for step, _ in off], [step for step, _ in on]
     ratios = sorted(b / a for a, b in zip(off, on))
     print(
@@ -145,11 +154,12 @@ def main():
     parser.add_argument("what", choices=["cost", "faults"])
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--small", action="store_true")
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--stops", type=int, default=5)
     arguments = parser.parse_args()
     if arguments.what == "cost":
-        cost(arguments.rounds, arguments.steps)
+        cost(arguments.rounds, arguments.steps, arguments.small)
     else:
         faults(arguments.kills, arguments.stops)
 

@@ -29,12 +29,15 @@ pub struct Target {
 }
 
 /// All of them.
-pub const ALL: [&Target; 9] = [
+pub const ALL: [&Target; 12] = [
     &FRAME,
     &HELLO,
     &NOTICE,
     &FROM_WORKER,
     &FROM_SUPERVISOR,
+    &QUESTION,
+    &FROM_AGENT,
+    &TO_AGENT,
     &JOIN_TOKEN,
     &IDENTITY,
     &AUTHORITY,
@@ -87,6 +90,36 @@ pub const FROM_SUPERVISOR: Target = Target {
     name: "from_supervisor",
     samples: || Line::FromSupervisor.samples(),
     read: |bytes| Line::FromSupervisor.read(bytes),
+    memory: (64, 16 << 10),
+    needs_its_end: true,
+    cases: 100_000,
+};
+
+/// The line of somebody with a join token.
+pub const QUESTION: Target = Target {
+    name: "question",
+    samples: || Line::Question.samples(),
+    read: |bytes| Line::Question.read(bytes),
+    memory: (64, 16 << 10),
+    needs_its_end: true,
+    cases: 100_000,
+};
+
+/// A line of an agent.
+pub const FROM_AGENT: Target = Target {
+    name: "from_agent",
+    samples: || Line::FromAgent.samples(),
+    read: |bytes| Line::FromAgent.read(bytes),
+    memory: (64, 16 << 10),
+    needs_its_end: true,
+    cases: 100_000,
+};
+
+/// A line of a coordinator to an agent.
+pub const TO_AGENT: Target = Target {
+    name: "to_agent",
+    samples: || Line::ToAgent.samples(),
+    read: |bytes| Line::ToAgent.read(bytes),
     memory: (64, 16 << 10),
     needs_its_end: true,
     cases: 100_000,

@@ -10,11 +10,17 @@ mod arrows;
 mod outside;
 mod soak;
 mod sources;
+mod stores;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
+
+use stores::Stores;
+
+/// Checkpoints and records in object stores.
+const FULL: &str = "ronde/full";
 
 const USAGE: &str = "\
 cargo xtask <command>
@@ -58,11 +64,17 @@ fn root() -> PathBuf {
 }
 
 fn cargo(arguments: &[&str]) -> Result<()> {
+    cargo_with(arguments, &[])
+}
+
+/// Cargo, with variables for what it starts.
+fn cargo_with(arguments: &[&str], variables: &[(String, String)]) -> Result<()> {
     println!("$ cargo {}", arguments.join(" "));
     let status = Command::new(env!("CARGO"))
         .args(arguments)
         .current_dir(root())
         .env("RUSTDOCFLAGS", "-D warnings")
+        .envs(variables.iter().cloned())
         .status()
         .context("cargo could not be started")?;
     if !status.success() {
@@ -89,24 +101,24 @@ fn test() -> Result<()> {
     if let Err(reason) = outside::network_namespaces() {
         println!("network namespaces: tests in them skip, {reason:#}");
     }
-    // The command itself is built first: tests start it as users do.
-    cargo(&["build", "--release", "--workspace", "--all-targets"])?;
-    cargo(&["test", "--release", "--workspace"])?;
+    let mut stores = Stores::start()?;
+    // The command itself is built first: tests start it as users do. With object stores; without them the one
+    // crate is another.
+    let full = ["--release", "--workspace", "--features", FULL];
+    cargo(&[&["build", "--all-targets"], &full[..]].concat())?;
+    cargo_with(&[&["test"], &full[..]].concat(), &stores.variables()?)?;
+    drop(stores);
+    cargo(&["check", "--release", "-p", "ronde-store"])?;
     soak::short()?;
     outside::test()
 }
 
 fn verify() -> Result<()> {
     cargo(&["fmt", "--all", "--check"])?;
-    cargo(&[
-        "clippy",
-        "--release",
-        "--workspace",
-        "--all-targets",
-        "--",
-        "-D",
-        "warnings",
-    ])?;
+    for features in [&[][..], &["--features", FULL]] {
+        let all = ["clippy", "--release", "--workspace", "--all-targets"];
+        cargo(&[&all[..], features, &["--", "-D", "warnings"]].concat())?;
+    }
     for manifest in outside::MANIFESTS {
         cargo(&["fmt", "--check", "--manifest-path", manifest])?;
         let warnings = ["--all-targets", "--", "-D", "warnings"];

@@ -78,16 +78,19 @@ pub(crate) fn test() -> Result<()> {
     Ok(())
 }
 
-/// Makes sure of `ip`, by which tests put members into network namespaces; an error says why there is
-/// none, and those tests then skip themselves.
+/// Makes sure of `ip` and `nft`, by which tests put members into network namespaces and cut them off; an
+/// error says why there is none, and those tests then skip themselves.
 pub(crate) fn network_namespaces() -> Result<()> {
-    let has_ip = || run(Command::new("ip").arg("-Version")).map(drop);
-    if has_ip().is_ok() {
+    let has_both = || {
+        run(Command::new("ip").arg("-Version"))?;
+        run(Command::new("nft").arg("--version")).map(drop)
+    };
+    if has_both().is_ok() {
         return Ok(());
     }
     let who = run(Command::new("id").arg("-u"))?;
     if who.stdout.trim_ascii() != b"0" {
-        bail!("no ip, and not root to install it");
+        bail!("no ip or nft, and not root to install them");
     }
     let apt = |arguments: &[&str]| {
         let mut apt = Command::new("apt-get");
@@ -95,12 +98,14 @@ pub(crate) fn network_namespaces() -> Result<()> {
             .args(arguments);
         run(apt.env("DEBIAN_FRONTEND", "noninteractive"))
     };
-    let install = ["install", "-y", "--no-install-recommends", "iproute2"];
+    let install = ["install", "-y", "--no-install-recommends"];
+    let install = [&install[..], &["iproute2", "nftables"]].concat();
     if apt(&install).is_err() {
-        apt(&["update"]).context("no ip, and its package is not to be had")?;
-        apt(&install).context("no ip, and its package is not to be had")?;
+        let not_here = "no ip or nft, and their packages are not to be had";
+        apt(&["update"]).context(not_here)?;
+        apt(&install).context(not_here)?;
     }
-    has_ip()
+    has_both()
 }
 
 /// A Python environment of this build's own that has numpy; an error says why there is none.
@@ -162,7 +167,7 @@ impl Python {
 }
 
 /// What a program answers; an error when it cannot be started or fails, with its last words.
-fn run(command: &mut Command) -> Result<Output> {
+pub(crate) fn run(command: &mut Command) -> Result<Output> {
     let output = command
         .output()
         .with_context(|| format!("starting {}", command.get_program().display()))?;

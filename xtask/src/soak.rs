@@ -1,5 +1,6 @@
-//! `cargo xtask soak`: trains with the built program while its workers are killed and stopped, all from
-//! one seed, and compares every step and the model with those of an undisturbed run.
+//! `cargo xtask soak`: trains with the built program while its workers are killed and stopped, its coordinator
+//! dies and a cable is cut, all from one seed, and compares every step and the model with those of an
+//! undisturbed run.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -12,8 +13,10 @@ use serde_json::Value;
 use crate::{cargo, outside};
 use account::Account;
 use crowd::Crowd;
-use faults::{Faults, Kind};
+use faults::{Fault, Faults, Kind};
+use hosts::Hosts;
 use job::Job;
+use layout::Layout;
 use options::Options;
 use recovery::Strike;
 use report::Report;
@@ -22,7 +25,9 @@ mod account;
 mod clock;
 mod crowd;
 mod faults;
+mod hosts;
 mod job;
+mod layout;
 mod options;
 mod recovery;
 mod report;
@@ -55,12 +60,15 @@ fn run(options: &Options) -> Result<()> {
     let undisturbed = undisturbed(&ronde, &folder, options)?;
     let begun = clock::now();
     let mut report = Report::default();
+    let layouts = layouts(options)?;
     let mut number = 0;
-    while number == 0 || clock::now() - begun < options.lasts() {
+    while number < layouts.len() || clock::now() - begun < options.lasts() {
         let folder = fresh(&folder.join(format!("job-{number}")), options)?;
-        let faults = Faults::new(options.seed, number, &options.kinds, options.every_s);
+        let layout = layouts[number % layouts.len()];
+        let (seed, every_s) = (options.seed, options.every_s);
+        let faults = Faults::new(seed, number as u64, layout, &options.kinds, every_s);
         let disturbed =
-            disturb(&ronde, &folder, options, faults).with_context(|| options.command())?;
+            disturb(&ronde, &folder, options, layout, faults).with_context(|| options.command())?;
         report.add(&disturbed, &undisturbed, options.workers, &folder);
         number += 1;
     }
@@ -72,6 +80,22 @@ fn run(options: &Options) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// How the jobs are laid out, in turns. What this machine does not permit is left out with a word.
+fn layouts(options: &Options) -> Result<Vec<Layout>> {
+    let mut layouts = Layout::needed(&options.kinds);
+    if layouts.contains(&Layout::Hosts) {
+        let permitted = outside::network_namespaces().and_then(|()| Hosts::new().map(drop));
+        if let Err(reason) = permitted {
+            println!("soak: no cable is cut: {reason:#}");
+            layouts.retain(|layout| *layout != Layout::Hosts);
+        }
+    }
+    if layouts.is_empty() {
+        bail!("none of these faults can be done on this machine");
+    }
+    Ok(layouts)
 }
 
 /// A run that was disturbed: its events, and what was done to it.
@@ -104,8 +128,9 @@ fn undisturbed(ronde: &Path, folder: &Path, options: &Options) -> Result<Account
     }
     println!("soak: the undisturbed run");
     let folder = fresh(&folder.join("undisturbed"), options)?;
-    let arguments = ["--workers", "1", "--set", "elastic.enabled=false"];
-    let (status, events) = Job::start(ronde, &folder, &arguments)?.wait()?;
+    let arguments = ["--set", "elastic.enabled=false"];
+    let job = Job::start(ronde, &folder, 1, Layout::Here, &arguments)?;
+    let (status, events) = job.wait()?;
     let account = Account::of(&events);
     if !status.success() || account.blake3.is_none() {
         bail!(
@@ -119,10 +144,15 @@ fn undisturbed(ronde: &Path, folder: &Path, options: &Options) -> Result<Account
 }
 
 /// Trains once while faults happen.
-fn disturb(ronde: &Path, folder: &Path, options: &Options, faults: Faults) -> Result<Disturbed> {
-    let workers = options.workers.to_string();
+fn disturb(
+    ronde: &Path,
+    folder: &Path,
+    options: &Options,
+    layout: Layout,
+    faults: Faults,
+) -> Result<Disturbed> {
     let mut run = Run {
-        job: Job::start(ronde, folder, &["--workers", &workers])?,
+        job: Job::start(ronde, folder, options.workers, layout, &[])?,
         crowd: Crowd::default(),
         events: Vec::new(),
         strikes: Vec::new(),
@@ -139,14 +169,22 @@ fn disturb(ronde: &Path, folder: &Path, options: &Options, faults: Faults) -> Re
     })
 }
 
+/// What follows a fault after a while.
+enum Later {
+    /// A signal to a worker.
+    Signal(u32, Signal),
+    /// The cable is mended.
+    Heal,
+}
+
 /// A run under way.
 struct Run {
     job: Job,
     crowd: Crowd,
     events: Vec<Value>,
     strikes: Vec<Strike>,
-    /// Signals that follow a fault.
-    later: Vec<(Instant, u32, Signal)>,
+    /// What follows a fault.
+    later: Vec<(Instant, Later)>,
     faults: Faults,
     workers: u32,
     /// When a step was committed last.
@@ -171,8 +209,8 @@ impl Run {
             if due.is_none() && self.events.iter().any(|e| e["event"] == "step_committed") {
                 due = Some(now + Duration::from_secs_f64(fault.after_s));
             }
-            self.send_what_is_due(now);
-            if due.is_some_and(|due| now >= due) && !is_over && self.strike(&fault) {
+            self.do_what_is_due(now)?;
+            if due.is_some_and(|due| now >= due) && !is_over && self.strike(&fault)? {
                 fault = self.faults.next();
                 due = Some(now + Duration::from_secs_f64(fault.after_s));
             }
@@ -214,49 +252,86 @@ impl Run {
         Ok(())
     }
 
-    fn send_what_is_due(&mut self, now: Instant) {
+    fn do_what_is_due(&mut self, now: Instant) -> Result<()> {
         let (due, later) = std::mem::take(&mut self.later)
             .into_iter()
-            .partition(|(at, ..)| *at <= now);
+            .partition(|(at, _)| *at <= now);
         self.later = later;
-        let due: Vec<(Instant, u32, Signal)> = due;
-        for (_, pid, signal) in due {
-            self.crowd.send(pid, signal);
+        let due: Vec<(Instant, Later)> = due;
+        for (_, what) in due {
+            match what {
+                Later::Signal(pid, signal) => drop(self.crowd.send(pid, signal)),
+                Later::Heal => {
+                    self.job.heal()?;
+                    self.crowd.cut_off(Hosts::OTHER, false);
+                }
+            }
         }
+        Ok(())
     }
 
-    /// Does a fault; false when somebody who holds the state would not be left.
-    fn strike(&mut self, fault: &faults::Fault) -> bool {
-        let victims = fault.pick(&self.crowd.present(), self.workers);
-        if victims.is_empty() || !self.crowd.survives(&victims) {
-            return false;
+    /// Does a fault; false when it cannot be done just now: nobody who holds the state would be left, or
+    /// what it is about is not there.
+    fn strike(&mut self, fault: &Fault) -> Result<bool> {
+        let victims = match fault.kind.cuts() {
+            true => self.crowd.on(Hosts::OTHER),
+            false => fault.pick(&self.crowd.present(), self.workers),
+        };
+        let needs_victims = fault.kind != Kind::Coordinator;
+        if needs_victims && victims.is_empty() || !self.crowd.survives(&victims) {
+            return Ok(false);
         }
         let (at, now) = (clock::unix_s(), clock::now());
-        let second = now + Duration::from_secs_f64(fault.lasts_s);
+        let is_done = match (fault.kind.kills_coordinator(), fault.kind.cuts()) {
+            (true, _) => self.job.kill_coordinator(),
+            // Where they are only coming back nothing would be lost.
+            (_, true) if self.job.is_cut() || !self.crowd.take_part(&victims) => false,
+            (_, true) => {
+                self.crowd.cut_off(Hosts::OTHER, true);
+                self.job.cut(fault.cut()).map(|()| true)?
+            }
+            _ => true,
+        };
+        if !is_done {
+            return Ok(false);
+        }
+        let killed = self.meet(
+            fault,
+            &victims,
+            now + Duration::from_secs_f64(fault.lasts_s),
+        );
+        let (kind, count) = (fault.kind, victims.len());
+        println!("soak: {}, {count} workers: {victims:?}", kind.name());
+        self.strikes.push(Strike { kind, at, killed });
+        Ok(true)
+    }
+
+    /// Signals what a fault is for each of its victims, and notes what follows it at the moment `second`.
+    /// How many are killed.
+    fn meet(&mut self, fault: &Fault, victims: &[u32], second: Instant) -> u64 {
         for (index, &pid) in victims.iter().enumerate() {
             match fault.kind {
                 Kind::Stop => {
                     self.crowd.send(pid, Signal::STOP);
-                    self.later.push((second, pid, Signal::CONT));
+                    self.later.push((second, Later::Signal(pid, Signal::CONT)));
                 }
-                Kind::Two if index == 1 => self.later.push((second, pid, Signal::KILL)),
-                _ => drop(self.crowd.send(pid, Signal::KILL)),
+                Kind::Two if index == 1 => {
+                    self.later.push((second, Later::Signal(pid, Signal::KILL)));
+                }
+                Kind::Leaderless => self.later.push((second, Later::Signal(pid, Signal::KILL))),
+                Kind::Coordinator | Kind::Cut | Kind::OneWay => {}
+                Kind::Kill | Kind::Two | Kind::Half => {
+                    self.crowd.send(pid, Signal::KILL);
+                }
             }
         }
-        let killed = match fault.kind {
-            Kind::Stop => 0,
+        match fault.kind {
+            Kind::Stop | Kind::Coordinator => 0,
+            Kind::Cut | Kind::OneWay => {
+                self.later.push((second, Later::Heal));
+                0
+            }
             _ => victims.len() as u64,
-        };
-        println!(
-            "soak: {} of {} workers: {victims:?}",
-            fault.kind.name(),
-            victims.len()
-        );
-        self.strikes.push(Strike {
-            kind: fault.kind,
-            at,
-            killed,
-        });
-        true
+        }
     }
 }

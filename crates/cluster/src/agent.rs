@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use ronde_elastic::Settings;
+use ronde_elastic::{JobPhase, Settings};
 use ronde_identity::{Identity, JoinToken, Member};
 
 use crate::clock;
@@ -42,6 +42,9 @@ impl Invitation {
     }
 
     /// Asks a coordinator that leads, within `limit`.
+    ///
+    /// # Errors
+    /// [`ClusterError::Over`] when nobody answers and the job's folder says so; as [`Agent::join`].
     pub(crate) fn ask(
         &self,
         question: &mut dyn FnMut() -> Asks,
@@ -82,12 +85,33 @@ impl Invitation {
                     }
                 }
             }
+            self.refuse_over()?;
             // Nothing is known yet: the coordinator may just be starting.
             may_come |= tried.is_empty();
             if !may_come || clock::now() >= deadline {
+                if tried.is_empty() {
+                    tried.push("none has said where it listens".to_owned());
+                }
                 return Err(ClusterError::NoCoordinator { tried });
             }
             clock::pause(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Invitation {
+    /// A job that is over has no coordinator; its folder says so.
+    fn refuse_over(&self) -> Result<(), ClusterError> {
+        let Some(folder) = &self.folder else {
+            return Ok(());
+        };
+        let phase = folder.record()?.map(|record| record.phase);
+        match phase {
+            Some(over @ (JobPhase::Finished | JobPhase::Stopped)) => Err(ClusterError::Over {
+                job: folder.spec().job.clone(),
+                is_finished: over == JobPhase::Finished,
+            }),
+            _ => Ok(()),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The only place of this crate that reads the clock or sleeps: supervision owns its deadlines.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Now, on the monotonic clock.
 #[expect(
@@ -21,6 +21,12 @@ pub(crate) fn pause(duration: Duration) {
 }
 
 /// Seconds since 1970 by the clock on the wall, for what people read and for certificates.
-pub(crate) fn today() -> std::time::SystemTime {
-    std::time::SystemTime::now()
+pub(crate) fn today() -> SystemTime {
+    SystemTime::now()
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn unix_ms() -> u64 {
+    let since = today().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
 }

@@ -32,6 +32,7 @@ pub(crate) enum Action {
 pub(crate) struct Coordination {
     machine: CoordinatorMachine,
     record: Record,
+    silence: Duration,
     places: BTreeMap<WorkerId, Rank>,
     current: BTreeMap<Rank, WorkerId>,
     wake: Option<Time>,
@@ -46,6 +47,7 @@ impl Coordination {
         Ok(Self {
             machine: CoordinatorMachine::new(CoordinatorId(1), settings)?,
             record: Record::default(),
+            silence: settings.silence,
             places: BTreeMap::new(),
             current: BTreeMap::new(),
             wake: None,
@@ -128,6 +130,11 @@ impl Coordination {
             self.published = self.published.max(Some(step));
         }
         self.narration.recorded(now, event, self.record.generation)
+    }
+
+    /// After how long a worker that is not heard counts as lost.
+    pub(crate) fn silence(&self) -> Duration {
+        self.silence
     }
 
     /// Which process has a place.

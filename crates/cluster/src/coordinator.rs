@@ -22,6 +22,7 @@ use crate::job::{JobFolder, job_error};
 use crate::journal::Journal;
 use crate::keeper::Keeper;
 use crate::narration::Narration;
+use crate::presence::{self, Presence};
 use crate::secure::Listener;
 use crate::stop::{StopFlag, StopLevel};
 use crate::talk::ToAgent;
@@ -86,6 +87,7 @@ pub fn coordinate(
     let me = CoordinatorId(random().map_err(|e| job_error(folder.path(), e.to_string()))?);
     let machine = CoordinatorMachine::new(me, folder.spec().settings)
         .map_err(|error| job_error(folder.path(), error.to_string()))?;
+    let _presence = Presence::show(folder.path(), me);
     let (sender, inputs) = sync_channel(INPUTS_MAX);
     let room = Arc::new(Room::new(identity.clone(), token, sender.clone()));
     let listen_error = |cause| ClusterError::Listen {
@@ -121,6 +123,7 @@ pub fn coordinate(
         coordinators: vec![address],
         looked: None,
         greeted: Duration::ZERO,
+        ended: None,
         turned_away: None,
         store_problem: None,
         over: None,
@@ -170,6 +173,8 @@ struct Leader<'a> {
     coordinators: Vec<SocketAddr>,
     looked: Option<Duration>,
     greeted: Duration,
+    /// A coordinator before this one that was seen to have ended.
+    ended: Option<CoordinatorId>,
     /// When a stranger was last spoken of, and how many came since.
     turned_away: Option<(Duration, u32)>,
     store_problem: Option<String>,
@@ -271,6 +276,19 @@ impl Leader<'_> {
             self.greeted = now;
             self.greet();
         }
+        self.look_after_the_holder();
+    }
+
+    /// Sees whether the coordinator that holds the lease has ended: then there is nothing to wait for.
+    fn look_after_the_holder(&mut self) {
+        let holder = self.machine.record().holder;
+        let Some(coordinator) = holder.filter(|_| !self.leads() && self.over.is_none()) else {
+            return;
+        };
+        if self.ended != Some(coordinator) && presence::has_ended(self.folder.path(), coordinator) {
+            self.ended = Some(coordinator);
+            self.feed(Event::CoordinatorEnded { coordinator });
+        }
     }
 
     /// Tells all agents under which term this coordinator leads, if it does, and where others listen.
@@ -335,6 +353,15 @@ impl Leader<'_> {
         match reason {
             Reason::Leads { .. } => self.begin_to_lead(),
             Reason::Deposed { .. } => self.journal = None,
+            Reason::Starts {
+                place,
+                after: Some(_),
+                ..
+            }
+            | Reason::PlaceGivenUp { place, .. } => {
+                self.state.died(*place, clock::unix_ms());
+                self.keep_state();
+            }
             _ => {}
         }
         let newest = self.machine.record().generation;
@@ -350,6 +377,9 @@ impl Leader<'_> {
 
     /// Learns from the journal and from what the coordinator before kept.
     fn begin_to_lead(&mut self) {
+        if let Some(before) = self.ended.take() {
+            presence::forget(self.folder.path(), before);
+        }
         (self.narration, self.board) = Default::default();
         let (narration, board) = (&mut self.narration, &mut self.board);
         let opened = Journal::open(&self.folder.events(), &mut |event| {
@@ -369,6 +399,9 @@ impl Leader<'_> {
         }
         if let Some(workers) = self.state.workers {
             self.feed(Event::Scale { workers });
+        }
+        for (place, ages) in self.state.deaths(clock::unix_ms()) {
+            self.feed(Event::DiedBefore { place, ages });
         }
         if let Some(journal) = &self.journal {
             self.agents.replay(journal);

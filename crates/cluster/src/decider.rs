@@ -101,6 +101,14 @@ impl Decider {
         }
     }
 
+    /// After how long a worker that is not heard counts as lost.
+    pub(crate) fn silence(&self) -> Duration {
+        match self {
+            Self::Here(here) => here.silence(),
+            Self::There(remote) => remote.welcome.settings.silence,
+        }
+    }
+
     /// Which process has a place.
     pub(crate) fn worker_at(&self, rank: Rank) -> Option<WorkerId> {
         match self {

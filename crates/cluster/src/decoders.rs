@@ -9,7 +9,10 @@ use ronde_elastic::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::talk::{FromAgent, Question, ToAgent};
 use crate::wire::{FromSupervisor, FromWorker, PROTOCOL, Terms};
+
+mod agents;
 
 /// Whose line it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +21,12 @@ pub enum Line {
     FromWorker,
     /// What a supervisor says to its workers.
     FromSupervisor,
+    /// What somebody with a join token asks a coordinator.
+    Question,
+    /// What an agent says to a coordinator.
+    FromAgent,
+    /// What a coordinator says to an agent.
+    ToAgent,
 }
 
 impl Line {
@@ -27,6 +36,9 @@ impl Line {
         match self {
             Self::FromWorker => from_worker().iter().map(written).collect(),
             Self::FromSupervisor => from_supervisor().iter().map(written).collect(),
+            Self::Question => agents::questions().iter().map(written).collect(),
+            Self::FromAgent => agents::from_agent().iter().map(written).collect(),
+            Self::ToAgent => agents::to_agent().iter().map(written).collect(),
         }
     }
 
@@ -44,6 +56,9 @@ impl Line {
                 FromSupervisor::Assignment(wire) => Assignment::try_from(wire).map(drop),
                 _ => Ok(()),
             },
+            Self::Question => read::<Question>(line).map(drop),
+            Self::FromAgent => read::<FromAgent>(line).map(drop),
+            Self::ToAgent => read::<ToAgent>(line).map(drop),
         }
     }
 }

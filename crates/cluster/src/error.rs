@@ -52,6 +52,14 @@ pub enum ClusterError {
         /// What it said.
         source: Box<ronde_store::StoreError>,
     },
+    /// The job is over, as its record says.
+    #[error("job {job} {}", if *is_finished { "is finished: there is nothing left to do" } else { "was stopped" })]
+    Over {
+        /// Its name.
+        job: String,
+        /// All steps are committed; otherwise it was asked to stop.
+        is_finished: bool,
+    },
     /// No coordinator of the job could be talked to.
     #[error("no coordinator of the job answers: {}", tried.join("; "))]
     NoCoordinator {
@@ -89,6 +97,7 @@ impl ClusterError {
             | Self::Lost { .. }
             | Self::Protocol { .. }
             | Self::Job { .. }
+            | Self::Over { .. }
             | Self::Listen { .. }
             | Self::Identity(_) => Recovery::Abort,
         }

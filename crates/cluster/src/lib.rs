@@ -29,6 +29,7 @@ mod local;
 mod narration;
 mod outcome;
 mod placement;
+mod presence;
 mod pump;
 mod queue;
 mod remote;

@@ -63,6 +63,8 @@ pub(crate) struct Remote {
     waits: Option<Duration>,
     said: Duration,
     is_welcome: bool,
+    /// The end of the job that was asked for here: whether in good order, and by what.
+    wish: Option<(bool, String)>,
     leaves: bool,
     is_lost: bool,
     is_over: bool,
@@ -120,6 +122,7 @@ impl Remote {
                             waits: None,
                             said: Duration::ZERO,
                             is_welcome: true,
+                            wish: None,
                             leaves: false,
                             is_lost: false,
                             is_over: false,
@@ -144,7 +147,7 @@ impl Remote {
         }
     }
 
-    fn place(&self, rank: Rank) -> Place {
+    pub(crate) fn place(&self, rank: Rank) -> Place {
         Place(self.welcome.first.0 + u64::from(rank.0))
     }
 
@@ -180,13 +183,25 @@ impl Remote {
     }
 
     /// The job has to end.
-    pub(crate) fn stop(&self, by: &str) {
-        self.send(&FromAgent::Stop { by: by.to_owned() });
+    pub(crate) fn stop(&mut self, by: &str) {
+        self.wish = Some((false, by.to_owned()));
+        self.say_wish();
     }
 
     /// The job has to end in good order.
-    pub(crate) fn stop_well(&self, by: &str) {
-        self.send(&FromAgent::Finish { by: by.to_owned() });
+    pub(crate) fn stop_well(&mut self, by: &str) {
+        self.wish = Some((true, by.to_owned()));
+        self.say_wish();
+    }
+
+    /// Every coordinator hears of it that comes to lead.
+    fn say_wish(&self) {
+        if let Some((is_well, by)) = self.wish.clone() {
+            self.send(&match is_well {
+                true => FromAgent::Finish { by },
+                false => FromAgent::Stop { by },
+            });
+        }
     }
 
     /// A worker says how it is.
@@ -435,6 +450,7 @@ impl Remote {
             let (number, body) = (*number, event.clone());
             self.send(&FromAgent::Event { number, body });
         }
+        self.say_wish();
         if std::mem::take(&mut self.is_lost) {
             actions.push(notice("a coordinator leads again".to_owned()));
         }

@@ -23,8 +23,11 @@ use crate::token::Token;
 use crate::watchdog::Watchdog;
 use crate::wire::Terms;
 
+mod after;
 mod elastic;
 mod finishing;
+
+use after::LastWords;
 
 /// How long one turn waits for the end of a process; messages wait as long.
 const TURN: Duration = Duration::from_millis(25);
@@ -141,7 +144,7 @@ fn supervise_for(
         endings: Endings::new(spec.world_size, spec.stop_grace),
         meeting: Meeting::default(),
         stopping: false,
-        over: false,
+        last_words: LastWords::default(),
         leaves: false,
         stopped_by: None,
         finishing: None,
@@ -181,8 +184,8 @@ struct Supervisor<'a> {
     endings: Endings,
     meeting: Meeting,
     stopping: bool,
-    /// Whether the coordinator has said that the job is over.
-    over: bool,
+    /// Whether the coordinator has said that the job is over, and who was heard when.
+    last_words: LastWords,
     /// Whether this host leaves a job that goes on elsewhere.
     leaves: bool,
     stopped_by: Option<i32>,
@@ -246,11 +249,7 @@ impl Supervisor<'_> {
                 if let Some(watchdog) = &mut self.watchdog {
                     watchdog.add(started.pid);
                 }
-                self.sinks.record(Event::WorkerStarted {
-                    place: rank.0,
-                    host: started.host.clone(),
-                    pid: started.pid,
-                });
+                self.announce_start(rank, &started);
                 self.endings.started(rank);
                 self.roster.started(rank, started);
                 true

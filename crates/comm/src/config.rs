@@ -6,6 +6,7 @@ use std::time::Duration;
 use ronde_core::{Generation, GroupRank, PlanIdentity};
 use ronde_schedule::{Algorithm, Hosts};
 
+use crate::engine::LINGER;
 use crate::{FailureHook, Security};
 
 /// How members of a group reach each other.
@@ -79,6 +80,9 @@ pub struct GroupConfig {
     pub timeout: Duration,
     /// Deadline for all members to be connected.
     pub connect_timeout: Duration,
+    /// How long a member that leaves a group that has failed stays for the others to read why. A peer that is
+    /// stopped lets it wait all that time; short where somebody else tells all members.
+    pub linger_failed: Duration,
     /// When to stop waiting for the others to join; `None` waits until the limit.
     pub give_up: Option<GiveUp>,
     /// Algorithm to prefer; `None` takes the one that should take the least time, by the costs that
@@ -122,6 +126,7 @@ impl GroupConfig {
             plan: PlanIdentity::default(),
             timeout: Duration::from_secs(60),
             connect_timeout: Duration::from_secs(30),
+            linger_failed: LINGER,
             give_up: None,
             algorithm: None,
             hosts: None,

@@ -37,7 +37,7 @@ const HISTORY: usize = 256;
 /// How long a leaving member flushes what it has sent.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 /// How long a leaving member waits for the others to leave too.
-const LINGER: Duration = Duration::from_millis(100);
+pub(crate) const LINGER: Duration = Duration::from_millis(100);
 
 /// What callers ask of the progress thread.
 pub(crate) enum Command {
@@ -107,6 +107,8 @@ pub(crate) struct Engine {
     /// The disagreement behind a failure, to tell the others both calls.
     disagreement: Option<Notice>,
     leaving: bool,
+    /// How long the others may take to leave when the group has failed.
+    linger_failed: Duration,
     /// Told once of the failure.
     reporter: Option<Reporter>,
 }
@@ -140,8 +142,15 @@ impl Engine {
             failed: None,
             disagreement: None,
             leaving: false,
+            linger_failed: LINGER,
             reporter,
         }
+    }
+
+    /// The same with another time to wait for the others when the group has failed.
+    pub(crate) fn lingering(mut self, linger_failed: Duration) -> Self {
+        self.linger_failed = linger_failed;
+        self
     }
 
     fn others(&self) -> impl Iterator<Item = usize> + use<> {
@@ -238,7 +247,11 @@ impl Engine {
         for peer in self.others() {
             self.transport.finish(peer);
         }
-        let end = clock::deadline(LINGER);
+        let linger = match self.failed {
+            Some(_) => self.linger_failed,
+            None => LINGER,
+        };
+        let end = clock::deadline(linger);
         while self.others().any(|p| self.peers[p].is_open()) && !clock::left(end).is_zero() {
             self.wait_and_read(Some(clock::left(end)), Patience::Asleep);
         }

@@ -225,7 +225,8 @@ impl ProcessGroup {
             config.generation,
             config.timeout,
             reporter(&config),
-        );
+        )
+        .lingering(config.linger_failed);
         let seat = Arc::new(Seat::new(engine, Arc::clone(&mailbox)));
         let attended = Arc::clone(&seat);
         let progress = thread::Builder::new()

@@ -4,6 +4,7 @@
 //! nothing for long. While it does not hold the lease it says nothing to workers.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use ronde_core::{Generation, Step};
 
@@ -62,6 +63,8 @@ pub struct CoordinatorMachine {
     begun_anew: Option<(Option<Step>, u32)>,
     waiting: Option<(Time, Reason)>,
     stop: Option<String>,
+    /// Whether it has to stop without another checkpoint.
+    abandons: bool,
     checkpoint_written: Option<Step>,
     ending_since: Option<Time>,
     asked_checkpoint: Option<Time>,
@@ -105,6 +108,7 @@ impl CoordinatorMachine {
             begun_anew: None,
             waiting: None,
             stop: None,
+            abandons: false,
             checkpoint_written: None,
             ending_since: None,
             asked_checkpoint: None,
@@ -222,8 +226,13 @@ impl CoordinatorMachine {
                     ended,
                 } in places
                 {
-                    if let Some((worker, cause)) = ended {
-                        self.exited(now, (place, worker), &cause, out);
+                    if let Some((gone, cause)) = ended {
+                        // Nobody has answered that death yet.
+                        let is_news = worker.is_none() && !self.places.knows(place);
+                        if is_news && cause != LossCause::ExitCode(0) {
+                            self.places.remember(place, &[Duration::ZERO], now);
+                        }
+                        self.exited(now, (place, gone), &cause, out);
                     }
                     let worker = worker.filter(|worker| !self.roster.has_ended(*worker));
                     self.places
@@ -231,11 +240,16 @@ impl CoordinatorMachine {
                 }
             }
             Event::HostDown { host } => self.places.withdraw(&host),
+            Event::DiedBefore { place, ages } => self.places.remember(place, &ages, now),
+            Event::CoordinatorEnded { coordinator } => self.lease.ended(coordinator),
             Event::Scale { workers } => {
                 self.target = workers.clamp(self.settings.workers_min, self.settings.workers_max);
             }
             Event::Stop { by } => {
                 self.stop.get_or_insert(by);
+            }
+            Event::Abandon { by } => {
+                (self.stop, self.abandons) = (Some(by), true);
             }
             Event::CheckpointWritten { generation, next } => {
                 if self.lease.leads(now) && generation == self.record().generation {
@@ -297,6 +311,9 @@ impl CoordinatorMachine {
         self.abort_if_lost(out);
         self.note_broken(now);
         match self.record().phase {
+            JobPhase::Running | JobPhase::Stopping if self.abandons => {
+                self.propose(now, out, |record| record.phase = JobPhase::Stopped);
+            }
             JobPhase::Running if self.stop.is_some() => self.begin_to_stop(now, out),
             JobPhase::Running => self.run_on(now, out),
             JobPhase::Stopping => self.finish_stopping(now, out),

@@ -3,7 +3,8 @@
 //! The holder renews by changing the record's version. Somebody else may take the lease when the
 //! version has not changed for the lease's length (and a quarter more) *on its own clock*, so no two
 //! clocks are compared. The holder counts its own length from the moment it *sent* the change, which
-//! is earlier; so it stops before another one can begin.
+//! is earlier; so it stops before another one can begin. When the holder's process is known to have ended
+//! there is nothing to wait for: of its last change and the first one of its successor the store does one.
 
 use std::time::Duration;
 
@@ -53,6 +54,8 @@ pub struct Lease {
     unknown: Option<Time>,
     next_id: u64,
     next_read: Time,
+    /// A coordinator whose process has ended.
+    ended: Option<CoordinatorId>,
 }
 
 impl Lease {
@@ -70,6 +73,14 @@ impl Lease {
             unknown: None,
             next_id: 1,
             next_read: Time(0),
+            ended: None,
+        }
+    }
+
+    /// A coordinator's process has ended, for certain. If it holds the lease, that is free.
+    pub fn ended(&mut self, coordinator: CoordinatorId) {
+        if self.ended.replace(coordinator) != Some(coordinator) {
+            self.next_read = Time(0);
         }
     }
 
@@ -202,7 +213,8 @@ impl Lease {
     fn stand_by(&mut self, now: Time) -> (Vec<LeaseEvent>, Option<StoreRequest>) {
         let length = self.length + self.length / 4;
         let unchanged = self.seen.is_some_and(|seen| now.since(seen) >= length);
-        if self.record.holder.is_none() || unchanged {
+        let has_ended = self.ended.is_some() && self.record.holder == self.ended;
+        if self.record.holder.is_none() || has_ended || unchanged {
             let mut record = self.record.clone();
             record.term.0 += 1;
             record.holder = Some(self.me);

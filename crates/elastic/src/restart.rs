@@ -39,6 +39,13 @@ impl Restarts {
         Verdict::Again { pause }
     }
 
+    /// Failures that another coordinator has seen, so long ago.
+    pub fn remember(&mut self, ages: &[Duration], now: Time) {
+        let at = |age: &Duration| Time(now.0.saturating_sub(age.as_nanos() as u64));
+        self.failures.extend(ages.iter().map(at));
+        self.failures.sort_unstable();
+    }
+
     /// Failures within the window, as of the last one.
     #[must_use]
     pub fn count(&self) -> u32 {
@@ -69,5 +76,11 @@ mod tests {
         assert_eq!(place.failed(&limits, second(4)), Verdict::GiveUp);
         assert_eq!(place.failed(&limits, second(200)), again(1));
         assert_eq!(place.count(), 1);
+        // Known from another coordinator: one is too old, three are not.
+        let mut place = Restarts::default();
+        let ages = [150, 50, 20, 10].map(Duration::from_secs);
+        place.remember(&ages, second(300));
+        assert_eq!(place.failed(&limits, second(300)), again(5));
+        assert_eq!(place.failed(&limits, second(301)), Verdict::GiveUp);
     }
 }

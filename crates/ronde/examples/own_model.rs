@@ -50,6 +50,11 @@ fn main() -> Result<(), ronde::Error> {
     let mut worker = ronde::Worker::start()?;
     let mut config = ronde::RunConfig::example();
     config.train.epochs = Some(5);
+    // With a folder as argument: checkpoints go there, SIGTERM saves a last one, and the next start goes on.
+    if let Some(folder) = std::env::args().nth(1) {
+        config.checkpoint.to = Some(folder);
+        worker.set_resume(ronde::Resume::IfThere);
+    }
     let data = ronde::data::open(&config.data, Path::new("."), config.run.seed)?;
 
     let trained = worker.train(&config, data, || {

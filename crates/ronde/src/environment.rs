@@ -100,7 +100,7 @@ pub fn all() -> Vec<(String, String)> {
 #[must_use]
 pub fn store_settings() -> RemoteSettings {
     RemoteSettings {
-        options: remote_options(),
+        ambient: remote_options(),
         ..RemoteSettings::default()
     }
 }

@@ -23,6 +23,7 @@
 //! Collectives for algorithms of your own: [`Worker::group`]. A training loop of your own:
 //! [`Session`], the step as a transaction.
 
+mod ending;
 pub mod environment;
 mod error;
 pub mod host;

@@ -18,10 +18,11 @@ use ronde_train::checkpoints::{self, Resume, Saving};
 use ronde_train::export::{self, Described, Saved};
 use ronde_train::flights::Flights;
 use ronde_train::training::Trained;
-use ronde_train::worker::{Secure, on_one_host, take_place};
+use ronde_train::worker::{LINGER_FAILED, Secure, on_one_host, take_place};
 use ronde_train::{Place, Plan, RunConfig, TrainError, Training};
 
 use crate::Error;
+use crate::ending::Ending;
 use crate::environment::{self, WorkerEnvironment};
 
 /// How long the supervisor and the other ranks may take.
@@ -187,10 +188,14 @@ impl Worker {
             });
         };
         let (name, secure) = (name.to_owned(), self.secure());
+        let goes_on = self.membership().is_some();
         let flights = self.flights.clone();
         let connect = move |assignment: &Assignment, listener, give_up| {
             let mut config = group_config(&name, assignment, &secure, &flights);
             config.give_up = Some(give_up);
+            if goes_on {
+                config.linger_failed = LINGER_FAILED;
+            }
             let group = ProcessGroup::connect(config, listener, &assignment.peers);
             let group = group.map_err(|source| TrainError::Connect {
                 rank: assignment.rank.0,
@@ -244,8 +249,12 @@ impl Worker {
     /// `workers.count` (the world is what it is), `model` and `data` (given here). The engine's
     /// random numbers are seeded before `model` is called, so that all ranks start alike.
     ///
+    /// Meanwhile SIGTERM does not end this process at once: the run ends after its step, with a last checkpoint
+    /// where there are any; in a job that goes on without this worker that is all that leaves.
+    ///
     /// # Errors
-    /// The plan is impossible, a peer has another plan, or training failed.
+    /// The plan is impossible, a peer has another plan, or training failed. [`TrainError::Stopped`], or
+    /// [`TrainError::Membership`] where workers come and go, when it was asked to end.
     pub fn train(
         &mut self,
         config: &RunConfig,
@@ -253,8 +262,10 @@ impl Worker {
         model: impl FnOnce() -> Result<Chain, EngineError>,
     ) -> Result<TrainedModel, Error> {
         let result = self.train_unreported(config, data, model);
-        if let Err(error) = &result {
-            self.report(error, None);
+        match &result {
+            // Whoever asked for the end knows of it.
+            Ok(_) | Err(Error::Train(TrainError::Stopped { .. } | TrainError::Membership(_))) => {}
+            Err(error) => self.report(error, None),
         }
         result
     }
@@ -291,9 +302,12 @@ impl Worker {
             classes: data.train.classes(),
         };
         let saving = saving(config)?;
-        let stop = Arc::default();
-        let mut training =
-            Training::new(place, plan, chain, data).with_checkpoints(saving, self.resume, stop);
+        let ending = Ending::listen(self.membership());
+        let mut training = Training::new(place, plan, chain, data).with_checkpoints(
+            saving,
+            self.resume,
+            ending.stop.clone(),
+        );
         let trained = training.run()?;
         if training.rank() == Rank(0) {
             self.tracker.record(Event::RunFinished {

@@ -34,8 +34,11 @@ const NEAR_WITHIN: f64 = 1.05;
 /// whose ranks exchange all that stays within a host before and after, not between.
 const NEAR_LONG: f64 = 1.1;
 const LONG_BYTES: f64 = 1e6;
-/// Within a host caches decide about operands from so many bytes on.
+/// Within a host operands from so many bytes on take longer to send than to wait for. Ranks that share
+/// cores hardly ever fill them, so that algorithms in which the bytes of single ranks add up are slower
+/// than the model says.
 const MIDDLE_BYTES: f64 = 200e3;
+const NEAR_MIDDLE: f64 = 1.15;
 /// Scratch that stays in the cache of a core, beside what else is there. Where one fits, the least is
 /// best; else the fewest rounds, in each of which ranks that share cores wait for their turn.
 const CACHED_BYTES: f64 = 384e3;
@@ -245,7 +248,8 @@ impl Taste {
         let (counts, least) = (&other.1, &best.1);
         let near = match self {
             Self::Across => NEAR,
-            Self::Short | Self::Middle => NEAR_WITHIN,
+            Self::Short => NEAR_WITHIN,
+            Self::Middle => NEAR_MIDDLE,
             Self::Long | Self::LongAcross => NEAR_LONG,
         };
         let reduces_more = counts.bytes_reduced > EQUAL * least.bytes_reduced;
@@ -271,7 +275,10 @@ impl Taste {
                 turns.then(flat).then(scratch)
             }
             Self::Short => messages.then(a.bytes_reduced.total_cmp(&b.bytes_reduced)),
-            Self::Middle | Self::Long => match (is_cached(a), is_cached(b)) {
+            Self::Middle if a.bytes_alone > EQUAL * b.bytes_alone => Ordering::Greater,
+            Self::Middle if b.bytes_alone > EQUAL * a.bytes_alone => Ordering::Less,
+            Self::Middle => messages.then(scratch),
+            Self::Long => match (is_cached(a), is_cached(b)) {
                 (true, true) => scratch,
                 (false, false) => rounds.then(scratch),
                 (cached, _) => (!cached).cmp(&cached),
@@ -283,7 +290,8 @@ impl Taste {
         match self {
             Self::Across | Self::Short => "with fewer messages than",
             Self::LongAcross => "which keeps more to its peers, or with less scratch, than",
-            Self::Middle | Self::Long => "with less scratch or fewer rounds than",
+            Self::Middle => "with fewer bytes one after the other or fewer messages than",
+            Self::Long => "with less scratch or fewer rounds than",
         }
     }
 }

@@ -26,6 +26,8 @@ pub struct Counts {
     pub bytes_reduced: f64,
     /// Bytes over the link of the busiest host in its busier direction.
     pub bytes_across: f64,
+    /// Bytes sent and received if every rank had a core of its own.
+    pub bytes_alone: f64,
     /// Most bytes of scratch of one rank.
     pub scratch_bytes: f64,
     /// Steps in which some rank turns to other peers on other hosts than it has sent to before:
@@ -106,6 +108,7 @@ impl Counts {
         let bytes = element_bytes as f64;
         let mut counts = walk.counts;
         counts.bytes *= bytes;
+        counts.bytes_alone *= bytes;
         counts.bytes_reduced *= bytes;
         counts.bytes_across *= bytes;
         counts.scratch_bytes = scratch as f64 * bytes;
@@ -215,6 +218,8 @@ impl Walk<'_> {
         let counts = &mut self.counts;
         counts.messages += most(|load| load.messages);
         counts.bytes += most(|load| load.elements);
+        let alone = self.loads.iter().map(|load| load.elements);
+        counts.bytes_alone += alone.max().unwrap_or(0) as f64;
         counts.bytes_reduced += most(|load| load.reduced);
         counts.bytes_across += link.unwrap_or(0) as f64;
         if self.crossed {
@@ -278,6 +283,7 @@ mod tests {
         let hosts = Hosts::one(4);
         let direct = counted(Algorithm::Direct, &hosts, 4096, 2);
         assert_eq!((direct.messages, direct.bytes), (24.0, 24_576.0));
+        assert_eq!(direct.bytes_alone, 12_288.0);
         let tree = counted(Algorithm::Tree, &hosts, 4096, 1);
         assert_eq!((tree.messages, tree.bytes), (12.0, 49_152.0));
         // Two hosts have twice the cores.

@@ -259,6 +259,12 @@ fn within_a_host_caches_and_rounds_decide_between_those_that_take_about_as_long(
     assert_eq!(some.algorithm, Algorithm::Ring, "{}", some.reason);
     let told = "us, with less scratch or fewer rounds than";
     assert!(some.reason.contains(told), "{}", some.reason);
+    // Between the two the bytes of single ranks are not to add up.
+    for operation in [SUM, exact(4, 16)] {
+        let middle = choose(&operation, 4, 1 << 16);
+        let by = middle.algorithm;
+        assert_eq!(by, Algorithm::HalvingDoubling, "{}", middle.reason);
+    }
     // Short ones take fewer messages where that is about as good.
     let few = choose(&SUM, 2, 1 << 13);
     assert_eq!(few.algorithm, Algorithm::Tree, "{}", few.reason);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ronde_core::Step;
 use ronde_core::batch::BatchPlan;
 use ronde_elastic::{
-    LossCause, Record, RestartLimits, Settings, Succession, WorkerEvent, WorkerId,
+    CoordinatorId, LossCause, Record, RestartLimits, Settings, Succession, WorkerEvent, WorkerId,
 };
 
 use crate::clock::{MS, SECOND};
@@ -93,6 +93,8 @@ pub struct World {
     ended: Vec<Option<(WorkerId, LossCause)>>,
     started: BTreeSet<WorkerId>,
     coordinators: Vec<Option<Process<Coordinator>>>,
+    /// The last process on each host for coordinators.
+    last_coordinator: Vec<Option<CoordinatorId>>,
     /// Coordinators that have seen the end of the job.
     done: Vec<bool>,
     lives: u64,
@@ -143,6 +145,7 @@ impl World {
             ended: vec![None; script.workers],
             started: BTreeSet::new(),
             coordinators: (0..script.coordinators).map(|_| None).collect(),
+            last_coordinator: vec![None; script.coordinators],
             done: vec![false; script.coordinators],
             lives: 0,
             record: Record::default(),

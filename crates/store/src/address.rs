@@ -87,8 +87,11 @@ impl fmt::Display for Address {
 #[derive(Debug, Clone)]
 pub struct RemoteSettings {
     /// Names and values as the `object_store` crate knows them: `aws_access_key_id`, `aws_endpoint`, `aws_region`,
-    /// `azure_storage_account_name`, `azure_storage_account_key` and so on. The caller takes them from the environment.
+    /// `azure_storage_account_name`, `azure_storage_account_key` and so on. An unknown name is an error.
     pub options: Vec<(String, String)>,
+    /// The same from the environment of the process, where other programs and the other service have variables,
+    /// too: names that the service does not know are left out. `options` take precedence.
+    pub ambient: Vec<(String, String)>,
     /// Repetitions of a request that failed in passing.
     pub retries: usize,
     /// Limit for one request with its repetitions.
@@ -99,6 +102,7 @@ impl Default for RemoteSettings {
     fn default() -> Self {
         Self {
             options: Vec::new(),
+            ambient: Vec::new(),
             retries: 5,
             limit: Duration::from_secs(120),
         }

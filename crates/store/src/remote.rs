@@ -143,6 +143,11 @@ fn build(
     match address {
         Address::S3 { bucket, .. } => {
             let mut builder = AmazonS3Builder::new();
+            for (name, value) in &settings.ambient {
+                if let Ok(key) = name.parse::<AmazonS3ConfigKey>() {
+                    builder = builder.with_config(key, value);
+                }
+            }
             for (name, value) in options {
                 let key: AmazonS3ConfigKey = name.parse().map_err(|_| unknown(name))?;
                 builder = builder.with_config(key, value);
@@ -156,6 +161,11 @@ fn build(
         }
         Address::Azure { container, .. } => {
             let mut builder = MicrosoftAzureBuilder::new();
+            for (name, value) in &settings.ambient {
+                if let Ok(key) = name.parse::<AzureConfigKey>() {
+                    builder = builder.with_config(key, value);
+                }
+            }
             for (name, value) in options {
                 let key: AzureConfigKey = name.parse().map_err(|_| unknown(name))?;
                 builder = builder.with_config(key, value);

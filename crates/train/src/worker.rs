@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ronde_checkpoint::CheckpointError;
 use ronde_comm::{GiveUp, GroupConfig, ProcessGroup, Security, TransportChoice};
@@ -119,15 +120,19 @@ pub fn take_place(
         });
     };
     let (plan, secure, flights) = (plan.clone(), Arc::clone(secure), flights.clone());
+    let goes_on = membership.is_some();
     let connect = move |assignment: &Assignment, listener, give_up| {
-        let plan = (&plan, &secure);
-        connect(assignment, Some(listener), plan, Some(give_up), &flights)
+        let (plan, give_up) = ((&plan, &secure), Some((give_up, goes_on)));
+        connect(assignment, Some(listener), plan, give_up, &flights)
     };
     Place::take(assignment, listener, membership, Box::new(connect), tracker)
 }
 
+/// How long a member that leaves a failed group stays, where the coordinator tells all of the failure.
+pub const LINGER_FAILED: Duration = Duration::from_millis(5);
+
 /// Connects to the peers of an assignment, until `give_up` says that it is no use any more; they must
-/// hold the same plan.
+/// hold the same plan. With `give_up`: whether others go on when this group fails.
 ///
 /// # Errors
 /// A peer cannot be reached or has another plan.
@@ -135,12 +140,17 @@ pub fn connect(
     assignment: &Assignment,
     listener: Option<TcpListener>,
     (plan, secure): (&Plan, &Secure),
-    give_up: Option<GiveUp>,
+    give_up: Option<(GiveUp, bool)>,
     flights: &Flights,
 ) -> Result<Arc<dyn Group>, TrainError> {
     let mut config = GroupConfig::new("dp", &assignment.job, GroupRank(assignment.rank.0));
     config.generation = assignment.generation;
-    config.give_up = give_up;
+    if let Some((give_up, goes_on)) = give_up {
+        config.give_up = Some(give_up);
+        if goes_on {
+            config.linger_failed = LINGER_FAILED;
+        }
+    }
     config.security = secure(assignment);
     flights.prepare(&mut config);
     config.plan = plan.identity.clone();

@@ -9,6 +9,8 @@ use serde_json::Value;
 /// A worker process.
 struct Process {
     pid: u32,
+    host: String,
+    /// Stopped, or cut off.
     stopped: bool,
     /// Position of the event since which it takes part without a break.
     since: usize,
@@ -44,6 +46,7 @@ impl Crowd {
             Some("worker_started") => {
                 let process = Process {
                     pid: number("pid") as u32,
+                    host: event["host"].as_str().unwrap_or_default().to_owned(),
                     stopped: false,
                     since: at,
                 };
@@ -91,6 +94,26 @@ impl Crowd {
             self.whole.contains(&process.pid) && !victims.contains(&process.pid)
         };
         self.running().any(stays)
+    }
+
+    /// The processes of a host that run.
+    pub(super) fn on(&self, host: &str) -> Vec<u32> {
+        let there = self.running().filter(|process| process.host == host);
+        there.map(|process| process.pid).collect()
+    }
+
+    /// Whether all of these take part and hold the whole state.
+    pub(super) fn take_part(&self, workers: &[u32]) -> bool {
+        workers.iter().all(|pid| self.whole.contains(pid))
+    }
+
+    /// The workers of a host are cut off, or no longer.
+    pub(super) fn cut_off(&mut self, host: &str, is_cut: bool) {
+        for process in self.processes.values_mut().filter(|p| p.host == host) {
+            process.stopped = is_cut;
+            process.since = self.events;
+            self.whole.remove(&process.pid);
+        }
     }
 
     /// Sends a signal to a worker; false when it has ended.

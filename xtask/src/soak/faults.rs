@@ -2,11 +2,15 @@
 
 use anyhow::{Result, bail};
 
+use super::hosts::Cut;
+use super::layout::Layout;
+
 /// A stopped worker sleeps at least this long: longer than the silence after which it is lost.
 const STOP_S_MIN: f64 = 1.5;
 /// And so much longer at most.
 const STOP_S_MORE: f64 = 2.5;
-/// The second of two dies so much later than the first at most, often while the others make up for it.
+/// The second of two dies so much later than the first at most, often while the others make up for it; a
+/// worker so much later than its coordinator.
 const GAP_S_MAX: f64 = 0.4;
 
 /// A kind of fault.
@@ -20,10 +24,27 @@ pub(super) enum Kind {
     Two,
     /// SIGKILL to half of the workers at once.
     Half,
+    /// SIGKILL to the coordinator.
+    Coordinator,
+    /// SIGKILL to the coordinator, then to a worker while there is none.
+    Leaderless,
+    /// The cable between two hosts is cut, and mended when the workers behind it count as lost.
+    Cut,
+    /// The same, in one direction.
+    OneWay,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 4] = [Self::Kill, Self::Stop, Self::Two, Self::Half];
+    pub(super) const ALL: [Self; 8] = [
+        Self::Kill,
+        Self::Stop,
+        Self::Two,
+        Self::Half,
+        Self::Coordinator,
+        Self::Leaderless,
+        Self::Cut,
+        Self::OneWay,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -31,7 +52,30 @@ impl Kind {
             Self::Stop => "stop",
             Self::Two => "two",
             Self::Half => "half",
+            Self::Coordinator => "coordinator",
+            Self::Leaderless => "leaderless",
+            Self::Cut => "cut",
+            Self::OneWay => "one-way",
         }
+    }
+
+    /// The plainest layout of a job that it can happen to.
+    pub(super) fn layout(self) -> Layout {
+        match self {
+            Self::Kill | Self::Stop | Self::Two | Self::Half => Layout::Here,
+            Self::Coordinator | Self::Leaderless => Layout::Open,
+            Self::Cut | Self::OneWay => Layout::Hosts,
+        }
+    }
+
+    /// Whether a cable is cut.
+    pub(super) fn cuts(self) -> bool {
+        matches!(self, Self::Cut | Self::OneWay)
+    }
+
+    /// Whether the coordinator is killed.
+    pub(super) fn kills_coordinator(self) -> bool {
+        matches!(self, Self::Coordinator | Self::Leaderless)
     }
 
     /// Kinds by their names, with commas between them.
@@ -49,8 +93,9 @@ impl Kind {
     /// How many workers it meets.
     fn victims(self, workers: u32) -> usize {
         match self {
-            Self::Kill | Self::Stop => 1,
+            Self::Kill | Self::Stop | Self::Leaderless => 1,
             Self::Two => 2,
+            Self::Coordinator | Self::Cut | Self::OneWay => 0,
             Self::Half => workers as usize / 2,
         }
     }
@@ -62,7 +107,7 @@ pub(super) struct Fault {
     pub(super) kind: Kind,
     /// Seconds after the one before, or after the first step.
     pub(super) after_s: f64,
-    /// How long a worker is stopped; how long after the first the second of two is killed.
+    /// How long a worker is stopped, or a cable cut; how long after the first the second of two is killed.
     pub(super) lasts_s: f64,
     /// Who is met.
     draw: Random,
@@ -76,6 +121,16 @@ impl Fault {
         let picked = (0..count).map(|_| left.remove(draw.below(left.len())));
         picked.collect()
     }
+
+    /// How the cable is cut.
+    pub(super) fn cut(&self) -> Cut {
+        let mut draw = self.draw;
+        match self.kind {
+            Kind::Cut => Cut::Both,
+            _ if draw.below(2) == 0 => Cut::Input,
+            _ => Cut::Output,
+        }
+    }
 }
 
 /// All faults of a job: each kind once, in any order, then again.
@@ -87,12 +142,14 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// The faults of one job of a soak.
-    pub(super) fn new(seed: u64, job: u64, kinds: &[Kind], every_s: f64) -> Self {
+    /// The faults of one job of a soak. Those that only such a job is for come first.
+    pub(super) fn new(seed: u64, job: u64, layout: Layout, asked: &[Kind], every_s: f64) -> Self {
+        let kinds = layout.kinds(asked);
+        let own = kinds.iter().copied().filter(|k| k.layout() == layout);
         Self {
             random: Random(seed ^ (job + 1).wrapping_mul(0xa076_1d64_78bd_642f)),
-            kinds: kinds.to_vec(),
-            round: Vec::new(),
+            round: own.collect(),
+            kinds,
             every_s,
         }
     }
@@ -105,10 +162,11 @@ impl Faults {
         let after_s = self.every_s * (0.5 + self.random.unit());
         let chance = self.random.unit();
         let lasts_s = match kind {
-            Kind::Stop => STOP_S_MIN + STOP_S_MORE * chance,
+            Kind::Stop | Kind::Cut | Kind::OneWay => STOP_S_MIN + STOP_S_MORE * chance,
             // Half of the time at once.
             Kind::Two => (chance - 0.5).max(0.0) * 2.0 * GAP_S_MAX,
-            Kind::Kill | Kind::Half => 0.0,
+            Kind::Leaderless => chance * GAP_S_MAX,
+            Kind::Kill | Kind::Half | Kind::Coordinator => 0.0,
         };
         let draw = Random(self.random.next());
         Fault {
@@ -150,7 +208,7 @@ mod tests {
     #[test]
     fn one_seed_makes_the_same_faults_and_every_kind_comes_in_each_round() {
         let faults = |seed, job| {
-            let mut faults = Faults::new(seed, job, &Kind::ALL, 15.0);
+            let mut faults = Faults::new(seed, job, Layout::Here, &Kind::ALL, 15.0);
             (0..8).map(|_| faults.next()).collect::<Vec<_>>()
         };
         assert_eq!(faults(7, 0), faults(7, 0));
@@ -158,7 +216,7 @@ mod tests {
         assert_ne!(faults(7, 0), faults(8, 0));
         let some = faults(7, 0);
         for round in some.chunks(4) {
-            for kind in Kind::ALL {
+            for kind in Layout::Here.kinds(&Kind::ALL) {
                 assert!(round.iter().any(|fault| fault.kind == kind), "{round:?}");
             }
         }
@@ -166,8 +224,17 @@ mod tests {
     }
 
     #[test]
+    fn what_only_such_a_job_is_for_comes_first() {
+        let mut faults = Faults::new(1, 0, Layout::Hosts, &Kind::ALL, 1.0);
+        let first = [faults.next().kind, faults.next().kind];
+        assert!(first.contains(&Kind::Cut) && first.contains(&Kind::OneWay));
+        let next: Vec<Kind> = (0..4).map(|_| faults.next().kind).collect();
+        assert!(next.contains(&Kind::Coordinator) && next.contains(&Kind::Cut));
+    }
+
+    #[test]
     fn the_same_workers_are_met_and_nobody_twice() {
-        let mut faults = Faults::new(1, 0, &[Kind::Half], 1.0);
+        let mut faults = Faults::new(1, 0, Layout::Here, &[Kind::Half], 1.0);
         let fault = faults.next();
         let mut met = fault.pick(&[3, 5, 9, 11], 4);
         assert_eq!(met, fault.pick(&[3, 5, 9, 11], 4));

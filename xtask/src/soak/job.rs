@@ -5,50 +5,145 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+use super::clock;
+use super::hosts::{Cut, Hosts};
+use super::layout::Layout;
+
+/// How long a coordinator may take to listen.
+const LISTENS_MAX: Duration = Duration::from_secs(60);
+/// What is said for people, by the launcher and by the agent of another host.
+const LOGS: [&str; 2] = ["stderr.log", "joined.log"];
 
 /// A run that may still be under way.
 pub(super) struct Job {
     child: Child,
+    /// The agent of the other host.
+    joined: Option<Child>,
     lines: Receiver<String>,
     folder: PathBuf,
+    hosts: Option<Hosts>,
+    cut: Option<Cut>,
 }
 
 impl Job {
-    /// Starts `ronde train` on the run file of a folder; what it says is kept beside that.
-    pub(super) fn start(ronde: &Path, folder: &Path, arguments: &[&str]) -> Result<Self> {
-        let log = File::create(folder.join("stderr.log")).context("making a log")?;
-        let mut command = Command::new(ronde);
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("RONDE_") {
-                command.env_remove(name);
-            }
+    /// Starts `ronde train` on the run file of a folder with so many workers; what it says is kept beside
+    /// that.
+    pub(super) fn start(
+        ronde: &Path,
+        folder: &Path,
+        workers: u32,
+        layout: Layout,
+        extra: &[&str],
+    ) -> Result<Self> {
+        let hosts = match layout {
+            Layout::Hosts => Some(Hosts::new()?),
+            _ => None,
+        };
+        let listen = format!("--listen={}", Hosts::ADDRESS);
+        let (count, there) = (workers.to_string(), (workers / 2).to_string());
+        let here = (workers - workers / 2).to_string();
+        let mut arguments = vec!["train", "run.toml", "--json", "--workers", &count];
+        match layout {
+            Layout::Here => {}
+            Layout::Open => arguments.extend(["--listen", "--here", &count]),
+            Layout::Hosts => arguments.extend([&listen, "--here", &here]),
         }
-        let mut child = command
-            .args(["train", "run.toml", "--json"])
-            .args(arguments)
-            .current_dir(folder)
-            .stdin(Stdio::null())
+        arguments.extend(extra);
+        let prefix = |host| hosts.as_ref().map(|hosts: &Hosts| hosts.prefix(host));
+        let mut child = command(prefix(0), ronde, folder, &arguments)
             .stdout(Stdio::piped())
-            .stderr(log)
+            .stderr(File::create(folder.join(LOGS[0])).context("making a log")?)
             .spawn()
             .with_context(|| format!("starting {}", ronde.display()))?;
-        let stdout = child.stdout.take().context("its output is a pipe")?;
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    return;
-                }
-            }
-        });
-        Ok(Self {
+        let lines = follow(&mut child)?;
+        let mut job = Self {
             child,
+            joined: None,
             lines,
-            folder: folder.to_owned(),
-        })
+            folder: folder.canonicalize()?,
+            hosts,
+            cut: None,
+        };
+        if layout == Layout::Hosts {
+            job.join(ronde, &there)?;
+        }
+        Ok(job)
+    }
+
+    /// Lets the second host join with so many workers.
+    fn join(&mut self, ronde: &Path, workers: &str) -> Result<()> {
+        let deadline = clock::now() + LISTENS_MAX;
+        let address = loop {
+            if let Some(address) = self.coordinator_address() {
+                break address;
+            }
+            if self.ended()?.is_some() || clock::now() > deadline {
+                bail!("no coordinator listens:\n{}", self.last_words());
+            }
+            clock::pause(Duration::from_millis(20));
+        };
+        let arguments = ["join", &address, "--token-file", "out/job/token", "-n"];
+        let arguments = [&arguments[..], &[workers, "--host", Hosts::OTHER]].concat();
+        let hosts = self.hosts.as_ref().map(|hosts| hosts.prefix(1));
+        let log = File::create(self.folder.join(LOGS[1])).context("making a log")?;
+        let mut command = command(hosts, ronde, &self.folder, &arguments);
+        let joined = command.stdout(Stdio::null()).stderr(log).spawn();
+        self.joined = Some(joined.context("starting the agent of another host")?);
+        Ok(())
+    }
+
+    /// Where a coordinator listens on the first of two hosts.
+    fn coordinator_address(&self) -> Option<String> {
+        let mut all = std::fs::read_dir(self.folder.join("out/job/coordinators")).ok()?;
+        let text = std::fs::read_to_string(all.next()?.ok()?.path()).ok()?;
+        let address = text.split(' ').nth(1)?;
+        address.starts_with(Hosts::ADDRESS).then(|| address.into())
+    }
+
+    /// The processes of its coordinators.
+    fn coordinators(&self) -> Vec<Pid> {
+        let job = self.folder.join("out/job");
+        let leads = |pid: &Pid| {
+            let line = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero()));
+            let line = String::from_utf8_lossy(&line.unwrap_or_default()).into_owned();
+            let words: Vec<&str> = line.split('\0').collect();
+            words.contains(&"coordinator") && words.iter().any(|word| Path::new(word) == job)
+        };
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        numbers.filter_map(Pid::from_raw).filter(leads).collect()
+    }
+
+    /// Kills its coordinator; false when there is none just now.
+    pub(super) fn kill_coordinator(&self) -> bool {
+        let found = self.coordinators();
+        let kill = |pid: &Pid| kill_process(*pid, Signal::KILL).is_ok();
+        found.iter().filter(|pid| kill(pid)).count() > 0
+    }
+
+    /// Whether its cable is cut.
+    pub(super) fn is_cut(&self) -> bool {
+        self.cut.is_some()
+    }
+
+    /// Cuts the cable between its hosts.
+    pub(super) fn cut(&mut self, how: Cut) -> Result<()> {
+        self.cut = Some(how);
+        self.hosts.as_ref().map_or(Ok(()), |hosts| hosts.cut(how))
+    }
+
+    /// Mends the cable.
+    pub(super) fn heal(&mut self) -> Result<()> {
+        match (&self.hosts, self.cut.take()) {
+            (Some(hosts), Some(how)) => hosts.heal(how),
+            _ => Ok(()),
+        }
     }
 
     /// The next event, if one waits.
@@ -84,17 +179,57 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // Mostly it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        // Mostly all have ended already.
+        for child in [&mut self.child].into_iter().chain(&mut self.joined) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        self.kill_coordinator();
     }
 }
 
-/// The end of a run's log.
+/// A command line in a folder, without the variables that would change a run.
+fn command(prefix: Option<[&str; 4]>, ronde: &Path, folder: &Path, words: &[&str]) -> Command {
+    let mut command = match prefix {
+        Some([program, rest @ ..]) => {
+            let mut command = Command::new(program);
+            command.args(rest).arg(ronde);
+            command
+        }
+        None => Command::new(ronde),
+    };
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("RONDE_") {
+            command.env_remove(name);
+        }
+    }
+    command.args(words).current_dir(folder).stdin(Stdio::null());
+    command
+}
+
+/// The lines of a process, read by a thread.
+fn follow(child: &mut Child) -> Result<Receiver<String>> {
+    let stdout = child.stdout.take().context("its output is a pipe")?;
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(lines)
+}
+
+/// The ends of a run's logs.
 pub(super) fn last_words(folder: &Path) -> String {
-    let text = std::fs::read_to_string(folder.join("stderr.log")).unwrap_or_default();
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(20)..].join("\n")
+    let texts = LOGS.map(|log| std::fs::read_to_string(folder.join(log)).unwrap_or_default());
+    let end = |text: &String| -> Vec<String> {
+        let lines: Vec<&str> = text.lines().collect();
+        let last = &lines[lines.len().saturating_sub(20)..];
+        last.iter().map(|line| (*line).to_owned()).collect()
+    };
+    texts.iter().flat_map(end).collect::<Vec<_>>().join("\n")
 }
 
 fn parse(line: &str) -> Result<Value> {

@@ -8,10 +8,14 @@ use super::faults::Kind;
 
 /// How to say it.
 pub(crate) const USAGE: &str = "\
-cargo xtask soak [--minutes M] [--workers N] [--every S] [--epochs E] [--faults kill,stop,two,half] [--seed S]
+cargo xtask soak [--minutes M] [--workers N] [--every S] [--epochs E] [--faults KIND,KIND..] [--seed S]
 
   trains again and again for M minutes, on N workers of this machine; about every S seconds something is
-  done to them; each training takes E epochs";
+  done to them; each training takes E epochs
+
+  kill, stop, two, half    workers are killed or stopped
+  coordinator, leaderless  jobs with --listen: their coordinator is killed, alone or a worker after it
+  cut, one-way             jobs on two network namespaces: the cable between them is cut, as root";
 
 /// What to do, all of it from the command line.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,13 +29,13 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// A few faults of each kind, in well under a minute and a half.
+    /// A job of each layout, with a few faults, in well under three minutes.
     pub(super) fn short() -> Self {
         Self {
             minutes: 0.0,
             workers: 4,
-            every_s: 2.0,
-            epochs: 60,
+            every_s: 1.5,
+            epochs: 100,
             kinds: Kind::ALL.to_vec(),
             seed: 1,
         }
@@ -41,8 +45,8 @@ impl Options {
     pub(super) fn parse(arguments: &[String]) -> Result<Self> {
         let mut options = Self {
             minutes: 10.0,
-            every_s: 15.0,
-            epochs: 400,
+            every_s: 5.0,
+            epochs: 1000,
             ..Self::short()
         };
         let mut arguments = arguments.iter();

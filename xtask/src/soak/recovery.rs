@@ -14,7 +14,9 @@ pub(super) struct Strike {
     pub(super) killed: u64,
 }
 
-/// What came of a fault, in seconds after it; `None` where it did not come to that.
+/// What came of a fault, in seconds after it; `None` where it did not come to that. Where only the
+/// coordinator was killed training is not held up: then another coordinator is started, leads, and tells of
+/// the next step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Recovery {
     pub(super) kind: Kind,
@@ -36,6 +38,9 @@ pub(super) fn recoveries(events: &[Value], strikes: &[Strike], workers: u32) -> 
     let ends = strikes.iter().skip(1).map(|next| next.at);
     let ends = ends.chain([f64::INFINITY]);
     let one = |(strike, end): (&Strike, f64)| {
+        if strike.kind == Kind::Coordinator {
+            return succession(events, strike, end);
+        }
         // A loss is noticed so long before the first step that makes up for it.
         let recovered = events
             .iter()
@@ -57,6 +62,25 @@ pub(super) fn recoveries(events: &[Value], strikes: &[Strike], workers: u32) -> 
         }
     };
     strikes.iter().zip(ends).map(one).collect()
+}
+
+/// What came of the end of a coordinator.
+fn succession(events: &[Value], strike: &Strike, end: f64) -> Recovery {
+    let after = |at: Option<f64>, is: &dyn Fn(&Value) -> bool| {
+        let since = |event: &&Value| at.is_some_and(|at| time(event) >= at) && time(event) < end;
+        events.iter().filter(since).find(|e| is(e)).map(time)
+    };
+    let says = |event: &Value, words| event["message"].as_str().is_some_and(|m| m.contains(words));
+    let noticed = after(Some(strike.at), &|e| says(e, "the coordinator ended"));
+    let leads = after(noticed, &|e| says(e, "this coordinator leads"));
+    let step = after(leads, &|e| e["event"] == "step_committed");
+    let seconds = |at: Option<f64>| at.map(|at| at - strike.at);
+    Recovery {
+        kind: strike.kind,
+        noticed_s: seconds(noticed),
+        on_s: seconds(leads),
+        complete_s: seconds(step),
+    }
 }
 
 /// When the first step was committed by all workers, in a generation that began after a moment.
@@ -130,5 +154,30 @@ mod tests {
         assert_eq!(found[0], expected);
         assert_eq!((found[1].noticed_s, found[1].complete_s), (None, None));
         assert_eq!(replacements(&events), [2.0]);
+    }
+
+    #[test]
+    fn a_coordinator_is_followed_to_the_next_one() {
+        let says = |t: f64, message: &str| json!({"t": t, "event": "notice", "message": message});
+        let events = [
+            says(9.0, "this coordinator leads: term 1"),
+            says(10.25, "the coordinator ended (signal: 9)"),
+            json!({"t": 10.5, "event": "step_committed", "generation": 1}),
+            says(14.0, "this coordinator leads: term 2"),
+            json!({"t": 14.5, "event": "step_committed", "generation": 1}),
+        ];
+        let strike = Strike {
+            kind: Kind::Coordinator,
+            at: 10.0,
+            killed: 0,
+        };
+        let found = recoveries(&events, &[strike], 4);
+        let expected = Recovery {
+            kind: Kind::Coordinator,
+            noticed_s: Some(0.25),
+            on_s: Some(4.0),
+            complete_s: Some(4.5),
+        };
+        assert_eq!(found, [expected]);
     }
 }

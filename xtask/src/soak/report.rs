@@ -89,7 +89,7 @@ impl Report {
             };
             let _ = writeln!(
                 text,
-                "  {:<4} {:>4} times                 {:<15} {:<15} {}",
+                "  {:<11} {:>4} times          {:<15} {:<15} {}",
                 kind.name(),
                 of_kind.len(),
                 column(|r| r.noticed_s),

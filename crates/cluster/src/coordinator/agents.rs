@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_core::Event as RunEvent;
-use ronde_elastic::{Ending, Event, Place, PlaceState, Reason, Report, WorkerId};
+use ronde_elastic::{Event, Place, PlaceState, Report, WorkerId};
 
 use super::Leader;
 use super::reception::Came;
@@ -233,10 +233,7 @@ impl Leader<'_> {
             }
             FromAgent::Bye => agent.is_done = true,
             FromAgent::Finish { by } => self.feed(Event::Stop { by }),
-            FromAgent::Stop { by } => {
-                let checkpoint = self.machine.record().checkpoint;
-                self.end(Ending::Stopped, Reason::Stopped { by, checkpoint });
-            }
+            FromAgent::Stop { by } => self.feed(Event::Abandon { by }),
         }
     }
 

@@ -2,6 +2,7 @@
 //! places belong to which host.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use ronde_elastic::Place;
 use ronde_store::{ObjectName, StoreExt};
@@ -22,7 +23,13 @@ pub(super) struct State {
     pub(super) workers: Option<u32>,
     /// The first place of each host that was ever here.
     hosts: BTreeMap<String, Place>,
+    /// When workers died at each place: the newest ones, in milliseconds since 1970.
+    #[serde(default)]
+    deaths: BTreeMap<Place, Vec<u64>>,
 }
+
+/// Deaths that are remembered of a place; more than any limit of restarts that a place may come near to.
+const DEATHS_MAX: usize = 100;
 
 impl State {
     /// What the coordinator before kept.
@@ -44,6 +51,23 @@ impl State {
         folder.store().put(&name, &bytes).map_err(store_error)
     }
 
+    /// A worker has died at a place.
+    pub(super) fn died(&mut self, place: Place, now_ms: u64) {
+        let deaths = self.deaths.entry(place).or_default();
+        deaths.push(now_ms);
+        let surplus = deaths.len().saturating_sub(DEATHS_MAX);
+        deaths.drain(..surplus);
+    }
+
+    /// How long ago workers have died at each place.
+    pub(super) fn deaths(&self, now_ms: u64) -> Vec<(Place, Vec<Duration>)> {
+        let age = |at: &u64| Duration::from_millis(now_ms.saturating_sub(*at));
+        let places = self.deaths.iter();
+        places
+            .map(|(place, deaths)| (*place, deaths.iter().map(age).collect()))
+            .collect()
+    }
+
     /// The first place of a host, and whether it is new. `known`: the one that the host has from an
     /// earlier coordinator.
     pub(super) fn first_place(&mut self, host: &str, known: Option<Place>) -> (Place, bool) {
@@ -62,6 +86,24 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_newest_deaths_of_a_place_are_known_by_their_age() {
+        let mut state = State::default();
+        for at in 0..150 {
+            state.died(Place(3), 1_000 * at);
+        }
+        let text = serde_json::to_vec(&state).unwrap();
+        let state: State = serde_json::from_slice(&text).unwrap();
+        let deaths = state.deaths(150_000);
+        assert_eq!(deaths.len(), 1);
+        let (place, ages) = &deaths[0];
+        assert_eq!((*place, ages.len()), (Place(3), DEATHS_MAX));
+        assert_eq!(ages.last(), Some(&Duration::from_secs(1)));
+        // What an older version wrote.
+        let old: State = serde_json::from_str(r#"{"workers":2,"hosts":{"a":0}}"#).unwrap();
+        assert!(old.deaths(0).is_empty());
+    }
 
     #[test]
     fn every_host_keeps_places_of_its_own() {

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use ronde_core::Rank;
+use ronde_core::{Event, Rank};
 use ronde_elastic::{Ending, Report};
 
 use super::Supervisor;
 use crate::coordination::Action;
 use crate::decider::Decider;
-use crate::launcher::StopSignal;
+use crate::launcher::{Started, StopSignal};
 use crate::outcome::{Cause, signal_name};
 
 /// How long the end of a process may take to show after its connection is gone.
@@ -20,12 +20,34 @@ impl Supervisor<'_> {
     pub(super) fn reported(&mut self, rank: Rank, report: Report) {
         let now = self.now();
         let worker = report.member.worker;
+        if let Some(reason) = self.last_words.heard(rank, now) {
+            return self.tell_end(rank, &report, reason);
+        }
         if let Some(coordination) = &mut self.coordination
             && coordination.worker_at(rank) == Some(worker)
         {
             let actions = coordination.reported(now, report);
             self.act(actions);
         }
+    }
+
+    /// A process has started. Where the job has a coordinator of its own that tells all who watch the job.
+    pub(super) fn announce_start(&mut self, rank: Rank, started: &Started) {
+        let now = self.now();
+        let (place, host) = match &self.coordination {
+            Some(Decider::There(remote)) => (remote.place(rank).0, &remote.host),
+            _ => (rank.0.into(), &started.host),
+        };
+        let event = Event::WorkerStarted {
+            place: u32::try_from(place).unwrap_or(u32::MAX),
+            host: host.clone(),
+            pid: started.pid,
+        };
+        let events = match &mut self.coordination {
+            Some(coordination) => coordination.recorded(now, event),
+            None => vec![event],
+        };
+        events.into_iter().for_each(|e| self.sinks.record(e));
     }
 
     /// Whether a word is of the process that has the place now.
@@ -78,6 +100,7 @@ impl Supervisor<'_> {
                     // What the process before may have left behind.
                     self.launcher.signal(rank, StopSignal::Kill);
                     self.roster.vacate(rank);
+                    self.last_words.forget(rank);
                     self.control.expect(rank, worker.0, identity);
                     self.start_rank(rank, Some(worker));
                 }
@@ -88,7 +111,7 @@ impl Supervisor<'_> {
                     let cause = Cause::Supervisor(reason.to_string());
                     self.roster.fail(Rank(0), cause, false, now);
                 }
-                Action::End(..) => self.over = true,
+                Action::End(_, reason) => self.let_go(reason),
             }
         }
     }
@@ -96,7 +119,7 @@ impl Supervisor<'_> {
     /// Whether nothing is to be waited for beyond the processes.
     pub(super) fn is_over(&self) -> bool {
         let goes_on = self.coordination.is_some() && !self.leaves;
-        !goes_on || self.over || self.stopping || self.roster.has_failed()
+        !goes_on || self.last_words.is_over() || self.stopping || self.roster.has_failed()
     }
 
     /// This host leaves a job that goes on elsewhere: its workers finish their step. True when that is

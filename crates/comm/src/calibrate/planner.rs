@@ -383,9 +383,11 @@ impl Planner {
 }
 
 /// Whether an algorithm of these counts does something, at some level, that none of the others does
-/// there: few ranks do the same by several algorithms. Scratch and turns have no cost of their own.
+/// there: few ranks do the same by several algorithms. What has no cost of its own does not
+/// count.
 fn is_new(courses: &[Course], counts: &[Counts]) -> bool {
     let costs = |counts: &Counts| Counts {
+        bytes_alone: 0.0,
         scratch_bytes: 0.0,
         turns_across: 0.0,
         ..*counts

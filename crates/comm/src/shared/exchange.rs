@@ -7,6 +7,7 @@
 //! Slots for posts are used in turns, see [`super::flags::turn`].
 
 use std::cell::Cell;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use super::halt::Halt;
 use super::mapping::{Mapping, Span};
 use super::pool::{self, Pool};
 use super::tree::{Kernel, Tree};
-use super::wait::{Patience, Watch};
+use super::wait::{Patience, Stop, Watch};
 use crate::engine::Mailbox;
 use crate::flight::Ticket;
 use crate::frame::{ANY_LEN, Call};
@@ -310,8 +311,16 @@ impl Exchange {
         let mapping = match &neighbour.segments[place] {
             Some(mapping) => Arc::clone(mapping),
             None => {
-                let mapping = Mapping::open(neighbour.pid, fd, len)
-                    .map_err(|error| broken(format!("its segment {id}: {error}")))?;
+                let mapping =
+                    Mapping::open(neighbour.pid, fd, len).map_err(|error| match error.kind() {
+                        // It was killed, or has closed what it had, between its post and now.
+                        io::ErrorKind::NotFound => Halt::Stopped {
+                            peer: rank,
+                            stop: Stop::Gone,
+                            received: 0,
+                        },
+                        _ => broken(format!("its segment {id}: {error}")),
+                    })?;
                 Arc::clone(neighbour.segments[place].insert(Arc::new(mapping)))
             }
         };

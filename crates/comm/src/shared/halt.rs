@@ -122,6 +122,10 @@ impl Exchange {
             }
             (_, Some(CollectiveError::PeerLost { peer, cause, .. })) => (peer, cause),
             (_, Some(error)) => return error,
+            (Stop::Gone, None) => (
+                GroupRank(peer as u32),
+                "its shared memory is gone".to_owned(),
+            ),
             (_, None) => {
                 return CollectiveError::Aborted {
                     by: "this rank".to_owned(),

@@ -264,6 +264,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn memory_of_a_member_that_is_gone_is_told_from_what_is_none() {
+        let me = std::process::id();
+        let closed = Mapping::open(me, u32::MAX >> 1, 4096).unwrap_err();
+        let ended = Mapping::open(u32::MAX >> 1, 3, 4096).unwrap_err();
+        let (other, _reader) = std::io::pipe().unwrap();
+        let none = Mapping::open(me, other.as_raw_fd() as u32, 4096).unwrap_err();
+        let kinds = [closed, ended].map(|error| error.kind());
+        assert_eq!(kinds, [io::ErrorKind::NotFound; 2]);
+        assert_ne!(none.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
     fn what_one_mapping_writes_another_one_reads() {
         for len in [4096, 3 << 20] {
             let (file, mine) = Mapping::create(len).unwrap();

@@ -26,6 +26,8 @@ pub(super) enum Stop {
     Failed,
     /// The peer has left in good order.
     Left,
+    /// Its memory is not there any more: it has ended, or has left after a failure.
+    Gone,
     /// The deadline has passed.
     Late { waited: Duration },
     /// Something else is wrong: what [`Watch::wait`] was asked to look for.

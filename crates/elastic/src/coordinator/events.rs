@@ -1,9 +1,13 @@
 //! What a coordinator's machine is told, and what it says.
 
+use std::time::Duration;
+
 use ronde_core::{Generation, Step};
 use serde::{Deserialize, Serialize};
 
-use crate::{LossCause, Place, Reason, Report, StoreReply, StoreRequest, ToWorker, WorkerId};
+use crate::{
+    CoordinatorId, LossCause, Place, Reason, Report, StoreReply, StoreRequest, ToWorker, WorkerId,
+};
 
 /// A place that a host offers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +59,18 @@ pub enum Event {
         /// Its name.
         host: String,
     },
+    /// Workers died at a place while another coordinator led, so long ago each. Told before the place is offered.
+    DiedBefore {
+        /// Where.
+        place: Place,
+        /// How long ago.
+        ages: Vec<Duration>,
+    },
+    /// The process of another coordinator has ended, for certain: its lease need not be waited for.
+    CoordinatorEnded {
+        /// Which.
+        coordinator: CoordinatorId,
+    },
     /// Another count of workers is wanted.
     Scale {
         /// How many.
@@ -62,6 +78,11 @@ pub enum Event {
     },
     /// The whole job has to stop: checkpoint, then end.
     Stop {
+        /// What wants it, for people.
+        by: String,
+    },
+    /// The whole job has to end now, without another checkpoint.
+    Abandon {
         /// What wants it, for people.
         by: String,
     },

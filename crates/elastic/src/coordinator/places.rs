@@ -48,6 +48,8 @@ pub(super) struct Start {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Places {
     slots: BTreeMap<Place, Slot>,
+    /// Failures at places that were not offered yet.
+    before: BTreeMap<Place, Restarts>,
 }
 
 impl Places {
@@ -61,10 +63,11 @@ impl Places {
         patience: Duration,
         now: Time,
     ) {
+        let before = &mut self.before;
         let slot = self.slots.entry(place).or_insert_with(|| Slot {
             host: host.to_owned(),
             content: Content::Empty { from: now },
-            restarts: Restarts::default(),
+            restarts: before.remove(&place).unwrap_or_default(),
             last: None,
         });
         host.clone_into(&mut slot.host);
@@ -86,6 +89,20 @@ impl Places {
             }
             (content, None) => content,
         };
+    }
+
+    /// Whether a place was offered.
+    pub(super) fn knows(&self, place: Place) -> bool {
+        self.slots.contains_key(&place)
+    }
+
+    /// Workers died here while another coordinator led.
+    pub(super) fn remember(&mut self, place: Place, ages: &[Duration], now: Time) {
+        let restarts = match self.slots.get_mut(&place) {
+            Some(slot) => &mut slot.restarts,
+            None => self.before.entry(place).or_default(),
+        };
+        restarts.remember(ages, now);
     }
 
     /// Nothing can be started on a host for now.

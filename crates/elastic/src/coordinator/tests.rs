@@ -451,3 +451,67 @@ fn a_checkpoint_counts_when_it_stands_in_the_record_of_this_term() {
         (Some(Step(6)), Term(1))
     );
 }
+
+#[test]
+fn a_job_that_is_given_up_stands_as_stopped_without_a_checkpoint_whatever_it_was_about_to_do() {
+    for was_stopping in [false, true] {
+        let mut job = Job::training(Settings::new(2), 2);
+        if was_stopping {
+            job.tell(Event::Stop {
+                by: "SIGTERM".to_owned(),
+            });
+            assert_eq!(job.stored.phase, JobPhase::Stopping);
+        }
+        let commands = job.tell(Event::Abandon {
+            by: "SIGINT".to_owned(),
+        });
+        assert_eq!(job.stored.phase, JobPhase::Stopped);
+        let ended = commands.iter().filter(|command| {
+            matches!(
+                command,
+                Command::Send {
+                    message: ToWorker::End { .. },
+                    ..
+                }
+            )
+        });
+        assert_eq!(ended.count(), 2);
+        job.killed(1);
+        let commands = job.killed(2);
+        let Some(Command::End { ending, reason }) = commands.last() else {
+            panic!("{commands:?}");
+        };
+        assert_eq!(*ending, Ending::Stopped);
+        assert!(reason.to_string().contains("SIGINT"), "{reason}");
+    }
+}
+
+#[test]
+fn deaths_that_another_coordinator_has_seen_count() {
+    let settings = Settings {
+        restart: crate::RestartLimits {
+            restarts_max: 2,
+            ..crate::RestartLimits::default()
+        },
+        ..Settings::new(2)
+    };
+    let mut job = Job::training(settings, 2);
+    let (place, ages) = (
+        Place(2),
+        vec![Duration::from_secs(5), Duration::from_secs(1)],
+    );
+    job.tell(Event::DiedBefore { place, ages });
+    job.tell(Event::HostUp {
+        host: "host 2".to_owned(),
+        places: vec![PlaceState {
+            place,
+            worker: Some(WorkerId(2)),
+            ended: None,
+        }],
+    });
+    let told = reasons(&job.killed(2)).join("; ");
+    assert!(
+        told.contains("place 2 is given up after 2 restarts"),
+        "{told}"
+    );
+}

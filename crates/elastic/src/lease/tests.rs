@@ -68,6 +68,36 @@ fn a_vanished_holder_is_followed_only_when_its_own_time_is_over() {
 }
 
 #[test]
+fn a_holder_that_has_ended_is_followed_at_once_and_its_last_change_is_done_or_refused() {
+    for is_done_first in [false, true] {
+        let (mut stored, mut one, mut other) = (Record::default(), lease(1), lease(2));
+        settle(&mut one, &mut stored, seconds(0.0));
+        let last = one.propose(seconds(0.1), |record| {
+            record.checkpoint = Some(ronde_core::Step(7))
+        });
+        settle(&mut other, &mut stored, seconds(0.2));
+        // Somebody else's end is no reason.
+        other.ended(CoordinatorId(3));
+        settle(&mut other, &mut stored, seconds(0.3));
+        assert!(!other.leads(seconds(0.3)));
+        other.ended(CoordinatorId(1));
+        let (_, read) = other.tick(seconds(0.4));
+        let (_, swap) = other.reply(seconds(0.4), stored.execute(read.unwrap()));
+        if is_done_first {
+            stored.execute(last.clone());
+        }
+        let (_, swap) = other.reply(seconds(0.5), stored.execute(swap.unwrap()));
+        let swapped = swap.map(|swap| other.reply(seconds(0.5), stored.execute(swap)));
+        assert_eq!(swapped.is_some(), is_done_first);
+        assert!(other.leads(seconds(0.5)));
+        let replied = stored.execute(last);
+        assert_eq!(replied.record.holder, Some(CoordinatorId(2)));
+        assert_eq!(stored.term, Term(2));
+        assert_eq!(stored.checkpoint.is_some(), is_done_first);
+    }
+}
+
+#[test]
 fn a_change_whose_answer_is_lost_is_found_by_reading() {
     let (mut stored, mut one) = (Record::default(), lease(1));
     settle(&mut one, &mut stored, seconds(0.0));

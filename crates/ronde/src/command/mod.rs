@@ -22,6 +22,7 @@ pub(crate) mod watchdog;
 pub(crate) mod worker;
 
 use ronde_cluster::ClusterError;
+use ronde_core::Recovery;
 
 /// Tells why nothing came of a command about a job, and how the command ends.
 pub(crate) fn job_failure(error: &ClusterError) -> i32 {
@@ -31,9 +32,17 @@ pub(crate) fn job_failure(error: &ClusterError) -> i32 {
     }
     match error {
         ClusterError::Refused { .. } | ClusterError::Job { .. } => exit::USER_ERROR,
+        ClusterError::Over { is_finished, .. } => {
+            if !is_finished {
+                eprintln!("  hint: `ronde train --resume RUN` goes on from its last checkpoint");
+            }
+            exit::USER_ERROR
+        }
+        ClusterError::Store { source } if source.recovery() == Recovery::Abort => exit::USER_ERROR,
         ClusterError::NoCoordinator { .. } => {
             eprintln!(
-                "  hint: `ronde coordinator --job FOLDER` starts one for a job that has lost its own"
+                "  hint: `ronde status FOLDER` tells on the job's first host whether the job is over; if it is \
+                 not, `ronde coordinator --job FOLDER` starts another coordinator there"
             );
             exit::GAVE_UP
         }

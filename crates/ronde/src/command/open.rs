@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -21,10 +21,14 @@ use super::exit;
 
 /// How long the coordinator may take to begin.
 const LIMIT: Duration = Duration::from_secs(30);
-/// How often a coordinator that died is started again within the run.
+/// How often in a row a coordinator that died at once is started again.
 const RESTARTS_MAX: u32 = 20;
-/// Pause before it is.
-const PAUSE: Duration = Duration::from_millis(100);
+/// How often the keeper looks after it.
+const TURN: Duration = Duration::from_millis(20);
+/// It died at once when it did not live for so many turns.
+const LIVES_MIN: u32 = 50;
+/// Longest pause before it is started again: as many turns as it has died at once, doubled each time.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How long a coordinator may take to end after the job.
 const END_MAX: Duration = Duration::from_secs(5);
 
@@ -141,30 +145,7 @@ impl CoordinatorKeeper {
         let pid = Arc::clone(&running);
         let thread = thread::spawn(move || {
             let _alive = alive;
-            let mut listen = Some(listen);
-            for _ in 0..RESTARTS_MAX {
-                // Again at the same place: those who know it find the new one there.
-                let child = spawn(&job, listen.take());
-                let mut child: Child = match child {
-                    Ok(child) => child,
-                    Err(error) => return say(&format!("no coordinator can be started: {error}")),
-                };
-                *pid.lock().unwrap_or_else(PoisonError::into_inner) = Some(child.id());
-                let ended = child.wait();
-                *pid.lock().unwrap_or_else(PoisonError::into_inner) = None;
-                match hears.recv_timeout(PAUSE) {
-                    Err(RecvTimeoutError::Timeout) => {}
-                    _ => return,
-                }
-                match ended {
-                    Ok(status) if status.code().is_some_and(|code| code < 128) => return,
-                    Ok(status) => say(&format!(
-                        "the coordinator ended ({status}); another one is started"
-                    )),
-                    Err(error) => return say(&format!("the coordinator is lost: {error}")),
-                }
-            }
-            say("the coordinator died again and again; `ronde coordinator` starts another one");
+            keep(&job, listen, &pid, &hears, &say);
         });
         Self {
             running,
@@ -196,6 +177,58 @@ impl Drop for CoordinatorKeeper {
         }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
+        }
+    }
+}
+
+/// Starts a coordinator and another one whenever it dies, until the job is over.
+fn keep(
+    job: &Path,
+    listen: SocketAddr,
+    running: &Mutex<Option<u32>>,
+    over: &Receiver<()>,
+    say: &dyn Fn(&str),
+) {
+    let mut listen = Some(listen);
+    let mut at_once = 0;
+    while at_once < RESTARTS_MAX {
+        // Again at the same place: those who know it find the new one there.
+        let mut child = match spawn(job, listen.take()) {
+            Ok(child) => child,
+            Err(error) => return say(&format!("no coordinator can be started: {error}")),
+        };
+        *running.lock().unwrap_or_else(PoisonError::into_inner) = Some(child.id());
+        let (ended, turns) = wait(&mut child, over);
+        *running.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        at_once = if turns < LIVES_MIN { at_once + 1 } else { 0 };
+        let pause = TURN.saturating_mul(1 << at_once).min(PAUSE_MAX);
+        if over.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+        match ended {
+            Ok(status) if status.code().is_some_and(|code| code < 128) => return,
+            Ok(status) => say(&format!(
+                "the coordinator ended ({status}); another one is started"
+            )),
+            Err(error) => return say(&format!("the coordinator is lost: {error}")),
+        }
+    }
+    say("the coordinator died again and again; `ronde coordinator` starts another one");
+}
+
+/// Waits for the end of a coordinator; how many turns that took, for as long as the job was not over.
+fn wait(child: &mut Child, over: &Receiver<()>) -> (std::io::Result<ExitStatus>, u32) {
+    let mut turns = 0_u32;
+    loop {
+        match child.try_wait() {
+            Ok(None) => {}
+            Ok(Some(status)) => return (Ok(status), turns),
+            Err(error) => return (Err(error), turns),
+        }
+        turns = turns.saturating_add(1);
+        if over.recv_timeout(TURN) != Err(RecvTimeoutError::Timeout) {
+            // It ends by itself, or is told to.
+            return (child.wait(), turns);
         }
     }
 }

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use ronde::environment;
@@ -41,6 +42,10 @@ pub(crate) struct RunArguments {
     /// it.
     #[arg(long, value_name = "FOLDER")]
     flight: Option<PathBuf>,
+    /// When SIGTERM asks for the end of the job, how long its program may take to end by itself, after a
+    /// last checkpoint for instance.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = finish_limit)]
+    finish_limit: f64,
     #[command(flatten)]
     open: OpenArguments,
     /// The job's folder, for `--listen`; `ronde-job` without it.
@@ -56,6 +61,13 @@ pub(crate) struct RunArguments {
     command: Vec<OsString>,
 }
 
+/// Seconds, up to a day.
+fn finish_limit(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok();
+    let seconds = seconds.filter(|seconds| (0.0..=86_400.0).contains(seconds));
+    seconds.ok_or_else(|| "a number of seconds from 0 to 86400".to_owned())
+}
+
 /// Starts the ranks and stays with them; the exit code is that of the first rank that failed.
 pub(crate) fn run(arguments: RunArguments, stop: &StopFlag) -> i32 {
     if let Some(listen) = arguments.open.listen {
@@ -68,6 +80,7 @@ pub(crate) fn run(arguments: RunArguments, stop: &StopFlag) -> i32 {
     };
     let mut spec = LaunchSpec::new(program, command.collect(), world_size);
     spec.job = format!("run-{}", std::process::id());
+    spec.finish_limit = Some(Duration::from_secs_f64(arguments.finish_limit));
     spec.environment = environment::thread_limits();
     match flight_variable(&arguments.flight) {
         Ok(variable) => spec.environment.extend(variable),
@@ -133,6 +146,7 @@ fn run_open(arguments: &RunArguments, listen: SocketAddr, stop: &StopFlag) -> i3
         Ok(variable) => launch.environment.extend(variable),
         Err(code) => return code,
     }
+    launch.finish_limit = Some(Duration::from_secs_f64(arguments.finish_limit));
     let launcher = &mut LocalLauncher::new();
     let outcome = opened
         .agent

@@ -33,7 +33,9 @@ pub(crate) fn status(arguments: &StatusArguments) -> i32 {
     let answer = ronde_cluster::status(&invitation, LIMIT);
     let status = match (answer, &folder) {
         // What the folder holds is there without a coordinator.
-        (Err(ClusterError::NoCoordinator { .. }), Some(folder)) => status_of_folder(folder),
+        (Err(ClusterError::NoCoordinator { .. } | ClusterError::Over { .. }), Some(folder)) => {
+            status_of_folder(folder)
+        }
         (answer, _) => answer,
     };
     match status {

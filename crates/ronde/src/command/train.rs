@@ -57,8 +57,6 @@ pub(crate) struct TrainArguments {
 const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a worker may take to end when it is told to.
 const STOP_GRACE: Duration = Duration::from_millis(1200);
-/// How long workers may take to save a last checkpoint when the job is asked to end.
-const FINISH_LIMIT: Duration = Duration::from_secs(300);
 /// What is kept in the output folder besides the model.
 const EVENT_FILE: &str = "events.jsonl";
 /// Room for the records beside the model.
@@ -405,10 +403,12 @@ fn supervise_open_run(
     let places = arguments.open.here.and_then(WorldSize::new);
     let launch = LaunchSpec {
         stop_grace: STOP_GRACE,
+        finish_limit: finish_limit(&prepared.config),
         ..join::agent_spec(&agent, places.unwrap_or(prepared.world_size))
     };
     let log: Arc<dyn LogSink> = front.clone();
-    let sinks = Fanout(vec![front.tracker()]);
+    let last = Arc::new(prepared.checkpoints.clone());
+    let sinks = Fanout(vec![front.tracker(), last as Arc<dyn Tracker>]);
     let outcome = agent.supervise(&launch, &mut LocalLauncher::new(), &sinks, &log, stop);
     drop(keeper);
     conclude(prepared, &outcome, front.finish())
@@ -432,9 +432,15 @@ fn launch_spec(prepared: &Prepared) -> LaunchSpec {
     spec.rendezvous_timeout = RENDEZVOUS_TIMEOUT;
     spec.stop_grace = STOP_GRACE;
     spec.watchdog = Some((program, vec!["__watchdog".into()]));
-    spec.finish_limit = Some(FINISH_LIMIT);
+    spec.finish_limit = finish_limit(&prepared.config);
     spec.elastic = elastic(&prepared.config);
     spec
+}
+
+/// How long workers may take to save a last checkpoint when the job is asked to end.
+fn finish_limit(config: &RunConfig) -> Option<Duration> {
+    let limit = Duration::try_from_secs_f64(config.checkpoint.finish_limit_s).ok();
+    limit.filter(|limit| !limit.is_zero())
 }
 
 /// How the run goes on when workers die.

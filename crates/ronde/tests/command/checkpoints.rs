@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use rustix::process::Signal;
 
@@ -10,6 +11,15 @@ use crate::support::{Ended, Place, RONDE, Running, gone, of_kind, send};
 /// The first failure ends the run.
 const FRAGILE: &str = "elastic.enabled=false";
 const OFTEN: &str = "checkpoint.every_steps=4";
+
+/// How often a job is killed whole while it saves, and what the moments are drawn from.
+const KILLS: u32 = 12;
+const SEED: u64 = 5;
+
+#[expect(clippy::disallowed_methods, reason = "the moment is what is tested")]
+fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
 
 fn start(place: &Place, workers: &str, sets: &[&str]) -> Running {
     let mut arguments = vec!["train", "--json", "-n", workers];
@@ -53,23 +63,35 @@ fn went_on_from(ended: &Ended) -> u64 {
 
 #[test]
 fn a_job_that_is_killed_whole_while_it_saves_goes_on_with_the_same_bits() {
+    let long = |place: &Place, workers, sets: &[&str]| {
+        let sets = [&["train.epochs=60"][..], sets].concat();
+        start(place, workers, &sets)
+    };
+    let alone = long(&Place::new(), "1", &[]).wait().expect(0, &[]);
     let place = Place::new();
-    let mut running = start(&place, "3", &[OFTEN]);
+    let mut running = long(&place, "3", &[OFTEN]);
     running.says("\"event\":\"checkpoint_saved\"", 1);
-    // Wherever it is: saves begin every few milliseconds.
-    for (workers, more) in [("2", 11), ("4", 26), ("1", 0)] {
+    // At any moment: saves begin every few milliseconds.
+    let mut random = SEED;
+    for round in 0..KILLS {
         let processes = running.workers();
         running.signal(Signal::KILL);
         running.wait();
         gone(processes.into_values());
-        running = resume(&place, workers);
-        if more > 0 {
-            running.says("\"event\":\"step_committed\"", more);
+        let workers = (1 + round % 4).to_string();
+        running = resume(&place, &workers);
+        running.says("\"event\":\"checkpoint_loaded\"", 1);
+        if round + 1 < KILLS {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            // Up to 131 ms.
+            pause(Duration::from_micros(random >> 47));
         }
     }
     let ended = running.wait().expect(0, &[]);
     assert!(went_on_from(&ended) > 0);
-    assert_eq!(ended.blake3(), undisturbed());
+    assert_eq!(ended.blake3(), alone.blake3());
 }
 
 #[test]

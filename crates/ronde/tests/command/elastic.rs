@@ -173,6 +173,17 @@ fn a_stopped_worker_is_left_out_and_comes_back_when_it_wakes() {
 }
 
 #[test]
+fn a_worker_that_is_stopped_to_the_end_does_not_keep_the_others_from_it() {
+    let place = Place::new();
+    let mut running = start(&place, "3", &["elastic.silence_s=0.5"]);
+    let before = running.after_steps(20);
+    send(before[&1], Signal::STOP);
+    let changes = whole(running.wait());
+    assert!(reason(&changes[0]).contains("silent for"), "{changes:?}");
+    gone(before.into_values());
+}
+
+#[test]
 fn too_few_workers_end_the_run_with_the_first_loss() {
     let place = Place::new();
     let sets = [

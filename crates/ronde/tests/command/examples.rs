@@ -1,6 +1,8 @@
 //! The examples, alone and under `ronde run`.
 
-use crate::support::{Place, RONDE, example};
+use rustix::process::Signal;
+
+use crate::support::{Place, RONDE, Running, example, gone, until};
 
 #[test]
 fn a_model_of_ones_own_has_the_same_bits_alone_and_on_three_ranks() {
@@ -32,4 +34,46 @@ fn collectives_alone_and_on_four_ranks() {
     let arguments = ["run", "-n", "4", "--", program];
     let together = place.start(RONDE, &arguments, &[]).wait().expect(0, &[]);
     assert_eq!(together.stdout, format!("[rank 0] 4 ranks: {pi}"));
+}
+
+/// Asks for the end of a job of three ranks as soon as they train.
+fn asked_to_end(place: &Place, extra: &[&str]) {
+    let program = example("own_model");
+    let program = program.to_str().unwrap();
+    let arguments = [&["run", "-n", "3"][..], extra, &["--", program, "kept"]].concat();
+    let running: Running = place.start(RONDE, &arguments, &[]);
+    until("all train", || {
+        let listens = |pid: u32| {
+            let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+            let names = threads.into_iter().flatten().flatten();
+            let mut names = names.map(|task| std::fs::read_to_string(task.path().join("comm")));
+            names.any(|name| name.is_ok_and(|name| name.trim() == "signals"))
+        };
+        let workers = running.workers();
+        workers.len() == 3 && workers.into_values().all(listens)
+    });
+    let workers = running.workers();
+    running.signal(Signal::TERM);
+    running
+        .wait()
+        .expect(143, &["stopped: all ranks have ended"]);
+    gone(workers.into_values());
+}
+
+#[test]
+fn a_program_of_ones_own_that_is_asked_to_end_saves_a_last_checkpoint_and_goes_on_from_it() {
+    let program = example("own_model");
+    let hash = |text: &str| {
+        let found = text.lines().find_map(|line| line.split_once("blake3 "));
+        found.expect("a hash").1.to_owned()
+    };
+    let alone = Place::new().start(&program, &[], &[]).wait().expect(0, &[]);
+    for extra in [&[][..], &["--elastic"]] {
+        let place = Place::new();
+        asked_to_end(&place, extra);
+        let listed = place.run(&["checkpoint", "ls", "kept"]).expect(0, &[]);
+        assert!(listed.stdout.contains("counts"), "{}", listed.stdout);
+        let ended = place.start(&program, &["kept"], &[]).wait().expect(0, &[]);
+        assert_eq!(hash(&ended.stdout), hash(&alone.stdout));
+    }
 }

@@ -16,4 +16,6 @@ mod output;
 mod run;
 mod same_bits;
 mod stopping;
+#[cfg(feature = "full")]
+mod stores;
 mod support;

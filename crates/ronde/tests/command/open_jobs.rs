@@ -111,7 +111,7 @@ pub(crate) fn coordinators(place: &Place) -> BTreeSet<u32> {
 }
 
 #[track_caller]
-fn the_coordinator(place: &Place) -> u32 {
+pub(crate) fn the_coordinator(place: &Place) -> u32 {
     let mut found = BTreeSet::new();
     until("there is one coordinator", || {
         found = coordinators(place);
@@ -255,6 +255,54 @@ fn a_job_grows_and_shrinks_while_it_runs() {
         shown.contains("finished, 1380 steps committed of 1380"),
         "{shown}"
     );
+    job.place
+        .run(&["scale", "out", "2"])
+        .expect(2, &["is finished: there is nothing left to do"]);
+}
+
+#[test]
+fn a_job_that_is_asked_to_end_says_so_ever_after() {
+    for (signal, code, saves) in [(Signal::TERM, 143, true), (Signal::INT, 130, false)] {
+        let mut job = Job::start("2", "2", &[]);
+        let processes = job.running().after_steps(20);
+        job.running().signal(signal);
+        let ended = job.running.take().unwrap().wait();
+        let ended = ended.expect(code, &["stopped: all workers have ended"]);
+        gone(processes.into_values());
+        assert!(coordinators(&job.place).is_empty());
+        let events = ended.events();
+        let last = of_kind(&events, "step_committed").last().unwrap();
+        let saved = of_kind(&events, "checkpoint_saved").last();
+        let next = last["step"].as_u64().unwrap() + 1;
+        assert_eq!(
+            saved.map(|saved| saved["step"] == next),
+            saves.then_some(true)
+        );
+        assert_eq!(
+            ended
+                .stderr
+                .contains("go on with: ronde train --resume out"),
+            saves
+        );
+        let shown = job.place.run(&["status", "out"]).expect(0, &[]).stdout;
+        assert!(shown.contains(": stopped, "), "{shown}");
+        let scaled = job.place.run(&["scale", "out", "1"]);
+        scaled.expect(2, &["was stopped", "ronde train --resume"]);
+        // An address alone tells no more than that nobody is there.
+        let arguments = ["status", "127.0.0.1:1", "--token-file", "out/job/token"];
+        job.place.run(&arguments).expect(
+            3,
+            &[
+                "no coordinator of the job answers",
+                "whether the job is over",
+            ],
+        );
+        if saves {
+            let resume = ["train", "--json", "-n", "1", "--resume", "out"];
+            let ended = job.place.run(&resume).expect(0, &[]);
+            assert_eq!(ended.blake3(), undisturbed(EPOCHS));
+        }
+    }
 }
 
 /// Starts an agent for one worker as another host.

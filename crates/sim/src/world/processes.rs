@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use ronde_elastic::{CoordinatorId, Member, Place, PlaceState, WorkerEvent, WorkerId};
+use ronde_elastic::{CoordinatorId, Event, Member, Place, PlaceState, WorkerEvent, WorkerId};
 
 use super::{Happening, Next, Process, World};
 use crate::coordinator::Coordinator;
@@ -165,9 +165,19 @@ impl World {
         self.lives += 1;
         let (life, store, settings) = (self.lives, self.network_store(), self.settings());
         let id = CoordinatorId(life);
+        let before = self.last_coordinator[index].replace(id);
+        // Half of them see that the one before on their host has ended.
+        let before = before.filter(|_| life % 2 == 0);
         let mut body = None;
         let effects = self.with_effects(|fx| {
-            body = Some(Coordinator::new(id, index, store, settings, fx));
+            let mut coordinator = Coordinator::new(id, index, store, settings, fx);
+            if let Some(coordinator_before) = before {
+                let ended = Event::CoordinatorEnded {
+                    coordinator: coordinator_before,
+                };
+                coordinator.event(ended, fx);
+            }
+            body = Some(coordinator);
         });
         self.coordinators[index] = body.map(|body| Process {
             body,

@@ -12,7 +12,7 @@ pub(crate) struct Failure {
 const SETTINGS: &[(&str, &str)] = &[
     (
         "certificate",
-        "the service's certificate is not trusted here",
+        "the service's certificate is not trusted here; SSL_CERT_FILE names a file of authorities that are",
     ),
     ("NoSuchBucket", "there is no such bucket: make it first"),
     (

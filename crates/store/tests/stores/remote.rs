@@ -1,7 +1,6 @@
 //! The promises, asked of an S3 server and an Azure Blob server that run beside the tests (moto, Azurite).
 //!
-//! They are named by the variables `RONDE_TEST_S3` and `RONDE_TEST_AZURE` (`http://127.0.0.1:5000`); without them these
-//! tests are skipped, saying so.
+//! `servers.py` starts them and writes the variables that name them; without those these tests are skipped, saying so.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,15 +35,20 @@ fn settings(options: &[(&str, &str)]) -> RemoteSettings {
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect(),
+        ambient: Vec::new(),
         retries: 2,
         limit: Duration::from_secs(30),
     }
 }
 
+/// With the key of the server's user, `NAME:SECRET`; any other one without it.
 fn s3(endpoint: &str) -> RemoteSettings {
+    let key = std::env::var_os("RONDE_TEST_S3_KEY").and_then(|value| value.into_string().ok());
+    let key = key.unwrap_or_else(|| "test:test".to_owned());
+    let (name, secret) = key.split_once(':').unwrap();
     settings(&[
-        ("aws_access_key_id", "test"),
-        ("aws_secret_access_key", "test"),
+        ("aws_access_key_id", name),
+        ("aws_secret_access_key", secret),
         ("aws_region", "us-east-1"),
         ("aws_endpoint", endpoint),
         ("allow_http", "true"),
@@ -101,6 +105,14 @@ fn wrong_settings_are_told_apart_from_a_service_that_is_away() {
     let error = connect("s3://bucket", &misspelt);
     assert!(error.to_string().contains("aws_acess_key"), "{error}");
     assert_eq!(error.recovery(), Recovery::Abort);
+    // Variables of other programs are no mistake.
+    let mut foreign = s3("http://127.0.0.1:1");
+    let others = [("aws_pager", "less"), ("azure_devops_cache_dir", "/tmp")];
+    foreign.ambient = others
+        .map(|(name, value)| (name.into(), value.into()))
+        .into();
+    let error = connect("s3://bucket", &foreign);
+    assert!(matches!(error, StoreError::Passing { .. }), "{error}");
     // A port where nobody listens.
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let away = format!("http://{}", socket.local_addr().unwrap());
@@ -118,6 +130,16 @@ fn missing_buckets_and_wrong_keys_are_named() {
         let missing = "s3://not-made".parse().unwrap();
         let error = open(&missing, &s3(&endpoint)).unwrap_err();
         assert!(error.to_string().contains("no such bucket"), "{error}");
+        for (option, told) in [
+            (0, "the access key is not known"),
+            (1, "the secret key is wrong"),
+        ] {
+            let mut wrong = s3(&endpoint);
+            wrong.options[option].1 = "somebody-elses".to_owned();
+            let error = open(&"s3://ronde-test".parse().unwrap(), &wrong).unwrap_err();
+            assert!(error.to_string().contains(told), "{error}");
+            assert_eq!(error.recovery(), Recovery::Abort);
+        }
     }
     if let Some(endpoint) = server("RONDE_TEST_AZURE") {
         let missing = "az://not-made".parse().unwrap();
@@ -127,5 +149,23 @@ fn missing_buckets_and_wrong_keys_are_named() {
         wrong.options[1].1 = "bm90IHRoZSBrZXk=".to_owned();
         let error = open(&"az://ronde-test".parse().unwrap(), &wrong).unwrap_err();
         assert!(matches!(error, StoreError::Settings { .. }), "{error}");
+        assert!(error.to_string().contains("key is wrong"), "{error}");
+    }
+}
+
+#[test]
+fn a_certificate_that_is_not_trusted_is_told_and_not_tried_again() {
+    if let Some(endpoint) = server("RONDE_TEST_UNTRUSTED") {
+        for (address, settings) in [
+            ("s3://ronde-test", s3(&endpoint)),
+            ("az://ronde-test", azure(&endpoint)),
+        ] {
+            let error = open(&address.parse().unwrap(), &settings).unwrap_err();
+            assert!(
+                error.to_string().contains("certificate is not trusted"),
+                "{error}"
+            );
+            assert_eq!(error.recovery(), Recovery::Abort);
+        }
     }
 }

@@ -27,7 +27,7 @@ pub enum Resume {
 pub struct Surroundings {
     /// The contents of an environment variable.
     pub variable: fn(&str) -> Option<Vec<u8>>,
-    /// Settings of S3 and Azure by name; see [`RemoteSettings::options`].
+    /// Settings of S3 and Azure by name; see [`RemoteSettings::ambient`].
     pub remote_options: fn() -> Vec<(String, String)>,
     /// Set when the job is asked to end: it then saves a checkpoint after the step and trains no further.
     pub stop: Arc<AtomicBool>,
@@ -56,7 +56,7 @@ pub fn open(
     surroundings: &Surroundings,
 ) -> Result<Arc<dyn Store>, TrainError> {
     let settings = RemoteSettings {
-        options: (surroundings.remote_options)(),
+        ambient: (surroundings.remote_options)(),
         ..RemoteSettings::default()
     };
     let place = section

@@ -10,6 +10,9 @@ use super::Problem;
 /// Longest time between checkpoints that can be asked for, in minutes: a month.
 const MINUTES_MAX: f64 = 44_640.0;
 
+/// Longest time for the last checkpoint of a job that is asked to end, in seconds: a day.
+const FINISH_LIMIT_S_MAX: f64 = 86_400.0;
+
 /// `[checkpoint]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -27,6 +30,9 @@ pub struct CheckpointSection {
     pub keep_every_steps: u64,
     /// Training goes on while a checkpoint is written; default true.
     pub overlap: bool,
+    /// How long a job that is asked to end may take to save a last checkpoint; default 300 seconds. 0: it
+    /// ends without one.
+    pub finish_limit_s: f64,
     /// Where the key of encrypted checkpoints is: `file:PATH` or `variable:NAME`; absent: not encrypted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encrypt: Option<String>,
@@ -41,6 +47,7 @@ impl Default for CheckpointSection {
             keep: 2,
             keep_every_steps: 0,
             overlap: true,
+            finish_limit_s: 300.0,
             encrypt: None,
         }
     }
@@ -95,6 +102,14 @@ pub(super) fn check(section: &CheckpointSection, problems: &mut Vec<Problem>) {
             format!("`checkpoint.every_minutes` is {minutes}, but must be 0 to {MINUTES_MAX}");
         let hint = "0: no checkpoints by time";
         problems.push(Problem::error("checkpoint.every_minutes", message).hint(hint));
+    }
+    let limit = section.finish_limit_s;
+    if !(0.0..=FINISH_LIMIT_S_MAX).contains(&limit) {
+        let message = format!(
+            "`checkpoint.finish_limit_s` is {limit}, but must be 0 to {FINISH_LIMIT_S_MAX}"
+        );
+        let hint = "0: the job ends without a last checkpoint";
+        problems.push(Problem::error("checkpoint.finish_limit_s", message).hint(hint));
     }
     if section.keep == 0 {
         let message = "`checkpoint.keep` must be at least 1";

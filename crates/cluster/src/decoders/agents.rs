@@ -1,0 +1,162 @@
+//! Samples of what agents, commands and coordinators say to each other.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use ronde_core::{Event, Generation, Rank, Step};
+use ronde_elastic::{
+    Assignment, Ending, Loss, LossCause, Member, Place, PlaceState, Reason, Settings, StartFrom,
+    Term, ToWorker, When, WorkerId,
+};
+
+use crate::talk::{Asks, FromAgent, PROTOCOL, Question, ToAgent, Welcome};
+
+/// What is asked with a join token.
+pub(super) fn questions() -> Vec<Question> {
+    let asks = [
+        Asks::Certificate {
+            host: "gpu-02".to_owned(),
+        },
+        Asks::Status,
+        Asks::Scale { workers: 5 },
+    ];
+    let question = |asks| Question {
+        protocol: PROTOCOL,
+        token: format!("ronde-join-1.{}.{}", "ab".repeat(16), "cd".repeat(32)),
+        asks,
+    };
+    asks.map(question).into()
+}
+
+fn worker() -> WorkerId {
+    WorkerId(1 << 20 | 3)
+}
+
+fn loss() -> Loss {
+    Loss {
+        worker: worker(),
+        rank: Rank(3),
+        host: "gpu-02".to_owned(),
+        cause: LossCause::Silent(std::time::Duration::from_millis(1200)),
+    }
+}
+
+/// What an agent says.
+pub(super) fn from_agent() -> Vec<FromAgent> {
+    let place = Place(1003);
+    let by = "SIGTERM".to_owned();
+    vec![
+        FromAgent::Hello {
+            protocol: PROTOCOL,
+            host: "gpu-02".to_owned(),
+            agent: u64::MAX,
+            count: 8,
+            first: Some(Place(1000)),
+            follows: Some(0),
+        },
+        FromAgent::Places {
+            places: vec![
+                PlaceState {
+                    place,
+                    worker: Some(worker()),
+                    ended: None,
+                },
+                PlaceState {
+                    place: Place(1004),
+                    worker: None,
+                    ended: Some((WorkerId(2), LossCause::ExitCode(101))),
+                },
+            ],
+        },
+        FromAgent::Report {
+            body: super::report(),
+        },
+        FromAgent::Event {
+            number: 17,
+            body: Event::WorkerStarted {
+                place: 1003,
+                host: "gpu-02".to_owned(),
+                pid: 4711,
+            },
+        },
+        FromAgent::Unlinked {
+            worker: worker(),
+            cause: "its control connection was closed".to_owned(),
+        },
+        FromAgent::Ended {
+            worker: worker(),
+            place,
+            cause: LossCause::Signal(9),
+        },
+        FromAgent::Alive,
+        FromAgent::Finish { by: by.clone() },
+        FromAgent::Stop { by },
+        FromAgent::Bye,
+    ]
+}
+
+/// What a coordinator says to an agent.
+pub(super) fn to_agent() -> Vec<ToAgent> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 4711));
+    let place = Place(1003);
+    let reason = Reason::Lost {
+        losses: vec![loss()],
+        generation: Generation(7),
+        workers: 3,
+        redone: Some(Step(1284)),
+    };
+    let assignment = Assignment {
+        term: Term(2),
+        generation: Generation(7),
+        members: vec![Member {
+            worker: worker(),
+            place,
+            host: "gpu-02".to_owned(),
+            address,
+        }],
+        start: StartFrom::Checkpoint(Some(Step(1200))),
+        when: When::Boundary,
+        reason: reason.clone(),
+    };
+    vec![
+        ToAgent::Welcome(Box::new(Welcome {
+            protocol: PROTOCOL,
+            job: "job".to_owned(),
+            task: "steps = 3\n".to_owned(),
+            settings: Settings::new(4),
+            command: vec!["program".to_owned(), "--flag".to_owned()],
+            first: Place(1000),
+        })),
+        ToAgent::Refused {
+            reason: "wrong token".to_owned(),
+        },
+        ToAgent::Told {
+            to: worker(),
+            body: ToWorker::Assign(assignment),
+        },
+        ToAgent::Start {
+            place,
+            worker: worker(),
+            identity: "-----BEGIN CERTIFICATE-----".to_owned(),
+        },
+        ToAgent::Kill {
+            place,
+            worker: worker(),
+        },
+        ToAgent::Heard { number: 17 },
+        ToAgent::Happened {
+            number: 99,
+            body: Event::Notice {
+                rank: Some(Rank(1)),
+                message: "two \"lines\"\n".to_owned(),
+            },
+        },
+        ToAgent::Alive {
+            leads: Some(Term(2)),
+            coordinators: vec![address],
+        },
+        ToAgent::End {
+            ending: Ending::Stopped,
+            reason,
+        },
+    ]
+}

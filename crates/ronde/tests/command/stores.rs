@@ -1,0 +1,220 @@
+//! Checkpoints and a job's record in S3 and Azure Blob Storage: runs go on from there with the same bits,
+//! coordinators follow each other, and wrong settings are told at once.
+//!
+//! `crates/store/tests/servers.py` starts the servers and writes the variables that name them, which `cargo xtask
+//! test` sets; without those these tests are skipped, saying so.
+
+use std::io::Write;
+
+use rustix::process::Signal;
+
+use crate::open_jobs::{coordinators, the_coordinator, whole};
+use crate::support::{Ended, Place, RONDE, Running, gone, of_kind, send};
+
+/// Azurite's account and key, which are public.
+const AZURE_ACCOUNT: &str = "devstoreaccount1";
+const AZURE_KEY: &str =
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
+
+/// A bucket or container, and the variables that lead to it.
+struct Remote {
+    scheme: &'static str,
+    variables: Vec<(&'static str, String)>,
+}
+
+impl Remote {
+    fn variable(name: &str) -> Option<String> {
+        let value = std::env::var_os(name).and_then(|value| value.into_string().ok());
+        if value.is_none() {
+            let _ = writeln!(std::io::stderr(), "skipped: {name} does not name a server");
+        }
+        value
+    }
+
+    fn s3(endpoint: String) -> Option<Self> {
+        let key = Self::variable("RONDE_TEST_S3_KEY")?;
+        let (user, secret) = key.split_once(':').unwrap();
+        let variables = vec![
+            ("AWS_ACCESS_KEY_ID", user.to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", secret.to_owned()),
+            ("AWS_ENDPOINT", endpoint),
+            ("AWS_REGION", "us-east-1".to_owned()),
+            ("AWS_ALLOW_HTTP", "true".to_owned()),
+        ];
+        Some(Self {
+            scheme: "s3",
+            variables,
+        })
+    }
+
+    fn azure(endpoint: &str) -> Self {
+        let variables = vec![
+            ("AZURE_STORAGE_ACCOUNT_NAME", AZURE_ACCOUNT.to_owned()),
+            ("AZURE_STORAGE_ACCOUNT_KEY", AZURE_KEY.to_owned()),
+            (
+                "AZURE_STORAGE_ENDPOINT",
+                format!("{endpoint}/{AZURE_ACCOUNT}"),
+            ),
+            ("AZURE_ALLOW_HTTP", "true".to_owned()),
+        ];
+        Self {
+            scheme: "az",
+            variables,
+        }
+    }
+
+    /// Those that there are.
+    fn all() -> Vec<Self> {
+        let s3 = Self::variable("RONDE_TEST_S3").and_then(Self::s3);
+        let azure = Self::variable("RONDE_TEST_AZURE").map(|endpoint| Self::azure(&endpoint));
+        s3.into_iter().chain(azure).collect()
+    }
+
+    /// A prefix that nothing has used.
+    fn fresh(&self, place: &Place) -> String {
+        let unique = place.path().file_name().unwrap().to_string_lossy();
+        let unique = unique.trim_start_matches('.');
+        format!("{}://ronde-test/{unique}/command", self.scheme)
+    }
+
+    fn start(&self, place: &Place, arguments: &[&str]) -> Running {
+        let variables = self.variables.iter();
+        let variables: Vec<_> = variables.map(|(name, value)| (*name, &**value)).collect();
+        place.start(RONDE, arguments, &variables)
+    }
+
+    /// The same with another value of a variable.
+    fn with(&self, name: &str, value: &str) -> Self {
+        let change = |(known, old): &(&'static str, String)| match *known == name {
+            true => (*known, value.to_owned()),
+            false => (*known, old.clone()),
+        };
+        Self {
+            scheme: self.scheme,
+            variables: self.variables.iter().map(change).collect(),
+        }
+    }
+}
+
+const SETS: [&str; 6] = [
+    "--set",
+    "train.epochs=10",
+    "--set",
+    "model.channels=4",
+    "--set",
+    "run.output=out",
+];
+
+#[track_caller]
+fn went_on_from(ended: &Ended) -> u64 {
+    let events = ended.events();
+    let loaded = of_kind(&events, "checkpoint_loaded").next();
+    loaded.unwrap_or_else(|| panic!("nothing was loaded: {ended:#?}"))["step"]
+        .as_u64()
+        .unwrap()
+}
+
+#[test]
+fn a_run_goes_on_from_a_checkpoint_in_an_object_store_on_another_host() {
+    let place = Place::new();
+    let mut undisturbed = None;
+    for remote in Remote::all() {
+        let alone = ["train", "--json", "-n", "1"];
+        let alone = || {
+            place
+                .run(&[&alone[..], &SETS].concat())
+                .expect(0, &[])
+                .blake3()
+        };
+        let expected = undisturbed.get_or_insert_with(alone).clone();
+        let first = Place::new();
+        let to = remote.fresh(&first);
+        let set = format!("checkpoint.to={to}");
+        let arguments = ["train", "--json", "-n", "2", "--set", &set];
+        let every = ["--set", "checkpoint.every_steps=20"];
+        let mut running = remote.start(&first, &[&arguments[..], &SETS, &every].concat());
+        running.says("\"event\":\"checkpoint_saved\"", 2);
+        let processes = running.workers();
+        running.signal(Signal::KILL);
+        running.wait();
+        gone(processes.into_values());
+        // Nothing of the first host's disk is there.
+        let second = Place::new();
+        let arguments = ["train", "--json", "-n", "3", "--resume", &to];
+        let out = ["--set", "run.output=out"];
+        let ended = remote
+            .start(&second, &[&arguments[..], &out].concat())
+            .wait();
+        let ended = ended.expect(0, &[]);
+        assert!(went_on_from(&ended) >= 40);
+        assert_eq!(ended.blake3(), expected);
+        let listed = remote.start(&second, &["checkpoint", "ls", &to]).wait();
+        let listed = listed.expect(0, &[]);
+        assert!(listed.stdout.contains("counts"), "{}", listed.stdout);
+        remote
+            .start(&second, &["checkpoint", "verify", &to])
+            .wait()
+            .expect(0, &[]);
+    }
+}
+
+#[test]
+fn a_job_whose_record_is_in_an_object_store_outlives_its_coordinator() {
+    for remote in Remote::all() {
+        let place = Place::new();
+        let record = remote.fresh(&place);
+        let mut arguments = vec!["train", "--json", "--listen", "--here", "3", "-n", "2"];
+        arguments.extend(["--record", &record]);
+        let sets = crate::open_jobs::SETS;
+        let sets = sets.into_iter().chain(["train.epochs=60"]);
+        arguments.extend(sets.flat_map(|set| ["--set", set]));
+        let mut running = remote.start(&place, &arguments);
+        let before = running.after_steps(20);
+        send(the_coordinator(&place), Signal::KILL);
+        send(before[&1], Signal::KILL);
+        running.says("\"healed\":1", 1);
+        assert_eq!(running.workers()[&0], before[&0], "the same process");
+        let shown = remote.start(&place, &["status", "out", "--json"]).wait();
+        let shown = shown.expect(0, &[]).stdout;
+        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        assert!(shown["term"].as_u64() >= Some(2), "{shown}");
+        whole(&place, running.wait(), 60);
+        assert!(coordinators(&place).is_empty());
+    }
+}
+
+#[test]
+fn wrong_settings_of_a_store_end_the_command_at_once_and_say_what_to_change() {
+    for remote in Remote::all() {
+        let place = Place::new();
+        let refused = |remote: &Remote, to: &str, words: &str| {
+            let set = format!("checkpoint.to={to}");
+            let arguments = [&["train", "--set", &set][..], &SETS].concat();
+            remote.start(&place, &arguments).wait().expect(2, &[words]);
+            // A job says the same of its record.
+            let arguments = ["train", "--listen", "--record", to];
+            let ended = remote
+                .start(&place, &[&arguments[..], &SETS].concat())
+                .wait();
+            ended.expect(2, &[words]);
+        };
+        let missing = format!("{}://not-made/x", remote.scheme);
+        let good = remote.fresh(&place);
+        if remote.scheme == "s3" {
+            refused(&remote, &missing, "there is no such bucket");
+            let wrong = remote.with("AWS_SECRET_ACCESS_KEY", "somebody-elses");
+            refused(&wrong, &good, "the secret key is wrong");
+        } else {
+            refused(&remote, &missing, "there is no such container");
+            let wrong = remote.with("AZURE_STORAGE_ACCOUNT_KEY", "bm90IHRoZSBrZXk=");
+            refused(&wrong, &good, "key is wrong");
+        }
+    }
+    if let Some(endpoint) = Remote::variable("RONDE_TEST_UNTRUSTED") {
+        let set = ["--set", "checkpoint.to=az://ronde-test/x"];
+        Remote::azure(&endpoint)
+            .start(&Place::new(), &[&["train"][..], &set, &SETS].concat())
+            .wait()
+            .expect(2, &["certificate is not trusted"]);
+    }
+}

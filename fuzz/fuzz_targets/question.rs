@@ -1,0 +1,7 @@
+//! Fuzzes the reader of lines of those who have a join token.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let _refused = (ronde_fuzz::targets::QUESTION.read)(bytes);
+});
