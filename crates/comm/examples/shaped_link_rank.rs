@@ -9,7 +9,7 @@ use std::io::{self, Lines, StdinLock, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
 
-use ronde_comm::{GroupConfig, ProcessGroup, Security, TransportChoice, bind};
+use ronde_comm::{GroupConfig, ProcessGroup, Security, bind};
 use ronde_core::philox::Stream;
 use ronde_core::{
     Buffer, Collectives, CollectivesExt, DType, GroupRank, Operation, Rank, ReduceOp,
@@ -45,8 +45,7 @@ fn identities(ranks: u32, directory: &str) -> Outcome<()> {
 
 fn configuration(rank: u32, arguments: &[String]) -> Outcome<GroupConfig> {
     let mut config = GroupConfig::new("speed", JOB, GroupRank(rank));
-    // Namespaces share a kernel, so that ranks could share memory; hosts do not.
-    config.transport = TransportChoice::Tcp;
+    // Namespaces share a kernel, but count as hosts: memory is shared inside each only.
     let connections = option(arguments, "--connections").map(str::parse);
     config.connections = connections.transpose()?;
     config.security = match option(arguments, "--identity") {

@@ -14,6 +14,7 @@ use ronde_schedule::choose::counts;
 use ronde_schedule::{Algorithm, CostModel, Hosts, Sample};
 
 use crate::clock;
+use crate::host::this_host;
 use crate::kernels;
 use crate::program::{self, invalid};
 use crate::{Calibration, ProcessGroup};
@@ -265,22 +266,6 @@ fn byte_reduced_s() -> f64 {
     least.as_secs_f64() / REDUCED_BYTES as f64
 }
 
-/// A number for the host that this thread's connections leave from: the same for all of its processes
-/// until it is started anew. A network namespace counts as a host of its own, for what leaves it goes
-/// through a link. 0 where the system does not tell.
-fn this_host() -> u64 {
-    let mut told = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    if told.is_empty() {
-        return 0;
-    }
-    let network = std::fs::read_link("/proc/thread-self/ns/net").unwrap_or_default();
-    told.extend(network.as_os_str().as_encoded_bytes());
-    program::fnv(
-        told.chunks(4)
-            .map(|bytes| crate::frame::number(bytes) as u32),
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -295,6 +280,5 @@ mod tests {
         };
         assert_eq!(Card::of(&card.words()), Some(card));
         assert_eq!(Card::of(&card.words()[1..]), None);
-        assert_eq!(this_host(), this_host());
     }
 }

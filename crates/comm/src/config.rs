@@ -13,12 +13,12 @@ use crate::{FailureHook, Security};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum TransportChoice {
-    /// Shared memory when all members are on one host and belong to one user, streams otherwise.
+    /// Shared memory between members of one host that belong to one user, connections otherwise.
     #[default]
     Auto,
     /// Shared memory, or else joining fails on all ranks, saying which one cannot and why.
     SharedMemory,
-    /// Streams, for the whole group when one member says so and none requires shared memory.
+    /// Connections, for the whole group when one member says so and none requires shared memory.
     Tcp,
 }
 

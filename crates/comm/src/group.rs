@@ -10,8 +10,8 @@ use ronde_core::{Buffer, CollectiveError, Collectives, DType, GroupRank, Operati
 
 use ronde_schedule::{CostModel, Hosts};
 
-use crate::GroupConfig;
 use crate::choice::Chooser;
+use crate::clock;
 use crate::connect;
 use crate::engine::{Command, Engine, Mailbox, Reporter, Seat};
 use crate::flight::{Flight, FlightRecord};
@@ -21,8 +21,10 @@ use crate::program::{Member, invalid};
 use crate::running::Asked;
 use crate::shared::{self, Lane};
 use crate::split::{Nursery, Origin};
+use crate::transport::near::introduce;
 use crate::transport::{Transport, in_process};
 use crate::work::{finished, pending};
+use crate::{GroupConfig, TransportChoice};
 
 /// Connected ranks that run collectives and exchange messages.
 ///
@@ -63,9 +65,10 @@ impl ProcessGroup {
     /// listening address by group rank, this member's own included. Higher ranks dial lower ones; one
     /// connection per pair. Members that are all on one host then share memory, unless
     /// [`GroupConfig::transport`] says otherwise: buffers from [`Collectives::allocate`] are reduced
-    /// in place, others in pieces, and a blocking call runs on the thread that makes it. Messages, and
-    /// operations that are not run over shared memory, go through the connections. Members that do not
-    /// share memory find out who sits on which host, and measure what their connections cost, for as
+    /// in place, others in pieces, and a blocking call runs on the thread that makes it. Messages, operations
+    /// that are not run in this way, and all that members of one host say to each other in a group of
+    /// several hosts go through rings of shared memory; what goes to other hosts, through the connections.
+    /// Members that are not all on one host find out who sits on which host, and measure what their connections cost, for as
     /// long as [`GroupConfig::calibration`] says; [`ProcessGroup::calibrate`] tells more.
     ///
     /// # Errors
@@ -106,6 +109,11 @@ impl ProcessGroup {
         let give_up = config.give_up.as_ref();
         let mesh = connect::mesh(&hello, keys, listener, peers, limit, give_up)?;
         let transport = connect::transport(mesh.wires, is_tls, connections)?;
+        let me = config.rank.index();
+        let here = |peer| config.hosts.as_ref().is_none_or(|h| h.of(peer) == h.of(me));
+        let wants = |peer| config.transport != TransportChoice::Tcp && here(peer);
+        let wants: Vec<bool> = (0..peers.len()).map(wants).collect();
+        let transport = introduce(transport, me, (&wants, clock::deadline(limit)), give_up)?;
         let origin = Origin::Sockets(peers[config.rank.index()].ip());
         let limit = config.timeout;
         config.timeout = limit.max(config.connect_timeout);
@@ -123,7 +131,10 @@ impl ProcessGroup {
         };
         let mailbox = Arc::clone(mailbox);
         let terms = shared::Terms {
-            choice: self.config.transport,
+            choice: match self.config.transport {
+                TransportChoice::Auto if self.chooser.hosts().count() > 1 => TransportChoice::Tcp,
+                choice => choice,
+            },
             name: &self.config.name,
             limit,
             generation: self.config.generation,

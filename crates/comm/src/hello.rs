@@ -9,7 +9,7 @@ use crate::GroupConfig;
 use crate::frame::number;
 
 /// Version of everything that members say to each other.
-pub(crate) const PROTOCOL_VERSION: u32 = 2;
+pub(crate) const PROTOCOL_VERSION: u32 = 3;
 /// Most bytes of a hello after its prefix.
 pub(crate) const HELLO_BYTES_MAX: usize = 64 << 10;
 /// Magic, version, length.

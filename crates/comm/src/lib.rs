@@ -16,6 +16,7 @@ mod flight;
 mod frame;
 mod group;
 mod hello;
+mod host;
 mod kernels;
 mod memory;
 mod messages;

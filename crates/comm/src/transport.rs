@@ -3,6 +3,7 @@
 //! Everything above it (frames, collectives, messages, failure) is the same for every transport.
 
 pub(crate) mod in_process;
+pub(crate) mod near;
 pub(crate) mod striped;
 pub(crate) mod tcp;
 pub(crate) mod tls;
@@ -44,7 +45,8 @@ pub trait Transport: Send + Debug {
     fn write(&mut self, peer: usize, head: &[u8], body: &[u8]) -> io::Result<usize>;
 
     /// Waits, by peer, until something of `interest` is possible, or until woken or `limit` has
-    /// passed (`None` waits without limit); then tells in `interest` what is possible.
+    /// passed (`None` waits without limit); then tells in `interest` what is possible. It may return
+    /// earlier, as if woken.
     ///
     /// # Errors
     /// When the system refuses to wait.

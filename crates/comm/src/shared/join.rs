@@ -17,9 +17,10 @@ use super::wait::Patience;
 use crate::TransportChoice;
 use crate::engine::Mailbox;
 use crate::frame::number;
+use crate::host::this_host;
 
 /// Bytes of a card before the reason.
-const CARD_BYTES: usize = 1 + 36 + 4 + 4 + 4 + 16;
+const CARD_BYTES: usize = 1 + 8 + 4 + 4 + 4 + 16;
 /// Most bytes of a reason.
 const REASON_BYTES_MAX: usize = 300;
 
@@ -28,8 +29,8 @@ const REASON_BYTES_MAX: usize = 300;
 struct Card {
     /// The memory must be shared.
     required: bool,
-    /// Identity of the running system.
-    boot: [u8; 36],
+    /// Which host it is on; 0 where the system does not tell.
+    host: u64,
     user: u32,
     pid: u32,
     fd: u32,
@@ -41,7 +42,7 @@ struct Card {
 impl Card {
     fn encode(&self) -> Vec<u8> {
         let mut out = vec![u8::from(self.required)];
-        out.extend(self.boot);
+        out.extend(self.host.to_le_bytes());
         for word in [self.user, self.pid, self.fd] {
             out.extend(word.to_le_bytes());
         }
@@ -53,15 +54,14 @@ impl Card {
     fn decode(bytes: &[u8]) -> Option<Self> {
         let (card, refusal) = bytes.split_at_checked(CARD_BYTES)?;
         let word = |at: usize| number(&card[at..at + 4]) as u32;
-        let (mut boot, mut secret) = ([0; 36], [0; 16]);
-        boot.copy_from_slice(&card[1..37]);
-        secret.copy_from_slice(&card[49..65]);
+        let mut secret = [0; 16];
+        secret.copy_from_slice(&card[21..37]);
         Some(Self {
             required: card[0] != 0,
-            boot,
-            user: word(37),
-            pid: word(41),
-            fd: word(45),
+            host: number(&card[1..9]),
+            user: word(9),
+            pid: word(13),
+            fd: word(17),
             secret,
             refusal: String::from_utf8_lossy(refusal).into_owned(),
         })
@@ -72,7 +72,7 @@ impl Card {
         if !other.refusal.is_empty() {
             return Some(other.refusal.clone());
         }
-        if self.boot != other.boot {
+        if self.host != other.host {
             return Some("it is on another host".to_owned());
         }
         let (mine, theirs) = (self.user, other.user);
@@ -86,9 +86,12 @@ struct Offer {
     control: Control,
 }
 
-fn offer(secret: &mut [u8; 16], boot: &mut [u8; 36]) -> io::Result<Offer> {
-    let text = std::fs::read("/proc/sys/kernel/random/boot_id")?;
-    boot.copy_from_slice(text.get(..36).ok_or(io::ErrorKind::InvalidData)?);
+fn offer(secret: &mut [u8; 16], host: u64) -> io::Result<Offer> {
+    if host == 0 {
+        return Err(io::Error::other(
+            "the system does not tell which host this is",
+        ));
+    }
     rustix::rand::getrandom(&mut secret[..], rustix::rand::GetRandomFlags::empty())?;
     let (file, mapping) = Mapping::create(CONTROL_BYTES)?;
     let control = Control::new(mapping);
@@ -98,17 +101,17 @@ fn offer(secret: &mut [u8; 16], boot: &mut [u8; 36]) -> io::Result<Offer> {
 
 /// This member's card, and its control memory if it offers any.
 fn deal(choice: TransportChoice) -> (Card, Option<Offer>) {
-    let (mut secret, mut boot) = ([0; 16], [0; 36]);
+    let (mut secret, host) = ([0; 16], this_host());
     let (offered, refusal) = match choice {
         TransportChoice::Tcp => (None, "it was told to use TCP".to_owned()),
-        _ => match offer(&mut secret, &mut boot) {
+        _ => match offer(&mut secret, host) {
             Ok(offered) => (Some(offered), String::new()),
             Err(error) => (None, format!("making shared memory failed: {error}")),
         },
     };
     let card = Card {
         required: choice == TransportChoice::SharedMemory,
-        boot,
+        host,
         user: rustix::process::getuid().as_raw(),
         pid: rustix::process::getpid()
             .as_raw_nonzero()
@@ -269,7 +272,7 @@ mod tests {
     fn card(rank: u32) -> Card {
         Card {
             required: rank == 1,
-            boot: [7; 36],
+            host: 7,
             user: 1000,
             pid: 100 + rank,
             fd: 5,
@@ -287,7 +290,7 @@ mod tests {
         assert_eq!(Card::decode(&[0; CARD_BYTES - 1]), None);
         assert_eq!(obstacle(&cards), None);
         let mut odd = cards.clone();
-        odd[2].boot = [8; 36];
+        odd[2].host = 8;
         assert!(obstacle(&odd).is_some_and(|why| why.contains("rank 2") && why.contains("host")));
         odd[1].refusal = "no memory".to_owned();
         assert!(obstacle(&odd).is_some_and(|why| why.contains("rank 1: no memory")));

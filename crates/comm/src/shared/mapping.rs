@@ -29,7 +29,7 @@ const HUGE_BYTES: usize = 2 << 20;
 
 /// A shared file in the memory of this process, until dropped.
 #[derive(Debug)]
-pub(super) struct Mapping {
+pub(crate) struct Mapping {
     at: NonNull<u8>,
     len: usize,
 }
@@ -41,7 +41,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// A new zeroed file of `len` bytes, all of them backed by memory, and its mapping.
-    pub(super) fn create(len: usize) -> io::Result<(OwnedFd, Self)> {
+    pub(crate) fn create(len: usize) -> io::Result<(OwnedFd, Self)> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("ronde", flags)?;
         rustix::fs::ftruncate(&file, len as u64)?;
@@ -52,7 +52,7 @@ impl Mapping {
     }
 
     /// Maps file descriptor `fd` of process `pid`, which must be of `len` bytes and sealed.
-    pub(super) fn open(pid: u32, fd: u32, len: usize) -> io::Result<Self> {
+    pub(crate) fn open(pid: u32, fd: u32, len: usize) -> io::Result<Self> {
         let path = format!("/proc/{pid}/fd/{fd}");
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = rustix::fs::open(path, flags, Mode::empty())?;
@@ -121,7 +121,7 @@ impl Mapping {
     }
 
     /// A part.
-    pub(super) fn span(&self, range: Range<usize>) -> Span<'_> {
+    pub(crate) fn span(&self, range: Range<usize>) -> Span<'_> {
         Span {
             at: self.at.as_ptr(),
             len: self.len,
@@ -140,7 +140,7 @@ impl Drop for Mapping {
 
 /// Bytes that others may have mapped as well, or bytes of this process alone.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Span<'a> {
+pub(crate) struct Span<'a> {
     at: *mut u8,
     len: usize,
     life: PhantomData<&'a ()>,
@@ -187,14 +187,14 @@ impl<'a> Span<'a> {
     }
 
     /// Copies `from` here.
-    pub(super) fn write(self, from: &[u8]) {
+    pub(crate) fn write(self, from: &[u8]) {
         assert_eq!(self.len, from.len(), "lengths of a copy differ");
         // SAFETY: as for `copy_from`.
         unsafe { ptr::copy(from.as_ptr(), self.at, self.len) };
     }
 
     /// Copies all of it to `into`.
-    pub(super) fn read(self, into: &mut [u8]) {
+    pub(crate) fn read(self, into: &mut [u8]) {
         Span::of(into).copy_from(self);
     }
 

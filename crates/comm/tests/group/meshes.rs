@@ -8,6 +8,7 @@ use ronde_comm::testing::in_process_groups;
 use ronde_comm::{GroupConfig, ProcessGroup, Security, TransportChoice, bind};
 use ronde_core::{CollectiveError, GroupRank, Rank};
 use ronde_identity::{Authority, Member, Validity};
+use ronde_schedule::Hosts;
 
 /// Which transport.
 #[derive(Debug, Clone, Copy)]
@@ -18,15 +19,18 @@ pub(crate) enum Kind {
     /// TLS over several connections to each member.
     Several,
     Shared,
+    /// As if on two hosts: memory is shared inside each.
+    TwoHosts,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::InProcess,
         Self::Tcp,
         Self::Tls,
         Self::Several,
         Self::Shared,
+        Self::TwoHosts,
     ];
 }
 
@@ -67,11 +71,18 @@ pub(crate) fn groups_with_timeouts(kind: Kind, timeouts: &[Duration]) -> Vec<Pro
         config.timeout = *timeout;
         config.transport = match kind {
             Kind::Shared => TransportChoice::SharedMemory,
+            Kind::TwoHosts => TransportChoice::Auto,
             _ => TransportChoice::Tcp,
         };
     }
     if matches!(kind, Kind::Tls | Kind::Several) {
         secure(&mut configs);
+    }
+    if matches!(kind, Kind::TwoHosts) {
+        let hosts: Vec<bool> = (0..configs.len()).map(|r| 2 * r >= configs.len()).collect();
+        for config in &mut configs {
+            config.hosts = Some(Hosts::new(&hosts));
+        }
     }
     if matches!(kind, Kind::Several) {
         for config in &mut configs {
@@ -80,7 +91,7 @@ pub(crate) fn groups_with_timeouts(kind: Kind, timeouts: &[Duration]) -> Vec<Pro
     }
     match kind {
         Kind::InProcess => in_process_groups(configs),
-        Kind::Tcp | Kind::Tls | Kind::Several | Kind::Shared => join(configs)
+        Kind::Tcp | Kind::Tls | Kind::Several | Kind::Shared | Kind::TwoHosts => join(configs)
             .into_iter()
             .map(|group| group.expect("members that agree can join"))
             .collect(),

@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
 fn large_buffers_are_reduced_in_pieces_to_the_same_values() {
-    for kind in [Kind::InProcess, Kind::Tcp] {
+    for kind in [Kind::InProcess, Kind::Tcp, Kind::TwoHosts] {
         for size in [2, 3] {
             run_ranks(groups(kind, size, LIMIT), LIMIT, move |group| {
                 let rank = group.rank().index();

@@ -259,7 +259,12 @@ fn ten_thousand_random_operations_equal_the_reference() {
 #[test]
 fn random_operations_over_sockets_and_shared_memory_equal_the_reference() {
     let test = "random_operations_over_sockets_and_shared_memory_equal_the_reference";
-    for (kind, seed) in [(Kind::Tcp, 2), (Kind::Tls, 3), (Kind::Shared, 4)] {
+    for (kind, seed) in [
+        (Kind::Tcp, 2),
+        (Kind::Tls, 3),
+        (Kind::Shared, 4),
+        (Kind::TwoHosts, 5),
+    ] {
         let operations = 1000;
         let plan = Plan { seed, operations }.or_told();
         run_ranks(groups(kind, SIZE, LIMIT), LIMIT, move |group| {

@@ -11,7 +11,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
 fn colours_make_groups_in_the_order_of_their_keys() {
-    for kind in [Kind::InProcess, Kind::Tcp] {
+    for kind in [Kind::InProcess, Kind::Tcp, Kind::TwoHosts] {
         run_ranks(groups(kind, 5, LIMIT), LIMIT, |group| {
             let rank = group.rank().0;
             let colour = (rank != 4).then_some(rank % 2);
@@ -36,7 +36,7 @@ fn colours_make_groups_in_the_order_of_their_keys() {
 
 #[test]
 fn axes_of_a_mesh_make_overlapping_groups() {
-    for kind in [Kind::InProcess, Kind::Tcp] {
+    for kind in [Kind::InProcess, Kind::Tcp, Kind::TwoHosts] {
         run_ranks(groups(kind, 6, LIMIT), LIMIT, |group| {
             let mesh = Mesh::new([("dp", 3), ("tp", 2)]).expect("the axes differ");
             let dp = group.split_mesh(&mesh, "dp")?;

@@ -1,0 +1,30 @@
+//! Which host this is, as far as the network is concerned.
+
+use crate::program;
+
+/// A number for the host that this thread's connections leave from: the same for all of its processes
+/// until it is started anew. A network namespace counts as a host of its own, for what leaves it goes
+/// through a link. 0 where the system does not tell.
+pub(crate) fn this_host() -> u64 {
+    let mut told = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    if told.is_empty() {
+        return 0;
+    }
+    let network = std::fs::read_link("/proc/thread-self/ns/net").unwrap_or_default();
+    told.extend(network.as_os_str().as_encoded_bytes());
+    program::fnv(
+        told.chunks(4)
+            .map(|bytes| crate::frame::number(bytes) as u32),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_the_same_for_all_of_its_threads() {
+        let other = std::thread::spawn(this_host).join().unwrap();
+        assert_eq!((this_host(), other != 0), (other, true));
+    }
+}
