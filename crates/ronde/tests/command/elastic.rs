@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use crate::support::{Ended, Place, RONDE, Running, events, example, gone, of_kind, send};
 
-const STEPS: u64 = 230;
+const STEPS: u64 = 460;
 
 fn start(place: &Place, workers: &str, sets: &[&str]) -> Running {
     let mut arguments = vec!["train", "--json", "-n", workers];
-    for set in ["train.epochs=10", "model.channels=4", "run.output=out"]
+    for set in ["train.epochs=20", "model.channels=4", "run.output=out"]
         .iter()
         .chain(sets)
     {
