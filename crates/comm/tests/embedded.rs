@@ -51,7 +51,8 @@ impl Process {
     fn now() -> Self {
         let count = |path| std::fs::read_dir(path).expect("Linux tells").count();
         let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux tells");
-        let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells");
+        // Of this thread: the first one may be starting this one still, with all signals blocked.
+        let status = std::fs::read_to_string("/proc/thread-self/status").expect("Linux tells");
         let masks = status.lines().filter(|line| line.starts_with("Sig"));
         Self {
             threads: count("/proc/self/task"),
