@@ -392,7 +392,10 @@ impl Session {
             newest: self.newest,
             reports: open.reports.clone(),
             sample_ids: open.sample_ids.clone(),
-            wishes: self.wishes,
+            wishes: Wishes {
+                heals: !self.is_whole,
+                ..self.wishes
+            },
             note: self.note.clone(),
         };
         self.group
@@ -404,13 +407,15 @@ impl Session {
     }
 
     fn check_digests(&self, votes: &[Vote]) -> Result<(), SessionError> {
-        let digests: Vec<Option<u64>> = votes.iter().map(|vote| vote.digest).collect();
-        if digests.iter().all(|digest| *digest == digests[0]) {
+        let whole = || votes.iter().filter(|vote| !vote.wishes.heals);
+        let first = whole().next().map(|vote| vote.digest);
+        if whole().all(|vote| Some(vote.digest) == first) {
             return Ok(());
         }
+        let digests = votes.iter().map(|vote| vote.digest);
         Err(SessionError::Diverged {
             step: Step(self.next.0.saturating_sub(1)),
-            digests: digests.into_iter().map(Option::unwrap_or_default).collect(),
+            digests: digests.map(Option::unwrap_or_default).collect(),
         })
     }
 

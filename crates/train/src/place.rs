@@ -117,6 +117,7 @@ impl Place {
     ) -> Result<bool, CollectiveError> {
         let runs: Vec<&[f32]> = state.iter().map(|run| &**run).collect();
         let mut healing = Healing::start(courses, &*self.group, &runs)?;
+        healing.send_all(&*self.group)?;
         let has_healed = healing.receive(state)?;
         healing.sent()?;
         Ok(has_healed)

@@ -241,6 +241,9 @@ impl Training {
         begun: &Stopwatch,
     ) -> Result<Ended, TrainError> {
         // Whoever left the last generation had no time for this.
+        if self.is_evaluation_due() {
+            self.catch_up()?;
+        }
         let mut evaluation = self.evaluate_if_due()?;
         let mut loader = self.load()?;
         while self.session.next_step().0 < self.plan.steps {
@@ -249,11 +252,12 @@ impl Training {
             if committed.wishes.save || committed.wishes.stop {
                 self.step_aside();
             }
+            let some_heal = committed.wishes.heals && !self.catch_up_if_due(&committed)?;
             self.save_if_wished(&committed)?;
             if self.place.is_left_after(&committed) {
                 return Ok(Ended::On);
             }
-            if self.all_compute()? {
+            if !some_heal && self.all_compute()? {
                 self.step_aside();
                 loader = self.load()?;
             }
@@ -314,17 +318,36 @@ impl Training {
     /// Evaluates when the plan says so after the last committed step.
     fn evaluate_if_due(&mut self) -> Result<Option<Evaluation>, TrainError> {
         let next = self.session.next_step().0;
+        match next.checked_sub(1).map(Step) {
+            Some(last) if self.is_evaluation_due() => self.evaluate(last),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether the plan asks for an evaluation before the next step.
+    fn is_evaluation_due(&self) -> bool {
+        let next = self.session.next_step().0;
         let Some(last) = next.checked_sub(1).map(Step) else {
-            return Ok(None);
+            return false;
         };
         let batch = self.plan.batches.batch(last);
         let every = self.plan.config.train.evaluate_every_epochs;
         let is_due = batch.ends_epoch
             && every.is_some_and(|every| every > 0 && (batch.epoch.0 + 1).is_multiple_of(every));
-        if is_due || next == self.plan.steps {
-            return self.evaluate(last);
+        is_due || next == self.plan.steps
+    }
+
+    /// After a step in which some took the state over: whether what comes next needs it whole on all, who
+    /// then have waited for that.
+    fn catch_up_if_due(&mut self, committed: &Committed) -> Result<bool, TrainError> {
+        let is_due = committed.wishes.save
+            || committed.wishes.stop
+            || self.is_evaluation_due()
+            || self.healing.is_overdue();
+        if is_due {
+            self.catch_up()?;
         }
-        Ok(None)
+        Ok(is_due)
     }
 
     fn evaluate(&mut self, step: Step) -> Result<Option<Evaluation>, TrainError> {

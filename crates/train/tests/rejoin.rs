@@ -41,9 +41,10 @@ logical_shards = 5
 bucket_bytes_max = 1024
 "#;
 
-fn config() -> RunConfig {
+fn config(steps: u64) -> RunConfig {
     let sets: [Override; 0] = [];
-    Document::load(RUN, "test", &[], &sets).unwrap().0
+    let run = RUN.replace("steps = 9", &format!("steps = {steps}"));
+    Document::load(&run, "test", &[], &sets).unwrap().0
 }
 
 /// Who is in the job: what a supervisor would know.
@@ -63,6 +64,7 @@ struct Job {
     members: Mutex<Members>,
     changed: Condvar,
     events: Mutex<Vec<Event>>,
+    steps: u64,
 }
 
 impl Job {
@@ -154,6 +156,9 @@ impl Membership for Member {
     }
 }
 
+/// Steps of most runs.
+const STEPS: u64 = 9;
+
 /// What happens to a worker at one of its operations, counted from 0.
 #[derive(Clone, Copy, PartialEq)]
 enum Fate {
@@ -161,13 +166,32 @@ enum Fate {
     Dies(u32),
     /// It takes part, but does not hear what came of it.
     MissesOutcome(u32),
+    /// The state that it takes over has not come before the operation.
+    HealsLate(u32),
 }
 
 /// A group whose member has a fate.
 struct Mortal {
     inner: Arc<dyn Group>,
     fate: Fate,
-    operations: AtomicU32,
+    operations: Arc<AtomicU32>,
+}
+
+/// A message that has not come before an operation.
+struct Late {
+    inner: Box<dyn Work>,
+    operations: Arc<AtomicU32>,
+    until: u32,
+}
+
+impl Work for Late {
+    fn is_finished(&self) -> bool {
+        self.operations.load(Ordering::SeqCst) >= self.until && self.inner.is_finished()
+    }
+
+    fn wait(self: Box<Self>) -> Result<Buffer, CollectiveError> {
+        self.inner.wait()
+    }
 }
 
 impl Collectives for Mortal {
@@ -228,7 +252,15 @@ impl PointToPoint for Mortal {
         tag: Tag,
         buffer: Buffer,
     ) -> Result<Box<dyn Work>, CollectiveError> {
-        self.inner.receive(from, tag, buffer)
+        let inner = self.inner.receive(from, tag, buffer)?;
+        let Fate::HealsLate(until) = self.fate else {
+            return Ok(inner);
+        };
+        Ok(Box::new(Late {
+            inner,
+            operations: self.operations.clone(),
+            until,
+        }))
     }
 }
 
@@ -253,7 +285,7 @@ fn start(
             member.assignment(&members).unwrap()
         };
         member.entered(assignment.generation, Arc::new(ronde_comm_alone()));
-        let config = config();
+        let config = config(job.steps);
         let split = ronde_data::open(&config.data, ".".as_ref(), config.run.seed)?;
         let plan = Plan::resolve(&config, assignment.world_size, &*split.train)?;
         let chain = config
@@ -274,7 +306,7 @@ fn start(
         )?;
         if let Some(fate) = fate {
             let inner = place.group;
-            let operations = AtomicU32::new(0);
+            let operations = Arc::new(AtomicU32::new(0));
             if let Fate::Dies(_) = fate {
                 place.seat = None;
             }
@@ -304,7 +336,15 @@ struct End {
 /// Trains with `count` workers. `deaths` says which worker dies at which of its operations;
 /// `replaced`: a new one comes for each.
 fn train(count: u32, deaths: &[(u32, u32)], replaced: bool) -> End {
-    let job = Arc::new(Job::default());
+    train_with(STEPS, count, deaths, replaced, None)
+}
+
+/// The same; `fate` is what happens to a new one.
+fn train_with(steps: u64, count: u32, deaths: &[(u32, u32)], replaced: bool, fate_of_new: Option<Fate>) -> End {
+    let job = Arc::new(Job {
+        steps,
+        ..Job::default()
+    });
     let bound = || ronde_comm::bind(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
     let mut listeners = Vec::new();
     for id in 0..count {
@@ -338,7 +378,7 @@ fn train(count: u32, deaths: &[(u32, u32)], replaced: bool) -> End {
                     let (listener, address) = bound();
                     let new = 100 + id;
                     job.change(|members| members.present.push((new, address)));
-                    workers.push((new, start(&job, new, listener, None)));
+                    workers.push((new, start(&job, new, listener, fate_of_new)));
                 }
             }
         }
@@ -387,6 +427,29 @@ fn whoever_dies_at_whatever_operation_the_bits_are_the_same() {
 }
 
 #[test]
+fn a_state_that_comes_late_holds_nobody_up() {
+    // Long enough for a new worker to come to.
+    let many = 600;
+    let undisturbed = train_with(many, 1, &[], false, None).bits.remove(0);
+    // After some steps, after many, and never before all wait for it.
+    for until in [8, 20, 50, 10_000] {
+        let late = Some(Fate::HealsLate(until));
+        let end = train_with(many, 3, &[(2, 60)], true, late);
+        assert_eq!(end.bits.len(), 3, "until {until}");
+        let same = |bits: &Bits| *bits == undisturbed;
+        assert!(end.bits.iter().all(same), "until {until}");
+        assert_eq!(steps(&end.events), (0..many).collect::<Vec<_>>());
+        let came = |event: &Event| match event {
+            Event::Resumed { step, healed, .. } => *healed == 1 && step.0 + 20 < many,
+            _ => false,
+        };
+        let resumed = |e: &&Event| matches!(e, Event::Resumed { .. });
+        let all: Vec<&Event> = end.events.iter().filter(resumed).collect();
+        assert!(end.events.iter().any(came), "until {until}: {all:?}");
+    }
+}
+
+#[test]
 fn a_replacement_fetches_the_state_and_ends_with_the_same_bits() {
     let undisturbed = train(1, &[], false).bits.remove(0);
     for operation in [0, 3, 6, 9, 13] {
@@ -416,7 +479,10 @@ fn who_misses_the_outcome_of_a_vote_applies_the_gradient_that_it_holds() {
     let undisturbed = train(1, &[], false).bits.remove(0);
     let mut applied = 0;
     for operation in 0..12 {
-        let job = Arc::new(Job::default());
+        let job = Arc::new(Job {
+            steps: STEPS,
+            ..Job::default()
+        });
         let mut listeners = Vec::new();
         for id in 0..3 {
             let (listener, address) = ronde_comm::bind(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();

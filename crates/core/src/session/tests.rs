@@ -171,9 +171,21 @@ fn diverged_weights_stop_the_next_commit() {
 }
 
 #[test]
+fn who_takes_the_state_over_has_no_weights_to_compare_and_says_so() {
+    let mut two = two();
+    two.commit(peer(0, None, 1, &[4, 5, 6, 7])).unwrap();
+    two.session.set_digest(0xabc);
+    let mut theirs = peer(1, None, 1, &[4, 5, 6, 7]);
+    theirs.wishes.heals = true;
+    let committed = two.commit(theirs).unwrap();
+    assert!(committed.wishes.heals);
+}
+
+#[test]
 fn wishes_and_notes_of_any_rank_reach_all_once() {
     let mut two = two();
     let save = Wishes {
+        heals: false,
         save: true,
         stop: false,
     };
@@ -182,6 +194,7 @@ fn wishes_and_notes_of_any_rank_reach_all_once() {
     let open = two.session.begin_step();
     two.session.commit(open).unwrap_err();
     let stop = Wishes {
+        heals: false,
         save: false,
         stop: true,
     };

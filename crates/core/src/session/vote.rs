@@ -9,7 +9,7 @@ use crate::session::bytes::Reader;
 use crate::session::wishes::Wishes;
 use crate::{Generation, Shard, Step};
 
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Vote {
@@ -132,6 +132,7 @@ mod tests {
             wishes: Wishes {
                 save: true,
                 stop: false,
+                heals: true,
             },
             note: vec![1, 2, 3],
         }

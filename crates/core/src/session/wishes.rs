@@ -4,26 +4,29 @@ use crate::Step;
 use crate::session::rejoin;
 use crate::session::{LastVote, Session};
 
-/// What a rank wishes all to do after the step that it votes on.
+/// What a rank wishes all to do after the step that it votes on, and to know of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wishes {
     /// Save the state.
     pub save: bool,
     /// Train no further.
     pub stop: bool,
+    /// Its state is not complete yet: it takes it over from others, holds no shard, and its weights are not
+    /// compared. A session says so by itself.
+    pub heals: bool,
 }
 
 impl Wishes {
     pub(super) fn to_bits(self) -> u64 {
-        u64::from(self.save) | u64::from(self.stop) << 1
+        u64::from(self.save) | u64::from(self.stop) << 1 | u64::from(self.heals) << 2
     }
 
     pub(super) fn from_bits(bits: u64) -> Result<Self, String> {
-        let (save, stop) = (bits & 1 == 1, bits & 2 == 2);
-        if bits > 3 {
+        let [save, stop, heals] = [1, 2, 4].map(|bit| bits & bit == bit);
+        if bits > 7 {
             return Err(format!("wishes {bits}"));
         }
-        Ok(Self { save, stop })
+        Ok(Self { save, stop, heals })
     }
 
     /// What any of them wishes.
@@ -31,6 +34,7 @@ impl Wishes {
         each.fold(Self::default(), |all, one| Self {
             save: all.save || one.save,
             stop: all.stop || one.stop,
+            heals: all.heals || one.heals,
         })
     }
 }

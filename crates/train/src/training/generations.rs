@@ -33,6 +33,7 @@ impl Training {
     /// a running job as well, before their first step.
     pub(super) fn level_out(&mut self) -> Result<(), TrainError> {
         let group = self.place.group.clone();
+        self.healing = Healing::default();
         self.find_state()?;
         let next = self.session.next_step();
         let holds = matches!(&self.held, Some((step, _)) if *step == next);
@@ -47,7 +48,7 @@ impl Training {
             let shared = self.history.share(&*group, &courses);
             shared.map_err(TrainError::Heal)?;
         }
-        // Who heals does so while the others compute the next step, if there is one.
+        // Who heals does so while the others compute the next steps, if there are any.
         let is_at_end = self.session.next_step().0 >= self.plan.steps;
         let spared = courses
             .computing()
@@ -65,18 +66,37 @@ impl Training {
             self.healing = healing.map_err(TrainError::Heal)?;
         }
         if spared.is_none() {
-            self.heal()?;
-            self.healing.sent().map_err(TrainError::Heal)?;
+            self.catch_up()?;
         }
         self.record_resumed(&courses.each);
         Ok(())
     }
 
-    /// Takes over the state that the others send, if this rank has to.
-    pub(super) fn heal(&mut self) -> Result<(), TrainError> {
+    /// All wait until the state of every member is complete. All members call it at the same step.
+    pub(super) fn catch_up(&mut self) -> Result<(), TrainError> {
+        let group = self.place.group.clone();
+        self.healing.send_all(&*group).map_err(TrainError::Heal)?;
+        self.heal()?;
+        self.healing.sent().map_err(TrainError::Heal)
+    }
+
+    /// Takes over the state that the others send when all of it has come.
+    pub(super) fn heal_if_come(&mut self) -> Result<(), TrainError> {
+        if self.healing.has_come() {
+            self.heal()?;
+        }
+        Ok(())
+    }
+
+    /// Takes over the state that the others send, if this rank has to, and applies what was committed
+    /// meanwhile.
+    fn heal(&mut self) -> Result<(), TrainError> {
         let got = self.healing.receive(&mut self.strategy.replica_mut());
         if got.map_err(TrainError::Heal)? {
             self.strategy.reload();
+            for (committed, reduced, times) in self.healing.missed() {
+                self.apply(&committed, reduced, times)?;
+            }
             let last = self.session.next_step().0.saturating_sub(1);
             let digest = self.digest(Step(last));
             self.place.healed(&mut self.session, digest);
@@ -84,7 +104,7 @@ impl Training {
         Ok(())
     }
 
-    /// After the step in which some healed: all compute again. True when that changes the shards.
+    /// After the step in which all were whole again: all compute. True when that changes the shards.
     pub(super) fn all_compute(&mut self) -> Result<bool, TrainError> {
         let even = self.even_shards()?;
         if self.plan.shards == even {

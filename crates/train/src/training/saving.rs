@@ -39,7 +39,11 @@ impl Training {
         let told = self.saving().map(|(saving, now)| saving.before_vote(&now));
         let (save, note) = told.unwrap_or_default();
         let stop = self.stop.load(Ordering::Relaxed);
-        self.session.wish(Wishes { save, stop });
+        self.session.wish(Wishes {
+            save,
+            stop,
+            heals: false,
+        });
         self.session.attach(note);
     }
 

@@ -37,12 +37,13 @@ impl Training {
         times.compute_s = watch.lap_s();
         let computed = self.strategy.take_times();
         (times.forward_s, times.backward_s) = (computed.forward_s, computed.backward_s);
-        self.heal()?;
+        self.heal_if_come()?;
         let waiting = Stopwatch::start();
         let reduced = self.strategy.reduce().map_err(failed)?;
         times.waited_s = waiting.total_s();
         times.reducing_s = self.place.group.under_way_s() - reduced_before_s;
-        self.healing.sent().map_err(TrainError::Heal)?;
+        let sent = self.healing.go_on(&*self.place.group);
+        sent.map_err(TrainError::Heal)?;
         self.tell_and_wish();
         let committed = match self.place.commit(&mut self.session, open) {
             Err(error @ SessionError::Diverged { .. }) => return Err(self.diagnose(error)),
@@ -55,8 +56,15 @@ impl Training {
         };
         times.communicate_s = watch.lap_s();
         let took = times.compute_s + times.communicate_s;
-        self.apply(&committed, reduced, times)?;
-        self.step_took(took)?;
+        if self.session.is_whole() {
+            self.apply(&committed, reduced, times)?;
+        } else {
+            self.healing.miss(committed.clone(), reduced, times);
+        }
+        // Gradients that are kept are cut as the others are.
+        if !committed.wishes.heals {
+            self.step_took(took)?;
+        }
         Ok(committed)
     }
 
