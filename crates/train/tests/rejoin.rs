@@ -340,7 +340,13 @@ fn train(count: u32, deaths: &[(u32, u32)], replaced: bool) -> End {
 }
 
 /// The same; `fate` is what happens to a new one.
-fn train_with(steps: u64, count: u32, deaths: &[(u32, u32)], replaced: bool, fate_of_new: Option<Fate>) -> End {
+fn train_with(
+    steps: u64,
+    count: u32,
+    deaths: &[(u32, u32)],
+    replaced: bool,
+    fate_of_new: Option<Fate>,
+) -> End {
     let job = Arc::new(Job {
         steps,
         ..Job::default()
