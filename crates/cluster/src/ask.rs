@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::agent::Invitation;
 use crate::board::{Board, Status};
+use crate::coordinator::State;
 use crate::error::ClusterError;
 use crate::job::{JobFolder, job_error};
 use crate::journal;
@@ -42,7 +43,9 @@ pub fn status_of_folder(folder: &JobFolder) -> Result<Status, ClusterError> {
     }
     let mut status = board.status(&folder.spec().job, &record.members);
     (status.phase, status.term) = (record.phase, record.term);
-    (status.generation, status.wanted) = (record.generation, folder.spec().settings.workers);
+    let asked_for = State::read(folder)?.workers;
+    status.wanted = asked_for.unwrap_or(folder.spec().settings.workers);
+    status.generation = record.generation;
     Ok(status)
 }
 

@@ -34,7 +34,7 @@ mod state;
 
 use agents::{Agents, Lingering};
 use reception::{Input, Room};
-use state::State;
+pub(crate) use state::State;
 
 /// Inputs that wait at most; beyond that the agents' sockets fill up.
 const INPUTS_MAX: usize = 4_096;

@@ -18,9 +18,9 @@ const BYTES_MAX: u64 = 1 << 20;
 /// Written by the coordinator that leads.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct State {
+pub(crate) struct State {
     /// How many workers were asked for last.
-    pub(super) workers: Option<u32>,
+    pub(crate) workers: Option<u32>,
     /// The first place of each host that was ever here.
     hosts: BTreeMap<String, Place>,
     /// When workers died at each place: the newest ones, in milliseconds since 1970.
@@ -33,7 +33,7 @@ const DEATHS_MAX: usize = 100;
 
 impl State {
     /// What the coordinator before kept.
-    pub(super) fn read(folder: &JobFolder) -> Result<Self, ClusterError> {
+    pub(crate) fn read(folder: &JobFolder) -> Result<Self, ClusterError> {
         let name = ObjectName::new(STATE).map_err(store_error)?;
         let bytes = match folder.store().get(&name, BYTES_MAX) {
             Err(error) if error.is_not_found() => return Ok(Self::default()),

@@ -255,6 +255,7 @@ fn a_job_grows_and_shrinks_while_it_runs() {
         shown.contains("finished, 1380 steps committed of 1380"),
         "{shown}"
     );
+    assert!(shown.contains("of 2 workers"), "{shown}");
     job.place
         .run(&["scale", "out", "2"])
         .expect(2, &["is finished: there is nothing left to do"]);
