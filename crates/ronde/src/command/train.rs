@@ -280,6 +280,7 @@ fn check_memory(plan: &Plan, size: &ModelSize, world_size: WorldSize) -> Result<
         &config.optimizer,
         batch_samples,
         &plan.shards,
+        config.model.runs_shards_together(),
     );
     let local_workers = world_size.get();
     if estimate.total().saturating_mul(local_workers.into()) > available_bytes {

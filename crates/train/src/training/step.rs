@@ -29,9 +29,10 @@ impl Training {
         times.wait_data_s = watch.lap_s();
         self.strategy.take_times();
         let reduced_before_s = self.place.group.under_way_s();
-        for batch in batches.batches {
-            let (sample_ids, micro_batch) = split_ids(batch);
-            let report = self.strategy.backward(step, micro_batch).map_err(failed)?;
+        let (sample_ids, batches): (Vec<_>, Vec<_>) =
+            batches.batches.into_iter().map(split_ids).unzip();
+        let reports = self.strategy.backward(step, batches).map_err(failed)?;
+        for (report, sample_ids) in reports.into_iter().zip(sample_ids) {
             open.record(report, &sample_ids);
         }
         times.compute_s = watch.lap_s();
