@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 
 use ronde_core::Recovery;
+use ronde_store::StoreError;
+
+use crate::format::BadRecord;
 
 /// Why a data set could not be opened or read.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +19,12 @@ pub enum DataError {
         /// What the system said.
         cause: std::io::Error,
     },
+    /// A folder or a bucket could not be opened or read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A record that cannot be used.
+    #[error("{0}")]
+    Record(BadRecord),
     /// A file holds something that is no sample.
     #[error("{} line {line}, column {column}: {problem}, found {value:?}", path.display())]
     Cell {
@@ -158,6 +167,7 @@ impl DataError {
             Self::Io { cause, .. } if cause.kind() == std::io::ErrorKind::TimedOut => {
                 Recovery::Retry
             }
+            Self::Store(source) => source.recovery(),
             _ => Recovery::Abort,
         }
     }

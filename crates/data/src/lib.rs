@@ -28,6 +28,7 @@ mod csv;
 pub mod dataset;
 mod digits;
 mod error;
+pub mod format;
 pub mod loader;
 mod memory;
 mod number_words;
