@@ -96,11 +96,20 @@ pub fn all() -> Vec<(String, String)> {
         .collect()
 }
 
+/// A file (PEM) of certificate authorities that object stores and web servers may have their certificates from, besides
+/// those that the system trusts. Without it [`AWS_CA_BUNDLE`] counts.
+pub const RONDE_CA_FILE: &str = "RONDE_CA_FILE";
+/// The same for the tools of Amazon.
+pub const AWS_CA_BUNDLE: &str = "AWS_CA_BUNDLE";
+
 /// How to talk to a remote store: the variables of the usual tools.
 #[must_use]
 pub fn store_settings() -> RemoteSettings {
     RemoteSettings {
         ambient: remote_options(),
+        authorities: read(RONDE_CA_FILE)
+            .or_else(|| read(AWS_CA_BUNDLE))
+            .map(PathBuf::from),
         ..RemoteSettings::default()
     }
 }
@@ -111,13 +120,16 @@ pub fn contents(name: &str) -> Option<Vec<u8>> {
     read(name).map(OsString::into_encoded_bytes)
 }
 
-/// Settings of S3 and Azure, which other programs read from the same variables: all that begin with
-/// `AWS_` or `AZURE_`, in lower case.
-#[must_use]
-pub fn remote_options() -> Vec<(String, String)> {
+/// Settings of S3, Azure and Google, which other programs read from the same variables: all that begin with
+/// `AWS_`, `AZURE_` or `GOOGLE_`, in lower case.
+fn remote_options() -> Vec<(String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .filter(|(name, _)| name.starts_with("AWS_") || name.starts_with("AZURE_"))
+        .filter(|(name, _)| {
+            ["AWS_", "AZURE_", "GOOGLE_"]
+                .iter()
+                .any(|prefix| name.starts_with(prefix))
+        })
         .map(|(name, value)| (name.to_ascii_lowercase(), value))
         .collect()
 }
@@ -127,7 +139,7 @@ pub fn remote_options() -> Vec<(String, String)> {
 pub fn surroundings() -> ronde_train::checkpoints::Surroundings {
     ronde_train::checkpoints::Surroundings {
         variable: contents,
-        remote_options,
+        remote: store_settings,
         stop: std::sync::Arc::default(),
     }
 }

@@ -27,8 +27,8 @@ pub enum Resume {
 pub struct Surroundings {
     /// The contents of an environment variable.
     pub variable: fn(&str) -> Option<Vec<u8>>,
-    /// Settings of S3 and Azure by name; see [`RemoteSettings::ambient`].
-    pub remote_options: fn() -> Vec<(String, String)>,
+    /// How to talk to remote stores.
+    pub remote: fn() -> RemoteSettings,
     /// Set when the job is asked to end: it then saves a checkpoint after the step and trains no further.
     pub stop: Arc<AtomicBool>,
 }
@@ -38,7 +38,7 @@ impl Default for Surroundings {
     fn default() -> Self {
         Self {
             variable: |_| None,
-            remote_options: Vec::new,
+            remote: RemoteSettings::default,
             stop: Arc::default(),
         }
     }
@@ -55,10 +55,7 @@ pub fn open(
     output: &Path,
     surroundings: &Surroundings,
 ) -> Result<Arc<dyn Store>, TrainError> {
-    let settings = RemoteSettings {
-        ambient: (surroundings.remote_options)(),
-        ..RemoteSettings::default()
-    };
+    let settings = (surroundings.remote)();
     let place = section
         .address(output)
         .and_then(|address| ronde_store::open(&address, &settings))
