@@ -124,6 +124,27 @@ impl Address {
         root
     }
 
+    /// The place of an object in it.
+    ///
+    /// # Errors
+    /// [`StoreError::Name`] when the whole is no name any more.
+    pub fn join(&self, name: &ObjectName) -> Result<Self, StoreError> {
+        let mut whole = self.clone();
+        match &mut whole {
+            Self::Folder(path) => path.push(name.as_str()),
+            Self::S3 { prefix, .. }
+            | Self::Azure { prefix, .. }
+            | Self::Google { prefix, .. }
+            | Self::Web { prefix, .. } => {
+                *prefix = Some(match prefix {
+                    Some(folder) => folder.join(name.as_str())?,
+                    None => name.clone(),
+                });
+            }
+        }
+        Ok(whole)
+    }
+
     /// Whether it is on another machine.
     #[must_use]
     pub fn is_remote(&self) -> bool {
@@ -221,6 +242,8 @@ mod tests {
         let address: Address = "https://host/a%20b".parse().unwrap();
         assert_eq!(address.prefix().unwrap().as_str(), "a b");
         assert_eq!(address.root().to_string(), "https://host");
+        let whole = address.join(&ObjectName::new("c d").unwrap()).unwrap();
+        assert_eq!(whole.to_string(), "https://host/a%20b/c%20d");
     }
 
     #[test]

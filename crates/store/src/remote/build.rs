@@ -84,19 +84,29 @@ pub(super) fn build(
                 .build();
             Ok((Arc::new(built.map_err(failed)?), Service::Google))
         }
-        Address::Web { server, .. } => {
-            let keys = keys::<ClientConfigKey>(settings, &failure)?;
-            // Whoever writes http:// means it.
-            let client = client.with_allow_http(server.starts_with("http://"));
-            let client = keys.into_iter().fold(client, |client, (key, value)| {
-                client.with_config(key, value)
-            });
-            let builder = HttpBuilder::new().with_client_options(client);
-            let built = builder.with_url(server).with_retry(retry).build();
-            Ok((Arc::new(built.map_err(failed)?), Service::Web))
-        }
+        Address::Web { server, .. } => web(server, settings, client, retry, &failure),
         Address::Folder(_) => Err(failure.settings("a folder is no remote store".to_owned())),
     }
+}
+
+fn web(
+    server: &str,
+    settings: &RemoteSettings,
+    client: ClientOptions,
+    retry: RetryConfig,
+    failure: &Failure,
+) -> Result<(Arc<dyn ObjectStore>, Service), StoreError> {
+    // Whoever writes http:// means it.
+    let client = client.with_allow_http(server.starts_with("http://"));
+    let client = keys::<ClientConfigKey>(settings, failure)?
+        .into_iter()
+        .fold(client, |client, (key, value)| {
+            client.with_config(key, value)
+        });
+    let builder = HttpBuilder::new().with_client_options(client);
+    let built = builder.with_url(server).with_retry(retry).build();
+    let built = built.map_err(|error| failure.of(error))?;
+    Ok((Arc::new(built), Service::Web))
 }
 
 /// The settings that a service knows: those of the environment first, so that the others take precedence.

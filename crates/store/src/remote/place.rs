@@ -53,21 +53,12 @@ impl Place {
     }
 
     pub(super) fn location(&self, name: Option<&ObjectName>) -> String {
-        let mut place = self.address.clone();
         let Some(name) = name else {
-            return place.to_string();
+            return self.address.to_string();
         };
-        match &mut place {
-            // Its names are encoded in an address.
-            Address::Web { prefix, .. } => {
-                let whole = match &*prefix {
-                    Some(prefix) => prefix.join(name.as_str()).ok(),
-                    None => Some(name.clone()),
-                };
-                *prefix = whole;
-                place.to_string()
-            }
-            _ => format!("{place}/{name}"),
+        match self.address.join(name) {
+            Ok(whole) => whole.to_string(),
+            Err(_) => format!("{}/{name}", self.address),
         }
     }
 
