@@ -88,12 +88,7 @@ impl Plan {
             identity.set(name, value);
         }
         identity.set("data.identity", train.identity());
-        if let Shuffle::Blocks { block, window } = shuffle(config.train.shuffle, train) {
-            identity.set(
-                "data.order",
-                format!("windows of {window} blocks of {block} samples"),
-            );
-        }
+        set_order(&mut identity, shuffle(config.train.shuffle, train));
         identity.set("engine", ronde_engine::engine_name());
         identity.set("cpu", ronde_engine::cpu_features());
         identity.set("ronde", env!("CARGO_PKG_VERSION"));
@@ -160,5 +155,12 @@ fn shuffle(shuffle: bool, dataset: &dyn Dataset) -> Shuffle {
             window: locality.window_blocks,
         },
         _ => shuffle.into(),
+    }
+}
+
+fn set_order(identity: &mut PlanIdentity, shuffle: Shuffle) {
+    if let Shuffle::Blocks { block, window } = shuffle {
+        let order = format!("windows of {window} blocks of {block} samples");
+        identity.set("data.order", order);
     }
 }
