@@ -52,6 +52,7 @@ fn my_shards(
         let report = ShardReport {
             shard: Shard(shard),
             samples: ids.len() as u64,
+            skipped: 0,
             loss_sum,
             correct,
         };

@@ -12,7 +12,7 @@ use ronde_schedule::Algorithm;
 
 use crate::checkpoints::{self, Resume, Saving, Surroundings};
 use crate::config::{CommAlgorithm, CommTransport};
-use crate::cores::Cores;
+use crate::cores::{self, Cores};
 use crate::export::{self, Described};
 use crate::flights::Flights;
 use crate::training::Trained;
@@ -70,7 +70,8 @@ pub fn run(
     )?;
     let mut training = Training::new(place, plan, chain, split)
         .with_checkpoints(Some(saving), resume, surroundings.stop.clone())
-        .with_cores(cores.flatten());
+        .with_cores(cores.flatten())
+        .with_free_cores(cores::free(assignment.local_world_size));
     let model = Described {
         config: Some(config.model.clone()),
         input_shape,

@@ -13,7 +13,7 @@ use ronde_comm::testing::spawn_ranks;
 use ronde_core::{
     Assignment, Collectives, Generation, GroupRank, NullTracker, Rank, Step, Tracker, WorldSize,
 };
-use ronde_data::Loader;
+use ronde_data::{Loader, LoaderPlan, LoaderSettings};
 use ronde_parallel::Strategy;
 use ronde_train::checkpoints::Surroundings;
 use ronde_train::config::{Document, Override};
@@ -147,14 +147,14 @@ fn training(config: &RunConfig, group: ProcessGroup) -> Result<(Training, Loader
             &plan.seeds,
         )
         .map_err(TrainError::Model)?;
-    let loader = Loader::start(
-        split.train.clone(),
-        plan.batches,
-        plan.shards,
-        plan.shards.run(group.rank()),
-        0..plan.steps,
-        2,
-    )?;
+    let load = LoaderPlan {
+        batches: plan.batches,
+        shards: plan.shards,
+        run: plan.shards.run(group.rank()),
+        steps: 0..plan.steps,
+        stride: 1,
+    };
+    let loader = Loader::start(split.train.clone(), load, LoaderSettings::default())?;
     let place = Place {
         rank: Rank(group.rank().0),
         group: Arc::new(group),

@@ -53,6 +53,7 @@ fn step(place: &Place, session: &mut Session, batches: &BatchPlan, shards: &Shar
         let report = ShardReport {
             shard: Shard(shard),
             samples: ids.len() as u64,
+            skipped: 0,
             loss_sum: 0.0,
             correct: 0,
         };
