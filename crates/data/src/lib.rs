@@ -39,6 +39,7 @@ pub mod format;
 pub mod loader;
 mod memory;
 mod number_words;
+pub mod source;
 mod synthetic;
 mod synthetic_text;
 mod text;
