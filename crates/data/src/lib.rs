@@ -6,9 +6,9 @@
 //!
 //! ```
 //! use ronde_core::{GroupRank, WorldSize, batch::BatchPlan, shards::ShardPlan};
-//! use ronde_data::{DataConfig, Loader, LoaderPlan, LoaderSettings, open};
+//! use ronde_data::{DataConfig, Loader, LoaderPlan, LoaderSettings, Opening, open};
 //!
-//! let digits = open(&DataConfig::Digits {}, std::path::Path::new("."), 42)?;
+//! let digits = open(&DataConfig::Digits {}, &Opening::new(std::path::Path::new("."), 42))?;
 //! let batches = BatchPlan::new(digits.train.len(), 64, false, true, 42).unwrap();
 //! let shards = ShardPlan::new(8, WorldSize::new(2).unwrap()).unwrap();
 //! let plan = LoaderPlan {
@@ -39,6 +39,7 @@ pub mod format;
 pub mod loader;
 mod memory;
 mod number_words;
+mod opening;
 pub mod source;
 mod synthetic;
 mod synthetic_text;
@@ -49,3 +50,4 @@ pub use dataset::{Dataset, Fetched, IGNORED, Locality, Split, Targets};
 pub use error::DataError;
 pub use loader::{Batch, Loader, LoaderPlan, LoaderSettings, LoaderTimes, StepBatches};
 pub use memory::MemoryDataset;
+pub use opening::{DataNews, Opening};

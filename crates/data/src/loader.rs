@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use ronde_core::batch::BatchPlan;
 use ronde_core::shards::ShardPlan;
@@ -14,9 +13,13 @@ use crate::{DataError, Dataset};
 
 mod crew;
 mod planner;
+mod times;
 
 use crew::{Crew, Work};
 use planner::Planner;
+pub use times::LoaderTimes;
+
+use crate::clock::Stopwatch;
 
 /// Share of [`LoaderSettings::memory_bytes`] that one piece of stored samples may take: one is decoded, one is ready,
 /// one is being fetched.
@@ -105,21 +108,6 @@ impl Default for LoaderSettings {
     }
 }
 
-/// What a loader has done up to now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct LoaderTimes {
-    /// Time that [`Loader::next`] waited.
-    pub waited: Duration,
-    /// Time in which a thread fetched: waited for disk or network.
-    pub fetching: Duration,
-    /// Time in which threads decoded; that of several threads adds up.
-    pub decoding: Duration,
-    /// Bytes that were fetched.
-    pub bytes: u64,
-    /// Samples that were left out.
-    pub skipped: u64,
-}
-
 /// Reads the batches of a rank's shards on threads of its own, ahead of the steps that use them.
 ///
 /// What it yields depends on the data set and the plan alone, not on time or threads. Dropping it ends the threads
@@ -133,6 +121,7 @@ pub struct Loader {
     threads: Vec<JoinHandle<()>>,
     plan: LoaderPlan,
     next: u64,
+    watch: Stopwatch,
 }
 
 impl Loader {
@@ -163,6 +152,7 @@ impl Loader {
             threads: Vec::new(),
             plan,
             next: 0,
+            watch: Stopwatch::start(),
         };
         // Who has no shards has nothing to fetch.
         let threads = if loader.plan.run.is_empty() {
@@ -207,7 +197,11 @@ impl Loader {
     /// What it has done up to now, and how long it let the training wait.
     #[must_use]
     pub fn times(&self) -> LoaderTimes {
-        self.crew.times()
+        LoaderTimes {
+            threads: self.threads.len(),
+            elapsed: self.watch.elapsed(),
+            ..self.crew.times()
+        }
     }
 }
 

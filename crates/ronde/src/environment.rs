@@ -2,9 +2,11 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ronde_core::{Rank, WorldSize};
+use ronde_data::Opening;
 use ronde_store::RemoteSettings;
 use ronde_train::config::ENVIRONMENT_PREFIX;
 
@@ -139,9 +141,29 @@ fn remote_options() -> Vec<(String, String)> {
 pub fn surroundings() -> ronde_train::checkpoints::Surroundings {
     ronde_train::checkpoints::Surroundings {
         variable: contents,
+        cache_folder,
         remote: store_settings,
         stop: std::sync::Arc::default(),
     }
+}
+
+/// Where programs of this user keep what can be made again: `ronde` in `$XDG_CACHE_HOME`, else in `~/.cache`.
+#[must_use]
+pub fn cache_folder() -> Option<PathBuf> {
+    let absolute = |name| {
+        read(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    let folder = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+    Some(folder?.join("ronde"))
+}
+
+/// What opening a data set needs, from the environment of this process; `base` is the folder that relative paths start
+/// from, `seed` the run's.
+#[must_use]
+pub fn opening(base: &Path, seed: u64) -> Opening {
+    surroundings().opening(base, seed, Arc::new(|_| {}))
 }
 
 /// One thread per rank for pools that would take all cores each, unless the user has said

@@ -78,6 +78,8 @@ pub struct Training {
     cores: Option<Cores>,
     /// Cores of the host that this worker may decode samples on.
     free_cores: usize,
+    /// Whether it was said that training waits for data.
+    is_waiting_told: bool,
     /// Samples that were told to be unusable: file, offset, record.
     skipped: BTreeSet<(String, u64, Option<u64>)>,
     /// Which bucket sizes were tried; `None`: there is nothing to try any more.
@@ -136,6 +138,7 @@ impl Training {
             healing: Healing::default(),
             cores: None,
             free_cores: 1,
+            is_waiting_told: false,
             skipped: BTreeSet::new(),
             tuning: None,
             saving: None,
@@ -277,6 +280,9 @@ impl Training {
                 self.step_aside();
                 loader = self.load()?;
             }
+            if committed.epoch_verdict.is_some() || committed.step.0 + 1 == self.plan.steps {
+                self.tell_waiting(&loader);
+            }
             evaluation = self.evaluate_if_due()?.or(evaluation);
         }
         self.step_aside();
@@ -331,6 +337,20 @@ impl Training {
         let train = self.split.train.clone();
         let settings = self.loader_settings(&*train);
         Ok(Loader::start(train, plan, settings)?)
+    }
+
+    /// Says what can be done about it when training waits for data; once.
+    fn tell_waiting(&mut self, loader: &Loader) {
+        if self.is_waiting_told {
+            return;
+        }
+        if let Some(message) = loader.times().hint() {
+            self.is_waiting_told = true;
+            self.place.tracker.record(Event::Notice {
+                rank: Some(self.place.rank),
+                message,
+            });
+        }
     }
 
     fn loader_settings(&self, dataset: &dyn Dataset) -> LoaderSettings {

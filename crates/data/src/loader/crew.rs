@@ -202,6 +202,7 @@ impl Crew {
         match batch {
             Ok(Some(batch)) => {
                 state.times.skipped += batch.skipped.len() as u64;
+                state.times.samples += batch.samples() as u64;
                 let shards = self.work.shards;
                 let step = state.done.entry(index);
                 let step = step.or_insert_with(|| vec![None; shards]);

@@ -1,10 +1,11 @@
 //! Opening the place of a run's checkpoints, with what the process knows besides the run file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use ronde_checkpoint::CheckpointError;
+use ronde_data::{DataNews, Opening};
 use ronde_store::{Encrypted, MasterKey, RemoteSettings, Store};
 
 use crate::TrainError;
@@ -29,8 +30,30 @@ pub struct Surroundings {
     pub variable: fn(&str) -> Option<Vec<u8>>,
     /// How to talk to remote stores.
     pub remote: fn() -> RemoteSettings,
+    /// Where indexes and caches of data are kept unless the run file says so.
+    pub cache_folder: fn() -> Option<PathBuf>,
     /// Set when the job is asked to end: it then saves a checkpoint after the step and trains no further.
     pub stop: Arc<AtomicBool>,
+}
+
+impl Surroundings {
+    /// What opening a data set needs; `base` is the folder that its relative paths start from.
+    #[must_use]
+    pub fn opening(
+        &self,
+        base: &Path,
+        seed: u64,
+        tell: Arc<dyn Fn(&DataNews) + Send + Sync>,
+    ) -> Opening {
+        Opening {
+            base: base.to_owned(),
+            seed,
+            remote: (self.remote)(),
+            variable: self.variable,
+            cache_folder: (self.cache_folder)(),
+            tell,
+        }
+    }
 }
 
 impl Default for Surroundings {
@@ -39,6 +62,7 @@ impl Default for Surroundings {
         Self {
             variable: |_| None,
             remote: RemoteSettings::default,
+            cache_folder: || None,
             stop: Arc::default(),
         }
     }
