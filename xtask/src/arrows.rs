@@ -21,7 +21,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ronde-elastic", &["ronde-core"]),
     ("ronde-kernels", &[]),
     ("ronde-engine", &["ronde-core", "ronde-kernels"]),
-    ("ronde-data", &["ronde-core"]),
+    ("ronde-data", &["ronde-core", "ronde-store"]),
     (
         "ronde-parallel",
         &["ronde-core", "ronde-schedule", "ronde-engine"],

@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 
 use ronde_core::Recovery;
+use ronde_store::StoreError;
+
+use crate::format::BadRecord;
 
 /// Why a data set could not be opened or read.
 #[derive(Debug, thiserror::Error)]
@@ -15,6 +18,38 @@ pub enum DataError {
         path: PathBuf,
         /// What the system said.
         cause: std::io::Error,
+    },
+    /// A folder or a bucket could not be opened or read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A record that cannot be used.
+    #[error("{0}")]
+    Record(BadRecord),
+    /// An address with wildcards that is none.
+    #[error("{pattern:?} stands for no files: {problem}")]
+    Pattern {
+        /// The address, as it was written.
+        pattern: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// An address that stands for no file.
+    #[error("no file is meant by {pattern:?}: {there}")]
+    NoFiles {
+        /// The address, as it was written.
+        pattern: String,
+        /// What is there instead.
+        there: String,
+    },
+    /// Files that an address names are not there.
+    #[error("{count} of the files of {pattern:?} are not there: {names}")]
+    MissingFiles {
+        /// The address, as it was written.
+        pattern: String,
+        /// How many.
+        count: usize,
+        /// The first of them.
+        names: String,
     },
     /// A file holds something that is no sample.
     #[error("{} line {line}, column {column}: {problem}, found {value:?}", path.display())]
@@ -158,6 +193,7 @@ impl DataError {
             Self::Io { cause, .. } if cause.kind() == std::io::ErrorKind::TimedOut => {
                 Recovery::Retry
             }
+            Self::Store(source) => source.recovery(),
             _ => Recovery::Abort,
         }
     }

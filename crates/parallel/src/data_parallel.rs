@@ -280,7 +280,7 @@ impl Strategy for DataParallel {
         learning_rate: f64,
     ) -> Result<Applied, ParallelError> {
         let buckets = reduced.buckets;
-        let scale = GradientScale::new(samples, self.scale.inverse().unwrap_or(1.0));
+        let scale = GradientScale::new(samples.max(1), self.scale.inverse().unwrap_or(1.0));
         // Decided from the reduced gradient alone, which all ranks hold alike.
         let gradient_norm = match self.gradient_norm(&buckets, scale) {
             Err(ParallelError::NotFinite { .. }) if self.scale.skip() => {

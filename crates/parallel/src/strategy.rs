@@ -79,7 +79,7 @@ pub trait Strategy: Send {
     /// A reduction failed; nothing has changed then.
     fn reduce(&mut self) -> Result<Reduced, ParallelError>;
 
-    /// Changes the weights. Called after the vote; `samples` is the global count.
+    /// Changes the weights. Called after the vote; `samples` is the global count, which may be zero.
     ///
     /// # Errors
     /// The gradient is not finite; nothing has changed then.

@@ -121,3 +121,21 @@ fn a_sum_that_fails_is_told_by_its_stage_and_its_cause() {
     });
     assert_eq!(failures, [Recovery::Rejoin; 2]);
 }
+
+#[test]
+fn a_step_without_a_sample_leaves_the_running_statistics_as_they_were() {
+    let shards = ShardPlan::new(COUNTS.len() as u32, WorldSize::ONE).unwrap();
+    let mut strategy = strategy(alone(), shards);
+    let before = bits(strategy.state());
+    let empty = |shard| MicroBatch {
+        shape: [&[0], &SHAPE[..]].concat(),
+        features: Vec::new(),
+        labels: Vec::new(),
+        ..micro_batch(0, shard)
+    };
+    let batches = (0..COUNTS.len() as u32).map(empty).collect();
+    strategy.backward(Step(0), batches).unwrap();
+    let reduced = strategy.reduce().unwrap();
+    strategy.apply(Step(0), reduced, 0, 0.05).unwrap();
+    assert_eq!(bits(strategy.state()), before);
+}

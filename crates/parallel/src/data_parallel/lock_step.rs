@@ -84,6 +84,7 @@ impl DataParallel {
             let mut report = ShardReport {
                 shard: batch.shard,
                 samples: batch.samples() as u64,
+                skipped: 0,
                 loss_sum: 0.0,
                 correct: 0,
             };

@@ -111,6 +111,7 @@ impl DataParallel {
         let mut report = ShardReport {
             shard,
             samples: samples as u64,
+            skipped: 0,
             loss_sum: 0.0,
             correct: 0,
         };
