@@ -25,6 +25,38 @@ pub enum DataError {
     /// A record that cannot be used.
     #[error("{0}")]
     Record(BadRecord),
+    /// A file that is not of the format that it is read as.
+    #[error("{file}: {problem}")]
+    Format {
+        /// The file.
+        file: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A description of features, label or format that cannot be.
+    #[error("data.{key}: {problem}")]
+    Schema {
+        /// The key of the run file.
+        key: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Something that this build cannot do.
+    #[error("{what} is not part of this build; build ronde with `--features full`")]
+    NotBuilt {
+        /// What was asked for.
+        what: String,
+    },
+    /// An index cannot be kept.
+    #[error("{operation} {}: {cause}", path.display())]
+    Index {
+        /// What was tried.
+        operation: &'static str,
+        /// The folder or file.
+        path: PathBuf,
+        /// What the system said.
+        cause: std::io::Error,
+    },
     /// A file holds something that is no sample.
     #[error("{} line {line}, column {column}: {problem}, found {value:?}", path.display())]
     Cell {

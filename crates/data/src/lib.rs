@@ -36,6 +36,7 @@ pub mod decode;
 mod digits;
 mod error;
 pub mod format;
+pub mod index;
 pub mod loader;
 mod memory;
 mod number_words;
