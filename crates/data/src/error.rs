@@ -57,6 +57,26 @@ pub enum DataError {
         /// What the system said.
         cause: std::io::Error,
     },
+    /// Files without a single sample.
+    #[error("there are no samples in {addresses}")]
+    Empty {
+        /// The addresses.
+        addresses: String,
+    },
+    /// All samples, or none, are kept apart to measure on.
+    #[error("validation = {share} leaves nothing of {samples} samples to train or to measure on")]
+    Validation {
+        /// The share.
+        share: f64,
+        /// All samples.
+        samples: u64,
+    },
+    /// A file whose name does not tell what it is.
+    #[error("the name of {file} does not tell what it is: say data.format")]
+    UnknownFormat {
+        /// The file.
+        file: String,
+    },
     /// A file holds something that is no sample.
     #[error("{} line {line}, column {column}: {problem}, found {value:?}", path.display())]
     Cell {
