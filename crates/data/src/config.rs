@@ -6,9 +6,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::csv::{CsvForm, read_file};
+use crate::records::{self, RecordsConfig};
 use crate::synthetic::SyntheticImages;
 use crate::synthetic_text::SyntheticText;
-use crate::records::{self, RecordsConfig};
 use crate::{DataError, Opening, Split, digits, number_words, text};
 
 /// Where samples come from: the `[data]` section of a run file, told apart by `source`.

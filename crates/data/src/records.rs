@@ -93,4 +93,3 @@ fn window_mib() -> u64 {
 fn retry_s() -> f64 {
     60.0
 }
-

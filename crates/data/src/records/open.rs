@@ -115,8 +115,7 @@ impl Job<'_> {
             label: config.label.clone(),
         };
         let locations: Vec<String> = sources.iter().map(SourceFile::location).collect();
-        let folder =
-            |wanted| ImageFolder::new(locations.iter().map(String::as_str), wanted);
+        let folder = |wanted| ImageFolder::new(locations.iter().map(String::as_str), wanted);
         if name == FormatName::Folder && schema.label.is_none() {
             let classes = folder(Wanted::All).classes().len() as u32;
             schema.label = Some(Label {

@@ -49,7 +49,11 @@ mod tests {
         pool.give(buffer);
         pool.give(vec![1; 50]);
         assert_eq!(pool.take(61).len(), 61);
-        assert_eq!(pool.take(30)[0], 7, "the first one was kept, the other did not fit");
+        assert_eq!(
+            pool.take(30)[0],
+            7,
+            "the first one was kept, the other did not fit"
+        );
         assert_eq!(pool.take(30), [0; 30]);
     }
 }

@@ -85,7 +85,11 @@ mod tests {
 
     #[test]
     fn a_range_that_is_larger_than_a_read_is_read_whole() {
-        let found = plan(&[ask(0, 0, 3 * READ_BYTES), ask(0, 5, 1), ask(0, 3 * READ_BYTES, 1)]);
+        let found = plan(&[
+            ask(0, 0, 3 * READ_BYTES),
+            ask(0, 5, 1),
+            ask(0, 3 * READ_BYTES, 1),
+        ]);
         assert_eq!(found.len(), 2);
         assert_eq!(found[0].range, 0..3 * READ_BYTES);
         assert_eq!(found[0].asks, [0, 1]);

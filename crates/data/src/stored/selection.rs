@@ -33,7 +33,10 @@ impl Selection {
             .chunks(STRIDE)
             .map(|words| {
                 let before = samples;
-                samples += words.iter().map(|w: &u64| u64::from(w.count_ones())).sum::<u64>();
+                samples += words
+                    .iter()
+                    .map(|w: &u64| u64::from(w.count_ones()))
+                    .sum::<u64>();
                 before
             })
             .collect();
