@@ -129,6 +129,9 @@ pub(super) fn fetch(
     })
 }
 
+/// What became of a read.
+type Done = Result<Arc<Vec<u8>>, DataError>;
+
 /// The bytes of all reads.
 fn read_all(
     files: &BTreeMap<usize, OpenFile>,
@@ -136,7 +139,7 @@ fn read_all(
     pool: &Pool,
     threads: usize,
 ) -> Result<Vec<Arc<Vec<u8>>>, DataError> {
-    let read = |read: &Read| -> Result<Arc<Vec<u8>>, DataError> {
+    let read = |read: &Read| -> Done {
         let bytes = (read.range.end - read.range.start) as usize;
         let mut buffer = pool.take(bytes);
         let object = &files[&read.file].object;
@@ -148,7 +151,7 @@ fn read_all(
         return reads.iter().map(read).collect();
     }
     let next = AtomicUsize::new(0);
-    let done: Mutex<BTreeMap<usize, Result<Arc<Vec<u8>>, DataError>>> = Mutex::default();
+    let done: Mutex<BTreeMap<usize, Done>> = Mutex::default();
     let work = || {
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
