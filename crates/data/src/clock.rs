@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// A running measurement.
+#[derive(Debug)]
 pub(crate) struct Stopwatch(Instant);
 
 impl Stopwatch {

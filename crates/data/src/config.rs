@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::csv::{CsvForm, read_file};
 use crate::synthetic::SyntheticImages;
 use crate::synthetic_text::SyntheticText;
-use crate::{DataError, Split, digits, number_words, text};
+use crate::{DataError, Opening, Split, digits, number_words, text};
 
 /// Where samples come from: the `[data]` section of a run file, told apart by `source`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -114,12 +114,12 @@ impl DataConfig {
     }
 }
 
-/// Opens a source. `base` is the folder that relative paths start from; `seed` is the run's, for
-/// made-up samples. Cost: files are read and decoded whole.
+/// Opens a source. Cost: files are read and decoded whole.
 ///
 /// # Errors
 /// Files that are missing or hold no samples, and parameters that are not possible.
-pub fn open(config: &DataConfig, base: &Path, seed: u64) -> Result<Split, DataError> {
+pub fn open(config: &DataConfig, opening: &Opening) -> Result<Split, DataError> {
+    let (base, seed) = (&opening.base, opening.seed);
     match config {
         DataConfig::Digits {} => digits::open(),
         DataConfig::Csv {

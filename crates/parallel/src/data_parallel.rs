@@ -347,6 +347,7 @@ impl Strategy for DataParallel {
         Ok(ShardReport {
             shard,
             samples: samples as u64,
+            skipped: 0,
             loss_sum,
             correct,
         })

@@ -4,7 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use crate::sealing::{CHUNK_BYTES, HEADER_BYTES, Sealing, TAG_BYTES, lengths};
 use crate::{
-    Condition, Entry, MasterKey, ObjectName, Store, StoreError, StoredObject, Upload, Version,
+    Condition, Entry, MasterKey, ObjectName, Stamp, Store, StoreError, StoredObject, Upload,
+    Version,
 };
 
 /// Sealed chunks that one read of the store below asks for: 8 MiB.
@@ -214,6 +215,10 @@ impl StoredObject for SealedObject {
             first = next;
         }
         Ok(())
+    }
+
+    fn stamp(&self) -> Stamp {
+        self.below.stamp()
     }
 
     fn version(&self) -> Result<Version, StoreError> {

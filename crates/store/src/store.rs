@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{ObjectName, StoreError};
+use crate::{ObjectName, Stamp, StoreError};
 
 /// What identifies the contents of an object for a conditional put; equal contents may have equal versions.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct Entry {
     pub name: ObjectName,
     /// Its length.
     pub bytes: u64,
+    /// That of [`StoredObject::stamp`].
+    pub stamp: Stamp,
 }
 
 /// A small object and what identifies it.
@@ -63,6 +65,22 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`StoreError::NotFound`]; else as the place has them.
     fn open(&self, name: &ObjectName) -> Result<Box<dyn StoredObject>, StoreError>;
+
+    /// Opens an object of a listing. A remote store is not asked for it again: what it has become meanwhile is told
+    /// when it is read.
+    ///
+    /// # Errors
+    /// As [`Store::open`]; [`StoreError::Conflict`] when it was replaced.
+    fn open_listed(&self, entry: &Entry) -> Result<Box<dyn StoredObject>, StoreError> {
+        let object = self.open(&entry.name)?;
+        if object.stamp() != entry.stamp || object.bytes() != entry.bytes {
+            return Err(StoreError::Conflict {
+                location: object.location().to_owned(),
+                found: "it was replaced after it was listed",
+            });
+        }
+        Ok(object)
+    }
 
     /// All objects inside `folder` (of the whole store without one), in the order of their names.
     ///
@@ -108,6 +126,9 @@ pub trait StoredObject: Send + Sync {
     /// # Errors
     /// [`StoreError::Damaged`] when the object ends before; else as the place has them.
     fn read_at(&self, start: u64, into: &mut [u8]) -> Result<(), StoreError>;
+
+    /// What changes whenever the object is replaced, at no cost: the key of what is remembered about it.
+    fn stamp(&self) -> Stamp;
 
     /// Its version, for a conditional put. Costs a read of the whole object on local disk.
     ///

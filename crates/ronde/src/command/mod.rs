@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod checkpoint;
 pub(crate) mod coordinator;
+mod data_news;
 pub(crate) mod exit;
 pub(crate) mod flight;
 mod front;

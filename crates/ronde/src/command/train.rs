@@ -29,7 +29,7 @@ use super::open::{self, OpenArguments, Opened};
 use super::output::OutputFolder;
 use super::resume::{self, Resumed};
 use super::run::report_failure;
-use super::{exit, flight, join};
+use super::{data_news, exit, flight, join};
 
 /// Arguments of `ronde train`.
 #[derive(Args)]
@@ -127,8 +127,9 @@ fn prepare(arguments: &TrainArguments) -> Result<Prepared, Refused> {
         return Err(error.render(colour).into());
     }
     let failed = |error: TrainError| format!("error: {error}");
-    let split =
-        ronde_data::open(&config.data, &base, config.run.seed).map_err(|e| failed(e.into()))?;
+    let tell = data_news::show(arguments.json);
+    let opening = ronde::environment::surroundings().opening(&base, config.run.seed, tell);
+    let split = ronde_data::open(&config.data, &opening).map_err(|e| failed(e.into()))?;
     let world_size = WorldSize::new(config.workers.count)
         .ok_or_else(|| "error: a run needs a worker".to_owned())?;
     let plan = Plan::resolve(&config, world_size, &*split.train).map_err(failed)?;

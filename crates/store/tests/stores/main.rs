@@ -11,6 +11,8 @@ mod encryption;
 mod local;
 #[cfg(feature = "full")]
 mod remote;
+#[cfg(feature = "full")]
+mod web;
 
 use std::sync::Arc;
 

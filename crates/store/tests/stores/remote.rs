@@ -35,9 +35,9 @@ fn settings(options: &[(&str, &str)]) -> RemoteSettings {
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect(),
-        ambient: Vec::new(),
         retries: 2,
         limit: Duration::from_secs(30),
+        ..RemoteSettings::default()
     }
 }
 

@@ -1,10 +1,11 @@
 //! Opening the place of a run's checkpoints, with what the process knows besides the run file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use ronde_checkpoint::CheckpointError;
+use ronde_data::{DataNews, Opening};
 use ronde_store::{Encrypted, MasterKey, RemoteSettings, Store};
 
 use crate::TrainError;
@@ -27,10 +28,32 @@ pub enum Resume {
 pub struct Surroundings {
     /// The contents of an environment variable.
     pub variable: fn(&str) -> Option<Vec<u8>>,
-    /// Settings of S3 and Azure by name; see [`RemoteSettings::ambient`].
-    pub remote_options: fn() -> Vec<(String, String)>,
+    /// How to talk to remote stores.
+    pub remote: fn() -> RemoteSettings,
+    /// Where indexes and caches of data are kept unless the run file says so.
+    pub cache_folder: fn() -> Option<PathBuf>,
     /// Set when the job is asked to end: it then saves a checkpoint after the step and trains no further.
     pub stop: Arc<AtomicBool>,
+}
+
+impl Surroundings {
+    /// What opening a data set needs; `base` is the folder that its relative paths start from.
+    #[must_use]
+    pub fn opening(
+        &self,
+        base: &Path,
+        seed: u64,
+        tell: Arc<dyn Fn(&DataNews) + Send + Sync>,
+    ) -> Opening {
+        Opening {
+            base: base.to_owned(),
+            seed,
+            remote: (self.remote)(),
+            variable: self.variable,
+            cache_folder: (self.cache_folder)(),
+            tell,
+        }
+    }
 }
 
 impl Default for Surroundings {
@@ -38,7 +61,8 @@ impl Default for Surroundings {
     fn default() -> Self {
         Self {
             variable: |_| None,
-            remote_options: Vec::new,
+            remote: RemoteSettings::default,
+            cache_folder: || None,
             stop: Arc::default(),
         }
     }
@@ -55,10 +79,7 @@ pub fn open(
     output: &Path,
     surroundings: &Surroundings,
 ) -> Result<Arc<dyn Store>, TrainError> {
-    let settings = RemoteSettings {
-        ambient: (surroundings.remote_options)(),
-        ..RemoteSettings::default()
-    };
+    let settings = (surroundings.remote)();
     let place = section
         .address(output)
         .and_then(|address| ronde_store::open(&address, &settings))

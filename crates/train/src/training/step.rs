@@ -6,7 +6,7 @@ use ronde_core::{Event, Rank, Step};
 use ronde_data::{Batch, Loader, StepBatches};
 use ronde_parallel::{Applied, MicroBatch, ParallelError, Reduced, Strategy};
 
-use super::Training;
+use super::{SKIPPED_TOLD_MAX, Training};
 use crate::clock::Stopwatch;
 use crate::{Place, TrainError, divergence};
 
@@ -30,8 +30,10 @@ impl Training {
         self.strategy.take_times();
         let reduced_before_s = self.place.group.under_way_s();
         for batch in batches.batches {
-            let (sample_ids, micro_batch) = split_ids(batch);
-            let report = self.strategy.backward(step, micro_batch).map_err(failed)?;
+            self.tell_skipped(&batch);
+            let (sample_ids, micro_batch) = micro_batch(batch);
+            let mut report = self.strategy.backward(step, micro_batch).map_err(failed)?;
+            report.skipped = sample_ids.len() as u64 - report.samples;
             open.record(report, &sample_ids);
         }
         times.compute_s = watch.lap_s();
@@ -88,7 +90,7 @@ impl Training {
         let updating = Stopwatch::start();
         let applied = self
             .strategy
-            .apply(step, reduced, committed.samples, learning_rate)
+            .apply(step, reduced, committed.samples.max(1), learning_rate)
             .map_err(|error| match error {
                 ParallelError::NotFinite { tensor } => {
                     let what = format!("the gradient of {tensor}");
@@ -111,6 +113,26 @@ impl Training {
         self.last = Some(committed.clone());
         self.record_step(committed, applied, learning_rate, times);
         Ok(())
+    }
+
+    /// Says which samples cannot be used, each once: they come again in every epoch.
+    fn tell_skipped(&mut self, batch: &Batch) {
+        for bad in &batch.skipped {
+            let place = (bad.file.clone(), bad.offset, bad.record);
+            let is_told = self.skipped.len() >= SKIPPED_TOLD_MAX;
+            if is_told || !self.skipped.insert(place) {
+                continue;
+            }
+            let rest = if self.skipped.len() == SKIPPED_TOLD_MAX {
+                "; no more are listed"
+            } else {
+                ""
+            };
+            self.place.tracker.record(Event::Notice {
+                rank: Some(self.place.rank),
+                message: format!("left out: {bad}{rest}"),
+            });
+        }
     }
 
     /// Hash of the weights that are compared after a step.
@@ -213,22 +235,13 @@ fn next_batches(loader: &mut Loader, step: Step) -> Result<StepBatches, TrainErr
         })
 }
 
-/// A shard's sample ids, which travel beside its samples until their backward is done.
-fn split_ids(batch: Batch) -> (Vec<u64>, MicroBatch) {
-    let Batch {
-        shard,
-        sample_ids,
-        shape,
-        features,
-        labels,
-    } = batch;
-    (
-        sample_ids,
-        MicroBatch {
-            shard,
-            shape,
-            features,
-            labels,
-        },
-    )
+/// A batch as strategies take it, and beside it which samples it stands for.
+pub(crate) fn micro_batch(batch: Batch) -> (Vec<u64>, MicroBatch) {
+    let micro_batch = MicroBatch {
+        shard: batch.shard,
+        shape: batch.shape,
+        features: batch.features,
+        labels: batch.labels,
+    };
+    (batch.sample_ids, micro_batch)
 }
