@@ -1,3 +1,5 @@
+//! Features and labels of every kind, and descriptions that cannot be.
+
 use super::*;
 use crate::format::NumberType;
 
@@ -263,6 +265,10 @@ fn schemas_that_cannot_be_are_refused_with_their_key() {
             Ok(_) => assert!(key.is_empty(), "{features} {label}"),
         }
     }
+}
+
+#[test]
+fn keys_and_kinds_that_are_not_known_are_refused() {
     for unknown in [
         "decode = 'numbers'\nfield = 'x'\nshape = [1]\nsize = 3",
         "decode = 'sound'\nfield = 'x'",

@@ -1,3 +1,5 @@
+//! Places of samples, what is kept and for how long, several at once, bad records.
+
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,3 +1,5 @@
+//! Images of every kind against what was drawn, randomness by its key, damage and limits.
+
 use super::*;
 use crate::decode::tests::image_features;
 use crate::decode::{Decoder, Features, Label, Role, Schema, Scratch};

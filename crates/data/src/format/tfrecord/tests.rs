@@ -1,3 +1,5 @@
+//! TensorFlow's own files value for value, what is written read back, damage at every byte.
+
 use std::borrow::Cow;
 
 use proptest::prelude::*;

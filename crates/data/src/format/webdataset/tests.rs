@@ -1,3 +1,5 @@
+//! Records of neighbours, long names, damage at every byte and at every end.
+
 use super::*;
 use crate::format::testing::{Memory, gzip, read_all, scanned};
 
