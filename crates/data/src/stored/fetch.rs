@@ -1,6 +1,7 @@
 //! [`FetchedRecords`]: records in memory, as their files hold them.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -56,30 +57,10 @@ pub(super) fn fetch(
     wishes: &[Wish],
     threads: usize,
 ) -> Result<FetchedRecords, DataError> {
-    let mut numbers = BTreeMap::new();
-    let mut extents: Vec<(usize, Extent)> = Vec::new();
-    let samples = wishes
-        .iter()
-        .map(|wish| {
-            let Place {
-                file,
-                extent,
-                record,
-            } = wish.place;
-            let number = *numbers.entry((file, extent.start)).or_insert_with(|| {
-                extents.push((file, extent));
-                extents.len() - 1
-            });
-            Sample {
-                number: wish.sample,
-                extent: number,
-                record,
-            }
-        })
-        .collect();
+    let (samples, extents) = group(wishes);
     let mut open = BTreeMap::new();
     for &(file, _) in &extents {
-        if let std::collections::btree_map::Entry::Vacant(entry) = open.entry(file) {
+        if let Entry::Vacant(entry) = open.entry(file) {
             entry.insert(files.open(file)?);
         }
     }
@@ -96,37 +77,60 @@ pub(super) fn fetch(
     for (read, buffer) in reads.iter().zip(&buffers) {
         for &ask in &read.asks {
             let range = &asks[ask].range;
-            let start = (range.start - read.range.start) as usize;
-            let end = (range.end - read.range.start) as usize;
-            let piece = Piece::new(Arc::clone(buffer), start..end);
+            let within = range.start - read.range.start..range.end - read.range.start;
+            let piece = Piece::new(
+                Arc::clone(buffer),
+                within.start as usize..within.end as usize,
+            );
             let piece = piece.expect("a read covers what it answers");
             pieces[owners[ask]].push((range.start, piece));
         }
     }
-    let extents = extents
-        .into_iter()
-        .zip(pieces)
-        .map(|((file, extent), mut pieces)| {
-            // As `ranges` told them: in rising order.
-            pieces.sort_by_key(|(start, _)| *start);
-            ExtentInMemory {
-                file: Arc::clone(&open[&file].records),
-                location: files.location(file).to_owned(),
-                extent,
-                pieces: Mutex::new(pieces.into_iter().map(|(_, piece)| piece).collect()),
-                records: OnceLock::new(),
-            }
-        })
-        .collect();
+    let extents = extents.into_iter().zip(pieces);
+    let extents = extents.map(|((file, extent), mut pieces)| {
+        // As `ranges` told them: in rising order.
+        pieces.sort_by_key(|(start, _)| *start);
+        ExtentInMemory {
+            file: Arc::clone(&open[&file].records),
+            location: files.location(file).to_owned(),
+            extent,
+            pieces: Mutex::new(pieces.into_iter().map(|(_, piece)| piece).collect()),
+            records: OnceLock::new(),
+        }
+    });
     let bytes = reads.iter().map(|read| read.range.end - read.range.start);
     Ok(FetchedRecords {
         decoder: Arc::clone(decoder),
         samples,
-        extents,
+        extents: extents.collect(),
         bytes: bytes.sum(),
         buffers,
         pool: Arc::clone(pool),
     })
+}
+
+/// The extents that hold records, each once, with its file; and where in them the records are.
+fn group(wishes: &[Wish]) -> (Vec<Sample>, Vec<(usize, Extent)>) {
+    let mut numbers = BTreeMap::new();
+    let mut extents = Vec::new();
+    let sample = |wish: &Wish| {
+        let Place {
+            file,
+            extent,
+            record,
+        } = wish.place;
+        let number = *numbers.entry((file, extent.start)).or_insert_with(|| {
+            extents.push((file, extent));
+            extents.len() - 1
+        });
+        Sample {
+            number: wish.sample,
+            extent: number,
+            record,
+        }
+    };
+    let samples = wishes.iter().map(sample).collect();
+    (samples, extents)
 }
 
 /// What became of a read.
