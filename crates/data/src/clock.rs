@@ -1,4 +1,4 @@
-//! The one place of this crate that reads the time: how long a training loop waited for data.
+//! The one place of this crate that reads the time and waits: how long others waited for data, or for a lock.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ impl Stopwatch {
     /// Starts measuring.
     #[expect(
         clippy::disallowed_methods,
-        reason = "the loader owns the time that it makes others wait"
+        reason = "the loader owns the time that it makes others wait, and the index its patience"
     )]
     pub(crate) fn start() -> Self {
         Self(Instant::now())
@@ -20,4 +20,13 @@ impl Stopwatch {
     pub(crate) fn elapsed(&self) -> Duration {
         self.0.elapsed()
     }
+}
+
+/// Waits for something that tells nothing when it comes, as another process's lock.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "callers wait so a bounded count of times"
+)]
+pub(crate) fn pause(time: Duration) {
+    std::thread::sleep(time);
 }

@@ -189,7 +189,7 @@ fn run_file(
 }
 
 /// Text, name and folder of the run file.
-fn read_run_file(file: Option<&Path>) -> Result<(String, String, PathBuf), String> {
+pub(super) fn read_run_file(file: Option<&Path>) -> Result<(String, String, PathBuf), String> {
     let Some(path) = file else {
         return Ok((
             DEFAULT_RUN_FILE.to_owned(),
