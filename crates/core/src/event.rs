@@ -66,6 +66,29 @@ impl PhaseTimes {
     }
 }
 
+/// What a sample is, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum SampleUnit {
+    /// Anything.
+    #[default]
+    Sample,
+    /// Channels, height and width.
+    Image,
+}
+
+impl SampleUnit {
+    /// The word for several of them.
+    #[must_use]
+    pub fn plural(self) -> &'static str {
+        match self {
+            Self::Sample => "samples",
+            Self::Image => "images",
+        }
+    }
+}
+
 /// Something that happened. Recorded by workers and supervisors, shown and kept by sinks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -89,6 +112,9 @@ pub enum Event {
         epochs: u64,
         /// Samples of the training set.
         samples: u64,
+        /// What a sample is.
+        #[serde(default)]
+        unit: SampleUnit,
     },
     /// A step is final on all ranks. Recorded by rank 0.
     StepCommitted {

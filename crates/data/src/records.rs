@@ -2,13 +2,19 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::decode::{Features, Label};
+use crate::DataError;
+use crate::decode::{Decoder, Features, Label, Role, Schema};
 use crate::index::OnBadRecord;
 
 mod file;
 mod open;
 
 pub(crate) use open::open;
+
+/// A day.
+const RETRY_S_MAX: f64 = 86_400.0;
+/// Largest block in KiB, and window in MiB.
+const SHUFFLE_SIZE_MAX: u64 = 1 << 30;
 
 /// One address or several.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,4 +98,49 @@ fn window_mib() -> u64 {
 
 fn retry_s() -> f64 {
     60.0
+}
+
+impl RecordsConfig {
+    /// What cannot be, each with its key in the section: all that can be told without looking at a file.
+    #[must_use]
+    pub fn problems(&self) -> Vec<(String, String)> {
+        let mut problems = Vec::new();
+        let mut wrong = |key: &str, problem: String| problems.push((key.to_owned(), problem));
+        if let Some(share) = self.validation
+            && !(share > 0.0 && share < 1.0)
+        {
+            wrong("validation", format!("{share} is no share between 0 and 1"));
+        }
+        if self.validation.is_some() && self.test.is_some() {
+            let problem = "it would be of no use beside `test`".to_owned();
+            wrong("validation", problem);
+        }
+        if !(0.0..=RETRY_S_MAX).contains(&self.retry_s) {
+            let problem = format!("{} is no time of 0 seconds to a day", self.retry_s);
+            wrong("retry_s", problem);
+        }
+        let sizes = [
+            ("shuffle_block_kib", self.shuffle_block_kib),
+            ("shuffle_window_mib", self.shuffle_window_mib),
+        ];
+        for (key, size) in sizes {
+            if !(1..=SHUFFLE_SIZE_MAX).contains(&size) {
+                wrong(key, format!("{size} is not 1 to {SHUFFLE_SIZE_MAX}"));
+            }
+        }
+        // The label of images in folders is known when the folders are.
+        let is_told_later = self.label.is_none() && !matches!(self.features, Features::Tokens(_));
+        if !is_told_later || matches!(self.format, Some(FormatName::TfRecord)) {
+            let schema = Schema {
+                features: self.features.clone(),
+                label: self.label.clone(),
+            };
+            match Decoder::new(&schema, Role::Train, 0) {
+                Err(DataError::Schema { key, problem }) => wrong(&key, problem),
+                Err(other) => wrong("features", other.to_string()),
+                Ok(_) => {}
+            }
+        }
+        problems
+    }
 }

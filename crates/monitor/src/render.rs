@@ -56,7 +56,12 @@ pub fn bar_message(view: &RunView) -> String {
         now.loss
     );
     if let Some(speed) = view.throughput.recent() {
-        let _ = write!(line, "  {} samples/s", count(speed.round() as u64));
+        let _ = write!(
+            line,
+            "  {} {}/s",
+            count(speed.round() as u64),
+            view.unit.plural()
+        );
     }
     line
 }
@@ -229,7 +234,12 @@ pub fn summary(view: &RunView) -> String {
             now.loss
         );
         if let Some(speed) = view.throughput.overall() {
-            let _ = write!(line, ", {} samples/s", count(speed.round() as u64));
+            let _ = write!(
+                line,
+                ", {} {}/s",
+                count(speed.round() as u64),
+                view.unit.plural()
+            );
         }
         lines.push(line);
     }

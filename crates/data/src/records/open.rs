@@ -26,7 +26,9 @@ const BAD_TOLD_MAX: usize = 5;
 
 /// Opens files of records. Cost: files that were not indexed before are read once.
 pub(crate) fn open(config: &RecordsConfig, opening: &Opening) -> Result<Split, DataError> {
-    check(config)?;
+    if let Some((key, problem)) = config.problems().into_iter().next() {
+        return Err(DataError::Schema { key, problem });
+    }
     let opener = Opener::new(RemoteSettings {
         patience: Duration::from_secs_f64(config.retry_s),
         ..opening.remote.clone()
@@ -253,34 +255,4 @@ fn told_by_name(sources: &[SourceFile]) -> Result<FormatName, DataError> {
     } else {
         Err(DataError::UnknownFormat { file: name })
     }
-}
-
-fn check(config: &RecordsConfig) -> Result<(), DataError> {
-    let refuse = |key: &str, problem: String| {
-        let key = key.to_owned();
-        Err(DataError::Schema { key, problem })
-    };
-    if let Some(share) = config.validation
-        && !(share > 0.0 && share < 1.0)
-    {
-        return refuse("validation", format!("{share} is no share between 0 and 1"));
-    }
-    if config.validation.is_some() && config.test.is_some() {
-        let problem = "it would be of no use beside `test`".to_owned();
-        return refuse("validation", problem);
-    }
-    if !(0.0..=86_400.0).contains(&config.retry_s) {
-        let problem = format!("{} is no time of 0 seconds to a day", config.retry_s);
-        return refuse("retry_s", problem);
-    }
-    let sizes = [
-        ("shuffle_block_kib", config.shuffle_block_kib, 1 << 30),
-        ("shuffle_window_mib", config.shuffle_window_mib, 1 << 30),
-    ];
-    for (key, size, most) in sizes {
-        if !(1..=most).contains(&size) {
-            return refuse(key, format!("{size} is not 1 to {most}"));
-        }
-    }
-    Ok(())
 }
