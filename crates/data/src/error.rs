@@ -25,6 +25,58 @@ pub enum DataError {
     /// A record that cannot be used.
     #[error("{0}")]
     Record(BadRecord),
+    /// A file that is not of the format that it is read as.
+    #[error("{file}: {problem}")]
+    Format {
+        /// The file.
+        file: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A description of features, label or format that cannot be.
+    #[error("data.{key}: {problem}")]
+    Schema {
+        /// The key of the run file.
+        key: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Something that this build cannot do.
+    #[error("{what} is not part of this build; build ronde with `--features full`")]
+    NotBuilt {
+        /// What was asked for.
+        what: String,
+    },
+    /// An index cannot be kept.
+    #[error("{operation} {}: {cause}", path.display())]
+    Index {
+        /// What was tried.
+        operation: &'static str,
+        /// The folder or file.
+        path: PathBuf,
+        /// What the system said.
+        cause: std::io::Error,
+    },
+    /// Files without a single sample.
+    #[error("there are no samples in {addresses}")]
+    Empty {
+        /// The addresses.
+        addresses: String,
+    },
+    /// All samples, or none, are kept apart to measure on.
+    #[error("validation = {share} leaves nothing of {samples} samples to train or to measure on")]
+    Validation {
+        /// The share.
+        share: f64,
+        /// All samples.
+        samples: u64,
+    },
+    /// A file whose name does not tell what it is.
+    #[error("the name of {file} does not tell what it is: say data.format")]
+    UnknownFormat {
+        /// The file.
+        file: String,
+    },
     /// An address with wildcards that is none.
     #[error("{pattern:?} stands for no files: {problem}")]
     Pattern {
