@@ -57,6 +57,32 @@ pub enum DataError {
         /// What the system said.
         cause: std::io::Error,
     },
+    /// An address with wildcards that is none.
+    #[error("{pattern:?} stands for no files: {problem}")]
+    Pattern {
+        /// The address, as it was written.
+        pattern: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// An address that stands for no file.
+    #[error("no file is meant by {pattern:?}: {there}")]
+    NoFiles {
+        /// The address, as it was written.
+        pattern: String,
+        /// What is there instead.
+        there: String,
+    },
+    /// Files that an address names are not there.
+    #[error("{count} of the files of {pattern:?} are not there: {names}")]
+    MissingFiles {
+        /// The address, as it was written.
+        pattern: String,
+        /// How many.
+        count: usize,
+        /// The first of them.
+        names: String,
+    },
     /// A file holds something that is no sample.
     #[error("{} line {line}, column {column}: {problem}, found {value:?}", path.display())]
     Cell {

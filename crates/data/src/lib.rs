@@ -41,6 +41,7 @@ pub mod loader;
 mod memory;
 mod number_words;
 mod opening;
+pub mod source;
 mod synthetic;
 mod synthetic_text;
 mod text;

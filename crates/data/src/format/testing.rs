@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use ronde_store::{StoreError, StoredObject, Version};
+use ronde_store::{Stamp, StoreError, StoredObject, Version};
 
 use super::{BadRecord, Extent, Format, Found, Piece, Record, Value};
 use crate::DataError;
@@ -42,6 +42,10 @@ impl StoredObject for Memory {
         })?;
         into.copy_from_slice(part);
         Ok(())
+    }
+
+    fn stamp(&self) -> Stamp {
+        Stamp::of("memory", self.location.as_bytes())
     }
 
     fn version(&self) -> Result<Version, StoreError> {

@@ -26,7 +26,7 @@ pub(super) fn whole(
     let mut hasher = identity_hasher(format);
     let (mut numbers, mut lengths, mut index) = (Vec::new(), Vec::new(), empty());
     for (number, file) in files.iter().enumerate() {
-        if !format.takes(file.location()) {
+        if !format.takes(&file.location()) {
             continue;
         }
         let problem = match file.bytes() {
@@ -38,7 +38,7 @@ pub(super) fn whole(
         };
         if let Some(problem) = problem {
             let bad = BadRecord {
-                file: file.location().to_owned(),
+                file: file.location(),
                 offset: 0,
                 record: None,
                 problem,
@@ -46,7 +46,8 @@ pub(super) fn whole(
             index.refuse(settings, vec![bad], 1)?;
             continue;
         }
-        let name = last_components(file.location());
+        let location = file.location();
+        let name = last_components(&location);
         hasher.update(&(name.len() as u64).to_le_bytes());
         hasher.update(name.as_bytes());
         hasher.update(&file.bytes().to_le_bytes());
@@ -60,7 +61,7 @@ pub(super) fn whole(
         files: numbers,
         bytes: lengths,
     };
-    index.identify(&hasher);
+    index.identify(&mut hasher);
     Ok(index)
 }
 
@@ -114,7 +115,10 @@ impl Index {
         Ok(())
     }
 
-    fn identify(&mut self, hasher: &blake3::Hasher) {
+    fn identify(&mut self, hasher: &mut blake3::Hasher) {
+        // Orders depend on these, too.
+        hasher.update(&self.block_samples.to_le_bytes());
+        hasher.update(&self.bytes.to_le_bytes());
         self.identity = format!(
             "records version 1: blake3:{}, {} samples",
             hasher.finalize().to_hex(),
@@ -149,7 +153,7 @@ pub(super) fn scanned(
     }
     index.layout = Layout::Files(all);
     index.warnings = found.1;
-    index.identify(&hasher);
+    index.identify(&mut hasher);
     Ok(index)
 }
 
@@ -289,7 +293,7 @@ impl Work<'_> {
         waited: Option<&Stopwatch>,
     ) -> Result<Option<(FileIndex, bool)>, DataError> {
         let file = &*self.files[number];
-        if !self.format.takes(file.location()) {
+        if !self.format.takes(&file.location()) {
             return Ok(Some((FileIndex::new(), false)));
         }
         let Some(folder) = &self.settings.folder else {
@@ -338,7 +342,7 @@ impl Work<'_> {
         let records: Box<dyn RecordFile> = self.format.open(file.open()?)?;
         let mut index = FileIndex::new();
         let broken_off = || DataError::Format {
-            file: file.location().to_owned(),
+            file: file.location(),
             problem: "reading it was ended by an error in another file".to_owned(),
         };
         index.hash = records.scan(&mut |found| {
@@ -346,7 +350,7 @@ impl Work<'_> {
                 return Err(broken_off());
             }
             index.add(found, bytes).ok_or_else(|| DataError::Format {
-                file: file.location().to_owned(),
+                file: file.location(),
                 problem: "it tells of records outside of it, or of too large ones".to_owned(),
             })
         })?;
