@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::csv::{CsvForm, read_file};
+use crate::records::{self, RecordsConfig};
 use crate::synthetic::SyntheticImages;
 use crate::synthetic_text::SyntheticText;
 use crate::{DataError, Opening, Split, digits, number_words, text};
@@ -76,6 +77,8 @@ pub enum DataConfig {
         /// Letters of a sample.
         context: usize,
     },
+    /// Files of records, wherever they lie.
+    Records(Box<RecordsConfig>),
     /// Numbers in English words, to be said in French ones: samples of 9 words and 15.
     NumberWords {
         /// Count of samples to train on.
@@ -106,6 +109,7 @@ impl DataConfig {
                 file: Some(file), ..
             } => vec![("file", file.as_path())],
             Self::Digits {}
+            | Self::Records(_)
             | Self::SyntheticImages { .. }
             | Self::SyntheticText { .. }
             | Self::Text { file: None, .. }
@@ -154,6 +158,7 @@ pub fn open(config: &DataConfig, opening: &Opening) -> Result<Split, DataError> 
             let path = file.as_ref().map(|file| base.join(file));
             text::open(path.as_deref(), *context)
         }
+        DataConfig::Records(config) => records::open(config, opening),
         DataConfig::NumberWords {
             samples,
             test_samples,

@@ -57,6 +57,20 @@ pub enum DataError {
         /// What the system said.
         cause: std::io::Error,
     },
+    /// Files without a single sample.
+    #[error("there are no samples in {addresses}")]
+    Empty {
+        /// The addresses.
+        addresses: String,
+    },
+    /// All samples, or none, are kept apart to measure on.
+    #[error("validation = {share} leaves nothing of {samples} samples to train or to measure on")]
+    Validation {
+        /// The share.
+        share: f64,
+        /// All samples.
+        samples: u64,
+    },
     /// An address with wildcards that is none.
     #[error("{pattern:?} stands for no files: {problem}")]
     Pattern {

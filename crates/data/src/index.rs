@@ -17,12 +17,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ronde_store::{Stamp, StoredObject};
+use ronde_store::StoredObject;
 use serde::{Deserialize, Serialize};
 
 use crate::DataError;
 use crate::format::{BadRecord, Extent, Format};
-use crate::source::SourceFile;
 use extents::Extents;
 
 /// Bad records that are listed; all are counted.
@@ -31,37 +30,19 @@ pub const BAD_LISTED_MAX: usize = 100;
 /// A file that is to be indexed.
 pub trait DataFile: Send + Sync {
     /// Its full address.
-    fn location(&self) -> String;
+    fn location(&self) -> &str;
 
     /// Its length.
     fn bytes(&self) -> u64;
 
-    /// What changes when it is replaced.
-    fn stamp(&self) -> Stamp;
+    /// What changes when its content does: a time, a tag.
+    fn stamp(&self) -> &str;
 
     /// Opens it for reading.
     ///
     /// # Errors
     /// As its store has them.
     fn open(&self) -> Result<Arc<dyn StoredObject>, DataError>;
-}
-
-impl DataFile for SourceFile {
-    fn location(&self) -> String {
-        self.location()
-    }
-
-    fn bytes(&self) -> u64 {
-        self.bytes()
-    }
-
-    fn stamp(&self) -> Stamp {
-        self.stamp()
-    }
-
-    fn open(&self) -> Result<Arc<dyn StoredObject>, DataError> {
-        Ok(Arc::from(self.open()?))
-    }
 }
 
 /// What is done about a record that cannot be used.

@@ -17,7 +17,9 @@ pub enum DataNews {
         /// How far it is.
         share: f64,
     },
-    /// Something that a user should read.
+    /// Something about the data that a user should read; every process that opens them finds it.
+    Finding(String),
+    /// Something about this process that a user should read.
     Notice(String),
 }
 

@@ -29,6 +29,11 @@ impl Activation {
         }
     }
 
+    /// No values: what stays where others were taken out.
+    pub(crate) fn nothing() -> Self {
+        Self::from_host(&[0], Vec::new())
+    }
+
     /// Length of each dimension.
     #[must_use]
     pub fn shape(&self) -> &[usize] {

@@ -9,7 +9,7 @@ use super::{
     CsvLines, Format, ImageFolder, Npy, Npz, NumberType, TfRecord, Tokens, Wanted, WebDataset,
 };
 use crate::DataError;
-use crate::decode::{Decoder, Features, Schema};
+use crate::decode::{Decoder, Features, Label, Schema};
 
 /// Tokens of a record where nobody says how many.
 const CONTEXT: usize = 64;
@@ -164,7 +164,7 @@ impl FormatConfig {
     pub fn format(
         config: Option<&Self>,
         locations: &[&str],
-        schema: Option<&Schema>,
+        schema: Option<&mut Schema>,
     ) -> Result<Arc<dyn Format>, DataError> {
         let table = match config {
             Some(config) => config.table(),
@@ -181,6 +181,13 @@ impl FormatConfig {
         if dtype.is_some() && kind != FormatKind::Tokens {
             return Err(wrong(format!("`dtype` is for tokens, not for {kind}")));
         }
+        let schema = schema.map(|schema| {
+            if kind == FormatKind::Folder && schema.label.is_none() {
+                let folder = ImageFolder::new(locations.iter().copied(), Wanted::All);
+                schema.label = Some(Label::of_classes(folder.classes().len() as u32));
+            }
+            &*schema
+        });
         let wanted = match schema {
             Some(schema) => Decoder::new(schema, crate::decode::Role::Test, 0)?.wanted(),
             None => Wanted::All,

@@ -26,7 +26,7 @@ pub(super) fn whole(
     let mut hasher = identity_hasher(format);
     let (mut numbers, mut lengths, mut index) = (Vec::new(), Vec::new(), empty());
     for (number, file) in files.iter().enumerate() {
-        if !format.takes(&file.location()) {
+        if !format.takes(file.location()) {
             continue;
         }
         let problem = match file.bytes() {
@@ -38,7 +38,7 @@ pub(super) fn whole(
         };
         if let Some(problem) = problem {
             let bad = BadRecord {
-                file: file.location(),
+                file: file.location().to_owned(),
                 offset: 0,
                 record: None,
                 problem,
@@ -46,8 +46,7 @@ pub(super) fn whole(
             index.refuse(settings, vec![bad], 1)?;
             continue;
         }
-        let location = file.location();
-        let name = last_components(&location);
+        let name = last_components(file.location());
         hasher.update(&(name.len() as u64).to_le_bytes());
         hasher.update(name.as_bytes());
         hasher.update(&file.bytes().to_le_bytes());
@@ -293,7 +292,7 @@ impl Work<'_> {
         waited: Option<&Stopwatch>,
     ) -> Result<Option<(FileIndex, bool)>, DataError> {
         let file = &*self.files[number];
-        if !self.format.takes(&file.location()) {
+        if !self.format.takes(file.location()) {
             return Ok(Some((FileIndex::new(), false)));
         }
         let Some(folder) = &self.settings.folder else {
@@ -342,7 +341,7 @@ impl Work<'_> {
         let records: Box<dyn RecordFile> = self.format.open(file.open()?)?;
         let mut index = FileIndex::new();
         let broken_off = || DataError::Format {
-            file: file.location(),
+            file: file.location().to_owned(),
             problem: "reading it was ended by an error in another file".to_owned(),
         };
         index.hash = records.scan(&mut |found| {
@@ -350,7 +349,7 @@ impl Work<'_> {
                 return Err(broken_off());
             }
             index.add(found, bytes).ok_or_else(|| DataError::Format {
-                file: file.location(),
+                file: file.location().to_owned(),
                 problem: "it tells of records outside of it, or of too large ones".to_owned(),
             })
         })?;

@@ -41,11 +41,10 @@ fn failed(operation: &'static str, path: &Path, cause: std::io::Error) -> DataEr
 impl Kept {
     pub(super) fn new(folder: &Path, file: &dyn DataFile, format: &str) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key("ronde index key, version 1");
-        for part in [&file.location(), format] {
+        for part in [file.location(), file.stamp(), format] {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part.as_bytes());
         }
-        hasher.update(&file.stamp().to_bytes());
         hasher.update(&file.bytes().to_le_bytes());
         let key = hasher.finalize();
         let name = format!("{}.index", &key.to_hex()[..32]);
@@ -75,7 +74,7 @@ impl Kept {
         Ok(FileIndex::decode(
             &contents,
             &self.key,
-            &location,
+            location,
             file.bytes(),
         ))
     }

@@ -18,16 +18,16 @@ struct Counted {
 }
 
 impl DataFile for Counted {
-    fn location(&self) -> String {
-        self.location.clone()
+    fn location(&self) -> &str {
+        &self.location
     }
 
     fn bytes(&self) -> u64 {
         self.bytes.len() as u64
     }
 
-    fn stamp(&self) -> Stamp {
-        Stamp::of("test", self.stamp.as_bytes())
+    fn stamp(&self) -> &str {
+        &self.stamp
     }
 
     fn open(&self) -> Result<Arc<dyn StoredObject>, DataError> {

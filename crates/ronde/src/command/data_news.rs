@@ -23,7 +23,7 @@ pub(crate) fn show(json: bool) -> Arc<dyn Fn(&DataNews) + Send + Sync> {
                 let _ = write!(std::io::stderr(), "\r\x1b[K{}", line(what, *share));
             }
         }
-        DataNews::Notice(message) if !json => {
+        DataNews::Notice(message) | DataNews::Finding(message) if !json => {
             let clear = if draws { "\r\x1b[K" } else { "" };
             let _ = writeln!(std::io::stderr(), "{clear}note: {message}");
         }

@@ -189,7 +189,7 @@ fn run_file(
 }
 
 /// Text, name and folder of the run file.
-fn read_run_file(file: Option<&Path>) -> Result<(String, String, PathBuf), String> {
+pub(super) fn read_run_file(file: Option<&Path>) -> Result<(String, String, PathBuf), String> {
     let Some(path) = file else {
         return Ok((
             DEFAULT_RUN_FILE.to_owned(),
@@ -281,6 +281,7 @@ fn check_memory(plan: &Plan, size: &ModelSize, world_size: WorldSize) -> Result<
         &config.optimizer,
         batch_samples,
         &plan.shards,
+        config.model.runs_shards_together(),
     );
     let local_workers = world_size.get();
     if estimate.total().saturating_mul(local_workers.into()) > available_bytes {

@@ -29,10 +29,19 @@ impl Training {
         times.wait_data_s = watch.lap_s();
         self.strategy.take_times();
         let reduced_before_s = self.place.group.under_way_s();
+        let mut sample_ids = Vec::new();
+        let mut micro_batches = Vec::new();
         for batch in batches.batches {
             self.tell_skipped(&batch);
-            let (sample_ids, micro_batch) = micro_batch(batch);
-            let mut report = self.strategy.backward(step, micro_batch).map_err(failed)?;
+            let (ids, batch) = micro_batch(batch);
+            sample_ids.push(ids);
+            micro_batches.push(batch);
+        }
+        let reports = self
+            .strategy
+            .backward(step, micro_batches)
+            .map_err(failed)?;
+        for (mut report, sample_ids) in reports.into_iter().zip(sample_ids) {
             report.skipped = sample_ids.len() as u64 - report.samples;
             open.record(report, &sample_ids);
         }
@@ -90,7 +99,7 @@ impl Training {
         let updating = Stopwatch::start();
         let applied = self
             .strategy
-            .apply(step, reduced, committed.samples.max(1), learning_rate)
+            .apply(step, reduced, committed.samples, learning_rate)
             .map_err(|error| match error {
                 ParallelError::NotFinite { tensor } => {
                     let what = format!("the gradient of {tensor}");
