@@ -71,12 +71,6 @@ pub enum DataError {
         /// All samples.
         samples: u64,
     },
-    /// A file whose name does not tell what it is.
-    #[error("the name of {file} does not tell what it is: say data.format")]
-    UnknownFormat {
-        /// The file.
-        file: String,
-    },
     /// An address with wildcards that is none.
     #[error("{pattern:?} stands for no files: {problem}")]
     Pattern {
