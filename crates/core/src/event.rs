@@ -203,6 +203,18 @@ pub enum Event {
         /// Samples used more than once.
         repeated: u64,
     },
+    /// Where a worker's samples of an epoch came from, when they are on another machine. What was read ahead for the next
+    /// epoch is in it. Recorded by each worker.
+    DataRead {
+        /// Who.
+        rank: Rank,
+        /// The epoch that is complete.
+        epoch: Epoch,
+        /// Bytes that were fetched from other machines.
+        remote_bytes: u64,
+        /// Bytes that were read from the cache.
+        cached_bytes: u64,
+    },
     /// The workers have tried sizes of buckets and go on with one. Recorded by rank 0.
     BucketSizeChosen {
         /// The step that comes next.

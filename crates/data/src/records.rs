@@ -1,9 +1,14 @@
 //! [`RecordsConfig`]: samples in files of records, as they stand in a run file, and opening them.
 
+use std::path::PathBuf;
+
+use ronde_store::KeySource;
 use serde::{Deserialize, Serialize};
 
 use crate::DataError;
+use crate::cache::CacheMode;
 use crate::decode::{Decoder, Features, Label, Role, Schema};
+use crate::format::FormatConfig;
 use crate::index::OnBadRecord;
 
 mod file;
@@ -13,6 +18,9 @@ pub(crate) use open::open;
 
 /// A day.
 const RETRY_S_MAX: f64 = 86_400.0;
+/// Smallest and largest cache.
+const CACHE_LIMIT_GIB_MIN: f64 = 0.01;
+const CACHE_LIMIT_GIB_MAX: f64 = 1e9;
 /// Largest block in KiB, and window in MiB.
 const SHUFFLE_SIZE_MAX: u64 = 1 << 30;
 
@@ -40,19 +48,6 @@ impl Addresses {
     }
 }
 
-/// What files hold records in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum FormatName {
-    /// TensorFlow's records, each a `tf.train.Example`.
-    TfRecord,
-    /// Archives of tar; files of one name but for the ending are a record.
-    WebDataset,
-    /// Images, each class in a folder of its own.
-    Folder,
-}
-
 /// Samples in files of records, wherever they lie.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -68,7 +63,7 @@ pub struct RecordsConfig {
     pub validation: Option<f64>,
     /// What the files are; told by their names where those end so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub format: Option<FormatName>,
+    pub format: Option<FormatConfig>,
     /// What of a record the model is given.
     pub features: Features,
     /// What it is to answer.
@@ -83,6 +78,19 @@ pub struct RecordsConfig {
     /// Samples of so many MiB are mixed; default 64.
     #[serde(default = "window_mib")]
     pub shuffle_window_mib: u64,
+    /// What is kept of files on other machines; default `stream`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub cache: CacheMode,
+    /// Where it is kept; a relative path starts from the folder of the run file. Absent: a folder of the user, the same for
+    /// all runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_folder: Option<PathBuf>,
+    /// How much is kept in that folder, in GiB; default 64. What was not used for longest goes first.
+    #[serde(default = "cache_limit_gib")]
+    pub cache_limit_gib: f64,
+    /// Where the key is with which it is encrypted, `file:PATH` or `variable:NAME`; absent: it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_encrypt: Option<String>,
     /// How long reading is tried again when a server does not answer, in seconds; default 60.
     #[serde(default = "retry_s")]
     pub retry_s: f64,
@@ -94,6 +102,14 @@ fn block_kib() -> u64 {
 
 fn window_mib() -> u64 {
     64
+}
+
+fn cache_limit_gib() -> f64 {
+    64.0
+}
+
+fn is_default(mode: &CacheMode) -> bool {
+    *mode == CacheMode::default()
 }
 
 fn retry_s() -> f64 {
@@ -128,9 +144,16 @@ impl RecordsConfig {
                 wrong(key, format!("{size} is not 1 to {SHUFFLE_SIZE_MAX}"));
             }
         }
+        if !(CACHE_LIMIT_GIB_MIN..=CACHE_LIMIT_GIB_MAX).contains(&self.cache_limit_gib) {
+            let limit = self.cache_limit_gib;
+            let problem = format!("{limit} is not {CACHE_LIMIT_GIB_MIN} to {CACHE_LIMIT_GIB_MAX}");
+            wrong("cache_limit_gib", problem);
+        }
+        if let Some(Err(problem)) = self.cache_encrypt.as_deref().map(str::parse::<KeySource>) {
+            wrong("cache_encrypt", problem);
+        }
         // The label of images in folders is known when the folders are.
-        let is_told_later = self.label.is_none() && !matches!(self.features, Features::Tokens(_));
-        if !is_told_later || matches!(self.format, Some(FormatName::TfRecord)) {
+        if self.label.is_some() || matches!(self.features, Features::Tokens(_)) {
             let schema = Schema {
                 features: self.features.clone(),
                 label: self.label.clone(),

@@ -157,6 +157,17 @@ pub fn announcement(view: &RunView, event: &Event) -> Option<String> {
             count(*missing),
             count(*repeated),
         )),
+        Event::DataRead {
+            rank,
+            epoch,
+            remote_bytes,
+            cached_bytes,
+        } => Some(format!(
+            "rank {rank}: epoch {} read {} from other machines, {} from the cache",
+            epoch.0 + 1,
+            bytes(*remote_bytes),
+            bytes(*cached_bytes)
+        )),
         _ => of_checkpoints(event),
     }
 }

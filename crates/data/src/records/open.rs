@@ -1,16 +1,17 @@
 //! Opening files of records: addresses, format, index, and what of them is trained on.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ronde_store::{Opener, RemoteSettings};
+use ronde_store::{KeySource, Opener, RemoteSettings, StoreError};
 use twox_hash::XxHash3_64;
 
 use super::file::RecordsFile;
-use super::{Addresses, FormatName, RecordsConfig};
-use crate::decode::{Decoder, Fields, Label, Role, Schema};
-use crate::format::{Format, ImageFolder, TfRecord, Wanted, WebDataset};
+use super::{Addresses, RecordsConfig};
+use crate::cache::{Cache, CacheMode, CacheSettings, FillProgress};
+use crate::decode::{Decoder, Role, Schema};
+use crate::format::{Format, FormatConfig};
 use crate::index::{DataFile, Index, IndexProgress, IndexSettings, OnBadRecord};
 use crate::opening::{DataNews, Opening};
 use crate::source::{SourceFile, expand};
@@ -21,6 +22,10 @@ use crate::{DataError, Dataset, Split};
 const REMOTE_READS: usize = 8;
 /// Where indexes are, in the folder for what can be made again.
 const INDEX_FOLDER: &str = "index";
+/// Where pages of remote files are, in the same folder.
+const PAGES_FOLDER: &str = "data";
+/// Bytes of a page.
+const PAGE_BYTES: u64 = 1 << 20;
 /// Bad records that are told one by one.
 const BAD_TOLD_MAX: usize = 5;
 
@@ -37,6 +42,7 @@ pub(crate) fn open(config: &RecordsConfig, opening: &Opening) -> Result<Split, D
         config,
         opening,
         opener,
+        cache: OnceCell::new(),
     };
     let train = job.load(&config.train, None)?;
     let test = match (&config.test, config.validation) {
@@ -66,6 +72,8 @@ struct Job<'a> {
     config: &'a RecordsConfig,
     opening: &'a Opening,
     opener: Opener,
+    /// Made for the first file that is on another machine.
+    cache: OnceCell<Option<Arc<Cache>>>,
 }
 
 /// Files that are indexed.
@@ -86,10 +94,11 @@ impl Job<'_> {
             None => self.format(&sources)?,
         };
         sources.retain(|file| format.takes(&file.location()));
-        let files: Vec<Arc<dyn DataFile>> = sources
-            .iter()
-            .map(|file| -> Arc<dyn DataFile> { Arc::new(RecordsFile::new(file)) })
-            .collect();
+        let cache = self.cache(&sources)?;
+        let file = |file: &SourceFile| -> Arc<dyn DataFile> {
+            Arc::new(RecordsFile::new(file, cache.clone()))
+        };
+        let files: Vec<Arc<dyn DataFile>> = sources.iter().map(file).collect();
         let index = self.index(&files, &*format)?;
         if index.samples() == 0 {
             let addresses = addresses.all().join(", ");
@@ -105,36 +114,65 @@ impl Job<'_> {
         })
     }
 
+    /// The cache for files of which some are on another machine; filled, where that is asked for.
+    fn cache(&self, sources: &[SourceFile]) -> Result<Option<Arc<Cache>>, DataError> {
+        if !sources.iter().any(SourceFile::is_remote) || self.config.cache == CacheMode::Off {
+            return Ok(None);
+        }
+        let cache = match self.cache.get() {
+            Some(cache) => cache,
+            None => {
+                let cache = self.open_cache()?;
+                self.cache.get_or_init(|| cache)
+            }
+        };
+        if let (Some(cache), CacheMode::DownloadFirst) = (cache, self.config.cache) {
+            let what = format!("downloading {} files", sources.len());
+            let progress = |share| {
+                let what = what.clone();
+                (self.opening.tell)(&DataNews::Progress { what, share });
+            };
+            cache.fill(sources, &|filled: FillProgress| {
+                progress(filled.done as f64 / filled.bytes.max(1) as f64);
+            })?;
+            progress(1.0);
+        }
+        Ok(cache.clone())
+    }
+
+    fn open_cache(&self) -> Result<Option<Arc<Cache>>, DataError> {
+        let config = self.config;
+        let own = config.cache_folder.as_ref();
+        let own = own.map(|folder| self.opening.base.join(folder));
+        let usual = || Some(self.opening.cache_folder.as_ref()?.join(PAGES_FOLDER));
+        let Some(folder) = own.or_else(usual) else {
+            return Ok(None);
+        };
+        let key = config.cache_encrypt.as_deref().map(|text| {
+            let source = text.parse::<KeySource>();
+            let source = source.map_err(|problem| StoreError::Key { problem })?;
+            source.read(&self.opening.base, self.opening.variable)
+        });
+        let settings = CacheSettings {
+            bytes_max: (config.cache_limit_gib * f64::from(1 << 30)) as u64,
+            // About a block of the order, so that the first steps fetch little that they do not use.
+            page_bytes: PAGE_BYTES,
+            key: key.transpose()?,
+            ..CacheSettings::default()
+        };
+        Cache::open(folder, settings).map(Some)
+    }
+
     /// How the files are read, and what of them is wanted.
     fn format(&self, sources: &[SourceFile]) -> Result<(Arc<dyn Format>, Schema), DataError> {
-        let config = self.config;
-        let name = match config.format {
-            Some(name) => name,
-            None => told_by_name(sources)?,
-        };
         let mut schema = Schema {
-            features: config.features.clone(),
-            label: config.label.clone(),
+            features: self.config.features.clone(),
+            label: self.config.label.clone(),
         };
         let locations: Vec<String> = sources.iter().map(SourceFile::location).collect();
-        let folder = |wanted| ImageFolder::new(locations.iter().map(String::as_str), wanted);
-        if name == FormatName::Folder && schema.label.is_none() {
-            let classes = folder(Wanted::All).classes().len() as u32;
-            schema.label = Some(Label {
-                field: Fields::One("class".to_owned()),
-                classes: Some(classes),
-                first: 0,
-                names: None,
-                values: None,
-                scale: None,
-            });
-        }
-        let wanted = Decoder::new(&schema, Role::Train, self.opening.seed)?.wanted();
-        let format: Arc<dyn Format> = match name {
-            FormatName::TfRecord => Arc::new(TfRecord::new(wanted)),
-            FormatName::WebDataset => Arc::new(WebDataset::new(wanted)),
-            FormatName::Folder => Arc::new(folder(wanted)),
-        };
+        let locations: Vec<&str> = locations.iter().map(String::as_str).collect();
+        let config = self.config.format.as_ref();
+        let format = FormatConfig::format(config, &locations, Some(&mut schema))?;
         Ok((format, schema))
     }
 
@@ -204,6 +242,10 @@ impl Job<'_> {
             decoder,
             reading,
         );
+        let set = match self.cache.get().cloned().flatten() {
+            Some(cache) if is_remote => set.with_cache(cache, Arc::clone(&self.opening.tell)),
+            _ => set,
+        };
         if set.is_empty() {
             return Err(DataError::Validation {
                 share: self.config.validation.unwrap_or_default(),
@@ -237,22 +279,4 @@ impl Loaded {
 /// Whether a key is among the share that is kept to measure on.
 fn is_held(key: u64, share: f64) -> bool {
     (key as f64) < share * u64::MAX as f64
-}
-
-fn told_by_name(sources: &[SourceFile]) -> Result<FormatName, DataError> {
-    let name = sources.first().map(SourceFile::location);
-    let name = name.unwrap_or_default().to_ascii_lowercase();
-    let ends = |endings: &[&str]| {
-        let plain = name.strip_suffix(".gz").unwrap_or(&name);
-        endings.iter().any(|ending| plain.ends_with(ending))
-    };
-    if ends(&[".tfrecord", ".tfrecords"]) {
-        Ok(FormatName::TfRecord)
-    } else if ends(&[".tar", ".tgz"]) {
-        Ok(FormatName::WebDataset)
-    } else if ends(&[".jpg", ".jpeg", ".png", ".webp"]) {
-        Ok(FormatName::Folder)
-    } else {
-        Err(DataError::UnknownFormat { file: name })
-    }
 }
