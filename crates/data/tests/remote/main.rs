@@ -11,6 +11,7 @@
 )]
 
 mod cache;
+mod outages;
 mod processes;
 mod services;
 mod sources;
