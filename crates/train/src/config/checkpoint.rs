@@ -1,8 +1,8 @@
 //! `[checkpoint]`: when the state of a run is saved, where, and how much of it is kept.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use ronde_store::{Address, StoreError};
+use ronde_store::{Address, KeySource, StoreError};
 use serde::{Deserialize, Serialize};
 
 use super::Problem;
