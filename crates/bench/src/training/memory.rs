@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Looks between two searches for new processes.
-const SEARCH_EVERY: u32 = 25;
+/// Looks between two searches for new processes, which come after 1, 2, 4 looks and so on at first.
+const SEARCH_EVERY: u32 = 64;
 /// Looks between two readings of those that are known.
-const READ_EVERY: u32 = 5;
+const READ_EVERY: u32 = 4;
 
 /// What the processes of a tree took at most, each by itself; kept by the kernel, so that looking now and
 /// then misses only what comes right before an end.
@@ -30,10 +30,12 @@ impl PeakMemory {
 
     /// One look of many; most cost nothing.
     pub(super) fn look(&mut self) {
-        if self.looks.is_multiple_of(SEARCH_EVERY) {
+        let is_young = self.looks < SEARCH_EVERY && self.looks.is_power_of_two();
+        let searches = is_young || self.looks.is_multiple_of(SEARCH_EVERY);
+        if searches {
             self.tree = tree(self.root);
         }
-        if self.looks.is_multiple_of(READ_EVERY) {
+        if searches || self.looks.is_multiple_of(READ_EVERY) {
             let peaks = self.tree.iter().filter_map(|&process| peak(process));
             self.bytes = self.bytes.max(peaks.max().unwrap_or(0));
         }
