@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use ronde_store::Opener;
 
+use crate::DataError;
 use crate::format::{BadRecord, Format, FormatConfig, Record, Value};
 use crate::index::{DataFile, Index, IndexProgress, IndexSettings, OnBadRecord, Place};
 use crate::opening::{DataNews, Opening};
 use crate::picture::Picture;
 use crate::records::RecordsFile;
 use crate::source::{SourceFile, expand};
-use crate::DataError;
 
 /// Most signs of a text that is shown.
 const TEXT_MAX: usize = 40;
@@ -137,7 +137,9 @@ fn first_samples(
 
 fn tell(record: &Record<'_>) -> Told {
     let fields = record.fields.iter();
-    fields.map(|(name, value)| (name.to_string(), shown(value))).collect()
+    fields
+        .map(|(name, value)| (name.to_string(), shown(value)))
+        .collect()
 }
 
 /// All fields that occur, and a row for each sample.
@@ -194,7 +196,11 @@ fn one(bytes: &[u8]) -> String {
         } = picture;
         return format!("{kind} {width} x {height}, {} bytes", bytes.len());
     }
-    let is_plain = |text: &&str| !text.chars().any(|sign| sign.is_control() && !"\n\t\r".contains(sign));
+    let is_plain = |text: &&str| {
+        !text
+            .chars()
+            .any(|sign| sign.is_control() && !"\n\t\r".contains(sign))
+    };
     match std::str::from_utf8(bytes).ok().filter(is_plain) {
         Some(text) if text.chars().count() <= TEXT_MAX => format!("{text:?}"),
         Some(text) => {
@@ -202,9 +208,16 @@ fn one(bytes: &[u8]) -> String {
             format!("{first:?}.., {} bytes", bytes.len())
         }
         None => {
-            let first = bytes.iter().take(BYTES_MAX).map(|byte| format!("{byte:02x}"));
+            let first = bytes
+                .iter()
+                .take(BYTES_MAX)
+                .map(|byte| format!("{byte:02x}"));
             let more = if bytes.len() > BYTES_MAX { ".." } else { "" };
-            format!("{} bytes {}{more}", bytes.len(), first.collect::<Vec<_>>().concat())
+            format!(
+                "{} bytes {}{more}",
+                bytes.len(),
+                first.collect::<Vec<_>>().concat()
+            )
         }
     }
 }
@@ -216,12 +229,24 @@ mod tests {
     #[test]
     fn values_are_shown_in_few_words() {
         let image = include_bytes!("../tests/vectors/pattern.jpg");
-        assert_eq!(shown(&Value::Bytes(image[..].into())), "JPEG 64 x 48, 1040 bytes");
+        assert_eq!(
+            shown(&Value::Bytes(image[..].into())),
+            "JPEG 64 x 48, 1040 bytes"
+        );
         assert_eq!(shown(&Value::Bytes(b"dog"[..].into())), "\"dog\"");
-        assert_eq!(shown(&Value::Bytes(vec![b'a'; 100].into())), format!("\"{}\".., 100 bytes", "a".repeat(40)));
-        assert_eq!(shown(&Value::Bytes([0, 1, 0xff][..].into())), "3 bytes 0001ff");
+        assert_eq!(
+            shown(&Value::Bytes(vec![b'a'; 100].into())),
+            format!("\"{}\".., 100 bytes", "a".repeat(40))
+        );
+        assert_eq!(
+            shown(&Value::Bytes([0, 1, 0xff][..].into())),
+            "3 bytes 0001ff"
+        );
         assert_eq!(shown(&Value::integers(&[7])), "7 (i64)");
-        assert_eq!(shown(&Value::floats(&[0.5; 9])), "9 f32 [0.5, 0.5, 0.5, 0.5, 0.5, 0.5, ..]");
+        assert_eq!(
+            shown(&Value::floats(&[0.5; 9])),
+            "9 f32 [0.5, 0.5, 0.5, 0.5, 0.5, 0.5, ..]"
+        );
         assert_eq!(shown(&Value::integers(&[])), "0 i64 []");
         let list = Value::List(vec![b"a"[..].into(); 4]);
         assert_eq!(shown(&list), "4 x [\"a\", \"a\", \"a\", ..]");

@@ -99,7 +99,10 @@ pub fn pack(settings: &PackSettings, opening: &Opening) -> Result<Packed, DataEr
         FormatKind::TfRecord | FormatKind::WebDataset | FormatKind::Parquet
     );
     if !packs {
-        let problem = format!("{} is not written; tfrecord, webdataset and parquet are", settings.format);
+        let problem = format!(
+            "{} is not written; tfrecord, webdataset and parquet are",
+            settings.format
+        );
         return Err(wrong("format", problem));
     }
     #[cfg(not(feature = "full"))]
@@ -112,7 +115,10 @@ pub fn pack(settings: &PackSettings, opening: &Opening) -> Result<Packed, DataEr
     }
     let prefix_is_plain = |sign: char| sign.is_ascii_alphanumeric() || "-_.".contains(sign);
     if settings.prefix.is_empty() || !settings.prefix.chars().all(prefix_is_plain) {
-        return Err(wrong("prefix", format!("{:?} cannot begin the name of a file", settings.prefix)));
+        return Err(wrong(
+            "prefix",
+            format!("{:?} cannot begin the name of a file", settings.prefix),
+        ));
     }
     let (items, is_text) = items(settings, opening)?;
     let address: Address = settings.to.parse()?;
@@ -149,14 +155,20 @@ fn items(settings: &PackSettings, opening: &Opening) -> Result<(Vec<Item>, bool)
     let is_text = images.is_empty();
     let mut files = match is_text {
         false => images,
-        true => rest.into_iter().filter(|file| file.name().ends_with(".txt")).collect(),
+        true => rest
+            .into_iter()
+            .filter(|file| file.name().ends_with(".txt"))
+            .collect(),
     };
     if files.is_empty() {
         let problem = "there are no images (.jpg, .jpeg, .png, .webp) and no texts (.txt) in it";
         return Err(wrong(&settings.from, problem));
     }
     if let Some(file) = files.iter().find(|file| file.bytes() > FILE_BYTES_MAX) {
-        let problem = format!("it has {} bytes; at most {FILE_BYTES_MAX} can be", file.bytes());
+        let problem = format!(
+            "it has {} bytes; at most {FILE_BYTES_MAX} can be",
+            file.bytes()
+        );
         return Err(wrong(&file.location(), problem));
     }
     if !settings.keeps_order {
@@ -184,11 +196,18 @@ fn items(settings: &PackSettings, opening: &Opening) -> Result<(Vec<Item>, bool)
 fn old_shards(store: &dyn Store, settings: &PackSettings) -> Result<Vec<ObjectName>, DataError> {
     let begins = format!("{}-", settings.prefix);
     let is_shard = |name: &str| {
-        let number = name.strip_prefix(&begins).and_then(|rest| rest.split_once("-of-"));
-        number.is_some_and(|(number, _)| number.len() == 5 && number.bytes().all(|byte| byte.is_ascii_digit()))
+        let number = name
+            .strip_prefix(&begins)
+            .and_then(|rest| rest.split_once("-of-"));
+        number.is_some_and(|(number, _)| {
+            number.len() == 5 && number.bytes().all(|byte| byte.is_ascii_digit())
+        })
     };
     let entries = store.list(None)?.into_iter();
-    let old: Vec<_> = entries.map(|entry| entry.name).filter(|name| is_shard(name.as_str())).collect();
+    let old: Vec<_> = entries
+        .map(|entry| entry.name)
+        .filter(|name| is_shard(name.as_str()))
+        .collect();
     match old.first() {
         Some(first) if !settings.force => {
             let problem = format!("{first} is there already; --force replaces such shards");
@@ -219,7 +238,11 @@ fn cuts(items: &[Item], shard_bytes: u64) -> Vec<usize> {
 fn write_all(job: &Job<'_>, opening: &Opening) -> Result<u64, DataError> {
     let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let done = Mutex::new((0_u64, 0_usize, None::<DataError>));
-    let what = format!("packing {} files into {} shards", job.items.len(), job.shards());
+    let what = format!(
+        "packing {} files into {} shards",
+        job.items.len(),
+        job.shards()
+    );
     let tell = |share| {
         let what = what.clone();
         (opening.tell)(&DataNews::Progress { what, share });
@@ -273,11 +296,19 @@ impl Job<'_> {
             FormatKind::Parquet => ".parquet",
             _ => "",
         };
-        format!("{}-{shard:05}-of-{:05}{ending}", self.settings.prefix, self.shards())
+        format!(
+            "{}-{shard:05}-of-{:05}{ending}",
+            self.settings.prefix,
+            self.shards()
+        )
     }
 
     fn packed(&self, bytes: u64) -> Packed {
-        let classes: BTreeMap<i64, String> = self.items.iter().filter_map(|item| item.class.clone()).collect();
+        let classes: BTreeMap<i64, String> = self
+            .items
+            .iter()
+            .filter_map(|item| item.class.clone())
+            .collect();
         let classes: Vec<String> = classes.into_values().collect();
         Packed {
             shards: self.shards(),
@@ -312,7 +343,9 @@ impl Job<'_> {
                 0 => String::new(),
                 first => format!(", first = {first}"),
             };
-            lines.push_str(&format!("label = {{ field = \"{label}\", classes = {classes}{first} }}\n"));
+            lines.push_str(&format!(
+                "label = {{ field = \"{label}\", classes = {classes}{first} }}\n"
+            ));
         }
         lines
     }

@@ -31,7 +31,21 @@ impl Picture {
                     height: u32::from_be_bytes(*height),
                 })
             }
-            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', rest @ ..] => webp(rest),
+            [
+                b'R',
+                b'I',
+                b'F',
+                b'F',
+                _,
+                _,
+                _,
+                _,
+                b'W',
+                b'E',
+                b'B',
+                b'P',
+                rest @ ..,
+            ] => webp(rest),
             _ => None,
         }
     }

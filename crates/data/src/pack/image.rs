@@ -37,7 +37,11 @@ pub(super) fn file_name(item: &Item) -> &str {
 }
 
 /// The fields of a TFRecord.
-pub(super) fn record<'a>(item: &'a Item, bytes: &'a [u8], is_text: bool) -> Result<Record<'a>, DataError> {
+pub(super) fn record<'a>(
+    item: &'a Item,
+    bytes: &'a [u8],
+    is_text: bool,
+) -> Result<Record<'a>, DataError> {
     let text = |text: &'a str| Value::Bytes(text.as_bytes().into());
     let mut fields = Vec::new();
     let (label, name) = match is_text {
@@ -57,7 +61,13 @@ pub(super) fn record<'a>(item: &'a Item, bytes: &'a [u8], is_text: bool) -> Resu
     fields.push(("image/encoded".into(), Value::Bytes(bytes.into())));
     fields.push(("image/filename".into(), text(file_name(item))));
     fields.push(("image/format".into(), text(picture.kind)));
-    fields.push(("image/height".into(), Value::integers(&[i64::from(picture.height)])));
-    fields.push(("image/width".into(), Value::integers(&[i64::from(picture.width)])));
+    fields.push((
+        "image/height".into(),
+        Value::integers(&[i64::from(picture.height)]),
+    ));
+    fields.push((
+        "image/width".into(),
+        Value::integers(&[i64::from(picture.width)]),
+    ));
     Ok(Record { fields })
 }

@@ -10,8 +10,13 @@ use crate::format::tfrecord::write::{example, frame};
 /// Bytes that are written at once.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// Writes a shard and makes it visible; tells its bytes. `goes_on` is asked after each file.
-pub(super) fn write(job: &Job<'_>, shard: usize, goes_on: &dyn Fn() -> bool) -> Result<u64, DataError> {
+/// Writes a shard and makes it visible; tells its bytes. `goes_on` is asked after each file; nothing is visible when it
+/// says no.
+pub(super) fn write(
+    job: &Job<'_>,
+    shard: usize,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<u64, DataError> {
     let name = ObjectName::new(job.name(shard))?;
     let mut out = Out {
         upload: job.store.create(&name)?,
@@ -21,34 +26,34 @@ pub(super) fn write(job: &Job<'_>, shard: usize, goes_on: &dyn Fn() -> bool) -> 
     let (start, end) = (job.cuts[shard], job.cuts[shard + 1]);
     #[cfg(feature = "full")]
     if job.settings.format == FormatKind::Parquet {
-        out.buffer = super::parquet::table(job, start..end, goes_on)?;
-        return out.publish();
+        return match super::parquet::table(job, start..end, goes_on)? {
+            Some(table) => {
+                out.buffer = table;
+                out.publish()
+            }
+            None => Ok(0),
+        };
     }
     for (number, item) in job.items[start..end].iter().enumerate() {
         let bytes = read(item)?;
         match job.settings.format {
             FormatKind::WebDataset => members(job, item, start + number, &bytes, &mut out.buffer)?,
-            _ => frame(&mut out.buffer, &example(&image::record(item, &bytes, job.is_text)?)),
+            _ => frame(
+                &mut out.buffer,
+                &example(&image::record(item, &bytes, job.is_text)?),
+            ),
         }
         if out.buffer.len() >= WRITE_BYTES {
             out.flush()?;
         }
         if !goes_on() {
-            break;
+            return Ok(0);
         }
     }
     if job.settings.format == FormatKind::WebDataset {
         tar::end(&mut out.buffer);
     }
-    match goes_on_or_ends(job, start, end) {
-        true => out.publish(),
-        false => Ok(0),
-    }
-}
-
-/// An empty shard is published, too: its name is counted by the others.
-fn goes_on_or_ends(_: &Job<'_>, start: usize, end: usize) -> bool {
-    start <= end
+    out.publish()
 }
 
 struct Out {
@@ -77,7 +82,10 @@ pub(super) fn read(item: &Item) -> Result<Vec<u8>, DataError> {
     let object = item.file.open()?;
     let bytes = object.bytes();
     if bytes > FILE_BYTES_MAX {
-        return Err(wrong(&item.file.location(), format!("it has {bytes} bytes by now")));
+        return Err(wrong(
+            &item.file.location(),
+            format!("it has {bytes} bytes by now"),
+        ));
     }
     let mut contents = vec![0; bytes as usize];
     object.read_at(0, &mut contents)?;
@@ -103,7 +111,10 @@ fn members(
     }
     if let Some((class, name)) = &item.class {
         add("cls", class.to_string().as_bytes());
-        add(if job.is_text { "class.txt" } else { "txt" }, name.as_bytes());
+        add(
+            if job.is_text { "class.txt" } else { "txt" },
+            name.as_bytes(),
+        );
     }
     Ok(())
 }
