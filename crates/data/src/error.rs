@@ -105,6 +105,25 @@ pub enum DataError {
         /// The first of them.
         names: String,
     },
+    /// Settings of a data cache that make no sense.
+    #[error("the data cache: {problem}")]
+    CacheSettings {
+        /// What is wrong with them.
+        problem: String,
+    },
+    /// Files were to be downloaded first that are more than a data cache may hold.
+    #[error(
+        "{bytes} bytes are to be downloaded, but the data cache has room for {room} (its limit is {bytes_max}, of which a \
+         tenth stays free): raise the limit, or use data.cache = \"stream\""
+    )]
+    CacheTooSmall {
+        /// Bytes of the files.
+        bytes: u64,
+        /// Bytes that fit.
+        room: u64,
+        /// The limit.
+        bytes_max: u64,
+    },
     /// A file holds something that is no sample.
     #[error("{} line {line}, column {column}: {problem}, found {value:?}", path.display())]
     Cell {

@@ -28,6 +28,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cache;
 mod clock;
 pub mod config;
 mod csv;
