@@ -3,8 +3,6 @@
 //! A line `record` for each record, then a line for each field: its name, `bytes`, `list` or the type of its numbers, and
 //! the bytes in hexadecimal digits (of a list between commas).
 
-#![expect(clippy::print_stdout, reason = "it prints")]
-
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
