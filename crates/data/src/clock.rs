@@ -1,6 +1,6 @@
 //! The one place of this crate that reads the time and waits: how long others waited for data, or for a lock.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// A running measurement.
 #[derive(Debug)]
@@ -29,4 +29,9 @@ impl Stopwatch {
 )]
 pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);
+}
+
+/// The time of day, by which pages of a cache that were used lately are known.
+pub(crate) fn now() -> SystemTime {
+    SystemTime::now()
 }

@@ -47,6 +47,14 @@ pub enum DataError {
         /// What was asked for.
         what: String,
     },
+    /// Files that cannot be packed into shards.
+    #[error("{what}: {problem}")]
+    Pack {
+        /// A file, a place or a setting.
+        what: String,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// An index cannot be kept.
     #[error("{operation} {}: {cause}", path.display())]
     Index {
@@ -70,12 +78,6 @@ pub enum DataError {
         share: f64,
         /// All samples.
         samples: u64,
-    },
-    /// A file whose name does not tell what it is.
-    #[error("the name of {file} does not tell what it is: say data.format")]
-    UnknownFormat {
-        /// The file.
-        file: String,
     },
     /// An address with wildcards that is none.
     #[error("{pattern:?} stands for no files: {problem}")]
@@ -102,6 +104,25 @@ pub enum DataError {
         count: usize,
         /// The first of them.
         names: String,
+    },
+    /// Settings of a data cache that make no sense.
+    #[error("the data cache: {problem}")]
+    CacheSettings {
+        /// What is wrong with them.
+        problem: String,
+    },
+    /// Files were to be downloaded first that are more than a data cache may hold.
+    #[error(
+        "{bytes} bytes are to be downloaded, but the data cache has room for {room} (its limit is {bytes_max}, of which a \
+         tenth stays free): raise the limit, or use data.cache = \"stream\""
+    )]
+    CacheTooSmall {
+        /// Bytes of the files.
+        bytes: u64,
+        /// Bytes that fit.
+        room: u64,
+        /// The limit.
+        bytes_max: u64,
     },
     /// A file holds something that is no sample.
     #[error("{} line {line}, column {column}: {problem}, found {value:?}", path.display())]

@@ -7,15 +7,20 @@
 //!    what else is needed and reads neighbours at once.
 //! 3. [`RecordFile::parse`] takes bytes apart, on the thread that decodes them.
 
+mod choice;
+mod csv_lines;
 mod extent;
 mod folder;
-pub(crate) mod npy;
+pub mod npy;
 pub(crate) mod object;
+#[cfg(feature = "full")]
+mod parquet;
 mod piece;
 mod record;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod tfrecord;
+mod tokens;
 mod wanted;
 pub mod webdataset;
 mod window;
@@ -27,11 +32,17 @@ use std::sync::Arc;
 use ronde_store::StoredObject;
 
 use crate::DataError;
+pub use choice::{FormatConfig, FormatKind, FormatTable};
+pub use csv_lines::CsvLines;
 pub use extent::{Even, Extent};
 pub use folder::ImageFolder;
+pub use npy::{Npy, Npz};
+#[cfg(feature = "full")]
+pub use parquet::Parquet;
 pub use piece::Piece;
 pub use record::{NumberType, Record, Value};
 pub use tfrecord::TfRecord;
+pub use tokens::Tokens;
 pub use wanted::Wanted;
 pub use webdataset::WebDataset;
 

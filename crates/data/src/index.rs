@@ -189,7 +189,8 @@ impl Index {
         }
     }
 
-    /// What the samples are: equal for equal contents in the same order, wherever they lie.
+    /// What the samples are and how they lie together: equal for equal contents in the same order and format, wherever
+    /// they lie.
     #[must_use]
     pub fn identity(&self) -> &str {
         &self.identity

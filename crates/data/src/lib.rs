@@ -28,19 +28,24 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cache;
 mod clock;
 pub mod config;
 mod csv;
 pub mod dataset;
 pub mod decode;
+pub mod decoders;
 mod digits;
 mod error;
 pub mod format;
 pub mod index;
+pub mod inspect;
 pub mod loader;
 mod memory;
 mod number_words;
 mod opening;
+pub mod pack;
+pub mod picture;
 pub mod records;
 pub mod source;
 mod stored;

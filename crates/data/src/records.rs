@@ -3,11 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use crate::decode::{Features, Label};
+use crate::format::FormatConfig;
 use crate::index::OnBadRecord;
 
 mod file;
 mod open;
 
+pub(crate) use file::RecordsFile;
 pub(crate) use open::open;
 
 /// One address or several.
@@ -34,19 +36,6 @@ impl Addresses {
     }
 }
 
-/// What files hold records in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum FormatName {
-    /// TensorFlow's records, each a `tf.train.Example`.
-    TfRecord,
-    /// Archives of tar; files of one name but for the ending are a record.
-    WebDataset,
-    /// Images, each class in a folder of its own.
-    Folder,
-}
-
 /// Samples in files of records, wherever they lie.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -62,7 +51,7 @@ pub struct RecordsConfig {
     pub validation: Option<f64>,
     /// What the files are; told by their names where those end so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub format: Option<FormatName>,
+    pub format: Option<FormatConfig>,
     /// What of a record the model is given.
     pub features: Features,
     /// What it is to answer.

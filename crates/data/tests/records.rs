@@ -12,9 +12,9 @@ use ronde_core::shards::ShardPlan;
 use ronde_core::{GroupRank, WorldSize};
 use ronde_data::decode::{Features, Fields, Label, NumberFeatures};
 use ronde_data::format::tfrecord::write::{example, frame};
-use ronde_data::format::{Record, Value};
+use ronde_data::format::{FormatConfig, FormatKind, Record, Value};
 use ronde_data::index::OnBadRecord;
-use ronde_data::records::{Addresses, FormatName, RecordsConfig};
+use ronde_data::records::{Addresses, RecordsConfig};
 use ronde_data::{
     Batch, DataConfig, DataError, DataNews, Dataset, Loader, LoaderPlan, LoaderSettings, Opening,
     Split, open,
@@ -301,6 +301,6 @@ fn what_cannot_be_opened_is_explained() {
     std::fs::write(folder.path().join("what.ever"), b"x").unwrap();
     assert!(refused(&config("what.ever")).contains("data.format"));
     let mut wrong = config("what.ever");
-    wrong.format = Some(FormatName::TfRecord);
+    wrong.format = Some(FormatConfig::Name(FormatKind::TfRecord));
     assert!(refused(&wrong).contains("what.ever"));
 }

@@ -1,6 +1,7 @@
 //! [`Store`]: the seam towards whatever keeps objects, and its conveniences in [`StoreExt`].
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::{ObjectName, Stamp, StoreError};
 
@@ -120,6 +121,9 @@ pub trait Upload: Send {
 pub trait StoredObject: Send + Sync {
     /// Its length.
     fn bytes(&self) -> u64;
+
+    /// Says that these bytes will be read soon. A hint, which objects that have nothing to prepare do not follow.
+    fn prefetch(&self, _ranges: &[Range<u64>]) {}
 
     /// Fills `into` from byte `start` on.
     ///

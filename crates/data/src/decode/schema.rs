@@ -168,6 +168,20 @@ fn class() -> Fields {
     Fields::One("class".to_owned())
 }
 
+impl Label {
+    /// The number of one of `classes` classes in the field `class`.
+    pub(crate) fn of_classes(classes: u32) -> Self {
+        Self {
+            field: class(),
+            classes: Some(classes),
+            first: 0,
+            names: None,
+            values: None,
+            scale: None,
+        }
+    }
+}
+
 impl Fields {
     /// All names.
     pub(super) fn names(&self, key: &str) -> Result<Vec<String>, DataError> {

@@ -60,7 +60,7 @@ pub(super) fn whole(
         files: numbers,
         bytes: lengths,
     };
-    index.identify(&hasher);
+    index.identify(&mut hasher);
     Ok(index)
 }
 
@@ -114,7 +114,10 @@ impl Index {
         Ok(())
     }
 
-    fn identify(&mut self, hasher: &blake3::Hasher) {
+    fn identify(&mut self, hasher: &mut blake3::Hasher) {
+        // Orders depend on these, too.
+        hasher.update(&self.block_samples.to_le_bytes());
+        hasher.update(&self.bytes.to_le_bytes());
         self.identity = format!(
             "records version 1: blake3:{}, {} samples",
             hasher.finalize().to_hex(),
@@ -149,7 +152,7 @@ pub(super) fn scanned(
     }
     index.layout = Layout::Files(all);
     index.warnings = found.1;
-    index.identify(&hasher);
+    index.identify(&mut hasher);
     Ok(index)
 }
 

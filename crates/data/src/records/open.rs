@@ -8,9 +8,9 @@ use ronde_store::{Opener, RemoteSettings};
 use twox_hash::XxHash3_64;
 
 use super::file::RecordsFile;
-use super::{Addresses, FormatName, RecordsConfig};
-use crate::decode::{Decoder, Fields, Label, Role, Schema};
-use crate::format::{Format, ImageFolder, TfRecord, Wanted, WebDataset};
+use super::{Addresses, RecordsConfig};
+use crate::decode::{Decoder, Role, Schema};
+use crate::format::{Format, FormatConfig};
 use crate::index::{DataFile, Index, IndexProgress, IndexSettings, OnBadRecord};
 use crate::opening::{DataNews, Opening};
 use crate::source::{SourceFile, expand};
@@ -19,8 +19,6 @@ use crate::{DataError, Dataset, Split};
 
 /// Reads at a time from another machine: each of them mostly waits.
 const REMOTE_READS: usize = 8;
-/// Where indexes are, in the folder for what can be made again.
-const INDEX_FOLDER: &str = "index";
 /// Bad records that are told one by one.
 const BAD_TOLD_MAX: usize = 5;
 
@@ -105,44 +103,20 @@ impl Job<'_> {
 
     /// How the files are read, and what of them is wanted.
     fn format(&self, sources: &[SourceFile]) -> Result<(Arc<dyn Format>, Schema), DataError> {
-        let config = self.config;
-        let name = match config.format {
-            Some(name) => name,
-            None => told_by_name(sources)?,
-        };
         let mut schema = Schema {
-            features: config.features.clone(),
-            label: config.label.clone(),
+            features: self.config.features.clone(),
+            label: self.config.label.clone(),
         };
         let locations: Vec<String> = sources.iter().map(SourceFile::location).collect();
-        let folder = |wanted| ImageFolder::new(locations.iter().map(String::as_str), wanted);
-        if name == FormatName::Folder && schema.label.is_none() {
-            let classes = folder(Wanted::All).classes().len() as u32;
-            schema.label = Some(Label {
-                field: Fields::One("class".to_owned()),
-                classes: Some(classes),
-                first: 0,
-                names: None,
-                values: None,
-                scale: None,
-            });
-        }
-        let wanted = Decoder::new(&schema, Role::Train, self.opening.seed)?.wanted();
-        let format: Arc<dyn Format> = match name {
-            FormatName::TfRecord => Arc::new(TfRecord::new(wanted)),
-            FormatName::WebDataset => Arc::new(WebDataset::new(wanted)),
-            FormatName::Folder => Arc::new(folder(wanted)),
-        };
+        let locations: Vec<&str> = locations.iter().map(String::as_str).collect();
+        let config = self.config.format.as_ref();
+        let format = FormatConfig::format(config, &locations, Some(&mut schema))?;
         Ok((format, schema))
     }
 
     fn index(&self, files: &[Arc<dyn DataFile>], format: &dyn Format) -> Result<Index, DataError> {
         let settings = IndexSettings {
-            folder: self
-                .opening
-                .cache_folder
-                .as_ref()
-                .map(|folder| folder.join(INDEX_FOLDER)),
+            folder: self.opening.index_folder(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             on_bad_record: self.config.on_bad_record,
             ..IndexSettings::default()
@@ -235,24 +209,6 @@ impl Loaded {
 /// Whether a key is among the share that is kept to measure on.
 fn is_held(key: u64, share: f64) -> bool {
     (key as f64) < share * u64::MAX as f64
-}
-
-fn told_by_name(sources: &[SourceFile]) -> Result<FormatName, DataError> {
-    let name = sources.first().map(SourceFile::location);
-    let name = name.unwrap_or_default().to_ascii_lowercase();
-    let ends = |endings: &[&str]| {
-        let plain = name.strip_suffix(".gz").unwrap_or(&name);
-        endings.iter().any(|ending| plain.ends_with(ending))
-    };
-    if ends(&[".tfrecord", ".tfrecords"]) {
-        Ok(FormatName::TfRecord)
-    } else if ends(&[".tar", ".tgz"]) {
-        Ok(FormatName::WebDataset)
-    } else if ends(&[".jpg", ".jpeg", ".png", ".webp"]) {
-        Ok(FormatName::Folder)
-    } else {
-        Err(DataError::UnknownFormat { file: name })
-    }
 }
 
 fn check(config: &RecordsConfig) -> Result<(), DataError> {

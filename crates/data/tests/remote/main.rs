@@ -10,5 +10,8 @@
     reason = "a test may stop at what should not be, and says what it skips"
 )]
 
+mod cache;
+mod outages;
+mod processes;
 mod services;
 mod sources;

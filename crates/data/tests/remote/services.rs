@@ -67,7 +67,8 @@ impl Service {
     }
 }
 
-fn variable(name: &str) -> Option<String> {
+/// The value of a variable that `servers.py` writes.
+pub(crate) fn variable(name: &str) -> Option<String> {
     let value = std::env::var_os(name).and_then(|value| value.into_string().ok());
     if value.is_none() {
         println!("skipped: {name} does not name a server");

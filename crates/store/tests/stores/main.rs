@@ -6,6 +6,8 @@
     reason = "a test may stop at what should not be, and says what it skips"
 )]
 
+#[cfg(feature = "full")]
+mod certificates;
 mod conformance;
 mod encryption;
 mod local;

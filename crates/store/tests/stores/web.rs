@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use ronde_core::Recovery;
 use ronde_store::{Address, Opener, RemoteSettings, Store, StoreError, StoreExt};
 
+use crate::certificates::certificates;
 use crate::{name, pattern};
 
 /// A running server; it ends with this.
@@ -118,25 +119,6 @@ fn a_server_that_sends_whole_files_only_is_told() {
     let error = object.read_at(10, &mut [0; 10]).unwrap_err();
     assert!(matches!(error, StoreError::Settings { .. }), "{error}");
     assert!(error.to_string().contains("whole files only"), "{error}");
-}
-
-/// An authority, and a certificate for 127.0.0.1 that it has signed: both PEM, the latter with its key.
-fn certificates() -> (String, String) {
-    let authority_key = rcgen::KeyPair::generate().unwrap();
-    let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
-    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    params
-        .distinguished_name
-        .push(rcgen::DnType::CommonName, "an authority of our own");
-    let authority = params.self_signed(&authority_key).unwrap();
-    let issuer = rcgen::Issuer::new(params, authority_key);
-    let key = rcgen::KeyPair::generate().unwrap();
-    let params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-    let certificate = params.signed_by(&key, &issuer).unwrap();
-    (
-        authority.pem(),
-        format!("{}{}", key.serialize_pem(), certificate.pem()),
-    )
 }
 
 #[test]
