@@ -10,7 +10,7 @@ use crate::index::DataFile;
 use crate::source::SourceFile;
 
 /// A file of a set.
-pub(super) struct RecordsFile {
+pub(crate) struct RecordsFile {
     file: SourceFile,
     location: String,
     stamp: String,
@@ -18,7 +18,7 @@ pub(super) struct RecordsFile {
 }
 
 impl RecordsFile {
-    pub(super) fn new(file: &SourceFile, cache: Option<Arc<Cache>>) -> Self {
+    pub(crate) fn new(file: &SourceFile, cache: Option<Arc<Cache>>) -> Self {
         Self {
             location: file.location(),
             stamp: file.stamp().to_string(),
