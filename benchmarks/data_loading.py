@@ -4,6 +4,9 @@
     python3 data_loading.py make DIR              the same samples in each of the formats, made up
     python3 data_loading.py measure DIR --ronde PATH [--rounds 3] [--threads 1,2] [--json FILE]
 
+    python3 data_loading.py sequential DIR --ronde PATH [--rounds 5]
+                                                  1 GiB of TFRecord files, shuffled and checked, beside `cat` of the same files
+
 Two sets: `raw`, 3 x 32 x 32 bytes and a label a sample, where reading is all there is to do; `jpeg`, photographs' sizes, where
 decoding is (RandomResizedCrop to 224, flip, normalise; a float32 tensor of 3 x 224 x 224 comes out). One thread means: nothing runs
 beside the process that asks (DataLoader with no workers; ronde with one thread); two: two workers, two threads. All shuffle.
@@ -279,6 +282,63 @@ def measure(arguments):
             json.dump(rows, file, indent=1)
 
 
+# ---------------------------------------------------------------- against cat
+
+LARGE = 10_000
+LARGE_BYTES = 107_000
+
+
+def large(folder):
+    """1 GiB in records of a photograph's size, once."""
+    place = os.path.join(folder, "large", "tfrecord")
+    if os.path.isdir(place):
+        return place
+    shards = Shards(place, "train-{:05d}-of-%05d" % SHARDS, LARGE)
+    rng = np.random.default_rng(3)
+    for number in range(LARGE):
+        record = example(rng.bytes(LARGE_BYTES), number % CLASSES)
+        length = struct.pack("<Q", len(record))
+        with open(shards.of(number), "ab") as file:
+            file.write(length + masked(length) + record + masked(record))
+    return place
+
+
+def sequential(arguments):
+    place = large(arguments.folder)
+    files = [os.path.join(place, name) for name in sorted(os.listdir(place))]
+    size = sum(os.path.getsize(file) for file in files)
+    field = 'features = { decode = "numbers", field = "image/class/label", shape = [1] }'
+    lines = ["version = 1", "[workers]", "logical_shards = 4", "[data]", 'source = "records"', 'format = "tfrecord"',
+             f'train = "{os.path.abspath(place)}"', field,
+             f'label = {{ field = "image/class/label", classes = {CLASSES}, first = 1 }}', "[train]", "epochs = 1",
+             f"global_batch_size = {BATCH}", "[model]", 'kind = "linear"']
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "run.toml")
+        with open(path, "w") as file:
+            file.write("\n".join(lines) + "\n")
+        rates = {}
+        for round_ in range(arguments.rounds + 1):
+            begun = time.perf_counter()
+            subprocess.run(["cat", *files], stdout=subprocess.DEVNULL, check=True)
+            turn = {"cat": size / (time.perf_counter() - begun)}
+            for threads in (1, 2):
+                command = [arguments.ronde, "bench", "data", path, "--threads", str(threads), "--rounds", "1", "--json"]
+                done = subprocess.run(command, capture_output=True, text=True)
+                if done.returncode:
+                    raise SystemExit(done.stderr)
+                result = json.loads(done.stdout)
+                turn[f"ronde, {threads} thread(s)"] = size / result["seconds"]
+                turn[f"ronde, {threads} thread(s), peak MiB"] = result["peak_bytes"] / 2**20
+            # The first round fills the page cache.
+            if round_:
+                for name, rate in turn.items():
+                    rates.setdefault(name, []).append(rate)
+        for name, values in rates.items():
+            value = statistics.median(values)
+            print(f"{name:32} {value:8.0f}" if "peak" in name else
+                  f"{name:32} {value / 1e6:8.0f} MB/s  {100 * value / statistics.median(rates['cat']):4.0f} %")
+
+
 def main():
     if len(sys.argv) > 1 and sys.argv[1] == "other":
         return other(sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5]))
@@ -295,6 +355,11 @@ def main():
     measuring.add_argument("--sets", default="raw,jpeg")
     measuring.add_argument("--json")
     measuring.set_defaults(run=measure)
+    reading = commands.add_parser("sequential")
+    reading.add_argument("folder")
+    reading.add_argument("--ronde", default="target/release/ronde")
+    reading.add_argument("--rounds", type=int, default=5)
+    reading.set_defaults(run=sequential)
     arguments = parser.parse_args()
     arguments.run(arguments)
 

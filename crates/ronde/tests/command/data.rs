@@ -1,6 +1,6 @@
 //! `ronde data`: folders are packed into shards, and shards shown; what is packed can be trained on.
 
-use crate::support::Place;
+use crate::support::{Place, example};
 
 const JPEG: &[u8] = include_bytes!("../../../data/tests/vectors/pattern.jpg");
 const PNG: &[u8] = include_bytes!("../../../data/tests/vectors/pattern.png");
@@ -104,4 +104,59 @@ fn mistakes_are_told() {
     place
         .run(&["data", "pack", "images", "out", "--shard-size", "3 tons"])
         .expect(2, &["no unit"]);
+}
+
+/// The example on small images of two classes, for two steps; what `more` says comes last.
+#[cfg(feature = "full")]
+fn imagenet(place: &Place, more: &[&str]) -> crate::support::Ended {
+    let path = example("imagenet.toml");
+    let mut arguments = vec!["train", path.to_str().unwrap()];
+    let here = place.path().display();
+    let (train, test) = (
+        format!("data.train={here}/out/train-*"),
+        format!("data.test={here}/out/train-*"),
+    );
+    let sets = [
+        &*train,
+        &*test,
+        "data.features.shape=[3,32,32]",
+        "data.features.resize=36",
+        "data.label={field=\"image/class/label\",classes=2}",
+        "model.small_input=true",
+        "workers.logical_shards=2",
+        "train.global_batch_size=4",
+        "train.learning_rate_batch_size=4",
+        "schedule.warmup_steps=0",
+        "train.epochs=1",
+    ];
+    arguments.extend(
+        sets.into_iter()
+            .chain(more.iter().copied())
+            .flat_map(|set| ["--set", set]),
+    );
+    place.run(&arguments)
+}
+
+#[cfg(feature = "full")]
+#[test]
+fn resnet50_trains_from_packed_files_to_the_same_bits_on_any_workers() {
+    let place = place();
+    place
+        .run(&["data", "pack", "images", "out", "--shard-size", "3KiB"])
+        .expect(0, &[]);
+    let two = imagenet(&place, &[]).expect(
+        0,
+        &[
+            "2 steps in 1 epoch on 2 workers",
+            " images/s",
+            "8 samples used once, 0 not used, 0 more than once",
+        ],
+    );
+    let one = imagenet(&place, &["workers.count=1", "loader.threads=3"]).expect(0, &[]);
+    assert_eq!(one.blake3(), two.blake3());
+    // Another order of the samples is another model, and so is another crop.
+    let other = imagenet(&place, &["data.features.crop=center"]).expect(0, &[]);
+    assert_ne!(other.blake3(), two.blake3());
+    imagenet(&place, &["data.features.shape=[3,0,32]"]).expect(2, &["data.features"]);
+    imagenet(&place, &["data.train=nowhere/train-*"]).expect(2, &["nowhere/train-*"]);
 }

@@ -77,6 +77,19 @@ impl Remote {
         format!("{}://ronde-test/{unique}/command", self.scheme)
     }
 
+    /// The objects at an address.
+    #[cfg(feature = "full")]
+    fn store(&self, address: &str) -> std::sync::Arc<dyn ronde_store::Store> {
+        let variables = self.variables.iter();
+        let settings = ronde_store::RemoteSettings {
+            ambient: variables
+                .map(|(name, value)| (name.to_ascii_lowercase(), value.clone()))
+                .collect(),
+            ..ronde_store::RemoteSettings::default()
+        };
+        ronde_store::open(&address.parse().unwrap(), &settings).unwrap()
+    }
+
     fn start(&self, place: &Place, arguments: &[&str]) -> Running {
         let variables = self.variables.iter();
         let variables: Vec<_> = variables.map(|(name, value)| (*name, &**value)).collect();
@@ -216,5 +229,50 @@ fn wrong_settings_of_a_store_end_the_command_at_once_and_say_what_to_change() {
             .start(&Place::new(), &[&["train"][..], &set, &SETS].concat())
             .wait()
             .expect(2, &["certificate is not trusted"]);
+    }
+}
+
+/// Samples lie in a bucket: what is fetched once is not fetched again, by nobody on this host, and the model is that of
+/// files on disk.
+#[cfg(feature = "full")]
+#[test]
+fn samples_in_a_bucket_are_fetched_once_and_give_the_bits_of_local_files() {
+    for remote in Remote::all() {
+        let place = Place::new();
+        let rows = |from: u32| -> String {
+            (from..from + 60)
+                .map(|row| format!("{},{},{}\n", row % 7, (row * 5) % 11, row % 2))
+                .collect()
+        };
+        std::fs::create_dir(place.path().join("rows")).unwrap();
+        let address = remote.fresh(&place);
+        let store = remote.store(&address);
+        for (name, from) in [("a.csv", 0), ("b.csv", 60), ("c.csv", 120)] {
+            place.write(&format!("rows/{name}"), &rows(from));
+            let name = ronde_store::ObjectName::new(name).unwrap();
+            ronde_store::StoreExt::put(&*store, &name, rows(from).as_bytes()).unwrap();
+        }
+        place.write(
+            "run.toml",
+            "version = 1\n[data]\nsource = \"records\"\ntrain = \"rows/*.csv\"\ncache_folder = \"pages\"\n\
+             features = { decode = \"numbers\", field = \"0..2\", shape = [2] }\n\
+             label = { field = \"2\", classes = 2 }\n\
+             [model]\nkind = \"mlp\"\nhidden = [4]\n[train]\nepochs = 2\nglobal_batch_size = 32\n",
+        );
+        let local = place.run(&["train", "run.toml"]).expect(0, &[]);
+        let train = format!("data.train={address}/*.csv");
+        let first = ["train", "run.toml", "--workers", "2", "--set", &train];
+        let ended = remote.start(&place, &first).wait().expect(0, &[]);
+        assert_eq!(ended.blake3(), local.blake3());
+        for _ in 0..2 {
+            let ended = remote.start(&place, &first).wait().expect(
+                0,
+                &[
+                    "epoch 1 read 0 B from other machines",
+                    "epoch 2 read 0 B from other machines",
+                ],
+            );
+            assert_eq!(ended.blake3(), local.blake3());
+        }
     }
 }

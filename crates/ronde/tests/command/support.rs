@@ -127,6 +127,7 @@ impl Place {
         }
         command
             .args(arguments)
+            .env("XDG_CACHE_HOME", self.path().join(".cache"))
             .envs(variables.iter().copied())
             .current_dir(self.path())
             .stdin(Stdio::null())
