@@ -47,6 +47,14 @@ pub enum DataError {
         /// What was asked for.
         what: String,
     },
+    /// Files that cannot be packed into shards.
+    #[error("{what}: {problem}")]
+    Pack {
+        /// A file, a place or a setting.
+        what: String,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// An index cannot be kept.
     #[error("{operation} {}: {cause}", path.display())]
     Index {

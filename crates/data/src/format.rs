@@ -13,6 +13,8 @@ mod extent;
 mod folder;
 pub mod npy;
 pub(crate) mod object;
+#[cfg(feature = "full")]
+mod parquet;
 mod piece;
 mod record;
 #[cfg(test)]
@@ -35,6 +37,8 @@ pub use csv_lines::CsvLines;
 pub use extent::{Even, Extent};
 pub use folder::ImageFolder;
 pub use npy::{Npy, Npz};
+#[cfg(feature = "full")]
+pub use parquet::Parquet;
 pub use piece::Piece;
 pub use record::{NumberType, Record, Value};
 pub use tfrecord::TfRecord;

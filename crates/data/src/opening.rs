@@ -6,6 +6,9 @@ use std::sync::Arc;
 
 use ronde_store::RemoteSettings;
 
+/// Where indexes are, in the folder for what can be made again.
+const INDEX_FOLDER: &str = "index";
+
 /// What happens while a data set is opened or used, for people.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -53,6 +56,12 @@ impl Opening {
             cache_folder: None,
             tell: Arc::new(|_| {}),
         }
+    }
+
+    /// Where indexes are kept, if they are.
+    pub(crate) fn index_folder(&self) -> Option<PathBuf> {
+        let cache = self.cache_folder.as_ref();
+        cache.map(|folder| folder.join(INDEX_FOLDER))
     }
 }
 

@@ -9,6 +9,7 @@ use crate::index::OnBadRecord;
 mod file;
 mod open;
 
+pub(crate) use file::RecordsFile;
 pub(crate) use open::open;
 
 /// One address or several.

@@ -221,6 +221,12 @@ impl FormatConfig {
     }
 }
 
+#[cfg(feature = "full")]
+fn parquet(wanted: Wanted) -> Result<Arc<dyn Format>, DataError> {
+    Ok(Arc::new(super::Parquet::new(wanted)))
+}
+
+#[cfg(not(feature = "full"))]
 fn parquet(_: Wanted) -> Result<Arc<dyn Format>, DataError> {
     let what = "reading Parquet files (data.format = \"parquet\")".to_owned();
     Err(DataError::NotBuilt { what })

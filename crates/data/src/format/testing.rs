@@ -3,16 +3,14 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use ronde_store::{Stamp, StoreError, StoredObject, Version};
+use ronde_store::StoredObject;
 
 use super::{BadRecord, Extent, Format, Found, Piece, Record, Value};
 use crate::DataError;
+use crate::decoders::InMemory;
 
-/// A file in memory.
-pub(crate) struct Memory {
-    bytes: Vec<u8>,
-    location: String,
-}
+/// Makes files in memory.
+pub(crate) struct Memory;
 
 impl Memory {
     pub(crate) fn of(bytes: &[u8]) -> Arc<dyn StoredObject> {
@@ -20,40 +18,7 @@ impl Memory {
     }
 
     pub(crate) fn at(location: &str, bytes: &[u8]) -> Arc<dyn StoredObject> {
-        Arc::new(Self {
-            bytes: bytes.to_vec(),
-            location: location.to_owned(),
-        })
-    }
-}
-
-impl StoredObject for Memory {
-    fn bytes(&self) -> u64 {
-        self.bytes.len() as u64
-    }
-
-    fn read_at(&self, start: u64, into: &mut [u8]) -> Result<(), StoreError> {
-        let part = usize::try_from(start)
-            .ok()
-            .and_then(|start| self.bytes.get(start..start.checked_add(into.len())?));
-        let part = part.ok_or_else(|| StoreError::Damaged {
-            location: self.location.clone(),
-            problem: "it ends before".to_owned(),
-        })?;
-        into.copy_from_slice(part);
-        Ok(())
-    }
-
-    fn stamp(&self) -> Stamp {
-        Stamp::of("memory", self.location.as_bytes())
-    }
-
-    fn version(&self) -> Result<Version, StoreError> {
-        unreachable!("formats do not ask for versions")
-    }
-
-    fn location(&self) -> &str {
-        &self.location
+        Arc::new(InMemory::new(location, bytes))
     }
 }
 

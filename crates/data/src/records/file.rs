@@ -9,14 +9,14 @@ use crate::index::DataFile;
 use crate::source::SourceFile;
 
 /// A file of a set.
-pub(super) struct RecordsFile {
+pub(crate) struct RecordsFile {
     file: SourceFile,
     location: String,
     stamp: String,
 }
 
 impl RecordsFile {
-    pub(super) fn new(file: &SourceFile) -> Self {
+    pub(crate) fn new(file: &SourceFile) -> Self {
         Self {
             location: file.location(),
             stamp: file.stamp().to_string(),

@@ -19,8 +19,6 @@ use crate::{DataError, Dataset, Split};
 
 /// Reads at a time from another machine: each of them mostly waits.
 const REMOTE_READS: usize = 8;
-/// Where indexes are, in the folder for what can be made again.
-const INDEX_FOLDER: &str = "index";
 /// Bad records that are told one by one.
 const BAD_TOLD_MAX: usize = 5;
 
@@ -118,11 +116,7 @@ impl Job<'_> {
 
     fn index(&self, files: &[Arc<dyn DataFile>], format: &dyn Format) -> Result<Index, DataError> {
         let settings = IndexSettings {
-            folder: self
-                .opening
-                .cache_folder
-                .as_ref()
-                .map(|folder| folder.join(INDEX_FOLDER)),
+            folder: self.opening.index_folder(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             on_bad_record: self.config.on_bad_record,
             ..IndexSettings::default()

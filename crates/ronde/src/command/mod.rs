@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod checkpoint;
 pub(crate) mod coordinator;
+pub(crate) mod data;
 mod data_news;
 pub(crate) mod exit;
 pub(crate) mod flight;
