@@ -153,26 +153,29 @@ impl Folder {
         // So that whoever counts sees what it will take.
         file.set_len(bytes)?;
         let used = self.count(bytes as i64)?.ok_or(NotKept::NoRoom)?;
-        let evicted = match used > self.bytes_max {
-            true => self.make_room()?,
-            false => 0,
+        let room = match used > self.bytes_max {
+            true => self.make_room(),
+            false => Ok(0),
         };
-        let written = parts
-            .iter()
-            .try_for_each(|part| file.write_all(part))
-            .and_then(|()| match std::fs::rename(unfinished, path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    std::fs::create_dir_all(path.parent().unwrap_or(&self.root))?;
-                    std::fs::rename(unfinished, path)
-                }
-                other => other,
-            });
-        match written {
-            Ok(()) => Ok(evicted),
-            Err(error) => {
-                self.count(-(bytes as i64))?;
-                Err(error.into())
+        let written = room.and_then(|evicted| {
+            parts.iter().try_for_each(|part| file.write_all(part))?;
+            self.publish(unfinished, path)?;
+            Ok(evicted)
+        });
+        if written.is_err() {
+            self.count(-(bytes as i64))?;
+        }
+        written
+    }
+
+    fn publish(&self, unfinished: &Path, path: &Path) -> io::Result<()> {
+        match std::fs::rename(unfinished, path) {
+            // The first of its folder.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                std::fs::create_dir_all(path.parent().unwrap_or(&self.root))?;
+                std::fs::rename(unfinished, path)
             }
+            other => other,
         }
     }
 
@@ -370,6 +373,7 @@ mod tests {
         assert_eq!(folder.count(0).unwrap(), Some(900));
         let too_large = folder.keep(&lock(&folder, 1), &key(11), &[&[0; 1001]]);
         assert!(matches!(too_large, Err(NotKept::NoRoom)));
+        assert_eq!(folder.count(0).unwrap(), Some(0));
         folder
             .keep(&lock(&folder, 1), &key(12), &[&[0; 100]])
             .unwrap();
