@@ -73,7 +73,7 @@ fn neighbours_of_one_name_are_a_record() {
     }
     let hash = |file: &[u8]| scanned(&all(), file).unwrap().hash;
     assert_eq!(hash(&two()), hash(&gzip(&two())));
-    let few = WebDataset::new(Wanted::Fields(vec!["cls".into()]));
+    let few = WebDataset::new(Wanted::fields(["cls"]));
     let records = read_all(&few, &two()).unwrap();
     assert_eq!((records[0].fields.len(), records[1].fields.len()), (1, 0));
 }
