@@ -190,7 +190,7 @@ pub(super) fn record<'a>(bytes: &'a [u8], wanted: &Wanted) -> Result<Record<'a>,
 /// All features of an example.
 fn all(bytes: &[u8]) -> Result<Vec<(Cow<'_, str>, Value<'_>)>, String> {
     let mut found: Vec<(Cow<'_, str>, Value<'_>)> = Vec::new();
-    let mut places = HashMap::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
     features(bytes, |name, feature| {
         let name = text(name)?;
         let Some(value) = value(feature)? else {
