@@ -96,6 +96,11 @@ pub trait Dataset: Send + Sync {
         Ok(None)
     }
 
+    /// What was read up to now in this process, where it comes from another machine through a cache.
+    fn traffic(&self) -> Option<Traffic> {
+        None
+    }
+
     /// Whether a sample that is told as [`DataError::Record`] is to be left out of its batch.
     fn skips_bad_records(&self) -> bool {
         false
@@ -121,6 +126,15 @@ pub struct Locality {
     pub window_blocks: u64,
     /// Bytes of a sample as it is stored, on average.
     pub sample_bytes: u64,
+}
+
+/// Where bytes of samples came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// Bytes that were fetched from other machines.
+    pub remote_bytes: u64,
+    /// Bytes that were read from the cache.
+    pub cached_bytes: u64,
 }
 
 /// Samples in memory as they were stored, not decoded yet.

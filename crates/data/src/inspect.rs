@@ -65,7 +65,7 @@ pub fn inspect(
     sources.retain(|file| format.takes(&file.location()));
     let files: Vec<Arc<dyn DataFile>> = sources
         .iter()
-        .map(|file| -> Arc<dyn DataFile> { Arc::new(RecordsFile::new(file)) })
+        .map(|file| -> Arc<dyn DataFile> { Arc::new(RecordsFile::new(file, None)) })
         .collect();
     let settings = IndexSettings {
         folder: opening.index_folder(),

@@ -54,7 +54,7 @@ mod synthetic_text;
 mod text;
 
 pub use config::{DataConfig, open};
-pub use dataset::{Dataset, Fetched, IGNORED, Locality, Split, Targets};
+pub use dataset::{Dataset, Fetched, IGNORED, Locality, Split, Targets, Traffic};
 pub use error::DataError;
 pub use loader::{Batch, Loader, LoaderPlan, LoaderSettings, LoaderTimes, StepBatches};
 pub use memory::MemoryDataset;

@@ -8,11 +8,12 @@
 
 use std::sync::Arc;
 
-use crate::dataset::{Fetched, Locality, check_read_all};
+use crate::cache::Cache;
+use crate::dataset::{Fetched, Locality, Traffic, check_read_all};
 use crate::decode::{Decoder, Scratch};
 use crate::format::Format;
 use crate::index::{DataFile, Index, Place};
-use crate::{DataError, Dataset, Targets};
+use crate::{DataError, DataNews, Dataset, Targets};
 use ronde_core::Epoch;
 
 mod fetch;
@@ -51,6 +52,13 @@ pub(crate) struct StoredDataset {
     reading: Reading,
     identity: String,
     pool: Arc<Pool>,
+    cache: Option<Watched>,
+}
+
+/// A cache, and who is told what happens to it.
+struct Watched {
+    cache: Arc<Cache>,
+    tell: Arc<dyn Fn(&DataNews) + Send + Sync>,
 }
 
 impl StoredDataset {
@@ -74,7 +82,18 @@ impl StoredDataset {
             reading,
             identity,
             pool: Arc::new(Pool::new(POOL_BYTES)),
+            cache: None,
         }
+    }
+
+    /// Reads through a cache, and tells what happens to it.
+    pub(crate) fn with_cache(
+        mut self,
+        cache: Arc<Cache>,
+        tell: Arc<dyn Fn(&DataNews) + Send + Sync>,
+    ) -> Self {
+        self.cache = Some(Watched { cache, tell });
+        self
     }
 
     fn place(&self, sample: u64) -> Result<Place, DataError> {
@@ -149,8 +168,21 @@ impl Dataset for StoredDataset {
             })
             .collect::<Result<Vec<_>, DataError>>()?;
         let threads = self.reading.threads;
-        let fetched = fetch(&self.files, &self.decoder, &self.pool, &wishes, threads)?;
-        Ok(Some(Box::new(fetched)))
+        let fetched = fetch(&self.files, &self.decoder, &self.pool, &wishes, threads);
+        if let Some(Watched { cache, tell }) = &self.cache {
+            for event in cache.take_events() {
+                tell(&DataNews::Notice(event.to_string()));
+            }
+        }
+        Ok(Some(Box::new(fetched?)))
+    }
+
+    fn traffic(&self) -> Option<Traffic> {
+        let counters = self.cache.as_ref()?.cache.counters();
+        Some(Traffic {
+            remote_bytes: counters.remote_bytes,
+            cached_bytes: counters.cached_bytes,
+        })
     }
 
     fn skips_bad_records(&self) -> bool {

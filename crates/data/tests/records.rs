@@ -10,6 +10,7 @@ use ronde_core::batch::BatchPlan;
 use ronde_core::order::Shuffle;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{GroupRank, WorldSize};
+use ronde_data::cache::CacheMode;
 use ronde_data::decode::{Features, Fields, Label, NumberFeatures};
 use ronde_data::format::tfrecord::write::{example, frame};
 use ronde_data::format::{FormatConfig, FormatKind, Record, Value};
@@ -73,6 +74,10 @@ fn config(train: &str) -> RecordsConfig {
         on_bad_record: OnBadRecord::Error,
         shuffle_block_kib: 2,
         shuffle_window_mib: 1,
+        cache: CacheMode::Stream,
+        cache_folder: None,
+        cache_limit_gib: 1.0,
+        cache_encrypt: None,
         retry_s: 1.0,
     }
 }

@@ -123,8 +123,15 @@ pub fn contents(name: &str) -> Option<Vec<u8>> {
 }
 
 /// Settings of S3, Azure and Google, which other programs read from the same variables: all that begin with
-/// `AWS_`, `AZURE_` or `GOOGLE_`, in lower case.
+/// `AWS_`, `AZURE_` or `GOOGLE_`, in lower case; and what Amazon's tools keep in files.
 fn remote_options() -> Vec<(String, String)> {
+    let mut options = remote_variables();
+    let files = crate::aws_files::options(&options, &|name| read(name).map(PathBuf::from));
+    options.extend(files);
+    options
+}
+
+fn remote_variables() -> Vec<(String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .filter(|(name, _)| {

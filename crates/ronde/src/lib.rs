@@ -24,6 +24,7 @@
 //! Collectives for algorithms of your own: [`Worker::group`]. A training loop of your own:
 //! [`Session`], the step as a transaction.
 
+mod aws_files;
 mod ending;
 pub mod environment;
 mod error;

@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicBool;
 use ronde_core::event::PhaseTimes;
 use ronde_core::session::{Committed, Session};
 use ronde_core::weight_hash;
-use ronde_core::{CollectivesExt, Event, Generation, Rank, Recovery, Step};
-use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Targets};
+use ronde_core::{CollectivesExt, Epoch, Event, Generation, Rank, Recovery, Step};
+use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Targets, Traffic};
 use ronde_engine::{Chain, Loss, Precision};
 use ronde_parallel::{
     DataParallel, DataParallelConfig, LossScaling, ModelState, Reduced, Strategy,
@@ -78,6 +78,8 @@ pub struct Training {
     cores: Option<Cores>,
     /// Cores of the host that this worker may decode samples on.
     free_cores: usize,
+    /// What was read from other machines and the cache when it was told last.
+    traffic: Traffic,
     /// Whether it was said that training waits for data.
     is_waiting_told: bool,
     /// Samples that were told to be unusable: file, offset, record.
@@ -138,6 +140,7 @@ impl Training {
             healing: Healing::default(),
             cores: None,
             free_cores: 1,
+            traffic: Traffic::default(),
             is_waiting_told: false,
             skipped: BTreeSet::new(),
             tuning: None,
@@ -282,6 +285,7 @@ impl Training {
             }
             if committed.epoch_verdict.is_some() || committed.step.0 + 1 == self.plan.steps {
                 self.tell_waiting(&loader);
+                self.tell_traffic(committed.epoch);
             }
             evaluation = self.evaluate_if_due()?.or(evaluation);
         }
@@ -351,6 +355,20 @@ impl Training {
                 message,
             });
         }
+    }
+
+    /// Says where the samples of an epoch came from, if some are on other machines.
+    fn tell_traffic(&mut self, epoch: Epoch) {
+        let Some(now) = self.split.train.traffic() else {
+            return;
+        };
+        let before = std::mem::replace(&mut self.traffic, now);
+        self.place.tracker.record(Event::DataRead {
+            rank: self.place.rank,
+            epoch,
+            remote_bytes: now.remote_bytes - before.remote_bytes,
+            cached_bytes: now.cached_bytes - before.cached_bytes,
+        });
     }
 
     fn loader_settings(&self, dataset: &dyn Dataset) -> LoaderSettings {

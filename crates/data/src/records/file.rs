@@ -1,10 +1,11 @@
-//! [`RecordsFile`]: a file of a set, read from where it is.
+//! [`RecordsFile`]: a file of a set, read from where it is or through a cache.
 
 use std::sync::Arc;
 
 use ronde_store::StoredObject;
 
 use crate::DataError;
+use crate::cache::Cache;
 use crate::index::DataFile;
 use crate::source::SourceFile;
 
@@ -13,14 +14,16 @@ pub(crate) struct RecordsFile {
     file: SourceFile,
     location: String,
     stamp: String,
+    cache: Option<Arc<Cache>>,
 }
 
 impl RecordsFile {
-    pub(crate) fn new(file: &SourceFile) -> Self {
+    pub(crate) fn new(file: &SourceFile, cache: Option<Arc<Cache>>) -> Self {
         Self {
             location: file.location(),
             stamp: file.stamp().to_string(),
             file: file.clone(),
+            cache,
         }
     }
 }
@@ -39,6 +42,9 @@ impl DataFile for RecordsFile {
     }
 
     fn open(&self) -> Result<Arc<dyn StoredObject>, DataError> {
-        Ok(self.file.open()?.into())
+        match &self.cache {
+            Some(cache) => cache.object(&self.file),
+            None => Ok(self.file.open()?.into()),
+        }
     }
 }

@@ -1,14 +1,15 @@
 //! Opening files of records: addresses, format, index, and what of them is trained on.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ronde_store::{Opener, RemoteSettings};
+use ronde_store::{KeySource, Opener, RemoteSettings, StoreError};
 use twox_hash::XxHash3_64;
 
 use super::file::RecordsFile;
 use super::{Addresses, RecordsConfig};
+use crate::cache::{Cache, CacheMode, CacheSettings, FillProgress};
 use crate::decode::{Decoder, Role, Schema};
 use crate::format::{Format, FormatConfig};
 use crate::index::{DataFile, Index, IndexProgress, IndexSettings, OnBadRecord};
@@ -19,12 +20,18 @@ use crate::{DataError, Dataset, Split};
 
 /// Reads at a time from another machine: each of them mostly waits.
 const REMOTE_READS: usize = 8;
+/// Where pages of remote files are, in the folder for what can be made again.
+const PAGES_FOLDER: &str = "data";
+/// Bytes of a page.
+const PAGE_BYTES: u64 = 1 << 20;
 /// Bad records that are told one by one.
 const BAD_TOLD_MAX: usize = 5;
 
 /// Opens files of records. Cost: files that were not indexed before are read once.
 pub(crate) fn open(config: &RecordsConfig, opening: &Opening) -> Result<Split, DataError> {
-    check(config)?;
+    if let Some((key, problem)) = config.problems().into_iter().next() {
+        return Err(DataError::Schema { key, problem });
+    }
     let opener = Opener::new(RemoteSettings {
         patience: Duration::from_secs_f64(config.retry_s),
         ..opening.remote.clone()
@@ -33,6 +40,7 @@ pub(crate) fn open(config: &RecordsConfig, opening: &Opening) -> Result<Split, D
         config,
         opening,
         opener,
+        cache: OnceCell::new(),
     };
     let train = job.load(&config.train, None)?;
     let test = match (&config.test, config.validation) {
@@ -62,6 +70,8 @@ struct Job<'a> {
     config: &'a RecordsConfig,
     opening: &'a Opening,
     opener: Opener,
+    /// Made for the first file that is on another machine.
+    cache: OnceCell<Option<Arc<Cache>>>,
 }
 
 /// Files that are indexed.
@@ -82,10 +92,11 @@ impl Job<'_> {
             None => self.format(&sources)?,
         };
         sources.retain(|file| format.takes(&file.location()));
-        let files: Vec<Arc<dyn DataFile>> = sources
-            .iter()
-            .map(|file| -> Arc<dyn DataFile> { Arc::new(RecordsFile::new(file)) })
-            .collect();
+        let cache = self.cache(&sources)?;
+        let file = |file: &SourceFile| -> Arc<dyn DataFile> {
+            Arc::new(RecordsFile::new(file, cache.clone()))
+        };
+        let files: Vec<Arc<dyn DataFile>> = sources.iter().map(file).collect();
         let index = self.index(&files, &*format)?;
         if index.samples() == 0 {
             let addresses = addresses.all().join(", ");
@@ -99,6 +110,55 @@ impl Job<'_> {
             schema,
             index: Arc::new(index),
         })
+    }
+
+    /// The cache for files of which some are on another machine; filled, where that is asked for.
+    fn cache(&self, sources: &[SourceFile]) -> Result<Option<Arc<Cache>>, DataError> {
+        if !sources.iter().any(SourceFile::is_remote) || self.config.cache == CacheMode::Off {
+            return Ok(None);
+        }
+        let cache = match self.cache.get() {
+            Some(cache) => cache,
+            None => {
+                let cache = self.open_cache()?;
+                self.cache.get_or_init(|| cache)
+            }
+        };
+        if let (Some(cache), CacheMode::DownloadFirst) = (cache, self.config.cache) {
+            let what = format!("downloading {} files", sources.len());
+            let progress = |share| {
+                let what = what.clone();
+                (self.opening.tell)(&DataNews::Progress { what, share });
+            };
+            cache.fill(sources, &|filled: FillProgress| {
+                progress(filled.done as f64 / filled.bytes.max(1) as f64);
+            })?;
+            progress(1.0);
+        }
+        Ok(cache.clone())
+    }
+
+    fn open_cache(&self) -> Result<Option<Arc<Cache>>, DataError> {
+        let config = self.config;
+        let own = config.cache_folder.as_ref();
+        let own = own.map(|folder| self.opening.base.join(folder));
+        let usual = || Some(self.opening.cache_folder.as_ref()?.join(PAGES_FOLDER));
+        let Some(folder) = own.or_else(usual) else {
+            return Ok(None);
+        };
+        let key = config.cache_encrypt.as_deref().map(|text| {
+            let source = text.parse::<KeySource>();
+            let source = source.map_err(|problem| StoreError::Key { problem })?;
+            source.read(&self.opening.base, self.opening.variable)
+        });
+        let settings = CacheSettings {
+            bytes_max: (config.cache_limit_gib * f64::from(1 << 30)) as u64,
+            // About a block of the order, so that the first steps fetch little that they do not use.
+            page_bytes: PAGE_BYTES,
+            key: key.transpose()?,
+            ..CacheSettings::default()
+        };
+        Cache::open(folder, settings).map(Some)
     }
 
     /// How the files are read, and what of them is wanted.
@@ -176,6 +236,10 @@ impl Job<'_> {
             decoder,
             reading,
         );
+        let set = match self.cache.get().cloned().flatten() {
+            Some(cache) if is_remote => set.with_cache(cache, Arc::clone(&self.opening.tell)),
+            _ => set,
+        };
         if set.is_empty() {
             return Err(DataError::Validation {
                 share: self.config.validation.unwrap_or_default(),
@@ -209,34 +273,4 @@ impl Loaded {
 /// Whether a key is among the share that is kept to measure on.
 fn is_held(key: u64, share: f64) -> bool {
     (key as f64) < share * u64::MAX as f64
-}
-
-fn check(config: &RecordsConfig) -> Result<(), DataError> {
-    let refuse = |key: &str, problem: String| {
-        let key = key.to_owned();
-        Err(DataError::Schema { key, problem })
-    };
-    if let Some(share) = config.validation
-        && !(share > 0.0 && share < 1.0)
-    {
-        return refuse("validation", format!("{share} is no share between 0 and 1"));
-    }
-    if config.validation.is_some() && config.test.is_some() {
-        let problem = "it would be of no use beside `test`".to_owned();
-        return refuse("validation", problem);
-    }
-    if !(0.0..=86_400.0).contains(&config.retry_s) {
-        let problem = format!("{} is no time of 0 seconds to a day", config.retry_s);
-        return refuse("retry_s", problem);
-    }
-    let sizes = [
-        ("shuffle_block_kib", config.shuffle_block_kib, 1 << 30),
-        ("shuffle_window_mib", config.shuffle_window_mib, 1 << 30),
-    ];
-    for (key, size, most) in sizes {
-        if !(1..=most).contains(&size) {
-            return refuse(key, format!("{size} is not 1 to {most}"));
-        }
-    }
-    Ok(())
 }

@@ -26,6 +26,10 @@ const SETTINGS: &[(&str, &str)] = &[
         "No address associated with hostname",
         "there is no such host: is the address right?",
     ),
+    (
+        "Account must be specified",
+        "AZURE_STORAGE_ACCOUNT_NAME names the account",
+    ),
     ("NoSuchBucket", "there is no such bucket: make it first"),
     (
         "ContainerNotFound",

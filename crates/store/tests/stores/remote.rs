@@ -122,6 +122,10 @@ fn wrong_settings_are_told_apart_from_a_service_that_is_away() {
     assert_eq!(error.recovery(), Recovery::Retry);
     let error = connect("az://container", &settings(&[]));
     assert!(matches!(error, StoreError::Settings { .. }), "{error}");
+    assert!(
+        error.to_string().contains("AZURE_STORAGE_ACCOUNT_NAME"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicBool;
 
 use ronde_checkpoint::CheckpointError;
 use ronde_data::{DataNews, Opening};
-use ronde_store::{Encrypted, MasterKey, RemoteSettings, Store};
+use ronde_store::{Encrypted, RemoteSettings, Store};
 
 use crate::TrainError;
-use crate::config::{CheckpointSection, KeySource};
+use crate::config::CheckpointSection;
 
 /// Whether a run goes on from a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -85,15 +85,10 @@ pub fn open(
         .and_then(|address| ronde_store::open(&address, &settings))
         .map_err(CheckpointError::from)?;
     let key = |problem: String| TrainError::Key { problem };
-    let contents = match section.key_source().map_err(key)? {
-        None => return Ok(place),
-        Some(KeySource::File(path)) => {
-            let path = base.join(path);
-            std::fs::read(&path).map_err(|error| key(format!("{}: {error}", path.display())))?
-        }
-        Some(KeySource::Variable(name)) => (surroundings.variable)(&name)
-            .ok_or_else(|| key(format!("the variable {name} is not set")))?,
+    let Some(source) = section.key_source().map_err(key)? else {
+        return Ok(place);
     };
-    let master = MasterKey::parse(&contents).map_err(|error| key(error.to_string()))?;
+    let master = source.read(base, surroundings.variable);
+    let master = master.map_err(|error| key(error.to_string()))?;
     Ok(Arc::new(Encrypted::new(place, master)))
 }

@@ -286,6 +286,13 @@ fn data(data: &DataConfig, problems: &mut Vec<Problem>) {
             at_least_one("data.samples", *samples, problems);
             (shape, *classes)
         }
+        DataConfig::Records(records) => {
+            problems.extend(records.problems().into_iter().map(|(key, problem)| {
+                let path = format!("data.{key}");
+                Problem::error(path.clone(), format!("`{path}`: {problem}"))
+            }));
+            return;
+        }
         _ => return,
     };
     at_least_one("data.classes", classes.into(), problems);

@@ -31,7 +31,7 @@ mod section;
 mod suggest;
 mod text;
 
-pub use checkpoint::{CheckpointSection, KeySource};
+pub use checkpoint::CheckpointSection;
 pub use document::Document;
 pub use error::ConfigError;
 pub use layers::{ENVIRONMENT_PREFIX, Override};

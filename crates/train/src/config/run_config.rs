@@ -422,11 +422,16 @@ impl LoaderSection {
 
 /// What the trained bits do not depend on: sections, and keys of other sections. What is in the
 /// files of `[data]` is told by the identity of the data set, not by their names.
-const NOT_IDENTITY: [&str; 14] = [
+const NOT_IDENTITY: [&str; 19] = [
     "check",
     "checkpoint",
     "comm",
+    "data.cache",
+    "data.cache_encrypt",
+    "data.cache_folder",
+    "data.cache_limit_gib",
     "data.file",
+    "data.retry_s",
     "data.test",
     "data.test_samples",
     "data.train",

@@ -1,6 +1,6 @@
 //! One step of a [`Training`]: compute, reduce, vote, apply, and what is recorded of it.
 
-use ronde_core::event::PhaseTimes;
+use ronde_core::event::{PhaseTimes, SampleUnit};
 use ronde_core::session::{Committed, SessionError};
 use ronde_core::{Event, Rank, Step};
 use ronde_data::{Batch, Loader, StepBatches};
@@ -181,6 +181,10 @@ impl Training {
             steps: self.plan.steps,
             epochs: self.plan.epochs,
             samples: self.plan.batches.samples(),
+            unit: match self.split.train.sample_shape() {
+                [1 | 3, _, _] => SampleUnit::Image,
+                _ => SampleUnit::Sample,
+            },
         });
     }
 
