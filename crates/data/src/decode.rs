@@ -136,7 +136,7 @@ impl Decoder {
     /// The fields that records must have.
     #[must_use]
     pub fn wanted(&self) -> Wanted {
-        Wanted::Fields(self.wanted.clone())
+        Wanted::fields(self.wanted.iter().cloned())
     }
 
     /// Writes features and targets of a record. `epoch` and `sample` are the key of all randomness: what comes out does

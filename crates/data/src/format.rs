@@ -43,7 +43,7 @@ pub use piece::Piece;
 pub use record::{NumberType, Record, Value};
 pub use tfrecord::TfRecord;
 pub use tokens::Tokens;
-pub use wanted::Wanted;
+pub use wanted::{Wanted, WantedFields};
 pub use webdataset::WebDataset;
 
 /// Most bytes of one record, and of a compressed file that is taken apart as a whole, unpacked: 1 GiB.

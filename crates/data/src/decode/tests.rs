@@ -94,10 +94,7 @@ fn columns_are_named_by_ranges() {
         "field = '0'\nclasses = 2",
     );
     let decoder = Decoder::new(&schema, Role::Test, 0).unwrap();
-    assert_eq!(
-        decoder.wanted(),
-        Wanted::Fields(vec!["1".into(), "2".into(), "0".into()])
-    );
+    assert_eq!(decoder.wanted(), Wanted::fields(["1", "2", "0"]));
     let texts = [("0", "1"), ("1", "5"), ("2", "6")];
     let texts = texts.map(|(name, text)| (name, Value::Bytes(text.as_bytes().into())));
     assert_eq!(

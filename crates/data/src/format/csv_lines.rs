@@ -79,7 +79,7 @@ impl Format for CsvLines {
         let heading = scan::heading(&file, is_packed, self.header)?;
         let (columns, names) = match &*self.wanted {
             Wanted::All => ((0..heading.names.len()).collect(), heading.names.clone()),
-            Wanted::Fields(fields) => columns(fields, &heading.names).into_iter().unzip(),
+            Wanted::Fields(fields) => columns(fields.names(), &heading.names).into_iter().unzip(),
         };
         Ok(Box::new(CsvFile {
             file,

@@ -177,7 +177,7 @@ mod tests {
             records[0].get("class_name"),
             Some(&Value::Bytes(b"dog"[..].into()))
         );
-        let few = ImageFolder::new(files, Wanted::Fields(vec!["class".into()]));
+        let few = ImageFolder::new(files, Wanted::fields(["class"]));
         assert_eq!(
             read_object(&few, Memory::at(files[1], b"b")).unwrap()[0]
                 .fields

@@ -172,7 +172,7 @@ impl Value<'_> {
 /// The fields of one record that were asked for, by name.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Record<'a> {
-    /// Names and values, in the order of the file.
+    /// Names and values, in the order in which they are wanted, or of the file.
     pub fields: Vec<(Cow<'a, str>, Value<'a>)>,
 }
 

@@ -3,15 +3,18 @@
 //! The name of a member up to the first dot of its last component is the record, the rest is the field: `a/7.jpg` and
 //! `a/7.cls` are the fields `jpg` and `cls` of one record, with the name itself in `__key__`. Members that are no files,
 //! or whose name has no dot, are passed over. Records are put together to extents of up to 16 KiB; a `.tar.gz` is one
-//! extent, unpacked at once (1 GiB at most). Behind a damaged header the rest of a file is lost.
+//! extent, unpacked at once (1 GiB at most). Values in JSON members are fields, too: `json.label`. Behind a damaged
+//! header the rest of a file is lost.
 //!
 //! The content hash covers names and bytes of all members that belong to records.
 //!
 //! Source: the WebDataset convention (github.com/webdataset/webdataset, `tariterators.py`); POSIX.1-2001 `pax`.
 
+mod json;
 mod members;
 mod scan;
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -169,6 +172,8 @@ fn samples(bytes: &[u8]) -> Vec<Sample> {
     samples
 }
 
+type Fields<'a> = Vec<(Cow<'a, str>, Value<'a>)>;
+
 struct TarRecords {
     file: String,
     start: u64,
@@ -204,7 +209,40 @@ impl Records for TarRecords {
                 fields.push((field.as_str().into(), Value::Bytes(bytes.into())));
             }
         }
+        self.add_json(sample, &mut fields)
+            .map_err(|problem| bad(sample.start, problem))?;
         Ok(Record { fields })
+    }
+}
+
+impl TarRecords {
+    /// Adds the wanted fields that lie in JSON members.
+    fn add_json<'a>(&'a self, sample: &Sample, fields: &mut Fields<'a>) -> Result<(), String> {
+        let Wanted::Fields(wanted) = &*self.wanted else {
+            return Ok(());
+        };
+        let mut read: Option<(&str, serde_json::Value)> = None;
+        for name in wanted.names() {
+            let Some((member, path)) = json::split(name) else {
+                continue;
+            };
+            if read.as_ref().is_none_or(|(there, _)| *there != member) {
+                let found = sample.fields.iter().find(|(field, _)| field == member);
+                let Some((_, data)) = found else { continue };
+                let bytes = self
+                    .piece
+                    .as_ref()
+                    .get(data.start as usize..data.end as usize);
+                let document = serde_json::from_slice(bytes.unwrap_or_default())
+                    .map_err(|error| format!("its member {member:?} is no JSON: {error}"))?;
+                read = Some((member, document));
+            }
+            if let Some((_, document)) = &read {
+                let value = json::value(document, path)?;
+                fields.extend(value.map(|value| (name.as_str().into(), value)));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -46,7 +46,7 @@ fn lines_are_records_named_by_the_heading() {
     assert_eq!(texts(&all(), &gzip(FILE)), expected);
     let hash = |file: &[u8]| scanned(&all(), file).unwrap().hash;
     assert_eq!(hash(FILE), hash(&gzip(FILE)));
-    let wanted = Wanted::Fields(vec!["1".into(), "name".into(), "absent".into()]);
+    let wanted = Wanted::fields(["1", "name", "absent"]);
     let few = texts(&CsvLines::new(None, wanted), FILE);
     assert_eq!(few[0], pairs(&[("1", "1"), ("name", "anna")]));
 }

@@ -44,7 +44,7 @@ impl Format for Npz {
         // Extents are counted by the first array that is wanted.
         match &*self.wanted {
             Wanted::All => "npz version 1".to_owned(),
-            Wanted::Fields(fields) => format!("npz version 1, {fields:?}"),
+            Wanted::Fields(fields) => format!("npz version 1, {:?}", fields.names()),
         }
     }
 

@@ -91,7 +91,7 @@ const PACKED: &[u8] = include_bytes!("../../../tests/vectors/packed.npz");
 #[test]
 fn archives_of_numpy_are_read_stored_and_compressed() {
     // x = arange(60, dtype="<f4").reshape(5, 3, 4) / 4, y = [3, 1, 4, 1, 5] as i8, both with 5 rows; z has 2.
-    let both = || Wanted::Fields(vec!["x".into(), "y".into()]);
+    let both = || Wanted::fields(["x", "y"]);
     for file in [STORED, PACKED] {
         let records = read_all(&Npz::new(both()), file).unwrap();
         assert_eq!(records.len(), 5);
@@ -105,21 +105,21 @@ fn archives_of_numpy_are_read_stored_and_compressed() {
                 (NumberType::I8, vec![[3, 1, 4, 1, 5][number]])
             );
         }
-        let one = read_all(&Npz::new(Wanted::Fields(vec!["z".into()])), file).unwrap();
+        let one = read_all(&Npz::new(Wanted::fields(["z"])), file).unwrap();
         assert_eq!(one.len(), 2);
         let error = scanned(&Npz::new(Wanted::All), file)
             .err()
             .unwrap()
             .to_string();
         assert!(error.contains("equally many"), "{error}");
-        let none = Npz::new(Wanted::Fields(vec!["absent".into()]));
+        let none = Npz::new(Wanted::fields(["absent"]));
         assert!(scanned(&none, file).is_err());
     }
 }
 
 #[test]
 fn damaged_archives_are_told_or_differ() {
-    let format = Npz::new(Wanted::Fields(vec!["x".into(), "y".into()]));
+    let format = Npz::new(Wanted::fields(["x", "y"]));
     for file in [STORED, PACKED] {
         let before = scanned(&format, file).unwrap().hash;
         for at in 0..file.len() {

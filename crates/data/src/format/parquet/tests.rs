@@ -28,9 +28,7 @@ const FILES: [(&str, &[u8]); 5] = [
 ];
 
 fn wanted(fields: &[&str]) -> Parquet {
-    Parquet::new(Wanted::Fields(
-        fields.iter().map(|&field| field.to_owned()).collect(),
-    ))
+    Parquet::new(Wanted::fields(fields.iter().copied()))
 }
 
 /// All but the column with a null in a list.

@@ -4,6 +4,8 @@
 //! one counts. Nothing is copied but numbers that are stored one by one.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use super::super::{NumberType, Record, Value, Wanted};
 
@@ -164,22 +166,46 @@ fn floats(packed: &[u8]) -> Result<&[u8], String> {
     }
 }
 
-/// The wanted features of an example.
+/// The wanted features of an example, in the order in which they are wanted.
 pub(super) fn record<'a>(bytes: &'a [u8], wanted: &Wanted) -> Result<Record<'a>, String> {
-    let mut record = Record::default();
+    let fields = match wanted {
+        Wanted::All => all(bytes)?,
+        Wanted::Fields(wanted) => {
+            let mut found = vec![None; wanted.names().len()];
+            features(bytes, |name, feature| {
+                let name = text(name)?;
+                if let Some(place) = wanted.place(name)
+                    && let Some(value) = value(feature)?
+                {
+                    found[place] = Some((Cow::Borrowed(name), value));
+                }
+                Ok(())
+            })?;
+            found.into_iter().flatten().collect()
+        }
+    };
+    Ok(Record { fields })
+}
+
+/// All features of an example.
+fn all(bytes: &[u8]) -> Result<Vec<(Cow<'_, str>, Value<'_>)>, String> {
+    let mut found: Vec<(Cow<'_, str>, Value<'_>)> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
     features(bytes, |name, feature| {
         let name = text(name)?;
-        if !wanted.has(name) {
+        let Some(value) = value(feature)? else {
             return Ok(());
+        };
+        match places.entry(name) {
+            Entry::Occupied(there) => found[*there.get()].1 = value,
+            Entry::Vacant(new) => {
+                new.insert(found.len());
+                found.push((Cow::Borrowed(name), value));
+            }
         }
-        let value = value(feature)?;
-        record.fields.retain(|(there, _)| there != name);
-        record
-            .fields
-            .extend(value.map(|value| (Cow::Borrowed(name), value)));
         Ok(())
     })?;
-    Ok(record)
+    Ok(found)
 }
 
 /// What a feature holds; nothing where no list is set.

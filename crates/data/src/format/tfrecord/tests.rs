@@ -88,7 +88,7 @@ fn sorted(mut record: Record<'static>) -> Record<'static> {
 
 #[test]
 fn only_wanted_fields_are_kept() {
-    let format = TfRecord::new(Wanted::Fields(vec!["floats".into(), "absent".into()]));
+    let format = TfRecord::new(Wanted::fields(["floats", "absent"]));
     for record in read_all(&format, PLAIN).unwrap() {
         assert_eq!(record.fields.len(), 1);
         assert!(record.get("floats").is_some());

@@ -73,7 +73,7 @@ fn neighbours_of_one_name_are_a_record() {
     }
     let hash = |file: &[u8]| scanned(&all(), file).unwrap().hash;
     assert_eq!(hash(&two()), hash(&gzip(&two())));
-    let few = WebDataset::new(Wanted::Fields(vec!["cls".into()]));
+    let few = WebDataset::new(Wanted::fields(["cls"]));
     let records = read_all(&few, &two()).unwrap();
     assert_eq!((records[0].fields.len(), records[1].fields.len()), (1, 0));
 }
@@ -212,4 +212,30 @@ fn a_file_that_changed_since_its_scan_is_told() {
     bytes[0] ^= 1;
     let error = open.parse(&extent, vec![bytes.into()]).err().unwrap();
     assert!(error.to_string().contains("not what it was"), "{error}");
+}
+
+#[test]
+fn values_in_json_members_are_fields() {
+    let file = archive(&[
+        entry("1.json", b'0', br#"{"label": 3, "size": [4, 5]}"#),
+        entry("2.json", b'0', b"{"),
+        entry("3.txt", b'0', b"none"),
+    ]);
+    let format = WebDataset::new(Wanted::fields(["json.label", "json.size", "json.absent"]));
+    let open = format.open(Memory::of(&file)).unwrap();
+    let extent = scanned(&format, &file).unwrap().extents[0];
+    let records = open.parse(&extent, vec![file.clone().into()]).unwrap();
+    let first = records.record(0).unwrap();
+    assert_eq!(first.get("json.label"), Some(&Value::integers(&[3])));
+    assert_eq!(first.get("json.size"), Some(&Value::integers(&[4, 5])));
+    assert_eq!(first.fields.len(), 2);
+    assert!(
+        records
+            .record(1)
+            .err()
+            .unwrap()
+            .to_string()
+            .contains("is no JSON")
+    );
+    assert!(records.record(2).unwrap().fields.is_empty());
 }
