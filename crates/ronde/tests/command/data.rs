@@ -1,6 +1,8 @@
 //! `ronde data`: folders are packed into shards, and shards shown; what is packed can be trained on.
 
-use crate::support::{Place, example};
+use crate::support::Place;
+#[cfg(feature = "full")]
+use crate::support::example;
 
 const JPEG: &[u8] = include_bytes!("../../../data/tests/vectors/pattern.jpg");
 const PNG: &[u8] = include_bytes!("../../../data/tests/vectors/pattern.png");

@@ -149,7 +149,7 @@ fn checkpoints_go_where_they_are_told_and_what_is_wrong_is_named() {
     for (wrong, fragment) in [
         ("every_minutes = -1.0", "must be 0 to"),
         ("keep = 0", "must be at least 1"),
-        ("to = \"gs://x\"", "gs:// is not known"),
+        ("to = \"ftp://x\"", "ftp:// is not known"),
         ("encrypt = \"hunter2\"", "must be \"file:PATH\""),
         ("every_step = 3", "every_steps"),
     ] {
