@@ -3,6 +3,7 @@
 use ronde_core::exact::ExactSum;
 use ronde_core::{GroupRank, Operation};
 
+use crate::blocks::{block_len, in_blocks};
 use crate::broadcast::broadcast;
 use crate::choose::refusal;
 use crate::contributions::Contributions;
@@ -29,7 +30,7 @@ pub fn all_reduce(
     all_reduce_on(algorithm, rank, &Hosts::one(size), len)
 }
 
-/// The schedule of an all-reduce of `len` elements.
+/// The schedule of an all-reduce of `len` elements; long ones within a host in [`crate::blocks`].
 ///
 /// # Errors
 /// [`ScheduleError::Invalid`] for a rank that is not in the group.
@@ -41,11 +42,15 @@ pub fn all_reduce_on(
 ) -> Result<Schedule, ScheduleError> {
     let size = hosts.size();
     let rank = member("all_reduce", rank, size)?;
+    let contributions = || Contributions::plain(size);
+    let in_blocks = |make: &dyn Fn(usize) -> Schedule| {
+        in_blocks(len, block_len(hosts, len), |len| Ok(make(len)))
+    };
     Ok(match algorithm {
-        Algorithm::Driver => driver(&Contributions::plain(size), rank, len),
-        Algorithm::Direct => direct(&Contributions::plain(size), rank, len),
-        Algorithm::Ring => ring(rank, size, len),
-        Algorithm::HalvingDoubling => halving_doubling(rank, size, len),
+        Algorithm::Driver => driver(&contributions(), rank, len),
+        Algorithm::Direct => in_blocks(&|len| direct(&contributions(), rank, len))?,
+        Algorithm::Ring => in_blocks(&|len| ring(rank, size, len))?,
+        Algorithm::HalvingDoubling => in_blocks(&|len| halving_doubling(rank, size, len))?,
         Algorithm::Tree => tree(&Contributions::neighbours(size), rank, len),
         Algorithm::Hierarchical => hierarchical(hosts, &Levels::plain(hosts), rank, len),
     })
@@ -64,7 +69,8 @@ pub fn exact_sum(
     exact_sum_on(algorithm, sum, rank, &Hosts::one(sum.size()), len)
 }
 
-/// The schedule of an exact sum of operands of `len` elements; the caller's slots are its subtrees.
+/// The schedule of an exact sum of operands of `len` elements; the caller's slots are its subtrees. Long
+/// operands within a host go in [`crate::blocks`].
 ///
 /// # Errors
 /// [`ScheduleError::Refused`] when the algorithm cannot keep the order of the tree;
@@ -90,12 +96,18 @@ pub fn exact_sum_on(
         hosts,
         "exact_sum",
     )?;
+    let contributions = Contributions::exact(sum);
+    let in_blocks = |make: &dyn Fn(usize) -> Schedule| {
+        in_blocks(len, block_len(hosts, len), |len| Ok(make(len)))
+    };
     Ok(match algorithm {
-        Algorithm::Driver => driver(&Contributions::exact(sum), index, len),
-        Algorithm::HalvingDoubling => halving_doubling(index, size, len),
-        Algorithm::Tree => tree(&Contributions::exact(sum), index, len),
+        Algorithm::Driver => driver(&contributions, index, len),
+        Algorithm::HalvingDoubling => in_blocks(&|len| halving_doubling(index, size, len))?,
+        Algorithm::Tree => tree(&contributions, index, len),
         Algorithm::Hierarchical => hierarchical(hosts, &Levels::exact(sum, hosts), index, len),
-        Algorithm::Direct | Algorithm::Ring => direct(&Contributions::exact(sum), index, len),
+        Algorithm::Direct | Algorithm::Ring => {
+            in_blocks(&|len| direct(&contributions, index, len))?
+        }
     })
 }
 
