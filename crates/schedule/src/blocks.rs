@@ -12,9 +12,8 @@ use std::ops::Range;
 use crate::schedule::{LocalAction, Region, Round, Schedule, Transfer};
 use crate::{Hosts, ScheduleError};
 
-/// Fewest elements of a block.
-const BLOCK_LEN: usize = 1 << 18;
-/// Fewest elements of a block for each rank: a message costs about as much as copying a quarter of that.
+/// Elements of a block for each rank: the slice of one in direct exchange. A message costs about as much as
+/// copying a quarter of that, and the slices of all others stay in the cache.
 const SLICE_LEN: usize = 1 << 16;
 /// Blocks that may be under way at once: each has scratch of its own.
 const SETS: usize = 2;
@@ -24,7 +23,7 @@ const SETS: usize = 2;
 /// worth it.
 #[must_use]
 pub fn block_len(hosts: &Hosts, len: usize) -> usize {
-    let block = BLOCK_LEN.max(SLICE_LEN * hosts.size());
+    let block = SLICE_LEN * hosts.size();
     if hosts.count() > 1 || len < 2 * block {
         len
     } else {
@@ -128,9 +127,9 @@ mod tests {
     #[test]
     fn long_operands_of_one_host_go_in_blocks() {
         let (one, two) = (Hosts::one(4), Hosts::new(&[0, 0, 1, 1]));
-        assert_eq!(block_len(&one, 2 * BLOCK_LEN - 1), 2 * BLOCK_LEN - 1);
-        assert_eq!(block_len(&one, 2 * BLOCK_LEN), BLOCK_LEN);
-        assert_eq!(block_len(&Hosts::one(16), 1 << 24), 16 * SLICE_LEN);
+        let block = 4 * SLICE_LEN;
+        assert_eq!(block_len(&one, 2 * block - 1), 2 * block - 1);
+        assert_eq!(block_len(&one, 2 * block), block);
         assert_eq!(block_len(&two, 1 << 24), 1 << 24);
     }
 
