@@ -10,21 +10,23 @@
 use std::ops::Range;
 
 use crate::schedule::{LocalAction, Region, Round, Schedule, Transfer};
-use crate::{Hosts, ScheduleError};
+use crate::{Algorithm, Hosts, ScheduleError};
 
 /// Elements of a block for each rank: the slice of one in direct exchange. A message costs about as much as
 /// copying a quarter of that, and the slices of all others stay in the cache.
 const SLICE_LEN: usize = 1 << 16;
 /// Blocks that may be under way at once: each has scratch of its own.
-const SETS: usize = 2;
+pub(crate) const SETS: usize = 2;
 
 /// Elements of a block where ranks of `hosts` reduce operands of `len`; `len` where they take all at once:
 /// between hosts the links decide and few long messages are best, and two blocks are the least that is
-/// worth it.
+/// worth it. A tree's and a driver's ranks pass on whole operands.
 #[must_use]
-pub fn block_len(hosts: &Hosts, len: usize) -> usize {
+pub fn block_len(algorithm: Algorithm, hosts: &Hosts, len: usize) -> usize {
+    use Algorithm::{Direct, HalvingDoubling, Ring};
     let block = SLICE_LEN * hosts.size();
-    if hosts.count() > 1 || len < 2 * block {
+    let is_by_slices = matches!(algorithm, Direct | HalvingDoubling | Ring);
+    if !is_by_slices || hosts.count() > 1 || len < 2 * block {
         len
     } else {
         block
@@ -128,15 +130,16 @@ mod tests {
     fn long_operands_of_one_host_go_in_blocks() {
         let (one, two) = (Hosts::one(4), Hosts::new(&[0, 0, 1, 1]));
         let block = 4 * SLICE_LEN;
-        assert_eq!(block_len(&one, 2 * block - 1), 2 * block - 1);
-        assert_eq!(block_len(&one, 2 * block), block);
-        assert_eq!(block_len(&two, 1 << 24), 1 << 24);
+        let by_direct = |hosts, len| block_len(Algorithm::Direct, hosts, len);
+        assert_eq!(by_direct(&one, 2 * block - 1), 2 * block - 1);
+        assert_eq!(by_direct(&one, 2 * block), block);
+        assert_eq!(by_direct(&two, 1 << 24), 1 << 24);
+        assert_eq!(block_len(Algorithm::Tree, &one, 1 << 24), 1 << 24);
     }
 
     #[test]
     fn scratch_is_that_of_two_blocks() {
-        let make =
-            |len| crate::all_reduce(crate::Algorithm::Direct, ronde_core::GroupRank(1), 4, len);
+        let make = |len| crate::all_reduce(Algorithm::Direct, ronde_core::GroupRank(1), 4, len);
         let whole = in_blocks(10_000, 1024, make).expect("it can");
         assert_eq!(whole.scratch_len(), 2 * 3 * 256);
         assert_eq!(whole.rounds.len(), 2 * 10);

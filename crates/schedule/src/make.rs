@@ -40,17 +40,26 @@ pub fn all_reduce_on(
     hosts: &Hosts,
     len: usize,
 ) -> Result<Schedule, ScheduleError> {
+    let block = block_len(algorithm, hosts, len);
+    in_blocks(len, block, |len| {
+        all_reduce_at_once(algorithm, rank, hosts, len)
+    })
+}
+
+/// [`all_reduce_on`] without blocks.
+pub(crate) fn all_reduce_at_once(
+    algorithm: Algorithm,
+    rank: GroupRank,
+    hosts: &Hosts,
+    len: usize,
+) -> Result<Schedule, ScheduleError> {
     let size = hosts.size();
     let rank = member("all_reduce", rank, size)?;
-    let contributions = || Contributions::plain(size);
-    let in_blocks = |make: &dyn Fn(usize) -> Schedule| {
-        in_blocks(len, block_len(hosts, len), |len| Ok(make(len)))
-    };
     Ok(match algorithm {
-        Algorithm::Driver => driver(&contributions(), rank, len),
-        Algorithm::Direct => in_blocks(&|len| direct(&contributions(), rank, len))?,
-        Algorithm::Ring => in_blocks(&|len| ring(rank, size, len))?,
-        Algorithm::HalvingDoubling => in_blocks(&|len| halving_doubling(rank, size, len))?,
+        Algorithm::Driver => driver(&Contributions::plain(size), rank, len),
+        Algorithm::Direct => direct(&Contributions::plain(size), rank, len),
+        Algorithm::Ring => ring(rank, size, len),
+        Algorithm::HalvingDoubling => halving_doubling(rank, size, len),
         Algorithm::Tree => tree(&Contributions::neighbours(size), rank, len),
         Algorithm::Hierarchical => hierarchical(hosts, &Levels::plain(hosts), rank, len),
     })
@@ -82,6 +91,20 @@ pub fn exact_sum_on(
     hosts: &Hosts,
     len: usize,
 ) -> Result<Schedule, ScheduleError> {
+    let block = block_len(algorithm, hosts, len);
+    in_blocks(len, block, |len| {
+        exact_sum_at_once(algorithm, sum, rank, hosts, len)
+    })
+}
+
+/// [`exact_sum_on`] without blocks.
+pub(crate) fn exact_sum_at_once(
+    algorithm: Algorithm,
+    sum: &ExactSum,
+    rank: GroupRank,
+    hosts: &Hosts,
+    len: usize,
+) -> Result<Schedule, ScheduleError> {
     let size = sum.size();
     let index = member("exact_sum", rank, size)?;
     if hosts.size() != size {
@@ -96,18 +119,12 @@ pub fn exact_sum_on(
         hosts,
         "exact_sum",
     )?;
-    let contributions = Contributions::exact(sum);
-    let in_blocks = |make: &dyn Fn(usize) -> Schedule| {
-        in_blocks(len, block_len(hosts, len), |len| Ok(make(len)))
-    };
     Ok(match algorithm {
-        Algorithm::Driver => driver(&contributions, index, len),
-        Algorithm::HalvingDoubling => in_blocks(&|len| halving_doubling(index, size, len))?,
-        Algorithm::Tree => tree(&contributions, index, len),
+        Algorithm::Driver => driver(&Contributions::exact(sum), index, len),
+        Algorithm::HalvingDoubling => halving_doubling(index, size, len),
+        Algorithm::Tree => tree(&Contributions::exact(sum), index, len),
         Algorithm::Hierarchical => hierarchical(hosts, &Levels::exact(sum, hosts), index, len),
-        Algorithm::Direct | Algorithm::Ring => {
-            in_blocks(&|len| direct(&contributions, index, len))?
-        }
+        Algorithm::Direct | Algorithm::Ring => direct(&Contributions::exact(sum), index, len),
     })
 }
 
