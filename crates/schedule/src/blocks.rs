@@ -59,10 +59,11 @@ pub fn in_blocks(
 /// A schedule in blocks that is being made.
 struct Blocks {
     whole: Schedule,
-    /// Where a block's slots are in the whole, for those that take the first set of scratch, and the second.
+    /// Where a block's slots are in the whole, by the set of scratch that it takes.
     slots: [Vec<usize>; SETS],
-    /// Slots of a block of which it has its part in slots as long as an operand.
+    /// The slot of a block that holds its result, of which the whole has one as long as an operand.
     result: usize,
+    /// Blocks that were added.
     count: usize,
 }
 
