@@ -23,9 +23,9 @@ pub(crate) const SETS: usize = 2;
 /// worth it. A tree's and a driver's ranks pass on whole operands.
 #[must_use]
 pub fn block_len(algorithm: Algorithm, hosts: &Hosts, len: usize) -> usize {
-    use Algorithm::{Direct, HalvingDoubling, Ring};
+    use Algorithm::{Driver, Tree};
     let block = SLICE_LEN * hosts.size();
-    let is_by_slices = matches!(algorithm, Direct | HalvingDoubling | Ring);
+    let is_by_slices = !matches!(algorithm, Driver | Tree);
     if !is_by_slices || hosts.count() > 1 || len < 2 * block {
         len
     } else {

@@ -57,11 +57,16 @@ pub(crate) fn all_reduce_at_once(
     let rank = member("all_reduce", rank, size)?;
     Ok(match algorithm {
         Algorithm::Driver => driver(&Contributions::plain(size), rank, len),
-        Algorithm::Direct => direct(&Contributions::plain(size), rank, len),
+        // On one host the hierarchical algorithm is the direct one.
+        Algorithm::Hierarchical if hosts.count() > 1 => {
+            hierarchical(hosts, &Levels::plain(hosts), rank, len)
+        }
+        Algorithm::Direct | Algorithm::Hierarchical => {
+            direct(&Contributions::plain(size), rank, len)
+        }
         Algorithm::Ring => ring(rank, size, len),
         Algorithm::HalvingDoubling => halving_doubling(rank, size, len),
         Algorithm::Tree => tree(&Contributions::neighbours(size), rank, len),
-        Algorithm::Hierarchical => hierarchical(hosts, &Levels::plain(hosts), rank, len),
     })
 }
 
@@ -123,8 +128,12 @@ pub(crate) fn exact_sum_at_once(
         Algorithm::Driver => driver(&Contributions::exact(sum), index, len),
         Algorithm::HalvingDoubling => halving_doubling(index, size, len),
         Algorithm::Tree => tree(&Contributions::exact(sum), index, len),
-        Algorithm::Hierarchical => hierarchical(hosts, &Levels::exact(sum, hosts), index, len),
-        Algorithm::Direct | Algorithm::Ring => direct(&Contributions::exact(sum), index, len),
+        Algorithm::Hierarchical if hosts.count() > 1 => {
+            hierarchical(hosts, &Levels::exact(sum, hosts), index, len)
+        }
+        Algorithm::Direct | Algorithm::Hierarchical | Algorithm::Ring => {
+            direct(&Contributions::exact(sum), index, len)
+        }
     })
 }
 
