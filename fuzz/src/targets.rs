@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use ronde_cluster::decoders::Line;
 use ronde_comm::decoders::Piece;
 use ronde_core::Rank;
+use ronde_data::decoders::Kind;
 use ronde_identity::rustls::pki_types::CertificateDer;
 use ronde_identity::rustls::pki_types::pem::PemObject;
 use ronde_identity::{Authority, Identity, JoinToken, Member, Validity};
@@ -29,7 +30,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const ALL: [&Target; 12] = [
+pub const ALL: [&Target; 18] = [
     &FRAME,
     &HELLO,
     &NOTICE,
@@ -42,6 +43,12 @@ pub const ALL: [&Target; 12] = [
     &IDENTITY,
     &AUTHORITY,
     &CERTIFICATE,
+    &TFRECORD,
+    &TAR,
+    &NPY,
+    &NPZ,
+    &CSV,
+    &INDEX,
 ];
 
 /// The header of a frame: nothing is kept but what an error says.
@@ -189,6 +196,66 @@ pub const CERTIFICATE: Target = Target {
     memory: (16, 64 << 10),
     needs_its_end: true,
     cases: 20_000,
+};
+
+/// A file of TFRecord samples; it is read through a window, and once more as a whole.
+pub const TFRECORD: Target = Target {
+    name: "tfrecord",
+    samples: || Kind::TfRecord.samples(),
+    read: |bytes| Kind::TfRecord.read(bytes),
+    memory: (64, 4 << 20),
+    needs_its_end: false,
+    cases: 10_000,
+};
+
+/// An archive of samples.
+pub const TAR: Target = Target {
+    name: "tar",
+    samples: || Kind::Tar.samples(),
+    read: |bytes| Kind::Tar.read(bytes),
+    memory: (64, 4 << 20),
+    needs_its_end: false,
+    cases: 10_000,
+};
+
+/// A file of one array.
+pub const NPY: Target = Target {
+    name: "npy",
+    samples: || Kind::Npy.samples(),
+    read: |bytes| Kind::Npy.read(bytes),
+    memory: (64, 1 << 20),
+    needs_its_end: true,
+    cases: 20_000,
+};
+
+/// A file of several arrays, compressed ones, too: these say how long they are, and are unpacked no further.
+pub const NPZ: Target = Target {
+    name: "npz",
+    samples: || Kind::Npz.samples(),
+    read: |bytes| Kind::Npz.read(bytes),
+    memory: (2048, 1 << 20),
+    needs_its_end: true,
+    cases: 10_000,
+};
+
+/// A file of comma-separated values.
+pub const CSV: Target = Target {
+    name: "csv",
+    samples: || Kind::Csv.samples(),
+    read: |bytes| Kind::Csv.read(bytes),
+    memory: (512, 4 << 20),
+    needs_its_end: false,
+    cases: 10_000,
+};
+
+/// What is kept of the scan of a file.
+pub const INDEX: Target = Target {
+    name: "index",
+    samples: || Kind::Index.samples(),
+    read: |bytes| Kind::Index.read(bytes),
+    memory: (64, 64 << 10),
+    needs_its_end: true,
+    cases: 50_000,
 };
 
 fn validity() -> Validity {

@@ -7,6 +7,7 @@
 )]
 
 mod arrows;
+mod formats;
 mod outside;
 mod soak;
 mod sources;
@@ -108,8 +109,16 @@ fn test() -> Result<()> {
     cargo(&[&["build", "--all-targets"], &full[..]].concat())?;
     cargo_with(&[&["test"], &full[..]].concat(), &stores.variables()?)?;
     drop(stores);
-    cargo(&["check", "--release", "-p", "ronde-store"])?;
+    cargo(&[
+        "check",
+        "--release",
+        "-p",
+        "ronde-store",
+        "-p",
+        "ronde-data",
+    ])?;
     soak::short()?;
+    formats::test(&outside::target()?)?;
     outside::test()
 }
 

@@ -5,6 +5,7 @@
 
 mod case;
 mod events;
+mod memory;
 mod peak;
 mod report;
 mod run;

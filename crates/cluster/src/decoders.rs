@@ -98,6 +98,7 @@ fn from_worker() -> Vec<FromWorker> {
                 steps: 1000,
                 epochs: 3,
                 samples: 1797,
+                unit: ronde_core::event::SampleUnit::Image,
             },
         },
     ]

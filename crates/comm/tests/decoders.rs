@@ -206,6 +206,12 @@ bombarded! {
     broken_identities_are_refused: IDENTITY,
     broken_authorities_are_refused: AUTHORITY,
     broken_certificates_are_refused: CERTIFICATE,
+    broken_tfrecords_are_refused: TFRECORD,
+    broken_archives_are_refused: TAR,
+    broken_arrays_are_refused: NPY,
+    broken_files_of_arrays_are_refused: NPZ,
+    broken_lines_are_refused: CSV,
+    broken_indexes_are_refused: INDEX,
 }
 
 #[test]

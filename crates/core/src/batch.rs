@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::permutation::Permutation;
+use crate::order::{Order, Shuffle};
 use crate::seed::{Purpose, SeedTree};
 use crate::{Epoch, Step};
 
@@ -12,7 +12,7 @@ pub struct BatchPlan {
     samples: u64,
     global_batch_size: u64,
     drop_last: bool,
-    shuffle: bool,
+    shuffle: Shuffle,
     seed: u64,
 }
 
@@ -44,14 +44,14 @@ impl BatchPlan {
         samples: u64,
         global_batch_size: u64,
         drop_last: bool,
-        shuffle: bool,
+        shuffle: impl Into<Shuffle>,
         seed: u64,
     ) -> Option<Self> {
         let plan = Self {
             samples,
             global_batch_size,
             drop_last,
-            shuffle,
+            shuffle: shuffle.into(),
             seed,
         };
         (global_batch_size > 0 && plan.steps_per_epoch() > 0).then_some(plan)
@@ -101,20 +101,7 @@ impl BatchPlan {
     #[must_use]
     pub fn order(&self, epoch: Epoch) -> Order {
         let stream = SeedTree::new(self.seed).stream(Purpose::Shuffle, &[epoch.0]);
-        Order(self.shuffle.then(|| Permutation::new(self.samples, stream)))
-    }
-}
-
-/// Maps positions in an epoch to samples of the data set.
-#[derive(Debug, Clone, Copy)]
-pub struct Order(Option<Permutation>);
-
-impl Order {
-    /// The sample at a position.
-    #[must_use]
-    pub fn sample(&self, position: u64) -> u64 {
-        self.0
-            .map_or(position, |permutation| permutation.at(position))
+        Order::new(self.samples, self.shuffle, stream)
     }
 }
 

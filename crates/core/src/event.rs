@@ -66,6 +66,29 @@ impl PhaseTimes {
     }
 }
 
+/// What a sample is, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum SampleUnit {
+    /// Anything.
+    #[default]
+    Sample,
+    /// Channels, height and width.
+    Image,
+}
+
+impl SampleUnit {
+    /// The word for several of them.
+    #[must_use]
+    pub fn plural(self) -> &'static str {
+        match self {
+            Self::Sample => "samples",
+            Self::Image => "images",
+        }
+    }
+}
+
 /// Something that happened. Recorded by workers and supervisors, shown and kept by sinks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -89,6 +112,9 @@ pub enum Event {
         epochs: u64,
         /// Samples of the training set.
         samples: u64,
+        /// What a sample is.
+        #[serde(default)]
+        unit: SampleUnit,
     },
     /// A step is final on all ranks. Recorded by rank 0.
     StepCommitted {
@@ -176,6 +202,18 @@ pub enum Event {
         missing: u64,
         /// Samples used more than once.
         repeated: u64,
+    },
+    /// Where a worker's samples of an epoch came from, when they are on another machine. What was read ahead for the next
+    /// epoch is in it. Recorded by each worker.
+    DataRead {
+        /// Who.
+        rank: Rank,
+        /// The epoch that is complete.
+        epoch: Epoch,
+        /// Bytes that were fetched from other machines.
+        remote_bytes: u64,
+        /// Bytes that were read from the cache.
+        cached_bytes: u64,
     },
     /// The workers have tried sizes of buckets and go on with one. Recorded by rank 0.
     BucketSizeChosen {

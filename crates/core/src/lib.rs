@@ -22,6 +22,7 @@ pub mod ledger;
 pub mod membership;
 pub mod mesh;
 pub mod norm;
+pub mod order;
 pub mod permutation;
 pub mod philox;
 pub mod rank;

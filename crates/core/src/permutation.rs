@@ -47,19 +47,54 @@ impl Permutation {
         }
     }
 
+    /// Which position goes to `value`: the inverse of [`Permutation::at`].
+    ///
+    /// # Panics
+    /// As [`Permutation::at`].
+    #[must_use]
+    pub fn position_of(&self, value: u64) -> u64 {
+        assert!(
+            value < self.len,
+            "value {value} of a permutation of {}",
+            self.len
+        );
+        let mut position = value;
+        loop {
+            position = self.decrypt(position);
+            if position < self.len {
+                return position;
+            }
+        }
+    }
+
     fn encrypt(&self, value: u64) -> u64 {
-        let mask = (1_u64 << self.half_bits) - 1;
-        let (mut left, mut right) = (value >> self.half_bits, value & mask);
+        let (mut left, mut right) = (value >> self.half_bits, value & self.mask());
         for round in 0..ROUNDS {
-            let counter = [right as u32, (right >> 32) as u32, round, self.key[2]];
-            let block = philox(
-                [self.key[0], self.key[1]],
-                [counter[0], counter[1], counter[2], self.key[3] ^ counter[3]],
-            );
-            let mixed = u64::from(block[0]) | u64::from(block[1]) << 32;
-            (left, right) = (right, left ^ (mixed & mask));
+            (left, right) = (right, left ^ self.mixed(round, right));
         }
         (left << self.half_bits) | right
+    }
+
+    fn decrypt(&self, value: u64) -> u64 {
+        let (mut left, mut right) = (value >> self.half_bits, value & self.mask());
+        for round in (0..ROUNDS).rev() {
+            (left, right) = (right ^ self.mixed(round, left), left);
+        }
+        (left << self.half_bits) | right
+    }
+
+    fn mask(&self) -> u64 {
+        (1_u64 << self.half_bits) - 1
+    }
+
+    /// What a round does to one half, from the other.
+    fn mixed(&self, round: u32, half: u64) -> u64 {
+        let counter = [half as u32, (half >> 32) as u32, round, self.key[2]];
+        let block = philox(
+            [self.key[0], self.key[1]],
+            [counter[0], counter[1], counter[2], self.key[3] ^ counter[3]],
+        );
+        (u64::from(block[0]) | u64::from(block[1]) << 32) & self.mask()
     }
 }
 
@@ -80,6 +115,17 @@ mod tests {
             let mut sorted = order(len, 7, 0);
             sorted.sort_unstable();
             assert_eq!(sorted, (0..len).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn the_inverse_goes_back() {
+        for len in [1, 2, 3, 17, 64, 1000, 70_001] {
+            let stream = SeedTree::new(len).stream(Purpose::Shuffle, &[0]);
+            let permutation = Permutation::new(len, stream);
+            for position in (0..len).step_by(7) {
+                assert_eq!(permutation.position_of(permutation.at(position)), position);
+            }
         }
     }
 

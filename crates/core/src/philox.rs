@@ -61,6 +61,13 @@ impl Stream {
         )
     }
 
+    /// A stream of its own for a part; unlike this one and those of other parts.
+    #[must_use]
+    pub fn child(&self, part: u64) -> Self {
+        // Block 0 is the one that names permutations.
+        Self::new(self.block(part.wrapping_add(1)))
+    }
+
     /// Fills `out` with words, from word 0 of the stream.
     pub fn fill(&self, out: &mut [u32]) {
         for (index, chunk) in out.chunks_mut(4).enumerate() {

@@ -123,8 +123,10 @@ impl SessionError {
 pub struct ShardReport {
     /// Which shard.
     pub shard: Shard,
-    /// Samples in it.
+    /// Samples that were used.
     pub samples: u64,
+    /// Samples that cannot be used and were left out.
+    pub skipped: u64,
     /// Loss summed over its samples.
     pub loss_sum: f64,
     /// Right answers among its samples.
@@ -349,7 +351,8 @@ impl Session {
             epoch: open.batch.epoch,
             generation: last.generation,
             samples,
-            loss: loss_sum / samples as f64,
+            // Of a step all of whose samples were left out: nothing is learnt, nothing is divided by zero.
+            loss: loss_sum / samples.max(1) as f64,
             correct: reports.iter().map(|report| report.correct).sum(),
             epoch_verdict: open.batch.ends_epoch.then(|| self.ledger.finish_epoch()),
             newest: votes
@@ -443,11 +446,14 @@ impl Session {
                 return Err(wrong(shard.0, "was computed twice".to_owned()));
             }
             let range = self.shards.samples(shard, open.batch.samples());
-            if report.samples != range.end - range.start {
-                let planned = range.end - range.start;
+            let planned = range.end - range.start;
+            if report.samples.checked_add(report.skipped) != Some(planned) {
+                let ShardReport {
+                    samples, skipped, ..
+                } = report;
                 return Err(wrong(
                     shard.0,
-                    format!("has {} samples, planned {planned}", report.samples),
+                    format!("has {samples} samples and skipped {skipped}, planned {planned}"),
                 ));
             }
         }

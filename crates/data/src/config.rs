@@ -6,9 +6,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::csv::{CsvForm, read_file};
+use crate::records::{self, RecordsConfig};
 use crate::synthetic::SyntheticImages;
 use crate::synthetic_text::SyntheticText;
-use crate::{DataError, Split, digits, number_words, text};
+use crate::{DataError, Opening, Split, digits, number_words, text};
 
 /// Where samples come from: the `[data]` section of a run file, told apart by `source`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -76,6 +77,8 @@ pub enum DataConfig {
         /// Letters of a sample.
         context: usize,
     },
+    /// Files of records, wherever they lie.
+    Records(Box<RecordsConfig>),
     /// Numbers in English words, to be said in French ones: samples of 9 words and 15.
     NumberWords {
         /// Count of samples to train on.
@@ -106,6 +109,7 @@ impl DataConfig {
                 file: Some(file), ..
             } => vec![("file", file.as_path())],
             Self::Digits {}
+            | Self::Records(_)
             | Self::SyntheticImages { .. }
             | Self::SyntheticText { .. }
             | Self::Text { file: None, .. }
@@ -114,12 +118,12 @@ impl DataConfig {
     }
 }
 
-/// Opens a source. `base` is the folder that relative paths start from; `seed` is the run's, for
-/// made-up samples. Cost: files are read and decoded whole.
+/// Opens a source. Cost: files are read and decoded whole.
 ///
 /// # Errors
 /// Files that are missing or hold no samples, and parameters that are not possible.
-pub fn open(config: &DataConfig, base: &Path, seed: u64) -> Result<Split, DataError> {
+pub fn open(config: &DataConfig, opening: &Opening) -> Result<Split, DataError> {
+    let (base, seed) = (&opening.base, opening.seed);
     match config {
         DataConfig::Digits {} => digits::open(),
         DataConfig::Csv {
@@ -154,6 +158,7 @@ pub fn open(config: &DataConfig, base: &Path, seed: u64) -> Result<Split, DataEr
             let path = file.as_ref().map(|file| base.join(file));
             text::open(path.as_deref(), *context)
         }
+        DataConfig::Records(config) => records::open(config, opening),
         DataConfig::NumberWords {
             samples,
             test_samples,

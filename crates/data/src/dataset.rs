@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
+use ronde_core::Epoch;
+
 use crate::DataError;
+use crate::decode::Scratch;
 
 /// Most elements that one sample may have.
 pub(crate) const SAMPLE_ELEMENTS_MAX: usize = 1 << 24;
@@ -78,6 +81,31 @@ pub trait Dataset: Send + Sync {
     /// mean equal bits; it is part of the hash of a plan.
     fn identity(&self) -> String;
 
+    /// How samples lie together, where reading neighbours at once is cheaper than reading each by itself. `None`: it
+    /// makes no difference, as in memory.
+    fn locality(&self) -> Option<Locality> {
+        None
+    }
+
+    /// Brings samples into memory, so that decoding them waits for nothing. `None` where there is nothing to bring:
+    /// [`Dataset::read_all`] does it all.
+    ///
+    /// # Errors
+    /// A sample that is not there, or a source that cannot be read.
+    fn fetch(&self, _samples: &[u64]) -> Result<Option<Box<dyn Fetched>>, DataError> {
+        Ok(None)
+    }
+
+    /// What was read up to now in this process, where it comes from another machine through a cache.
+    fn traffic(&self) -> Option<Traffic> {
+        None
+    }
+
+    /// Whether a sample that is told as [`DataError::Record`] is to be left out of its batch.
+    fn skips_bad_records(&self) -> bool {
+        false
+    }
+
     /// Whether there are no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
@@ -87,6 +115,46 @@ pub trait Dataset: Send + Sync {
     fn sample_elements(&self) -> usize {
         self.sample_shape().iter().product()
     }
+}
+
+/// How the samples of a set lie together. Equal for equal sets, wherever they lie: orders are made of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Locality {
+    /// Samples that are read at once.
+    pub block_samples: u64,
+    /// Blocks whose samples are mixed.
+    pub window_blocks: u64,
+    /// Bytes of a sample as it is stored, on average.
+    pub sample_bytes: u64,
+}
+
+/// Where bytes of samples came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// Bytes that were fetched from other machines.
+    pub remote_bytes: u64,
+    /// Bytes that were read from the cache.
+    pub cached_bytes: u64,
+}
+
+/// Samples in memory as they were stored, not decoded yet.
+pub trait Fetched: Send + Sync {
+    /// Decodes the sample at `place` of those that were asked for, as [`Dataset::read_all`] does. What is changed at
+    /// random in it depends on the epoch and the sample alone.
+    ///
+    /// # Errors
+    /// [`DataError::Record`] for a sample that cannot be used; as [`Dataset::read_all`].
+    fn decode(
+        &self,
+        place: usize,
+        epoch: Epoch,
+        scratch: &mut Scratch,
+        out: &mut [f32],
+        targets: &mut [u32],
+    ) -> Result<(), DataError>;
+
+    /// Bytes of memory that it holds.
+    fn bytes(&self) -> u64;
 }
 
 /// What is trained on and what is only measured on.

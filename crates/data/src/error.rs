@@ -25,6 +25,105 @@ pub enum DataError {
     /// A record that cannot be used.
     #[error("{0}")]
     Record(BadRecord),
+    /// A file that is not of the format that it is read as.
+    #[error("{file}: {problem}")]
+    Format {
+        /// The file.
+        file: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A description of features, label or format that cannot be.
+    #[error("data.{key}: {problem}")]
+    Schema {
+        /// The key of the run file.
+        key: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Something that this build cannot do.
+    #[error("{what} is not part of this build; build ronde with `--features full`")]
+    NotBuilt {
+        /// What was asked for.
+        what: String,
+    },
+    /// Files that cannot be packed into shards.
+    #[error("{what}: {problem}")]
+    Pack {
+        /// A file, a place or a setting.
+        what: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// An index cannot be kept.
+    #[error("{operation} {}: {cause}", path.display())]
+    Index {
+        /// What was tried.
+        operation: &'static str,
+        /// The folder or file.
+        path: PathBuf,
+        /// What the system said.
+        cause: std::io::Error,
+    },
+    /// Files without a single sample.
+    #[error("there are no samples in {addresses}")]
+    Empty {
+        /// The addresses.
+        addresses: String,
+    },
+    /// All samples, or none, are kept apart to measure on.
+    #[error("validation = {share} leaves nothing of {samples} samples to train or to measure on")]
+    Validation {
+        /// The share.
+        share: f64,
+        /// All samples.
+        samples: u64,
+    },
+    /// An address with wildcards that is none.
+    #[error("{pattern:?} stands for no files: {problem}")]
+    Pattern {
+        /// The address, as it was written.
+        pattern: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// An address that stands for no file.
+    #[error("no file is meant by {pattern:?}: {there}")]
+    NoFiles {
+        /// The address, as it was written.
+        pattern: String,
+        /// What is there instead.
+        there: String,
+    },
+    /// Files that an address names are not there.
+    #[error("{count} of the files of {pattern:?} are not there: {names}")]
+    MissingFiles {
+        /// The address, as it was written.
+        pattern: String,
+        /// How many.
+        count: usize,
+        /// The first of them.
+        names: String,
+    },
+    /// Settings of a data cache that make no sense.
+    #[error("the data cache: {problem}")]
+    CacheSettings {
+        /// What is wrong with them.
+        problem: String,
+    },
+    /// Files were to be downloaded first that are more than a data cache may hold.
+    #[error(
+        "{bytes} bytes are to be downloaded, but the data cache has room for {room} (its limit is {bytes_max}, of which a \
+         tenth stays free): raise the limit, or use data.cache = \"stream\""
+    )]
+    CacheTooSmall {
+        /// Bytes of the files.
+        bytes: u64,
+        /// Bytes that fit.
+        room: u64,
+        /// The limit.
+        bytes_max: u64,
+    },
     /// A file holds something that is no sample.
     #[error("{} line {line}, column {column}: {problem}, found {value:?}", path.display())]
     Cell {

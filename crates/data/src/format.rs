@@ -7,7 +7,24 @@
 //!    what else is needed and reads neighbours at once.
 //! 3. [`RecordFile::parse`] takes bytes apart, on the thread that decodes them.
 
-use std::borrow::Cow;
+mod choice;
+mod csv_lines;
+mod extent;
+mod folder;
+pub mod npy;
+pub(crate) mod object;
+#[cfg(feature = "full")]
+mod parquet;
+mod piece;
+mod record;
+#[cfg(test)]
+pub(crate) mod testing;
+pub mod tfrecord;
+mod tokens;
+mod wanted;
+pub mod webdataset;
+mod window;
+
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,85 +32,34 @@ use std::sync::Arc;
 use ronde_store::StoredObject;
 
 use crate::DataError;
+pub use choice::{FormatConfig, FormatKind, FormatTable};
+pub use csv_lines::CsvLines;
+pub use extent::{Even, Extent};
+pub use folder::ImageFolder;
+pub use npy::{Npy, Npz};
+#[cfg(feature = "full")]
+pub use parquet::Parquet;
+pub use piece::Piece;
+pub use record::{NumberType, Record, Value};
+pub use tfrecord::TfRecord;
+pub use tokens::Tokens;
+pub use wanted::{Wanted, WantedFields};
+pub use webdataset::WebDataset;
 
-/// Bytes of a file that are read and taken apart together: one record, or some of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
-    /// First byte.
-    pub start: u64,
-    /// Count of bytes.
-    pub bytes: u64,
-    /// Count of records; at least one.
-    pub records: u32,
-}
+/// Most bytes of one record, and of a compressed file that is taken apart as a whole, unpacked: 1 GiB.
+pub(crate) const RECORD_BYTES_MAX: u64 = 1 << 30;
 
-/// What one field of a record holds.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub enum Value<'a> {
-    /// Bytes: an encoded image, a text.
-    Bytes(Cow<'a, [u8]>),
-    /// Whole numbers.
-    Integers(Cow<'a, [i64]>),
-    /// Numbers.
-    Floats(Cow<'a, [f32]>),
-    /// Numbers of double precision.
-    Doubles(Cow<'a, [f64]>),
-}
-
-/// The fields of one record that were asked for, by name.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Record<'a> {
-    /// Names and values, in the order of the file.
-    pub fields: Vec<(Cow<'a, str>, Value<'a>)>,
-}
-
-impl<'a> Record<'a> {
-    /// The value of a field.
-    #[must_use]
-    pub fn get(&self, name: &str) -> Option<&Value<'a>> {
-        let mut fields = self.fields.iter();
-        fields.find(|(field, _)| field == name).map(|(_, v)| v)
-    }
-}
-
-/// A part of a larger piece of memory, shared with its other parts.
-#[derive(Debug, Clone)]
-pub struct Piece {
-    memory: Arc<Vec<u8>>,
-    range: Range<usize>,
-}
-
-impl Piece {
-    /// The bytes `range` of `memory`; `None` where it has less.
-    #[must_use]
-    pub fn new(memory: Arc<Vec<u8>>, range: Range<usize>) -> Option<Self> {
-        (range.start <= range.end && range.end <= memory.len()).then_some(Self { memory, range })
-    }
-}
-
-impl AsRef<[u8]> for Piece {
-    fn as_ref(&self) -> &[u8] {
-        &self.memory[self.range.clone()]
-    }
-}
-
-impl From<Vec<u8>> for Piece {
-    fn from(memory: Vec<u8>) -> Self {
-        let range = 0..memory.len();
-        let memory = Arc::new(memory);
-        Self { memory, range }
-    }
-}
+/// Most bytes of an extent: 4 GiB less one.
+pub const EXTENT_BYTES_MAX: u64 = u32::MAX as u64;
 
 /// A record that cannot be used, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadRecord {
     /// Its file.
     pub file: String,
-    /// First byte of it, or of the extent that it lies in.
+    /// First byte of it, or of the extent that it lies in; of compressed files in what they hold.
     pub offset: u64,
-    /// Number of it in the file, if it could be counted.
+    /// Number of it in the file, from 0, if it could be counted.
     pub record: Option<u64>,
     /// What is wrong.
     pub problem: String,
@@ -109,28 +75,50 @@ impl fmt::Display for BadRecord {
     }
 }
 
+impl From<BadRecord> for DataError {
+    fn from(bad: BadRecord) -> Self {
+        Self::Record(bad)
+    }
+}
+
 /// What a scan found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     /// An extent that can be read. They come in the order of the file and do not overlap.
     Extent(Extent),
-    /// Something that cannot; the scan goes on behind it where that is possible.
+    /// All extents of the file, where they follow from a few numbers. Nothing else is found then.
+    Even(Even),
+    /// Something that cannot be used; the scan goes on behind it where that is possible.
     Bad(BadRecord),
 }
 
 /// A kind of files.
 pub trait Format: fmt::Debug + Send + Sync {
+    /// Its name, with the settings on which it depends which records a file has. Part of the key of an index and of the
+    /// identity of a set.
+    fn identity(&self) -> String;
+
     /// Looks at a file: its header or footer, where the format has one.
     ///
     /// # Errors
     /// A file that cannot be read or is not of this format.
     fn open(&self, file: Arc<dyn StoredObject>) -> Result<Box<dyn RecordFile>, DataError>;
+
+    /// Whether a file with this address can be of the format; others in a folder are passed over.
+    fn takes(&self, _location: &str) -> bool {
+        true
+    }
+
+    /// Whether each file is one record, so that there is nothing to scan.
+    fn is_file_a_record(&self) -> bool {
+        false
+    }
 }
 
 /// One file of records.
 pub trait RecordFile: Send + Sync {
     /// Goes through the file from its beginning and tells what there is. `found` may end it with an error. Returns a
-    /// hash of the content: equal for equal records, wherever the file lies.
+    /// hash of the content: equal for equal records, wherever the file lies. What it covers is said by each format.
     ///
     /// Cost: one pass over the file, or less where it tells by itself what it holds.
     ///

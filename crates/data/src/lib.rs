@@ -6,13 +6,19 @@
 //!
 //! ```
 //! use ronde_core::{GroupRank, WorldSize, batch::BatchPlan, shards::ShardPlan};
-//! use ronde_data::{DataConfig, Loader, open};
+//! use ronde_data::{DataConfig, Loader, LoaderPlan, LoaderSettings, Opening, open};
 //!
-//! let digits = open(&DataConfig::Digits {}, std::path::Path::new("."), 42)?;
+//! let digits = open(&DataConfig::Digits {}, &Opening::new(std::path::Path::new("."), 42))?;
 //! let batches = BatchPlan::new(digits.train.len(), 64, false, true, 42).unwrap();
 //! let shards = ShardPlan::new(8, WorldSize::new(2).unwrap()).unwrap();
-//! let run = shards.run(GroupRank(1));
-//! let mut loader = Loader::start(digits.train, batches, shards, run, 0..2, 2)?;
+//! let plan = LoaderPlan {
+//!     batches,
+//!     shards,
+//!     run: shards.run(GroupRank(1)),
+//!     steps: 0..2,
+//!     stride: 1,
+//! };
+//! let mut loader = Loader::start(digits.train, plan, LoaderSettings::default())?;
 //! while let Some(step) = loader.next()? {
 //!     assert_eq!(step.batches.len(), 4);
 //!     assert_eq!(step.batches[0].shape, [8, 1, 8, 8]);
@@ -22,22 +28,34 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cache;
 mod clock;
 pub mod config;
 mod csv;
 pub mod dataset;
+pub mod decode;
+pub mod decoders;
 mod digits;
 mod error;
 pub mod format;
+pub mod index;
+pub mod inspect;
 pub mod loader;
 mod memory;
 mod number_words;
+mod opening;
+pub mod pack;
+pub mod picture;
+pub mod records;
+pub mod source;
+mod stored;
 mod synthetic;
 mod synthetic_text;
 mod text;
 
 pub use config::{DataConfig, open};
-pub use dataset::{Dataset, IGNORED, Split, Targets};
+pub use dataset::{Dataset, Fetched, IGNORED, Locality, Split, Targets, Traffic};
 pub use error::DataError;
-pub use loader::{Batch, Loader, StepBatches};
+pub use loader::{Batch, Loader, LoaderPlan, LoaderSettings, LoaderTimes, StepBatches};
 pub use memory::MemoryDataset;
+pub use opening::{DataNews, Opening};

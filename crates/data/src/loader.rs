@@ -2,38 +2,55 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use ronde_core::batch::BatchPlan;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Shard, Step};
 
-use crate::clock::Stopwatch;
+use crate::format::BadRecord;
 use crate::{DataError, Dataset};
+
+mod crew;
+mod planner;
+mod times;
+
+use crew::{Crew, Work};
+use planner::Planner;
+pub use times::LoaderTimes;
+
+use crate::clock::Stopwatch;
+
+/// Share of [`LoaderSettings::memory_bytes`] that one piece of stored samples may take: one is decoded, one is ready,
+/// one is being fetched.
+const UNITS_IN_MEMORY: u64 = 3;
+/// Share of [`LoaderSettings::memory_bytes`] that decoded steps may take.
+const DECODED_SHARE: u64 = 4;
+/// Fewest and most steps that are decoded ahead.
+const STEPS_AHEAD: std::ops::RangeInclusive<u64> = 2..=16;
 
 /// The samples of one logical shard of one step. May be empty.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
     /// The shard.
     pub shard: Shard,
-    /// Which samples of the data set they are: `n` of them.
+    /// Which samples of the data set it stands for, those that were left out among them.
     pub sample_ids: Vec<u64>,
     /// Shape of the features: `[n, ..sample_shape]`.
     pub shape: Vec<usize>,
-    /// The features, row-major.
+    /// The features of `n` samples, row-major.
     pub features: Vec<f32>,
     /// The labels or other targets: `n` times as many as a sample has.
     pub labels: Vec<u32>,
+    /// Why the samples that are missing were left out.
+    pub skipped: Vec<BadRecord>,
 }
 
 impl Batch {
-    /// Count of samples.
+    /// Count of samples that are there.
     #[must_use]
     pub fn samples(&self) -> usize {
-        self.sample_ids.len()
+        self.shape.first().copied().unwrap_or(0)
     }
 }
 
@@ -46,77 +63,112 @@ pub struct StepBatches {
     pub batches: Vec<Batch>,
 }
 
-/// What the thread needs to know.
-struct Task {
-    dataset: Arc<dyn Dataset>,
-    batches: BatchPlan,
-    shards: ShardPlan,
-    run: Range<u32>,
+/// What a loader is to fetch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoaderPlan {
+    /// Which samples make up which step.
+    pub batches: BatchPlan,
+    /// How a step is dealt to ranks.
+    pub shards: ShardPlan,
+    /// The shards of this rank.
+    pub run: Range<u32>,
+    /// The steps, as far as [`LoaderPlan::stride`] does not leave them out.
+    pub steps: Range<u64>,
+    /// 1: every step from the first one on; `n`: every `n`-th.
+    pub stride: u64,
 }
 
-/// Reads the batches of a rank's shards on a thread of its own, a bounded count of steps ahead.
+impl LoaderPlan {
+    /// Count of steps.
+    fn count(&self) -> u64 {
+        let steps = self.steps.end.saturating_sub(self.steps.start);
+        steps.div_ceil(self.stride.max(1))
+    }
+
+    fn step(&self, index: u64) -> Step {
+        Step(self.steps.start + index * self.stride.max(1))
+    }
+}
+
+/// Threads and memory of a loader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoaderSettings {
+    /// Threads that fetch and decode; at least one.
+    pub threads: usize,
+    /// Memory for samples that wait, as they are stored and decoded.
+    pub memory_bytes: u64,
+}
+
+impl Default for LoaderSettings {
+    fn default() -> Self {
+        Self {
+            threads: 1,
+            memory_bytes: 256 << 20,
+        }
+    }
+}
+
+/// Reads the batches of a rank's shards on threads of its own, ahead of the steps that use them.
 ///
-/// What it yields depends on the arguments alone, not on time. Dropping it ends the thread after
-/// at most one sample more. Memory: `prefetch_steps + 2` steps of the rank's share.
+/// What it yields depends on the data set and the plan alone, not on time or threads. Dropping it ends the threads
+/// after at most one sample, or one fetch, more.
+///
+/// Memory: [`LoaderSettings::memory_bytes`] and a quarter for samples as they are stored and decoded; at least one piece
+/// and two steps, however large they are.
 #[derive(Debug)]
 pub struct Loader {
-    queue: Option<Receiver<Result<StepBatches, DataError>>>,
-    thread: Option<JoinHandle<()>>,
-    stop: Arc<AtomicBool>,
-    due: Range<u64>,
-    wait_time: Duration,
+    crew: Arc<Crew>,
+    threads: Vec<JoinHandle<()>>,
+    plan: LoaderPlan,
+    next: u64,
+    watch: Stopwatch,
 }
 
 impl Loader {
-    /// Starts to fetch the shards `run` of the steps `steps`, at most `prefetch_steps` (at least
-    /// one) ahead of [`Loader::next`].
+    /// Starts to fetch.
     ///
     /// # Errors
     /// A plan that was made for another count of samples, shards that it does not have, or no
     /// thread to be had.
     pub fn start(
         dataset: Arc<dyn Dataset>,
-        batches: BatchPlan,
-        shards: ShardPlan,
-        run: Range<u32>,
-        steps: Range<u64>,
-        prefetch_steps: usize,
+        plan: LoaderPlan,
+        settings: LoaderSettings,
     ) -> Result<Self, DataError> {
-        if batches.samples() != dataset.len() {
-            return Err(DataError::PlanMismatch {
-                planned: batches.samples(),
-                samples: dataset.len(),
-            });
-        }
-        if run.end > shards.shards() || run.start > run.end {
-            return Err(DataError::NoSuchShards {
-                start: run.start,
-                end: run.end,
-                shards: shards.shards(),
-            });
-        }
-        let (sender, queue) = sync_channel(prefetch_steps.max(1));
-        let stop = Arc::new(AtomicBool::new(false));
-        let task = Task {
-            dataset,
-            batches,
-            shards,
-            run,
+        check(&*dataset, &plan)?;
+        let step_bytes = step_bytes(&*dataset, &plan);
+        let ahead = settings.memory_bytes / DECODED_SHARE / step_bytes.max(1);
+        let work = Work {
+            steps_ahead: ahead.clamp(*STEPS_AHEAD.start(), *STEPS_AHEAD.end()),
+            memory_bytes: settings.memory_bytes,
+            unit_bytes: settings.memory_bytes / UNITS_IN_MEMORY,
+            fetches_first: settings.threads > 1,
+            shards: plan.run.len(),
         };
-        let thread = std::thread::Builder::new()
-            .name("ronde-prefetch".to_owned())
-            .spawn({
-                let (stop, steps) = (Arc::clone(&stop), steps.clone());
-                move || task.fetch(steps, &sender, &stop)
-            })
-            .map_err(|cause| DataError::Thread { cause })?;
-        Ok(Self {
-            queue: Some(queue),
-            thread: Some(thread),
-            stop,
-            due: steps,
-            wait_time: Duration::ZERO,
-        })
+        let planner = Planner::new(&*dataset, plan.clone(), work.unit_bytes);
+        let crew = Arc::new(Crew::new(dataset, planner, work));
+        let mut loader = Self {
+            crew,
+            threads: Vec::new(),
+            plan,
+            next: 0,
+            watch: Stopwatch::start(),
+        };
+        // Who has no shards has nothing to fetch.
+        let threads = if loader.plan.run.is_empty() {
+            0
+        } else {
+            settings.threads.max(1)
+        };
+        for number in 0..threads {
+            let crew = Arc::clone(&loader.crew);
+            let thread = std::thread::Builder::new()
+                .name(format!("ronde-data-{number}"))
+                .spawn(move || crew.run())
+                .map_err(|cause| DataError::Thread { cause })?;
+            loader.threads.push(thread);
+        }
+        Ok(loader)
     }
 
     /// The batches of the next step; `None` after the last one. Waits when they are not there yet.
@@ -128,112 +180,70 @@ impl Loader {
         reason = "an iterator of results would hide that the first error is the end"
     )]
     pub fn next(&mut self) -> Result<Option<StepBatches>, DataError> {
-        if self.due.is_empty() {
+        if self.next >= self.plan.count() {
             return Ok(None);
         }
-        let step = self.due.start;
-        let received = self
-            .queue
-            .as_ref()
-            .and_then(|queue| match queue.try_recv() {
-                Ok(item) => Some(item),
-                Err(TryRecvError::Disconnected) => None,
-                Err(TryRecvError::Empty) => {
-                    let watch = Stopwatch::start();
-                    let item = queue.recv().ok();
-                    self.wait_time += watch.elapsed();
-                    item
-                }
-            });
-        let batches = received.unwrap_or(Err(DataError::LoaderEnded { step }))?;
-        self.due.start += 1;
-        Ok(Some(batches))
+        let step = self.plan.step(self.next);
+        let batches = if self.plan.run.is_empty() {
+            Vec::new()
+        } else {
+            let taken = self.crew.take(self.next);
+            taken.unwrap_or(Err(DataError::LoaderEnded { step: step.0 }))?
+        };
+        self.next += 1;
+        Ok(Some(StepBatches { step, batches }))
     }
 
-    /// Total time that [`Loader::next`] had to wait for data.
+    /// What it has done up to now, and how long it let the training wait.
     #[must_use]
-    pub fn wait_time(&self) -> Duration {
-        self.wait_time
+    pub fn times(&self) -> LoaderTimes {
+        LoaderTimes {
+            threads: self.threads.len(),
+            elapsed: self.watch.elapsed(),
+            ..self.crew.times()
+        }
     }
 }
 
 impl Drop for Loader {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        // Without a receiver a thread that waits for room in the queue wakes up and ends.
-        self.queue = None;
-        if let Some(thread) = self.thread.take() {
+        self.crew.stop();
+        for thread in self.threads.drain(..) {
             // A panic of the data set was already told by `next` as an early end.
             let _ = thread.join();
         }
     }
 }
 
-impl Task {
-    fn fetch(
-        &self,
-        steps: Range<u64>,
-        queue: &SyncSender<Result<StepBatches, DataError>>,
-        stop: &AtomicBool,
-    ) {
-        for step in steps {
-            let Some(item) = self.step(Step(step), stop).transpose() else {
-                return;
-            };
-            let failed = item.is_err();
-            if queue.send(item).is_err() || failed {
-                return;
-            }
-        }
+fn check(dataset: &dyn Dataset, plan: &LoaderPlan) -> Result<(), DataError> {
+    if plan.batches.samples() != dataset.len() {
+        return Err(DataError::PlanMismatch {
+            planned: plan.batches.samples(),
+            samples: dataset.len(),
+        });
     }
+    let shards = plan.shards.shards();
+    if plan.run.end > shards || plan.run.start > plan.run.end {
+        return Err(DataError::NoSuchShards {
+            start: plan.run.start,
+            end: plan.run.end,
+            shards,
+        });
+    }
+    Ok(())
+}
 
-    /// `None` when told to stop.
-    fn step(&self, step: Step, stop: &AtomicBool) -> Result<Option<StepBatches>, DataError> {
-        let mut batches = Vec::with_capacity(self.run.len());
-        for shard in self.run.clone() {
-            let Some(batch) = self.batch(step, Shard(shard), stop)? else {
-                return Ok(None);
-            };
-            batches.push(batch);
-        }
-        Ok(Some(StepBatches { step, batches }))
-    }
-
-    fn batch(
-        &self,
-        step: Step,
-        shard: Shard,
-        stop: &AtomicBool,
-    ) -> Result<Option<Batch>, DataError> {
-        let global = self.batches.batch(step);
-        let order = self.batches.order(global.epoch);
-        let within = self.shards.samples(shard, global.samples());
-        let sample_ids: Vec<u64> = within
-            .map(|position| order.sample(global.positions.start + position))
-            .collect();
-        let elements = self.dataset.sample_elements();
-        let mut features = vec![0.0; sample_ids.len() * elements];
-        let each = self.dataset.targets_per_sample().max(1);
-        let mut labels = vec![0; sample_ids.len() * each];
-        let rows = features.chunks_exact_mut(elements);
-        let rows = rows.zip(labels.chunks_exact_mut(each));
-        for (&sample, (out, targets)) in sample_ids.iter().zip(rows) {
-            if stop.load(Ordering::Relaxed) {
-                return Ok(None);
-            }
-            self.dataset.read_all(sample, out, targets)?;
-        }
-        let shape = std::iter::once(sample_ids.len())
-            .chain(self.dataset.sample_shape().iter().copied())
-            .collect();
-        Ok(Some(Batch {
-            shard,
-            sample_ids,
-            shape,
-            features,
-            labels,
-        }))
-    }
+/// Bytes of a rank's share of a whole step, decoded.
+fn step_bytes(dataset: &dyn Dataset, plan: &LoaderPlan) -> u64 {
+    let samples = plan.batches.batch(Step(0)).samples();
+    let mine: u64 = plan
+        .run
+        .clone()
+        .map(|shard| plan.shards.samples(Shard(shard), samples))
+        .map(|within| within.end - within.start)
+        .sum();
+    let each = dataset.sample_elements() + dataset.targets_per_sample();
+    mine.saturating_mul(4 * each as u64)
 }
 
 #[cfg(test)]

@@ -1,13 +1,17 @@
 //! [`Activation`]: the values that cross a border between stages.
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::backend::{Autodiff, AutodiffBackend, Flex};
+use burn::tensor::{Device, Tensor};
+
+use crate::ops::{Host, Input};
 
 /// Values of any rank, f32, row-major; the first dimension counts samples.
 ///
-/// Kept in the engine's own form, so that a stage takes it over without a copy.
+/// Kept in the engine's own form, so that a stage takes it over without a copy, and shared with the graph
+/// that it came out of.
 #[derive(Debug, Clone)]
 pub struct Activation {
-    data: TensorData,
+    values: Host,
 }
 
 impl Activation {
@@ -25,14 +29,19 @@ impl Activation {
             values.len()
         );
         Self {
-            data: TensorData::new(values, shape.to_vec()),
+            values: Host::new(values, shape),
         }
+    }
+
+    /// No values: what stays where others were taken out.
+    pub(crate) fn nothing() -> Self {
+        Self::from_host(&[0], Vec::new())
     }
 
     /// Length of each dimension.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
-        self.data.shape().as_slice()
+        self.values.shape()
     }
 
     /// Count of samples: the first dimension, 1 for a scalar.
@@ -47,7 +56,7 @@ impl Activation {
     /// Never: the values are f32.
     #[must_use]
     pub fn as_slice(&self) -> &[f32] {
-        self.data.as_slice().expect("an activation holds f32")
+        self.values.values()
     }
 
     /// Hands the values over. Cost: none when this is their only holder and they lie as a `Vec`
@@ -57,19 +66,26 @@ impl Activation {
     /// Never: the values are f32.
     #[must_use]
     pub fn into_host(self) -> Vec<f32> {
-        self.data.try_into_vec().expect("an activation holds f32")
+        self.values.into_values()
     }
 
-    /// The values as a tensor of rank `D` on a device; the rank has been checked.
+    /// The values as a tensor of rank `D` on one of the engine's devices; the rank has been checked.
+    /// Cost: none.
     pub(crate) fn into_tensor<const D: usize>(self, device: &Device) -> Tensor<D> {
-        Tensor::from_data(self.data, device)
+        let values = self.values.into_tensor();
+        if device.is_autodiff() {
+            Tensor::from_primitive::<Autodiff<Flex>>(Autodiff::<Flex>::from_inner(values))
+        } else {
+            Tensor::from_primitive::<Flex>(values)
+        }
     }
 
     /// The values of a tensor, made contiguous: a border between stages has one canonical form,
-    /// so that it is the same to the next stage whether it is in this process or another.
+    /// so that it is the same to the next stage whether it is in this process or another. Cost: a copy
+    /// only where they are not.
     pub(crate) fn from_tensor<const D: usize>(tensor: Tensor<D>) -> Self {
         Self {
-            data: tensor.into_data(),
+            values: Input::of(tensor).values(),
         }
     }
 }

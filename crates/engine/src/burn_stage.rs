@@ -2,7 +2,6 @@
 
 mod in_flight;
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use burn::module::Module;
@@ -12,6 +11,7 @@ use ronde_core::layout::{Arena, Role, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
 
 use self::in_flight::{Buffers, Graph, InFlight};
+use crate::flight::Flight;
 use crate::initial::Initial;
 use crate::module_state::{Load, Save, Slot, TakeGradients, survey};
 use crate::{Activation, EngineError, ForwardContext, Mode, Stage, StageCost};
@@ -38,16 +38,14 @@ type CostFunction = Box<dyn Fn(&[usize]) -> StageCost + Send>;
 /// step, shard, stage), so Burn's own `Dropout` repeats as well, where no other thread of the
 /// process uses that generator at the same time.
 pub struct BurnStage<M, F, const I: usize, const O: usize> {
-    name: String,
     module: M,
     forward: F,
     layout: StateLayout,
     slots: Vec<Slot>,
     committed: Buffers,
-    in_flight: BTreeMap<Shard, InFlight<M, I, O>>,
+    flight: Flight<InFlight<M, I, O>>,
     sample_shape: Option<Vec<usize>>,
     cost: Option<CostFunction>,
-    tracks_input: bool,
 }
 
 impl<M, F, const I: usize, const O: usize> BurnStage<M, F, I, O>
@@ -62,16 +60,14 @@ where
         let module = module.train();
         let (layout, slots) = survey(&module);
         let mut stage = Self {
-            name: "stage".to_owned(),
             module,
             forward,
             committed: Buffers::new(&layout),
             layout,
             slots,
-            in_flight: BTreeMap::new(),
+            flight: Flight::new("stage", true),
             sample_shape: None,
             cost: None,
-            tracks_input: true,
         };
         stage.committed.values = stage.read_buffers();
         stage
@@ -85,7 +81,7 @@ where
             for tensor in &mut self.layout.tensors {
                 tensor.name = format!("{name}.{}", tensor.name);
             }
-            name.clone_into(&mut self.name);
+            name.clone_into(&mut self.flight.stage);
         }
         self
     }
@@ -93,7 +89,7 @@ where
     /// Names the stage for messages only.
     #[must_use]
     pub fn titled(mut self, title: &str) -> Self {
-        title.clone_into(&mut self.name);
+        title.clone_into(&mut self.flight.stage);
         self
     }
 
@@ -117,7 +113,7 @@ where
     /// backward that work.
     #[must_use]
     pub fn without_input_gradient(mut self) -> Self {
-        self.tracks_input = false;
+        self.flight.gives_input_gradient = false;
         self
     }
 
@@ -151,26 +147,16 @@ where
 
     fn check_input(&self, input: &Activation) -> Result<(), EngineError> {
         let shape = input.shape();
-        let fits = match &self.sample_shape {
-            Some(sample) => shape.len() == I && shape[1..] == sample[..],
-            None => shape.len() == I,
-        };
-        if fits {
-            return Ok(());
+        if shape.len() != I {
+            let expected = match &self.sample_shape {
+                Some(sample) => format!("samples of {sample:?}"),
+                None => format!("{I} dimensions"),
+            };
+            return Err(self.flight.wrong_shape("input", shape, expected));
         }
-        let expected = match &self.sample_shape {
-            Some(sample) => format!("samples of {sample:?}"),
-            None => format!("{I} dimensions"),
-        };
-        Err(self.wrong_shape("input", shape, expected))
-    }
-
-    fn wrong_shape(&self, what: &'static str, got: &[usize], expected: String) -> EngineError {
-        EngineError::Shape {
-            stage: self.name.clone(),
-            what,
-            got: got.to_vec(),
-            expected,
+        match &self.sample_shape {
+            Some(sample) => self.flight.check_samples(shape, sample),
+            None => Ok(()),
         }
     }
 
@@ -185,7 +171,7 @@ where
         let input_shape = input.shape().to_vec();
         device.seed(context.engine_seed());
         let leaf = input.into_tensor::<I>(&device);
-        let leaf = leaf.set_require_grad(self.tracks_input);
+        let leaf = leaf.set_require_grad(self.flight.gives_input_gradient);
         let output = (self.forward)(&self.module, leaf.clone(), context);
         let buffers = self.take_buffers();
         InFlight {
@@ -287,7 +273,7 @@ where
             Some(graph) => Activation::from_tensor(graph.output.clone()),
             None => Activation::from_host(&shard.output_shape, Vec::new()),
         };
-        self.in_flight.insert(context.shard, shard);
+        self.flight.begin(context.shard, shard);
         Ok(output)
     }
 
@@ -299,23 +285,9 @@ where
         ranges: &[Range<usize>],
         needs_input_gradient: bool,
     ) -> Result<Option<Activation>, EngineError> {
-        let name = || self.name.clone();
-        if needs_input_gradient && !self.tracks_input {
-            return Err(EngineError::NoInputGradient {
-                stage: name(),
-                shard,
-            });
-        }
-        let Some(in_flight) = self.in_flight.remove(&shard) else {
-            return Err(EngineError::NotInFlight {
-                stage: name(),
-                shard,
-            });
-        };
-        if grad_output.shape() != in_flight.output_shape {
-            let expected = format!("that of the output, {:?}", in_flight.output_shape);
-            return Err(self.wrong_shape("output gradient", grad_output.shape(), expected));
-        }
+        let in_flight = self.flight.end(shard, needs_input_gradient)?;
+        self.flight
+            .check_gradient(grad_output.shape(), &in_flight.output_shape)?;
         self.committed.write(&in_flight.buffers, gradients, ranges);
         let input_gradient = match in_flight.graph {
             Some(graph) => graph.backward(&self.slots, grad_output, gradients, ranges),
@@ -359,7 +331,7 @@ where
     }
 
     fn discard(&mut self) {
-        self.in_flight.clear();
+        self.flight.clear();
     }
 }
 

@@ -6,7 +6,8 @@ use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
 
 use crate::{
-    Activation, EngineError, ForwardContext, Precision, Recomputed, Rounded, Stage, StageCost,
+    Activation, EngineError, ForwardContext, LockStep, Precision, Recomputed, Rounded,
+    ShardGradient, ShardInput, ShardSums, Stage, StageCost,
 };
 
 /// A model, or a contiguous part of one, as stages that run one after the other.
@@ -254,6 +255,61 @@ impl Stage for Chain {
         for stage in &mut self.stages {
             stage.discard();
         }
+    }
+
+    fn in_lock_step(&mut self) -> Option<&mut dyn LockStep> {
+        let mut stages = self.stages.iter_mut();
+        stages.find_map(|stage| stage.in_lock_step().map(drop))?;
+        Some(self)
+    }
+}
+
+impl LockStep for Chain {
+    fn forward_shards(
+        &mut self,
+        mut shards: Vec<ShardInput>,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Activation>, EngineError> {
+        for (number, stage) in (self.first_stage..).zip(&mut self.stages) {
+            let contexts: Vec<ForwardContext> = shards.iter().map(|s| s.context).collect();
+            for shard in &mut shards {
+                shard.context = shard.context.at_stage(number);
+            }
+            let outputs = stage.forward_shards(shards, sums)?;
+            let next = outputs.into_iter().zip(contexts);
+            shards = next
+                .map(|(input, context)| ShardInput { input, context })
+                .collect();
+        }
+        Ok(shards.into_iter().map(|shard| shard.input).collect())
+    }
+
+    fn backward_shards(
+        &mut self,
+        mut shards: Vec<ShardGradient<'_>>,
+        ranges: &[Range<usize>],
+        needs_input_gradient: bool,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Option<Activation>>, EngineError> {
+        let mut of_inputs: Vec<Option<Activation>> = Vec::new();
+        for index in (0..self.stages.len()).rev() {
+            let given = shards.iter_mut().map(|given| ShardGradient {
+                shard: given.shard,
+                grad_output: std::mem::replace(&mut given.grad_output, Activation::nothing()),
+                gradients: &mut *given.gradients,
+            });
+            let given = given.collect();
+            let tensors = self.tensors_of(index);
+            let needed = index > 0 || needs_input_gradient;
+            let stage = &mut self.stages[index];
+            of_inputs = stage.backward_shards(given, &ranges[tensors], needed, sums)?;
+            if index > 0 {
+                for (given, of_input) in shards.iter_mut().zip(of_inputs.drain(..)) {
+                    given.grad_output = of_input.unwrap_or_else(Activation::nothing);
+                }
+            }
+        }
+        Ok(of_inputs)
     }
 }
 

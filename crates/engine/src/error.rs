@@ -34,6 +34,12 @@ pub enum EngineError {
         /// The shard.
         shard: Shard,
     },
+    /// A sum over all shards did not come about; who summed holds the cause.
+    #[error("stage {stage}: no sum over all shards")]
+    NotSummed {
+        /// Name of the stage.
+        stage: String,
+    },
     /// A label that is not a class.
     #[error("sample {sample}: label {label}, but there are {classes} classes")]
     Label {

@@ -15,6 +15,9 @@ pub(crate) enum Initial {
 impl Initial {
     /// GPT-2's.
     pub(crate) const TRANSFORMER: Self = Self::Deviation(0.02);
+    /// Of the last layer of VGG and of the residual networks: the classes begin nearly alike. Source:
+    /// torchvision's `vgg.py`; Goyal et al., arXiv:1706.02677, section 5.1.
+    pub(crate) const CLASSIFIER: Self = Self::Deviation(0.01);
 
     fn bound(self, shape: &[usize]) -> f32 {
         let square = match self {

@@ -6,7 +6,10 @@ use std::ops::Range;
 use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
 
-use crate::{Activation, EngineError, ForwardContext, Mode, Stage, StageCost};
+use crate::{
+    Activation, EngineError, ForwardContext, LockStep, Mode, ShardGradient, ShardInput, ShardSums,
+    Stage, StageCost,
+};
 
 /// Activation checkpointing: what the stage inside would keep for backward is computed again from
 /// its input. The same bits, as all randomness is keyed; the cost is a second forward pass.
@@ -86,5 +89,47 @@ impl Stage for Recomputed {
     fn discard(&mut self) {
         self.in_flight.clear();
         self.inner.discard();
+    }
+
+    fn in_lock_step(&mut self) -> Option<&mut dyn LockStep> {
+        self.inner.in_lock_step()?;
+        Some(self)
+    }
+}
+
+impl LockStep for Recomputed {
+    fn forward_shards(
+        &mut self,
+        shards: Vec<ShardInput>,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Activation>, EngineError> {
+        let kept: Vec<(Activation, ForwardContext)> = shards
+            .iter()
+            .map(|shard| (shard.input.clone(), shard.context))
+            .collect();
+        let outputs = self.inner.forward_shards(shards, sums)?;
+        self.inner.discard();
+        for (input, context) in kept {
+            self.in_flight.insert(context.shard, (input, context));
+        }
+        Ok(outputs)
+    }
+
+    /// The sums over all shards are asked for again as well.
+    fn backward_shards(
+        &mut self,
+        shards: Vec<ShardGradient<'_>>,
+        ranges: &[Range<usize>],
+        needs_input_gradient: bool,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Option<Activation>>, EngineError> {
+        let kept = shards
+            .iter()
+            .filter_map(|given| self.in_flight.remove(&given.shard))
+            .map(|(input, context)| ShardInput { input, context })
+            .collect();
+        self.inner.forward_shards(kept, sums)?;
+        self.inner
+            .backward_shards(shards, ranges, needs_input_gradient, sums)
     }
 }

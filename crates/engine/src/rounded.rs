@@ -7,7 +7,10 @@ use ronde_core::Shard;
 use ronde_core::layout::{Role, StateLayout};
 use serde::{Deserialize, Serialize};
 
-use crate::{Activation, EngineError, ForwardContext, Stage, StageCost};
+use crate::{
+    Activation, EngineError, ForwardContext, LockStep, ShardGradient, ShardInput, ShardSums, Stage,
+    StageCost,
+};
 
 /// A floating-point format of weights and activations. Master weights are always `f32`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -131,5 +134,53 @@ impl Stage for Rounded {
 
     fn discard(&mut self) {
         self.inner.discard();
+    }
+
+    fn in_lock_step(&mut self) -> Option<&mut dyn LockStep> {
+        self.inner.in_lock_step()?;
+        Some(self)
+    }
+}
+
+impl LockStep for Rounded {
+    fn forward_shards(
+        &mut self,
+        mut shards: Vec<ShardInput>,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Activation>, EngineError> {
+        for shard in &mut shards {
+            let input = std::mem::replace(&mut shard.input, Activation::nothing());
+            shard.input = self.precision.rounded(input);
+        }
+        let outputs = self.inner.forward_shards(shards, sums)?.into_iter();
+        Ok(outputs
+            .map(|output| self.precision.rounded(output))
+            .collect())
+    }
+
+    fn backward_shards(
+        &mut self,
+        mut shards: Vec<ShardGradient<'_>>,
+        ranges: &[Range<usize>],
+        needs_input_gradient: bool,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Option<Activation>>, EngineError> {
+        let borrowed = shards.iter_mut().map(|given| {
+            let output = std::mem::replace(&mut given.grad_output, Activation::nothing());
+            ShardGradient {
+                shard: given.shard,
+                grad_output: self.precision.rounded(output),
+                gradients: &mut *given.gradients,
+            }
+        });
+        let borrowed = borrowed.collect();
+        let inputs = self
+            .inner
+            .backward_shards(borrowed, ranges, needs_input_gradient, sums)?;
+        for given in shards {
+            self.round_matrices(given.gradients, ranges);
+        }
+        let rounded = |input: Option<Activation>| input.map(|input| self.precision.rounded(input));
+        Ok(inputs.into_iter().map(rounded).collect())
     }
 }

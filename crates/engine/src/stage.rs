@@ -5,7 +5,7 @@ use std::ops::Range;
 use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
 
-use crate::{Activation, EngineError, ForwardContext};
+use crate::{Activation, EngineError, ForwardContext, LockStep};
 
 /// What a stage makes of one shard, for planning memory and traffic.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -67,4 +67,10 @@ pub trait Stage: Send {
 
     /// Forgets the shards in flight, as after a step that was given up.
     fn discard(&mut self) {}
+
+    /// The same stage for who runs all shards of a rank together; `None` where a shard needs nothing of
+    /// the others.
+    fn in_lock_step(&mut self) -> Option<&mut dyn LockStep> {
+        None
+    }
 }

@@ -4,6 +4,8 @@
 //! are f32 in 32 lanes over the places of one sample, then f64 over samples: the same order at every
 //! level.
 
+mod parts;
+
 use crate::simd::{Kernel, Vector, dispatch};
 
 const LANES: usize = 32;
@@ -32,6 +34,30 @@ pub struct BatchStatistics {
     pub variance: Vec<f32>,
     /// `1 / sqrt(variance + epsilon)`.
     pub inverse: Vec<f32>,
+}
+
+impl BatchStatistics {
+    fn push(&mut self, mean: f32, variance: f64, epsilon: f64) {
+        self.mean.push(mean);
+        self.variance.push(variance as f32);
+        self.inverse
+            .push((1.0 / (variance + epsilon).sqrt()) as f32);
+    }
+
+    /// Mean, scale and shift of a channel.
+    fn applied(&self, channel: usize, affine: Affine<'_>) -> [f32; 3] {
+        let scale = self.inverse[channel] * affine.gamma[channel];
+        [self.mean[channel], scale, affine.beta[channel]]
+    }
+}
+
+/// How a channel's gradient is turned: `scale * (dy - offset - (x - mean) * slope)`.
+#[derive(Clone, Copy)]
+struct Turn {
+    mean: f32,
+    scale: f32,
+    offset: f32,
+    slope: f32,
 }
 
 /// Scale and shift per channel.
@@ -125,6 +151,79 @@ impl BatchNorm {
         });
     }
 
+    /// Sum of a channel, its mean, and the sum of squared deviations from it.
+    #[inline(always)]
+    fn moments_of(self, channel: usize, x: &[f32]) -> (f64, f32, f64) {
+        let count = (self.samples * self.places) as f64;
+        let mut total = 0.0;
+        for run in self.runs(channel) {
+            let x = &x[run];
+            total += sums(x, x, |x, _| [x, 0.0])[0];
+        }
+        let mean = (total / count) as f32;
+        let mut squares = 0.0;
+        for run in self.runs(channel) {
+            let x = &x[run];
+            squares += sums(x, x, |x, _| [(x - mean) * (x - mean), 0.0])[0];
+        }
+        (total, mean, squares)
+    }
+
+    /// Writes a channel of the output.
+    #[inline(always)]
+    fn normalise_channel(
+        self,
+        channel: usize,
+        x: &[f32],
+        [mean, scale, shift]: [f32; 3],
+        added: Option<&[f32]>,
+        y: &mut [f32],
+    ) {
+        let floor = if self.rectified {
+            0.0
+        } else {
+            f32::NEG_INFINITY
+        };
+        let above = |value: f32| {
+            if value > floor {
+                value
+            } else {
+                rectified(value, floor)
+            }
+        };
+        for run in self.runs(channel) {
+            let (x, y) = (&x[run.clone()], &mut y[run.clone()]);
+            match added {
+                Some(added) => {
+                    for ((y, x), added) in y.iter_mut().zip(x).zip(&added[run]) {
+                        *y = above((x - mean) * scale + shift + added);
+                    }
+                }
+                None => {
+                    for (y, x) in y.iter_mut().zip(x) {
+                        *y = above((x - mean) * scale + shift);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Turns a channel of the output's gradient into the input's, in place.
+    #[inline(always)]
+    fn turn_channel(self, channel: usize, x: &[f32], turn: Turn, gradient: &mut [f32]) {
+        let Turn {
+            mean,
+            scale,
+            offset,
+            slope,
+        } = turn;
+        for run in self.runs(channel) {
+            for (to, x) in gradient[run.clone()].iter_mut().zip(&x[run]) {
+                *to = scale * (*to - offset - (x - mean) * slope);
+            }
+        }
+    }
+
     /// Where a channel of each sample lies.
     #[inline(always)]
     fn runs(self, channel: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
@@ -171,56 +270,12 @@ impl Kernel for Forward<'_> {
     fn run<V: Vector>(self) -> BatchStatistics {
         let shape = self.shape;
         let count = (shape.samples * shape.places) as f64;
-        let floor = if shape.rectified {
-            0.0
-        } else {
-            f32::NEG_INFINITY
-        };
         let mut found = BatchStatistics::default();
         for channel in 0..shape.channels {
-            let mut total = 0.0;
-            for run in shape.runs(channel) {
-                let x = &self.x[run];
-                total += sums(x, x, |x, _| [x, 0.0])[0];
-            }
-            let mean = (total / count) as f32;
-            let mut squares = 0.0;
-            for run in shape.runs(channel) {
-                let x = &self.x[run];
-                squares += sums(x, x, |x, _| [(x - mean) * (x - mean), 0.0])[0];
-            }
-            let variance = squares / count;
-            let inverse = (1.0 / (variance + shape.epsilon).sqrt()) as f32;
-            let scale = inverse * self.affine.gamma[channel];
-            let shift = self.affine.beta[channel];
-            for run in shape.runs(channel) {
-                let (x, y) = (&self.x[run.clone()], &mut self.y[run.clone()]);
-                match self.added {
-                    Some(added) => {
-                        for ((y, x), added) in y.iter_mut().zip(x).zip(&added[run]) {
-                            let value = (x - mean) * scale + shift + added;
-                            *y = if value > floor {
-                                value
-                            } else {
-                                rectified(value, floor)
-                            };
-                        }
-                    }
-                    None => {
-                        for (y, x) in y.iter_mut().zip(x) {
-                            let value = (x - mean) * scale + shift;
-                            *y = if value > floor {
-                                value
-                            } else {
-                                rectified(value, floor)
-                            };
-                        }
-                    }
-                }
-            }
-            found.mean.push(mean);
-            found.variance.push(variance as f32);
-            found.inverse.push(inverse);
+            let (_, mean, squares) = shape.moments_of(channel, self.x);
+            found.push(mean, squares / count, shape.epsilon);
+            let affine = found.applied(channel, self.affine);
+            shape.normalise_channel(channel, self.x, affine, self.added, self.y);
         }
         found
     }
@@ -275,126 +330,16 @@ impl Kernel for Backward<'_> {
             }
             self.gradients.beta[channel] = total as f32;
             self.gradients.gamma[channel] = (along * f64::from(inverse)) as f32;
-            let scale = self.gamma[channel] * inverse;
-            let offset = (total / count) as f32;
-            let slope = (along * f64::from(inverse) * f64::from(inverse) / count) as f32;
-            for run in shape.runs(channel) {
-                let (x, input) = (&self.x[run.clone()], &mut self.gradients.input[run]);
-                for (to, x) in input.iter_mut().zip(x) {
-                    *to = scale * (*to - offset - (x - mean) * slope);
-                }
-            }
+            let turn = Turn {
+                mean,
+                scale: self.gamma[channel] * inverse,
+                offset: (total / count) as f32,
+                slope: (along * f64::from(inverse) * f64::from(inverse) / count) as f32,
+            };
+            shape.turn_channel(channel, self.x, turn, self.gradients.input);
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::values;
-
-    fn shape(rectified: bool) -> BatchNorm {
-        BatchNorm {
-            samples: 3,
-            channels: 4,
-            places: 37,
-            epsilon: 1e-5,
-            rectified,
-        }
-    }
-
-    /// In f64, straight from the definition: the sum of `y * weight`.
-    fn objective(
-        shape: &BatchNorm,
-        x: &[f64],
-        gamma: &[f64],
-        beta: &[f64],
-        added: &[f64],
-        weight: &[f32],
-    ) -> f64 {
-        let count = (shape.samples * shape.places) as f64;
-        let mut sum = 0.0;
-        for channel in 0..shape.channels {
-            let mean = shape
-                .runs(channel)
-                .flat_map(|run| x[run].to_vec())
-                .sum::<f64>()
-                / count;
-            let square = shape.runs(channel).flat_map(|run| x[run].to_vec());
-            let variance = square.map(|x| (x - mean).powi(2)).sum::<f64>() / count;
-            for i in shape.runs(channel).flatten() {
-                let y = (x[i] - mean) / (variance + shape.epsilon).sqrt() * gamma[channel]
-                    + beta[channel]
-                    + added[i];
-                sum += f64::from(weight[i]) * if shape.rectified { y.max(0.0) } else { y };
-            }
-        }
-        sum
-    }
-
-    #[test]
-    fn values_and_gradients_fit_the_definition() {
-        for rectified in [false, true] {
-            let shape = shape(rectified);
-            let n = shape.elements();
-            let (x, added, dy) = (values(n, 1), values(n, 2), values(n, 3));
-            let (gamma, beta) = (values(4, 4), values(4, 5));
-            let affine = Affine {
-                gamma: &gamma,
-                beta: &beta,
-            };
-            let mut y = vec![0.0; n];
-            let statistics = shape.forward(&x, affine, Some(&added), &mut y);
-            let (mut dx, mut dadded) = (vec![0.0; n], vec![0.0; n]);
-            let (mut dgamma, mut dbeta) = (vec![0.0; 4], vec![0.0; 4]);
-            let gradients = BatchNormGradients {
-                input: &mut dx,
-                gamma: &mut dgamma,
-                beta: &mut dbeta,
-                added: Some(&mut dadded),
-            };
-            shape.backward(&x, &y, &dy, &gamma, &statistics, gradients);
-
-            let wide = |values: &[f32]| values.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
-            let inputs = [wide(&x), wide(&gamma), wide(&beta), wide(&added)];
-            let at = |inputs: &[Vec<f64>; 4]| {
-                objective(&shape, &inputs[0], &inputs[1], &inputs[2], &inputs[3], &dy)
-            };
-            let total: f64 = y
-                .iter()
-                .zip(&dy)
-                .map(|(y, dy)| f64::from(*y) * f64::from(*dy))
-                .sum();
-            assert!((total - at(&inputs)).abs() < 1e-4, "{total}");
-            for (which, got) in [&dx, &dgamma, &dbeta, &dadded].into_iter().enumerate() {
-                for place in (0..got.len()).step_by(if which == 0 || which == 3 { 17 } else { 1 }) {
-                    let moved = |by: f64| {
-                        let mut inputs = inputs.clone();
-                        inputs[which][place] += by;
-                        at(&inputs)
-                    };
-                    let slope = (moved(1e-6) - moved(-1e-6)) / 2e-6;
-                    assert!(
-                        (slope - f64::from(got[place])).abs() < 1e-3,
-                        "{which} {place}: {slope} {}",
-                        got[place]
-                    );
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_value_that_is_not_a_number_shows() {
-        let shape = shape(true);
-        let mut x = values(shape.elements(), 1);
-        x[5] = f32::NAN;
-        let mut y = vec![0.0; x.len()];
-        let affine = Affine {
-            gamma: &[1.0; 4],
-            beta: &[0.0; 4],
-        };
-        shape.forward(&x, affine, None, &mut y);
-        assert!(y[5].is_nan() && !y[40].is_nan());
-    }
-}
+mod tests;

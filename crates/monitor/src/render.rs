@@ -56,7 +56,12 @@ pub fn bar_message(view: &RunView) -> String {
         now.loss
     );
     if let Some(speed) = view.throughput.recent() {
-        let _ = write!(line, "  {} samples/s", count(speed.round() as u64));
+        let _ = write!(
+            line,
+            "  {} {}/s",
+            count(speed.round() as u64),
+            view.unit.plural()
+        );
     }
     line
 }
@@ -152,6 +157,17 @@ pub fn announcement(view: &RunView, event: &Event) -> Option<String> {
             count(*missing),
             count(*repeated),
         )),
+        Event::DataRead {
+            rank,
+            epoch,
+            remote_bytes,
+            cached_bytes,
+        } => Some(format!(
+            "rank {rank}: epoch {} read {} from other machines, {} from the cache",
+            epoch.0 + 1,
+            bytes(*remote_bytes),
+            bytes(*cached_bytes)
+        )),
         _ => of_checkpoints(event),
     }
 }
@@ -229,7 +245,12 @@ pub fn summary(view: &RunView) -> String {
             now.loss
         );
         if let Some(speed) = view.throughput.overall() {
-            let _ = write!(line, ", {} samples/s", count(speed.round() as u64));
+            let _ = write!(
+                line,
+                ", {} {}/s",
+                count(speed.round() as u64),
+                view.unit.plural()
+            );
         }
         lines.push(line);
     }

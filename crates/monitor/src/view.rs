@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ronde_core::event::PhaseTimes;
+use ronde_core::event::{PhaseTimes, SampleUnit};
 use ronde_core::{Event, Rank};
 
 use crate::throughput::Throughput;
@@ -22,6 +22,8 @@ pub struct RunView {
     pub parameters: u64,
     /// Steps of the whole run.
     pub steps: u64,
+    /// What a sample is.
+    pub unit: SampleUnit,
     /// Epochs of the whole run.
     pub epochs: u64,
     /// The last commit.
@@ -115,8 +117,10 @@ impl RunView {
                 parameters,
                 steps,
                 epochs,
+                unit,
                 ..
             } => {
+                self.unit = *unit;
                 self.name.clone_from(name);
                 self.plan.clone_from(plan);
                 self.world_size = *world_size;

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use ronde_core::exact::TreeSum;
+use ronde_core::exact::{Node, TreeSum};
 use ronde_core::{Buffer, CollectiveError, Collectives, DType, Operation, Work};
 
 /// Which stages a bucket holds and where it lies in the flat state.
@@ -38,6 +38,30 @@ pub fn plan(stage_elements: &[Range<usize>], bucket_bytes_max: usize) -> Vec<Buc
         }
     }
     buckets
+}
+
+/// Subtrees of a sum of `len` elements, one after the other, as an exact sum wants them. Where there are
+/// several they are copied, and their own buffers become free.
+pub(crate) fn joined(
+    group: &dyn Collectives,
+    subtrees: Vec<(Node, Buffer)>,
+    len: usize,
+    free: &mut Vec<Buffer>,
+) -> Buffer {
+    let mut subtrees: Vec<Buffer> = subtrees.into_iter().map(|(_, sum)| sum).collect();
+    if subtrees.len() == 1 {
+        return subtrees.remove(0);
+    }
+    let dtype = subtrees.first().map_or(DType::F32, Buffer::dtype);
+    let mut all = group.allocate(dtype, len * subtrees.len());
+    let mut rest = all.bytes_mut();
+    for subtree in &subtrees {
+        let (to, after) = rest.split_at_mut(subtree.bytes().len());
+        to.copy_from_slice(subtree.bytes());
+        rest = after;
+    }
+    free.append(&mut subtrees);
+    all
 }
 
 /// A bucket during a step: shard gradients come in, the sum over all shards of all ranks comes out.
@@ -88,19 +112,8 @@ impl Bucket {
         group: &dyn Collectives,
         operation: Operation,
     ) -> Result<(), CollectiveError> {
-        let mut subtrees: Vec<Buffer> = self.sum.take().into_iter().map(|(_, sum)| sum).collect();
-        let buffer = if subtrees.len() == 1 {
-            subtrees.remove(0)
-        } else {
-            let len = self.len();
-            let mut all = group.allocate(DType::F32, len * subtrees.len());
-            for (place, subtree) in subtrees.iter().enumerate() {
-                all.as_mut_slice::<f32>()[place * len..(place + 1) * len]
-                    .copy_from_slice(subtree.as_slice());
-            }
-            self.free.append(&mut subtrees);
-            all
-        };
+        let subtrees = self.sum.take();
+        let buffer = joined(group, subtrees, self.len(), &mut self.free);
         self.in_flight = Some(group.start(operation, buffer)?);
         Ok(())
     }

@@ -1,24 +1,26 @@
 //! Synchronous data parallelism: every rank a full replica, each its own logical shards, gradients
 //! summed exactly over shards before the optimizer step.
 //!
+//! Shards of a rank run one after the other, unless a stage asks for lock step: see `lock_step`.
 //! A shard's gradients are added bucket by bucket along the fixed tree ([`ronde_core::exact`]); with
 //! the last shard of the run a bucket's reduction over ranks starts as soon as its stages are
 //! through their backward pass, while the stages before them still compute.
 
+mod lock_step;
+mod shard;
 mod update;
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use ronde_core::layout::Role;
 use ronde_core::norm::clip_factor;
 use ronde_core::seed::SeedTree;
 use ronde_core::session::ShardReport;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Buffer, Collectives, Operation, Shard, Step};
 use ronde_engine::{
-    Activation, Chain, EngineError, ForwardContext, GradientScale, Loss, LossOutput, Mode,
-    OptimizerConfig, WeightDecayOn,
+    Chain, ForwardContext, GradientScale, Loss, LossOutput, Mode, OptimizerConfig, Stage,
+    WeightDecayOn,
 };
 
 use crate::bucket::{self, Bucket};
@@ -84,7 +86,8 @@ pub struct DataParallel {
     buckets: Vec<Bucket>,
     /// A part of a scaled gradient, which the update takes while the cache holds it.
     part: Vec<f32>,
-    next_shard: u32,
+    /// All shards of this rank's run went forward and back, and the reductions have begun.
+    is_computed: bool,
     clock: Option<Clock>,
     times: ComputeTimes,
 }
@@ -107,7 +110,6 @@ impl DataParallel {
             .iter()
             .map(|_| vec![0.0; state.values().len()])
             .collect();
-        let next_shard = shards.run(group.rank()).start;
         let scale = LossScale::new(config.loss_scaling);
         let mut this = Self {
             group,
@@ -120,7 +122,7 @@ impl DataParallel {
             scale,
             buckets,
             part: Vec::new(),
-            next_shard,
+            is_computed: false,
             clock: None,
             times: ComputeTimes::default(),
         };
@@ -182,92 +184,11 @@ impl DataParallel {
         }
     }
 
-    fn forward(
-        &mut self,
-        step: Step,
-        batch: &mut MicroBatch,
-        mode: Mode,
-    ) -> Result<Activation, EngineError> {
-        let mut activation =
-            Activation::from_host(&batch.shape, std::mem::take(&mut batch.features));
-        for stage in 0..self.chain.len() {
-            let context = self.context(step, batch.shard, stage, mode);
-            activation = self.chain.stages_mut()[stage].forward(activation, &context)?;
-        }
-        Ok(activation)
-    }
-
-    /// Backward of all stages, last first; fills, adds and (with the run's last shard) sends buckets.
-    fn backward_buckets(
-        &mut self,
-        batch: &MicroBatch,
-        gradient: Option<Activation>,
-        last: bool,
-    ) -> Result<(), ParallelError> {
-        let mut gradient = gradient;
-        for place in 0..self.buckets.len() {
-            let mut buffer = self.buckets[place].take_buffer(&*self.group);
-            match gradient.take() {
-                Some(output) => {
-                    let input = self
-                        .backward_stages(place, batch, output, buffer.as_mut_slice())
-                        .map_err(|source| ParallelError::Engine {
-                            shard: batch.shard,
-                            source,
-                        })?;
-                    gradient = input;
-                }
-                // A shard without samples adds nothing.
-                None => buffer.as_mut_slice::<f32>().fill(0.0),
-            }
-            self.buckets[place].add_shard(batch.shard.0, buffer);
-            if last {
-                self.start_bucket(place)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Starts the sum of a bucket over all shards of all ranks.
     fn start_bucket(&mut self, place: usize) -> Result<(), ParallelError> {
         let operation = Operation::ExactSum(self.shards.exact_sum());
         let started = self.buckets[place].start(&*self.group, operation);
         started.map_err(|source| self.bucket_error(place, source))
-    }
-
-    /// Backward of the stages of one bucket into its buffer; gives the gradient of their input.
-    fn backward_stages(
-        &mut self,
-        place: usize,
-        batch: &MicroBatch,
-        output: Activation,
-        buffer: &mut [f32],
-    ) -> Result<Option<Activation>, EngineError> {
-        let bucket = &self.buckets[place].plan;
-        let weight = batch.samples() as f32;
-        let mut gradient = Some(output);
-        for stage in bucket.stages.clone().rev() {
-            let Some(output) = gradient.take() else { break };
-            let ranges = self.state.stage_ranges(stage, bucket.elements.start);
-            gradient = self.chain.stages_mut()[stage].backward(
-                batch.shard,
-                output,
-                buffer,
-                &ranges,
-                stage > 0,
-            )?;
-            for (entry, range) in self.chain.stages()[stage]
-                .layout()
-                .tensors
-                .iter()
-                .zip(ranges)
-            {
-                if entry.role == Role::Buffer {
-                    buffer[range].iter_mut().for_each(|value| *value *= weight);
-                }
-            }
-        }
-        Ok(gradient)
     }
 
     fn bucket_error(&self, place: usize, source: ronde_core::CollectiveError) -> ParallelError {
@@ -313,56 +234,28 @@ impl Strategy for DataParallel {
     fn backward(
         &mut self,
         step: Step,
-        mut batch: MicroBatch,
-    ) -> Result<ShardReport, ParallelError> {
-        if batch.shard.0 != self.next_shard {
-            let problem = format!(
-                "shard {} came where shard {} is next",
-                batch.shard, self.next_shard
-            );
+        micro_batches: Vec<MicroBatch>,
+    ) -> Result<Vec<ShardReport>, ParallelError> {
+        let run = self.run();
+        let come = micro_batches.iter().map(|batch| batch.shard.0);
+        if !come.clone().eq(run.clone()) {
+            let come: Vec<u32> = come.collect();
+            let problem = format!("shards {come:?} came where {run:?} are to be computed");
             return Err(ParallelError::OutOfOrder { problem });
         }
-        let shard = batch.shard;
-        let engine = |source| ParallelError::Engine { shard, source };
-        let last = shard.0 + 1 == self.run().end;
-        let samples = batch.samples();
-        let (mut loss_sum, mut correct, mut gradient) = (0.0, 0, None);
-        let begun = self.now();
-        if samples > 0 {
-            let output = self
-                .forward(step, &mut batch, Mode::Train)
-                .map_err(engine)?;
-            let loss = self.config.loss;
-            let loss = loss.of(output.as_slice(), &batch.labels, samples);
-            let mut loss = loss.map_err(engine)?;
-            self.scale.multiply(&mut loss.gradient);
-            (loss_sum, correct) = (loss.loss_sum, loss.correct);
-            gradient = Some(Activation::from_host(output.shape(), loss.gradient));
-        }
-        let turned = self.now();
-        self.backward_buckets(&batch, gradient, last)?;
-        self.times.forward_s += turned - begun;
-        self.times.backward_s += self.now() - turned;
-        self.next_shard += 1;
-        Ok(ShardReport {
-            shard,
-            samples: samples as u64,
-            loss_sum,
-            correct,
-        })
+        let reports = if self.chain.in_lock_step().is_some() {
+            self.backward_together(step, micro_batches)?
+        } else {
+            self.backward_apart(step, micro_batches)?
+        };
+        self.is_computed = true;
+        Ok(reports)
     }
 
     fn reduce(&mut self) -> Result<Reduced, ParallelError> {
-        let run = self.run();
-        if self.next_shard != run.end {
-            let problem = format!("shards {} to {} are missing", self.next_shard, run.end);
+        if !std::mem::take(&mut self.is_computed) {
+            let problem = format!("shards {:?} were not computed", self.run());
             return Err(ParallelError::OutOfOrder { problem });
-        }
-        if run.is_empty() {
-            // A rank without a shard adds nothing and gets the sum all the same.
-            for place in 0..self.buckets.len() {
-                self.start_bucket(place)?;
-            }
         }
         let mut buckets = Vec::with_capacity(self.buckets.len());
         for place in 0..self.buckets.len() {
@@ -376,7 +269,6 @@ impl Strategy for DataParallel {
                 }
             }
         }
-        self.next_shard = run.start;
         Ok(Reduced { buckets })
     }
 
@@ -388,7 +280,7 @@ impl Strategy for DataParallel {
         learning_rate: f64,
     ) -> Result<Applied, ParallelError> {
         let buckets = reduced.buckets;
-        let scale = GradientScale::new(samples, self.scale.inverse().unwrap_or(1.0));
+        let scale = GradientScale::new(samples.max(1), self.scale.inverse().unwrap_or(1.0));
         // Decided from the reduced gradient alone, which all ranks hold alike.
         let gradient_norm = match self.gradient_norm(&buckets, scale) {
             Err(ParallelError::NotFinite { .. }) if self.scale.skip() => {
@@ -414,7 +306,7 @@ impl Strategy for DataParallel {
     }
 
     fn abort(&mut self) {
-        self.next_shard = self.run().start;
+        self.is_computed = false;
         self.buckets.iter_mut().for_each(Bucket::reset);
         self.chain
             .stages_mut()
@@ -427,7 +319,7 @@ impl Strategy for DataParallel {
         self.shards = shards;
         // The old ones lie in memory of the group before.
         self.buckets = fresh_buckets(&self.state, &self.config, &shards);
-        self.next_shard = self.run().start;
+        self.is_computed = false;
     }
 
     fn state(&self) -> &ModelState {

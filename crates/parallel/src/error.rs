@@ -27,6 +27,14 @@ pub enum ParallelError {
         /// The collective's error.
         source: CollectiveError,
     },
+    /// A sum over all shards failed that a stage needs in the middle of a pass.
+    #[error("stage {stage}, sum over all shards: {source}")]
+    StageSum {
+        /// Name of the stage.
+        stage: String,
+        /// The collective's error.
+        source: CollectiveError,
+    },
     /// Shards came in another order than the plan's, or a step is not complete.
     #[error("{problem}")]
     OutOfOrder {
@@ -47,7 +55,7 @@ impl ParallelError {
     pub fn recovery(&self) -> Recovery {
         match self {
             Self::Engine { source, .. } => source.recovery(),
-            Self::Collective { source, .. } => source.recovery(),
+            Self::Collective { source, .. } | Self::StageSum { source, .. } => source.recovery(),
             Self::OutOfOrder { .. } | Self::NotFinite { .. } => Recovery::Abort,
         }
     }

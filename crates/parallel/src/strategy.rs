@@ -62,16 +62,16 @@ impl Applied {
 
 /// A way to spread the steps of a model over a process group.
 pub trait Strategy: Send {
-    /// Forward and backward of one logical shard. Shards come in the order of this rank's run; with
-    /// its last one the reductions over ranks have begun.
+    /// Forward and backward of the logical shards of this rank's run, in their order; a rank that holds
+    /// none calls it as well. The reductions over ranks have then begun.
     ///
     /// # Errors
-    /// The engine failed, or a reduction could not be started.
+    /// Other shards came, the engine failed, or a reduction could not be started.
     fn backward(
         &mut self,
         step: Step,
-        micro_batch: MicroBatch,
-    ) -> Result<ShardReport, ParallelError>;
+        micro_batches: Vec<MicroBatch>,
+    ) -> Result<Vec<ShardReport>, ParallelError>;
 
     /// Waits until this rank holds the complete gradient.
     ///
@@ -79,7 +79,7 @@ pub trait Strategy: Send {
     /// A reduction failed; nothing has changed then.
     fn reduce(&mut self) -> Result<Reduced, ParallelError>;
 
-    /// Changes the weights. Called after the vote; `samples` is the global count.
+    /// Changes the weights. Called after the vote; `samples` is the global count, which may be zero.
     ///
     /// # Errors
     /// The gradient is not finite; nothing has changed then.

@@ -90,11 +90,8 @@ fn data_parallel(group: Arc<dyn Collectives>) -> Bits {
     let run = shards.run(group.rank());
     let mut strategy = DataParallel::new(chain(), group, shards, seeds(), config());
     for step in 0..STEPS {
-        for shard in run.clone() {
-            strategy
-                .backward(Step(step), micro_batch(step, shard))
-                .unwrap();
-        }
+        let batches = run.clone().map(|shard| micro_batch(step, shard));
+        strategy.backward(Step(step), batches.collect()).unwrap();
         let reduced = strategy.reduce().unwrap();
         strategy
             .apply(

@@ -20,7 +20,7 @@ use ronde::core::session::{Committed, OpenStep, ShardReport};
 use ronde::core::shards::ShardPlan;
 use ronde::core::weight_hash::hash;
 use ronde::core::{Buffer, DType, Operation, Shard};
-use ronde::data::{DataConfig, Dataset};
+use ronde::data::{DataConfig, Dataset, Opening};
 use ronde::engine::SoftmaxCrossEntropy;
 use ronde::train::Place;
 use ronde::{CollectivesExt, Rank, Session, Worker};
@@ -52,6 +52,7 @@ fn my_shards(
         let report = ShardReport {
             shard: Shard(shard),
             samples: ids.len() as u64,
+            skipped: 0,
             loss_sum,
             correct,
         };
@@ -157,7 +158,7 @@ fn main() -> Result<(), Failure> {
         .map_or(Ok(3), |text| text.parse::<u64>())?;
     let mut worker = Worker::start()?;
     let place = worker.place("own_loop")?;
-    let data = ronde::data::open(&DataConfig::Digits {}, Path::new("."), 0)?.train;
+    let data = ronde::data::open(&DataConfig::Digits {}, &Opening::new(Path::new("."), 0))?.train;
     let batches = BatchPlan::new(data.len(), 100, false, true, 42).ok_or("no step")?;
     let world_size = place.world_size().ok_or("no worker")?;
     let shards = ShardPlan::new(SHARDS, world_size).ok_or("more workers than shards")?;

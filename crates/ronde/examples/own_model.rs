@@ -55,7 +55,10 @@ fn main() -> Result<(), ronde::Error> {
         config.checkpoint.to = Some(folder);
         worker.set_resume(ronde::Resume::IfThere);
     }
-    let data = ronde::data::open(&config.data, Path::new("."), config.run.seed)?;
+    let data = ronde::data::open(
+        &config.data,
+        &ronde::environment::opening(Path::new("."), config.run.seed),
+    )?;
 
     let trained = worker.train(&config, data, || {
         let net = Net::new(&training_device());

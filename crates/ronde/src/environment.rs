@@ -2,9 +2,11 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ronde_core::{Rank, WorldSize};
+use ronde_data::Opening;
 use ronde_store::RemoteSettings;
 use ronde_train::config::ENVIRONMENT_PREFIX;
 
@@ -96,11 +98,20 @@ pub fn all() -> Vec<(String, String)> {
         .collect()
 }
 
+/// A file (PEM) of certificate authorities that object stores and web servers may have their certificates from, besides
+/// those that the system trusts. Without it [`AWS_CA_BUNDLE`] counts.
+pub const RONDE_CA_FILE: &str = "RONDE_CA_FILE";
+/// The same for the tools of Amazon.
+pub const AWS_CA_BUNDLE: &str = "AWS_CA_BUNDLE";
+
 /// How to talk to a remote store: the variables of the usual tools.
 #[must_use]
 pub fn store_settings() -> RemoteSettings {
     RemoteSettings {
         ambient: remote_options(),
+        authorities: read(RONDE_CA_FILE)
+            .or_else(|| read(AWS_CA_BUNDLE))
+            .map(PathBuf::from),
         ..RemoteSettings::default()
     }
 }
@@ -111,13 +122,23 @@ pub fn contents(name: &str) -> Option<Vec<u8>> {
     read(name).map(OsString::into_encoded_bytes)
 }
 
-/// Settings of S3 and Azure, which other programs read from the same variables: all that begin with
-/// `AWS_` or `AZURE_`, in lower case.
-#[must_use]
-pub fn remote_options() -> Vec<(String, String)> {
+/// Settings of S3, Azure and Google, which other programs read from the same variables: all that begin with
+/// `AWS_`, `AZURE_` or `GOOGLE_`, in lower case; and what Amazon's tools keep in files.
+fn remote_options() -> Vec<(String, String)> {
+    let mut options = remote_variables();
+    let files = crate::aws_files::options(&options, &|name| read(name).map(PathBuf::from));
+    options.extend(files);
+    options
+}
+
+fn remote_variables() -> Vec<(String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .filter(|(name, _)| name.starts_with("AWS_") || name.starts_with("AZURE_"))
+        .filter(|(name, _)| {
+            ["AWS_", "AZURE_", "GOOGLE_"]
+                .iter()
+                .any(|prefix| name.starts_with(prefix))
+        })
         .map(|(name, value)| (name.to_ascii_lowercase(), value))
         .collect()
 }
@@ -127,9 +148,29 @@ pub fn remote_options() -> Vec<(String, String)> {
 pub fn surroundings() -> ronde_train::checkpoints::Surroundings {
     ronde_train::checkpoints::Surroundings {
         variable: contents,
-        remote_options,
+        cache_folder,
+        remote: store_settings,
         stop: std::sync::Arc::default(),
     }
+}
+
+/// Where programs of this user keep what can be made again: `ronde` in `$XDG_CACHE_HOME`, else in `~/.cache`.
+#[must_use]
+pub fn cache_folder() -> Option<PathBuf> {
+    let absolute = |name| {
+        read(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    let folder = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+    Some(folder?.join("ronde"))
+}
+
+/// What opening a data set needs, from the environment of this process; `base` is the folder that relative paths start
+/// from, `seed` the run's.
+#[must_use]
+pub fn opening(base: &Path, seed: u64) -> Opening {
+    surroundings().opening(base, seed, Arc::new(|_| {}))
 }
 
 /// One thread per rank for pools that would take all cores each, unless the user has said

@@ -10,7 +10,8 @@
 //!
 //! let mut worker = ronde::Worker::start()?; // alone, or a rank under `ronde run -n 3 -- program`
 //! let config = ronde::RunConfig::example();
-//! let data = ronde::data::open(&config.data, ".".as_ref(), config.run.seed)?;
+//! let opening = ronde::environment::opening(".".as_ref(), config.run.seed);
+//! let data = ronde::data::open(&config.data, &opening)?;
 //! let trained = worker.train(&config, data, || {
 //!     let module = LinearConfig::new(64, 10).init(&training_device());
 //!     let stage = BurnStage::new(module, |m, x: Tensor<4>, _: &_| m.forward(x.reshape([-1, 64])));
@@ -23,6 +24,7 @@
 //! Collectives for algorithms of your own: [`Worker::group`]. A training loop of your own:
 //! [`Session`], the step as a transaction.
 
+mod aws_files;
 mod ending;
 pub mod environment;
 mod error;

@@ -14,7 +14,8 @@ use clap::{Parser, Subcommand};
 use ronde_cluster::StopFlag;
 
 use command::{
-    bench, checkpoint, coordinator, flight, init, join, run, scale, status, train, watchdog, worker,
+    bench, checkpoint, coordinator, data, flight, init, join, run, scale, status, train, watchdog,
+    worker,
 };
 
 /// Distributed training whose result does not depend on the cluster.
@@ -45,6 +46,8 @@ enum Command {
     Bench(Box<bench::BenchArguments>),
     /// Look at the checkpoints of a run: list, show, verify, export.
     Checkpoint(checkpoint::CheckpointArguments),
+    /// Look at files of samples, and pack folders of images or texts into shards.
+    Data(data::DataArguments),
     /// Say which rank waits for which, from the records of a run that failed or hangs.
     Flight(flight::FlightArguments),
     /// One worker of a run.
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Command::Flight(arguments) => flight::flight(&arguments),
         Command::BenchWorker => bench::work(),
         Command::Checkpoint(arguments) => checkpoint::checkpoint(&arguments),
+        Command::Data(arguments) => data::data(&arguments),
         Command::Init(arguments) => init::init(&arguments),
         Command::Worker => worker::work(),
         Command::Watchdog => watchdog::watch(),

@@ -4,9 +4,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::{LocalStore, ObjectName, Store, StoreError};
+use crate::{LocalStore, ObjectName, RemoteSettings, Store, StoreError};
+
+mod web;
 
 /// A place for objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,14 +28,32 @@ pub enum Address {
         /// Names of all objects start with it.
         prefix: Option<ObjectName>,
     },
+    /// `gs://bucket/prefix` of Google Cloud Storage.
+    Google {
+        /// The bucket.
+        bucket: String,
+        /// Names of all objects start with it.
+        prefix: Option<ObjectName>,
+    },
+    /// `https://host/path` or `http://host:port/path`, for reading. Has no listings. No user, password or query can be part
+    /// of it: addresses are shown and saved.
+    Web {
+        /// `https://host` or `http://host:port`, in lower case.
+        server: String,
+        /// Names of all objects start with it; decoded, so that `a%20b` is `a b`.
+        prefix: Option<ObjectName>,
+    },
 }
+
+const KNOWN: &str = "known are a folder, s3://bucket/prefix, az://container/prefix, gs://bucket/prefix and \
+                     https://host/path";
 
 impl FromStr for Address {
     type Err = StoreError;
 
     fn from_str(text: &str) -> Result<Self, StoreError> {
         let wrong = |problem: String| StoreError::Address {
-            address: text.to_owned(),
+            address: web::without_secrets(text),
             problem,
         };
         let Some((scheme, rest)) = text.split_once("://") else {
@@ -43,29 +62,93 @@ impl FromStr for Address {
             }
             return Ok(Self::Folder(text.into()));
         };
-        if !["s3", "az"].contains(&scheme) {
-            return Err(wrong(format!(
-                "{scheme}:// is not known; known are a folder, s3://bucket/prefix and az://container/prefix"
-            )));
+        let scheme = scheme.to_ascii_lowercase();
+        if ["http", "https"].contains(&&*scheme) {
+            return web::parse(&scheme, rest).map_err(wrong);
+        }
+        if !["s3", "az", "gs"].contains(&&*scheme) {
+            return Err(wrong(format!("{scheme}:// is not known; {KNOWN}")));
         }
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        if bucket.contains('@') {
+            return Err(wrong(web::NO_SECRETS.to_owned()));
+        }
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if bucket.is_empty() || !bucket.chars().all(plain) {
             return Err(wrong(format!("{bucket:?} is no bucket")));
         }
         let bucket = bucket.to_owned();
-        let prefix = Some(prefix.trim_end_matches('/'))
-            .filter(|prefix| !prefix.is_empty())
-            .map(ObjectName::new)
-            .transpose()
-            .map_err(|error| wrong(error.to_string()))?;
-        Ok(match scheme {
+        let prefix = prefix_of(prefix).map_err(|error| wrong(error.to_string()))?;
+        Ok(match &*scheme {
             "s3" => Self::S3 { bucket, prefix },
+            "gs" => Self::Google { bucket, prefix },
             _ => Self::Azure {
                 container: bucket,
                 prefix,
             },
         })
+    }
+}
+
+fn prefix_of(text: &str) -> Result<Option<ObjectName>, StoreError> {
+    Some(text.trim_end_matches('/'))
+        .filter(|prefix| !prefix.is_empty())
+        .map(ObjectName::new)
+        .transpose()
+}
+
+impl Address {
+    /// What the names of all its objects start with; of a folder nothing does.
+    #[must_use]
+    pub fn prefix(&self) -> Option<&ObjectName> {
+        match self {
+            Self::Folder(_) => None,
+            Self::S3 { prefix, .. }
+            | Self::Azure { prefix, .. }
+            | Self::Google { prefix, .. }
+            | Self::Web { prefix, .. } => prefix.as_ref(),
+        }
+    }
+
+    /// The whole bucket, container or server; a folder stays what it is.
+    #[must_use]
+    pub fn root(&self) -> Self {
+        let mut root = self.clone();
+        match &mut root {
+            Self::Folder(_) => {}
+            Self::S3 { prefix, .. }
+            | Self::Azure { prefix, .. }
+            | Self::Google { prefix, .. }
+            | Self::Web { prefix, .. } => *prefix = None,
+        }
+        root
+    }
+
+    /// The place of an object in it.
+    ///
+    /// # Errors
+    /// [`StoreError::Name`] when the whole is no name any more.
+    pub fn join(&self, name: &ObjectName) -> Result<Self, StoreError> {
+        let mut whole = self.clone();
+        match &mut whole {
+            Self::Folder(path) => path.push(name.as_str()),
+            Self::S3 { prefix, .. }
+            | Self::Azure { prefix, .. }
+            | Self::Google { prefix, .. }
+            | Self::Web { prefix, .. } => {
+                *prefix = Some(match prefix {
+                    Some(folder) => folder.join(name.as_str())?,
+                    None => name.clone(),
+                });
+            }
+        }
+        Ok(whole)
+    }
+
+    /// Whether it is on another machine.
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        !matches!(self, Self::Folder(_))
     }
 }
 
@@ -75,6 +158,13 @@ impl fmt::Display for Address {
             Self::Folder(path) => return write!(f, "{}", path.display()),
             Self::S3 { bucket, prefix } => ("s3", bucket, prefix),
             Self::Azure { container, prefix } => ("az", container, prefix),
+            Self::Google { bucket, prefix } => ("gs", bucket, prefix),
+            Self::Web { server, prefix } => {
+                f.write_str(server)?;
+                return prefix.as_ref().map_or(Ok(()), |prefix| {
+                    write!(f, "/{}", web::encoded(prefix.as_str()))
+                });
+            }
         };
         write!(f, "{scheme}://{bucket}")?;
         prefix
@@ -83,40 +173,20 @@ impl fmt::Display for Address {
     }
 }
 
-/// How to talk to a remote store. A folder needs none of it.
-#[derive(Debug, Clone)]
-pub struct RemoteSettings {
-    /// Names and values as the `object_store` crate knows them: `aws_access_key_id`, `aws_endpoint`, `aws_region`,
-    /// `azure_storage_account_name`, `azure_storage_account_key` and so on. An unknown name is an error.
-    pub options: Vec<(String, String)>,
-    /// The same from the environment of the process, where other programs and the other service have variables,
-    /// too: names that the service does not know are left out. `options` take precedence.
-    pub ambient: Vec<(String, String)>,
-    /// Repetitions of a request that failed in passing.
-    pub retries: usize,
-    /// Limit for one request with its repetitions.
-    pub limit: Duration,
-}
-
-impl Default for RemoteSettings {
-    fn default() -> Self {
-        Self {
-            options: Vec::new(),
-            ambient: Vec::new(),
-            retries: 5,
-            limit: Duration::from_secs(120),
-        }
-    }
-}
-
-/// The store at `address`. For a remote one this starts the I/O thread that owns its runtime (see `IoThread`) and asks it
-/// for one listing, so that wrong settings are told at once.
+/// The store at `address`, for reading and writing. For a remote one this starts the I/O thread that owns its runtime (see
+/// `IoThread`) and asks it for one listing, so that wrong settings are told at once. [`crate::Opener`] opens many for reading.
 ///
 /// # Errors
 /// [`StoreError::Settings`] when the address or the settings cannot be used, or this build has no remote stores.
 pub fn open(address: &Address, settings: &RemoteSettings) -> Result<Arc<dyn Store>, StoreError> {
     match address {
         Address::Folder(path) => Ok(Arc::new(LocalStore::new(path))),
+        Address::Web { .. } => Err(StoreError::Settings {
+            operation: "open",
+            location: address.to_string(),
+            cause: "a web server is for reading only; objects are written to a folder or a bucket"
+                .to_owned(),
+        }),
         #[cfg(feature = "full")]
         remote => {
             let io = Arc::new(crate::IoThread::start()?);
@@ -125,13 +195,18 @@ pub fn open(address: &Address, settings: &RemoteSettings) -> Result<Arc<dyn Stor
         #[cfg(not(feature = "full"))]
         remote => {
             let _ = settings;
-            Err(StoreError::Settings {
-                operation: "open",
-                location: remote.to_string(),
-                cause: "this build has no remote stores; build ronde with `--features full`"
-                    .to_owned(),
-            })
+            Err(not_in_this_build(remote))
         }
+    }
+}
+
+/// What a build without the feature `full` says to a remote address.
+#[cfg(not(feature = "full"))]
+pub(crate) fn not_in_this_build(address: &Address) -> StoreError {
+    StoreError::Settings {
+        operation: "open",
+        location: address.to_string(),
+        cause: "this build has no remote stores; build ronde with `--features full`".to_owned(),
     }
 }
 
@@ -147,25 +222,63 @@ mod tests {
             "s3://bucket",
             "s3://bucket/runs/one",
             "az://container/x",
+            "gs://bucket/x y/z",
+            "https://host",
+            "http://127.0.0.1:8080/a%20b/100%25.tar",
+            "https://[::1]:443/x",
         ] {
             let address: Address = text.parse().unwrap();
             assert_eq!(address.to_string(), text);
         }
-        let address: Address = "s3://bucket/runs/".parse().unwrap();
-        assert_eq!(address.to_string(), "s3://bucket/runs");
+        for (text, same) in [
+            ("s3://bucket/runs/", "s3://bucket/runs"),
+            ("HTTPS://Host:80/A/", "https://host:80/A"),
+            ("https://host/%C3%A4", "https://host/\u{e4}"),
+        ] {
+            let address: Address = text.parse().unwrap();
+            assert_eq!(address.to_string(), same);
+            assert_eq!(same.parse::<Address>().unwrap(), address);
+        }
+        let address: Address = "https://host/a%20b".parse().unwrap();
+        assert_eq!(address.prefix().unwrap().as_str(), "a b");
+        assert_eq!(address.root().to_string(), "https://host");
+        let whole = address.join(&ObjectName::new("c d").unwrap()).unwrap();
+        assert_eq!(whole.to_string(), "https://host/a%20b/c%20d");
     }
 
     #[test]
     fn wrong_addresses_are_explained() {
         for (text, part) in [
             ("", "empty"),
-            ("gs://bucket", "gs:// is not known"),
+            ("ftp://bucket", "ftp:// is not known"),
             ("s3://", "no bucket"),
             ("s3://a b/c", "no bucket"),
             ("az://c/../d", "dot"),
+            ("https://", "no server"),
+            ("https://host:99999/x", "no server"),
+            ("https://host/%zz", "% and two"),
+            ("https://host/%ff", "UTF-8"),
         ] {
             let error = text.parse::<Address>().unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn secrets_in_addresses_are_refused_and_not_shown() {
+        for text in [
+            "https://user:geheim@host/x",
+            "https://user:ge/geheim@host/x",
+            "https://host/x?sig=geheim",
+            "https://host/x#geheim",
+            "https://host?geheim",
+            "s3://key:geheim@bucket/x",
+            "ftp://key:geheim@bucket/x?geheim",
+        ] {
+            let error = text.parse::<Address>().unwrap_err();
+            for shown in [error.to_string(), format!("{error:?}")] {
+                assert!(!shown.contains("geheim"), "{shown}");
+            }
         }
     }
 }

@@ -4,7 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use crate::sealing::{CHUNK_BYTES, HEADER_BYTES, Sealing, TAG_BYTES, lengths};
 use crate::{
-    Condition, Entry, MasterKey, ObjectName, Store, StoreError, StoredObject, Upload, Version,
+    Condition, Entry, MasterKey, ObjectName, Stamp, Store, StoreError, StoredObject, Upload,
+    Version,
 };
 
 /// Sealed chunks that one read of the store below asks for: 8 MiB.
@@ -48,15 +49,7 @@ impl Store for Encrypted {
         bytes: &[u8],
         condition: &Condition,
     ) -> Result<Version, StoreError> {
-        let (sealing, header) = Sealing::new(&self.key, name)?;
-        let mut sealed = header.to_vec();
-        let count = bytes.len().div_ceil(CHUNK_BYTES).max(1);
-        for index in 0..count {
-            let end = bytes.len().min((index + 1) * CHUNK_BYTES);
-            let mut chunk = bytes[index * CHUNK_BYTES..end].to_vec();
-            sealing.seal(index as u64, index + 1 == count, &mut chunk)?;
-            sealed.append(&mut chunk);
-        }
+        let sealed = self.key.seal(name, bytes)?;
         self.below.put_if(name, &sealed, condition)
     }
 
@@ -86,6 +79,26 @@ impl Store for Encrypted {
 
     fn sweep(&self) -> Result<u64, StoreError> {
         self.below.sweep()
+    }
+}
+
+impl MasterKey {
+    /// What the object `name` with these contents is in a store below [`Encrypted`], for those who write it there themselves.
+    ///
+    /// # Errors
+    /// [`StoreError::Key`] when the system has no random numbers.
+    pub fn seal(&self, name: &ObjectName, bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
+        let (sealing, header) = Sealing::new(self, name)?;
+        let mut sealed = header.to_vec();
+        let count = bytes.len().div_ceil(CHUNK_BYTES).max(1);
+        sealed.reserve(bytes.len() + count * TAG_BYTES);
+        for index in 0..count {
+            let end = bytes.len().min((index + 1) * CHUNK_BYTES);
+            let mut chunk = bytes[index * CHUNK_BYTES..end].to_vec();
+            sealing.seal(index as u64, index + 1 == count, &mut chunk)?;
+            sealed.append(&mut chunk);
+        }
+        Ok(sealed)
     }
 }
 
@@ -214,6 +227,10 @@ impl StoredObject for SealedObject {
             first = next;
         }
         Ok(())
+    }
+
+    fn stamp(&self) -> Stamp {
+        self.below.stamp()
     }
 
     fn version(&self) -> Result<Version, StoreError> {

@@ -67,7 +67,8 @@ impl MasterKey {
     }
 
     /// Tells keys apart without telling the key.
-    pub(crate) fn id(&self) -> [u8; 8] {
+    #[must_use]
+    pub fn id(&self) -> [u8; 8] {
         let mut id = [0; 8];
         id.copy_from_slice(&self.derive(&[], &[b"ronde-store 1 key id"])[..8]);
         id

@@ -1,7 +1,9 @@
-//! Objects under names, each whole or not there: on local disk and, by the feature `full`, on S3 and Azure Blob.
+//! Objects under names, each whole or not there: on local disk and, by the feature `full`, on S3, Azure Blob, Google Cloud
+//! Storage and, for reading, web servers.
 //!
 //! [`Store`] is the seam, with blocking calls. [`LocalStore`] is a folder; `RemoteStore` a bucket behind one I/O thread;
-//! [`Encrypted`] wraps any of them. [`open`] chooses by an address such as `checkpoints` or `s3://bucket/prefix`.
+//! [`Encrypted`] wraps any of them. [`open`] chooses by an address such as `checkpoints` or `s3://bucket/prefix`, and an
+//! [`Opener`] opens many places for reading.
 //! What the objects hold is not known here.
 
 #![forbid(unsafe_code)]
@@ -11,20 +13,28 @@ mod clock;
 mod encrypted;
 mod error;
 mod key;
+mod key_source;
 mod local;
 mod lock;
 mod name;
+mod opener;
 #[cfg(feature = "full")]
 mod remote;
 mod sealing;
+mod settings;
+mod stamp;
 mod store;
 
-pub use address::{Address, RemoteSettings, open};
+pub use address::{Address, open};
 pub use encrypted::Encrypted;
 pub use error::StoreError;
 pub use key::MasterKey;
+pub use key_source::KeySource;
 pub use local::LocalStore;
 pub use name::ObjectName;
+pub use opener::Opener;
 #[cfg(feature = "full")]
 pub use remote::{IoThread, RemoteStore};
+pub use settings::RemoteSettings;
+pub use stamp::Stamp;
 pub use store::{Condition, Entry, Store, StoreExt, StoredObject, Upload, Version, Versioned};

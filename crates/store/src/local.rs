@@ -9,7 +9,13 @@ use std::time::Duration;
 use tempfile::NamedTempFile;
 
 use crate::lock::{self, TEMPORARY_PREFIX};
-use crate::{Condition, Entry, ObjectName, Store, StoreError, StoredObject, Upload, Version};
+use crate::{
+    Condition, Entry, ObjectName, Stamp, Store, StoreError, StoredObject, Upload, Version,
+};
+
+mod walk;
+
+use walk::{Walk, stamp_of};
 
 const LOCK_FILE: &str = ".ronde.lock";
 const LOCK_LIMIT: Duration = Duration::from_secs(30);
@@ -23,6 +29,7 @@ const LOCK_LIMIT: Duration = Duration::from_secs(30);
 pub struct LocalStore {
     root: PathBuf,
     lock_limit: Duration,
+    follows_links: bool,
 }
 
 impl LocalStore {
@@ -31,6 +38,7 @@ impl LocalStore {
         Self {
             root: root.into(),
             lock_limit: LOCK_LIMIT,
+            follows_links: false,
         }
     }
 
@@ -39,6 +47,52 @@ impl LocalStore {
     pub fn with_lock_limit(mut self, limit: Duration) -> Self {
         self.lock_limit = limit;
         self
+    }
+
+    /// Lists the files and folders that symbolic links lead to as well, as in a user's folder of data.
+    #[must_use]
+    pub fn following_links(mut self) -> Self {
+        self.follows_links = true;
+        self
+    }
+
+    /// As [`Store::list`], but goes only into the folders for which `enters` says so; it is given their names within the
+    /// store. Hidden files and folders, and names that are no [`ObjectName`], are left out as there.
+    ///
+    /// Cost: one call of the system for each file.
+    ///
+    /// # Errors
+    /// As the disk has them; an absent folder is an empty one.
+    pub fn list_where(
+        &self,
+        folder: Option<&ObjectName>,
+        enters: &mut dyn FnMut(&str) -> bool,
+    ) -> Result<Vec<Entry>, StoreError> {
+        let mut entries = Vec::new();
+        let (path, prefix) = folder.map_or_else(
+            || (self.root.clone(), String::new()),
+            |folder| (self.path(folder), format!("{folder}/")),
+        );
+        let mut walk = Walk {
+            follows_links: self.follows_links,
+            enters: &mut |name| {
+                !name.rsplit('/').next().is_some_and(|n| n.starts_with('.')) && enters(name)
+            },
+            visit: &mut |_, name, metadata| {
+                if let Ok(name) = ObjectName::new(name) {
+                    entries.push(Entry {
+                        name,
+                        bytes: metadata.len(),
+                        stamp: stamp_of(metadata),
+                    });
+                }
+                Ok(())
+            },
+        };
+        walk.through(&path, &prefix)
+            .map_err(|error| StoreError::disk("list", &path, error))?;
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
     }
 
     /// Where it is.
@@ -119,29 +173,13 @@ impl Store for LocalStore {
         Ok(Box::new(LocalObject {
             file,
             bytes: metadata.len(),
+            stamp: stamp_of(&metadata),
             location: path.display().to_string(),
         }))
     }
 
     fn list(&self, folder: Option<&ObjectName>) -> Result<Vec<Entry>, StoreError> {
-        let mut entries = Vec::new();
-        let (path, prefix) = folder.map_or_else(
-            || (self.root.clone(), String::new()),
-            |folder| (self.path(folder), format!("{folder}/")),
-        );
-        walk(&path, &prefix, &mut |path, name, metadata| {
-            if let Ok(name) = ObjectName::new(name) {
-                entries.push(Entry {
-                    name,
-                    bytes: metadata.len(),
-                });
-            }
-            debug_assert!(path.starts_with(&self.root));
-            Ok(())
-        })
-        .map_err(|error| StoreError::disk("list", &path, error))?;
-        entries.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(entries)
+        self.list_where(folder, &mut |_| true)
     }
 
     fn delete(&self, name: &ObjectName) -> Result<(), StoreError> {
@@ -168,15 +206,20 @@ impl Store for LocalStore {
 
     fn sweep(&self) -> Result<u64, StoreError> {
         let mut swept = 0;
-        walk(&self.root, "", &mut |path, name, _| {
-            let last = name.rsplit('/').next().unwrap_or(name);
-            if last.starts_with(TEMPORARY_PREFIX) && lock::remove_if_abandoned(path)? {
-                swept += 1;
-            }
-            Ok(())
-        })
-        .and_then(|()| remove_empty(&self.root, false).map(|_| ()))
-        .map_err(|error| StoreError::disk("sweep", &self.root, error))?;
+        let mut walk = Walk {
+            follows_links: false,
+            enters: &mut |_| true,
+            visit: &mut |path, name, _| {
+                let last = name.rsplit('/').next().unwrap_or(name);
+                if last.starts_with(TEMPORARY_PREFIX) && lock::remove_if_abandoned(path)? {
+                    swept += 1;
+                }
+                Ok(())
+            },
+        };
+        walk.through(&self.root, "")
+            .and_then(|()| remove_empty(&self.root, false).map(|_| ()))
+            .map_err(|error| StoreError::disk("sweep", &self.root, error))?;
         Ok(swept)
     }
 }
@@ -215,6 +258,7 @@ impl Upload for LocalUpload {
 struct LocalObject {
     file: File,
     bytes: u64,
+    stamp: Stamp,
     location: String,
 }
 
@@ -231,9 +275,21 @@ impl StoredObject for LocalObject {
                 problem: format!("it ends before byte {end}; it has {} bytes", self.bytes),
             });
         }
-        self.file
-            .read_exact_at(into, start)
-            .map_err(|error| StoreError::disk("read", Path::new(&self.location), error))
+        match self.file.read_exact_at(into, start) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(StoreError::Damaged {
+                    location: self.location.clone(),
+                    problem: format!("it had {} bytes and was cut while it was read", self.bytes),
+                })
+            }
+            other => {
+                other.map_err(|error| StoreError::disk("read", Path::new(&self.location), error))
+            }
+        }
+    }
+
+    fn stamp(&self) -> Stamp {
+        self.stamp
     }
 
     fn version(&self) -> Result<Version, StoreError> {
@@ -302,28 +358,4 @@ fn remove_empty(folder: &Path, is_inner: bool) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
         other => other.map(|()| true),
     }
-}
-
-type Visit<'a> = dyn FnMut(&Path, &str, &std::fs::Metadata) -> io::Result<()> + 'a;
-
-/// Visits every file below `folder`; what vanishes meanwhile is left out.
-fn walk(folder: &Path, prefix: &str, visit: &mut Visit<'_>) -> io::Result<()> {
-    let entries = match std::fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        other => other?,
-    };
-    for entry in entries {
-        let entry = entry?;
-        let metadata = match entry.metadata() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            other => other?,
-        };
-        let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
-        if metadata.is_dir() {
-            walk(&entry.path(), &format!("{name}/"), visit)?;
-        } else if metadata.is_file() {
-            visit(&entry.path(), &name, &metadata)?;
-        }
-    }
-    Ok(())
 }

@@ -1,48 +1,38 @@
-//! [`RemoteStore`]: objects in a bucket of S3 or a container of Azure Blob Storage, behind one I/O thread.
+//! [`RemoteStore`]: objects in a bucket of S3 or Google, a container of Azure Blob Storage or, for reading, on a web
+//! server, behind one I/O thread.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
-use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-use object_store::path::Path;
-use object_store::{
-    GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, RetryConfig,
-    UpdateVersion,
-};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
 
 use crate::{
     Address, Condition, Entry, ObjectName, RemoteSettings, Store, StoreError, StoredObject, Upload,
     Version,
 };
 
+mod build;
 mod failure;
 mod io_thread;
+mod object;
+mod place;
 mod upload;
 
 pub use io_thread::IoThread;
 
-use failure::Failure;
+use build::Service;
+use object::RemoteObject;
+use place::{Place, stamp};
 use upload::RemoteUpload;
 
-/// Objects in a bucket or container. Every request is bounded by the limit of its [`RemoteSettings`].
+/// Objects in a bucket or container, or on a web server. Every request is bounded by the limit of its [`RemoteSettings`];
+/// reading is repeated as long as their patience lasts.
 ///
 /// Large objects are uploaded in parts of 16 MiB, four at a time; they appear when the last call completes them. What
 /// killed uploads leave is invisible and costs storage: a lifecycle rule of the bucket should remove incomplete uploads.
 #[derive(Debug)]
 pub struct RemoteStore {
     place: Arc<Place>,
-    prefix: Option<ObjectName>,
-}
-
-/// What every operation needs.
-#[derive(Debug)]
-pub(crate) struct Place {
-    store: Arc<dyn ObjectStore>,
-    io: Arc<IoThread>,
-    limit: Duration,
-    address: String,
 }
 
 impl RemoteStore {
@@ -56,133 +46,69 @@ impl RemoteStore {
         settings: &RemoteSettings,
         io: Arc<IoThread>,
     ) -> Result<Self, StoreError> {
-        let place = |retries| -> Result<Arc<Place>, StoreError> {
-            Ok(Arc::new(Place {
-                store: build(address, settings, retries)?,
-                io: Arc::clone(&io),
-                limit: settings.limit,
-                address: address.to_string(),
-            }))
-        };
-        let prefix = match address {
-            Address::S3 { prefix, .. } | Address::Azure { prefix, .. } => prefix.clone(),
-            Address::Folder(_) => None,
-        };
-        // Settings do not mend themselves: the first request is hardly repeated.
-        Self {
-            place: place(settings.retries.min(1))?,
-            prefix: prefix.clone(),
-        }
-        .probe()?;
-        Ok(Self {
-            place: place(settings.retries)?,
-            prefix,
-        })
-    }
-
-    fn probe(&self) -> Result<(), StoreError> {
-        let store = Arc::clone(&self.place.store);
-        let prefix = self.prefix.as_ref().map(|p| Path::from(p.as_str()));
-        self.place
-            .run("connect to", None, async move {
-                store.list(prefix.as_ref()).try_next().await
+        let store = Self::unasked(address, settings, io)?;
+        let prefix = store.place.prefix()?;
+        store.place.patiently(&mut |_| {
+            let (reading, prefix) = (Arc::clone(&store.place.reading), prefix.clone());
+            store.place.run("connect to", None, async move {
+                reading.list(prefix.as_ref()).try_next().await
             })
-            .map(|_| ())
+        })?;
+        Ok(store)
     }
 
-    fn path(&self, name: &ObjectName) -> Path {
-        match &self.prefix {
-            Some(prefix) => Path::from(format!("{prefix}/{name}")),
-            None => Path::from(name.as_str()),
-        }
-    }
-}
-
-impl Place {
-    fn location(&self, name: Option<&ObjectName>) -> String {
-        name.map_or_else(
-            || self.address.clone(),
-            |name| format!("{}/{name}", self.address),
-        )
+    /// As [`RemoteStore::connect`], but asks for nothing: wrong settings are told by the first request.
+    ///
+    /// # Errors
+    /// [`StoreError::Settings`] when the settings do not fit together.
+    pub fn unasked(
+        address: &Address,
+        settings: &RemoteSettings,
+        io: Arc<IoThread>,
+    ) -> Result<Self, StoreError> {
+        let place = Arc::new(Place::new(address, settings, io)?);
+        Ok(Self { place })
     }
 
-    /// Runs a request on the I/O thread and waits for its answer.
-    fn run<T: Send + 'static>(
+    fn object(
+        &self,
+        name: &ObjectName,
+        entry: &Entry,
+        meta: Option<ObjectMeta>,
+    ) -> Result<Box<dyn StoredObject>, StoreError> {
+        Ok(Box::new(RemoteObject {
+            location: self.place.location(Some(name)),
+            place: Arc::clone(&self.place),
+            name: name.clone(),
+            path: self.place.path(name)?,
+            bytes: entry.bytes,
+            stamp: entry.stamp,
+            meta,
+        }))
+    }
+
+    /// Says why not where there is nothing but reading single files.
+    fn not_on_the_web(
         &self,
         operation: &'static str,
         name: Option<&ObjectName>,
-        request: impl Future<Output = object_store::Result<T>> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let failure = Failure {
-            operation,
-            location: self.location(name),
-        };
-        match self.io.run(self.limit, request) {
-            Ok(answer) => answer.map_err(|error| failure.of(error)),
-            Err(problem) => Err(failure.passing(problem)),
+        why: &str,
+    ) -> Result<(), StoreError> {
+        if self.place.service != Service::Web {
+            return Ok(());
         }
+        Err(self.place.failure(operation, name).settings(why.to_owned()))
     }
 }
 
-fn build(
-    address: &Address,
-    settings: &RemoteSettings,
-    retries: usize,
-) -> Result<Arc<dyn ObjectStore>, StoreError> {
-    let failure = Failure {
-        operation: "open",
-        location: address.to_string(),
-    };
-    let retry = RetryConfig {
-        max_retries: retries,
-        retry_timeout: settings.limit,
-        ..RetryConfig::default()
-    };
-    let unknown = |name: &str| failure.settings(format!("{name} is no option of this service"));
-    let options = settings.options.iter();
-    match address {
-        Address::S3 { bucket, .. } => {
-            let mut builder = AmazonS3Builder::new();
-            for (name, value) in &settings.ambient {
-                if let Ok(key) = name.parse::<AmazonS3ConfigKey>() {
-                    builder = builder.with_config(key, value);
-                }
-            }
-            for (name, value) in options {
-                let key: AmazonS3ConfigKey = name.parse().map_err(|_| unknown(name))?;
-                builder = builder.with_config(key, value);
-            }
-            let built = builder
-                .with_bucket_name(bucket)
-                .with_retry(retry)
-                .with_conditional_put(S3ConditionalPut::ETagMatch)
-                .build();
-            Ok(Arc::new(built.map_err(|error| failure.of(error))?))
-        }
-        Address::Azure { container, .. } => {
-            let mut builder = MicrosoftAzureBuilder::new();
-            for (name, value) in &settings.ambient {
-                if let Ok(key) = name.parse::<AzureConfigKey>() {
-                    builder = builder.with_config(key, value);
-                }
-            }
-            for (name, value) in options {
-                let key: AzureConfigKey = name.parse().map_err(|_| unknown(name))?;
-                builder = builder.with_config(key, value);
-            }
-            let built = builder
-                .with_container_name(container)
-                .with_retry(retry)
-                .build();
-            Ok(Arc::new(built.map_err(|error| failure.of(error))?))
-        }
-        Address::Folder(_) => Err(failure.settings("a folder is no remote store".to_owned())),
-    }
-}
+const READ_ONLY: &str = "a web server is for reading only";
+const NO_LISTINGS: &str = "a web server has no listings: name the files";
 
 impl Store for RemoteStore {
     fn create(&self, name: &ObjectName) -> Result<Box<dyn Upload>, StoreError> {
-        let upload = RemoteUpload::new(Arc::clone(&self.place), name.clone(), self.path(name));
+        self.not_on_the_web("write", Some(name), READ_ONLY)?;
+        let path = self.place.path(name)?;
+        let upload = RemoteUpload::new(Arc::clone(&self.place), name.clone(), path);
         Ok(Box::new(upload))
     }
 
@@ -192,14 +118,20 @@ impl Store for RemoteStore {
         bytes: &[u8],
         condition: &Condition,
     ) -> Result<Version, StoreError> {
+        self.not_on_the_web("write", Some(name), READ_ONLY)?;
+        let service = self.place.service;
         let mode = match condition {
             Condition::Absent => PutMode::Create,
-            Condition::Unchanged(version) => PutMode::Update(UpdateVersion {
-                e_tag: Some(version.0.clone()),
-                version: None,
-            }),
+            Condition::Unchanged(version) => {
+                let is_google = service == Service::Google;
+                let text = || Some(version.0.clone());
+                PutMode::Update(UpdateVersion {
+                    e_tag: text().filter(|_| !is_google),
+                    version: text().filter(|_| is_google),
+                })
+            }
         };
-        let (store, path) = (Arc::clone(&self.place.store), self.path(name));
+        let (store, path) = (Arc::clone(&self.place.store), self.place.path(name)?);
         let payload = bytes.to_vec().into();
         let put = self.place.run("write", Some(name), async move {
             store.put_opts(&path, payload, PutOptions::from(mode)).await
@@ -211,35 +143,45 @@ impl Store for RemoteStore {
                 location,
                 found: "it is gone",
             }),
-            other => version(other?.e_tag, &location),
+            other => {
+                let put = other?;
+                version_of(service, put.e_tag, put.version, &location)
+            }
         }
     }
 
     fn open(&self, name: &ObjectName) -> Result<Box<dyn StoredObject>, StoreError> {
-        let (store, path) = (Arc::clone(&self.place.store), self.path(name));
-        let asked = path.clone();
-        let head = self
-            .place
-            .run("read", Some(name), async move { store.head(&asked).await })?;
-        Ok(Box::new(RemoteObject {
-            location: self.place.location(Some(name)),
-            place: Arc::clone(&self.place),
+        let path = self.place.path(name)?;
+        let head = self.place.patiently(&mut |_| {
+            let (store, path) = (Arc::clone(&self.place.reading), path.clone());
+            self.place
+                .run("read", Some(name), async move { store.head(&path).await })
+        })?;
+        let entry = Entry {
             name: name.clone(),
-            path,
             bytes: head.size,
-            e_tag: head.e_tag,
-        }))
+            stamp: stamp(&head),
+        };
+        self.object(name, &entry, Some(head))
+    }
+
+    fn open_listed(&self, entry: &Entry) -> Result<Box<dyn StoredObject>, StoreError> {
+        self.object(&entry.name, entry, None)
     }
 
     fn list(&self, folder: Option<&ObjectName>) -> Result<Vec<Entry>, StoreError> {
-        let store = Arc::clone(&self.place.store);
-        let path = folder
-            .map(|folder| self.path(folder))
-            .or_else(|| self.prefix.as_ref().map(|p| Path::from(p.as_str())));
-        let found = self.place.run("list", folder, async move {
-            store.list(path.as_ref()).try_collect::<Vec<_>>().await
+        self.not_on_the_web("list", folder, NO_LISTINGS)?;
+        let path = match folder {
+            Some(folder) => Some(self.place.path(folder)?),
+            None => self.place.prefix()?,
+        };
+        let found = self.place.patiently(&mut |_| {
+            let (store, path) = (Arc::clone(&self.place.reading), path.clone());
+            self.place.run("list", folder, async move {
+                store.list(path.as_ref()).try_collect::<Vec<_>>().await
+            })
         })?;
-        let start = self.prefix.as_ref().map_or(0, |p| p.as_str().len() + 1);
+        let start = self.place.prefix_bytes();
         let mut entries: Vec<Entry> = found
             .into_iter()
             .filter_map(|meta| {
@@ -247,6 +189,7 @@ impl Store for RemoteStore {
                 Some(Entry {
                     name: ObjectName::new(name).ok()?,
                     bytes: meta.size,
+                    stamp: stamp(&meta),
                 })
             })
             .collect();
@@ -255,7 +198,8 @@ impl Store for RemoteStore {
     }
 
     fn delete(&self, name: &ObjectName) -> Result<(), StoreError> {
-        let (store, path) = (Arc::clone(&self.place.store), self.path(name));
+        self.not_on_the_web("delete", Some(name), READ_ONLY)?;
+        let (store, path) = (Arc::clone(&self.place.store), self.place.path(name)?);
         let deleted = self.place.run(
             "delete",
             Some(name),
@@ -272,68 +216,19 @@ impl Store for RemoteStore {
     }
 }
 
-fn version(e_tag: Option<String>, location: &str) -> Result<Version, StoreError> {
-    e_tag.map(Version).ok_or_else(|| StoreError::Settings {
+fn version_of(
+    service: Service,
+    e_tag: Option<String>,
+    version: Option<String>,
+    location: &str,
+) -> Result<Version, StoreError> {
+    let told = match service {
+        Service::Google => version,
+        Service::Blobs | Service::Web => e_tag,
+    };
+    told.map(Version).ok_or_else(|| StoreError::Settings {
         operation: "write",
         location: location.to_owned(),
-        cause: "the service tells no ETag, so nothing can be written on a condition".to_owned(),
+        cause: "the service tells no version, so nothing can be written on a condition".to_owned(),
     })
-}
-
-struct RemoteObject {
-    location: String,
-    place: Arc<Place>,
-    name: ObjectName,
-    path: Path,
-    bytes: u64,
-    e_tag: Option<String>,
-}
-
-impl StoredObject for RemoteObject {
-    fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    fn read_at(&self, start: u64, into: &mut [u8]) -> Result<(), StoreError> {
-        let end = start.saturating_add(into.len() as u64);
-        let damaged = |problem| StoreError::Damaged {
-            location: self.location.clone(),
-            problem,
-        };
-        if end > self.bytes {
-            return Err(damaged(format!(
-                "it ends before byte {end}; it has {} bytes",
-                self.bytes
-            )));
-        }
-        if into.is_empty() {
-            return Ok(());
-        }
-        let (store, path) = (Arc::clone(&self.place.store), self.path.clone());
-        let options = GetOptions {
-            if_match: self.e_tag.clone(),
-            range: Some(GetRange::Bounded(start..end)),
-            ..GetOptions::default()
-        };
-        let read = self.place.run("read", Some(&self.name), async move {
-            store.get_opts(&path, options).await?.bytes().await
-        })?;
-        if read.len() != into.len() {
-            return Err(damaged(format!(
-                "{} bytes came where {} were asked for",
-                read.len(),
-                into.len()
-            )));
-        }
-        into.copy_from_slice(&read);
-        Ok(())
-    }
-
-    fn version(&self) -> Result<Version, StoreError> {
-        version(self.e_tag.clone(), &self.location)
-    }
-
-    fn location(&self) -> &str {
-        &self.location
-    }
 }

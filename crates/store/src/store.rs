@@ -1,8 +1,9 @@
 //! [`Store`]: the seam towards whatever keeps objects, and its conveniences in [`StoreExt`].
 
 use std::fmt;
+use std::ops::Range;
 
-use crate::{ObjectName, StoreError};
+use crate::{ObjectName, Stamp, StoreError};
 
 /// What identifies the contents of an object for a conditional put; equal contents may have equal versions.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub struct Entry {
     pub name: ObjectName,
     /// Its length.
     pub bytes: u64,
+    /// That of [`StoredObject::stamp`].
+    pub stamp: Stamp,
 }
 
 /// A small object and what identifies it.
@@ -64,6 +67,22 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// [`StoreError::NotFound`]; else as the place has them.
     fn open(&self, name: &ObjectName) -> Result<Box<dyn StoredObject>, StoreError>;
 
+    /// Opens an object of a listing. A remote store is not asked for it again: what it has become meanwhile is told
+    /// when it is read.
+    ///
+    /// # Errors
+    /// As [`Store::open`]; [`StoreError::Conflict`] when it was replaced.
+    fn open_listed(&self, entry: &Entry) -> Result<Box<dyn StoredObject>, StoreError> {
+        let object = self.open(&entry.name)?;
+        if object.stamp() != entry.stamp || object.bytes() != entry.bytes {
+            return Err(StoreError::Conflict {
+                location: object.location().to_owned(),
+                found: "it was replaced after it was listed",
+            });
+        }
+        Ok(object)
+    }
+
     /// All objects inside `folder` (of the whole store without one), in the order of their names.
     ///
     /// # Errors
@@ -103,11 +122,17 @@ pub trait StoredObject: Send + Sync {
     /// Its length.
     fn bytes(&self) -> u64;
 
+    /// Says that these bytes will be read soon. A hint, which objects that have nothing to prepare do not follow.
+    fn prefetch(&self, _ranges: &[Range<u64>]) {}
+
     /// Fills `into` from byte `start` on.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] when the object ends before; else as the place has them.
     fn read_at(&self, start: u64, into: &mut [u8]) -> Result<(), StoreError>;
+
+    /// What changes whenever the object is replaced, at no cost: the key of what is remembered about it.
+    fn stamp(&self) -> Stamp;
 
     /// Its version, for a conditional put. Costs a read of the whole object on local disk.
     ///

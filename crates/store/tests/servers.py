@@ -2,9 +2,11 @@
 """An S3 server (moto) and an Azure Blob server (Azurite) for tests, with a bucket and a container.
 
     python3 crates/store/tests/servers.py DIR
+    python3 crates/store/tests/servers.py --container http://127.0.0.1:PORT
 
 Installs both into DIR, once (a Python environment and a folder of npm), starts them on free ports of 127.0.0.1, and writes the
-variables that the tests want, as NAME=VALUE lines, then an empty line. Runs until its standard input is closed.
+variables that the tests want, as NAME=VALUE lines, then an empty line. Runs until its standard input is closed. Tests start
+more of them by themselves, such as are killed or have certificates; --container makes the container in such an Azurite.
 
 The S3 server checks keys and signatures. Nothing is kept on disk. A third server only shows a certificate that nobody trusts.
 Exit code 3: nothing can be fetched.
@@ -156,16 +158,19 @@ def serve_untrusted(folder):
 
 
 def main():
+    if sys.argv[1] == "--container":
+        return prepare_azure(sys.argv[2])
     folder = os.path.abspath(sys.argv[1])
     inside = os.path.join(folder, "moto", "bin", "python3")
     if "--installed" not in sys.argv:
         install(folder)
         os.execv(inside, [inside, os.path.abspath(__file__), folder, "--installed"])
     s3, azure = free_port(), free_port()
+    azurite = os.path.join(folder, "azurite", "node_modules", ".bin", "azurite-blob")
     servers = [
         start(s3, [inside, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(s3)], INITIAL_NO_AUTH_ACTION_COUNT=str(UNCHECKED)),
-        start(azure, [os.path.join(folder, "azurite", "node_modules", ".bin", "azurite-blob"), "--silent", "--skipApiVersionCheck",
-                      "--disableTelemetry", "--inMemoryPersistence", "--blobHost", "127.0.0.1", "--blobPort", str(azure)]),
+        start(azure, [azurite, "--silent", "--skipApiVersionCheck", "--disableTelemetry", "--inMemoryPersistence",
+                      "--blobHost", "127.0.0.1", "--blobPort", str(azure)]),
     ]
     try:
         until_it_listens(s3, servers[0])
@@ -175,6 +180,8 @@ def main():
         print(f"RONDE_TEST_S3=http://127.0.0.1:{s3}")
         print(f"RONDE_TEST_S3_KEY={user}:{secret}")
         print(f"RONDE_TEST_AZURE=http://127.0.0.1:{azure}")
+        print(f"RONDE_TEST_AZURITE={azurite}")
+        print(f"RONDE_TEST_MOTO={inside}")
         print(f"RONDE_TEST_UNTRUSTED=https://127.0.0.1:{serve_untrusted(folder)}")
         print(flush=True)
         sys.stdin.read()

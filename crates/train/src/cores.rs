@@ -52,6 +52,13 @@ impl Drop for Cores {
     }
 }
 
+/// A worker's share of the cores of this host that none of its workers computes on.
+pub(crate) fn free(local_world_size: u32) -> usize {
+    let all = std::thread::available_parallelism().map_or(1, usize::from);
+    let workers = (local_world_size as usize).max(1);
+    all.saturating_sub(workers) / workers
+}
+
 /// The core of a worker's computation, and those that none of the workers computes on.
 fn share(all: &CpuSet, local_rank: u32, local_world_size: u32) -> Option<(CpuSet, CpuSet)> {
     let cores: Vec<usize> = (0..CpuSet::MAX_CPU)

@@ -240,7 +240,8 @@ impl TrainError {
     fn collective(&self) -> Option<&CollectiveError> {
         match self {
             Self::Step { source, .. } | Self::Evaluate(source) => match &**source {
-                ParallelError::Collective { source, .. } => Some(source),
+                ParallelError::Collective { source, .. }
+                | ParallelError::StageSum { source, .. } => Some(source),
                 _ => None,
             },
             Self::EvaluateGather(source)

@@ -1,10 +1,15 @@
 //! Trying the model on data that it was not trained on, spread over the ranks.
 
-use ronde_core::{Collectives, CollectivesExt, Shard};
-use ronde_data::{Dataset, Targets};
-use ronde_parallel::{MicroBatch, Strategy};
+use std::sync::Arc;
+
+use ronde_core::batch::BatchPlan;
+use ronde_core::shards::ShardPlan;
+use ronde_core::{Collectives, CollectivesExt, WorldSize};
+use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, StepBatches, Targets};
+use ronde_parallel::Strategy;
 
 use crate::TrainError;
+use crate::training::micro_batch;
 
 /// Samples that are tried at a time. Fixed, so that the loss does not depend on the world size.
 const BATCH: u64 = 60;
@@ -31,64 +36,68 @@ pub struct Evaluation {
 pub fn evaluate(
     group: &dyn Collectives,
     strategy: &mut dyn Strategy,
-    dataset: &dyn Dataset,
+    dataset: &Arc<dyn Dataset>,
+    settings: LoaderSettings,
 ) -> Result<Evaluation, TrainError> {
-    let samples = dataset.len();
-    let batches = samples.div_ceil(BATCH);
-    // Batch number, loss sum, right answers, also among five, targets: five numbers a batch.
+    // Batch number, samples, loss sum, right answers, also among five, targets: six numbers a batch.
     let mut mine = Vec::new();
-    for batch in (group.rank().0.into()..batches).step_by(group.size()) {
-        let micro_batch = read(dataset, batch * BATCH..((batch + 1) * BATCH).min(samples))?;
-        let found = strategy
-            .evaluate(micro_batch)
-            .map_err(|error| TrainError::Evaluate(Box::new(error)))?;
-        let counts = [found.correct, found.correct_top5, found.counted];
-        mine.extend([batch as f64, found.loss_sum]);
-        mine.extend(counts.map(|count| count as f64));
+    let mut loader = load(group, dataset, settings)?;
+    while let Some(StepBatches { step, batches }) =
+        loader.as_mut().map_or(Ok(None), Loader::next)?
+    {
+        for batch in batches {
+            let samples = batch.samples();
+            let found = strategy
+                .evaluate(micro_batch(batch).1)
+                .map_err(|error| TrainError::Evaluate(Box::new(error)))?;
+            let counts = [found.correct, found.correct_top5, found.counted];
+            mine.extend([step.0 as f64, samples as f64, found.loss_sum]);
+            mine.extend(counts.map(|count| count as f64));
+        }
     }
     let all = group
         .all_gather(&mine)
         .map_err(TrainError::EvaluateGather)?;
-    let mut results: Vec<&[f64]> = all.chunks_exact(5).collect();
+    let mut results: Vec<&[f64]> = all.chunks_exact(6).collect();
     // In batch order, so that the bits of the sum do not depend on the ranks.
     results.sort_by(|a, b| a[0].total_cmp(&b[0]));
     let sum = |column: usize| results.iter().map(|result| result[column]).sum::<f64>();
-    let loss = sum(1) / samples.max(1) as f64;
-    let counted = sum(4).max(1.0);
+    let samples = sum(1);
+    let loss = sum(2) / samples.max(1.0);
+    let counted = sum(5).max(1.0);
     let are_classes = dataset.targets() == Targets::Classes;
     let has_five = are_classes && dataset.classes() > 5;
     let is_text = are_classes && dataset.targets_per_sample() > 1;
     Ok(Evaluation {
         loss,
         accuracy: if are_classes {
-            sum(2) / counted
+            sum(3) / counted
         } else {
             f64::NAN
         },
-        accuracy_top5: has_five.then(|| sum(3) / counted),
+        accuracy_top5: has_five.then(|| sum(4) / counted),
         perplexity: is_text.then(|| loss.exp()),
-        samples,
+        samples: samples as u64,
     })
 }
 
-fn read(dataset: &dyn Dataset, range: std::ops::Range<u64>) -> Result<MicroBatch, TrainError> {
-    let elements: usize = dataset.sample_shape().iter().product();
-    let count = (range.end - range.start) as usize;
-    let mut features = vec![0.0; count * elements];
-    let each = dataset.targets_per_sample();
-    let mut labels = vec![0; count * each];
-    for (place, sample) in range.enumerate() {
-        dataset.read_all(
-            sample,
-            &mut features[place * elements..(place + 1) * elements],
-            &mut labels[place * each..(place + 1) * each],
-        )?;
-    }
-    let shape = [&[count], dataset.sample_shape()].concat();
-    Ok(MicroBatch {
-        shard: Shard(0),
-        shape,
-        features,
-        labels,
-    })
+/// Every n-th batch, in the set's own order; `None` for a set without samples.
+fn load(
+    group: &dyn Collectives,
+    dataset: &Arc<dyn Dataset>,
+    settings: LoaderSettings,
+) -> Result<Option<Loader>, TrainError> {
+    let whole = ShardPlan::new(1, WorldSize::ONE);
+    let batches = BatchPlan::new(dataset.len(), BATCH, false, false, 0);
+    let Some((batches, shards)) = batches.zip(whole) else {
+        return Ok(None);
+    };
+    let plan = LoaderPlan {
+        batches,
+        shards,
+        run: 0..1,
+        steps: u64::from(group.rank().0)..batches.steps_per_epoch(),
+        stride: group.size() as u64,
+    };
+    Ok(Some(Loader::start(Arc::clone(dataset), plan, settings)?))
 }

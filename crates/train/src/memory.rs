@@ -12,7 +12,7 @@ pub struct MemoryEstimate {
     pub gradients: u64,
     /// State of the optimizer.
     pub optimizer: u64,
-    /// What forward keeps for backward, for the largest shard.
+    /// What forward keeps for backward, for the largest shard; of all shards where they run together.
     pub activations: u64,
     /// The process itself: code, engine, prefetched batches.
     pub process: u64,
@@ -27,7 +27,8 @@ const BYTES: u64 = 4;
 impl MemoryEstimate {
     /// The estimate for data parallelism. `parameters` are trainable elements,
     /// `activation_floats` what forward keeps of one sample, `batch_samples` the samples of the
-    /// largest step. What no `u64` can hold saturates.
+    /// largest step; `runs_together` that a worker's shards are between forward and backward at the same
+    /// time. What no `u64` can hold saturates.
     #[must_use]
     pub fn data_parallel(
         parameters: u64,
@@ -35,8 +36,14 @@ impl MemoryEstimate {
         optimizer: &OptimizerConfig,
         batch_samples: u64,
         shards: &ShardPlan,
+        runs_together: bool,
     ) -> Self {
-        let buffers = shards.exact_sum().buffers_max();
+        let together = if runs_together {
+            u64::from(shards.shards().div_ceil(shards.computing()))
+        } else {
+            1
+        };
+        let buffers = shards.exact_sum().buffers_max().max(together);
         let samples = batch_samples.div_ceil(u64::from(shards.shards()));
         let copies = |count: u64| parameters.saturating_mul(BYTES).saturating_mul(count);
         Self {
@@ -45,6 +52,7 @@ impl MemoryEstimate {
             optimizer: copies(optimizer.state_names().len() as u64),
             activations: activation_floats
                 .saturating_mul(samples)
+                .saturating_mul(together)
                 .saturating_mul(BYTES),
             process: PROCESS_BYTES,
             shard_samples: samples,
@@ -93,9 +101,13 @@ mod tests {
     use super::*;
 
     fn estimate(workers: u32) -> MemoryEstimate {
+        estimate_of(workers, false)
+    }
+
+    fn estimate_of(workers: u32, runs_together: bool) -> MemoryEstimate {
         let shards = ShardPlan::new(8, WorldSize::new(workers).unwrap()).unwrap();
         let optimizer: OptimizerConfig = serde_json::from_str(r#"{"kind": "adamw"}"#).unwrap();
-        MemoryEstimate::data_parallel(1_000_000, 10_000, &optimizer, 64, &shards)
+        MemoryEstimate::data_parallel(1_000_000, 10_000, &optimizer, 64, &shards, runs_together)
     }
 
     #[test]
@@ -110,6 +122,9 @@ mod tests {
             "8 shards: subtrees of 4, 2 and 1, and the one being filled"
         );
         assert_eq!(estimate(8).gradients, 4_000_000);
+        let together = estimate_of(2, true);
+        assert_eq!(together.activations, 4 * one.activations, "4 shards");
+        assert_eq!(together.gradients, 4_000_000 * 4);
     }
 
     #[test]
@@ -117,7 +132,7 @@ mod tests {
         let shards = ShardPlan::new(1, WorldSize::ONE).unwrap();
         let optimizer: OptimizerConfig = serde_json::from_str(r#"{"kind": "adamw"}"#).unwrap();
         let estimate = |parameters, batch| {
-            MemoryEstimate::data_parallel(parameters, 1 << 40, &optimizer, batch, &shards)
+            MemoryEstimate::data_parallel(parameters, 1 << 40, &optimizer, batch, &shards, false)
         };
         assert_eq!(estimate(u64::MAX / 2, 1).total(), u64::MAX);
         assert_eq!(estimate(1, u64::MAX).total(), u64::MAX);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use ronde_core::batch::BatchPlan;
 use ronde_core::layout::StateLayout;
+use ronde_core::order::Shuffle;
 use ronde_core::seed::SeedTree;
 use ronde_core::shards::ShardPlan;
 use ronde_core::weight_hash::WeightHash;
@@ -60,7 +61,7 @@ impl Plan {
             train.len(),
             batch_size,
             config.train.drop_last,
-            config.train.shuffle,
+            shuffle(config.train.shuffle, train),
             config.run.seed,
         )
         .ok_or_else(|| TrainError::Impossible {
@@ -87,6 +88,7 @@ impl Plan {
             identity.set(name, value);
         }
         identity.set("data.identity", train.identity());
+        set_order(&mut identity, shuffle(config.train.shuffle, train));
         identity.set("engine", ronde_engine::engine_name());
         identity.set("cpu", ronde_engine::cpu_features());
         identity.set("ronde", env!("CARGO_PKG_VERSION"));
@@ -142,5 +144,23 @@ impl Plan {
         self.config
             .schedule
             .rate(self.config.train.base_learning_rate(), step, self.steps)
+    }
+}
+
+/// How the samples of a set are mixed: those that lie together stay near each other.
+fn shuffle(shuffle: bool, dataset: &dyn Dataset) -> Shuffle {
+    match dataset.locality() {
+        Some(locality) if shuffle => Shuffle::Blocks {
+            block: locality.block_samples,
+            window: locality.window_blocks,
+        },
+        _ => shuffle.into(),
+    }
+}
+
+fn set_order(identity: &mut PlanIdentity, shuffle: Shuffle) {
+    if let Shuffle::Blocks { block, window } = shuffle {
+        let order = format!("windows of {window} blocks of {block} samples");
+        identity.set("data.order", order);
     }
 }

@@ -1,13 +1,14 @@
 //! [`Training`]: the step loop. A step is a transaction: compute, reduce, vote, then apply.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use ronde_core::event::PhaseTimes;
 use ronde_core::session::{Committed, Session};
 use ronde_core::weight_hash;
-use ronde_core::{CollectivesExt, Event, Generation, Rank, Recovery, Step};
-use ronde_data::{Dataset, Loader, Split, Targets};
+use ronde_core::{CollectivesExt, Epoch, Event, Generation, Rank, Recovery, Step};
+use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Targets, Traffic};
 use ronde_engine::{Chain, Loss, Precision};
 use ronde_parallel::{
     DataParallel, DataParallelConfig, LossScaling, ModelState, Reduced, Strategy,
@@ -27,8 +28,10 @@ mod generations;
 mod saving;
 mod step;
 
-/// Steps that the loader reads ahead.
-const PREFETCH_STEPS: usize = 2;
+pub(crate) use step::micro_batch;
+
+/// Most bad records that a worker tells one by one.
+const SKIPPED_TOLD_MAX: usize = 100;
 
 /// What rank 0 does with the trained model before anybody leaves.
 pub type Publish<'a> = dyn FnMut(&Training, &Trained) -> Result<(), TrainError> + 'a;
@@ -73,6 +76,14 @@ pub struct Training {
     healing: Healing,
     /// Where this worker's threads run; `None`: wherever the system puts them.
     cores: Option<Cores>,
+    /// Cores of the host that this worker may decode samples on.
+    free_cores: usize,
+    /// What was read from other machines and the cache when it was told last.
+    traffic: Traffic,
+    /// Whether it was said that training waits for data.
+    is_waiting_told: bool,
+    /// Samples that were told to be unusable: file, offset, record.
+    skipped: BTreeSet<(String, u64, Option<u64>)>,
     /// Which bucket sizes were tried; `None`: there is nothing to try any more.
     tuning: Option<BucketTuning>,
     /// Checkpoints; `None`: none are saved and none are looked for.
@@ -128,6 +139,10 @@ impl Training {
             held: None,
             healing: Healing::default(),
             cores: None,
+            free_cores: 1,
+            traffic: Traffic::default(),
+            is_waiting_told: false,
+            skipped: BTreeSet::new(),
             tuning: None,
             saving: None,
             shape,
@@ -152,6 +167,13 @@ impl Training {
     #[must_use]
     pub(crate) fn with_cores(mut self, cores: Option<Cores>) -> Self {
         self.cores = cores;
+        self
+    }
+
+    /// Tells how many cores of its host this worker may use to fetch and decode samples.
+    #[must_use]
+    pub(crate) fn with_free_cores(mut self, cores: usize) -> Self {
+        self.free_cores = cores.max(1);
         self
     }
 
@@ -261,6 +283,10 @@ impl Training {
                 self.step_aside();
                 loader = self.load()?;
             }
+            if committed.epoch_verdict.is_some() || committed.step.0 + 1 == self.plan.steps {
+                self.tell_waiting(&loader);
+                self.tell_traffic(committed.epoch);
+            }
             evaluation = self.evaluate_if_due()?.or(evaluation);
         }
         self.step_aside();
@@ -305,14 +331,48 @@ impl Training {
 
     /// Fetches the batches of this rank's shards, from the next step on.
     fn load(&self) -> Result<Loader, TrainError> {
-        Ok(Loader::start(
-            self.split.train.clone(),
-            self.plan.batches,
-            self.plan.shards,
-            self.plan.shards.run(self.place.group.rank()),
-            self.session.next_step().0..self.plan.steps,
-            PREFETCH_STEPS,
-        )?)
+        let plan = LoaderPlan {
+            batches: self.plan.batches,
+            shards: self.plan.shards,
+            run: self.plan.shards.run(self.place.group.rank()),
+            steps: self.session.next_step().0..self.plan.steps,
+            stride: 1,
+        };
+        let train = self.split.train.clone();
+        let settings = self.loader_settings(&*train);
+        Ok(Loader::start(train, plan, settings)?)
+    }
+
+    /// Says what can be done about it when training waits for data; once.
+    fn tell_waiting(&mut self, loader: &Loader) {
+        if self.is_waiting_told {
+            return;
+        }
+        if let Some(message) = loader.times().hint() {
+            self.is_waiting_told = true;
+            self.place.tracker.record(Event::Notice {
+                rank: Some(self.place.rank),
+                message,
+            });
+        }
+    }
+
+    /// Says where the samples of an epoch came from, if some are on other machines.
+    fn tell_traffic(&mut self, epoch: Epoch) {
+        let Some(now) = self.split.train.traffic() else {
+            return;
+        };
+        let before = std::mem::replace(&mut self.traffic, now);
+        self.place.tracker.record(Event::DataRead {
+            rank: self.place.rank,
+            epoch,
+            remote_bytes: now.remote_bytes - before.remote_bytes,
+            cached_bytes: now.cached_bytes - before.cached_bytes,
+        });
+    }
+
+    fn loader_settings(&self, dataset: &dyn Dataset) -> LoaderSettings {
+        self.plan.config.loader.settings(dataset, self.free_cores)
     }
 
     /// Evaluates when the plan says so after the last committed step.
@@ -354,7 +414,8 @@ impl Training {
         let Some(test) = self.split.test.clone() else {
             return Ok(None);
         };
-        let evaluation = evaluate(&*self.place.group, &mut self.strategy, &*test)?;
+        let settings = self.loader_settings(&*test);
+        let evaluation = evaluate(&*self.place.group, &mut self.strategy, &test, settings)?;
         self.history.note(Event::Evaluated {
             step,
             loss: evaluation.loss,

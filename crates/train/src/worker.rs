@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use ronde_checkpoint::CheckpointError;
 use ronde_comm::{GiveUp, GroupConfig, ProcessGroup, Security, TransportChoice};
-use ronde_core::{Assignment, Event, Group, GroupRank, Membership, Tracker};
+use ronde_core::{Assignment, Event, Group, GroupRank, Membership, Rank, Tracker};
+use ronde_data::DataNews;
 use ronde_engine::Stage;
 use ronde_schedule::Algorithm;
 
 use crate::checkpoints::{self, Resume, Saving, Surroundings};
 use crate::config::{CommAlgorithm, CommTransport};
-use crate::cores::Cores;
+use crate::cores::{self, Cores};
 use crate::export::{self, Described};
 use crate::flights::Flights;
 use crate::training::Trained;
@@ -42,7 +43,9 @@ pub fn run(
 ) -> Result<Trained, TrainError> {
     let (task, config) = Task::decode(&assignment.task)?;
     flights.go_to(task.output.join(Flights::FOLDER));
-    let split = ronde_data::open(&config.data, &task.base, config.run.seed)?;
+    let tell = tell_of_data(assignment.rank, tracker);
+    let opening = surroundings.opening(&task.base, config.run.seed, tell);
+    let split = ronde_data::open(&config.data, &opening)?;
     let mut plan = Plan::resolve(&config, assignment.world_size, &*split.train)?;
     let (input_shape, classes) = (split.train.sample_shape().to_vec(), split.train.classes());
     let chain = config
@@ -70,7 +73,8 @@ pub fn run(
     )?;
     let mut training = Training::new(place, plan, chain, split)
         .with_checkpoints(Some(saving), resume, surroundings.stop.clone())
-        .with_cores(cores.flatten());
+        .with_cores(cores.flatten())
+        .with_free_cores(cores::free(assignment.local_world_size));
     let model = Described {
         config: Some(config.model.clone()),
         input_shape,
@@ -78,6 +82,19 @@ pub fn run(
     };
     training.run_and_publish(&mut |training, trained| {
         publish(training, &task, &config, model.clone(), trained, &**tracker)
+    })
+}
+
+/// Passes on what users should read about the data; how far opening it is, the launcher shows before.
+fn tell_of_data(rank: Rank, tracker: &Arc<dyn Tracker>) -> Arc<dyn Fn(&DataNews) + Send + Sync> {
+    let tracker = Arc::clone(tracker);
+    Arc::new(move |news| {
+        if let DataNews::Notice(message) = news {
+            tracker.record(Event::Notice {
+                rank: Some(rank),
+                message: message.clone(),
+            });
+        }
     })
 }
 

@@ -13,7 +13,7 @@ use ronde_comm::testing::spawn_ranks;
 use ronde_core::{
     Assignment, Collectives, Generation, GroupRank, NullTracker, Rank, Step, Tracker, WorldSize,
 };
-use ronde_data::Loader;
+use ronde_data::{Loader, LoaderPlan, LoaderSettings, Opening};
 use ronde_parallel::Strategy;
 use ronde_train::checkpoints::Surroundings;
 use ronde_train::config::{Document, Override};
@@ -136,7 +136,7 @@ fn what_the_bits_do_not_depend_on_may_differ() {
 
 /// One rank's training of `config`, and its loader.
 fn training(config: &RunConfig, group: ProcessGroup) -> Result<(Training, Loader), TrainError> {
-    let split = ronde_data::open(&config.data, ".".as_ref(), config.run.seed)?;
+    let split = ronde_data::open(&config.data, &Opening::new(".".as_ref(), config.run.seed))?;
     let world_size = WorldSize::new(group.size() as u32).expect("a group has members");
     let plan = Plan::resolve(config, world_size, &*split.train)?;
     let chain = config
@@ -147,14 +147,14 @@ fn training(config: &RunConfig, group: ProcessGroup) -> Result<(Training, Loader
             &plan.seeds,
         )
         .map_err(TrainError::Model)?;
-    let loader = Loader::start(
-        split.train.clone(),
-        plan.batches,
-        plan.shards,
-        plan.shards.run(group.rank()),
-        0..plan.steps,
-        2,
-    )?;
+    let load = LoaderPlan {
+        batches: plan.batches,
+        shards: plan.shards,
+        run: plan.shards.run(group.rank()),
+        steps: 0..plan.steps,
+        stride: 1,
+    };
+    let loader = Loader::start(split.train.clone(), load, LoaderSettings::default())?;
     let place = Place {
         rank: Rank(group.rank().0),
         group: Arc::new(group),
@@ -368,7 +368,8 @@ fn the_run_files_of_the_examples_are_plans_and_their_models_can_be_built() {
         }
         let text = std::fs::read_to_string(&path).unwrap();
         let config = parse(&text, &[]);
-        let split = ronde_data::open(&config.data, &folder, config.run.seed).unwrap();
+        let split =
+            ronde_data::open(&config.data, &Opening::new(&folder, config.run.seed)).unwrap();
         let world_size = WorldSize::new(config.workers.count).unwrap();
         Plan::resolve(&config, world_size, &*split.train).unwrap();
         let shape = split.train.sample_shape();

@@ -14,6 +14,7 @@ use ronde_core::{
     Membership, MembershipError, Milestone, Operation, PointToPoint, Rank, Tag, Tracker, Work,
     WorldSize, weight_hash,
 };
+use ronde_data::Opening;
 use ronde_parallel::Strategy;
 use ronde_train::config::{Document, Override};
 use ronde_train::worker::{on_one_host, take_place};
@@ -286,7 +287,7 @@ fn start(
         };
         member.entered(assignment.generation, Arc::new(ronde_comm_alone()));
         let config = config(job.steps);
-        let split = ronde_data::open(&config.data, ".".as_ref(), config.run.seed)?;
+        let split = ronde_data::open(&config.data, &Opening::new(".".as_ref(), config.run.seed))?;
         let plan = Plan::resolve(&config, assignment.world_size, &*split.train)?;
         let chain = config
             .model

@@ -21,6 +21,8 @@ pub struct RunTimes {
     pub samples_per_s: f64,
     /// Where the time of all workers and steps went.
     pub phases: PhaseTimes,
+    /// Resident bytes of the largest process; 0 where they are not known.
+    pub peak_bytes: u64,
 }
 
 impl RunTimes {
@@ -59,6 +61,7 @@ impl RunTimes {
             step_s,
             samples_per_s: samples as f64 / step_s,
             phases,
+            peak_bytes: 0,
         })
     }
 

@@ -92,7 +92,8 @@ impl TrainingReport {
             case.model, case.batch
         );
         let unit = format!("{}/s", case.unit);
-        line(&mut text, &["", &unit, "a worker", "step ms", "of peak"]);
+        let head = ["", &unit, "a worker", "step ms", "of peak", "memory MiB"];
+        line(&mut text, &head);
         for one in self.variants.iter().filter(|one| !one.runs.is_empty()) {
             let samples = one.median(|run| run.samples_per_s);
             let processes = if one.variant == Variant::Alone {
@@ -102,6 +103,7 @@ impl TrainingReport {
             };
             let units = samples * case.units_per_sample as f64;
             let flops = 2.0 * samples / processes * case.multiply_adds;
+            let memory = one.median(|run| run.peak_bytes as f64);
             line(
                 &mut text,
                 &[
@@ -110,6 +112,11 @@ impl TrainingReport {
                     &format!("{:.1}", units / processes),
                     &format!("{:.1}", 1e3 * one.median(|run| run.step_s)),
                     &format!("{:.0} %", 1e2 * flops / self.peak_flops),
+                    &if memory > 0.0 {
+                        format!("{:.0}", memory / f64::from(1 << 20))
+                    } else {
+                        "-".to_owned()
+                    },
                 ],
             );
         }
@@ -168,7 +175,7 @@ impl TrainingReport {
     }
 }
 
-fn line(text: &mut String, cells: &[&str; 5]) {
+fn line(text: &mut String, cells: &[&str; 6]) {
     let [name, rest @ ..] = cells;
     let _ = write!(text, "{name:<20}");
     for cell in rest {
@@ -210,6 +217,11 @@ mod tests {
                 };
                 (run.phases.compute_s, run.phases.forward_s) = (1.0, 0.25);
                 (run.phases.reducing_s, run.phases.waited_s) = (0.5, 0.1);
+                run.peak_bytes = if place == 1 {
+                    0
+                } else {
+                    (place as u64 + 3) << 20
+                };
                 report.variants[place].runs.push(run);
             }
         }
@@ -218,6 +230,9 @@ mod tests {
             "mlp: 2 workers, 2 logical shards, 256 samples",
             "images/s",
             "200.0",
+            "           3\n",
+            "           5\n",
+            "           -\n",
             "forward 25.0 %",
             "hidden behind computation: 80 %",
             "scaling efficiency: 95.2 %",

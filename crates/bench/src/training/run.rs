@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::TrainingSettings;
 use super::events::RunTimes;
+use super::memory::PeakMemory;
 use crate::{BenchError, clock};
 
 /// What PyTorch runs.
@@ -82,6 +83,7 @@ pub fn measure(
                 sum.step_s = sum.step_s.max(run.step_s);
                 sum.samples_per_s += run.samples_per_s;
                 sum.phases.add(&run.phases);
+                sum.peak_bytes = sum.peak_bytes.max(run.peak_bytes);
             }
             Ok(sum)
         }
@@ -109,7 +111,14 @@ fn together(
     }
     running
         .into_iter()
-        .map(|run| RunTimes::read(run.output(programs.go_on)?.as_slice()))
+        .map(|run| {
+            let (said, peak_bytes) = run.output(programs.go_on)?;
+            let times = RunTimes::read(said.as_slice())?;
+            Ok(RunTimes {
+                peak_bytes,
+                ..times
+            })
+        })
         .collect()
 }
 
@@ -118,6 +127,7 @@ fn together(
 struct Said {
     step_ms: f64,
     samples_per_s: f64,
+    peak_rss_mib: u64,
 }
 
 fn pytorch(settings: &TrainingSettings, programs: &Programs<'_>) -> Result<RunTimes, BenchError> {
@@ -138,7 +148,7 @@ fn pytorch(settings: &TrainingSettings, programs: &Programs<'_>) -> Result<RunTi
     let steps = settings.steps.saturating_sub(WARM_UP).max(1).to_string();
     command.args(["--steps", &steps, "--warm-up", &WARM_UP.to_string()]);
     command.env("OMP_NUM_THREADS", "1");
-    let said = Running::start(command, "pytorch")?.output(programs.go_on)?;
+    let (said, _) = Running::start(command, "pytorch")?.output(programs.go_on)?;
     let said = String::from_utf8_lossy(&said);
     let line = said.lines().rev().find(|line| line.starts_with('{'));
     let found = line.and_then(|line| serde_json::from_str::<Said>(line).ok());
@@ -149,6 +159,7 @@ fn pytorch(settings: &TrainingSettings, programs: &Programs<'_>) -> Result<RunTi
     Ok(RunTimes {
         step_s: found.step_ms / 1e3,
         samples_per_s: found.samples_per_s,
+        peak_bytes: found.peak_rss_mib << 20,
         ..RunTimes::default()
     })
 }
@@ -181,8 +192,9 @@ impl Running {
         })
     }
 
-    /// What it wrote, when it has ended well.
-    fn output(mut self, go_on: &dyn Fn() -> bool) -> Result<Vec<u8>, BenchError> {
+    /// What it wrote, and the bytes of the largest of its processes, when it has ended well.
+    fn output(mut self, go_on: &dyn Fn() -> bool) -> Result<(Vec<u8>, u64), BenchError> {
+        let mut memory = PeakMemory::of(self.child.id());
         let failed = |name: &str, problem: &str| BenchError::Competitor {
             problem: format!("{name} failed: {problem}"),
             hint: "the end of what it said is above".to_owned(),
@@ -191,6 +203,7 @@ impl Running {
             if !go_on() {
                 return Err(failed(self.name, "it was stopped"));
             }
+            memory.look();
             match self.child.try_wait() {
                 Ok(Some(status)) => break status,
                 Ok(None) => clock::pause(LOOK),
@@ -202,7 +215,7 @@ impl Running {
         };
         let (out, errors) = (read(self.out.take()), read(self.errors.take()));
         if status.success() {
-            return Ok(out);
+            return Ok((out, memory.bytes()));
         }
         let said = String::from_utf8_lossy(&errors);
         let lines: Vec<&str> = said.lines().collect();

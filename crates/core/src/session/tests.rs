@@ -80,6 +80,7 @@ fn report(shard: u32, loss_sum: f64) -> ShardReport {
     ShardReport {
         shard: Shard(shard),
         samples: 4,
+        skipped: 0,
         loss_sum,
         correct: 2,
     }

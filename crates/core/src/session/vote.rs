@@ -1,7 +1,7 @@
 //! What a rank says in the vote on a step, and its bytes.
 //!
 //! Little-endian: version, count of reports, count of ids, length of the note (u32 each), step, has-digest,
-//! digest, newest generation, wishes (u64 each), reports (shard u32, samples u64, loss_sum f64, correct u64),
+//! digest, newest generation, wishes (u64 each), reports (shard u32, samples u64, skipped u64, loss_sum f64, correct u64),
 //! ids (u64 each), the note.
 
 use crate::session::ShardReport;
@@ -9,7 +9,7 @@ use crate::session::bytes::Reader;
 use crate::session::wishes::Wishes;
 use crate::{Generation, Shard, Step};
 
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Vote {
@@ -48,6 +48,7 @@ impl Vote {
         for report in &self.reports {
             bytes.extend(report.shard.0.to_le_bytes());
             bytes.extend(report.samples.to_le_bytes());
+            bytes.extend(report.skipped.to_le_bytes());
             bytes.extend(report.loss_sum.to_le_bytes());
             bytes.extend(report.correct.to_le_bytes());
         }
@@ -78,6 +79,7 @@ impl Vote {
                 Ok(ShardReport {
                     shard: Shard(reader.u32()?),
                     samples: reader.u64()?,
+                    skipped: reader.u64()?,
                     loss_sum: f64::from_bits(reader.u64()?),
                     correct: reader.u64()?,
                 })
@@ -125,6 +127,7 @@ mod tests {
             reports: vec![ShardReport {
                 shard: Shard(1),
                 samples: 2,
+                skipped: 1,
                 loss_sum: 0.5,
                 correct: 1,
             }],

@@ -6,7 +6,7 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{DataConfig, open};
+use crate::{DataConfig, Opening, open};
 
 fn form() -> CsvForm {
     CsvForm::new(&[2], 3, Some(2.0)).unwrap()
@@ -96,7 +96,7 @@ fn plain_and_compressed_files_are_the_same_set() {
         classes: 2,
         scale: Some(16.0),
     };
-    let split = open(&config, folder.path(), 0).unwrap();
+    let split = open(&config, &Opening::new(folder.path(), 0)).unwrap();
     let test = split.test.unwrap();
     assert_eq!(split.train.identity(), test.identity());
     let mut sample = [0.0; 2];
@@ -147,13 +147,17 @@ fn values_are_targets_as_they_are() {
         test: None,
         shape: vec![2],
     };
-    let set = open(&config, folder.path(), 0).unwrap().train;
+    let set = open(&config, &Opening::new(folder.path(), 0))
+        .unwrap()
+        .train;
     assert_eq!((set.targets(), set.classes()), (crate::Targets::Values, 1));
     let mut out = [0.0; 2];
     let read = |sample: u64, out: &mut [f32]| f32::from_bits(set.read(sample, out).unwrap());
     assert_eq!((read(0, &mut out), read(1, &mut out)), (-0.5, 1000.0));
     assert_eq!(out, [3.0, 4.0]);
     std::fs::write(&path, "1,2,nan\n").unwrap();
-    let refused = open(&config, folder.path(), 0).unwrap_err().to_string();
+    let refused = open(&config, &Opening::new(folder.path(), 0))
+        .unwrap_err()
+        .to_string();
     assert!(refused.contains("expected a finite number"), "{refused}");
 }

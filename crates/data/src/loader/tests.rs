@@ -1,11 +1,13 @@
 //! Every sample exactly once an epoch, in an order that no worker count changes; and ends.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ronde_core::{GroupRank, WorldSize};
 
 use super::*;
 use crate::MemoryDataset;
+
+mod stored;
 
 fn dataset(samples: u64) -> Arc<dyn Dataset> {
     let features = (0..samples).flat_map(|s| [s as f32, -(s as f32)]).collect();
@@ -25,7 +27,18 @@ fn load(batches: BatchPlan, shards: u32, workers: u32, steps: Range<u64>) -> Vec
     for rank in 0..workers {
         let run = plan.run(GroupRank(rank));
         let set = Arc::clone(&set);
-        let mut loader = Loader::start(set, batches, plan, run.clone(), steps.clone(), 2).unwrap();
+        let plan = LoaderPlan {
+            batches,
+            shards: plan,
+            run: run.clone(),
+            steps: steps.clone(),
+            stride: 1,
+        };
+        let settings = LoaderSettings {
+            threads: 1 + (rank as usize + shards as usize) % 3,
+            ..LoaderSettings::default()
+        };
+        let mut loader = Loader::start(set, plan, settings).unwrap();
         for step in steps.clone() {
             let found = loader.next().unwrap().unwrap();
             assert_eq!(found.step, Step(step));
@@ -137,7 +150,14 @@ fn odd(bad: u64, panics: bool) -> (Loader, Arc<AtomicU64>) {
         reads: Arc::clone(&reads),
     });
     let batches = BatchPlan::new(1000, 10, false, false, 0).unwrap();
-    let loader = Loader::start(set, batches, plan(2, 1), 0..2, 0..100, 3).unwrap();
+    let plan = LoaderPlan {
+        batches,
+        shards: plan(2, 1),
+        run: 0..2,
+        steps: 0..100,
+        stride: 1,
+    };
+    let loader = Loader::start(set, plan, LoaderSettings::default()).unwrap();
     (loader, reads)
 }
 
@@ -166,14 +186,23 @@ fn the_queue_is_bounded_and_dropping_ends_the_thread() {
     assert!(loader.next().unwrap().is_some());
     drop(loader);
     let read = reads.load(Ordering::SeqCst);
-    assert!(read <= 10 * (1 + 3 + 1), "{read} samples read ahead");
+    assert!(read <= 10 * (16 + 1), "{read} samples read ahead");
     assert_eq!(Arc::strong_count(&reads), 1, "the thread has gone");
 }
 
 #[test]
 fn plans_that_do_not_fit_are_refused() {
     let batches = BatchPlan::new(9, 2, false, true, 0).unwrap();
-    let start = |samples, run| Loader::start(dataset(samples), batches, plan(4, 2), run, 0..1, 1);
+    let start = |samples, run| {
+        let plan = LoaderPlan {
+            batches,
+            shards: plan(4, 2),
+            run,
+            steps: 0..1,
+            stride: 1,
+        };
+        Loader::start(dataset(samples), plan, LoaderSettings::default())
+    };
     assert!(matches!(
         start(8, 0..2),
         Err(DataError::PlanMismatch {

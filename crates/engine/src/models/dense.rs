@@ -3,7 +3,6 @@
 //! The same products in the same order as `ops::linear` and `ops::relu`, so the same bits; but the
 //! gradient of the weights is written where it is sent from, and nothing is copied between.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,20 +11,19 @@ use ronde_core::layout::{Role, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
 use ronde_kernels::{Matrix, multiply, rectified, rectified_noting, shut};
 
+use crate::flight::Flight;
 use crate::initial::{Initial, fill};
 use crate::{Activation, EngineError, ForwardContext, Mode, Stage, StageCost};
 
 /// `max(x * weight + bias, 0)`, or without the rectifier; samples of any shape are seen as rows.
 pub(super) struct Dense {
-    name: String,
     layout: StateLayout,
     sample: Vec<usize>,
     /// Elements of a sample, and of an output.
     sizes: [usize; 2],
     is_rectified: bool,
-    gives_input_gradient: bool,
     values: Arc<Values>,
-    in_flight: BTreeMap<Shard, Kept>,
+    flight: Flight<Kept>,
 }
 
 #[derive(Clone)]
@@ -65,25 +63,14 @@ impl Dense {
         fill(&tensors[0], Initial::Rectifier, seeds, &mut values.weight);
         fill(&tensors[1], Initial::Rectifier, seeds, &mut values.bias);
         Self {
-            name: name.to_owned(),
             layout: StateLayout {
                 tensors: tensors.to_vec(),
             },
             sample: sample.to_vec(),
             sizes: [features, width],
             is_rectified,
-            gives_input_gradient: !is_first,
             values: Arc::new(values),
-            in_flight: BTreeMap::new(),
-        }
-    }
-
-    fn wrong_shape(&self, what: &'static str, got: &[usize], expected: String) -> EngineError {
-        EngineError::Shape {
-            stage: self.name.clone(),
-            what,
-            got: got.to_vec(),
-            expected,
+            flight: Flight::new(name, !is_first),
         }
     }
 }
@@ -111,10 +98,7 @@ impl Stage for Dense {
         context: &ForwardContext,
     ) -> Result<Activation, EngineError> {
         let ([features, width], rows) = (self.sizes, input.samples());
-        if input.shape().get(1..) != Some(&self.sample[..]) {
-            let expected = format!("samples of {:?}", self.sample);
-            return Err(self.wrong_shape("input", input.shape(), expected));
-        }
+        self.flight.check_samples(input.shape(), &self.sample)?;
         let mut output: Vec<f32> = Vec::with_capacity(rows * width);
         for _ in 0..rows {
             output.extend_from_slice(&self.values.bias);
@@ -133,7 +117,7 @@ impl Stage for Dense {
                 input,
                 open,
             };
-            self.in_flight.insert(context.shard, kept);
+            self.flight.begin(context.shard, kept);
         } else if self.is_rectified {
             rectified(&mut output);
         }
@@ -148,24 +132,10 @@ impl Stage for Dense {
         ranges: &[Range<usize>],
         needs_input_gradient: bool,
     ) -> Result<Option<Activation>, EngineError> {
-        let stage = || self.name.clone();
-        if needs_input_gradient && !self.gives_input_gradient {
-            return Err(EngineError::NoInputGradient {
-                stage: stage(),
-                shard,
-            });
-        }
-        let Some(kept) = self.in_flight.remove(&shard) else {
-            return Err(EngineError::NotInFlight {
-                stage: stage(),
-                shard,
-            });
-        };
+        let kept = self.flight.end(shard, needs_input_gradient)?;
         let ([features, width], rows) = (self.sizes, kept.input.samples());
-        if grad_output.shape() != [rows, width] {
-            let expected = format!("that of the output, {:?}", [rows, width]);
-            return Err(self.wrong_shape("output gradient", grad_output.shape(), expected));
-        }
+        self.flight
+            .check_gradient(grad_output.shape(), &[rows, width])?;
         let mut gradient = grad_output.into_host();
         if self.is_rectified {
             shut(&mut gradient, &kept.open);
@@ -197,7 +167,7 @@ impl Stage for Dense {
     }
 
     fn discard(&mut self) {
-        self.in_flight.clear();
+        self.flight.clear();
     }
 }
 
@@ -267,7 +237,7 @@ mod tests {
             state[arena.range(0)].fill(weight);
             stage.load(&state, arena.ranges());
         };
-        stage.gives_input_gradient = true;
+        stage.flight.gives_input_gradient = true;
         load(&mut stage, 2.0);
         let input = || Activation::from_host(&[1, 2], vec![1.0, 3.0]);
         let context = training(0, 0);
@@ -286,7 +256,7 @@ mod tests {
         stage.forward(input(), &context).unwrap();
         let shape = back(&mut stage, &[2, 1]).unwrap_err();
         assert!(matches!(shape, EngineError::Shape { .. }));
-        stage.gives_input_gradient = false;
+        stage.flight.gives_input_gradient = false;
         let first = back(&mut stage, &[1, 1]).unwrap_err();
         assert!(matches!(first, EngineError::NoInputGradient { .. }));
         let wrong = Activation::from_host(&[1, 3], vec![0.0; 3]);

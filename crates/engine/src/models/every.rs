@@ -1,8 +1,10 @@
 //! Every model, small: gradients against PyTorch's, cuts, recomputation, precisions, golden losses.
 
+mod lock_step;
+
 use std::collections::BTreeMap;
 
-use ronde_core::layout::Role;
+use ronde_core::layout::{Role, StateLayout};
 use ronde_core::seed::SeedTree;
 use serde::Deserialize;
 
@@ -22,7 +24,7 @@ struct Case {
     golden: [f64; 3],
 }
 
-const CASES: [Case; 9] = [
+const CASES: [Case; 10] = [
     case(
         "linear",
         r#"{"kind": "linear"}"#,
@@ -53,7 +55,7 @@ const CASES: [Case; 9] = [
         &[3, 3, 16, 16],
         10,
         1,
-        [7.186_53, 3.340_14, 1.700_44],
+        [6.638_36, 6.382_88, 6.138_56],
     ),
     case(
         "resnet18_group",
@@ -61,7 +63,7 @@ const CASES: [Case; 9] = [
         &[2, 3, 32, 32],
         10,
         1,
-        [7.232_24, 1.996_39, 0.689_64],
+        [4.750_73, 4.472_75, 4.216_35],
     ),
     case(
         "resnet50_group",
@@ -69,7 +71,15 @@ const CASES: [Case; 9] = [
         &[2, 3, 16, 16],
         10,
         1,
-        [6.979_35, 3.186_81, 1.459_78],
+        [5.071_74, 4.108_99, 3.345_05],
+    ),
+    case(
+        "resnet50",
+        r#"{"kind": "resnet50", "small_input": true}"#,
+        &[3, 3, 16, 16],
+        10,
+        1,
+        [7.755_63, 6.556_35, 5.794_23],
     ),
     case(
         "vgg16",
@@ -77,7 +87,7 @@ const CASES: [Case; 9] = [
         &[2, 3, 32, 32],
         10,
         1,
-        [4.715_35, 4.074_71, 3.566_69],
+        [4.599_68, 4.566_28, 4.533_45],
     ),
     case(
         "gpt",
@@ -196,6 +206,8 @@ impl Case {
 struct Expected {
     loss: f64,
     tensors: BTreeMap<String, [f64; 2]>,
+    /// How far PyTorch's own gradients in single precision lie from these: median and greatest.
+    single: Option<[f64; 2]>,
 }
 
 /// Weights as the script makes them.
@@ -216,33 +228,42 @@ fn weights(name: &str, shape: &[usize]) -> Vec<f32> {
     values
 }
 
-#[test]
-fn gradients_are_those_of_pytorch() {
+fn expected() -> BTreeMap<String, Expected> {
     let text = include_str!("../../tests/pytorch/gradients.json");
-    let expected: BTreeMap<String, Expected> = serde_json::from_str(text).unwrap();
-    assert_eq!(expected.len(), CASES.len());
-    for case in &CASES {
-        let expected = &expected[case.name];
-        let mut chain = case.build();
-        let tensors = chain.layout().tensors.clone();
-        let (mut values, arena) = state(&chain);
-        for (index, tensor) in tensors.iter().enumerate() {
-            if tensor.role == Role::Parameter {
-                let drawn = weights(&tensor.name, &tensor.shape);
-                values[arena.range(index)].copy_from_slice(&drawn);
-            }
+    serde_json::from_str(text).unwrap()
+}
+
+/// Gives a model the weights of the script.
+fn load_weights(chain: &mut Chain) {
+    let tensors = chain.layout().tensors.clone();
+    let (mut values, arena) = state(chain);
+    for (index, tensor) in tensors.iter().enumerate() {
+        if tensor.role == Role::Parameter {
+            let drawn = weights(&tensor.name, &tensor.shape);
+            values[arena.range(index)].copy_from_slice(&drawn);
         }
-        chain.load(&values, arena.ranges());
-        let (loss, gradients) = case.through(&mut [chain]);
+    }
+    chain.load(&values, arena.ranges());
+}
+
+impl Case {
+    /// Compares a loss and the gradients of all tensors of a layout with PyTorch's.
+    fn compare(
+        &self,
+        expected: &Expected,
+        loss: f64,
+        layout: &StateLayout,
+        gradients: &[Vec<f32>],
+    ) {
         let error = (loss - expected.loss).abs() / expected.loss;
         assert!(
             error < 1e-4,
             "{}: loss {loss} for {}",
-            case.name,
+            self.name,
             expected.loss
         );
-        let mut compared = 0;
-        for (tensor, gradient) in tensors.iter().zip(&gradients) {
+        let mut errors = Vec::new();
+        for (tensor, gradient) in layout.tensors.iter().zip(gradients) {
             if tensor.role != Role::Parameter {
                 continue;
             }
@@ -251,20 +272,40 @@ fn gradients_are_those_of_pytorch() {
             let products = gradient.iter().zip(&fixed);
             let got: f64 = products.map(|(g, f)| f64::from(*g) * f64::from(*f)).sum();
             let square: f64 = gradient.iter().map(|&g| f64::from(g).powi(2)).sum();
-            let errors = [(got - dot).abs(), (square.sqrt() - norm).abs()];
+            let error = (got - dot).abs().max((square.sqrt() - norm).abs());
+            errors.push(error / (norm + 1e-4));
             // A rectifier that rounding opens or shuts turns the gradient a little.
-            let relative = if case.shape.len() == 4 { 1.5e-2 } else { 3e-3 };
-            let bound = relative * norm + 1e-6;
+            let bound = match expected.single {
+                Some([_, greatest]) => 2.0 * greatest,
+                None if self.shape.len() == 4 => 1.5e-2,
+                None => 3e-3,
+            };
             assert!(
-                errors.iter().all(|error| *error < bound),
+                errors[errors.len() - 1] < bound,
                 "{}: {}: {got} and {} for {dot} and {norm}",
-                case.name,
+                self.name,
                 tensor.name,
                 square.sqrt()
             );
-            compared += 1;
         }
-        assert_eq!(compared, expected.tensors.len(), "{}", case.name);
+        assert_eq!(errors.len(), expected.tensors.len(), "{}", self.name);
+        errors.sort_by(f64::total_cmp);
+        let middle = errors[errors.len() / 2];
+        let bound = expected.single.map_or(f64::MAX, |[median, _]| 2.0 * median);
+        assert!(middle < bound, "{}: median error {middle}", self.name);
+    }
+}
+
+#[test]
+fn gradients_are_those_of_pytorch() {
+    let expected = expected();
+    assert_eq!(expected.len(), CASES.len());
+    for case in &CASES {
+        let mut chain = case.build();
+        load_weights(&mut chain);
+        let layout = chain.layout().clone();
+        let (loss, gradients) = case.through(&mut [chain]);
+        case.compare(&expected[case.name], loss, &layout, &gradients);
     }
 }
 
@@ -339,7 +380,8 @@ fn losses_of_the_first_steps_are_golden() {
         let got = losses(case, case.build());
         let fits = got.iter().zip(case.golden).all(|(got, golden)| {
             // Other instruction sets sum in other orders.
-            (got - golden).abs() < 2e-3 * golden
+            let bound = if case.name == "resnet50" { 1e-2 } else { 2e-3 };
+            (got - golden).abs() < bound * golden
         });
         if !fits {
             wrong.push(format!("{}: {got:.5?}", case.name));

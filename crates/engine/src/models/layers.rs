@@ -22,9 +22,33 @@ pub enum Normalisation {
     /// Szegedy, ICML 2015.
     #[default]
     Batch,
+    /// By the mean and variance of a channel over all samples of a step, on whatever workers they are. The
+    /// shards of a worker then run together, which keeps the activations of all of them; each normalisation
+    /// waits for all workers, forward and backward.
+    SynchronisedBatch,
     /// By those of 32 groups of channels of each sample, whatever the shard. Source: Wu and He, ECCV
     /// 2018.
     Group,
+}
+
+/// A normalisation that looks at one shard at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Apart {
+    /// [`Normalisation::Batch`].
+    Batch,
+    /// [`Normalisation::Group`].
+    Group,
+}
+
+impl Normalisation {
+    /// The same, where a shard needs nothing of the others.
+    pub(super) fn apart(self) -> Option<Apart> {
+        match self {
+            Self::Batch => Some(Apart::Batch),
+            Self::Group => Some(Apart::Group),
+            Self::SynchronisedBatch => None,
+        }
+    }
 }
 
 /// A convolution.
@@ -43,7 +67,7 @@ pub(super) fn convolution(
         .init(device)
 }
 
-/// A normalisation of channels; its kind is no part of its tensors' names.
+/// A normalisation of channels of one shard; its kind is no part of its tensors' names.
 #[derive(Module, Debug)]
 pub(super) enum ChannelNorm {
     /// Over the samples.
@@ -53,12 +77,10 @@ pub(super) enum ChannelNorm {
 }
 
 impl ChannelNorm {
-    pub(super) fn new(kind: Normalisation, channels: usize, device: &Device) -> Self {
+    pub(super) fn new(kind: Apart, channels: usize, device: &Device) -> Self {
         match kind {
-            Normalisation::Batch => Self::Batch(BatchNormConfig::new(channels).init(device)),
-            Normalisation::Group => {
-                Self::Group(GroupNormConfig::new(GROUPS, channels).init(device))
-            }
+            Apart::Batch => Self::Batch(BatchNormConfig::new(channels).init(device)),
+            Apart::Group => Self::Group(GroupNormConfig::new(GROUPS, channels).init(device)),
         }
     }
 

@@ -1,6 +1,7 @@
 //! [`ModelConfig`]: the models that come with ronde, each a chain of several stages.
 
 mod attention;
+mod batch_wide_norm;
 mod dense;
 mod digits;
 mod gpt;
@@ -11,6 +12,7 @@ mod size;
 mod tokens;
 mod transformer;
 mod vgg;
+mod wired;
 
 use ronde_core::seed::SeedTree;
 use serde::{Deserialize, Serialize};
@@ -210,6 +212,19 @@ impl ModelConfig {
             Self::Mlp { hidden } => perceptron::stages(input_shape, classes, hidden, seeds),
             Self::Linear {} => perceptron::stages(input_shape, classes, &[], seeds),
         }
+    }
+
+    /// Whether a worker's shards run together, as a [`crate::LockStep`].
+    #[must_use]
+    pub fn runs_shards_together(&self) -> bool {
+        let normalisation = match self {
+            Self::ResNet18 { normalisation, .. } | Self::ResNet50 { normalisation, .. } => {
+                Some(*normalisation)
+            }
+            Self::Vgg16 { normalisation, .. } => *normalisation,
+            _ => None,
+        };
+        normalisation == Some(Normalisation::SynchronisedBatch)
     }
 
     fn resnet_form(&self) -> Option<resnet::Form> {

@@ -1,14 +1,17 @@
 //! ResNet-18 and ResNet-50 in torchvision's layout, names included where Burn's modules allow.
 
+mod synchronised;
+
 use burn::module::Module;
 use burn::nn::Linear;
 use burn::nn::conv::Conv2d;
 use burn::tensor::{Device, Tensor};
 use ronde_core::seed::SeedTree;
 
-use super::layers::{ChannelNorm, Normalisation, convolution, linear_layer};
+use super::layers::{Apart, ChannelNorm, Normalisation, convolution, linear_layer};
 use super::size::StageSize;
 use super::{Stages, cost_per_sample, image};
+use crate::initial::Initial;
 use crate::ops::{AfterNorm, Window, average_to, conv2d, linear, max_pool};
 use crate::{BurnStage, ForwardContext, Stage, training_device};
 
@@ -41,6 +44,37 @@ struct Downsample {
     bn: ChannelNorm,
 }
 
+/// What a block takes and makes of it.
+#[derive(Debug, Clone, Copy)]
+struct BlockShape {
+    from: usize,
+    width: usize,
+    stride: usize,
+}
+
+impl BlockShape {
+    /// The blocks of a group, from channels on.
+    fn of_group(form: Form, group: usize, mut from: usize) -> Vec<Self> {
+        let width = WIDTHS[group];
+        let shape = |block| {
+            let stride = stride(group, block);
+            let shape = Self {
+                from,
+                width,
+                stride,
+            };
+            from = form.outputs(width);
+            shape
+        };
+        (0..form.blocks[group]).map(shape).collect()
+    }
+
+    /// Whether the path round the block needs a convolution.
+    fn changes(self, form: Form) -> bool {
+        self.stride != 1 || self.from != form.outputs(self.width)
+    }
+}
+
 #[derive(Module, Debug)]
 struct Block {
     conv1: Conv2d,
@@ -53,14 +87,18 @@ struct Block {
 }
 
 impl Block {
-    fn new(form: Form, from: usize, width: usize, stride: usize, device: &Device) -> Self {
-        let norm = |channels| ChannelNorm::new(form.normalisation, channels, device);
+    fn new(shape: BlockShape, form: Form, norm: Apart, device: &Device) -> Self {
+        let BlockShape {
+            from,
+            width,
+            stride,
+        } = shape;
+        let norm = |channels| ChannelNorm::new(norm, channels, device);
         let conv = |from, to, side, stride| {
             convolution(from, to, Window::new(side, stride, side / 2), false, device)
         };
         let to = form.outputs(width);
-        let changes = stride != 1 || from != to;
-        let downsample = changes.then(|| Downsample {
+        let downsample = shape.changes(form).then(|| Downsample {
             conv: conv(from, to, 1, stride),
             bn: norm(to),
         });
@@ -211,33 +249,20 @@ pub(super) fn stages(
     seeds: &SeedTree,
 ) -> Stages {
     let sizes = sizes(input_shape, classes, form)?;
-    let device = training_device();
-    let mut stages: Vec<Box<dyn Stage>> = vec![Box::new(stem(input_shape, form, &sizes[0], seeds))];
-    let mut channels = WIDTHS[0];
-    for (group, &width) in WIDTHS.iter().enumerate() {
-        let mut blocks = Vec::new();
-        for block in 0..form.blocks[group] {
-            blocks.push(Block::new(
-                form,
-                channels,
-                width,
-                stride(group, block),
-                &device,
-            ));
-            channels = form.outputs(width);
+    let mut stages = match form.normalisation.apart() {
+        Some(norm) => {
+            let mut stages: Vec<Box<dyn Stage>> =
+                vec![Box::new(stem(input_shape, form, norm, &sizes[0], seeds))];
+            for group in 0..WIDTHS.len() {
+                let sizes = [&sizes[group], &sizes[group + 1]];
+                stages.push(Box::new(layer(group, form, norm, sizes, seeds)));
+            }
+            stages
         }
-        let (input, size) = (&sizes[group], &sizes[group + 1]);
-        let stage = BurnStage::new(blocks, |blocks: &Vec<Block>, x, _: &ForwardContext| {
-            blocks.iter().fold(x, |x, block| block.forward(x))
-        });
-        stages.push(Box::new(
-            stage
-                .named(&format!("layer{}", group + 1))
-                .with_sample_shape(&input.output)
-                .with_initial_weights_from_seed(seeds)
-                .with_cost(cost_per_sample(&size.output, size.kept)),
-        ));
-    }
+        None => synchronised::stages(input_shape, form, &sizes, seeds),
+    };
+    let channels = form.outputs(WIDTHS[3]);
+    let device = training_device();
     let (input, size) = (&sizes[4], &sizes[5]);
     let head = linear_layer(channels, classes, true, &device);
     let head = BurnStage::new(head, |head: &Linear, x: Tensor<4>, _: &ForwardContext| {
@@ -247,17 +272,45 @@ pub(super) fn stages(
     stages.push(Box::new(
         head.named("fc")
             .with_sample_shape(&input.output)
-            .with_initial_weights_from_seed(seeds)
+            .with_initial_weights(seeds, Initial::CLASSIFIER)
             .with_cost(cost_per_sample(&size.output, size.kept)),
     ));
     Ok(stages)
 }
 
-fn stem(input: &[usize], form: Form, size: &StageSize, seeds: &SeedTree) -> impl Stage + 'static {
+/// Blocks of a group.
+fn layer(
+    group: usize,
+    form: Form,
+    norm: Apart,
+    [input, size]: [&StageSize; 2],
+    seeds: &SeedTree,
+) -> impl Stage + 'static {
+    let device = training_device();
+    let blocks: Vec<Block> = BlockShape::of_group(form, group, input.output[0])
+        .into_iter()
+        .map(|shape| Block::new(shape, form, norm, &device))
+        .collect();
+    BurnStage::new(blocks, |blocks: &Vec<Block>, x, _: &ForwardContext| {
+        blocks.iter().fold(x, |x, block| block.forward(x))
+    })
+    .named(&format!("layer{}", group + 1))
+    .with_sample_shape(&input.output)
+    .with_initial_weights_from_seed(seeds)
+    .with_cost(cost_per_sample(&size.output, size.kept))
+}
+
+fn stem(
+    input: &[usize],
+    form: Form,
+    norm: Apart,
+    size: &StageSize,
+    seeds: &SeedTree,
+) -> impl Stage + 'static {
     let device = training_device();
     let module = Stem {
         conv1: convolution(input[0], WIDTHS[0], form.stem_window(), false, &device),
-        bn1: ChannelNorm::new(form.normalisation, WIDTHS[0], &device),
+        bn1: ChannelNorm::new(norm, WIDTHS[0], &device),
     };
     let forward = move |stem: &Stem, x: Tensor<4>, _: &ForwardContext| {
         let y = conv2d(&stem.conv1, x);

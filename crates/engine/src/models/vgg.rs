@@ -1,14 +1,17 @@
 //! VGG-16 in torchvision's layout.
 
+mod synchronised;
+
 use burn::module::Module;
 use burn::nn::Linear;
 use burn::nn::conv::Conv2d;
 use burn::tensor::Tensor;
 use ronde_core::seed::SeedTree;
 
-use super::layers::{ChannelNorm, Normalisation, convolution, linear_layer};
+use super::layers::{Apart, ChannelNorm, Normalisation, convolution, linear_layer};
 use super::size::StageSize;
 use super::{Stages, cost_per_sample, image};
+use crate::initial::Initial;
 use crate::ops::{AfterNorm, Window, average_to, conv2d, linear, max_pool, rectified_linear, relu};
 use crate::{BurnStage, ForwardContext, Stage, training_device};
 
@@ -105,46 +108,62 @@ pub(super) fn stages(
     seeds: &SeedTree,
 ) -> Stages {
     let sizes = sizes(input_shape, classes, form)?;
-    let device = training_device();
     let mut stages: Vec<Box<dyn Stage>> = Vec::new();
-    let mut shape = input_shape.to_vec();
-    for (index, (layers, channels)) in BLOCKS.into_iter().enumerate() {
-        let mut from = shape[0];
-        let mut block = Vec::new();
-        for _ in 0..layers {
-            block.push(Layer {
-                conv: convolution(from, channels, CONVOLUTION, true, &device),
-                norm: form
-                    .normalisation
-                    .map(|kind| ChannelNorm::new(kind, channels, &device)),
-            });
-            from = channels;
-        }
-        let stage = BurnStage::new(block, |block: &Vec<Layer>, x, _: &ForwardContext| {
-            let through = |x, layer: &Layer| {
-                let y = conv2d(&layer.conv, x);
-                match &layer.norm {
-                    Some(norm) => norm.forward(y, None, AfterNorm::Rectified),
-                    None => relu(y),
-                }
-            };
-            max_pool(block.iter().fold(x, through), POOL)
-        })
-        .named(&format!("features{}", index + 1))
-        .with_sample_shape(&shape)
-        .with_initial_weights_from_seed(seeds)
-        .with_cost(cost_per_sample(&sizes[index].output, sizes[index].kept));
-        stages.push(if index == 0 {
-            Box::new(stage.without_input_gradient())
-        } else {
-            Box::new(stage)
+    let mut shape = input_shape;
+    for (block, size) in sizes[..BLOCKS.len()].iter().enumerate() {
+        stages.push(match form.normalisation.map(Normalisation::apart) {
+            Some(None) => Box::new(synchronised::features(block, shape, size, seeds)),
+            apart => features(block, shape, apart.flatten(), size, seeds),
         });
-        shape.clone_from(&sizes[index].output);
+        shape = &size.output;
     }
-    stages.extend(classifier(&shape, form, &sizes[BLOCKS.len()..], seeds));
+    stages.extend(classifier(shape, form, &sizes[BLOCKS.len()..], seeds));
     Ok(stages)
 }
 
+/// The convolutions of a block, and the pooling after them.
+fn features(
+    block: usize,
+    sample: &[usize],
+    norm: Option<Apart>,
+    size: &StageSize,
+    seeds: &SeedTree,
+) -> Box<dyn Stage> {
+    let device = training_device();
+    let (layers, channels) = BLOCKS[block];
+    let layer = |index| Layer {
+        conv: convolution(
+            if index == 0 { sample[0] } else { channels },
+            channels,
+            CONVOLUTION,
+            true,
+            &device,
+        ),
+        norm: norm.map(|kind| ChannelNorm::new(kind, channels, &device)),
+    };
+    let layers: Vec<Layer> = (0..layers).map(layer).collect();
+    let stage = BurnStage::new(layers, |block: &Vec<Layer>, x, _: &ForwardContext| {
+        let through = |x, layer: &Layer| {
+            let y = conv2d(&layer.conv, x);
+            match &layer.norm {
+                Some(norm) => norm.forward(y, None, AfterNorm::Rectified),
+                None => relu(y),
+            }
+        };
+        max_pool(block.iter().fold(x, through), POOL)
+    })
+    .named(&format!("features{}", block + 1))
+    .with_sample_shape(sample)
+    .with_initial_weights_from_seed(seeds)
+    .with_cost(cost_per_sample(&size.output, size.kept));
+    if block == 0 {
+        Box::new(stage.without_input_gradient())
+    } else {
+        Box::new(stage)
+    }
+}
+
+/// The hidden layers keep the variance, as they have rectifiers; of the last one the classes begin alike.
 fn classifier(
     shape: &[usize],
     form: Form,
@@ -195,7 +214,7 @@ fn classifier(
             third
                 .named("classifier3")
                 .with_sample_shape(&[hidden])
-                .with_initial_weights_from_seed(seeds)
+                .with_initial_weights(seeds, Initial::CLASSIFIER)
                 .with_cost(costs(2)),
         ),
     ]

@@ -22,11 +22,11 @@ pub(super) trait Saved<const N: usize>: Debug + Send + Sync + 'static {
 
 /// Values with a shape, contiguous, on the host. The last holder gives the memory back.
 #[derive(Debug, Clone)]
-pub(super) struct Host(Option<FlexTensor>);
+pub(crate) struct Host(Option<FlexTensor>);
 
 impl Host {
     /// Takes values over. Cost: none.
-    pub(super) fn new(values: Vec<f32>, shape: &[usize]) -> Self {
+    pub(crate) fn new(values: Vec<f32>, shape: &[usize]) -> Self {
         let data = TensorData::new(values, shape.to_vec());
         Self(Some(FlexTensor::from_data(data)))
     }
@@ -39,15 +39,27 @@ impl Host {
         self.0.as_ref().expect("there until it is taken out")
     }
 
-    fn into_tensor(mut self) -> FlexTensor {
+    pub(crate) fn into_tensor(mut self) -> FlexTensor {
         self.0.take().expect("there until it is taken out")
     }
 
-    pub(super) fn shape(&self) -> &[usize] {
+    /// The values. Cost: none for the only holder of what lies as a `Vec` does, else one copy.
+    pub(crate) fn into_values(mut self) -> Vec<f32> {
+        if let Some(tensor) = self.0.take_if(|tensor| tensor.is_unique()) {
+            let values = tensor.into_data().try_into_vec();
+            return values.expect("made contiguous, of f32");
+        }
+        let from = self.values();
+        let mut values = memory::take(from.len());
+        values.copy_from_slice(from);
+        values
+    }
+
+    pub(crate) fn shape(&self) -> &[usize] {
         self.tensor().layout().shape().as_slice()
     }
 
-    pub(super) fn values(&self) -> &[f32] {
+    pub(crate) fn values(&self) -> &[f32] {
         self.tensor().as_slice().expect("made contiguous, of f32")
     }
 }
@@ -63,14 +75,14 @@ impl Drop for Host {
 }
 
 /// One input of an operation: a node of the graph, or just values.
-pub(super) enum Input {
+pub(crate) enum Input {
     Node(<Autodiff<Flex> as burn::backend::BackendTypes>::FloatTensorPrimitive),
     Values(FlexTensor),
 }
 
 impl Input {
     /// Takes a tensor of f32 on the engine's device; a shared or turned one is not copied yet.
-    pub(super) fn of<const D: usize>(tensor: Tensor<D>) -> Self {
+    pub(crate) fn of<const D: usize>(tensor: Tensor<D>) -> Self {
         if tensor.device().is_autodiff() {
             let node = tensor.try_into_primitive::<Autodiff<Flex>>();
             Self::Node(node.expect("models are built on the engine's training device"))
@@ -81,7 +93,7 @@ impl Input {
     }
 
     /// Its values, made contiguous. Cost: a copy only where they are not.
-    pub(super) fn values(&self) -> Host {
+    pub(crate) fn values(&self) -> Host {
         match self {
             Self::Node(node) => Host::of(&Autodiff::<Flex>::inner(node.clone())),
             Self::Values(values) => Host::of(values),

@@ -26,6 +26,7 @@ pub use activation::relu;
 pub use attention::attention;
 pub use batch_norm::{AfterNorm, batch_norm};
 pub use conv2d::conv2d;
+pub(crate) use custom::{Host, Input};
 pub(crate) use given::with_gradient;
 pub(crate) use group_norm::finish;
 pub use group_norm::group_norm;

@@ -130,15 +130,8 @@ impl Moments {
     }
 
     /// Updates the means by a gradient, without weight decay.
-    pub(super) fn remember(&self, gradients: &[f32], mean: &mut [f32], square: &mut [f32]) {
-        let states = mean.iter_mut().zip(square.iter_mut());
-        for (gradient, (mean, square)) in gradients.iter().zip(states) {
-            self.remember_one(*gradient, mean, square);
-        }
-    }
-
     #[inline(always)]
-    fn remember_one(&self, gradient: f32, mean: &mut f32, square: &mut f32) {
+    pub(super) fn remember_one(&self, gradient: f32, mean: &mut f32, square: &mut f32) {
         *mean = self.beta1 * *mean + self.one_minus_beta1 * gradient;
         *square = self.beta2 * *square + self.one_minus_beta2 * (gradient * gradient);
     }

@@ -1,8 +1,23 @@
 //! Update rules that scale the update of a tensor by norms over the whole of it.
 
-use ronde_core::norm::{block_sums, norm};
+use ronde_core::norm::{self, block_sums};
+use ronde_kernels::{GradientScale, Vectorised, vectorised};
 
 use super::elementwise::Moments;
+
+/// Updates that are computed at a time, while the cache holds them: whole blocks of the norm.
+const PART: usize = 64 * norm::BLOCK;
+
+/// The norm's sum of squares so far and that of more values: the bits of [`block_sums`].
+fn add_squares(values: &[f32], sum: f64) -> f64 {
+    let found = GradientScale::new(1, 1.0).add_squares(values, sum);
+    // What is not finite is left to the definition.
+    found.unwrap_or_else(|| block_sums(values).fold(sum, |sum, block| sum + block))
+}
+
+fn norm(values: &[f32]) -> f64 {
+    add_squares(values, 0.0).sqrt()
+}
 
 /// Layer-wise adaptive rate scaling.
 pub(super) struct Lars {
@@ -24,20 +39,42 @@ impl Lars {
         let [velocity] = states else {
             unreachable!("the count of states was checked");
         };
-        let (weight, gradient) = (norm(block_sums(parameters)), norm(block_sums(gradients)));
+        let (weight, gradient) = (norm(parameters), norm(gradients));
         let ratio = if weight > 0.0 && gradient > 0.0 {
             self.trust * weight / (gradient + self.weight_decay * weight + self.epsilon)
         } else {
             1.0
         };
-        let rate = (self.learning_rate * ratio) as f32;
-        let decay = self.weight_decay as f32;
-        let elements = parameters
-            .iter_mut()
-            .zip(gradients)
-            .zip(velocity.iter_mut());
-        for ((parameter, gradient), velocity) in elements {
-            *velocity = self.momentum * *velocity + rate * (gradient + decay * *parameter);
+        vectorised(Scaled {
+            rate: (self.learning_rate * ratio) as f32,
+            momentum: self.momentum,
+            decay: self.weight_decay as f32,
+            parameters,
+            gradients,
+            velocity,
+        });
+    }
+}
+
+/// Descent at a rate that is inside the momentum.
+struct Scaled<'a> {
+    rate: f32,
+    momentum: f32,
+    decay: f32,
+    parameters: &'a mut [f32],
+    gradients: &'a [f32],
+    velocity: &'a mut [f32],
+}
+
+impl Vectorised for Scaled<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let elements = self.parameters.iter_mut().zip(self.gradients);
+        for ((parameter, gradient), velocity) in elements.zip(self.velocity) {
+            let push = self.rate * (gradient + self.decay * *parameter);
+            *velocity = self.momentum * *velocity + push;
             *parameter -= *velocity;
         }
     }
@@ -62,17 +99,20 @@ impl Lamb {
         let [mean, square] = states else {
             unreachable!("the count of states was checked");
         };
-        self.moments.remember(gradients, mean, square);
-        let weight = norm(block_sums(parameters));
-        // Summed as `block_sums` does, without room for the updates.
-        let mut block = [0.0; ronde_core::norm::BLOCK];
+        let weight = norm(parameters);
+        let mut part = vec![0.0; PART.min(parameters.len())];
         let mut sum = 0.0;
-        for start in (0..parameters.len()).step_by(block.len()) {
-            let end = parameters.len().min(start + block.len());
-            for (value, at) in block.iter_mut().zip(start..end) {
-                *value = self.direction(parameters[at], mean[at], square[at]);
-            }
-            sum += block_sums(&block[..end - start]).sum::<f64>();
+        for start in (0..parameters.len()).step_by(PART) {
+            let here = start..parameters.len().min(start + PART);
+            let directions = &mut part[..here.len()];
+            vectorised(Directions {
+                rule: self,
+                parameters: &parameters[here.clone()],
+                gradients: &gradients[here.clone()],
+                states: [&mut mean[here.clone()], &mut square[here]],
+                directions,
+            });
+            sum = add_squares(directions, sum);
         }
         let update = sum.sqrt();
         let ratio = if weight > 0.0 && update > 0.0 {
@@ -80,14 +120,61 @@ impl Lamb {
         } else {
             1.0
         };
-        let rate = (self.learning_rate * ratio) as f32;
-        let states = mean.iter().zip(square.iter());
-        for (parameter, (mean, square)) in parameters.iter_mut().zip(states) {
-            *parameter -= rate * self.direction(*parameter, *mean, *square);
-        }
+        vectorised(Directed {
+            rule: self,
+            rate: (self.learning_rate * ratio) as f32,
+            parameters,
+            states: [mean, square],
+        });
     }
 
+    #[inline(always)]
     fn direction(&self, parameter: f32, mean: f32, square: f32) -> f32 {
         self.moments.direction(mean, square) + self.weight_decay * parameter
+    }
+}
+
+/// The means by a gradient, and what they say a parameter goes down by.
+struct Directions<'a> {
+    rule: &'a Lamb,
+    parameters: &'a [f32],
+    gradients: &'a [f32],
+    states: [&'a mut [f32]; 2],
+    directions: &'a mut [f32],
+}
+
+impl Vectorised for Directions<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let [mean, square] = self.states;
+        let states = mean.iter_mut().zip(square);
+        let elements = self.parameters.iter().zip(self.gradients).zip(states);
+        for (((parameter, gradient), (mean, square)), to) in elements.zip(self.directions) {
+            self.rule.moments.remember_one(*gradient, mean, square);
+            *to = self.rule.direction(*parameter, *mean, *square);
+        }
+    }
+}
+
+/// The update, once its rate is known.
+struct Directed<'a> {
+    rule: &'a Lamb,
+    rate: f32,
+    parameters: &'a mut [f32],
+    states: [&'a [f32]; 2],
+}
+
+impl Vectorised for Directed<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let [mean, square] = self.states;
+        let states = mean.iter().zip(square);
+        for (parameter, (mean, square)) in self.parameters.iter_mut().zip(states) {
+            *parameter -= self.rate * self.rule.direction(*parameter, *mean, *square);
+        }
     }
 }

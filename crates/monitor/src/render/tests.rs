@@ -1,6 +1,6 @@
 //! Texts of made-up runs.
 
-use ronde_core::event::PhaseTimes;
+use ronde_core::event::{PhaseTimes, SampleUnit};
 use ronde_core::{Epoch, Event, Generation, Rank, Step};
 
 use super::*;
@@ -16,6 +16,7 @@ fn run(workers: u32, steps: u64, total: u64) -> RunView {
         steps: total,
         epochs: 10,
         samples: 1437,
+        unit: SampleUnit::Image,
     });
     for step in 0..steps {
         view.apply(&Event::StepCommitted {
@@ -54,7 +55,7 @@ fn the_lines_of_a_running_job() {
     );
     assert_eq!(
         progress(&view),
-        "step 46/230  epoch 2/10  loss 0.5000  256 samples/s  46 s left"
+        "step 46/230  epoch 2/10  loss 0.5000  256 images/s  46 s left"
     );
     assert_eq!(
         workers(&view),
@@ -107,7 +108,7 @@ fn the_summary_of_a_finished_run() {
     }
     let expected = "\
 digits is done in 58 s
-  steps          230 of 230, last loss 0.5000, 256 samples/s
+  steps          230 of 230, last loss 0.5000, 256 images/s
   test accuracy  96.94 % of 360 samples, loss 0.1000, top-5 99.00 %
   last epoch     1,437 samples used once, 0 not used, 0 more than once
   rank             compute     communication    waiting for data   bytes sent

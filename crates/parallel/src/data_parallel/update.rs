@@ -59,7 +59,10 @@ impl DataParallel {
             let found = &buckets[bucket].as_slice::<f32>()[within];
             let values = &mut self.state.values_mut()[range.clone()];
             if role == Role::Buffer {
-                GradientScale::new(samples, 1.0).write(found, values);
+                // A step without a sample says nothing about them.
+                if samples > 0 {
+                    GradientScale::new(samples, 1.0).write(found, values);
+                }
                 continue;
             }
             let most = if rule.needs_whole_tensors() {

@@ -1,6 +1,7 @@
 //! `ronde bench`: measures collectives between real worker processes.
 
 mod arguments;
+mod data;
 mod prepare;
 mod training;
 
@@ -33,8 +34,10 @@ const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP_GRACE: Duration = Duration::from_millis(1200);
 
 pub(crate) fn bench(arguments: &BenchArguments, stop: &StopFlag) -> i32 {
-    if let Some(TrainingCommand::Train(arguments)) = &arguments.training {
-        return training::bench(arguments, stop);
+    match &arguments.training {
+        Some(TrainingCommand::Train(arguments)) => return training::bench(arguments, stop),
+        Some(TrainingCommand::Data(arguments)) => return data::bench(arguments, stop),
+        None => {}
     }
     let prepared = match prepare(arguments) {
         Ok(prepared) => prepared,

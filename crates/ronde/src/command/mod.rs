@@ -3,6 +3,8 @@
 pub(crate) mod bench;
 pub(crate) mod checkpoint;
 pub(crate) mod coordinator;
+pub(crate) mod data;
+mod data_news;
 pub(crate) mod exit;
 pub(crate) mod flight;
 mod front;

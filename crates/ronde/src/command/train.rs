@@ -29,7 +29,7 @@ use super::open::{self, OpenArguments, Opened};
 use super::output::OutputFolder;
 use super::resume::{self, Resumed};
 use super::run::report_failure;
-use super::{exit, flight, join};
+use super::{data_news, exit, flight, join};
 
 /// Arguments of `ronde train`.
 #[derive(Args)]
@@ -127,8 +127,9 @@ fn prepare(arguments: &TrainArguments) -> Result<Prepared, Refused> {
         return Err(error.render(colour).into());
     }
     let failed = |error: TrainError| format!("error: {error}");
-    let split =
-        ronde_data::open(&config.data, &base, config.run.seed).map_err(|e| failed(e.into()))?;
+    let tell = data_news::show(arguments.json);
+    let opening = ronde::environment::surroundings().opening(&base, config.run.seed, tell);
+    let split = ronde_data::open(&config.data, &opening).map_err(|e| failed(e.into()))?;
     let world_size = WorldSize::new(config.workers.count)
         .ok_or_else(|| "error: a run needs a worker".to_owned())?;
     let plan = Plan::resolve(&config, world_size, &*split.train).map_err(failed)?;
@@ -188,7 +189,7 @@ fn run_file(
 }
 
 /// Text, name and folder of the run file.
-fn read_run_file(file: Option<&Path>) -> Result<(String, String, PathBuf), String> {
+pub(super) fn read_run_file(file: Option<&Path>) -> Result<(String, String, PathBuf), String> {
     let Some(path) = file else {
         return Ok((
             DEFAULT_RUN_FILE.to_owned(),
@@ -280,6 +281,7 @@ fn check_memory(plan: &Plan, size: &ModelSize, world_size: WorldSize) -> Result<
         &config.optimizer,
         batch_samples,
         &plan.shards,
+        config.model.runs_shards_together(),
     );
     let local_workers = world_size.get();
     if estimate.total().saturating_mul(local_workers.into()) > available_bytes {

@@ -8,7 +8,7 @@ use ronde::core::batch::BatchPlan;
 use ronde::core::session::ShardReport;
 use ronde::core::shards::ShardPlan;
 use ronde::core::{Rank, ReduceOp, Shard};
-use ronde::data::DataConfig;
+use ronde::data::{DataConfig, Opening};
 use ronde::train::Place;
 use ronde::{CollectivesExt, Session};
 
@@ -22,7 +22,7 @@ const PROGRAM: &str = "dying::panics_at_step_5";
 fn panics_at_step_5() {
     let mut worker = Worker::start().unwrap();
     let mut place = worker.place("dying").unwrap();
-    let data = ronde::data::open(&DataConfig::Digits {}, Path::new("."), 0).unwrap();
+    let data = ronde::data::open(&DataConfig::Digits {}, &Opening::new(Path::new("."), 0)).unwrap();
     let batches = BatchPlan::new(data.train.len(), 100, false, true, 1).unwrap();
     let shards = |place: &Place| ShardPlan::new(4, place.world_size().unwrap());
     let all = shards(&place).unwrap();
@@ -53,6 +53,7 @@ fn step(place: &Place, session: &mut Session, batches: &BatchPlan, shards: &Shar
         let report = ShardReport {
             shard: Shard(shard),
             samples: ids.len() as u64,
+            skipped: 0,
             loss_sum: 0.0,
             correct: 0,
         };

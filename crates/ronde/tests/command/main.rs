@@ -5,6 +5,7 @@
 mod bad_input;
 mod bench;
 mod checkpoints;
+mod data;
 mod dying;
 mod elastic;
 mod examples;

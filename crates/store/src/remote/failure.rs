@@ -12,7 +12,23 @@ pub(crate) struct Failure {
 const SETTINGS: &[(&str, &str)] = &[
     (
         "certificate",
-        "the service's certificate is not trusted here; SSL_CERT_FILE names a file of authorities that are",
+        "the service's certificate is not trusted here; RONDE_CA_FILE or AWS_CA_BUNDLE names a file of authorities that are",
+    ),
+    (
+        "Name or service not known",
+        "there is no such host: is the address right?",
+    ),
+    (
+        "nodename nor servname provided",
+        "there is no such host: is the address right?",
+    ),
+    (
+        "No address associated with hostname",
+        "there is no such host: is the address right?",
+    ),
+    (
+        "Account must be specified",
+        "AZURE_STORAGE_ACCOUNT_NAME names the account",
     ),
     ("NoSuchBucket", "there is no such bucket: make it first"),
     (
@@ -33,6 +49,14 @@ const SETTINGS: &[(&str, &str)] = &[
     (
         "requires HTTPS",
         "plain http must be asked for by the option allow_http",
+    ),
+    (
+        "Received non-partial response",
+        "the server sends whole files only, but parts of them are read: it must answer ranges (or copy the files)",
+    ),
+    (
+        "Range request not supported",
+        "the server sends whole files only, but parts of them are read: it must answer ranges (or copy the files)",
     ),
     (
         "URL scheme is not allowed",
@@ -64,6 +88,14 @@ impl Failure {
             },
             Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
                 self.settings(format!("the credentials do not allow it ({cause})"))
+            }
+            // The range that is asked for was inside it.
+            _ if status(&cause) == Some(416) => StoreError::Conflict {
+                location,
+                found: "it was replaced by a shorter one after it was opened",
+            },
+            _ if status(&cause).is_some_and(is_final) && !cause.contains("RequestTimeout") => {
+                self.settings(cause)
             }
             Error::Generic { .. } if !is_of_building(&cause) => self.passing(cause),
             _ => self.settings(cause),
@@ -102,6 +134,17 @@ fn is_of_building(cause: &str) -> bool {
     .any(|part| cause.contains(part))
 }
 
+/// The status of an answer of HTTP, from the client's words about it.
+fn status(cause: &str) -> Option<u16> {
+    let (_, rest) = cause.split_once("status code: ")?;
+    rest.get(..3)?.parse().ok()
+}
+
+/// Whether the same question gets the same answer: what the client did wrong, but for timeouts and too many requests.
+fn is_final(status: u16) -> bool {
+    (300..500).contains(&status) && ![408, 425, 429].contains(&status)
+}
+
 /// The error and its causes on one line, none told twice.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -113,5 +156,77 @@ fn chain(error: &dyn std::error::Error) -> String {
         }
         source = cause.source();
     }
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    let words = text.split_whitespace().map(|word| {
+        // What follows the question mark of an address may be a secret.
+        let end = word.find("://").and_then(|_| word.find('?'));
+        end.map_or(word, |end| &word[..end])
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Told(&'static str);
+
+    fn sorted(told: &'static str) -> StoreError {
+        let failure = Failure {
+            operation: "read",
+            location: "s3://bucket/x".to_owned(),
+        };
+        failure.of(object_store::Error::Generic {
+            store: "S3",
+            source: Box::new(Told(told)),
+        })
+    }
+
+    #[test]
+    fn what_passes_is_told_apart_from_what_stays() {
+        for passing in [
+            "connection refused",
+            "Server returned non-2xx status code: 503 Service Unavailable: ",
+            "Server returned non-2xx status code: 429 Too Many Requests: ",
+            "Server returned non-2xx status code: 400 Bad Request: <Code>RequestTimeout</Code>",
+            "dns error: Temporary failure in name resolution",
+        ] {
+            let error = sorted(passing);
+            assert!(matches!(error, StoreError::Passing { .. }), "{error}");
+        }
+        for (settings, told) in [
+            (
+                "Server returned non-2xx status code: 400 Bad Request: x",
+                "400",
+            ),
+            (
+                "Server returned non-2xx status code: 405 Method Not Allowed",
+                "405",
+            ),
+            ("Server returned non-2xx status code: 302 Found: ", "302"),
+            ("invalid peer certificate: UnknownIssuer", "RONDE_CA_FILE"),
+            (
+                "failed to lookup address information: Name or service not known",
+                "no such host",
+            ),
+            (
+                "Received non-partial response when range requested",
+                "whole files",
+            ),
+        ] {
+            let error = sorted(settings);
+            assert!(matches!(error, StoreError::Settings { .. }), "{error}");
+            assert!(error.to_string().contains(told), "{error}");
+        }
+        let error = sorted("Server returned non-2xx status code: 416 Range Not Satisfiable");
+        assert!(error.is_conflict(), "{error}");
+    }
+
+    #[test]
+    fn what_an_address_asks_is_not_repeated() {
+        let error =
+            sorted("Error performing GET https://host/c/x?sv=1&sig=geheim in 3 ms").to_string();
+        assert!(error.contains("https://host/c/x in 3 ms"), "{error}");
+    }
 }

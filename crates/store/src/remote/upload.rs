@@ -6,9 +6,9 @@ use std::sync::Arc;
 use object_store::path::Path;
 use object_store::{MultipartUpload, ObjectStoreExt};
 
-use super::Place;
 use super::failure::Failure;
 use super::io_thread::Pending;
+use super::place::Place;
 use crate::{ObjectName, StoreError, Upload};
 
 /// Bytes of a part. S3 takes 10,000 parts, so an object may have 160 GB.
@@ -38,10 +38,7 @@ impl RemoteUpload {
     }
 
     fn failure(&self) -> Failure {
-        Failure {
-            operation: "write",
-            location: self.place.location(Some(&self.name)),
-        }
+        self.place.failure("write", Some(&self.name))
     }
 
     /// Sends the buffer as a part; waits while too many are under way.

@@ -13,6 +13,8 @@ pub(crate) fn check(store: &Arc<dyn Store>) {
     objects_are_whole_or_absent(&**store);
     ranges_are_read_and_ends_are_told(&**store);
     listings_are_sorted_and_know_folders(&**store);
+    stamps_tell_replacements(&**store);
+    names_of_users_are_kept(&**store);
     conditions_hold(&**store);
     one_of_many_wins(store);
     readers_see_one_version(store);
@@ -90,6 +92,62 @@ fn listings_are_sorted_and_know_folders(store: &dyn Store) {
         store.delete(&name(text)).unwrap();
     }
     assert!(list(None).is_empty());
+}
+
+fn stamps_tell_replacements(store: &dyn Store) {
+    let (it, other) = (name("stamped/one"), name("stamped/other"));
+    let listed = || store.list(Some(&name("stamped"))).unwrap();
+    store.put(&it, &pattern(1, 5_000)).unwrap();
+    store.put(&other, &pattern(2, 5_000)).unwrap();
+    let before = listed();
+    assert_eq!(before.len(), 2);
+    for entry in &before {
+        let object = store.open(&entry.name).unwrap();
+        assert_eq!(object.stamp(), entry.stamp);
+        let object = store.open_listed(entry).unwrap();
+        assert_eq!((object.stamp(), object.bytes()), (entry.stamp, entry.bytes));
+        let mut read = vec![0; 100];
+        object.read_at(50, &mut read).unwrap();
+        let seed = if entry.name == it { 1 } else { 2 };
+        assert!(read == pattern(seed, 5_000)[50..150]);
+        assert_eq!(
+            object.version().unwrap(),
+            store.open(&entry.name).unwrap().version().unwrap()
+        );
+    }
+    // Of the same length, at once.
+    store.put(&it, &pattern(3, 5_000)).unwrap();
+    let after = listed();
+    assert_ne!(after[0].stamp, before[0].stamp);
+    assert_eq!(after[1].stamp, before[1].stamp);
+    let stale = store
+        .open_listed(&before[0])
+        .and_then(|object| object.read_at(0, &mut [0; 10]));
+    assert!(stale.unwrap_err().is_conflict());
+    for entry in &after {
+        store.delete(&entry.name).unwrap();
+    }
+}
+
+fn names_of_users_are_kept(store: &dyn Store) {
+    let names = [
+        "with spaces/and more.txt",
+        "\u{e4}\u{f6}\u{fc}/\u{6587}\u{5b57}.txt",
+        "signs/100%25 {a,b} [x] ~#&+=;'@.txt",
+        "signs/a*b.txt",
+    ];
+    for text in names {
+        store.put(&name(text), text.as_bytes()).unwrap();
+    }
+    let entries = store.list(None).unwrap();
+    let mut sorted = names;
+    sorted.sort_unstable();
+    let listed: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+    assert_eq!(listed, sorted);
+    for text in names {
+        assert_eq!(store.get(&name(text), LIMIT).unwrap(), text.as_bytes());
+        store.delete(&name(text)).unwrap();
+    }
 }
 
 fn conditions_hold(store: &dyn Store) {

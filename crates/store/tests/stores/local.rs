@@ -82,6 +82,72 @@ fn a_folder_in_the_way_and_a_missing_one_are_told() {
     assert!(!folder.path().join("nowhere").exists());
 }
 
+#[test]
+fn folders_of_users_are_listed_with_what_links_lead_to() {
+    use std::os::unix::fs::symlink;
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    std::fs::create_dir_all(data.join("deep/er")).unwrap();
+    std::fs::create_dir_all(data.join(".hidden")).unwrap();
+    std::fs::create_dir(folder.path().join("elsewhere")).unwrap();
+    for path in [
+        "data/a b.txt",
+        "data/deep/er/c",
+        "data/.hidden/d",
+        "data/.e",
+        "elsewhere/f",
+    ] {
+        std::fs::write(folder.path().join(path), path).unwrap();
+    }
+    symlink("../elsewhere/f", data.join("linked file")).unwrap();
+    symlink("../elsewhere", data.join("linked")).unwrap();
+    symlink("..", data.join("deep/circle")).unwrap();
+    symlink("nowhere", data.join("broken")).unwrap();
+    symlink("itself", data.join("itself")).unwrap();
+    let names = |store: &LocalStore| -> Vec<String> {
+        let entries = store.list(None).unwrap();
+        entries.iter().map(|entry| entry.name.to_string()).collect()
+    };
+    let plain = LocalStore::new(&data);
+    assert_eq!(names(&plain), ["a b.txt", "deep/er/c"]);
+    let following = plain.clone().following_links();
+    assert_eq!(
+        names(&following),
+        ["a b.txt", "deep/er/c", "linked file", "linked/f"]
+    );
+    assert_eq!(
+        following.get(&name("linked/f"), 100).unwrap(),
+        b"elsewhere/f"
+    );
+    let some = following
+        .list_where(None, &mut |folder| folder != "deep")
+        .unwrap();
+    assert_eq!(some.len(), 3);
+    // What is swept is not looked for behind links.
+    std::fs::write(folder.path().join("elsewhere/.tmp-ronde-x"), b"x").unwrap();
+    assert_eq!(following.sweep().unwrap(), 0);
+}
+
+#[test]
+fn a_file_that_is_cut_while_it_is_read_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x");
+    std::fs::write(&path, pattern(1, 5_000)).unwrap();
+    let object = LocalStore::new(folder.path()).open(&name("x")).unwrap();
+    File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(100)
+        .unwrap();
+    object.read_at(50, &mut [0; 50]).unwrap();
+    let error = object.read_at(50, &mut [0; 51]).unwrap_err();
+    assert!(
+        error.to_string().contains("cut while it was read"),
+        "{error}"
+    );
+}
+
 /// A mounted file system of `bytes`, unmounted when dropped; `None`, with the reason printed, where that cannot be.
 struct SmallDisk(tempfile::TempDir);
 

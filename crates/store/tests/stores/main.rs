@@ -6,11 +6,15 @@
     reason = "a test may stop at what should not be, and says what it skips"
 )]
 
+#[cfg(feature = "full")]
+mod certificates;
 mod conformance;
 mod encryption;
 mod local;
 #[cfg(feature = "full")]
 mod remote;
+#[cfg(feature = "full")]
+mod web;
 
 use std::sync::Arc;
 

@@ -21,7 +21,7 @@ const AZURITE: [(&str, &str); 2] = [
     ),
 ];
 
-fn server(variable: &str) -> Option<String> {
+pub(crate) fn server(variable: &str) -> Option<String> {
     let address = std::env::var_os(variable).and_then(|value| value.into_string().ok());
     if address.is_none() {
         println!("skipped: {variable} does not name a server");
@@ -35,14 +35,14 @@ fn settings(options: &[(&str, &str)]) -> RemoteSettings {
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect(),
-        ambient: Vec::new(),
         retries: 2,
         limit: Duration::from_secs(30),
+        ..RemoteSettings::default()
     }
 }
 
 /// With the key of the server's user, `NAME:SECRET`; any other one without it.
-fn s3(endpoint: &str) -> RemoteSettings {
+pub(crate) fn s3(endpoint: &str) -> RemoteSettings {
     let key = std::env::var_os("RONDE_TEST_S3_KEY").and_then(|value| value.into_string().ok());
     let key = key.unwrap_or_else(|| "test:test".to_owned());
     let (name, secret) = key.split_once(':').unwrap();
@@ -55,7 +55,7 @@ fn s3(endpoint: &str) -> RemoteSettings {
     ])
 }
 
-fn azure(endpoint: &str) -> RemoteSettings {
+pub(crate) fn azure(endpoint: &str) -> RemoteSettings {
     let endpoint = format!("{endpoint}/{}", AZURITE[0].1);
     settings(&[
         AZURITE[0],
@@ -122,6 +122,10 @@ fn wrong_settings_are_told_apart_from_a_service_that_is_away() {
     assert_eq!(error.recovery(), Recovery::Retry);
     let error = connect("az://container", &settings(&[]));
     assert!(matches!(error, StoreError::Settings { .. }), "{error}");
+    assert!(
+        error.to_string().contains("AZURE_STORAGE_ACCOUNT_NAME"),
+        "{error}"
+    );
 }
 
 #[test]

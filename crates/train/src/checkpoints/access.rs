@@ -1,14 +1,15 @@
 //! Opening the place of a run's checkpoints, with what the process knows besides the run file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use ronde_checkpoint::CheckpointError;
-use ronde_store::{Encrypted, MasterKey, RemoteSettings, Store};
+use ronde_data::{DataNews, Opening};
+use ronde_store::{Encrypted, RemoteSettings, Store};
 
 use crate::TrainError;
-use crate::config::{CheckpointSection, KeySource};
+use crate::config::CheckpointSection;
 
 /// Whether a run goes on from a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -27,10 +28,32 @@ pub enum Resume {
 pub struct Surroundings {
     /// The contents of an environment variable.
     pub variable: fn(&str) -> Option<Vec<u8>>,
-    /// Settings of S3 and Azure by name; see [`RemoteSettings::ambient`].
-    pub remote_options: fn() -> Vec<(String, String)>,
+    /// How to talk to remote stores.
+    pub remote: fn() -> RemoteSettings,
+    /// Where indexes and caches of data are kept unless the run file says so.
+    pub cache_folder: fn() -> Option<PathBuf>,
     /// Set when the job is asked to end: it then saves a checkpoint after the step and trains no further.
     pub stop: Arc<AtomicBool>,
+}
+
+impl Surroundings {
+    /// What opening a data set needs; `base` is the folder that its relative paths start from.
+    #[must_use]
+    pub fn opening(
+        &self,
+        base: &Path,
+        seed: u64,
+        tell: Arc<dyn Fn(&DataNews) + Send + Sync>,
+    ) -> Opening {
+        Opening {
+            base: base.to_owned(),
+            seed,
+            remote: (self.remote)(),
+            variable: self.variable,
+            cache_folder: (self.cache_folder)(),
+            tell,
+        }
+    }
 }
 
 impl Default for Surroundings {
@@ -38,7 +61,8 @@ impl Default for Surroundings {
     fn default() -> Self {
         Self {
             variable: |_| None,
-            remote_options: Vec::new,
+            remote: RemoteSettings::default,
+            cache_folder: || None,
             stop: Arc::default(),
         }
     }
@@ -55,24 +79,16 @@ pub fn open(
     output: &Path,
     surroundings: &Surroundings,
 ) -> Result<Arc<dyn Store>, TrainError> {
-    let settings = RemoteSettings {
-        ambient: (surroundings.remote_options)(),
-        ..RemoteSettings::default()
-    };
+    let settings = (surroundings.remote)();
     let place = section
         .address(output)
         .and_then(|address| ronde_store::open(&address, &settings))
         .map_err(CheckpointError::from)?;
     let key = |problem: String| TrainError::Key { problem };
-    let contents = match section.key_source().map_err(key)? {
-        None => return Ok(place),
-        Some(KeySource::File(path)) => {
-            let path = base.join(path);
-            std::fs::read(&path).map_err(|error| key(format!("{}: {error}", path.display())))?
-        }
-        Some(KeySource::Variable(name)) => (surroundings.variable)(&name)
-            .ok_or_else(|| key(format!("the variable {name} is not set")))?,
+    let Some(source) = section.key_source().map_err(key)? else {
+        return Ok(place);
     };
-    let master = MasterKey::parse(&contents).map_err(|error| key(error.to_string()))?;
+    let master = source.read(base, surroundings.variable);
+    let master = master.map_err(|error| key(error.to_string()))?;
     Ok(Arc::new(Encrypted::new(place, master)))
 }

@@ -9,7 +9,9 @@ use ronde_engine::{ModelConfig, OptimizerConfig, RateScaling, ScheduleConfig};
 use serde::Serialize;
 use toml::{Table, Value};
 
-use super::{CommSection, Problem, RunConfig, RunSection, TrainSection, WorkersSection};
+use super::{
+    CommSection, LoaderSection, Problem, RunConfig, RunSection, TrainSection, WorkersSection,
+};
 
 /// Smallest useful bucket: below this the headers of messages outweigh the gradients.
 pub const BUCKET_BYTES_MIN: u64 = 1024;
@@ -24,6 +26,9 @@ pub const TIMEOUT_S_MAX: f64 = 86_400.0;
 const SILENCE_S_MIN: f64 = 0.2;
 /// Shorter than this, a disk that is busy for a moment costs a coordinator its lease.
 const LEASE_S_MIN: f64 = 0.5;
+
+/// Most threads of a worker's loader.
+const LOADER_THREADS_MAX: usize = 1024;
 
 /// Most channels of a convolution.
 const CHANNELS_MAX: usize = 65_536;
@@ -51,6 +56,7 @@ pub fn run(config: &RunConfig) -> Vec<Problem> {
     warmup(config, &mut problems);
     comm(&config.comm, &mut problems);
     elastic(config, &mut problems);
+    loader(&config.loader, &mut problems);
     super::checkpoint::check(&config.checkpoint, &mut problems);
     let check = &config.check;
     at_least_one(
@@ -280,6 +286,13 @@ fn data(data: &DataConfig, problems: &mut Vec<Problem>) {
             at_least_one("data.samples", *samples, problems);
             (shape, *classes)
         }
+        DataConfig::Records(records) => {
+            problems.extend(records.problems().into_iter().map(|(key, problem)| {
+                let path = format!("data.{key}");
+                Problem::error(path.clone(), format!("`{path}`: {problem}"))
+            }));
+            return;
+        }
         _ => return,
     };
     at_least_one("data.classes", classes.into(), problems);
@@ -329,6 +342,18 @@ fn comm(comm: &CommSection, problems: &mut Vec<Problem>) {
             "`comm.timeout_s` is {timeout}, but must be above 0 and at most {TIMEOUT_S_MAX}"
         );
         problems.push(Problem::error("comm.timeout_s", message));
+    }
+}
+
+fn loader(loader: &LoaderSection, problems: &mut Vec<Problem>) {
+    at_least_one("loader.memory_mib", loader.memory_mib, problems);
+    let Some(threads) = loader.threads else {
+        return;
+    };
+    at_least_one("loader.threads", threads as u64, problems);
+    if threads > LOADER_THREADS_MAX {
+        let message = format!("{threads} threads are too many; at most {LOADER_THREADS_MAX}");
+        problems.push(Problem::error("loader.threads", message));
     }
 }
 

@@ -1,8 +1,8 @@
 //! `[checkpoint]`: when the state of a run is saved, where, and how much of it is kept.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use ronde_store::{Address, StoreError};
+use ronde_store::{Address, KeySource, StoreError};
 use serde::{Deserialize, Serialize};
 
 use super::Problem;
@@ -53,15 +53,6 @@ impl Default for CheckpointSection {
     }
 }
 
-/// Where the key of encrypted checkpoints is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KeySource {
-    /// In a file; a relative path starts from the run file's folder.
-    File(PathBuf),
-    /// In an environment variable.
-    Variable(String),
-}
-
 impl CheckpointSection {
     /// Where checkpoints are; `output` is the run's folder.
     ///
@@ -79,18 +70,8 @@ impl CheckpointSection {
     /// # Errors
     /// What is wrong, as a sentence.
     pub fn key_source(&self) -> Result<Option<KeySource>, String> {
-        let Some(text) = &self.encrypt else {
-            return Ok(None);
-        };
-        match text.split_once(':') {
-            Some(("file", path)) if !path.is_empty() => Ok(Some(KeySource::File(path.into()))),
-            Some(("variable", name)) if !name.is_empty() => {
-                Ok(Some(KeySource::Variable(name.to_owned())))
-            }
-            _ => Err(format!(
-                "`checkpoint.encrypt` is {text:?}, but must be \"file:PATH\" or \"variable:NAME\""
-            )),
-        }
+        let source = self.encrypt.as_deref().map(str::parse).transpose();
+        source.map_err(|problem: String| format!("`checkpoint.encrypt` {problem}"))
     }
 }
 

@@ -15,7 +15,7 @@ use super::text::{self, Place, Source, TEXT_BYTES_MAX};
 use super::{ConfigError, Origin, Problem, RunConfig, Severity, check, suggest};
 
 /// Sections of a run file, in the order in which they are shown.
-const SECTIONS: [&str; 11] = [
+const SECTIONS: [&str; 12] = [
     "run",
     "workers",
     "data",
@@ -24,6 +24,7 @@ const SECTIONS: [&str; 11] = [
     "optimizer",
     "schedule",
     "comm",
+    "loader",
     "check",
     "elastic",
     "checkpoint",
@@ -154,6 +155,7 @@ impl Document {
         let comm = reading.section("comm");
         let check = reading.section("check");
         let elastic = reading.section("elastic");
+        let loader = reading.section("loader");
         let checkpoint = reading.section("checkpoint");
         let located = reading.located;
         let all = || {
@@ -165,6 +167,7 @@ impl Document {
                 comm: comm?,
                 check: check?,
                 elastic: elastic?,
+                loader: loader?,
                 checkpoint: checkpoint?,
                 data: data?,
                 model: model?,

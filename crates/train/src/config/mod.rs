@@ -31,15 +31,15 @@ mod section;
 mod suggest;
 mod text;
 
-pub use checkpoint::{CheckpointSection, KeySource};
+pub use checkpoint::CheckpointSection;
 pub use document::Document;
 pub use error::ConfigError;
 pub use layers::{ENVIRONMENT_PREFIX, Override};
 pub use origin::Origin;
 pub use problem::{Problem, Severity};
 pub use run_config::{
-    CheckSection, CommAlgorithm, CommSection, CommTransport, ElasticSection, RunConfig, RunSection,
-    SuccessionKind, TrainLength, TrainSection, WorkersSection,
+    CheckSection, CommAlgorithm, CommSection, CommTransport, ElasticSection, LoaderSection,
+    RunConfig, RunSection, SuccessionKind, TrainLength, TrainSection, WorkersSection,
 };
 
 /// The commented run file of the embedded example.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ronde_data::DataConfig;
+use ronde_data::{DataConfig, Dataset, LoaderSettings};
 use ronde_engine::{
     ModelConfig, OptimizerConfig, Precision, RateScaling, ScheduleConfig, WeightDecayOn,
 };
@@ -42,6 +42,9 @@ pub struct RunConfig {
     /// `[checkpoint]`: when and where the state of the run is saved.
     #[serde(default)]
     pub checkpoint: CheckpointSection,
+    /// `[loader]`: how samples are fetched ahead.
+    #[serde(default)]
+    pub loader: LoaderSection,
     /// `[data]`: where samples come from.
     pub data: DataConfig,
     /// `[model]`: what is trained.
@@ -380,17 +383,60 @@ impl Default for ElasticSection {
     }
 }
 
+/// `[loader]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LoaderSection {
+    /// Threads of a worker that fetch and decode samples; absent: one where samples are in memory, else one
+    /// for each core that the workers of the host leave free, at least one for each worker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<usize>,
+    /// Memory of a worker for samples that wait, as they are stored and decoded, in MiB; default 256.
+    pub memory_mib: u64,
+}
+
+impl Default for LoaderSection {
+    fn default() -> Self {
+        Self {
+            threads: None,
+            memory_mib: 256,
+        }
+    }
+}
+
+impl LoaderSection {
+    /// Threads and memory of a worker's loader; `free` is its share of cores that nobody computes on.
+    #[must_use]
+    pub fn settings(&self, dataset: &dyn Dataset, free: usize) -> LoaderSettings {
+        let usual = if dataset.locality().is_some() {
+            free
+        } else {
+            1
+        };
+        LoaderSettings {
+            threads: self.threads.unwrap_or(usual).max(1),
+            memory_bytes: self.memory_mib.saturating_mul(1 << 20),
+        }
+    }
+}
+
 /// What the trained bits do not depend on: sections, and keys of other sections. What is in the
 /// files of `[data]` is told by the identity of the data set, not by their names.
-const NOT_IDENTITY: [&str; 13] = [
+const NOT_IDENTITY: [&str; 19] = [
     "check",
     "checkpoint",
     "comm",
+    "data.cache",
+    "data.cache_encrypt",
+    "data.cache_folder",
+    "data.cache_limit_gib",
     "data.file",
+    "data.retry_s",
     "data.test",
     "data.test_samples",
     "data.train",
     "elastic",
+    "loader",
     "run.name",
     "run.output",
     "train.evaluate_every_epochs",

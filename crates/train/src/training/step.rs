@@ -1,12 +1,12 @@
 //! One step of a [`Training`]: compute, reduce, vote, apply, and what is recorded of it.
 
-use ronde_core::event::PhaseTimes;
+use ronde_core::event::{PhaseTimes, SampleUnit};
 use ronde_core::session::{Committed, SessionError};
 use ronde_core::{Event, Rank, Step};
 use ronde_data::{Batch, Loader, StepBatches};
 use ronde_parallel::{Applied, MicroBatch, ParallelError, Reduced, Strategy};
 
-use super::Training;
+use super::{SKIPPED_TOLD_MAX, Training};
 use crate::clock::Stopwatch;
 use crate::{Place, TrainError, divergence};
 
@@ -29,9 +29,20 @@ impl Training {
         times.wait_data_s = watch.lap_s();
         self.strategy.take_times();
         let reduced_before_s = self.place.group.under_way_s();
+        let mut sample_ids = Vec::new();
+        let mut micro_batches = Vec::new();
         for batch in batches.batches {
-            let (sample_ids, micro_batch) = split_ids(batch);
-            let report = self.strategy.backward(step, micro_batch).map_err(failed)?;
+            self.tell_skipped(&batch);
+            let (ids, batch) = micro_batch(batch);
+            sample_ids.push(ids);
+            micro_batches.push(batch);
+        }
+        let reports = self
+            .strategy
+            .backward(step, micro_batches)
+            .map_err(failed)?;
+        for (mut report, sample_ids) in reports.into_iter().zip(sample_ids) {
+            report.skipped = sample_ids.len() as u64 - report.samples;
             open.record(report, &sample_ids);
         }
         times.compute_s = watch.lap_s();
@@ -113,6 +124,26 @@ impl Training {
         Ok(())
     }
 
+    /// Says which samples cannot be used, each once: they come again in every epoch.
+    fn tell_skipped(&mut self, batch: &Batch) {
+        for bad in &batch.skipped {
+            let place = (bad.file.clone(), bad.offset, bad.record);
+            let is_told = self.skipped.len() >= SKIPPED_TOLD_MAX;
+            if is_told || !self.skipped.insert(place) {
+                continue;
+            }
+            let rest = if self.skipped.len() == SKIPPED_TOLD_MAX {
+                "; no more are listed"
+            } else {
+                ""
+            };
+            self.place.tracker.record(Event::Notice {
+                rank: Some(self.place.rank),
+                message: format!("left out: {bad}{rest}"),
+            });
+        }
+    }
+
     /// Hash of the weights that are compared after a step.
     pub(super) fn digest(&self, step: Step) -> u64 {
         let values = self.strategy.state().values();
@@ -150,6 +181,10 @@ impl Training {
             steps: self.plan.steps,
             epochs: self.plan.epochs,
             samples: self.plan.batches.samples(),
+            unit: match self.split.train.sample_shape() {
+                [1 | 3, _, _] => SampleUnit::Image,
+                _ => SampleUnit::Sample,
+            },
         });
     }
 
@@ -213,22 +248,13 @@ fn next_batches(loader: &mut Loader, step: Step) -> Result<StepBatches, TrainErr
         })
 }
 
-/// A shard's sample ids, which travel beside its samples until their backward is done.
-fn split_ids(batch: Batch) -> (Vec<u64>, MicroBatch) {
-    let Batch {
-        shard,
-        sample_ids,
-        shape,
-        features,
-        labels,
-    } = batch;
-    (
-        sample_ids,
-        MicroBatch {
-            shard,
-            shape,
-            features,
-            labels,
-        },
-    )
+/// A batch as strategies take it, and beside it which samples it stands for.
+pub(crate) fn micro_batch(batch: Batch) -> (Vec<u64>, MicroBatch) {
+    let micro_batch = MicroBatch {
+        shard: batch.shard,
+        shape: batch.shape,
+        features: batch.features,
+        labels: batch.labels,
+    };
+    (batch.sample_ids, micro_batch)
 }

@@ -15,7 +15,8 @@ Examples:
   ronde bench all_reduce exact_sum --choice --transports tcp -n 2,4 --sizes 8..64MiB
   ronde bench --against gloo,mpi --json out.json --plot out.svg
   ronde bench all_reduce -n 4,16 --explain             what would be sent, without running anything
-  ronde bench train --model resnet18 --against pytorch training steps, PyTorch in the same run")]
+  ronde bench train --model resnet18 --against pytorch training steps, PyTorch in the same run
+  ronde bench data run.toml                            how quickly samples can be had")]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct BenchArguments {
     #[command(subcommand)]
@@ -112,6 +113,39 @@ pub(crate) struct BenchArguments {
 pub(super) enum TrainingCommand {
     /// Measure training steps: samples a second, where the time goes, what communication costs.
     Train(TrainingArguments),
+    /// Measure how quickly samples can be had: read, decoded and put into batches, without training.
+    Data(DataArguments),
+}
+
+/// Arguments of `ronde bench data`.
+#[derive(Args)]
+#[command(after_help = "\
+One worker's loader goes through the data as training would, in the order of the first epoch. What it reads is in
+the memory of the system after the first round, where it fits.")]
+pub(crate) struct DataArguments {
+    /// Run file; without one the embedded example.
+    pub(super) file: Option<PathBuf>,
+    /// Change a value of the run file, as in `--set data.shuffle_window_mib=128`; may be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(super) sets: Vec<String>,
+    /// Threads that fetch and decode; several counts take turns.
+    #[arg(
+        long,
+        value_name = "N,..",
+        value_delimiter = ',',
+        default_value = "1,2"
+    )]
+    pub(super) threads: Vec<usize>,
+    /// Steps of a turn [default: an epoch]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) steps: Option<u64>,
+    /// How often each has its turn.
+    #[arg(long, value_name = "N", default_value_t = 3,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) rounds: u32,
+    /// Write one JSON object for each turn to standard output in place of the table.
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 /// Arguments of `ronde bench train`.

@@ -1,0 +1,345 @@
+//! [`CachedObject`]: a remote file, read through the cache.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use ronde_store::{Stamp, StoreError, StoredObject, Version};
+
+use super::folder::{LOCKS, Locked, NotKept, PageLock};
+use super::page::PageKey;
+use super::span::{Pages, overlap, runs};
+use super::tally::{CacheEvent, add};
+use super::{Cache, ahead};
+use crate::clock::{Stopwatch, pause};
+use crate::source::SourceFile;
+
+/// Pages that one request fetches.
+pub(super) const RUN_PAGES: u64 = 4;
+
+/// A remote file that is read through a cache. Cheap to make; the remote file is opened when something of it is missing.
+pub(super) struct CachedObject(Arc<Shared>);
+
+/// What readers and those who fetch ahead have in common.
+pub(super) struct Shared {
+    pub(super) cache: Arc<Cache>,
+    file: SourceFile,
+    location: String,
+    /// What keys of pages are made from.
+    identity: [u8; 32],
+    pub(super) pages: Pages,
+    remote: OnceLock<Box<dyn StoredObject>>,
+    progress: Mutex<Progress>,
+}
+
+/// How far a reader has come who reads one byte after the other.
+struct Progress {
+    /// Byte behind the last one that was read.
+    next: u64,
+    /// Page behind the last one that is fetched ahead.
+    ahead: u64,
+    /// Pages that wait to be fetched ahead, or are being fetched.
+    announced: HashSet<u64>,
+}
+
+impl CachedObject {
+    pub(super) fn new(cache: Arc<Cache>, file: &SourceFile) -> Self {
+        Self(Arc::new(Shared::new(cache, file)))
+    }
+}
+
+impl StoredObject for CachedObject {
+    fn bytes(&self) -> u64 {
+        self.0.pages.bytes
+    }
+
+    fn prefetch(&self, ranges: &[Range<u64>]) {
+        let mut pages: Vec<u64> = ranges
+            .iter()
+            .flat_map(|range| self.0.pages.covering(range))
+            .collect();
+        pages.sort_unstable();
+        pages.dedup();
+        ahead::announce(&self.0, &pages);
+    }
+
+    fn read_at(&self, start: u64, into: &mut [u8]) -> Result<(), StoreError> {
+        let shared = &self.0;
+        let end = start.saturating_add(into.len() as u64);
+        if end > shared.pages.bytes {
+            return Err(StoreError::Damaged {
+                location: shared.location.clone(),
+                problem: format!(
+                    "it ends before byte {end}; it has {} bytes",
+                    shared.pages.bytes
+                ),
+            });
+        }
+        let next = shared.next_pages(start, end);
+        ahead::announce(shared, &next);
+        let covering = shared.pages.covering(&(start..end));
+        let missing: Vec<u64> = covering
+            .filter(|page| !shared.read_page(*page, start, into))
+            .collect();
+        for run in runs(&missing, RUN_PAGES) {
+            // What cannot be kept would be fetched again for each small part of it: then no more than is asked for.
+            match shared.cache.keeps() {
+                true => shared.fetch(run, start, into, true)?,
+                false => shared.read_remote(run, start, into)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn stamp(&self) -> Stamp {
+        self.0.file.stamp()
+    }
+
+    fn version(&self) -> Result<Version, StoreError> {
+        self.0.remote()?.version()
+    }
+
+    fn location(&self) -> &str {
+        &self.0.location
+    }
+}
+
+impl Shared {
+    pub(super) fn new(cache: Arc<Cache>, file: &SourceFile) -> Self {
+        let location = file.location();
+        let mut hasher = blake3::Hasher::new_derive_key("ronde-data 1 cached file");
+        hasher.update(&file.stamp().to_bytes());
+        hasher.update(&file.bytes().to_le_bytes());
+        hasher.update(&cache.settings.page_bytes.to_le_bytes());
+        let key = cache.settings.key.as_ref();
+        hasher.update(&key.map_or([0; 8], ronde_store::MasterKey::id));
+        hasher.update(location.as_bytes());
+        Self {
+            pages: Pages {
+                bytes: file.bytes(),
+                page_bytes: cache.settings.page_bytes,
+            },
+            cache,
+            file: file.clone(),
+            location,
+            identity: *hasher.finalize().as_bytes(),
+            remote: OnceLock::new(),
+            progress: Mutex::new(Progress {
+                next: u64::MAX,
+                ahead: 0,
+                announced: HashSet::new(),
+            }),
+        }
+    }
+
+    fn key(&self, page: u64) -> PageKey {
+        let mut hasher = blake3::Hasher::new_keyed(&self.identity);
+        hasher.update(&page.to_le_bytes());
+        let mut key = [0; 16];
+        hasher.finalize_xof().fill(&mut key);
+        PageKey(key)
+    }
+
+    /// Pages of a run have locks of their own.
+    fn lock_number(&self, page: u64) -> u64 {
+        let first = u64::from(u16::from_le_bytes([self.identity[0], self.identity[1]]));
+        first.wrapping_add(page) % LOCKS
+    }
+
+    fn remote(&self) -> Result<&dyn StoredObject, StoreError> {
+        if let Some(remote) = self.remote.get() {
+            return Ok(&**remote);
+        }
+        let opened = self.file.store().open_listed(&ronde_store::Entry {
+            name: self.file.object().clone(),
+            bytes: self.file.bytes(),
+            stamp: self.file.stamp(),
+        })?;
+        Ok(&**self.remote.get_or_init(|| opened))
+    }
+
+    /// The pages to fetch ahead when these bytes are read after those before them.
+    fn next_pages(&self, start: u64, end: u64) -> Vec<u64> {
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_next = progress.next == start;
+        progress.next = end;
+        if !is_next || start == end {
+            return Vec::new();
+        }
+        let ahead = self.cache.settings.ahead_pages;
+        let here = self.pages.covering(&(start..end)).end;
+        // Somebody who went back begins anew.
+        if progress.ahead > here + ahead {
+            progress.ahead = 0;
+        }
+        // New ones are announced by halves, not one by one.
+        if progress.ahead >= here + ahead.div_ceil(2) {
+            return Vec::new();
+        }
+        let first = progress.ahead.max(here);
+        progress.ahead = here + ahead;
+        (first..progress.ahead.min(self.pages.count())).collect()
+    }
+
+    /// Of these pages those that were not announced yet; they are now.
+    pub(super) fn take_new(&self, pages: &[u64]) -> Vec<u64> {
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = pages.iter().copied();
+        new.filter(|page| progress.announced.insert(*page))
+            .collect()
+    }
+
+    /// Forgets that pages were announced.
+    pub(super) fn forget(&self, pages: Range<u64>) {
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        for page in pages {
+            progress.announced.remove(&page);
+        }
+    }
+
+    /// Whether a page is on disk.
+    pub(super) fn has(&self, page: u64) -> bool {
+        self.read_page(page, 0, &mut [])
+    }
+
+    /// Fills what `into`, which begins at byte `start` of the object, needs of a page, from disk. False when it is not there.
+    fn read_page(&self, page: u64, start: u64, into: &mut [u8]) -> bool {
+        let place = self.pages.range(page);
+        let part = overlap(&place, &(start..start + into.len() as u64));
+        let into = match part.is_empty() {
+            true => &mut [],
+            false => &mut into[(part.start - start) as usize..(part.end - start) as usize],
+        };
+        let within = part.start.saturating_sub(place.start);
+        let key = self.key(page);
+        self.cache.read(&self.location, &key, &place, within, into)
+    }
+
+    /// Sees to it that pages are on disk, and fills what `into` needs of them. Pages that somebody else fetches are waited
+    /// for where `waits`, and left to them otherwise.
+    pub(super) fn fetch(
+        &self,
+        run: Range<u64>,
+        start: u64,
+        into: &mut [u8],
+        waits: bool,
+    ) -> Result<(), StoreError> {
+        let mut mine = Vec::new();
+        let mut busy = Vec::new();
+        for page in run {
+            match self.lock(page) {
+                None => busy.push(page),
+                // Somebody may have fetched it just before.
+                Some(lock) => {
+                    if !self.read_page(page, start, into) {
+                        mine.push((page, lock));
+                    }
+                }
+            }
+        }
+        while !mine.is_empty() {
+            let neighbours = (1..mine.len()).find(|at| mine[*at].0 != mine[at - 1].0 + 1);
+            let rest = mine.split_off(neighbours.unwrap_or(mine.len()));
+            self.fetch_locked(std::mem::replace(&mut mine, rest), start, into)?;
+        }
+        if waits {
+            for page in busy {
+                self.wait_for(page, start, into)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The lock of a page, `Some(None)` where there are no locks; `None` when somebody else has it.
+    #[expect(
+        clippy::option_option,
+        reason = "somebody else's, one that cannot be had, and one's own are three things"
+    )]
+    fn lock(&self, page: u64) -> Option<Option<PageLock>> {
+        match self.cache.folder.try_lock(self.lock_number(page)) {
+            Locked::Mine(lock) => Some(Some(lock)),
+            Locked::Busy => None,
+            Locked::Never(error) => {
+                self.cache.not_kept(&NotKept::Disk(error), 0);
+                Some(None)
+            }
+        }
+    }
+
+    /// Fetches neighbouring pages by one request, and keeps those whose locks are held.
+    fn fetch_locked(
+        &self,
+        group: Vec<(u64, Option<PageLock>)>,
+        start: u64,
+        into: &mut [u8],
+    ) -> Result<(), StoreError> {
+        let (Some((first, _)), Some((last, _))) = (group.first(), group.last()) else {
+            return Ok(());
+        };
+        let place = self.pages.range(*first).start..self.pages.range(*last).end;
+        let mut bytes = vec![0; (place.end - place.start) as usize];
+        self.remote()?.read_at(place.start, &mut bytes)?;
+        let tally = &self.cache.tally;
+        add(&tally.remote_bytes, bytes.len() as u64);
+        add(&tally.fetched, group.len() as u64);
+        let part = overlap(&place, &(start..start + into.len() as u64));
+        if !part.is_empty() {
+            let from =
+                &bytes[(part.start - place.start) as usize..(part.end - place.start) as usize];
+            into[(part.start - start) as usize..(part.end - start) as usize].copy_from_slice(from);
+        }
+        for (page, lock) in group {
+            let range = self.pages.range(page);
+            let data =
+                &bytes[(range.start - place.start) as usize..(range.end - place.start) as usize];
+            match lock {
+                Some(lock) => self.cache.keep(&lock, &self.key(page), data),
+                None => add(&tally.not_kept, 1),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what `into` needs of some pages, and nothing else, past the cache.
+    fn read_remote(&self, run: Range<u64>, start: u64, into: &mut [u8]) -> Result<(), StoreError> {
+        let place = self.pages.range(run.start).start..self.pages.range(run.end - 1).end;
+        let part = overlap(&place, &(start..start + into.len() as u64));
+        let into = &mut into[(part.start - start) as usize..(part.end - start) as usize];
+        self.remote()?.read_at(part.start, into)?;
+        add(&self.cache.tally.remote_bytes, into.len() as u64);
+        add(&self.cache.tally.not_kept, run.end - run.start);
+        Ok(())
+    }
+
+    /// Waits until somebody else has fetched a page; fetches it when they give up or take too long.
+    fn wait_for(&self, page: u64, start: u64, into: &mut [u8]) -> Result<(), StoreError> {
+        let watch = Stopwatch::start();
+        let mut next = Duration::from_micros(100);
+        let outcome = loop {
+            if self.read_page(page, start, into) {
+                break Ok(());
+            }
+            if let Some(lock) = self.lock(page) {
+                break match self.read_page(page, start, into) {
+                    true => Ok(()),
+                    false => self.fetch_locked(vec![(page, lock)], start, into),
+                };
+            }
+            if watch.elapsed() > self.cache.settings.wait_limit {
+                self.cache.tally.tell(CacheEvent::WaitedTooLong {
+                    file: self.location.clone(),
+                    offset: self.pages.range(page).start,
+                });
+                break self.fetch_locked(vec![(page, None)], start, into);
+            }
+            pause(next);
+            next = (next * 2).min(Duration::from_millis(5));
+        };
+        add(
+            &self.cache.tally.waited_ns,
+            watch.elapsed().as_nanos() as u64,
+        );
+        outcome
+    }
+}

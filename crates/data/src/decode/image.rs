@@ -1,0 +1,192 @@
+//! Encoded images to features: decoded, a part of them resized, turned or not, normalised, channel by channel.
+//!
+//! What is cut out and the resizing are one operation: the part is a rectangle of the decoded image with fractions of
+//! pixels, and only it is resized (triangle filter over all pixels of the part, as Pillow's `BILINEAR`). Randomness is
+//! keyed by epoch and sample.
+
+mod crop;
+mod pixels;
+
+use fast_image_resize as fir;
+use fast_image_resize::images::{Image, ImageRef};
+use ronde_core::philox::Stream;
+
+use super::{ImageFeatures, one_of, wrong};
+use crate::DataError;
+use crate::format::Record;
+pub(super) use pixels::{Channels, Pixels};
+
+/// Most pixels of a side that a model gets.
+const SIDE_MAX: usize = 1 << 14;
+/// The block of random words that decides about turning; those before belong to tries for a part.
+const FLIP_BLOCK: u64 = 16;
+
+/// Memory of one thread.
+#[derive(Default)]
+pub(super) struct Memory {
+    decoded: Vec<u8>,
+    resized: Vec<u8>,
+    resizer: fir::Resizer,
+}
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Memory")
+            .field("decoded", &self.decoded.len())
+            .field("resized", &self.resized.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// How images become features.
+#[derive(Debug)]
+pub(super) struct Step {
+    features: ImageFeatures,
+    channels: Channels,
+    width: u32,
+    height: u32,
+    /// For each channel what a byte is multiplied with, and what is then added.
+    factors: Vec<(f32, f32)>,
+}
+
+impl Step {
+    pub(super) fn new(features: &ImageFeatures) -> Result<Self, DataError> {
+        let shape = &features.shape;
+        let &[channels, height, width] = &shape[..] else {
+            let problem = format!("{shape:?}; an image is [channels, height, width]");
+            return Err(wrong("features.shape", problem));
+        };
+        let channels = match channels {
+            1 => Channels::Grey,
+            3 => Channels::Rgb,
+            _ => {
+                let problem =
+                    format!("{channels} channels; 3 (colours) and 1 (grey levels) can be");
+                return Err(wrong("features.shape", problem));
+            }
+        };
+        if !(1..=SIDE_MAX).contains(&height) || !(1..=SIDE_MAX).contains(&width) {
+            let problem = format!("{shape:?}; sides of 1 to {SIDE_MAX} can be");
+            return Err(wrong("features.shape", problem));
+        }
+        if let Some(resize) = features.resize
+            && (resize as usize) < height.max(width)
+        {
+            let problem = format!("{resize} is less than a side of the shape {shape:?}");
+            return Err(wrong("features.resize", problem));
+        }
+        let [least, most] = features.area;
+        if !(least > 0.0 && least <= most && most <= 1.0) {
+            let problem =
+                format!("[{least}, {most}]; it has to rise, and be above 0 and at most 1");
+            return Err(wrong("features.area", problem));
+        }
+        Ok(Self {
+            factors: factors(features, channels.count())?,
+            features: features.clone(),
+            channels,
+            width: width as u32,
+            height: height as u32,
+        })
+    }
+
+    pub(super) fn field(&self) -> &str {
+        &self.features.field
+    }
+
+    /// Decodes; without random words as for measuring.
+    pub(super) fn decode(
+        &self,
+        record: &Record<'_>,
+        random: Option<&Stream>,
+        memory: &mut Memory,
+        out: &mut [f32],
+    ) -> Result<(), String> {
+        let encoded = one_of(record, self.field())?;
+        let image = Pixels::decode(encoded, self.channels, &mut memory.decoded)?;
+        let part = crop::choose(&self.features, (image.width, image.height), random);
+        let is_turned =
+            self.features.flip && random.is_some_and(|random| random.block(FLIP_BLOCK)[0] & 1 == 1);
+        let is_all = part.is_all(image.width, image.height);
+        if is_all && (image.width, image.height) == (self.width, self.height) {
+            self.normalise(&memory.decoded, is_turned, out);
+            return Ok(());
+        }
+        let bytes = self.width as usize * self.height as usize * self.channels.count();
+        memory.resized.resize(bytes, 0);
+        let pixels = self.channels.pixel_type();
+        let failed = |error: &dyn std::fmt::Display| format!("it cannot be resized: {error}");
+        let from = ImageRef::new(image.width, image.height, &memory.decoded, pixels)
+            .map_err(|error| failed(&error))?;
+        let mut into = Image::from_slice_u8(self.width, self.height, &mut memory.resized, pixels)
+            .map_err(|error| failed(&error))?;
+        let options = fir::ResizeOptions::new()
+            .resize_alg(fir::ResizeAlg::Convolution(fir::FilterType::Bilinear))
+            .crop(part.left, part.top, part.width, part.height);
+        let resized = memory.resizer.resize(&from, &mut into, &options);
+        resized.map_err(|error| failed(&error))?;
+        self.normalise(&memory.resized, is_turned, out);
+        Ok(())
+    }
+
+    /// Bytes, channels beside each other, to features, channel after channel.
+    fn normalise(&self, bytes: &[u8], is_turned: bool, out: &mut [f32]) {
+        let (row, plane) = (self.width as usize, out.len() / self.channels.count());
+        match self.channels {
+            Channels::Grey => {
+                let (a, b) = self.factors[0];
+                for (out, bytes) in out.chunks_mut(row).zip(bytes.chunks(row)) {
+                    let each = |(out, &byte): (&mut f32, &u8)| *out = f32::from(byte) * a + b;
+                    match is_turned {
+                        false => out.iter_mut().zip(bytes).for_each(each),
+                        true => out.iter_mut().zip(bytes.iter().rev()).for_each(each),
+                    }
+                }
+            }
+            Channels::Rgb => {
+                let (bytes, _) = bytes.as_chunks::<3>();
+                for (channel, (out, &(a, b))) in
+                    out.chunks_mut(plane).zip(&self.factors).enumerate()
+                {
+                    for (out, pixels) in out.chunks_mut(row).zip(bytes.chunks(row)) {
+                        let each = |(out, pixel): (&mut f32, &[u8; 3])| {
+                            *out = f32::from(pixel[channel]) * a + b;
+                        };
+                        match is_turned {
+                            false => out.iter_mut().zip(pixels).for_each(each),
+                            true => out.iter_mut().zip(pixels.iter().rev()).for_each(each),
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `(byte / 255 - mean) / std` as one product and one sum.
+fn factors(features: &ImageFeatures, channels: usize) -> Result<Vec<(f32, f32)>, DataError> {
+    let of = |key: &str, given: &Option<Vec<f32>>, default: f32| match given {
+        None => Ok(vec![default; channels]),
+        Some(values) if values.len() != channels => {
+            let problem = format!("{} numbers for {channels} channels", values.len());
+            Err(wrong(key, problem))
+        }
+        Some(values) if values.iter().any(|value| !value.is_finite()) => {
+            Err(wrong(key, format!("{values:?} is not finite")))
+        }
+        Some(values) => Ok(values.clone()),
+    };
+    let mean = of("features.mean", &features.mean, 0.0)?;
+    let std = of("features.std", &features.std, 1.0)?;
+    if let Some(zero) = std.iter().find(|value| !value.is_normal()) {
+        return Err(wrong(
+            "features.std",
+            format!("{zero} is no number to divide by"),
+        ));
+    }
+    let factor = |(mean, std): (&f32, &f32)| (1.0 / (255.0 * std), -mean / std);
+    Ok(mean.iter().zip(&std).map(factor).collect())
+}
+
+#[cfg(test)]
+mod tests;

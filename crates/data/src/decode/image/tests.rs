@@ -1,0 +1,214 @@
+//! Images of every kind against what was drawn, randomness by its key, damage and limits.
+
+use super::*;
+use crate::decode::tests::image_features;
+use crate::decode::{Decoder, Features, Label, Role, Schema, Scratch};
+use crate::format::Value;
+
+const JPEG: &[u8] = include_bytes!("../../../tests/vectors/pattern.jpg");
+const PROGRESSIVE: &[u8] = include_bytes!("../../../tests/vectors/progressive.jpg");
+const GREY: &[u8] = include_bytes!("../../../tests/vectors/grey.jpg");
+const CMYK: &[u8] = include_bytes!("../../../tests/vectors/cmyk.jpg");
+const PNG: &[u8] = include_bytes!("../../../tests/vectors/pattern.png");
+const ALPHA: &[u8] = include_bytes!("../../../tests/vectors/alpha.png");
+const PALETTE: &[u8] = include_bytes!("../../../tests/vectors/palette.png");
+const WEBP: &[u8] = include_bytes!("../../../tests/vectors/pattern.webp");
+const LOSSLESS: &[u8] = include_bytes!("../../../tests/vectors/lossless.webp");
+
+/// The pattern that was drawn: red rises to the right, green downwards.
+fn drawn(channel: usize, y: usize, x: usize) -> f32 {
+    (match channel {
+        0 => x * 4,
+        1 => y * 5,
+        _ => (x + y) * 2,
+    }) as f32
+}
+
+fn decoder(features: &str, role: Role) -> Decoder {
+    let label: Label = toml::from_str("classes = 2").unwrap();
+    let schema = Schema {
+        features: Features::Image(image_features(features)),
+        label: Some(label),
+    };
+    Decoder::new(&schema, role, 42).unwrap()
+}
+
+fn decode(decoder: &Decoder, encoded: &[u8], epoch: u64, sample: u64) -> Result<Vec<f32>, String> {
+    let fields = vec![
+        ("class".into(), Value::integers(&[1])),
+        ("image".into(), Value::Bytes(encoded.into())),
+    ];
+    let mut out = vec![f32::NAN; decoder.sample_shape().iter().product()];
+    let (record, mut targets) = (Record { fields }, [9]);
+    let mut scratch = Scratch::new();
+    decoder.decode(&record, epoch, sample, &mut scratch, &mut out, &mut targets)?;
+    assert_eq!(targets, [1]);
+    Ok(out)
+}
+
+#[test]
+fn images_of_every_kind_are_what_was_drawn() {
+    let plain = decoder(
+        "shape = [3, 48, 64]\nstd = [0.00392156862, 0.00392156862, 0.00392156862]",
+        Role::Train,
+    );
+    for (name, encoded, tolerance) in [
+        ("jpeg", JPEG, 14.0),
+        ("progressive", PROGRESSIVE, 14.0),
+        ("cmyk", CMYK, 40.0),
+        ("png", PNG, 0.01),
+        ("alpha", ALPHA, 0.01),
+        ("palette", PALETTE, 52.0),
+        ("webp", WEBP, 20.0),
+        ("lossless webp", LOSSLESS, 0.01),
+    ] {
+        let out = decode(&plain, encoded, 0, 0).unwrap();
+        for (at, value) in out.iter().enumerate() {
+            let expected = drawn(at / 3072, at / 64 % 48, at % 64);
+            assert!(
+                (value - expected).abs() <= tolerance,
+                "{name} {at}: {value}, {expected}"
+            );
+        }
+    }
+    let grey = decoder("shape = [1, 48, 64]\nstd = [0.00392156862]", Role::Train);
+    for encoded in [GREY, JPEG, PNG, WEBP] {
+        let out = decode(&grey, encoded, 0, 0).unwrap();
+        for (at, value) in out.iter().enumerate() {
+            let (y, x) = (at / 64, at % 64);
+            let [red, green, blue] = [0, 1, 2].map(|channel| drawn(channel, y, x));
+            let expected = 0.299 * red + 0.587 * green + 0.114 * blue;
+            // Other weights of the colours are in use, too.
+            assert!(
+                (value - expected).abs() <= 20.0,
+                "{at}: {value}, {expected}"
+            );
+        }
+    }
+}
+
+#[test]
+fn values_are_normalised_by_channel() {
+    let text = "shape = [3, 48, 64]\nmean = [0.5, 0.25, 0.0]\nstd = [0.5, 2.0, 1.0]";
+    let out = decode(&decoder(text, Role::Test), PNG, 0, 0).unwrap();
+    for (channel, mean, std) in [(0, 0.5, 0.5), (1, 0.25, 2.0), (2, 0.0, 1.0)] {
+        let expected = (drawn(channel, 7, 9) / 255.0 - mean) / std;
+        assert!((out[channel * 3072 + 7 * 64 + 9] - expected).abs() < 1e-6);
+    }
+}
+
+#[test]
+fn parts_are_resized_and_the_middle_is_measured() {
+    let text = "shape = [3, 16, 16]\nresize = 24\ncrop = 'random_resized'\nflip = true\nstd = [0.00392156862, 0.00392156862, 0.00392156862]";
+    let test = decoder(text, Role::Test);
+    let out = decode(&test, PNG, 0, 0).unwrap();
+    // The middle 32 x 32 pixels at half the size: each is the mean of some around it.
+    for (y, x) in [(0, 0), (5, 11), (15, 15)] {
+        let (red, green) = (out[y * 16 + x], out[256 + y * 16 + x]);
+        assert!(
+            (red - (4.0 * (16.0 + 2.0 * x as f32) + 2.0)).abs() < 5.0,
+            "{red} at {x}"
+        );
+        assert!(
+            (green - (5.0 * (8.0 + 2.0 * y as f32) + 2.5)).abs() < 6.0,
+            "{green} at {y}"
+        );
+    }
+    assert_eq!(out, decode(&test, PNG, 3, 8).unwrap());
+}
+
+#[test]
+fn randomness_is_keyed_by_epoch_and_sample() {
+    let train = decoder(
+        "shape = [3, 16, 16]\ncrop = 'random_resized'\nflip = true",
+        Role::Train,
+    );
+    let first = decode(&train, JPEG, 1, 2).unwrap();
+    let others = [(1, 3), (2, 2), (0, 0)].map(|(e, s)| decode(&train, JPEG, e, s).unwrap());
+    assert!(others.iter().all(|other| *other != first));
+    assert_eq!(decode(&train, JPEG, 1, 2).unwrap(), first);
+    let flip = decoder("shape = [3, 48, 64]\nflip = true", Role::Train);
+    let plain = decode(
+        &decoder("shape = [3, 48, 64]\nflip = true", Role::Test),
+        PNG,
+        0,
+        0,
+    )
+    .unwrap();
+    let mut turned = 0;
+    for sample in 0..64 {
+        let out = decode(&flip, PNG, 0, sample).unwrap();
+        let is_turned = out != plain;
+        turned += usize::from(is_turned);
+        if is_turned {
+            for (row, plain) in out.chunks(64).zip(plain.chunks(64)) {
+                assert!(row.iter().eq(plain.iter().rev()));
+            }
+        }
+    }
+    assert!((16..48).contains(&turned), "{turned}");
+}
+
+#[test]
+fn damaged_images_are_told_or_decoded_and_never_panic() {
+    let plain = decoder("shape = [3, 8, 8]", Role::Train);
+    for encoded in [JPEG, PROGRESSIVE, GREY, CMYK, PNG, PALETTE, WEBP, LOSSLESS] {
+        let whole = decode(&plain, encoded, 0, 0).unwrap();
+        for at in 0..encoded.len() {
+            for value in [0, 0xff, encoded[at] ^ 0x20] {
+                let mut damaged = encoded.to_vec();
+                damaged[at] = value;
+                if let Ok(out) = decode(&plain, &damaged, 0, 0) {
+                    assert!(out.iter().all(|value| (0.0..=1.0).contains(value)));
+                }
+            }
+            // All pixels may be there without the last bytes.
+            match decode(&plain, &encoded[..at], 0, 0) {
+                Ok(out) => assert_eq!(out, whole, "cut at {at}"),
+                Err(problem) => assert!(problem.contains("image"), "{problem}"),
+            }
+        }
+    }
+    assert!(
+        decode(&plain, b"GIF89a", 0, 0)
+            .unwrap_err()
+            .contains("no JPEG, PNG or WebP")
+    );
+}
+
+#[test]
+fn hostile_sizes_are_refused_before_memory_is_taken() {
+    let plain = decoder("shape = [3, 8, 8]", Role::Train);
+    let mut large = JPEG.to_vec();
+    let frame = large
+        .windows(2)
+        .position(|pair| pair == [0xff, 0xc0])
+        .unwrap();
+    large[frame + 5..frame + 9].copy_from_slice(&[0x7f, 0xff, 0x7f, 0xff]);
+    assert!(
+        decode(&plain, &large, 0, 0)
+            .unwrap_err()
+            .contains("32767 x 32767")
+    );
+    large[frame + 5..frame + 9].copy_from_slice(&[0xff; 4]);
+    assert!(decode(&plain, &large, 0, 0).is_err());
+}
+
+#[test]
+fn descriptions_that_cannot_be_are_refused() {
+    for (text, key) in [
+        ("shape = [48, 64]", "features.shape"),
+        ("shape = [2, 4, 4]", "features.shape"),
+        ("shape = [3, 0, 4]", "features.shape"),
+        ("shape = [3, 99999, 4]", "features.shape"),
+        ("shape = [3, 8, 9]\nresize = 8", "features.resize"),
+        ("shape = [3, 8, 9]\narea = [0.0, 1.0]", "features.area"),
+        ("shape = [3, 8, 9]\narea = [0.5, 1.5]", "features.area"),
+        ("shape = [3, 8, 9]\nmean = [0.5]", "features.mean"),
+        ("shape = [1, 8, 9]\nstd = [0.0]", "features.std"),
+        ("shape = [1, 8, 9]\nstd = [nan]", "features.std"),
+    ] {
+        let error = Step::new(&image_features(text)).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("data.{key}:")), "{error}");
+    }
+}

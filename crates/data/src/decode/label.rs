@@ -1,0 +1,191 @@
+//! Labels: numbers of classes, names of classes, values.
+
+use std::collections::HashMap;
+
+use super::{Features, Schema, field, numbers, wrong};
+use crate::DataError;
+use crate::dataset::{CLASSES_MAX, Targets};
+use crate::format::{Record, Value};
+
+/// How targets are made.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// A number in a field.
+    Number {
+        field: String,
+        classes: u32,
+        first: i64,
+    },
+    /// A name in a field.
+    Name {
+        field: String,
+        names: HashMap<String, u32>,
+    },
+    /// Values.
+    Values { numbers: numbers::Step, count: u32 },
+    /// The features tell them.
+    Tokens { vocabulary: u32 },
+}
+
+impl Step {
+    pub(super) fn new(schema: &Schema) -> Result<Self, DataError> {
+        let label = match (&schema.features, &schema.label) {
+            (Features::Tokens(tokens), None) => {
+                let vocabulary = tokens.vocabulary;
+                return Ok(Self::Tokens { vocabulary });
+            }
+            (Features::Tokens(_), Some(_)) => {
+                return Err(wrong(
+                    "label",
+                    "tokens are answered by the next ones; leave it out",
+                ));
+            }
+            (_, None) => return Err(wrong("label", "it is not told what is to be answered")),
+            (_, Some(label)) => label,
+        };
+        let mut fields = label.field.names("label.field")?;
+        let is_one = fields.len() == 1;
+        let field = fields.swap_remove(0);
+        match (label.classes, &label.names, label.values) {
+            (Some(classes), None, None) if is_one => {
+                if !(1..=CLASSES_MAX).contains(&classes) {
+                    let problem = format!("{classes} classes; 1 to {CLASSES_MAX} can be");
+                    return Err(wrong("label.classes", problem));
+                }
+                let first = label.first;
+                Ok(Self::Number {
+                    field,
+                    classes,
+                    first,
+                })
+            }
+            (None, Some(names), None) if is_one => by_name(field, names),
+            (None, None, Some(count)) => {
+                if !(1..=CLASSES_MAX).contains(&count) {
+                    let problem = format!("{count} values; 1 to {CLASSES_MAX} can be");
+                    return Err(wrong("label.values", problem));
+                }
+                let numbers = numbers::Step::new("label", &label.field, label.scale)?;
+                Ok(Self::Values { numbers, count })
+            }
+            (_, _, None) if !is_one => Err(wrong("label.field", "a class stands in one field")),
+            _ => Err(wrong(
+                "label",
+                "one of `classes` (a number in the field), `names` (a name in the field) and `values` is needed",
+            )),
+        }
+    }
+
+    pub(super) fn fields(&self) -> Vec<String> {
+        match self {
+            Self::Number { field, .. } | Self::Name { field, .. } => vec![field.clone()],
+            Self::Values { numbers, .. } => numbers.fields(),
+            Self::Tokens { .. } => Vec::new(),
+        }
+    }
+
+    pub(super) fn classes(&self) -> u32 {
+        match self {
+            Self::Number { classes, .. } => *classes,
+            Self::Name { names, .. } => names.len() as u32,
+            Self::Values { count, .. } => *count,
+            Self::Tokens { vocabulary } => *vocabulary,
+        }
+    }
+
+    pub(super) fn targets(&self) -> Targets {
+        match self {
+            Self::Values { .. } => Targets::Values,
+            _ => Targets::Classes,
+        }
+    }
+
+    pub(super) fn per_sample(&self) -> usize {
+        match self {
+            Self::Values { count, .. } => *count as usize,
+            _ => 1,
+        }
+    }
+
+    pub(super) fn decode(&self, record: &Record<'_>, targets: &mut [u32]) -> Result<(), String> {
+        match self {
+            Self::Number {
+                field: name,
+                classes,
+                first,
+            } => {
+                let number = number(name, field(record, name)?)?;
+                let class = number.checked_sub(*first);
+                let class = class.and_then(|class| u32::try_from(class).ok());
+                targets[0] = class.filter(|class| class < classes).ok_or_else(|| {
+                    let last = first.saturating_add(i64::from(classes - 1));
+                    format!(
+                        "field {name:?} holds class {number}, but classes are {first} to {last}"
+                    )
+                })?;
+            }
+            Self::Name { field: name, names } => {
+                let Value::Bytes(text) = field(record, name)? else {
+                    return Err(format!("field {name:?} holds no name of a class"));
+                };
+                let said = String::from_utf8_lossy(text);
+                let class = names.get(said.trim());
+                let shown: String = said.chars().take(40).collect();
+                let unknown =
+                    || format!("field {name:?} holds {shown:?}, which is not in label.names");
+                targets[0] = *class.ok_or_else(unknown)?;
+            }
+            Self::Values { numbers, .. } => {
+                let mut values = vec![0.0; targets.len()];
+                numbers.decode(record, &mut values)?;
+                for (target, value) in targets.iter_mut().zip(values) {
+                    *target = value.to_bits();
+                }
+            }
+            Self::Tokens { .. } => {}
+        }
+        Ok(())
+    }
+}
+
+fn by_name(field: String, names: &[String]) -> Result<Step, DataError> {
+    let mut numbers = HashMap::new();
+    for (number, name) in names.iter().enumerate() {
+        if numbers.insert(name.clone(), number as u32).is_some() {
+            return Err(wrong("label.names", format!("{name:?} is there twice")));
+        }
+    }
+    match names.len() {
+        0 => Err(wrong("label.names", "there is none")),
+        count if count > CLASSES_MAX as usize => Err(wrong("label.names", "there are too many")),
+        _ => Ok(Step::Name {
+            field,
+            names: numbers,
+        }),
+    }
+}
+
+/// The whole number in a field, also where it is text.
+fn number(name: &str, value: &Value<'_>) -> Result<i64, String> {
+    let number = match value {
+        Value::Numbers { dtype, bytes } if bytes.len() == dtype.bytes() => dtype.integer(bytes, 0),
+        Value::Bytes(text) => std::str::from_utf8(text).ok().and_then(|text| {
+            let text = text.trim();
+            let whole = |number: f64| (number.fract() == 0.0).then_some(number as i64);
+            text.parse()
+                .ok()
+                .or_else(|| text.parse().ok().and_then(whole))
+        }),
+        _ => None,
+    };
+    number.ok_or_else(|| match value {
+        Value::Bytes(text) => {
+            let shown = String::from_utf8_lossy(&text[..text.len().min(40)]);
+            format!("field {name:?} holds {shown:?}, not the number of a class")
+        }
+        other => format!(
+            "field {name:?} holds {}, not the number of a class",
+            other.kind()
+        ),
+    })
+}

@@ -1,0 +1,232 @@
+//! Numbers to features: fields that hold them, text that says them, bytes that are them, tokens.
+
+use std::borrow::Cow;
+
+use super::{Fields, RawFeatures, TokenFeatures, field, one_of, wrong};
+use crate::DataError;
+use crate::dataset::CLASSES_MAX;
+use crate::format::{NumberType, Record, Value};
+
+/// What is divided by: a scale that can be.
+fn divisor(key: &str, scale: Option<f32>) -> Result<Option<f32>, DataError> {
+    match scale {
+        Some(scale) if !scale.is_normal() => {
+            Err(wrong(key, format!("{scale} is no number to divide by")))
+        }
+        other => Ok(other.filter(|&scale| scale != 1.0)),
+    }
+}
+
+/// Numbers of some fields, one after the other.
+#[derive(Debug)]
+pub(super) struct Step {
+    names: Vec<String>,
+    scale: Option<f32>,
+}
+
+impl Step {
+    /// `part` is the key of the run file that it stands in.
+    pub(super) fn new(part: &str, fields: &Fields, scale: Option<f32>) -> Result<Self, DataError> {
+        Ok(Self {
+            names: fields.names(&format!("{part}.field"))?,
+            scale: divisor(&format!("{part}.scale"), scale)?,
+        })
+    }
+
+    pub(super) fn fields(&self) -> Vec<String> {
+        self.names.clone()
+    }
+
+    /// Fills `out` with the numbers, all finite.
+    pub(super) fn decode(&self, record: &Record<'_>, out: &mut [f32]) -> Result<(), String> {
+        let (elements, mut filled) = (out.len(), 0);
+        // Of many columns, each is mostly where the one before makes it expected.
+        let mut place = 0;
+        for name in &self.names {
+            let value = match record.fields.get(place) {
+                Some((there, value)) if there == name => value,
+                _ => {
+                    let found = record.fields.iter().position(|(there, _)| there == name);
+                    place = found.unwrap_or(record.fields.len());
+                    field(record, name)?
+                }
+            };
+            place += 1;
+            let many = || format!("the fields hold more than the {elements} numbers of the shape");
+            let rest = &mut out[filled..];
+            filled += match value {
+                Value::Numbers { dtype, bytes } => {
+                    let count = bytes.len() / dtype.bytes();
+                    let into = rest.get_mut(..count).ok_or_else(many)?;
+                    convert(*dtype, bytes, into);
+                    count
+                }
+                Value::Bytes(text) => {
+                    *rest.first_mut().ok_or_else(many)? = parse(name, text)?;
+                    1
+                }
+                Value::List(texts) => {
+                    let into = rest.get_mut(..texts.len()).ok_or_else(many)?;
+                    for (out, text) in into.iter_mut().zip(texts) {
+                        *out = parse(name, text)?;
+                    }
+                    texts.len()
+                }
+            };
+        }
+        if filled != elements {
+            return Err(format!(
+                "the fields hold {filled} numbers, the shape has {elements}"
+            ));
+        }
+        finish(out, self.scale)
+    }
+}
+
+fn parse(name: &str, text: &[u8]) -> Result<f32, String> {
+    let said = std::str::from_utf8(text).ok();
+    said.and_then(|said| said.trim().parse().ok())
+        .ok_or_else(|| {
+            let shown: String = String::from_utf8_lossy(&text[..text.len().min(32)]).into();
+            format!("field {name:?} holds {shown:?}, which is no number")
+        })
+}
+
+/// Divides, and refuses what is not finite.
+fn finish(out: &mut [f32], scale: Option<f32>) -> Result<(), String> {
+    if let Some(scale) = scale {
+        out.iter_mut().for_each(|value| *value /= scale);
+    }
+    // A sum of zeros is zero; one that is not finite makes it NaN.
+    let is_finite = out.iter().fold(0.0, |sum, value| sum + value * 0.0) == 0.0;
+    match is_finite {
+        true => Ok(()),
+        false => {
+            let at = out.iter().position(|value| !value.is_finite());
+            Err(format!("number {} is not finite", at.unwrap_or_default()))
+        }
+    }
+}
+
+/// Numbers of any type as features. `out` has as many elements as `bytes` numbers.
+pub(super) fn convert(dtype: NumberType, bytes: &[u8], out: &mut [f32]) {
+    fn each<const N: usize>(bytes: &[u8], out: &mut [f32], number: impl Fn([u8; N]) -> f32) {
+        let (numbers, _) = bytes.as_chunks::<N>();
+        for (out, &bytes) in out.iter_mut().zip(numbers) {
+            *out = number(bytes);
+        }
+    }
+    match dtype {
+        NumberType::Bool => each(bytes, out, |[b]| f32::from(u8::from(b != 0))),
+        NumberType::U8 => each(bytes, out, |[b]| f32::from(b)),
+        NumberType::I8 => each(bytes, out, |[b]| f32::from(b as i8)),
+        NumberType::U16 => each(bytes, out, |b| f32::from(u16::from_le_bytes(b))),
+        NumberType::I16 => each(bytes, out, |b| f32::from(i16::from_le_bytes(b))),
+        NumberType::U32 => each(bytes, out, |b| u32::from_le_bytes(b) as f32),
+        NumberType::I32 => each(bytes, out, |b| i32::from_le_bytes(b) as f32),
+        NumberType::U64 => each(bytes, out, |b| u64::from_le_bytes(b) as f32),
+        NumberType::I64 => each(bytes, out, |b| i64::from_le_bytes(b) as f32),
+        NumberType::F16 => each(bytes, out, |b| half::f16::from_le_bytes(b).to_f32()),
+        NumberType::Bf16 => each(bytes, out, |b| half::bf16::from_le_bytes(b).to_f32()),
+        NumberType::F32 => each(bytes, out, f32::from_le_bytes),
+        NumberType::F64 => each(bytes, out, |b| f64::from_le_bytes(b) as f32),
+    }
+}
+
+/// Bytes that are numbers.
+#[derive(Debug)]
+pub(super) struct RawStep {
+    pub(super) field: String,
+    dtype: Option<NumberType>,
+    scale: Option<f32>,
+}
+
+impl RawStep {
+    pub(super) fn new(features: &RawFeatures) -> Result<Self, DataError> {
+        Ok(Self {
+            field: features.field.clone(),
+            dtype: features.dtype,
+            scale: divisor("features.scale", features.scale)?,
+        })
+    }
+
+    pub(super) fn decode(&self, record: &Record<'_>, out: &mut [f32]) -> Result<(), String> {
+        let bytes = one_of(record, &self.field)?;
+        let (dtype, bytes) = match self.dtype {
+            Some(dtype) => (dtype, Cow::Borrowed(bytes)),
+            None => crate::format::npy::numbers(bytes)?,
+        };
+        let expected = out.len() * dtype.bytes();
+        if bytes.len() != expected {
+            return Err(format!(
+                "field {:?} holds {} bytes, the shape has {} numbers ({}) of {expected}",
+                self.field,
+                bytes.len(),
+                out.len(),
+                dtype.name()
+            ));
+        }
+        convert(dtype, &bytes, out);
+        finish(out, self.scale)
+    }
+}
+
+/// Tokens, each to be answered with the next one.
+#[derive(Debug)]
+pub(super) struct TokenStep {
+    pub(super) field: String,
+    context: usize,
+    vocabulary: u32,
+}
+
+impl TokenStep {
+    pub(super) fn new(features: &TokenFeatures) -> Result<Self, DataError> {
+        // All numbers of tokens are exact as f32.
+        if !(1..=CLASSES_MAX).contains(&features.vocabulary) {
+            let problem = format!("{} tokens; 1 to {CLASSES_MAX} can be", features.vocabulary);
+            return Err(wrong("features.vocabulary", problem));
+        }
+        Ok(Self {
+            field: features.field.clone(),
+            context: features.context,
+            vocabulary: features.vocabulary,
+        })
+    }
+
+    pub(super) fn decode(
+        &self,
+        record: &Record<'_>,
+        out: &mut [f32],
+        targets: &mut [u32],
+    ) -> Result<(), String> {
+        let Value::Numbers { dtype, bytes } = field(record, &self.field)? else {
+            return Err(format!("field {:?} holds no numbers", self.field));
+        };
+        let count = bytes.len() / dtype.bytes();
+        if count != self.context + 1 {
+            return Err(format!(
+                "field {:?} holds {count} tokens, {} and the one after them are expected",
+                self.field, self.context
+            ));
+        }
+        let mut before = None;
+        for at in 0..count {
+            let token = dtype.integer(bytes, at);
+            let token = token
+                .and_then(|token| u32::try_from(token).ok())
+                .filter(|&token| token < self.vocabulary)
+                .ok_or_else(|| {
+                    let shown = dtype.float(bytes, at).unwrap_or_default();
+                    format!(
+                        "token {shown} at place {at}, but the vocabulary has {}",
+                        self.vocabulary
+                    )
+                })?;
+            if let Some(before) = before {
+                (out[at - 1], targets[at - 1]) = (before as f32, token);
+            }
+            before = Some(token);
+        }
+        Ok(())
+    }
+}

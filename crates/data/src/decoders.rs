@@ -1,0 +1,170 @@
+//! Everything of this crate that reads files of strangers, for fuzzing: bytes in, an error or nothing out.
+
+use std::sync::Arc;
+
+use ronde_store::{Stamp, StoreError, StoredObject, Version};
+
+use crate::format::{CsvLines, Format, Found, Npy, Npz, Piece, TfRecord, Wanted, WebDataset};
+use crate::index::stored::FileIndex;
+
+/// A reader of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A TFRecord file.
+    TfRecord,
+    /// A tar archive.
+    Tar,
+    /// A file of one array.
+    Npy,
+    /// A file of several arrays.
+    Npz,
+    /// Comma-separated values.
+    Csv,
+    /// What is kept of a scan.
+    Index,
+}
+
+const KEY: [u8; 32] = [7; 32];
+/// Bytes of the file that an index is about.
+const FILE_BYTES: u64 = 1 << 20;
+
+impl Kind {
+    /// Reads bytes as a file: all of its records, as a data set does.
+    ///
+    /// # Errors
+    /// Why they are refused, or the first record that cannot be used.
+    ///
+    /// # Panics
+    /// For a bug.
+    pub fn read(self, bytes: &[u8]) -> Result<(), String> {
+        match self {
+            Self::TfRecord => read(&TfRecord::new(Wanted::All), bytes),
+            Self::Tar => read(&WebDataset::new(Wanted::All), bytes),
+            Self::Npy => read(&Npy, bytes),
+            Self::Npz => read(&Npz::new(Wanted::All), bytes),
+            Self::Csv => read(&CsvLines::new(None, Wanted::All), bytes),
+            Self::Index => {
+                // The hash is made right, so that what it protects is read, too.
+                let content = bytes
+                    .get(..bytes.len().saturating_sub(32))
+                    .unwrap_or_default();
+                let sealed = [content, blake3::hash(content).as_bytes()].concat();
+                let index = FileIndex::decode(&sealed, &KEY, "file", FILE_BYTES);
+                let index = index.ok_or("no index")?;
+                let again = FileIndex::decode(&index.encode(&KEY), &KEY, "file", FILE_BYTES);
+                assert_eq!(again, Some(index), "an index is read as it was written");
+                Ok(())
+            }
+        }
+    }
+
+    /// What must be accepted.
+    #[must_use]
+    pub fn samples(self) -> Vec<Vec<u8>> {
+        match self {
+            Self::TfRecord => vec![include_bytes!("../tests/vectors/tensorflow.tfrecord").to_vec()],
+            Self::Tar => vec![include_bytes!("../tests/vectors/two.tar").to_vec()],
+            Self::Npy => vec![include_bytes!("../tests/vectors/array.npy").to_vec()],
+            Self::Npz => vec![
+                include_bytes!("../tests/vectors/equal.npz").to_vec(),
+                include_bytes!("../tests/vectors/equal_packed.npz").to_vec(),
+            ],
+            Self::Csv => vec![b"name,value\na,1\n\"b \"\"c\"\"\",2\n".to_vec()],
+            Self::Index => {
+                let mut index = FileIndex::new();
+                for start in [0, 100, 1000] {
+                    let extent = crate::format::Extent {
+                        start,
+                        bytes: 90,
+                        records: 1 + (start / 100) as u32,
+                    };
+                    let _ = index.add(Found::Extent(extent), FILE_BYTES);
+                }
+                vec![index.encode(&KEY)]
+            }
+        }
+    }
+}
+
+/// Scans a file and reads what the scan found.
+fn read(format: &dyn Format, bytes: &[u8]) -> Result<(), String> {
+    let file: Arc<dyn StoredObject> = Arc::new(InMemory::new("memory", bytes));
+    let told = |error: crate::DataError| error.to_string();
+    let open = format.open(file).map_err(told)?;
+    let mut index = FileIndex::new();
+    open.scan(&mut |found| {
+        let added = index.add(found, bytes.len() as u64);
+        added.ok_or_else(|| crate::DataError::Format {
+            file: "memory".to_owned(),
+            problem: "it tells of records outside of it".to_owned(),
+        })
+    })
+    .map_err(told)?;
+    let mut record = 0;
+    while let Some((extent, first)) = index.extents.locate(record) {
+        assert_eq!(first, 0, "an extent is read from its first record");
+        let piece = |range: std::ops::Range<u64>| {
+            let part = bytes.get(range.start as usize..range.end as usize);
+            part.map(|part| Piece::from(part.to_vec()))
+        };
+        let pieces: Option<Vec<Piece>> = open.ranges(&extent).into_iter().map(piece).collect();
+        let records = open.parse(&extent, pieces.ok_or("ranges outside of the file")?);
+        let records = records.map_err(told)?;
+        for number in 0..extent.records {
+            drop(records.record(number).map_err(told)?);
+        }
+        record += u64::from(extent.records);
+    }
+    match index.bad.first() {
+        Some(bad) => Err(bad.to_string()),
+        None => Ok(()),
+    }
+}
+
+/// A file in memory.
+pub(crate) struct InMemory {
+    bytes: Vec<u8>,
+    location: String,
+}
+
+impl InMemory {
+    pub(crate) fn new(location: &str, bytes: &[u8]) -> Self {
+        Self {
+            bytes: bytes.to_vec(),
+            location: location.to_owned(),
+        }
+    }
+}
+
+impl StoredObject for InMemory {
+    fn bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn read_at(&self, start: u64, into: &mut [u8]) -> Result<(), StoreError> {
+        let part = usize::try_from(start)
+            .ok()
+            .and_then(|start| self.bytes.get(start..start.checked_add(into.len())?));
+        let part = part.ok_or_else(|| StoreError::Damaged {
+            location: self.location.clone(),
+            problem: "it ends before".to_owned(),
+        })?;
+        into.copy_from_slice(part);
+        Ok(())
+    }
+
+    fn stamp(&self) -> Stamp {
+        Stamp::of("memory", self.location.as_bytes())
+    }
+
+    fn version(&self) -> Result<Version, StoreError> {
+        Err(StoreError::NotFound {
+            operation: "version",
+            location: self.location.clone(),
+        })
+    }
+
+    fn location(&self) -> &str {
+        &self.location
+    }
+}

@@ -1,0 +1,349 @@
+//! [`FormatConfig`]: the format of files as it stands in a run file, or as their names tell it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    CsvLines, Format, ImageFolder, Npy, Npz, NumberType, TfRecord, Tokens, Wanted, WebDataset,
+};
+use crate::DataError;
+use crate::decode::{Decoder, Features, Label, Schema};
+
+/// Tokens of a record where nobody says how many.
+const CONTEXT: usize = 64;
+
+/// The kinds of files that are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum FormatKind {
+    /// Records of `tf.train.Example`, as TensorFlow writes them.
+    TfRecord,
+    /// Tar files whose members of one name are a record.
+    WebDataset,
+    /// Tables in row groups.
+    Parquet,
+    /// A folder of images for each class.
+    Folder,
+    /// Comma-separated values, a record in each line.
+    Csv,
+    /// An array of numpy; its rows are records.
+    Npy,
+    /// Several arrays of numpy with equally many rows.
+    Npz,
+    /// Numbers of tokens, little-endian and nothing else.
+    Tokens,
+}
+
+/// All of them.
+const KINDS: [FormatKind; 8] = [
+    FormatKind::TfRecord,
+    FormatKind::WebDataset,
+    FormatKind::Parquet,
+    FormatKind::Folder,
+    FormatKind::Csv,
+    FormatKind::Npy,
+    FormatKind::Npz,
+    FormatKind::Tokens,
+];
+
+impl fmt::Display for FormatKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TfRecord => "tfrecord",
+            Self::WebDataset => "webdataset",
+            Self::Parquet => "parquet",
+            Self::Folder => "folder",
+            Self::Csv => "csv",
+            Self::Npy => "npy",
+            Self::Npz => "npz",
+            Self::Tokens => "tokens",
+        })
+    }
+}
+
+impl std::str::FromStr for FormatKind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = KINDS.into_iter().find(|kind| kind.to_string() == name);
+        found.ok_or_else(|| {
+            let names = KINDS.map(|kind| kind.to_string()).join(", ");
+            format!("{name:?} is no format; there are {names}")
+        })
+    }
+}
+
+impl FormatKind {
+    /// The format of a file as its name tells it.
+    #[must_use]
+    pub fn of(location: &str) -> Option<Self> {
+        let name = location.rsplit('/').next()?.to_ascii_lowercase();
+        let name = name.strip_suffix(".gz").unwrap_or(&name);
+        if is_shard(name) {
+            return Some(Self::TfRecord);
+        }
+        Some(match name.rsplit_once('.')?.1 {
+            "tfrecord" | "tfrecords" => Self::TfRecord,
+            "tar" | "tgz" => Self::WebDataset,
+            "parquet" => Self::Parquet,
+            "jpg" | "jpeg" | "png" | "webp" => Self::Folder,
+            "csv" => Self::Csv,
+            "npy" => Self::Npy,
+            "npz" => Self::Npz,
+            _ => return None,
+        })
+    }
+}
+
+/// Whether a name ends as TensorFlow's do: `train-00000-of-01024`.
+fn is_shard(name: &str) -> bool {
+    let is_number = |text: &str| text.len() >= 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    name.rsplit_once("-of-").is_some_and(|(before, count)| {
+        let number = before.rsplit_once('-').map(|(_, number)| number);
+        is_number(count) && number.is_some_and(is_number)
+    })
+}
+
+/// The format of files: its name, or a table with its name as `kind` and what else is to be said.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected a format: \"tfrecord\", \"webdataset\", \"parquet\", \"folder\", \"csv\", \"npy\", \"npz\", or a \
+                 table such as { kind = \"tokens\", dtype = \"u16\" } or { kind = \"csv\", header = true }"
+)]
+pub enum FormatConfig {
+    /// Its name.
+    Name(FormatKind),
+    /// Its name and more.
+    Table(FormatTable),
+}
+
+/// A format and what has to be said about it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FormatTable {
+    /// Its name.
+    pub kind: FormatKind,
+    /// Of CSV: whether the first line is a heading; absent: when none of its fields is a number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub header: Option<bool>,
+    /// Of tokens: `u8`, `u16` or `u32`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<NumberType>,
+}
+
+fn wrong(problem: String) -> DataError {
+    DataError::Schema {
+        key: "format".to_owned(),
+        problem,
+    }
+}
+
+impl FormatConfig {
+    fn table(&self) -> FormatTable {
+        match self {
+            Self::Table(table) => table.clone(),
+            Self::Name(kind) => FormatTable {
+                kind: *kind,
+                header: None,
+                dtype: None,
+            },
+        }
+    }
+
+    /// The format to read files with; without a `config` the one that their names tell. `locations` are the files to train
+    /// on: the classes of a folder of images are theirs. Without a `schema` all fields are read.
+    ///
+    /// The same format is for the files to measure on.
+    ///
+    /// # Errors
+    /// Names that tell no format or several, and settings that do not belong to a format or that it cannot do without.
+    pub fn format(
+        config: Option<&Self>,
+        locations: &[&str],
+        schema: Option<&mut Schema>,
+    ) -> Result<Arc<dyn Format>, DataError> {
+        let table = match config {
+            Some(config) => config.table(),
+            None => Self::Name(told(locations)?).table(),
+        };
+        let FormatTable {
+            kind,
+            header,
+            dtype,
+        } = table;
+        if header.is_some() && kind != FormatKind::Csv {
+            return Err(wrong(format!("`header` is for csv, not for {kind}")));
+        }
+        if dtype.is_some() && kind != FormatKind::Tokens {
+            return Err(wrong(format!("`dtype` is for tokens, not for {kind}")));
+        }
+        let schema = schema.map(|schema| {
+            if kind == FormatKind::Folder && schema.label.is_none() {
+                let folder = ImageFolder::new(locations.iter().copied(), Wanted::All);
+                schema.label = Some(Label::of_classes(folder.classes().len() as u32));
+            }
+            &*schema
+        });
+        let wanted = match schema {
+            Some(schema) => Decoder::new(schema, crate::decode::Role::Test, 0)?.wanted(),
+            None => Wanted::All,
+        };
+        Ok(match kind {
+            FormatKind::TfRecord => Arc::new(TfRecord::new(wanted)),
+            FormatKind::WebDataset => Arc::new(WebDataset::new(wanted)),
+            FormatKind::Parquet => parquet(wanted)?,
+            FormatKind::Folder => Arc::new(ImageFolder::new(locations.iter().copied(), wanted)),
+            FormatKind::Csv => Arc::new(CsvLines::new(header, wanted)),
+            FormatKind::Npy => Arc::new(Npy),
+            FormatKind::Npz => Arc::new(Npz::new(wanted)),
+            FormatKind::Tokens => {
+                let context = match schema.map(|schema| &schema.features) {
+                    Some(Features::Tokens(features)) => features.context,
+                    Some(_) => {
+                        let problem = "files of tokens need features with decode = \"tokens\"";
+                        return Err(wrong(problem.to_owned()));
+                    }
+                    None => CONTEXT,
+                };
+                let dtype = dtype.ok_or_else(|| {
+                    wrong(
+                        "what tokens are is not told: { kind = \"tokens\", dtype = \"u16\" }"
+                            .to_owned(),
+                    )
+                })?;
+                Arc::new(Tokens::new(dtype, context)?)
+            }
+        })
+    }
+}
+
+#[cfg(feature = "full")]
+fn parquet(wanted: Wanted) -> Result<Arc<dyn Format>, DataError> {
+    Ok(Arc::new(super::Parquet::new(wanted)))
+}
+
+#[cfg(not(feature = "full"))]
+fn parquet(_: Wanted) -> Result<Arc<dyn Format>, DataError> {
+    let what = "reading Parquet files (data.format = \"parquet\")".to_owned();
+    Err(DataError::NotBuilt { what })
+}
+
+/// The one format that names tell.
+fn told(locations: &[&str]) -> Result<FormatKind, DataError> {
+    let mut kinds = locations
+        .iter()
+        .filter_map(|location| FormatKind::of(location).map(|kind| (kind, *location)));
+    let Some((kind, first)) = kinds.next() else {
+        let example = locations.first().copied().unwrap_or("no file");
+        return Err(wrong(format!(
+            "names such as {example} do not tell what is in the files: set data.format"
+        )));
+    };
+    match kinds.find(|(other, _)| *other != kind) {
+        None => Ok(kind),
+        Some((other, second)) => Err(wrong(format!(
+            "{first} looks like {kind}, {second} like {other}: set data.format, or name files of one format"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Result<FormatConfig, String> {
+        #[derive(Deserialize)]
+        struct Data {
+            format: FormatConfig,
+        }
+        let data: Result<Data, _> = toml::from_str(&format!("format = {text}"));
+        data.map(|data| data.format)
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn formats_are_told_by_names() {
+        for (location, kind) in [
+            ("s3://b/train-00000-of-01024", Some(FormatKind::TfRecord)),
+            ("a/x.tfrecord.gz", Some(FormatKind::TfRecord)),
+            ("a/x.TAR", Some(FormatKind::WebDataset)),
+            ("a/x.tar.gz", Some(FormatKind::WebDataset)),
+            ("a/x.parquet", Some(FormatKind::Parquet)),
+            ("cat/1.JPEG", Some(FormatKind::Folder)),
+            ("a.csv.gz", Some(FormatKind::Csv)),
+            ("a.npy", Some(FormatKind::Npy)),
+            ("a.npz", Some(FormatKind::Npz)),
+            ("tokens.bin", None),
+            ("train-0-of-1", None),
+            ("folder.tar/file", None),
+        ] {
+            assert_eq!(FormatKind::of(location), kind, "{location}");
+        }
+        let format = |locations: &[&str]| FormatConfig::format(None, locations, None);
+        assert_eq!(
+            format(&["README", "a.tar"]).unwrap().identity(),
+            "webdataset version 1"
+        );
+        let error = format(&["a.tar", "b.csv"]).unwrap_err().to_string();
+        assert!(
+            error.contains("a.tar looks like webdataset, b.csv like csv"),
+            "{error}"
+        );
+        assert!(
+            format(&["a.bin"])
+                .unwrap_err()
+                .to_string()
+                .contains("set data.format")
+        );
+        assert!(format(&[]).is_err());
+    }
+
+    #[test]
+    fn formats_are_read_from_run_files() {
+        for kind in KINDS {
+            assert_eq!(
+                config(&format!("'{kind}'")).unwrap(),
+                FormatConfig::Name(kind)
+            );
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
+        let tokens = config("{ kind = 'tokens', dtype = 'u16' }").unwrap();
+        let format = |config: &FormatConfig| FormatConfig::format(Some(config), &["x"], None);
+        assert_eq!(
+            format(&tokens).unwrap().identity(),
+            "tokens version 1, u16, context 64"
+        );
+        for (text, word) in [
+            ("{ kind = 'tokens' }", "dtype"),
+            ("{ kind = 'tokens', dtype = 'f32' }", "tokens are u8"),
+            ("{ kind = 'npy', header = true }", "`header` is for csv"),
+            ("{ kind = 'csv', dtype = 'u8' }", "`dtype` is for tokens"),
+        ] {
+            let error = format(&config(text).unwrap()).unwrap_err().to_string();
+            assert!(
+                error.starts_with("data.format") && error.contains(word),
+                "{error}"
+            );
+        }
+        assert!(
+            config("'tfrecords'")
+                .unwrap_err()
+                .contains("expected a format")
+        );
+        assert!(
+            config("{ kind = 'csv', heading = true }")
+                .unwrap_err()
+                .contains("expected a format")
+        );
+        assert!(
+            "tape"
+                .parse::<FormatKind>()
+                .unwrap_err()
+                .contains("webdataset")
+        );
+    }
+}

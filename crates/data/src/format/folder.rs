@@ -1,0 +1,204 @@
+//! [`ImageFolder`]: a folder of images for each class; a file is a record.
+//!
+//! Fields: `image` (the file's bytes), `class` (the place of its folder's name in the sorted list of all), `class_name`.
+//! Nothing is scanned. The identity of such a set covers folders, names and lengths, not the bytes of the images.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ronde_store::StoredObject;
+
+use super::{Extent, Format, Found, Piece, Record, RecordFile, Records, Value, Wanted};
+use crate::DataError;
+
+/// Endings of images.
+const ENDINGS: [&str; 4] = ["jpg", "jpeg", "png", "webp"];
+
+/// Folders of images.
+#[derive(Debug, Clone)]
+pub struct ImageFolder {
+    classes: Arc<BTreeMap<String, i64>>,
+    wanted: Arc<Wanted>,
+}
+
+impl ImageFolder {
+    /// With the classes of these files: the names of their folders, sorted. Files to measure on are read with the classes
+    /// of those to train on.
+    pub fn new<'a>(locations: impl IntoIterator<Item = &'a str>, wanted: Wanted) -> Self {
+        let images = locations.into_iter().filter(|location| is_image(location));
+        let names: BTreeSet<&str> = images.filter_map(folder_of).collect();
+        let numbered = names.into_iter().zip(0..);
+        Self {
+            classes: Arc::new(
+                numbered
+                    .map(|(name, class)| (name.to_owned(), class))
+                    .collect(),
+            ),
+            wanted: Arc::new(wanted),
+        }
+    }
+
+    /// The names of the classes, in the order of their numbers.
+    #[must_use]
+    pub fn classes(&self) -> Vec<&str> {
+        self.classes.keys().map(String::as_str).collect()
+    }
+}
+
+fn is_image(location: &str) -> bool {
+    let ending = location.rsplit_once('.').map(|(_, ending)| ending);
+    ending.is_some_and(|ending| ENDINGS.iter().any(|one| ending.eq_ignore_ascii_case(one)))
+}
+
+/// The name of the folder that a file is in.
+fn folder_of(location: &str) -> Option<&str> {
+    let (folder, _) = location.rsplit_once('/')?;
+    let name = folder.rsplit_once('/').map_or(folder, |(_, name)| name);
+    (!name.is_empty()).then_some(name)
+}
+
+impl Format for ImageFolder {
+    fn identity(&self) -> String {
+        "folder version 1".to_owned()
+    }
+
+    fn open(&self, file: Arc<dyn StoredObject>) -> Result<Box<dyn RecordFile>, DataError> {
+        let refused = |problem: String| DataError::Format {
+            file: file.location().to_owned(),
+            problem,
+        };
+        let name = folder_of(file.location())
+            .ok_or_else(|| refused("it is in no folder that could be its class".to_owned()))?;
+        let class = self.classes.get(name).ok_or_else(|| {
+            refused(format!(
+                "its folder {name:?} is not among the {} classes to train on",
+                self.classes.len()
+            ))
+        })?;
+        Ok(Box::new(Image {
+            bytes: file.bytes(),
+            class: *class,
+            name: name.to_owned(),
+            wanted: self.wanted.clone(),
+        }))
+    }
+
+    fn takes(&self, location: &str) -> bool {
+        is_image(location)
+    }
+
+    fn is_file_a_record(&self) -> bool {
+        true
+    }
+}
+
+#[derive(Clone)]
+struct Image {
+    bytes: u64,
+    class: i64,
+    name: String,
+    wanted: Arc<Wanted>,
+}
+
+impl RecordFile for Image {
+    fn scan(
+        &self,
+        found: &mut dyn FnMut(Found) -> Result<(), DataError>,
+    ) -> Result<[u8; 32], DataError> {
+        if self.bytes > 0 {
+            found(Found::Extent(Extent {
+                start: 0,
+                bytes: self.bytes,
+                records: 1,
+            }))?;
+        }
+        let mut hasher = blake3::Hasher::new_derive_key("ronde image file, version 1");
+        hasher.update(self.name.as_bytes());
+        hasher.update(&self.bytes.to_le_bytes());
+        Ok(*hasher.finalize().as_bytes())
+    }
+
+    fn parse(&self, _: &Extent, mut pieces: Vec<Piece>) -> Result<Box<dyn Records>, DataError> {
+        let (image, piece) = (self.clone(), pieces.pop());
+        Ok(Box::new(OneImage { image, piece }))
+    }
+}
+
+struct OneImage {
+    image: Image,
+    piece: Option<Piece>,
+}
+
+impl Records for OneImage {
+    fn record(&self, _: u32) -> Result<Record<'_>, DataError> {
+        let bytes = self.piece.as_ref().map_or(&[][..], AsRef::as_ref);
+        let all = [
+            ("image", Value::Bytes(bytes.into())),
+            ("class", Value::integers(&[self.image.class])),
+            (
+                "class_name",
+                Value::Bytes(self.image.name.as_bytes().into()),
+            ),
+        ];
+        let wanted = all
+            .into_iter()
+            .filter(|(name, _)| self.image.wanted.has(name));
+        let fields = wanted.map(|(name, value)| (name.into(), value)).collect();
+        Ok(Record { fields })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::testing::{Memory, read_object};
+
+    #[test]
+    fn classes_are_the_sorted_names_of_the_folders() {
+        let files = [
+            "s3://b/train/dog/1.jpg",
+            "s3://b/train/cat/2.PNG",
+            "s3://b/train/dog/x.webp",
+        ];
+        let format = ImageFolder::new(
+            files.iter().copied().chain(["s3://b/train/read/me.txt"]),
+            Wanted::All,
+        );
+        assert_eq!(format.classes(), ["cat", "dog"]);
+        assert!(format.takes(files[1]) && !format.takes("a/.DS_Store") && !format.takes("jpg"));
+        let records = read_object(&format, Memory::at(files[0], b"bytes")).unwrap();
+        assert_eq!(records.len(), 1);
+        assert_eq!(
+            records[0].get("image"),
+            Some(&Value::Bytes(b"bytes"[..].into()))
+        );
+        assert_eq!(records[0].get("class"), Some(&Value::integers(&[1])));
+        assert_eq!(
+            records[0].get("class_name"),
+            Some(&Value::Bytes(b"dog"[..].into()))
+        );
+        let few = ImageFolder::new(files, Wanted::fields(["class"]));
+        assert_eq!(
+            read_object(&few, Memory::at(files[1], b"b")).unwrap()[0]
+                .fields
+                .len(),
+            1
+        );
+    }
+
+    #[test]
+    fn a_folder_that_is_no_class_is_told() {
+        let format = ImageFolder::new(["train/dog/1.jpg"], Wanted::All);
+        let error = format
+            .open(Memory::at("test/cow/1.jpg", b"x"))
+            .err()
+            .unwrap();
+        assert!(
+            error
+                .to_string()
+                .contains("its folder \"cow\" is not among the 1 classes"),
+            "{error}"
+        );
+        assert!(format.open(Memory::at("1.jpg", b"x")).is_err());
+    }
+}

@@ -1,0 +1,131 @@
+//! Arrays as numpy stores them: [`Npy`], a file of one, and [`Npz`], a file of several. The first axis counts the records.
+//!
+//! Little-endian numbers and booleans, row-major; nothing else, and no Python objects. Field of a `.npy` file: `array`;
+//! of a `.npz` file the names of its arrays, which have equally many rows. Of a `.npy` file, and of arrays that are
+//! stored uncompressed (`numpy.savez`), only the rows that are needed are read; a `.npz` file with compressed ones
+//! (`numpy.savez_compressed`) is one extent, unpacked at once (1 GiB at most).
+//!
+//! Nothing but headers is scanned: the content hash covers them, the length, and the first and last 64 KiB; of compressed
+//! arrays their CRC-32, too.
+//!
+//! Sources: `numpy/lib/format.py`, versions 1.0, 2.0 and 3.0; PKWARE's APPNOTE 6.3.
+
+mod header;
+mod npz;
+mod rows;
+mod zip;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use ronde_store::StoredObject;
+
+use super::object::hash_of_edges;
+use super::{Even, Extent, Format, Found, NumberType, Piece, RecordFile, Records};
+use crate::DataError;
+pub(crate) use header::{HEADER_BYTES_MAX, Header};
+pub use npz::Npz;
+use rows::{Column, Rows};
+
+/// Bytes of an extent, about.
+const EXTENT_BYTES: u64 = 64 << 10;
+/// The one field of a `.npy` file.
+const FIELD: &str = "array";
+/// Most bytes before a header's text.
+const BEFORE_HEADER: usize = 12;
+
+/// The numbers of a whole `.npy` file.
+pub(crate) fn numbers(file: &[u8]) -> Result<(NumberType, Cow<'_, [u8]>), String> {
+    let header = Header::read(file)?;
+    let bytes = header.elements()?.checked_mul(header.dtype.bytes() as u64);
+    let numbers = bytes
+        .and_then(|bytes| usize::try_from(bytes).ok())
+        .and_then(|bytes| file[header.bytes..].get(..bytes));
+    let short = || "the array ends before its last number".to_owned();
+    Ok((header.dtype, numbers.ok_or_else(short)?.into()))
+}
+
+/// Files of one array.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Npy;
+
+impl Format for Npy {
+    fn identity(&self) -> String {
+        "npy version 1".to_owned()
+    }
+
+    fn open(&self, file: Arc<dyn StoredObject>) -> Result<Box<dyn RecordFile>, DataError> {
+        let header = header_at(&*file, 0, file.bytes())?;
+        Ok(Box::new(NpyFile { file, header }))
+    }
+}
+
+/// The header of an array of at most `bytes` bytes that begins at `start`.
+fn header_at(file: &dyn StoredObject, start: u64, bytes: u64) -> Result<Header, DataError> {
+    let refused = |problem: String| DataError::Format {
+        file: file.location().to_owned(),
+        problem,
+    };
+    let most = (BEFORE_HEADER + HEADER_BYTES_MAX) as u64;
+    // Mostly 128 bytes.
+    let mut head = vec![0; bytes.min(256) as usize];
+    file.read_at(start, &mut head)?;
+    let header = match Header::read(&head) {
+        Err(_) if bytes > 256 => {
+            head.resize(bytes.min(most) as usize, 0);
+            file.read_at(start, &mut head)?;
+            Header::read(&head)
+        }
+        other => other,
+    };
+    let header = header.map_err(refused)?;
+    let numbers = header.elements().map_err(refused)?;
+    let needed = numbers.checked_mul(header.dtype.bytes() as u64);
+    let needed = needed.and_then(|needed| needed.checked_add(header.bytes as u64));
+    if needed != Some(bytes) {
+        return Err(refused(format!(
+            "an array of shape {:?} ({}) does not fit its {bytes} bytes",
+            header.shape,
+            header.dtype.name()
+        )));
+    }
+    Ok(header)
+}
+
+struct NpyFile {
+    file: Arc<dyn StoredObject>,
+    header: Header,
+}
+
+impl NpyFile {
+    fn column(&self) -> Result<Column, DataError> {
+        Column::new(FIELD, &self.header, self.header.bytes as u64).map_err(|problem| {
+            DataError::Format {
+                file: self.file.location().to_owned(),
+                problem,
+            }
+        })
+    }
+}
+
+impl RecordFile for NpyFile {
+    fn scan(
+        &self,
+        found: &mut dyn FnMut(Found) -> Result<(), DataError>,
+    ) -> Result<[u8; 32], DataError> {
+        let column = self.column()?;
+        let even = Even::new(column.start, column.row_bytes, 0, column.rows, EXTENT_BYTES);
+        found(Found::Even(even))?;
+        let said = format!("{} {:?}", self.header.dtype.name(), self.header.shape);
+        hash_of_edges(&*self.file, "ronde npy file, version 1", &said)
+    }
+
+    fn parse(&self, extent: &Extent, pieces: Vec<Piece>) -> Result<Box<dyn Records>, DataError> {
+        let columns = vec![self.column()?];
+        let location = self.file.location();
+        Ok(Box::new(Rows::new(location, extent, columns, pieces)?))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,240 @@
+//! [`Header`]: what a `.npy` file says of itself.
+
+use super::super::NumberType;
+
+const MAGIC: &[u8] = b"\x93NUMPY";
+/// Most bytes of a header.
+pub(crate) const HEADER_BYTES_MAX: usize = 64 << 10;
+/// Most axes.
+const AXES_MAX: usize = 32;
+
+/// What a `.npy` file says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// What its numbers are.
+    pub(crate) dtype: NumberType,
+    pub(crate) shape: Vec<u64>,
+    /// Bytes before the first number.
+    pub(crate) bytes: usize,
+}
+
+impl Header {
+    /// Reads the header that `file` begins with.
+    pub(crate) fn read(file: &[u8]) -> Result<Self, String> {
+        let ends = || "it ends in the middle of its header".to_owned();
+        let rest = file
+            .strip_prefix(MAGIC)
+            .ok_or("it does not begin as a .npy file")?;
+        let (&[major, _], rest) = rest.split_first_chunk::<2>().ok_or_else(ends)?;
+        let (length, before) = match major {
+            1 => {
+                let (length, _) = rest.split_first_chunk::<2>().ok_or_else(ends)?;
+                (usize::from(u16::from_le_bytes(*length)), 2)
+            }
+            2 | 3 => {
+                let (length, _) = rest.split_first_chunk::<4>().ok_or_else(ends)?;
+                (u32::from_le_bytes(*length) as usize, 4)
+            }
+            _ => {
+                return Err(format!(
+                    "it is of version {major} of .npy, which is not known"
+                ));
+            }
+        };
+        if length > HEADER_BYTES_MAX {
+            return Err(format!(
+                "its header has {length} bytes; at most {HEADER_BYTES_MAX} can be"
+            ));
+        }
+        let text = rest.get(before..before + length).ok_or_else(ends)?;
+        let text = std::str::from_utf8(text).map_err(|_| "its header is no text")?;
+        let (dtype, shape) = Dictionary(text).read()?;
+        Ok(Self {
+            dtype,
+            shape,
+            bytes: MAGIC.len() + 2 + before + length,
+        })
+    }
+
+    /// Count of all numbers.
+    pub(crate) fn elements(&self) -> Result<u64, String> {
+        let mut all = self.shape.iter();
+        all.try_fold(1_u64, |product, &axis| product.checked_mul(axis))
+            .ok_or_else(|| format!("its shape {:?} has too many numbers", self.shape))
+    }
+}
+
+/// The Python dictionary in a header, which has no other form than
+/// `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.
+struct Dictionary<'a>(&'a str);
+
+impl<'a> Dictionary<'a> {
+    fn read(mut self) -> Result<(NumberType, Vec<u64>), String> {
+        let (mut descr, mut order, mut shape) = (None, None, None);
+        self.expect('{')?;
+        while !self.accept('}') {
+            let key = self.text()?;
+            self.expect(':')?;
+            match key {
+                "descr" => descr = Some(self.descr()?),
+                "fortran_order" => order = Some(self.word()),
+                "shape" => shape = Some(self.shape()?),
+                key => return Err(format!("its header has a key {key:?}")),
+            }
+            if !self.accept(',') {
+                self.expect('}')?;
+                break;
+            }
+        }
+        match (descr, order, shape) {
+            (Some(descr), Some("False"), Some(shape)) => Ok((descr, shape)),
+            (_, Some("True"), _) => Err("its order is column-major (Fortran): save \
+                 numpy.ascontiguousarray of it"
+                .to_owned()),
+            _ => Err("its header does not tell descr, fortran_order and shape".to_owned()),
+        }
+    }
+
+    fn accept(&mut self, sign: char) -> bool {
+        self.0 = self.0.trim_start();
+        match self.0.strip_prefix(sign) {
+            Some(rest) => {
+                self.0 = rest;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn expect(&mut self, sign: char) -> Result<(), String> {
+        match self.accept(sign) {
+            true => Ok(()),
+            false => Err(format!("its header has no {sign:?} where one is expected")),
+        }
+    }
+
+    fn text(&mut self) -> Result<&'a str, String> {
+        self.expect('\'')?;
+        let (text, rest) = self
+            .0
+            .split_once('\'')
+            .ok_or("its header has a text without end")?;
+        self.0 = rest;
+        Ok(text)
+    }
+
+    /// Letters and digits.
+    fn word(&mut self) -> &'a str {
+        let text = self.0.trim_start();
+        let end = text.find(|sign: char| !sign.is_ascii_alphanumeric());
+        let (word, rest) = text.split_at(end.unwrap_or(text.len()));
+        self.0 = rest;
+        word
+    }
+
+    fn descr(&mut self) -> Result<NumberType, String> {
+        self.0 = self.0.trim_start();
+        if !self.0.starts_with('\'') {
+            return Err("its numbers have fields; only plain arrays are read".to_owned());
+        }
+        let descr = self.text()?;
+        match descr {
+            "|b1" | "<b1" => Ok(NumberType::Bool),
+            "|u1" | "<u1" => Ok(NumberType::U8),
+            "|i1" | "<i1" => Ok(NumberType::I8),
+            "<u2" => Ok(NumberType::U16),
+            "<i2" => Ok(NumberType::I16),
+            "<u4" => Ok(NumberType::U32),
+            "<i4" => Ok(NumberType::I32),
+            "<u8" => Ok(NumberType::U64),
+            "<i8" => Ok(NumberType::I64),
+            "<f2" => Ok(NumberType::F16),
+            "<f4" => Ok(NumberType::F32),
+            "<f8" => Ok(NumberType::F64),
+            other => Err(format!(
+                "its numbers are {other:?}; only little-endian integers, floats and booleans are read"
+            )),
+        }
+    }
+
+    fn shape(&mut self) -> Result<Vec<u64>, String> {
+        self.expect('(')?;
+        let mut shape = Vec::new();
+        while !self.accept(')') {
+            let number = self.word().parse();
+            shape.push(number.map_err(|_| "its shape is no list of numbers")?);
+            if shape.len() > AXES_MAX {
+                return Err(format!("it has more than {AXES_MAX} axes"));
+            }
+            if !self.accept(',') {
+                self.expect(')')?;
+                break;
+            }
+        }
+        Ok(shape)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(version: u8, text: &str) -> Vec<u8> {
+        let mut file = MAGIC.to_vec();
+        file.extend_from_slice(&[version, 0]);
+        match version {
+            1 => file.extend_from_slice(&(text.len() as u16).to_le_bytes()),
+            _ => file.extend_from_slice(&(text.len() as u32).to_le_bytes()),
+        }
+        file.extend_from_slice(text.as_bytes());
+        file
+    }
+
+    #[test]
+    fn headers_are_read() {
+        let text = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }     \n";
+        for version in [1, 2, 3] {
+            let header = Header::read(&file(version, text)).unwrap();
+            assert_eq!(
+                (header.dtype, &header.shape[..]),
+                (NumberType::F32, &[3, 4][..])
+            );
+            assert_eq!(header.bytes, file(version, text).len());
+            assert_eq!(header.elements(), Ok(12));
+        }
+        let scalar = "{'shape': (), 'fortran_order': False, 'descr': '|b1'}";
+        assert_eq!(Header::read(&file(1, scalar)).unwrap().elements(), Ok(1));
+        let one = "{'descr': '<u2', 'fortran_order': False, 'shape': (5,)}";
+        assert_eq!(Header::read(&file(1, one)).unwrap().shape, [5]);
+    }
+
+    #[test]
+    fn other_headers_are_refused_with_a_word() {
+        let with = |descr: &str, order: &str, shape: &str| {
+            let text =
+                format!("{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}");
+            Header::read(&file(1, &text)).and_then(|header| header.elements())
+        };
+        assert_eq!(with("'<f4'", "False", "(2, 3)"), Ok(6));
+        for (descr, order, shape, word) in [
+            ("'>f4'", "False", "(2,)", "little-endian"),
+            ("'|O'", "False", "(2,)", "little-endian"),
+            ("[('a', '<f4')]", "False", "(2,)", "fields"),
+            ("'<f4'", "True", "(2,)", "Fortran"),
+            ("'<f4'", "False", "(-2,)", "shape"),
+            ("'<f4'", "False", "(99999999999999999999,)", "shape"),
+            ("'<f4'", "False", "(4294967296, 4294967296)", "too many"),
+            ("'<f4'", "False", "(2", "'('"),
+        ] {
+            let error = with(descr, order, shape).unwrap_err();
+            assert!(error.contains(word) || word == "'('", "{error}");
+        }
+        let sound = file(
+            1,
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }",
+        );
+        for end in 0..sound.len() {
+            assert!(Header::read(&sound[..end]).is_err());
+        }
+    }
+}

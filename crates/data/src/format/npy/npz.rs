@@ -1,0 +1,243 @@
+//! [`Npz`]: several arrays in a zip archive.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ronde_store::StoredObject;
+
+use super::super::object::hash_of_edges;
+use super::super::tfrecord::changed;
+use super::super::{
+    EXTENT_BYTES_MAX, Even, Extent, Format, Found, Piece, RECORD_BYTES_MAX, RecordFile, Records,
+    Wanted,
+};
+use super::rows::{Column, Rows};
+use super::zip::{Member, Refused, contents, members};
+use super::{EXTENT_BYTES, Header, header_at};
+use crate::DataError;
+
+/// Files of several arrays with equally many rows.
+#[derive(Debug, Clone, Default)]
+pub struct Npz {
+    wanted: Arc<Wanted>,
+}
+
+impl Npz {
+    /// Files of which these arrays are wanted.
+    #[must_use]
+    pub fn new(wanted: Wanted) -> Self {
+        Self {
+            wanted: Arc::new(wanted),
+        }
+    }
+}
+
+fn refused(file: &dyn StoredObject, problem: impl Into<String>) -> DataError {
+    DataError::Format {
+        file: file.location().to_owned(),
+        problem: problem.into(),
+    }
+}
+
+impl Format for Npz {
+    fn identity(&self) -> String {
+        // Extents are counted by the first array that is wanted.
+        match &*self.wanted {
+            Wanted::All => "npz version 1".to_owned(),
+            Wanted::Fields(fields) => format!("npz version 1, {:?}", fields.names()),
+        }
+    }
+
+    fn open(&self, file: Arc<dyn StoredObject>) -> Result<Box<dyn RecordFile>, DataError> {
+        let mut arrays = members(&*file).map_err(|error| match error {
+            Refused::Store(error) => DataError::Store(error),
+            Refused::Problem(problem) => refused(&*file, problem),
+        })?;
+        for array in &mut arrays {
+            let name = array.name.strip_suffix(".npy").map(str::to_owned);
+            array.name = name.unwrap_or_else(|| array.name.clone());
+        }
+        arrays.retain(|array| self.wanted.has(&array.name));
+        arrays.sort_by_key(|array| array.start);
+        if arrays
+            .windows(2)
+            .any(|two| two[0].start + two[0].packed_bytes > two[1].start)
+        {
+            return Err(refused(
+                &*file,
+                "the archive is damaged: its arrays overlap",
+            ));
+        }
+        if arrays.is_empty() {
+            return Err(refused(&*file, "it has none of the arrays that are wanted"));
+        }
+        let unpacked = arrays
+            .iter()
+            .try_fold(0_u64, |sum, array| sum.checked_add(array.bytes));
+        let contents = match arrays.iter().any(|array| array.is_deflated) {
+            false => Contents::Stored(columns(&*file, &arrays)?),
+            true if unpacked.is_none_or(|bytes| bytes > RECORD_BYTES_MAX)
+                || file.bytes() > EXTENT_BYTES_MAX =>
+            {
+                let problem = format!(
+                    "its compressed arrays have more than {RECORD_BYTES_MAX} bytes: make smaller ones, or store them \
+                     with numpy.savez"
+                );
+                return Err(refused(&*file, problem));
+            }
+            true => Contents::Packed,
+        };
+        Ok(Box::new(NpzFile {
+            file,
+            arrays,
+            contents,
+        }))
+    }
+}
+
+fn columns(file: &dyn StoredObject, arrays: &[Member]) -> Result<Vec<Column>, DataError> {
+    let mut columns = Vec::new();
+    for array in arrays {
+        let header = header_at(file, array.start, array.bytes)?;
+        let start = array.start + header.bytes as u64;
+        let column = Column::new(&array.name, &header, start);
+        columns.push(column.map_err(|problem| refused(file, problem))?);
+    }
+    equally_long(&columns).map_err(|problem| refused(file, problem))?;
+    Ok(columns)
+}
+
+fn equally_long(columns: &[Column]) -> Result<u64, String> {
+    let rows = columns.first().map_or(0, |column| column.rows);
+    match columns.iter().find(|column| column.rows != rows) {
+        None => Ok(rows),
+        Some(other) => Err(format!(
+            "array {:?} has {} rows, array {:?} has {rows}: they have to be equally many, or only some of them wanted",
+            other.name, other.rows, columns[0].name
+        )),
+    }
+}
+
+enum Contents {
+    /// Rows can be read where they lie.
+    Stored(Vec<Column>),
+    Packed,
+}
+
+struct NpzFile {
+    file: Arc<dyn StoredObject>,
+    /// The wanted ones, in the order of their places.
+    arrays: Vec<Member>,
+    contents: Contents,
+}
+
+impl NpzFile {
+    /// Unpacks all arrays from their packed bytes.
+    fn unpack(&self, packed: &[Piece]) -> Result<Vec<(Column, Piece)>, String> {
+        let mut columns = Vec::new();
+        for (array, packed) in self.arrays.iter().zip(packed) {
+            let file = contents(array, packed.as_ref())?;
+            let header = Header::read(&file)?;
+            let column = Column::new(&array.name, &header, 0)?;
+            let numbers = column.rows.checked_mul(column.row_bytes);
+            let end = numbers.and_then(|bytes| bytes.checked_add(header.bytes as u64));
+            let short = || format!("array {:?} ends before its last number", array.name);
+            let end = end
+                .filter(|&end| end <= file.len() as u64)
+                .ok_or_else(short)? as usize;
+            let piece = Piece::new(Arc::new(file), header.bytes..end).ok_or_else(short)?;
+            columns.push((column, piece));
+        }
+        let all: Vec<Column> = columns.iter().map(|(column, _)| column.clone()).collect();
+        equally_long(&all)?;
+        Ok(columns)
+    }
+}
+
+impl RecordFile for NpzFile {
+    fn scan(
+        &self,
+        found: &mut dyn FnMut(Found) -> Result<(), DataError>,
+    ) -> Result<[u8; 32], DataError> {
+        let mut said = String::new();
+        for array in &self.arrays {
+            said.push_str(&format!(
+                "{} {} {:08x}\n",
+                array.name, array.bytes, array.crc
+            ));
+        }
+        match &self.contents {
+            Contents::Stored(columns) => {
+                let first = &columns[0];
+                // As many rows at once as make extents of that length with all arrays.
+                let row: u64 = columns.iter().map(|column| column.row_bytes).sum();
+                let extent_bytes = EXTENT_BYTES / row.max(1) * first.row_bytes;
+                found(Found::Even(Even::new(
+                    first.start,
+                    first.row_bytes,
+                    0,
+                    first.rows,
+                    extent_bytes,
+                )))?;
+            }
+            Contents::Packed => {
+                let mut packed = Vec::new();
+                for range in self.ranges(&Extent {
+                    start: 0,
+                    bytes: 0,
+                    records: 1,
+                }) {
+                    let mut bytes = vec![0; (range.end - range.start) as usize];
+                    self.file.read_at(range.start, &mut bytes)?;
+                    packed.push(Piece::from(bytes));
+                }
+                let columns = self
+                    .unpack(&packed)
+                    .map_err(|problem| refused(&*self.file, problem))?;
+                let rows = columns.first().map_or(0, |(column, _)| column.rows);
+                let rows = u32::try_from(rows)
+                    .map_err(|_| refused(&*self.file, "it has too many rows"))?;
+                if rows > 0 {
+                    found(Found::Extent(Extent {
+                        start: 0,
+                        bytes: self.file.bytes(),
+                        records: rows,
+                    }))?;
+                }
+            }
+        }
+        hash_of_edges(&*self.file, "ronde npz file, version 1", &said)
+    }
+
+    fn ranges(&self, extent: &Extent) -> Vec<Range<u64>> {
+        match &self.contents {
+            Contents::Stored(columns) => {
+                let first = extent.start.saturating_sub(columns[0].start) / columns[0].row_bytes;
+                let rows = columns.iter().map(|column| {
+                    let start = column.start + first * column.row_bytes;
+                    start..start + u64::from(extent.records) * column.row_bytes
+                });
+                rows.collect()
+            }
+            Contents::Packed => {
+                let whole = self.arrays.iter();
+                whole
+                    .map(|array| array.start..array.start + array.packed_bytes)
+                    .collect()
+            }
+        }
+    }
+
+    fn parse(&self, extent: &Extent, pieces: Vec<Piece>) -> Result<Box<dyn Records>, DataError> {
+        let file = self.file.location();
+        let (columns, pieces) = match &self.contents {
+            Contents::Stored(columns) => (columns.clone(), pieces),
+            Contents::Packed => self
+                .unpack(&pieces)
+                .map_err(|problem| changed(file, extent, &problem))?
+                .into_iter()
+                .unzip(),
+        };
+        Ok(Box::new(Rows::new(file, extent, columns, pieces)?))
+    }
+}

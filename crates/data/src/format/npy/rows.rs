@@ -1,0 +1,100 @@
+//! [`Rows`]: neighbouring rows of one or several arrays.
+
+use super::super::tfrecord::changed;
+use super::super::{Extent, NumberType, Piece, Record, Records, Value};
+use super::Header;
+use crate::DataError;
+
+/// An array whose rows are values of a field.
+#[derive(Debug, Clone)]
+pub(super) struct Column {
+    pub(super) name: String,
+    pub(super) dtype: NumberType,
+    pub(super) rows: u64,
+    pub(super) row_bytes: u64,
+    /// First byte of the first row, where it is stored uncompressed.
+    pub(super) start: u64,
+}
+
+impl Column {
+    /// What is wrong with an array without an axis that counts, or without anything in a row.
+    pub(super) fn new(name: &str, header: &Header, start: u64) -> Result<Self, String> {
+        let Some((&rows, rest)) = header.shape.split_first() else {
+            return Err(format!(
+                "array {name:?} is a single number; its first axis has to count records"
+            ));
+        };
+        let row = rest
+            .iter()
+            .try_fold(header.dtype.bytes() as u64, |bytes, &axis| {
+                bytes.checked_mul(axis)
+            });
+        match row.filter(|&bytes| bytes > 0) {
+            Some(row_bytes) => Ok(Self {
+                name: name.to_owned(),
+                dtype: header.dtype,
+                rows,
+                row_bytes,
+                start,
+            }),
+            None => Err(format!(
+                "the rows of array {name:?} with shape {:?} are empty",
+                header.shape
+            )),
+        }
+    }
+}
+
+/// Neighbouring rows of some arrays.
+pub(super) struct Rows {
+    file: String,
+    start: u64,
+    columns: Vec<(Column, Piece)>,
+}
+
+impl Rows {
+    /// A piece for each column.
+    pub(super) fn new(
+        file: &str,
+        extent: &Extent,
+        columns: Vec<Column>,
+        pieces: Vec<Piece>,
+    ) -> Result<Self, DataError> {
+        let is_all = columns.len() == pieces.len()
+            && columns.iter().zip(&pieces).all(|(column, piece)| {
+                let bytes = column.row_bytes.checked_mul(u64::from(extent.records));
+                bytes == Some(piece.as_ref().len() as u64)
+            });
+        if !is_all {
+            return Err(changed(file, extent, "its arrays have other lengths"));
+        }
+        Ok(Self {
+            file: file.to_owned(),
+            start: extent.start,
+            columns: columns.into_iter().zip(pieces).collect(),
+        })
+    }
+}
+
+impl Records for Rows {
+    fn record(&self, number: u32) -> Result<Record<'_>, DataError> {
+        let mut fields = Vec::with_capacity(self.columns.len());
+        for (column, piece) in &self.columns {
+            let bytes = column.row_bytes as usize;
+            let start = number as usize * bytes;
+            let row = piece.as_ref().get(start..start + bytes);
+            let row = row.ok_or_else(|| super::super::BadRecord {
+                file: self.file.clone(),
+                offset: self.start,
+                record: None,
+                problem: format!("its extent has no row {number}"),
+            })?;
+            let value = Value::Numbers {
+                dtype: column.dtype,
+                bytes: row.into(),
+            };
+            fields.push((column.name.as_str().into(), value));
+        }
+        Ok(Record { fields })
+    }
+}

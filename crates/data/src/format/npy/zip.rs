@@ -1,0 +1,203 @@
+//! The directory of a zip archive, as far as numpy writes it: stored and deflated members, zip64.
+
+use std::io::Read;
+
+use ronde_store::StoredObject;
+
+use super::super::RECORD_BYTES_MAX;
+
+const END: [u8; 4] = *b"PK\x05\x06";
+const END_64_LOCATOR: [u8; 4] = *b"PK\x06\x07";
+const END_64: [u8; 4] = *b"PK\x06\x06";
+const ENTRY: [u8; 4] = *b"PK\x01\x02";
+const LOCAL: [u8; 4] = *b"PK\x03\x04";
+/// Bytes of the end record, and the longest comment behind it.
+const END_BYTES: u64 = 22;
+const COMMENT_MAX: u64 = 65_535;
+/// Most bytes of a directory.
+const DIRECTORY_MAX: u64 = 16 << 20;
+
+/// A member of an archive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Member {
+    pub(super) name: String,
+    pub(super) is_deflated: bool,
+    pub(super) packed_bytes: u64,
+    pub(super) bytes: u64,
+    pub(super) crc: u32,
+    /// First byte of its contents.
+    pub(super) start: u64,
+}
+
+/// Why there is no directory.
+pub(super) enum Refused {
+    Store(ronde_store::StoreError),
+    Problem(String),
+}
+
+impl From<ronde_store::StoreError> for Refused {
+    fn from(error: ronde_store::StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<&str> for Refused {
+    fn from(problem: &str) -> Self {
+        Self::Problem(problem.to_owned())
+    }
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u64> {
+    let two = bytes.get(at..)?.first_chunk::<2>()?;
+    Some(u64::from(u16::from_le_bytes(*two)))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u64> {
+    let four = bytes.get(at..)?.first_chunk::<4>()?;
+    Some(u64::from(u32::from_le_bytes(*four)))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    let eight = bytes.get(at..)?.first_chunk::<8>()?;
+    Some(u64::from_le_bytes(*eight))
+}
+
+fn read(file: &dyn StoredObject, start: u64, bytes: u64) -> Result<Vec<u8>, Refused> {
+    let end = start.checked_add(bytes).filter(|&end| end <= file.bytes());
+    end.ok_or("the archive is damaged: it points behind its end")?;
+    let mut contents = vec![0; bytes as usize];
+    file.read_at(start, &mut contents)?;
+    Ok(contents)
+}
+
+/// All members of an archive.
+pub(super) fn members(file: &dyn StoredObject) -> Result<Vec<Member>, Refused> {
+    let (start, bytes, count) = place(file)?;
+    if bytes > DIRECTORY_MAX {
+        return Err("its directory is too large".into());
+    }
+    let directory = read(file, start, bytes)?;
+    let mut rest = &directory[..];
+    let mut members = Vec::new();
+    for _ in 0..count {
+        let (member, length) = entry(rest).ok_or("the archive's directory is damaged")?;
+        rest = &rest[length..];
+        let local = read(file, member.start, 30)?;
+        let (Some(name), Some(extra)) = (u16_at(&local, 26), u16_at(&local, 28)) else {
+            return Err("the archive is damaged: a member has no header".into());
+        };
+        if !local.starts_with(&LOCAL) {
+            return Err("the archive is damaged: a member has no header".into());
+        }
+        let start = member.start + 30 + name + extra;
+        let end = start.checked_add(member.packed_bytes);
+        if end.is_none_or(|end| end > file.bytes()) {
+            return Err("the archive is damaged: a member goes behind its end".into());
+        }
+        members.push(Member { start, ..member });
+    }
+    Ok(members)
+}
+
+/// First byte and length of the directory, and the count of its entries.
+fn place(file: &dyn StoredObject) -> Result<(u64, u64, u64), Refused> {
+    let tail_bytes = file.bytes().min(END_BYTES + COMMENT_MAX);
+    let tail_start = file.bytes() - tail_bytes;
+    let tail = read(file, tail_start, tail_bytes)?;
+    let at = tail
+        .windows(4)
+        .rposition(|four| four == END)
+        .ok_or("it is no zip archive, or it is cut off")?;
+    let numbers = || {
+        let end = tail[at..].first_chunk::<{ END_BYTES as usize }>()?;
+        Some((u32_at(end, 16)?, u32_at(end, 12)?, u16_at(end, 10)?))
+    };
+    let cut_off = "the archive's end is damaged";
+    let (start, bytes, count) = numbers().ok_or(cut_off)?;
+    if start < u64::from(u32::MAX) && bytes < u64::from(u32::MAX) && count < 0xffff {
+        return Ok((start, bytes, count));
+    }
+    let locator_at = (tail_start + at as u64).checked_sub(20).ok_or(cut_off)?;
+    let locator = read(file, locator_at, 20)?;
+    let end_at = u64_at(&locator, 8).filter(|_| locator.starts_with(&END_64_LOCATOR));
+    let end = read(file, end_at.ok_or(cut_off)?, 56)?;
+    let numbers = || Some((u64_at(&end, 48)?, u64_at(&end, 40)?, u64_at(&end, 32)?));
+    numbers()
+        .filter(|_| end.starts_with(&END_64))
+        .ok_or_else(|| cut_off.into())
+}
+
+/// The member that a directory begins with, its local header as `start`; and the length of its entry.
+fn entry(directory: &[u8]) -> Option<(Member, usize)> {
+    let bytes = directory.strip_prefix(&ENTRY).map(|_| directory)?;
+    let flags = u16_at(bytes, 8)?;
+    let method = u16_at(bytes, 10)?;
+    let lengths = [u16_at(bytes, 28)?, u16_at(bytes, 30)?, u16_at(bytes, 32)?].map(|n| n as usize);
+    let name = bytes.get(46..46 + lengths[0])?;
+    let extra = bytes.get(46 + lengths[0]..46 + lengths[0] + lengths[1])?;
+    let length = 46 + lengths.iter().sum::<usize>();
+    let sizes = [u32_at(bytes, 24)?, u32_at(bytes, 20)?, u32_at(bytes, 42)?];
+    let [size, packed, start] = zip64(extra, sizes)?;
+    // Neither encrypted, nor packed by another method.
+    let is_known = flags & 1 == 0 && matches!(method, 0 | 8) && (method == 8 || size == packed);
+    (is_known && length <= directory.len()).then(|| {
+        let member = Member {
+            name: String::from_utf8_lossy(name).into_owned(),
+            is_deflated: method == 8,
+            packed_bytes: packed,
+            bytes: size,
+            crc: u32_at(bytes, 16).unwrap_or_default() as u32,
+            start,
+        };
+        (member, length)
+    })
+}
+
+/// Numbers that did not fit 32 bits are in an extra field, in this order.
+fn zip64(mut extra: &[u8], mut sizes: [u64; 3]) -> Option<[u64; 3]> {
+    while extra.len() >= 4 {
+        let (kind, length) = (u16_at(extra, 0)?, u16_at(extra, 2)? as usize);
+        let field = extra.get(4..4 + length)?;
+        if kind == 1 {
+            let mut at = 0;
+            for size in sizes
+                .iter_mut()
+                .filter(|size| **size == u64::from(u32::MAX))
+            {
+                *size = u64_at(field, at)?;
+                at += 8;
+            }
+        }
+        extra = &extra[4 + length..];
+    }
+    Some(sizes)
+}
+
+/// The contents of a member from its packed bytes; its sum is compared.
+pub(super) fn contents(member: &Member, packed: &[u8]) -> Result<Vec<u8>, String> {
+    if member.bytes > RECORD_BYTES_MAX {
+        return Err(format!(
+            "array {:?} is too large to be unpacked",
+            member.name
+        ));
+    }
+    let mut contents = Vec::new();
+    match member.is_deflated {
+        true => {
+            let mut decoder = flate2::bufread::DeflateDecoder::new(packed).take(member.bytes + 1);
+            let unpacked = decoder.read_to_end(&mut contents);
+            unpacked
+                .map_err(|error| format!("array {:?} cannot be unpacked: {error}", member.name))?;
+        }
+        false => contents.extend_from_slice(packed),
+    }
+    let mut sum = flate2::Crc::new();
+    sum.update(&contents);
+    match contents.len() as u64 == member.bytes && sum.sum() == member.crc {
+        true => Ok(contents),
+        false => Err(format!(
+            "array {:?} is damaged: its CRC-32 is another",
+            member.name
+        )),
+    }
+}

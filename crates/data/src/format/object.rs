@@ -1,0 +1,91 @@
+//! [`ObjectReader`]: an object of a store, read from its beginning.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use ronde_store::{StoreError, StoredObject};
+
+use crate::DataError;
+use crate::format::BadRecord;
+
+/// Reads an object from a place on.
+pub(crate) struct ObjectReader {
+    object: Arc<dyn StoredObject>,
+    position: u64,
+}
+
+impl ObjectReader {
+    pub(crate) fn new(object: Arc<dyn StoredObject>, position: u64) -> Self {
+        Self { object, position }
+    }
+}
+
+impl Read for ObjectReader {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let left = self.object.bytes().saturating_sub(self.position);
+        let bytes = left.min(into.len() as u64) as usize;
+        if bytes > 0 {
+            let read = self.object.read_at(self.position, &mut into[..bytes]);
+            read.map_err(io::Error::other)?;
+            self.position += bytes as u64;
+        }
+        Ok(bytes)
+    }
+}
+
+/// Why reading failed: the store's own words, or those of a decompressor about the bytes before `offset`.
+pub(crate) fn failed(file: &str, offset: u64, error: io::Error) -> DataError {
+    let said = error.to_string();
+    match error.downcast::<StoreError>() {
+        Ok(error) => DataError::Store(error),
+        Err(_) => DataError::Record(BadRecord {
+            file: file.to_owned(),
+            offset,
+            record: None,
+            problem: format!("it cannot be unpacked: {said}"),
+        }),
+    }
+}
+
+/// Whether bytes begin like a gzip file.
+pub(crate) fn is_gzip(bytes: &[u8]) -> bool {
+    bytes.starts_with(&[0x1f, 0x8b, 8])
+}
+
+/// Unpacks gzip bytes of at most `bytes_max` bytes.
+pub(crate) fn unpack(file: &str, packed: &[u8], bytes_max: u64) -> Result<Vec<u8>, DataError> {
+    let mut bytes = Vec::new();
+    let mut decoder = flate2::bufread::MultiGzDecoder::new(packed).take(bytes_max + 1);
+    let read = decoder.read_to_end(&mut bytes);
+    read.map_err(|error| failed(file, bytes.len() as u64, error))?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(DataError::Record(BadRecord {
+            file: file.to_owned(),
+            offset: bytes_max,
+            record: None,
+            problem: format!("it holds more than {bytes_max} bytes; make its shards smaller"),
+        }));
+    }
+    Ok(bytes)
+}
+
+/// Bytes of the beginning and of the end that stand for a file whose content is not read.
+const EDGE_BYTES: u64 = 64 << 10;
+
+/// A hash of what a file says of itself, its length, and its first and last 64 KiB.
+pub(crate) fn hash_of_edges(
+    file: &dyn StoredObject,
+    context: &str,
+    said: &str,
+) -> Result<[u8; 32], DataError> {
+    let mut hasher = blake3::Hasher::new_derive_key(context);
+    hasher.update(said.as_bytes());
+    let length = file.bytes();
+    hasher.update(&length.to_le_bytes());
+    let mut edge = vec![0; length.min(EDGE_BYTES) as usize];
+    file.read_at(0, &mut edge)?;
+    hasher.update(&edge);
+    file.read_at(length - edge.len() as u64, &mut edge)?;
+    hasher.update(&edge);
+    Ok(*hasher.finalize().as_bytes())
+}

@@ -1,0 +1,122 @@
+//! [`Group`]: the wanted columns of a row group, decoded.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes};
+use parquet::column::reader::get_column_reader;
+use parquet::errors::ParquetError;
+use parquet::file::reader::{ChunkReader, Length};
+use parquet::file::serialized_reader::SerializedPageReader;
+
+use super::column::Column;
+use super::{Table, caught};
+use crate::DataError;
+use crate::format::{BadRecord, Piece, Record, Records};
+
+/// The bytes of a column at their place in a file.
+struct Chunk {
+    start: u64,
+    bytes: Bytes,
+}
+
+impl Length for Chunk {
+    fn len(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+}
+
+impl ChunkReader for Chunk {
+    type T = bytes::buf::Reader<Bytes>;
+
+    fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
+        let at = start
+            .checked_sub(self.start)
+            .and_then(|at| usize::try_from(at).ok());
+        match at.filter(|&at| at <= self.bytes.len()) {
+            Some(at) => Ok(self.bytes.slice(at..).reader()),
+            None => Err(ParquetError::EOF(
+                "a page lies outside of its column".to_owned(),
+            )),
+        }
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
+        let mut rest = self.get_read(start)?.into_inner();
+        match length <= rest.len() {
+            true => Ok(rest.split_to(length)),
+            false => Err(ParquetError::EOF(
+                "a page goes behind the end of its column".to_owned(),
+            )),
+        }
+    }
+}
+
+/// The wanted columns of a row group.
+pub(super) struct Group {
+    file: String,
+    start: u64,
+    rows: u32,
+    columns: Vec<Column>,
+}
+
+impl Group {
+    /// Decodes columns from the bytes at their places.
+    pub(super) fn decode(
+        file: &str,
+        table: &Table,
+        number: usize,
+        places: Vec<((usize, Range<u64>), Piece)>,
+    ) -> Result<Self, String> {
+        let group = table.metadata.row_group(number);
+        let rows = u32::try_from(group.num_rows()).map_err(|_| "too many rows")?;
+        let start = places.first().map_or(0, |((_, range), _)| range.start);
+        let mut columns = Vec::new();
+        for ((column, range), piece) in places {
+            let name = &table.names[column];
+            let chunk = Arc::new(Chunk {
+                start: range.start,
+                bytes: Bytes::from_owner(piece),
+            });
+            let decoded = caught(|| {
+                let chunk_metadata = group.column(column);
+                let pages = SerializedPageReader::new(chunk, chunk_metadata, rows as usize, None)?;
+                let descr = chunk_metadata.column_descr_ptr();
+                let reader = get_column_reader(descr.clone(), Box::new(pages));
+                Column::read(name, &descr, reader, rows as usize)
+            });
+            let decoded =
+                decoded.map_err(|problem| format!("column {name:?} is damaged: {problem}"))?;
+            columns.push((column, decoded));
+        }
+        // In the order of the schema, wherever they lie.
+        columns.sort_by_key(|(column, _)| *column);
+        Ok(Self {
+            file: file.to_owned(),
+            start,
+            rows,
+            columns: columns.into_iter().map(|(_, column)| column).collect(),
+        })
+    }
+}
+
+impl Records for Group {
+    fn record(&self, number: u32) -> Result<Record<'_>, DataError> {
+        let bad = |problem: String| BadRecord {
+            file: self.file.clone(),
+            offset: self.start,
+            record: None,
+            problem: format!("row {number} of the row group: {problem}"),
+        };
+        if number >= self.rows {
+            return Err(bad("there is none".to_owned()).into());
+        }
+        let mut record = Record::default();
+        for column in &self.columns {
+            let value = column.value(number as usize).map_err(&bad)?;
+            let field = value.map(|value| (column.name.as_str().into(), value));
+            record.fields.extend(field);
+        }
+        Ok(record)
+    }
+}

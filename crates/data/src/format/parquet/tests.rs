@@ -1,0 +1,226 @@
+//! Files of pyarrow value for value in every compression, projection, damage at every byte.
+
+use super::*;
+use crate::format::testing::{Memory, read_all, scanned};
+use crate::format::{NumberType, Record, Value};
+
+const FILES: [(&str, &[u8]); 5] = [
+    (
+        "none",
+        include_bytes!("../../../tests/vectors/table.none.parquet"),
+    ),
+    (
+        "snappy",
+        include_bytes!("../../../tests/vectors/table.snappy.parquet"),
+    ),
+    (
+        "zstd",
+        include_bytes!("../../../tests/vectors/table.zstd.parquet"),
+    ),
+    (
+        "gzip",
+        include_bytes!("../../../tests/vectors/table.gzip.parquet"),
+    ),
+    (
+        "lz4",
+        include_bytes!("../../../tests/vectors/table.lz4.parquet"),
+    ),
+];
+
+fn wanted(fields: &[&str]) -> Parquet {
+    Parquet::new(Wanted::fields(fields.iter().copied()))
+}
+
+/// All but the column with a null in a list.
+const SOUND: [&str; 17] = [
+    "i",
+    "u",
+    "small",
+    "f",
+    "d",
+    "h",
+    "b",
+    "s",
+    "bin",
+    "fixed",
+    "cat",
+    "image.bytes",
+    "image.path",
+    "tags",
+    "nums",
+    "maybe",
+    "matrix",
+];
+
+fn floats(dtype: NumberType, value: &Value<'_>) -> Vec<f64> {
+    match value {
+        Value::Numbers { dtype: of, bytes } => {
+            assert_eq!(*of, dtype);
+            (0..bytes.len() / of.bytes())
+                .map(|at| of.float(bytes, at).unwrap())
+                .collect()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn check(record: &Record<'_>, k: i64) {
+    let get = |name: &str| {
+        record
+            .get(name)
+            .unwrap_or_else(|| panic!("no {name} in row {k}"))
+    };
+    let number = |name, dtype| floats(dtype, get(name));
+    let sign = if k % 2 == 0 { 1 } else { -1 };
+    assert_eq!(
+        get("i"),
+        &Value::integers(&[sign * k * 1_000_000_000_000_000])
+    );
+    assert_eq!(number("u", NumberType::U32), [(4_294_967_295 - k) as f64]);
+    assert_eq!(number("small", NumberType::I32), [(k - 3) as f64]);
+    assert_eq!(number("f", NumberType::F32), [k as f64 / 4.0]);
+    assert_eq!(number("d", NumberType::F64), [k as f64 / 3.0]);
+    assert_eq!(number("h", NumberType::F16), [k as f64 / 2.0]);
+    assert_eq!(
+        number("b", NumberType::Bool),
+        [f64::from(u8::from(k % 3 == 0))]
+    );
+    let bytes = |bytes: &[u8]| Value::Bytes(bytes.to_vec().into());
+    assert_eq!(get("s"), &bytes(format!("label {}", k % 2).as_bytes()));
+    assert_eq!(get("bin"), &bytes(&vec![k as u8; k as usize]));
+    assert_eq!(get("fixed"), &bytes(&[k as u8, k as u8 + 1]));
+    assert_eq!(get("cat"), &bytes(&[b"xyxxyxy"[k as usize]]));
+    assert_eq!(get("image.bytes"), &bytes(format!("img{k}").as_bytes()));
+    let path = record.get("image.path");
+    assert_eq!(
+        path,
+        (k != 2).then(|| bytes(format!("p{k}").as_bytes())).as_ref()
+    );
+    let tags = (0..k).map(|_| b"t"[..].into()).collect();
+    assert_eq!(get("tags"), &Value::List(tags));
+    let counted: Vec<f64> = (0..k).map(|n| n as f64).collect();
+    assert_eq!(number("nums", NumberType::I32), counted);
+    assert_eq!(record.get("maybe").is_some(), k % 2 == 0);
+    let row = [k, k + 1, k + 2].map(|n| n as f64);
+    assert_eq!(number("matrix", NumberType::I32), row);
+}
+
+#[test]
+fn files_of_pyarrow_are_read_value_for_value() {
+    for (compression, file) in FILES {
+        let format = wanted(&SOUND);
+        let records = read_all(&format, file).unwrap();
+        assert_eq!(records.len(), 7, "{compression}");
+        for (k, record) in records.iter().enumerate() {
+            check(record, k as i64);
+        }
+        let extents = scanned(&format, file).unwrap().extents;
+        let counts: Vec<_> = extents.iter().map(|extent| extent.records).collect();
+        assert_eq!(counts, [3, 3, 1], "{compression}");
+    }
+}
+
+#[test]
+fn only_wanted_columns_are_read() {
+    let (_, file) = FILES[1];
+    let bytes = |fields: &[&str]| {
+        let open = wanted(fields).open(Memory::of(file)).unwrap();
+        let extents = scanned(&wanted(fields), file).unwrap().extents;
+        let ranges = open.ranges(&extents[0]);
+        assert!(ranges.windows(2).all(|two| two[0].end <= two[1].start));
+        ranges
+            .iter()
+            .map(|range| range.end - range.start)
+            .sum::<u64>()
+    };
+    assert!(0 < bytes(&["b"]) && bytes(&["b"]) * 5 < bytes(&SOUND));
+    let records = read_all(&wanted(&["d", "s", "absent"]), file).unwrap();
+    let names: Vec<_> = records[0].fields.iter().map(|(name, _)| &**name).collect();
+    assert_eq!(names, ["d", "s"]);
+    assert!(
+        read_all(&wanted(&["absent"]), file).unwrap()[0]
+            .fields
+            .is_empty()
+    );
+}
+
+#[test]
+fn nulls_in_lists_make_a_row_bad_and_empty_lists_are_empty() {
+    let (_, file) = FILES[2];
+    let format = wanted(&["holes"]);
+    let error = read_all(&format, file).unwrap_err().to_string();
+    assert!(
+        error.contains("row 1 of the row group: the list in column \"holes\" has a null"),
+        "{error}"
+    );
+    let open = format.open(Memory::of(file)).unwrap();
+    let extent = scanned(&format, file).unwrap().extents[0];
+    let pieces = open.ranges(&extent).into_iter();
+    let pieces = pieces.map(|range| {
+        file[range.start as usize..range.end as usize]
+            .to_vec()
+            .into()
+    });
+    let records = open.parse(&extent, pieces.collect()).unwrap();
+    for (row, expected) in [(0, &[][..]), (1, &[1]), (2, &[])] {
+        assert_eq!(
+            records.record(row).unwrap().get("holes"),
+            Some(&Value::integers(expected))
+        );
+    }
+    assert!(records.record(3).is_err());
+}
+
+#[test]
+fn damage_is_found_or_harmless() {
+    let format = wanted(&SOUND);
+    for (compression, file) in [FILES[0], FILES[1], FILES[2]] {
+        let before = scanned(&format, file).unwrap();
+        let records = read_all(&format, file).unwrap();
+        let footer = file.len() - 9;
+        for at in 0..file.len() {
+            // The footer is long.
+            if at > 4 && at < footer && at % 7 != 0 {
+                continue;
+            }
+            let mut damaged = file.to_vec();
+            damaged[at] ^= 0x55;
+            let Ok(found) = scanned(&format, &damaged) else {
+                continue;
+            };
+            if found.hash == before.hash {
+                // Outside of the footer: sums of pages tell, or nobody looks there.
+                match read_all(&format, &damaged) {
+                    Ok(read) => assert_eq!(read, records, "{compression}, byte {at}"),
+                    Err(error) => assert!(matches!(error, DataError::Record(_)), "{error}"),
+                }
+            } else {
+                let _ = read_all(&format, &damaged);
+            }
+        }
+        for end in (0..file.len()).step_by(11) {
+            assert!(scanned(&format, &file[..end]).is_err(), "cut at {end}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_changed_since_its_scan_is_told() {
+    let (_, file) = FILES[0];
+    let format = wanted(&["i"]);
+    let open = format.open(Memory::of(file)).unwrap();
+    let extent = scanned(&format, file).unwrap().extents[0];
+    let error = |extent: &Extent, pieces| open.parse(extent, pieces).err().unwrap().to_string();
+    assert!(error(&extent, Vec::new()).contains("not what it was"));
+    let other = Extent {
+        start: extent.start + 1,
+        ..extent
+    };
+    assert!(error(&other, Vec::new()).contains("no such row group"));
+    assert!(open.ranges(&other).is_empty());
+    let other = Extent {
+        records: 2,
+        ..extent
+    };
+    assert!(error(&other, Vec::new()).contains("other rows"));
+}

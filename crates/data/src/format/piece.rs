@@ -1,0 +1,33 @@
+//! [`Piece`]: a part of a larger piece of memory.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A part of a larger piece of memory, shared with its other parts.
+#[derive(Debug, Clone)]
+pub struct Piece {
+    memory: Arc<Vec<u8>>,
+    range: Range<usize>,
+}
+
+impl Piece {
+    /// The bytes `range` of `memory`; `None` where it has less.
+    #[must_use]
+    pub fn new(memory: Arc<Vec<u8>>, range: Range<usize>) -> Option<Self> {
+        (range.start <= range.end && range.end <= memory.len()).then_some(Self { memory, range })
+    }
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.memory[self.range.clone()]
+    }
+}
+
+impl From<Vec<u8>> for Piece {
+    fn from(memory: Vec<u8>) -> Self {
+        let range = 0..memory.len();
+        let memory = Arc::new(memory);
+        Self { memory, range }
+    }
+}

@@ -1,0 +1,166 @@
+//! [`TfRecord`]: files of `tf.train.Example` records, as TensorFlow writes them, also through gzip.
+//!
+//! Each record is framed: its length (8 bytes), the masked CRC-32C of the length, the bytes, their masked CRC-32C. All
+//! of it is little-endian. A record of more than 16 KiB is an extent; smaller ones are put together to so much. A
+//! compressed file is one extent, unpacked at once (1 GiB at most). A wrong length makes the rest of a file unreadable;
+//! after wrong bytes the next record follows.
+//!
+//! The content hash covers length and CRC-32C of every record that can be used, in order: it does not depend on
+//! compression, and is as strong as these sums.
+//!
+//! Sources: `tensorflow/core/lib/io/record_writer.h`, `tensorflow/core/example/example.proto`.
+
+pub mod example;
+mod frames;
+mod scan;
+pub mod write;
+
+use std::sync::Arc;
+
+use ronde_store::StoredObject;
+
+use super::object::{is_gzip, unpack};
+use super::{
+    BadRecord, Extent, Format, Found, Piece, RECORD_BYTES_MAX, Record, RecordFile, Records, Wanted,
+};
+use crate::DataError;
+use frames::{Frame, Next, next};
+
+/// Small records are put together to extents of so many bytes.
+const EXTENT_BYTES: u64 = 16 << 10;
+
+/// Files of `tf.train.Example` records.
+#[derive(Debug, Clone, Default)]
+pub struct TfRecord {
+    wanted: Arc<Wanted>,
+}
+
+impl TfRecord {
+    /// Files of which these fields are wanted.
+    #[must_use]
+    pub fn new(wanted: Wanted) -> Self {
+        Self {
+            wanted: Arc::new(wanted),
+        }
+    }
+}
+
+impl Format for TfRecord {
+    fn identity(&self) -> String {
+        "tfrecord version 1".to_owned()
+    }
+
+    fn open(&self, file: Arc<dyn StoredObject>) -> Result<Box<dyn RecordFile>, DataError> {
+        Ok(Box::new(TfRecordFile {
+            file,
+            wanted: self.wanted.clone(),
+        }))
+    }
+}
+
+struct TfRecordFile {
+    file: Arc<dyn StoredObject>,
+    wanted: Arc<Wanted>,
+}
+
+/// Whether a file that begins with `head` is compressed. A length can begin like gzip, but then its sum is right.
+fn is_compressed(head: &[u8]) -> bool {
+    let is_frame = matches!(next(head), Next::Whole(_) | Next::Partial { .. });
+    is_gzip(head) && (head.len() < frames::HEADER_BYTES || !is_frame)
+}
+
+impl RecordFile for TfRecordFile {
+    fn scan(
+        &self,
+        found: &mut dyn FnMut(Found) -> Result<(), DataError>,
+    ) -> Result<[u8; 32], DataError> {
+        scan::scan(&self.file, found)
+    }
+
+    fn parse(&self, extent: &Extent, pieces: Vec<Piece>) -> Result<Box<dyn Records>, DataError> {
+        let file = self.file.location();
+        let Some(piece) = pieces.into_iter().next() else {
+            return Err(changed(file, extent, "no bytes were given"));
+        };
+        let is_packed = extent.start == 0 && is_compressed(piece.as_ref());
+        let piece = match is_packed {
+            true => Piece::from(unpack(file, piece.as_ref(), RECORD_BYTES_MAX)?),
+            false => piece,
+        };
+        let bytes = piece.as_ref();
+        let (mut frames, mut offset) =
+            (Vec::with_capacity(extent.records.min(1 << 16) as usize), 0);
+        while offset < bytes.len() {
+            let Next::Whole(frame) = next(&bytes[offset..]) else {
+                // Behind this nothing is read by the scan, either.
+                break;
+            };
+            let data = &bytes[offset + frame.data.start..offset + frame.data.end];
+            // Of a compressed file, bad records are found again; others are not in extents.
+            if !is_packed || (frame.is_sound(data) && example::check(data).is_ok()) {
+                frames.push((offset, frame.clone()));
+            }
+            offset += frame.bytes();
+        }
+        if frames.len() as u64 != u64::from(extent.records) {
+            return Err(changed(
+                file,
+                extent,
+                &format!(
+                    "{} records are there, {} were",
+                    frames.len(),
+                    extent.records
+                ),
+            ));
+        }
+        Ok(Box::new(TfRecords {
+            start: if is_packed { 0 } else { extent.start },
+            location: file.to_owned(),
+            wanted: self.wanted.clone(),
+            piece,
+            frames,
+        }))
+    }
+}
+
+/// The error for bytes that are not what the scan saw.
+pub(super) fn changed(file: &str, extent: &Extent, problem: &str) -> DataError {
+    DataError::Record(BadRecord {
+        file: file.to_owned(),
+        offset: extent.start,
+        record: None,
+        problem: format!("the file is not what it was when it was scanned: {problem}"),
+    })
+}
+
+struct TfRecords {
+    start: u64,
+    location: String,
+    wanted: Arc<Wanted>,
+    piece: Piece,
+    frames: Vec<(usize, Frame)>,
+}
+
+impl Records for TfRecords {
+    fn record(&self, number: u32) -> Result<Record<'_>, DataError> {
+        let bad = |offset: usize, problem: String| {
+            DataError::Record(BadRecord {
+                file: self.location.clone(),
+                offset: self.start + offset as u64,
+                record: None,
+                problem,
+            })
+        };
+        let Some((offset, frame)) = self.frames.get(number as usize) else {
+            return Err(bad(0, format!("its extent has no record {number}")));
+        };
+        let data = &self.piece.as_ref()[offset + frame.data.start..offset + frame.data.end];
+        if !frame.is_sound(data) {
+            return Err(bad(*offset, frames::WRONG_DATA.to_owned()));
+        }
+        example::record(data, &self.wanted).map_err(|problem| bad(*offset, problem))
+    }
+}
+
+#[cfg(test)]
+mod tests;

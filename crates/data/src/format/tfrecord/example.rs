@@ -1,0 +1,260 @@
+//! `tf.train.Example` in the wire format of protocol buffers, taken apart in place.
+//!
+//! Lists may be packed or not, in several parts, with fields that are not known. Of a field that comes twice the last
+//! one counts. Nothing is copied but numbers that are stored one by one.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use super::super::{NumberType, Record, Value, Wanted};
+
+/// One field of a message.
+enum Field<'a> {
+    Varint(u64),
+    Fixed32([u8; 4]),
+    Fixed64,
+    Bytes(&'a [u8]),
+}
+
+/// The fields of a message, one after the other.
+struct Message<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Message<'a> {
+    fn varint(&mut self) -> Result<u64, String> {
+        let mut value = 0;
+        for (at, &byte) in self.bytes.iter().enumerate().take(10) {
+            if at == 9 && byte > 1 {
+                break;
+            }
+            value |= u64::from(byte & 0x7f) << (7 * at);
+            if byte < 0x80 {
+                self.bytes = &self.bytes[at + 1..];
+                return Ok(value);
+            }
+        }
+        Err("it is no tf.train.Example: a number in it has no end".to_owned())
+    }
+
+    fn take(&mut self, bytes: u64) -> Result<&'a [u8], String> {
+        if bytes > self.bytes.len() as u64 {
+            return Err(format!(
+                "it is no tf.train.Example: a field of {bytes} bytes where {} are left",
+                self.bytes.len()
+            ));
+        }
+        let (taken, rest) = self.bytes.split_at(bytes as usize);
+        self.bytes = rest;
+        Ok(taken)
+    }
+
+    fn next(&mut self) -> Result<Option<(u64, Field<'a>)>, String> {
+        if self.bytes.is_empty() {
+            return Ok(None);
+        }
+        let tag = self.varint()?;
+        let field = match tag & 7 {
+            0 => Field::Varint(self.varint()?),
+            1 => self.take(8).map(|_| Field::Fixed64)?,
+            2 => {
+                let length = self.varint()?;
+                Field::Bytes(self.take(length)?)
+            }
+            5 => {
+                let bytes = self.take(4)?.first_chunk().copied();
+                Field::Fixed32(bytes.unwrap_or_default())
+            }
+            wire => return Err(format!("it is no tf.train.Example: wire type {wire}")),
+        };
+        match tag >> 3 {
+            0 => Err("it is no tf.train.Example: a field with number 0".to_owned()),
+            number => Ok(Some((number, field))),
+        }
+    }
+}
+
+/// The kinds of lists, by their field numbers in `tf.train.Feature`.
+const BYTES_LIST: u64 = 1;
+const FLOAT_LIST: u64 = 2;
+const INT64_LIST: u64 = 3;
+
+/// No bytes.
+const EMPTY: &[u8] = &[];
+
+/// Calls `each` with the name and the message of every feature.
+fn features<'a>(
+    bytes: &'a [u8],
+    mut each: impl FnMut(&'a [u8], &'a [u8]) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut example = Message { bytes };
+    while let Some((number, field)) = example.next()? {
+        let (1, Field::Bytes(bytes)) = (number, field) else {
+            continue;
+        };
+        let mut all = Message { bytes };
+        while let Some((number, field)) = all.next()? {
+            let (1, Field::Bytes(bytes)) = (number, field) else {
+                continue;
+            };
+            let (mut name, mut feature): (&[u8], &[u8]) = (&[], &[]);
+            let mut entry = Message { bytes };
+            while let Some((number, field)) = entry.next()? {
+                match (number, field) {
+                    (1, Field::Bytes(bytes)) => name = bytes,
+                    (2, Field::Bytes(bytes)) => feature = bytes,
+                    _ => {}
+                }
+            }
+            each(name, feature)?;
+        }
+    }
+    Ok(())
+}
+
+/// Calls `each` with what is in the list of a feature, and tells its kind. Of several kinds the last one counts.
+fn list<'a>(
+    feature: &'a [u8],
+    mut each: impl FnMut(u64, Field<'a>) -> Result<(), String>,
+) -> Result<Option<u64>, String> {
+    let mut kind = None;
+    let mut parts = Message { bytes: feature };
+    while let Some((number, field)) = parts.next()? {
+        let (BYTES_LIST..=INT64_LIST, Field::Bytes(bytes)) = (number, field) else {
+            continue;
+        };
+        kind = Some(number);
+        let mut list = Message { bytes };
+        while let Some((inner, field)) = list.next()? {
+            if inner == 1 {
+                each(number, field)?;
+            }
+        }
+    }
+    Ok(kind)
+}
+
+/// What is wrong with an example; nothing is kept. Cost: one pass over all but the contents of bytes.
+pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
+    features(bytes, |name, feature| {
+        text(name)?;
+        list(feature, |kind, field| match (kind, field) {
+            (INT64_LIST, Field::Bytes(packed)) => {
+                let mut packed = Message { bytes: packed };
+                while !packed.bytes.is_empty() {
+                    packed.varint()?;
+                }
+                Ok(())
+            }
+            (FLOAT_LIST, Field::Bytes(packed)) => floats(packed).map(drop),
+            _ => Ok(()),
+        })?;
+        Ok(())
+    })
+}
+
+fn text(name: &[u8]) -> Result<&str, String> {
+    std::str::from_utf8(name)
+        .map_err(|_| "it is no tf.train.Example: the name of a feature is no text".to_owned())
+}
+
+fn floats(packed: &[u8]) -> Result<&[u8], String> {
+    match packed.len() % 4 {
+        0 => Ok(packed),
+        _ => Err("it is no tf.train.Example: a part of a number".to_owned()),
+    }
+}
+
+/// The wanted features of an example, in the order in which they are wanted.
+pub(super) fn record<'a>(bytes: &'a [u8], wanted: &Wanted) -> Result<Record<'a>, String> {
+    let fields = match wanted {
+        Wanted::All => all(bytes)?,
+        Wanted::Fields(wanted) => {
+            let mut found = vec![None; wanted.names().len()];
+            features(bytes, |name, feature| {
+                let name = text(name)?;
+                if let Some(place) = wanted.place(name)
+                    && let Some(value) = value(feature)?
+                {
+                    found[place] = Some((Cow::Borrowed(name), value));
+                }
+                Ok(())
+            })?;
+            found.into_iter().flatten().collect()
+        }
+    };
+    Ok(Record { fields })
+}
+
+/// All features of an example.
+fn all(bytes: &[u8]) -> Result<Vec<(Cow<'_, str>, Value<'_>)>, String> {
+    let mut found: Vec<(Cow<'_, str>, Value<'_>)> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    features(bytes, |name, feature| {
+        let name = text(name)?;
+        let Some(value) = value(feature)? else {
+            return Ok(());
+        };
+        match places.entry(name) {
+            Entry::Occupied(there) => found[*there.get()].1 = value,
+            Entry::Vacant(new) => {
+                new.insert(found.len());
+                found.push((Cow::Borrowed(name), value));
+            }
+        }
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// What a feature holds; nothing where no list is set.
+fn value(feature: &[u8]) -> Result<Option<Value<'_>>, String> {
+    let mut texts: Vec<Cow<'_, [u8]>> = Vec::new();
+    let mut numbers: Cow<'_, [u8]> = Cow::Borrowed(&[]);
+    let mut of = 0;
+    let kind = list(feature, |kind, field| {
+        if of != kind {
+            (texts, numbers) = (Vec::new(), Cow::Borrowed(EMPTY));
+            of = kind;
+        }
+        match (kind, field) {
+            (BYTES_LIST, Field::Bytes(bytes)) => texts.push(Cow::Borrowed(bytes)),
+            (FLOAT_LIST, Field::Bytes(packed)) if numbers.is_empty() => {
+                numbers = Cow::Borrowed(floats(packed)?);
+            }
+            (FLOAT_LIST, Field::Bytes(packed)) => {
+                numbers.to_mut().extend_from_slice(floats(packed)?);
+            }
+            (FLOAT_LIST, Field::Fixed32(bytes)) => numbers.to_mut().extend_from_slice(&bytes),
+            (INT64_LIST, Field::Varint(number)) => {
+                numbers.to_mut().extend_from_slice(&number.to_le_bytes());
+            }
+            (INT64_LIST, Field::Bytes(bytes)) => {
+                let mut packed = Message { bytes };
+                while !packed.bytes.is_empty() {
+                    let number = packed.varint()?;
+                    numbers.to_mut().extend_from_slice(&number.to_le_bytes());
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    })?;
+    let Some(kind) = kind else { return Ok(None) };
+    if of != kind {
+        (texts, numbers) = (Vec::new(), Cow::Borrowed(EMPTY));
+    }
+    Ok(Some(match kind {
+        BYTES_LIST if texts.len() == 1 => Value::Bytes(texts.swap_remove(0)),
+        BYTES_LIST => Value::List(texts),
+        FLOAT_LIST => Value::Numbers {
+            dtype: NumberType::F32,
+            bytes: numbers,
+        },
+        _ => Value::Numbers {
+            dtype: NumberType::I64,
+            bytes: numbers,
+        },
+    }))
+}

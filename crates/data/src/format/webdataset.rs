@@ -1,0 +1,250 @@
+//! [`WebDataset`]: tar files in which neighbours of one name are a record.
+//!
+//! The name of a member up to the first dot of its last component is the record, the rest is the field: `a/7.jpg` and
+//! `a/7.cls` are the fields `jpg` and `cls` of one record, with the name itself in `__key__`. Members that are no files,
+//! or whose name has no dot, are passed over. Records are put together to extents of up to 16 KiB; a `.tar.gz` is one
+//! extent, unpacked at once (1 GiB at most). Values in JSON members are fields, too: `json.label`. Behind a damaged
+//! header the rest of a file is lost.
+//!
+//! The content hash covers names and bytes of all members that belong to records.
+//!
+//! Source: the WebDataset convention (github.com/webdataset/webdataset, `tariterators.py`); POSIX.1-2001 `pax`.
+
+mod json;
+mod members;
+mod scan;
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+
+use ronde_store::StoredObject;
+
+use super::object::{is_gzip, unpack};
+use super::tfrecord::changed;
+use super::{
+    BadRecord, Extent, Format, Found, Piece, RECORD_BYTES_MAX, Record, RecordFile, Records, Value,
+    Wanted,
+};
+use crate::DataError;
+use members::{Member, Members, split};
+
+/// The field that holds the name of a record.
+const KEY: &str = "__key__";
+
+/// Tar files of records.
+#[derive(Debug, Clone, Default)]
+pub struct WebDataset {
+    wanted: Arc<Wanted>,
+}
+
+impl WebDataset {
+    /// Files of which these fields are wanted.
+    #[must_use]
+    pub fn new(wanted: Wanted) -> Self {
+        Self {
+            wanted: Arc::new(wanted),
+        }
+    }
+}
+
+impl Format for WebDataset {
+    fn identity(&self) -> String {
+        "webdataset version 1".to_owned()
+    }
+
+    fn open(&self, file: Arc<dyn StoredObject>) -> Result<Box<dyn RecordFile>, DataError> {
+        Ok(Box::new(TarFile {
+            file,
+            wanted: self.wanted.clone(),
+        }))
+    }
+}
+
+struct TarFile {
+    file: Arc<dyn StoredObject>,
+    wanted: Arc<Wanted>,
+}
+
+/// The members of a record, by their fields.
+struct Sample {
+    start: u64,
+    key: String,
+    fields: Vec<(String, Range<u64>)>,
+}
+
+impl Sample {
+    fn new(start: u64, key: &str) -> Self {
+        Self {
+            start,
+            key: key.to_owned(),
+            fields: Vec::new(),
+        }
+    }
+
+    /// Takes in a member; `false` where it has such a field already.
+    fn add(&mut self, field: &str, data: Range<u64>) -> bool {
+        let field = field.to_ascii_lowercase();
+        let is_new = self.fields.iter().all(|(there, _)| *there != field);
+        if is_new {
+            self.fields.push((field, data));
+        }
+        is_new
+    }
+}
+
+impl RecordFile for TarFile {
+    fn scan(
+        &self,
+        found: &mut dyn FnMut(Found) -> Result<(), DataError>,
+    ) -> Result<[u8; 32], DataError> {
+        scan::scan(&self.file, found)
+    }
+
+    fn parse(&self, extent: &Extent, pieces: Vec<Piece>) -> Result<Box<dyn Records>, DataError> {
+        let file = self.file.location();
+        let Some(piece) = pieces.into_iter().next() else {
+            return Err(changed(file, extent, "no bytes were given"));
+        };
+        let is_packed = extent.start == 0 && is_gzip(piece.as_ref());
+        let piece = match is_packed {
+            true => Piece::from(unpack(file, piece.as_ref(), RECORD_BYTES_MAX)?),
+            false => piece,
+        };
+        let samples = samples(piece.as_ref());
+        if samples.len() as u64 != u64::from(extent.records) {
+            let problem = format!(
+                "{} records are there, {} were",
+                samples.len(),
+                extent.records
+            );
+            return Err(changed(file, extent, &problem));
+        }
+        Ok(Box::new(TarRecords {
+            file: file.to_owned(),
+            start: extent.start,
+            wanted: self.wanted.clone(),
+            piece,
+            samples,
+        }))
+    }
+}
+
+/// The records in bytes, without those that the scan found bad.
+fn samples(bytes: &[u8]) -> Vec<Sample> {
+    let mut members = Members::new(bytes);
+    let mut samples: Vec<Sample> = Vec::new();
+    let mut is_bad = false;
+    // Behind an error nothing is read by the scan, either; the record before it is not known to be whole.
+    loop {
+        match members.next() {
+            Ok(Some(Member { name, start, data })) => {
+                let Some((key, field)) = split(&name) else {
+                    if members.skip(data.end - data.start, |_| {}).is_err() {
+                        break;
+                    }
+                    continue;
+                };
+                if samples.last().is_none_or(|sample| sample.key != key) {
+                    if is_bad {
+                        samples.pop();
+                    }
+                    is_bad = false;
+                    samples.push(Sample::new(start, key));
+                }
+                let added = samples.last_mut().map(|s| s.add(field, data.clone()));
+                is_bad |= added == Some(false);
+                if members.skip(data.end - data.start, |_| {}).is_err() {
+                    is_bad = true;
+                    break;
+                }
+            }
+            Ok(None) => break,
+            Err(problem) => {
+                is_bad |= problem.is_inside;
+                break;
+            }
+        }
+    }
+    if is_bad {
+        samples.pop();
+    }
+    samples
+}
+
+type Fields<'a> = Vec<(Cow<'a, str>, Value<'a>)>;
+
+struct TarRecords {
+    file: String,
+    start: u64,
+    wanted: Arc<Wanted>,
+    piece: Piece,
+    samples: Vec<Sample>,
+}
+
+impl Records for TarRecords {
+    fn record(&self, number: u32) -> Result<Record<'_>, DataError> {
+        let bad = |offset, problem: String| {
+            DataError::Record(BadRecord {
+                file: self.file.clone(),
+                offset: self.start + offset,
+                record: None,
+                problem,
+            })
+        };
+        let Some(sample) = self.samples.get(number as usize) else {
+            return Err(bad(0, format!("its extent has no record {number}")));
+        };
+        let mut fields = Vec::with_capacity(sample.fields.len() + 1);
+        if self.wanted.has(KEY) {
+            fields.push((KEY.into(), Value::Bytes(sample.key.as_bytes().into())));
+        }
+        for (field, data) in &sample.fields {
+            if self.wanted.has(field) {
+                let bytes = self
+                    .piece
+                    .as_ref()
+                    .get(data.start as usize..data.end as usize);
+                let bytes = bytes.ok_or_else(|| bad(sample.start, "it is cut off".to_owned()))?;
+                fields.push((field.as_str().into(), Value::Bytes(bytes.into())));
+            }
+        }
+        self.add_json(sample, &mut fields)
+            .map_err(|problem| bad(sample.start, problem))?;
+        Ok(Record { fields })
+    }
+}
+
+impl TarRecords {
+    /// Adds the wanted fields that lie in JSON members.
+    fn add_json<'a>(&'a self, sample: &Sample, fields: &mut Fields<'a>) -> Result<(), String> {
+        let Wanted::Fields(wanted) = &*self.wanted else {
+            return Ok(());
+        };
+        let mut read: Option<(&str, serde_json::Value)> = None;
+        for name in wanted.names() {
+            let Some((member, path)) = json::split(name) else {
+                continue;
+            };
+            if read.as_ref().is_none_or(|(there, _)| *there != member) {
+                let found = sample.fields.iter().find(|(field, _)| field == member);
+                let Some((_, data)) = found else { continue };
+                let bytes = self
+                    .piece
+                    .as_ref()
+                    .get(data.start as usize..data.end as usize);
+                let document = serde_json::from_slice(bytes.unwrap_or_default())
+                    .map_err(|error| format!("its member {member:?} is no JSON: {error}"))?;
+                read = Some((member, document));
+            }
+            if let Some((_, document)) = &read {
+                let value = json::value(document, path)?;
+                fields.extend(value.map(|value| (name.as_str().into(), value)));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,263 @@
+//! [`Members`]: the files in a tar archive and where their bytes lie; nothing is unpacked.
+//!
+//! ustar, GNU long names and pax headers. Sums of headers are compared.
+
+use std::io::{self, Read};
+use std::ops::Range;
+
+use crate::format::window::Window;
+
+pub(super) const BLOCK: usize = 512;
+/// Most bytes of a name, or of a pax header.
+const NAME_BYTES_MAX: u64 = 64 << 10;
+/// Bytes that are gone over at once.
+const STEP: u64 = 1 << 20;
+
+/// A file in an archive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Member {
+    pub(super) name: String,
+    /// First byte of its first header.
+    pub(super) start: u64,
+    pub(super) data: Range<u64>,
+}
+
+/// Why an archive cannot be read on.
+#[derive(Debug)]
+pub(super) struct Broken {
+    pub(super) offset: u64,
+    pub(super) problem: String,
+    /// Whether it is inside of a file, and not where a file would begin.
+    pub(super) is_inside: bool,
+    /// Why the stream could not be read.
+    pub(super) cause: Option<io::Error>,
+}
+
+/// The files of an archive, one after the other. After each, its bytes have to be skipped.
+pub(super) struct Members<R> {
+    window: Window<R>,
+}
+
+/// What an entry is.
+enum Kind {
+    File,
+    LongName,
+    Pax,
+    /// Folders, links, devices, what is said of all entries.
+    Other,
+}
+
+struct Header {
+    kind: Kind,
+    size: u64,
+    name: String,
+}
+
+impl<R: Read> Members<R> {
+    pub(super) fn new(reader: R) -> Self {
+        Self {
+            window: Window::new(reader),
+        }
+    }
+
+    pub(super) fn position(&self) -> u64 {
+        self.window.position()
+    }
+
+    fn broken(&self, is_inside: bool, problem: impl Into<String>) -> Broken {
+        Broken {
+            offset: self.window.position(),
+            problem: problem.into(),
+            is_inside,
+            cause: None,
+        }
+    }
+
+    fn look(&mut self, bytes: usize) -> Result<&[u8], Broken> {
+        let offset = self.window.position();
+        self.window.look(bytes).map_err(|error| Broken {
+            offset,
+            problem: error.to_string(),
+            is_inside: true,
+            cause: Some(error),
+        })
+    }
+
+    /// The next file, its data not yet gone over; `None` behind the archive's end mark.
+    pub(super) fn next(&mut self) -> Result<Option<Member>, Broken> {
+        let (mut start, mut long_name, mut long_size) = (self.position(), None, None);
+        loop {
+            let seen = self.look(BLOCK)?;
+            let Some(block) = seen.first_chunk::<BLOCK>().copied() else {
+                let problem = match seen.len() {
+                    0 => "the archive has no end mark: it may be cut off",
+                    _ => "the file ends in the middle of a header",
+                };
+                let is_inside = !seen.is_empty() || long_name.is_some() || long_size.is_some();
+                return Err(self.broken(is_inside, problem));
+            };
+            if block == [0; BLOCK] {
+                return Ok(None);
+            }
+            let header = Header::read(&block).map_err(|problem| self.broken(true, problem))?;
+            self.window.advance(BLOCK);
+            match header.kind {
+                Kind::LongName => {
+                    let name = self.small(header.size)?;
+                    let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+                    long_name = Some(String::from_utf8_lossy(name).into_owned());
+                }
+                Kind::Pax => {
+                    let records = self.small(header.size)?;
+                    let (name, size) =
+                        pax(&records).map_err(|problem| self.broken(true, problem))?;
+                    (long_name, long_size) = (name.or(long_name), size.or(long_size));
+                }
+                Kind::File => {
+                    let size = long_size.unwrap_or(header.size);
+                    let begin = self.position();
+                    let end = begin.checked_add(size).filter(|&end| end < u64::MAX / 2);
+                    let end =
+                        end.ok_or_else(|| self.broken(true, format!("a file of {size} bytes")))?;
+                    return Ok(Some(Member {
+                        name: long_name.unwrap_or(header.name),
+                        start,
+                        data: begin..end,
+                    }));
+                }
+                Kind::Other => {
+                    self.skip(header.size, |_| {})?;
+                    (start, long_name, long_size) = (self.position(), None, None);
+                }
+            }
+        }
+    }
+
+    /// Goes over the bytes of a file and what fills up its last block, and shows the bytes.
+    pub(super) fn skip(&mut self, bytes: u64, mut each: impl FnMut(&[u8])) -> Result<(), Broken> {
+        let mut left = bytes;
+        while left > 0 {
+            let step = left.min(STEP);
+            let seen = self.look(step as usize)?;
+            let seen = &seen[..seen.len().min(step as usize)];
+            each(seen);
+            let count = seen.len();
+            self.window.advance(count);
+            left -= count as u64;
+            if (count as u64) < step {
+                return Err(self.broken(
+                    true,
+                    format!("the file ends {left} bytes before a member does"),
+                ));
+            }
+        }
+        let fill = (bytes.wrapping_neg() % BLOCK as u64) as usize;
+        let seen = self.look(fill)?.len().min(fill);
+        self.window.advance(seen);
+        match seen == fill {
+            true => Ok(()),
+            false => Err(self.broken(true, "the file ends in the middle of a block")),
+        }
+    }
+
+    /// The bytes of a small entry.
+    fn small(&mut self, bytes: u64) -> Result<Vec<u8>, Broken> {
+        if bytes > NAME_BYTES_MAX {
+            return Err(self.broken(true, format!("a name or header of {bytes} bytes")));
+        }
+        let mut contents = Vec::new();
+        self.skip(bytes, |part| contents.extend_from_slice(part))?;
+        Ok(contents)
+    }
+}
+
+impl Header {
+    fn read(block: &[u8; BLOCK]) -> Result<Self, String> {
+        let damaged =
+            || "its header is damaged, and the rest of the file is lost with it".to_owned();
+        let sum: u64 = block.iter().map(|&byte| u64::from(byte)).sum();
+        let own: u64 = block[148..156].iter().map(|&byte| u64::from(byte)).sum();
+        if octal(&block[148..156]) != Some(sum - own + 8 * u64::from(b' ')) {
+            return Err(damaged());
+        }
+        let size = match block[124] & 0x80 {
+            0 => octal(&block[124..136]).ok_or_else(damaged)?,
+            // In binary, with the highest bit set.
+            _ => block[125..136]
+                .iter()
+                .try_fold(u64::from(block[124] & 0x7f), |size, &byte| {
+                    size.checked_mul(256).map(|size| size | u64::from(byte))
+                })
+                .ok_or_else(damaged)?,
+        };
+        let kind = match block[156] {
+            b'0' | 0 | b'7' => Kind::File,
+            b'L' => Kind::LongName,
+            b'x' => Kind::Pax,
+            b'S' => return Err("a sparse file, which is not read".to_owned()),
+            _ => Kind::Other,
+        };
+        let text = |bytes: &[u8]| {
+            let bytes = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+            String::from_utf8_lossy(bytes).into_owned()
+        };
+        let (name, prefix) = (text(&block[..100]), text(&block[345..500]));
+        let has_prefix = &block[257..263] == b"ustar\0" && !prefix.is_empty();
+        Ok(Self {
+            kind,
+            size,
+            name: if has_prefix {
+                format!("{prefix}/{name}")
+            } else {
+                name
+            },
+        })
+    }
+}
+
+/// A number in octal digits, with blanks or zeros around it.
+fn octal(field: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(field).ok()?;
+    let digits = text.trim_matches(|sign| sign == ' ' || sign == '\0');
+    match digits.is_empty() {
+        true => Some(0),
+        false => u64::from_str_radix(digits, 8).ok(),
+    }
+}
+
+/// Path and size of a pax header: lines of `length key=value`.
+fn pax(mut records: &[u8]) -> Result<(Option<String>, Option<u64>), String> {
+    let damaged = || "a pax header is damaged".to_owned();
+    let (mut path, mut size) = (None, None);
+    while !records.is_empty() {
+        let space = records
+            .iter()
+            .position(|&byte| byte == b' ')
+            .ok_or_else(damaged)?;
+        let length = std::str::from_utf8(&records[..space]).ok();
+        let length: usize = length
+            .and_then(|text| text.parse().ok())
+            .ok_or_else(damaged)?;
+        let record = records.get(space + 1..length).ok_or_else(damaged)?;
+        let record = record.strip_suffix(b"\n").ok_or_else(damaged)?;
+        if let Some(value) = record.strip_prefix(b"path=") {
+            path = Some(String::from_utf8_lossy(value).into_owned());
+        } else if let Some(value) = record.strip_prefix(b"size=") {
+            let text = std::str::from_utf8(value).ok();
+            size = Some(
+                text.and_then(|text| text.parse().ok())
+                    .ok_or_else(damaged)?,
+            );
+        }
+        records = &records[length..];
+    }
+    Ok((path, size))
+}
+
+/// Record and field of a member's name; `None` for what belongs to no record.
+pub(super) fn split(name: &str) -> Option<(&str, &str)> {
+    let file = name.rfind('/').map_or(0, |at| at + 1);
+    let dot = file + name[file..].find('.')?;
+    let is_named = dot > file && dot + 1 < name.len();
+    is_named.then(|| (&name[..dot], &name[dot + 1..]))
+}

@@ -1,0 +1,204 @@
+//! The scan of a tar file: names of members tell where a record ends.
+
+use std::sync::Arc;
+
+use flate2::read::MultiGzDecoder;
+use ronde_store::StoredObject;
+
+use super::members::{Broken, Member, Members, split};
+use super::{Sample, is_gzip};
+use crate::DataError;
+use crate::format::object::{ObjectReader, failed};
+use crate::format::{BadRecord, EXTENT_BYTES_MAX, Extent, Found, RECORD_BYTES_MAX};
+
+/// Small records are put together to extents of so many bytes.
+const EXTENT_BYTES: u64 = 16 << 10;
+
+type FoundFn<'a> = dyn FnMut(Found) -> Result<(), DataError> + 'a;
+
+pub(super) fn scan(
+    file: &Arc<dyn StoredObject>,
+    found: &mut FoundFn<'_>,
+) -> Result<[u8; 32], DataError> {
+    let mut head = vec![0; file.bytes().min(3) as usize];
+    file.read_at(0, &mut head)?;
+    let plain = ObjectReader::new(file.clone(), 0);
+    let mut walk = Walk {
+        file: file.location(),
+        found,
+        hasher: blake3::Hasher::new_derive_key("ronde tar content, version 1"),
+        number: 0,
+        records: 0,
+        open: None,
+        is_packed: is_gzip(&head),
+    };
+    if !walk.is_packed {
+        walk.all(Members::new(plain))?;
+        walk.close()?;
+        return Ok(*walk.hasher.finalize().as_bytes());
+    }
+    if file.bytes() > EXTENT_BYTES_MAX {
+        return Err(walk.too_large());
+    }
+    let unpacked = MultiGzDecoder::new(std::io::BufReader::with_capacity(1 << 18, plain));
+    match walk.all(Members::new(unpacked)) {
+        // Of what cannot be unpacked to its end nothing is used.
+        Err(DataError::Record(bad)) => {
+            found(Found::Bad(bad))?;
+            return Ok([0; 32]);
+        }
+        other => other?,
+    }
+    let (hash, records) = (*walk.hasher.finalize().as_bytes(), walk.records);
+    if let Ok(records @ 1..) = u32::try_from(records) {
+        found(Found::Extent(Extent {
+            start: 0,
+            bytes: file.bytes(),
+            records,
+        }))?;
+    }
+    Ok(hash)
+}
+
+struct Walk<'a, 'b> {
+    file: &'a str,
+    found: &'a mut FoundFn<'b>,
+    hasher: blake3::Hasher,
+    /// Number of the next record.
+    number: u64,
+    /// Good ones.
+    records: u64,
+    /// Small records that are put together.
+    open: Option<Extent>,
+    is_packed: bool,
+}
+
+impl Walk<'_, '_> {
+    fn too_large(&self) -> DataError {
+        DataError::Format {
+            file: self.file.to_owned(),
+            problem: format!(
+                "it is too large to be compressed as a whole: at most {RECORD_BYTES_MAX} bytes unpacked; make \
+                 its shards smaller"
+            ),
+        }
+    }
+
+    fn all<R: std::io::Read>(&mut self, mut members: Members<R>) -> Result<(), DataError> {
+        // The record that is being read, its hash, and what is wrong with it.
+        let mut now: Option<(Sample, blake3::Hasher, Option<String>)> = None;
+        let broken = loop {
+            if self.is_packed && members.position() > RECORD_BYTES_MAX {
+                return Err(self.too_large());
+            }
+            let Member { name, start, data } = match members.next() {
+                Ok(Some(member)) => member,
+                Ok(None) => break None,
+                Err(broken) => break Some(broken),
+            };
+            let bytes = data.end - data.start;
+            let Some((key, field)) = split(&name) else {
+                if let Err(broken) = members.skip(bytes, |_| {}) {
+                    break Some(broken);
+                }
+                continue;
+            };
+            if now.as_ref().is_none_or(|(sample, ..)| sample.key != key) {
+                if let Some(whole) = now.take() {
+                    self.whole(whole, start)?;
+                }
+                now = Some((Sample::new(start, key), blake3::Hasher::new(), None));
+            }
+            let Some((sample, hasher, problem)) = &mut now else {
+                continue;
+            };
+            if !sample.add(field, data) {
+                *problem = Some(format!("record {key:?} has the field {field:?} twice"));
+            }
+            for part in [key, field] {
+                hasher.update(&(part.len() as u64).to_le_bytes());
+                hasher.update(part.as_bytes());
+            }
+            hasher.update(&bytes.to_le_bytes());
+            if let Err(broken) = members.skip(bytes, |part| {
+                hasher.update(part);
+            }) {
+                break Some(broken);
+            }
+        };
+        let end = members.position();
+        match (now, broken) {
+            (Some(whole), None) => self.whole(whole, end),
+            (Some((sample, ..)), Some(broken)) if broken.is_inside => {
+                self.lost(sample.start, broken)
+            }
+            (whole, Some(broken)) => {
+                whole.map_or(Ok(()), |whole| self.whole(whole, end))?;
+                self.lost(end, broken)
+            }
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// A record that ends where the next one begins.
+    fn whole(
+        &mut self,
+        (sample, hasher, problem): (Sample, blake3::Hasher, Option<String>),
+        end: u64,
+    ) -> Result<(), DataError> {
+        if let Some(problem) = problem {
+            return self.bad(sample.start, problem);
+        }
+        let bytes = end - sample.start;
+        if bytes > RECORD_BYTES_MAX {
+            return self.bad(
+                sample.start,
+                format!("it has {bytes} bytes; at most {RECORD_BYTES_MAX} can be"),
+            );
+        }
+        self.hasher.update(hasher.finalize().as_bytes());
+        self.number += 1;
+        self.records += 1;
+        if self.is_packed {
+            return Ok(());
+        }
+        let joins = |open: &Extent| end - open.start <= EXTENT_BYTES;
+        if !self.open.as_ref().is_some_and(joins) {
+            self.close()?;
+        }
+        let open = self.open.get_or_insert(Extent {
+            start: sample.start,
+            bytes: 0,
+            records: 0,
+        });
+        open.bytes = end - open.start;
+        open.records += 1;
+        Ok(())
+    }
+
+    fn lost(&mut self, offset: u64, broken: Broken) -> Result<(), DataError> {
+        match broken.cause {
+            Some(cause) => Err(failed(self.file, broken.offset, cause)),
+            None => self.bad(offset, broken.problem),
+        }
+    }
+
+    fn bad(&mut self, offset: u64, problem: String) -> Result<(), DataError> {
+        self.close()?;
+        let record = Some(self.number);
+        self.number += 1;
+        (self.found)(Found::Bad(BadRecord {
+            file: self.file.to_owned(),
+            offset,
+            record,
+            problem,
+        }))
+    }
+
+    fn close(&mut self) -> Result<(), DataError> {
+        match self.open.take() {
+            Some(extent) => (self.found)(Found::Extent(extent)),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! [`Window`]: what a scan looks at while it goes through a stream.
+
+use std::io::{self, Read};
+
+/// Bytes of one read.
+const CHUNK: usize = 1 << 20;
+
+/// A part of a stream, moved on by its user.
+///
+/// Memory: what was asked for at once and really came, and a chunk of 1 MiB.
+pub(crate) struct Window<R> {
+    reader: R,
+    buffer: Vec<u8>,
+    start: usize,
+    /// Place of `buffer[start]` in the stream.
+    position: u64,
+    has_ended: bool,
+}
+
+impl<R: Read> Window<R> {
+    pub(crate) fn new(reader: R) -> Self {
+        Self {
+            reader,
+            buffer: Vec::new(),
+            start: 0,
+            position: 0,
+            has_ended: false,
+        }
+    }
+
+    /// Place of the next byte.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The next bytes, at least `bytes` of them unless the stream ends before.
+    pub(crate) fn look(&mut self, bytes: usize) -> io::Result<&[u8]> {
+        while self.buffer.len() - self.start < bytes && !self.has_ended {
+            self.more()?;
+        }
+        Ok(&self.buffer[self.start..])
+    }
+
+    /// One read more; `false` at the end of the stream.
+    pub(crate) fn more(&mut self) -> io::Result<bool> {
+        if self.start > 0 {
+            self.buffer.drain(..self.start);
+            self.start = 0;
+        }
+        let kept = self.buffer.len();
+        self.buffer.resize(kept + CHUNK, 0);
+        let mut filled = kept;
+        while filled < self.buffer.len() {
+            match self.reader.read(&mut self.buffer[filled..]) {
+                Ok(0) => {
+                    self.has_ended = true;
+                    break;
+                }
+                Ok(bytes) => filled += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.buffer.truncate(kept);
+                    return Err(error);
+                }
+            }
+        }
+        self.buffer.truncate(filled);
+        Ok(filled > kept)
+    }
+
+    /// What was looked at and not yet gone over.
+    pub(crate) fn seen(&self) -> &[u8] {
+        &self.buffer[self.start..]
+    }
+
+    /// Goes over `bytes` bytes that were seen.
+    pub(crate) fn advance(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.buffer.len() - self.start);
+        self.start += bytes;
+        self.position += bytes as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_whole_stream_comes_by_whatever_is_asked() {
+        let stream: Vec<u8> = (0..3 * CHUNK + 17).map(|n| (n % 251) as u8).collect();
+        let mut window = Window::new(&stream[..]);
+        let mut whole = Vec::new();
+        for ask in [1, 7, CHUNK + 5, 0, 2 * CHUNK, 100].into_iter().cycle() {
+            let seen = window.look(ask).unwrap();
+            let take = ask.min(seen.len());
+            whole.extend_from_slice(&seen[..take]);
+            let is_short = take < ask;
+            window.advance(take);
+            assert_eq!(window.position(), whole.len() as u64);
+            if is_short {
+                break;
+            }
+        }
+        assert_eq!(whole, stream);
+    }
+}

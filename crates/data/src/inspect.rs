@@ -1,0 +1,254 @@
+//! [`inspect`]: what is in files of records: format, fields, counts, the first samples, what cannot be used.
+
+use std::sync::Arc;
+
+use ronde_store::Opener;
+
+use crate::DataError;
+use crate::format::{BadRecord, Format, FormatConfig, Record, Value};
+use crate::index::{DataFile, Index, IndexProgress, IndexSettings, OnBadRecord, Place};
+use crate::opening::{DataNews, Opening};
+use crate::picture::Picture;
+use crate::records::RecordsFile;
+use crate::source::{SourceFile, expand};
+
+/// Most signs of a text that is shown.
+const TEXT_MAX: usize = 40;
+/// Most numbers of a list that are shown.
+const NUMBERS_MAX: usize = 6;
+/// Most bytes of what is no text that are shown.
+const BYTES_MAX: usize = 12;
+
+/// What is in some files.
+#[derive(Debug)]
+pub struct Inspection {
+    /// The format, as in an index.
+    pub format: String,
+    /// Count of files that are of the format.
+    pub files: usize,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Count of samples.
+    pub samples: u64,
+    /// Samples that are read together at the least.
+    pub block_samples: u64,
+    /// What the samples are.
+    pub identity: String,
+    /// The fields of the first samples, in their order, each with what it holds in the first that has it.
+    pub fields: Vec<(String, String)>,
+    /// The first samples: for each of `fields` what it holds; empty where it is absent.
+    pub first: Vec<Vec<String>>,
+    /// The first records that cannot be used.
+    pub bad: Vec<BadRecord>,
+    /// Count of all of them.
+    pub bad_count: u64,
+    /// What else should be known.
+    pub warnings: Vec<String>,
+}
+
+/// Looks at the files that `addresses` stand for, and at their first `count` samples. Cost: files that were not indexed
+/// before are read once.
+///
+/// # Errors
+/// Addresses that stand for nothing, and files that cannot be read or are not of the format. Bad records are no error.
+pub fn inspect(
+    addresses: &[String],
+    format: Option<&FormatConfig>,
+    count: usize,
+    opening: &Opening,
+) -> Result<Inspection, DataError> {
+    let opener = Opener::new(opening.remote.clone());
+    let mut sources = expand(addresses, &opening.base, &opener)?;
+    let locations: Vec<String> = sources.iter().map(SourceFile::location).collect();
+    let names: Vec<&str> = locations.iter().map(String::as_str).collect();
+    let format = FormatConfig::format(format, &names, None)?;
+    sources.retain(|file| format.takes(&file.location()));
+    let files: Vec<Arc<dyn DataFile>> = sources
+        .iter()
+        .map(|file| -> Arc<dyn DataFile> { Arc::new(RecordsFile::new(file, None)) })
+        .collect();
+    let settings = IndexSettings {
+        folder: opening.index_folder(),
+        threads: std::thread::available_parallelism().map_or(1, usize::from),
+        on_bad_record: OnBadRecord::Skip,
+        ..IndexSettings::default()
+    };
+    let what = format!("looking through {} files", files.len());
+    let tell = |share| {
+        let what = what.clone();
+        (opening.tell)(&DataNews::Progress { what, share });
+    };
+    let index = Index::build(&files, &*format, &settings, &|progress: IndexProgress| {
+        tell(progress.bytes as f64 / progress.bytes_total.max(1) as f64);
+    });
+    tell(1.0);
+    let index = index?;
+    let samples = first_samples(&files, &*format, &index, count)?;
+    let (fields, first) = table(&samples);
+    Ok(Inspection {
+        format: format.identity(),
+        files: files.len(),
+        bytes: files.iter().map(|file| file.bytes()).sum(),
+        samples: index.samples(),
+        block_samples: index.block_samples(),
+        identity: index.identity().to_owned(),
+        fields,
+        first,
+        bad: index.bad().to_vec(),
+        bad_count: index.bad_count(),
+        warnings: index.warnings().to_vec(),
+    })
+}
+
+type Told = Vec<(String, String)>;
+
+/// Fields and values of the first samples, as text.
+fn first_samples(
+    files: &[Arc<dyn DataFile>],
+    format: &dyn Format,
+    index: &Index,
+    count: usize,
+) -> Result<Vec<Told>, DataError> {
+    let mut told = Vec::new();
+    let mut sample = 0;
+    while told.len() < count {
+        let Some(Place { file, extent, .. }) = index.locate(sample) else {
+            break;
+        };
+        let object = files[file].open()?;
+        let open = format.open(object.clone())?;
+        let mut pieces = Vec::new();
+        for range in open.ranges(&extent) {
+            let mut bytes = vec![0; (range.end - range.start) as usize];
+            object.read_at(range.start, &mut bytes)?;
+            pieces.push(bytes.into());
+        }
+        let records = open.parse(&extent, pieces)?;
+        for number in 0..extent.records.min((count - told.len()) as u32) {
+            told.push(match records.record(number) {
+                Ok(record) => tell(&record),
+                Err(error) => vec![("error".to_owned(), error.to_string())],
+            });
+        }
+        sample += u64::from(extent.records);
+    }
+    Ok(told)
+}
+
+fn tell(record: &Record<'_>) -> Told {
+    let fields = record.fields.iter();
+    fields
+        .map(|(name, value)| (name.to_string(), shown(value)))
+        .collect()
+}
+
+/// All fields that occur, and a row for each sample.
+fn table(samples: &[Told]) -> (Told, Vec<Vec<String>>) {
+    let mut fields: Told = Vec::new();
+    for (name, value) in samples.iter().flatten() {
+        if fields.iter().all(|(there, _)| there != name) {
+            fields.push((name.clone(), value.clone()));
+        }
+    }
+    let row = |sample: &Told| {
+        let cell = |(name, _): &(String, String)| {
+            let found = sample.iter().find(|(field, _)| field == name);
+            found.map(|(_, value)| value.clone()).unwrap_or_default()
+        };
+        fields.iter().map(cell).collect()
+    };
+    let rows = samples.iter().map(row).collect();
+    (fields, rows)
+}
+
+/// A value in few words: an image by kind and size, a text by its beginning, numbers with their type.
+#[must_use]
+pub fn shown(value: &Value<'_>) -> String {
+    match value {
+        Value::Bytes(bytes) => one(bytes),
+        Value::List(list) => {
+            let first: Vec<_> = list.iter().take(3).map(|bytes| one(bytes)).collect();
+            let more = if list.len() > 3 { ", .." } else { "" };
+            format!("{} x [{}{more}]", list.len(), first.join(", "))
+        }
+        Value::Numbers { dtype, bytes } => {
+            let count = bytes.len() / dtype.bytes();
+            let number = |at| match dtype.is_float() {
+                true => dtype.float(bytes, at).map(|n| format!("{n}")),
+                false => dtype.integer(bytes, at).map(|n| n.to_string()),
+            };
+            let first: Vec<_> = (0..count.min(NUMBERS_MAX)).filter_map(number).collect();
+            let more = if count > NUMBERS_MAX { ", .." } else { "" };
+            match count {
+                1 => format!("{} ({})", first.concat(), dtype.name()),
+                _ => format!("{count} {} [{}{more}]", dtype.name(), first.join(", ")),
+            }
+        }
+    }
+}
+
+fn one(bytes: &[u8]) -> String {
+    if let Some(picture) = Picture::of(bytes) {
+        let Picture {
+            kind,
+            width,
+            height,
+        } = picture;
+        return format!("{kind} {width} x {height}, {} bytes", bytes.len());
+    }
+    let is_plain = |text: &&str| {
+        !text
+            .chars()
+            .any(|sign| sign.is_control() && !"\n\t\r".contains(sign))
+    };
+    match std::str::from_utf8(bytes).ok().filter(is_plain) {
+        Some(text) if text.chars().count() <= TEXT_MAX => format!("{text:?}"),
+        Some(text) => {
+            let first: String = text.chars().take(TEXT_MAX).collect();
+            format!("{first:?}.., {} bytes", bytes.len())
+        }
+        None => {
+            let first = bytes
+                .iter()
+                .take(BYTES_MAX)
+                .map(|byte| format!("{byte:02x}"));
+            let more = if bytes.len() > BYTES_MAX { ".." } else { "" };
+            format!(
+                "{} bytes {}{more}",
+                bytes.len(),
+                first.collect::<Vec<_>>().concat()
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_shown_in_few_words() {
+        let image = include_bytes!("../tests/vectors/pattern.jpg");
+        assert_eq!(
+            shown(&Value::Bytes(image[..].into())),
+            "JPEG 64 x 48, 1040 bytes"
+        );
+        assert_eq!(shown(&Value::Bytes(b"dog"[..].into())), "\"dog\"");
+        assert_eq!(
+            shown(&Value::Bytes(vec![b'a'; 100].into())),
+            format!("\"{}\".., 100 bytes", "a".repeat(40))
+        );
+        assert_eq!(
+            shown(&Value::Bytes([0, 1, 0xff][..].into())),
+            "3 bytes 0001ff"
+        );
+        assert_eq!(shown(&Value::integers(&[7])), "7 (i64)");
+        assert_eq!(
+            shown(&Value::floats(&[0.5; 9])),
+            "9 f32 [0.5, 0.5, 0.5, 0.5, 0.5, 0.5, ..]"
+        );
+        assert_eq!(shown(&Value::integers(&[])), "0 i64 []");
+        let list = Value::List(vec![b"a"[..].into(); 4]);
+        assert_eq!(shown(&list), "4 x [\"a\", \"a\", \"a\", ..]");
+    }
+}

@@ -1,0 +1,355 @@
+//! [`pack`]: a folder of images or texts into shards that are read fast.
+//!
+//! Files are put into a random order that depends on their names alone, so that neighbours in a shard are of all classes,
+//! then cut into shards of about equal length. Each shard is written by one thread and is there as a whole or not at all.
+//! Equal files give equal bytes.
+
+mod image;
+#[cfg(feature = "full")]
+mod parquet;
+mod shard;
+mod tar;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ronde_store::{Address, ObjectName, Opener, Store};
+
+use crate::DataError;
+use crate::format::FormatKind;
+use crate::opening::{DataNews, Opening};
+use crate::source::{SourceFile, expand};
+
+/// Most bytes of a file that is packed.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+
+/// What is to be packed, and how.
+#[derive(Debug, Clone)]
+pub struct PackSettings {
+    /// The folder with the images (a folder for each class) or texts.
+    pub from: String,
+    /// Where shards are written: a folder, or a bucket.
+    pub to: String,
+    /// `tfrecord`, `webdataset` or `parquet`.
+    pub format: FormatKind,
+    /// Names of shards begin with it: `train` makes `train-00000-of-00016`.
+    pub prefix: String,
+    /// Bytes of a shard, about.
+    pub shard_bytes: u64,
+    /// Threads; at least one.
+    pub threads: usize,
+    /// The number of the first class.
+    pub first_label: i64,
+    /// Files stay in the order of their names.
+    pub keeps_order: bool,
+    /// Shards that are there are replaced.
+    pub force: bool,
+}
+
+/// What was packed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packed {
+    /// Count of shards.
+    pub shards: usize,
+    /// Count of samples.
+    pub samples: usize,
+    /// Bytes of all shards.
+    pub bytes: u64,
+    /// Names of the classes in the order of their numbers; none where texts lie in one folder.
+    pub classes: Vec<String>,
+    /// What to write into a run file.
+    pub run_file: String,
+}
+
+/// A file that is packed.
+struct Item {
+    file: SourceFile,
+    /// Place of its class, and the class's name.
+    class: Option<(i64, String)>,
+}
+
+/// What all threads need.
+struct Job<'a> {
+    settings: &'a PackSettings,
+    store: Arc<dyn Store>,
+    items: Vec<Item>,
+    /// For each shard its first item, and the end.
+    cuts: Vec<usize>,
+    /// The field of images in a WebDataset.
+    field: String,
+    is_text: bool,
+}
+
+fn wrong(key: &str, problem: impl Into<String>) -> DataError {
+    DataError::Pack {
+        what: key.to_owned(),
+        problem: problem.into(),
+    }
+}
+
+/// Packs a folder.
+///
+/// # Errors
+/// Nothing to pack, shards that are there already, and files that cannot be read, written, or are no images.
+pub fn pack(settings: &PackSettings, opening: &Opening) -> Result<Packed, DataError> {
+    let packs = matches!(
+        settings.format,
+        FormatKind::TfRecord | FormatKind::WebDataset | FormatKind::Parquet
+    );
+    if !packs {
+        let problem = format!(
+            "{} is not written; tfrecord, webdataset and parquet are",
+            settings.format
+        );
+        return Err(wrong("format", problem));
+    }
+    #[cfg(not(feature = "full"))]
+    if settings.format == FormatKind::Parquet {
+        let what = "writing Parquet files".to_owned();
+        return Err(DataError::NotBuilt { what });
+    }
+    if settings.shard_bytes == 0 {
+        return Err(wrong("shard size", "0 bytes"));
+    }
+    let prefix_is_plain = |sign: char| sign.is_ascii_alphanumeric() || "-_.".contains(sign);
+    if settings.prefix.is_empty() || !settings.prefix.chars().all(prefix_is_plain) {
+        return Err(wrong(
+            "prefix",
+            format!("{:?} cannot begin the name of a file", settings.prefix),
+        ));
+    }
+    let (items, is_text) = items(settings, opening)?;
+    let address: Address = settings.to.parse()?;
+    let address = match address {
+        Address::Folder(folder) => Address::Folder(opening.base.join(folder)),
+        other => other,
+    };
+    let store = ronde_store::open(&address, &opening.remote)?;
+    let old = old_shards(&*store, settings)?;
+    let job = Job {
+        settings,
+        store,
+        cuts: cuts(&items, settings.shard_bytes),
+        field: image::field(&items),
+        items,
+        is_text,
+    };
+    let bytes = write_all(&job, opening)?;
+    // Those of a set with another count of shards.
+    let names: BTreeSet<_> = (0..job.shards()).map(|shard| job.name(shard)).collect();
+    for name in old.iter().filter(|name| !names.contains(name.as_str())) {
+        job.store.delete(name)?;
+    }
+    Ok(job.packed(bytes))
+}
+
+/// The files, in the order in which they are packed; and whether they are texts.
+fn items(settings: &PackSettings, opening: &Opening) -> Result<(Vec<Item>, bool), DataError> {
+    let opener = Opener::new(opening.remote.clone());
+    let files = expand(std::slice::from_ref(&settings.from), &opening.base, &opener)?;
+    let (images, rest): (Vec<_>, Vec<_>) = files
+        .into_iter()
+        .partition(|file| FormatKind::of(file.name()) == Some(FormatKind::Folder));
+    let is_text = images.is_empty();
+    let mut files = match is_text {
+        false => images,
+        true => rest
+            .into_iter()
+            .filter(|file| file.name().ends_with(".txt"))
+            .collect(),
+    };
+    if files.is_empty() {
+        let problem = "there are no images (.jpg, .jpeg, .png, .webp) and no texts (.txt) in it";
+        return Err(wrong(&settings.from, problem));
+    }
+    if let Some(file) = files.iter().find(|file| file.bytes() > FILE_BYTES_MAX) {
+        let problem = format!(
+            "it has {} bytes; at most {FILE_BYTES_MAX} can be",
+            file.bytes()
+        );
+        return Err(wrong(&file.location(), problem));
+    }
+    if !settings.keeps_order {
+        files.sort_by_cached_key(|file| *blake3::hash(file.name().as_bytes()).as_bytes());
+    }
+    let folder = |file: &SourceFile| {
+        let (folder, _) = file.name().rsplit_once('/')?;
+        Some(folder.rsplit('/').next().unwrap_or(folder).to_owned())
+    };
+    let names: BTreeSet<String> = files.iter().filter_map(folder).collect();
+    let numbers: BTreeMap<String, i64> = names.into_iter().zip(settings.first_label..).collect();
+    let mut items = Vec::with_capacity(files.len());
+    for file in files {
+        let class = folder(&file).map(|name| (numbers[&name], name));
+        if class.is_none() && !(is_text && numbers.is_empty()) {
+            let problem = "it is in no folder that could be its class, others are";
+            return Err(wrong(&file.location(), problem));
+        }
+        items.push(Item { file, class });
+    }
+    Ok((items, is_text))
+}
+
+/// The shards with this prefix that are there already; an error without `force`.
+fn old_shards(store: &dyn Store, settings: &PackSettings) -> Result<Vec<ObjectName>, DataError> {
+    let begins = format!("{}-", settings.prefix);
+    let is_shard = |name: &str| {
+        let number = name
+            .strip_prefix(&begins)
+            .and_then(|rest| rest.split_once("-of-"));
+        number.is_some_and(|(number, _)| {
+            number.len() == 5 && number.bytes().all(|byte| byte.is_ascii_digit())
+        })
+    };
+    let entries = store.list(None)?.into_iter();
+    let old: Vec<_> = entries
+        .map(|entry| entry.name)
+        .filter(|name| is_shard(name.as_str()))
+        .collect();
+    match old.first() {
+        Some(first) if !settings.force => {
+            let problem = format!("{first} is there already; --force replaces such shards");
+            Err(wrong(&settings.to, problem))
+        }
+        _ => Ok(old),
+    }
+}
+
+/// Where shards begin and end: each is full when it has so many bytes.
+fn cuts(items: &[Item], shard_bytes: u64) -> Vec<usize> {
+    let total: u64 = items.iter().map(|item| item.file.bytes()).sum();
+    // Of about equal length.
+    let shards = total.div_ceil(shard_bytes).clamp(1, 99_999);
+    let (mut cuts, mut sum) = (vec![0], 0);
+    for (number, item) in items.iter().enumerate() {
+        let is_due = u128::from(sum) * u128::from(shards) >= u128::from(total) * cuts.len() as u128;
+        if number > 0 && is_due && (cuts.len() as u64) < shards {
+            cuts.push(number);
+        }
+        sum += item.file.bytes();
+    }
+    cuts.push(items.len());
+    cuts
+}
+
+/// Writes all shards by some threads; tells their bytes.
+fn write_all(job: &Job<'_>, opening: &Opening) -> Result<u64, DataError> {
+    let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let done = Mutex::new((0_u64, 0_usize, None::<DataError>));
+    let what = format!(
+        "packing {} files into {} shards",
+        job.items.len(),
+        job.shards()
+    );
+    let tell = |share| {
+        let what = what.clone();
+        (opening.tell)(&DataNews::Progress { what, share });
+    };
+    let run = || {
+        loop {
+            let shard = next.fetch_add(1, Ordering::Relaxed);
+            if shard >= job.shards() || is_over.load(Ordering::Relaxed) {
+                return;
+            }
+            let written = shard::write(job, shard, &|| {
+                let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+                done.1 += 1;
+                let share = done.1 as f64 / job.items.len() as f64;
+                drop(done);
+                tell(share.min(0.999));
+                !is_over.load(Ordering::Relaxed)
+            });
+            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+            match written {
+                Ok(bytes) => done.0 += bytes,
+                Err(error) => {
+                    is_over.store(true, Ordering::Relaxed);
+                    done.2.get_or_insert(error);
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for number in 1..job.settings.threads.clamp(1, job.shards()) {
+            let thread = std::thread::Builder::new().name(format!("ronde-pack-{number}"));
+            // With fewer threads it only takes longer.
+            let _ = thread.spawn_scoped(scope, run);
+        }
+        run();
+    });
+    tell(1.0);
+    let (bytes, _, error) = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    error.map_or(Ok(bytes), Err)
+}
+
+impl Job<'_> {
+    fn shards(&self) -> usize {
+        self.cuts.len() - 1
+    }
+
+    /// The name of a shard, as TensorFlow's tools write them.
+    fn name(&self, shard: usize) -> String {
+        let ending = match self.settings.format {
+            FormatKind::WebDataset => ".tar",
+            FormatKind::Parquet => ".parquet",
+            _ => "",
+        };
+        format!(
+            "{}-{shard:05}-of-{:05}{ending}",
+            self.settings.prefix,
+            self.shards()
+        )
+    }
+
+    fn packed(&self, bytes: u64) -> Packed {
+        let classes: BTreeMap<i64, String> = self
+            .items
+            .iter()
+            .filter_map(|item| item.class.clone())
+            .collect();
+        let classes: Vec<String> = classes.into_values().collect();
+        Packed {
+            shards: self.shards(),
+            samples: self.items.len(),
+            bytes,
+            run_file: self.run_file(classes.len()),
+            classes,
+        }
+    }
+
+    fn run_file(&self, classes: usize) -> String {
+        let (image, text, label) = match self.settings.format {
+            FormatKind::WebDataset => (self.field.as_str(), "txt", "cls"),
+            FormatKind::Parquet => ("image.bytes", "text", "label"),
+            _ => ("image/encoded", "text", image::LABEL),
+        };
+        let place = PathBuf::from(&self.settings.to);
+        let mut lines = format!(
+            "[data]\nsource = \"records\"\ntrain = \"{}/{}-*\"\n",
+            place.display(),
+            self.settings.prefix
+        );
+        match self.is_text {
+            true => lines.push_str(&format!("# the texts are in the field {text:?}\n")),
+            false => lines.push_str(&format!(
+                "features = {{ decode = \"image\", field = \"{image}\", shape = [3, 224, 224], resize = 256, \
+                 crop = \"random_resized\", flip = true }}\n"
+            )),
+        }
+        if classes > 0 {
+            let first = match self.settings.first_label {
+                0 => String::new(),
+                first => format!(", first = {first}"),
+            };
+            lines.push_str(&format!(
+                "label = {{ field = \"{label}\", classes = {classes}{first} }}\n"
+            ));
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests;

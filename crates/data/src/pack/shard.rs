@@ -1,0 +1,120 @@
+//! Writing one shard, file after file.
+
+use ronde_store::{ObjectName, Upload};
+
+use super::{FILE_BYTES_MAX, Item, Job, image, tar, wrong};
+use crate::DataError;
+use crate::format::FormatKind;
+use crate::format::tfrecord::write::{example, frame};
+
+/// Bytes that are written at once.
+const WRITE_BYTES: usize = 1 << 20;
+
+/// Writes a shard and makes it visible; tells its bytes. `goes_on` is asked after each file; nothing is visible when it
+/// says no.
+pub(super) fn write(
+    job: &Job<'_>,
+    shard: usize,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<u64, DataError> {
+    let name = ObjectName::new(job.name(shard))?;
+    let mut out = Out {
+        upload: job.store.create(&name)?,
+        buffer: Vec::new(),
+        bytes: 0,
+    };
+    let (start, end) = (job.cuts[shard], job.cuts[shard + 1]);
+    #[cfg(feature = "full")]
+    if job.settings.format == FormatKind::Parquet {
+        return match super::parquet::table(job, start..end, goes_on)? {
+            Some(table) => {
+                out.buffer = table;
+                out.publish()
+            }
+            None => Ok(0),
+        };
+    }
+    for (number, item) in job.items[start..end].iter().enumerate() {
+        let bytes = read(item)?;
+        match job.settings.format {
+            FormatKind::WebDataset => members(job, item, start + number, &bytes, &mut out.buffer)?,
+            _ => frame(
+                &mut out.buffer,
+                &example(&image::record(item, &bytes, job.is_text)?),
+            ),
+        }
+        if out.buffer.len() >= WRITE_BYTES {
+            out.flush()?;
+        }
+        if !goes_on() {
+            return Ok(0);
+        }
+    }
+    if job.settings.format == FormatKind::WebDataset {
+        tar::end(&mut out.buffer);
+    }
+    out.publish()
+}
+
+struct Out {
+    upload: Box<dyn Upload>,
+    buffer: Vec<u8>,
+    bytes: u64,
+}
+
+impl Out {
+    fn flush(&mut self) -> Result<(), DataError> {
+        self.upload.write(&self.buffer)?;
+        self.bytes += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    fn publish(mut self) -> Result<u64, DataError> {
+        self.flush()?;
+        self.upload.publish()?;
+        Ok(self.bytes)
+    }
+}
+
+/// The contents of a file.
+pub(super) fn read(item: &Item) -> Result<Vec<u8>, DataError> {
+    let object = item.file.open()?;
+    let bytes = object.bytes();
+    if bytes > FILE_BYTES_MAX {
+        return Err(wrong(
+            &item.file.location(),
+            format!("it has {bytes} bytes by now"),
+        ));
+    }
+    let mut contents = vec![0; bytes as usize];
+    object.read_at(0, &mut contents)?;
+    Ok(contents)
+}
+
+/// The members of a record; `number` is unique in the set.
+fn members(
+    job: &Job<'_>,
+    item: &Item,
+    number: usize,
+    bytes: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<(), DataError> {
+    let mut add = |field: &str, contents: &[u8]| {
+        tar::member(out, &format!("{number:09}.{field}"), contents);
+    };
+    if job.is_text {
+        add("txt", bytes);
+    } else {
+        image::picture(item, bytes)?;
+        add(&job.field, bytes);
+    }
+    if let Some((class, name)) = &item.class {
+        add("cls", class.to_string().as_bytes());
+        add(
+            if job.is_text { "class.txt" } else { "txt" },
+            name.as_bytes(),
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,276 @@
+//! Opening files of records: addresses, format, index, and what of them is trained on.
+
+use std::cell::{Cell, OnceCell};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ronde_store::{KeySource, Opener, RemoteSettings, StoreError};
+use twox_hash::XxHash3_64;
+
+use super::file::RecordsFile;
+use super::{Addresses, RecordsConfig};
+use crate::cache::{Cache, CacheMode, CacheSettings, FillProgress};
+use crate::decode::{Decoder, Role, Schema};
+use crate::format::{Format, FormatConfig};
+use crate::index::{DataFile, Index, IndexProgress, IndexSettings, OnBadRecord};
+use crate::opening::{DataNews, Opening};
+use crate::source::{SourceFile, expand};
+use crate::stored::{Reading, Selection, StoredDataset};
+use crate::{DataError, Dataset, Split};
+
+/// Reads at a time from another machine: each of them mostly waits.
+const REMOTE_READS: usize = 8;
+/// Where pages of remote files are, in the folder for what can be made again.
+const PAGES_FOLDER: &str = "data";
+/// Bytes of a page.
+const PAGE_BYTES: u64 = 1 << 20;
+/// Bad records that are told one by one.
+const BAD_TOLD_MAX: usize = 5;
+
+/// Opens files of records. Cost: files that were not indexed before are read once.
+pub(crate) fn open(config: &RecordsConfig, opening: &Opening) -> Result<Split, DataError> {
+    if let Some((key, problem)) = config.problems().into_iter().next() {
+        return Err(DataError::Schema { key, problem });
+    }
+    let opener = Opener::new(RemoteSettings {
+        patience: Duration::from_secs_f64(config.retry_s),
+        ..opening.remote.clone()
+    });
+    let job = Job {
+        config,
+        opening,
+        opener,
+        cache: OnceCell::new(),
+    };
+    let train = job.load(&config.train, None)?;
+    let test = match (&config.test, config.validation) {
+        (Some(addresses), _) => {
+            let test = job.load(addresses, Some(&train))?;
+            let all = Selection::All(test.index.samples());
+            Some(job.set(&test, all, Role::Test)?)
+        }
+        (None, Some(share)) => {
+            let held = train.select(|key| is_held(key, share));
+            Some(job.set(&train, held, Role::Test)?)
+        }
+        (None, None) => None,
+    };
+    let used = match (&config.test, config.validation) {
+        (None, Some(share)) => train.select(|key| !is_held(key, share)),
+        _ => Selection::All(train.index.samples()),
+    };
+    Ok(Split {
+        train: job.set(&train, used, Role::Train)?,
+        test,
+    })
+}
+
+/// What all steps of opening need.
+struct Job<'a> {
+    config: &'a RecordsConfig,
+    opening: &'a Opening,
+    opener: Opener,
+    /// Made for the first file that is on another machine.
+    cache: OnceCell<Option<Arc<Cache>>>,
+}
+
+/// Files that are indexed.
+struct Loaded {
+    sources: Vec<SourceFile>,
+    files: Vec<Arc<dyn DataFile>>,
+    format: Arc<dyn Format>,
+    schema: Schema,
+    index: Arc<Index>,
+}
+
+impl Job<'_> {
+    /// Finds and indexes files; those to measure on as `like` was.
+    fn load(&self, addresses: &Addresses, like: Option<&Loaded>) -> Result<Loaded, DataError> {
+        let mut sources = expand(addresses.all(), &self.opening.base, &self.opener)?;
+        let (format, schema) = match like {
+            Some(like) => (Arc::clone(&like.format), like.schema.clone()),
+            None => self.format(&sources)?,
+        };
+        sources.retain(|file| format.takes(&file.location()));
+        let cache = self.cache(&sources)?;
+        let file = |file: &SourceFile| -> Arc<dyn DataFile> {
+            Arc::new(RecordsFile::new(file, cache.clone()))
+        };
+        let files: Vec<Arc<dyn DataFile>> = sources.iter().map(file).collect();
+        let index = self.index(&files, &*format)?;
+        if index.samples() == 0 {
+            let addresses = addresses.all().join(", ");
+            return Err(DataError::Empty { addresses });
+        }
+        self.tell_bad(&index);
+        Ok(Loaded {
+            sources,
+            files,
+            format,
+            schema,
+            index: Arc::new(index),
+        })
+    }
+
+    /// The cache for files of which some are on another machine; filled, where that is asked for.
+    fn cache(&self, sources: &[SourceFile]) -> Result<Option<Arc<Cache>>, DataError> {
+        if !sources.iter().any(SourceFile::is_remote) || self.config.cache == CacheMode::Off {
+            return Ok(None);
+        }
+        let cache = match self.cache.get() {
+            Some(cache) => cache,
+            None => {
+                let cache = self.open_cache()?;
+                self.cache.get_or_init(|| cache)
+            }
+        };
+        if let (Some(cache), CacheMode::DownloadFirst) = (cache, self.config.cache) {
+            let what = format!("downloading {} files", sources.len());
+            let progress = |share| {
+                let what = what.clone();
+                (self.opening.tell)(&DataNews::Progress { what, share });
+            };
+            cache.fill(sources, &|filled: FillProgress| {
+                progress(filled.done as f64 / filled.bytes.max(1) as f64);
+            })?;
+            progress(1.0);
+        }
+        Ok(cache.clone())
+    }
+
+    fn open_cache(&self) -> Result<Option<Arc<Cache>>, DataError> {
+        let config = self.config;
+        let own = config.cache_folder.as_ref();
+        let own = own.map(|folder| self.opening.base.join(folder));
+        let usual = || Some(self.opening.cache_folder.as_ref()?.join(PAGES_FOLDER));
+        let Some(folder) = own.or_else(usual) else {
+            return Ok(None);
+        };
+        let key = config.cache_encrypt.as_deref().map(|text| {
+            let source = text.parse::<KeySource>();
+            let source = source.map_err(|problem| StoreError::Key { problem })?;
+            source.read(&self.opening.base, self.opening.variable)
+        });
+        let settings = CacheSettings {
+            bytes_max: (config.cache_limit_gib * f64::from(1 << 30)) as u64,
+            // About a block of the order, so that the first steps fetch little that they do not use.
+            page_bytes: PAGE_BYTES,
+            key: key.transpose()?,
+            ..CacheSettings::default()
+        };
+        Cache::open(folder, settings).map(Some)
+    }
+
+    /// How the files are read, and what of them is wanted.
+    fn format(&self, sources: &[SourceFile]) -> Result<(Arc<dyn Format>, Schema), DataError> {
+        let mut schema = Schema {
+            features: self.config.features.clone(),
+            label: self.config.label.clone(),
+        };
+        let locations: Vec<String> = sources.iter().map(SourceFile::location).collect();
+        let locations: Vec<&str> = locations.iter().map(String::as_str).collect();
+        let config = self.config.format.as_ref();
+        let format = FormatConfig::format(config, &locations, Some(&mut schema))?;
+        Ok((format, schema))
+    }
+
+    fn index(&self, files: &[Arc<dyn DataFile>], format: &dyn Format) -> Result<Index, DataError> {
+        let settings = IndexSettings {
+            folder: self.opening.index_folder(),
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            on_bad_record: self.config.on_bad_record,
+            ..IndexSettings::default()
+        };
+        let tell = |progress: IndexProgress| {
+            let what = format!("indexing {} files", progress.files_total);
+            let share = progress.bytes as f64 / progress.bytes_total.max(1) as f64;
+            (self.opening.tell)(&DataNews::Progress { what, share });
+        };
+        let index = Index::build(files, format, &settings, &tell);
+        let what = format!("indexing {} files", files.len());
+        (self.opening.tell)(&DataNews::Progress { what, share: 1.0 });
+        index
+    }
+
+    fn tell_bad(&self, index: &Index) {
+        let tell = |message| (self.opening.tell)(&DataNews::Finding(message));
+        for warning in index.warnings() {
+            tell(warning.clone());
+        }
+        let count = index.bad_count();
+        if count == 0 {
+            return;
+        }
+        let s = if count == 1 { "" } else { "s" };
+        tell(format!(
+            "{count} record{s} of {} cannot be used and {} left out:",
+            index.samples() + count,
+            if count == 1 { "is" } else { "are" }
+        ));
+        for bad in index.bad().iter().take(BAD_TOLD_MAX) {
+            tell(format!("  {bad}"));
+        }
+        if count > BAD_TOLD_MAX as u64 {
+            tell("  and so on: `ronde data inspect` lists them".to_owned());
+        }
+    }
+
+    fn set(
+        &self,
+        loaded: &Loaded,
+        selection: Selection,
+        role: Role,
+    ) -> Result<Arc<dyn Dataset>, DataError> {
+        let is_remote = loaded.sources.iter().any(SourceFile::is_remote);
+        let reading = Reading {
+            block_bytes: self.config.shuffle_block_kib << 10,
+            window_bytes: self.config.shuffle_window_mib << 20,
+            threads: if is_remote { REMOTE_READS } else { 1 },
+            skips: self.config.on_bad_record == OnBadRecord::Skip,
+        };
+        let decoder = Decoder::new(&loaded.schema, role, self.opening.seed)?;
+        let set = StoredDataset::new(
+            (loaded.files.clone(), Arc::clone(&loaded.format)),
+            Arc::clone(&loaded.index),
+            selection,
+            decoder,
+            reading,
+        );
+        let set = match self.cache.get().cloned().flatten() {
+            Some(cache) if is_remote => set.with_cache(cache, Arc::clone(&self.opening.tell)),
+            _ => set,
+        };
+        if set.is_empty() {
+            return Err(DataError::Validation {
+                share: self.config.validation.unwrap_or_default(),
+                samples: loaded.index.samples(),
+            });
+        }
+        Ok(Arc::new(set))
+    }
+}
+
+impl Loaded {
+    /// The records whose keys are chosen. A key is made of the name of a file and the number of the record in it, so that
+    /// files that come or go change nothing about the records of others.
+    fn select(&self, is_chosen: impl Fn(u64) -> bool) -> Selection {
+        // Records are asked for in rising order.
+        let at = Cell::new((usize::MAX, 0));
+        Selection::of(self.index.samples(), |record| {
+            let Some(place) = self.index.locate(record) else {
+                return false;
+            };
+            if at.get().0 != place.file {
+                at.set((place.file, record));
+            }
+            let name = XxHash3_64::oneshot(self.sources[place.file].name().as_bytes());
+            let number = record - at.get().1;
+            is_chosen(XxHash3_64::oneshot_with_seed(name, &number.to_le_bytes()))
+        })
+    }
+}
+
+/// Whether a key is among the share that is kept to measure on.
+fn is_held(key: u64, share: f64) -> bool {
+    (key as f64) < share * u64::MAX as f64
+}

@@ -1,0 +1,252 @@
+//! [`Pattern`]: an address of a run file, taken apart into a fixed folder and what is looked for in it.
+
+use std::path::{Path, PathBuf};
+
+use ronde_store::{Address, ObjectName, Opener, StoreExt};
+
+use super::braces;
+use super::glob::Glob;
+use crate::DataError;
+
+/// Longest list of patterns that is read.
+const LIST_BYTES_MAX: u64 = 256 << 20;
+
+/// What is looked for.
+#[derive(Debug)]
+pub(super) struct Pattern {
+    /// As it was written.
+    pub(super) shown: String,
+    /// The bucket or server; of local paths the folder that they start from.
+    pub(super) root: Address,
+    /// Segments of the folder before the first sign that is not itself; of a plain path all but the last.
+    pub(super) folder: Vec<String>,
+    /// What it stands for in that folder.
+    pub(super) choices: Vec<Choice>,
+    /// Whether it is one path, taken literally.
+    pub(super) is_plain: bool,
+}
+
+/// What a pattern stands for once its braces are expanded.
+#[derive(Debug)]
+pub(super) enum Choice {
+    /// A file or a folder; the pattern's folder itself when it is empty.
+    Name(Vec<String>),
+    /// Files below a folder that match.
+    Glob {
+        /// Segments before the first one with wildcards.
+        folder: Vec<String>,
+        /// Of the path below that folder.
+        glob: Glob,
+    },
+}
+
+/// Takes patterns and the lists among them apart.
+pub(super) fn read_all(
+    patterns: &[String],
+    base: &Path,
+    opener: &Opener,
+) -> Result<Vec<Pattern>, DataError> {
+    let mut read = Vec::new();
+    for text in patterns {
+        match text.strip_prefix('@') {
+            None => read.push(Pattern::read(text, base)?),
+            Some(list) => read_list(list, base, opener, &mut read)?,
+        }
+    }
+    Ok(read)
+}
+
+fn problem(pattern: &str, problem: impl Into<String>) -> DataError {
+    DataError::Pattern {
+        pattern: pattern.to_owned(),
+        problem: problem.into(),
+    }
+}
+
+/// The patterns of a list, one in each line; empty lines and those that begin with `#` are none.
+fn read_list(
+    list: &str,
+    base: &Path,
+    opener: &Opener,
+    into: &mut Vec<Pattern>,
+) -> Result<(), DataError> {
+    let place = Pattern::plain(list, base)?;
+    let (name, folder, address) = match &place.root {
+        Address::Folder(root) => {
+            let whole = root.join(place.path().join("/"));
+            let folder = whole.parent().unwrap_or(root).to_owned();
+            let name = whole
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned());
+            (
+                name.unwrap_or_default(),
+                folder.clone(),
+                Address::Folder(folder),
+            )
+        }
+        remote => (place.path().join("/"), PathBuf::new(), remote.clone()),
+    };
+    let bytes = opener
+        .open(&address)?
+        .get(&ObjectName::new(name)?, LIST_BYTES_MAX)?;
+    let text = String::from_utf8(bytes).map_err(|_| problem(list, "the list is no UTF-8"))?;
+    for line in text.lines().map(str::trim) {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if line.starts_with('@') {
+            return Err(problem(
+                line,
+                format!("the list {list} cannot name another list"),
+            ));
+        }
+        if place.root.is_remote() && !line.contains("://") {
+            let beside = list.rsplit_once('/').map_or("", |(folder, _)| folder);
+            into.push(Pattern::read(&format!("{beside}/{line}"), base)?);
+        } else {
+            into.push(Pattern::read(line, &folder)?);
+        }
+    }
+    Ok(())
+}
+
+impl Pattern {
+    fn read(text: &str, base: &Path) -> Result<Self, DataError> {
+        refuse_secrets(text)?;
+        let special = text.find(['*', '?', '[', '{', '}']);
+        let is_there = || base.join(text).symlink_metadata().is_ok();
+        let Some(special) = special.filter(|_| text.contains("://") || !is_there()) else {
+            return Self::plain(text, base);
+        };
+        let cut = text[..special].rfind('/').map_or(0, |slash| slash + 1);
+        let (fixed, rest) = text.split_at(cut);
+        if text.contains("://") && (cut == 0 || fixed.ends_with("://")) {
+            return Err(problem(
+                text,
+                "the name of a bucket or server has no wildcards",
+            ));
+        }
+        let (root, folder) = apart(fixed, base)?;
+        let is_web = matches!(root, Address::Web { .. });
+        let mut choices = Vec::new();
+        for expanded in braces::expand(rest).map_err(|told| problem(text, told))? {
+            let needs_glob = Glob::is_needed_for(&expanded);
+            if is_web && (needs_glob || expanded.ends_with('/')) {
+                return Err(problem(text, ON_THE_WEB));
+            }
+            choices.push(match needs_glob {
+                false => Choice::Name(segments(&root, &expanded)?),
+                true => glob_choice(text, &expanded)?,
+            });
+        }
+        Ok(Self {
+            shown: text.to_owned(),
+            root,
+            folder,
+            choices,
+            is_plain: false,
+        })
+    }
+
+    /// A path without wildcards.
+    fn plain(text: &str, base: &Path) -> Result<Self, DataError> {
+        if text.is_empty() {
+            return Err(problem(text, "it is empty"));
+        }
+        let (root, mut folder) = apart(text, base)?;
+        if matches!(root, Address::Web { .. }) && (folder.is_empty() || text.ends_with('/')) {
+            return Err(problem(text, ON_THE_WEB));
+        }
+        let name = folder.pop().into_iter().collect();
+        Ok(Self {
+            shown: text.to_owned(),
+            root,
+            folder,
+            choices: vec![Choice::Name(name)],
+            is_plain: true,
+        })
+    }
+
+    /// Of a plain one, all segments.
+    fn path(&self) -> Vec<String> {
+        let mut path = self.folder.clone();
+        if let [Choice::Name(name)] = &*self.choices {
+            path.extend(name.iter().cloned());
+        }
+        path
+    }
+}
+
+const ON_THE_WEB: &str = "wildcards and folders need listings, which a web server does not have: name the files, with \
+                          ranges such as {00000..01023} where they are numbered, or with a list, @files.txt";
+
+/// Addresses with secrets in them are refused before anything else is told about them.
+fn refuse_secrets(text: &str) -> Result<(), DataError> {
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return Ok(());
+    };
+    let is_web = ["http", "https"].contains(&&*scheme.to_ascii_lowercase());
+    let server = rest.split('/').next().unwrap_or_default();
+    if server.contains('@') || (is_web && rest.contains(['?', '#'])) {
+        text.parse::<Address>()?;
+    }
+    Ok(())
+}
+
+/// Root and segments of an address without wildcards.
+fn apart(text: &str, base: &Path) -> Result<(Address, Vec<String>), DataError> {
+    match text.split_once("://") {
+        Some((scheme, rest)) => {
+            let server = rest.split('/').next().unwrap_or_default();
+            let whole: Address = text.parse()?;
+            let root: Address = format!("{scheme}://{server}").parse()?;
+            let prefix = whole.prefix().map(ObjectName::as_str).unwrap_or_default();
+            Ok((root, split(prefix)))
+        }
+        None => {
+            let root = match text.starts_with('/') {
+                true => Path::new("/"),
+                false => base,
+            };
+            Ok((Address::Folder(root.to_owned()), split(text)))
+        }
+    }
+}
+
+fn split(path: &str) -> Vec<String> {
+    path.split('/')
+        .filter(|segment| !segment.is_empty() && *segment != ".")
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Segments of a path below `root`, decoded where it is an address of the web.
+fn segments(root: &Address, path: &str) -> Result<Vec<String>, DataError> {
+    match root {
+        Address::Web { .. } => {
+            let whole: Address = format!("{root}/{path}").parse()?;
+            Ok(split(
+                whole.prefix().map(ObjectName::as_str).unwrap_or_default(),
+            ))
+        }
+        _ => Ok(split(path)),
+    }
+}
+
+fn glob_choice(pattern: &str, expanded: &str) -> Result<Choice, DataError> {
+    let parts = split(expanded);
+    let fixed = parts.iter().take_while(|part| !Glob::is_needed_for(part));
+    let (folder, rest) = parts.split_at(fixed.count());
+    if parts.iter().any(|part| part == "..") {
+        return Err(problem(pattern, ".. cannot follow a wildcard"));
+    }
+    if expanded.ends_with('/') {
+        return Err(problem(
+            pattern,
+            "wildcards stand for files: /** at its end means all files below",
+        ));
+    }
+    let glob = Glob::new(&rest.join("/")).map_err(|told| problem(pattern, told))?;
+    let folder = folder.to_vec();
+    Ok(Choice::Glob { folder, glob })
+}

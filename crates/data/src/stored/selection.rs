@@ -1,0 +1,123 @@
+//! [`Selection`]: which records of an index are the samples of a set.
+
+/// Bits of a word.
+const WORD: u64 = u64::BITS as u64;
+/// Words between two counts.
+const STRIDE: usize = 8;
+
+/// All records, or those that a key has chosen.
+#[derive(Debug)]
+pub(crate) enum Selection {
+    All(u64),
+    /// Memory: a bit for each record, and 8 bytes for each 512.
+    Chosen(Chosen),
+}
+
+#[derive(Debug)]
+pub(crate) struct Chosen {
+    words: Vec<u64>,
+    /// Chosen records before each [`STRIDE`] of words.
+    before: Vec<u64>,
+    samples: u64,
+}
+
+impl Selection {
+    /// The records of `0..records` of which `is_chosen` says so.
+    pub(crate) fn of(records: u64, is_chosen: impl Fn(u64) -> bool) -> Self {
+        let mut words = vec![0; records.div_ceil(WORD) as usize];
+        for record in (0..records).filter(|&record| is_chosen(record)) {
+            words[(record / WORD) as usize] |= 1 << (record % WORD);
+        }
+        let mut samples = 0;
+        let before = words
+            .chunks(STRIDE)
+            .map(|words| {
+                let before = samples;
+                samples += words
+                    .iter()
+                    .map(|w: &u64| u64::from(w.count_ones()))
+                    .sum::<u64>();
+                before
+            })
+            .collect();
+        Self::Chosen(Chosen {
+            words,
+            before,
+            samples,
+        })
+    }
+
+    /// Count of samples.
+    pub(super) fn samples(&self) -> u64 {
+        match self {
+            Self::All(records) => *records,
+            Self::Chosen(chosen) => chosen.samples,
+        }
+    }
+
+    /// The record of a sample; `None` behind the last one.
+    pub(super) fn record(&self, sample: u64) -> Option<u64> {
+        match self {
+            Self::All(records) => (sample < *records).then_some(sample),
+            Self::Chosen(chosen) => chosen.record(sample),
+        }
+    }
+}
+
+impl Chosen {
+    /// A hash of which records they are.
+    pub(super) fn identity(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        for word in &self.words {
+            hasher.update(&word.to_le_bytes());
+        }
+        let hash = hasher.finalize().to_hex();
+        format!("{} samples {}", self.samples, &hash[..16])
+    }
+
+    fn record(&self, sample: u64) -> Option<u64> {
+        if sample >= self.samples {
+            return None;
+        }
+        let stride = self.before.partition_point(|&before| before <= sample) - 1;
+        let mut left = sample - self.before[stride];
+        let first = stride * STRIDE;
+        for (number, &word) in self.words.iter().enumerate().skip(first) {
+            let ones = u64::from(word.count_ones());
+            if left < ones {
+                let mut word = word;
+                for _ in 0..left {
+                    word &= word - 1;
+                }
+                return Some(number as u64 * WORD + u64::from(word.trailing_zeros()));
+            }
+            left -= ones;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chosen_records_are_found_by_their_number() {
+        for records in [0, 1, 63, 64, 65, 511, 512, 513, 3000] {
+            for every in [1, 2, 7, 100] {
+                let selection = Selection::of(records, |record| record % every == 0);
+                let expected: Vec<u64> = (0..records).step_by(every as usize).collect();
+                assert_eq!(selection.samples(), expected.len() as u64);
+                let found: Vec<u64> = (0..).map_while(|sample| selection.record(sample)).collect();
+                assert_eq!(found, expected);
+            }
+        }
+        let none = Selection::of(1000, |_| false);
+        assert_eq!((none.samples(), none.record(0)), (0, None));
+        let late = Selection::of(2000, |record| record >= 1990);
+        assert_eq!(late.record(9), Some(1999));
+        assert_eq!(late.record(10), None);
+        assert_eq!(Selection::All(3).record(2), Some(2));
+        assert_eq!(Selection::All(3).record(3), None);
+    }
+}

@@ -1,0 +1,239 @@
+"""Files that TensorFlow, pyarrow, webdataset and numpy write are read value for value, and what `ronde data pack` writes is
+read by them.
+
+    check.py RONDE RECORDS      the command, and the example that prints records
+"""
+
+import csv
+import gzip
+import io
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import webdataset as wds
+from PIL import Image
+
+LIMIT_S = 120
+RONDE, RECORDS = sys.argv[1:3]
+TYPES = {"bool": "?", "u8": "u1", "i8": "i1", "u16": "u2", "i16": "i2", "u32": "u4", "i32": "i4", "u64": "u8", "i64": "i8",
+         "f16": "f2", "f32": "f4", "f64": "f8"}
+
+
+def run(*command):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stderr}"
+    return done.stdout
+
+
+def records(kind, *files):
+    """All records of files as the reader tells them: bytes, lists of bytes, arrays."""
+    told = []
+    for line in run(RECORDS, kind, *files).splitlines():
+        if line == "record":
+            told.append({})
+            continue
+        name, what, *rest = line.split("\t")
+        if what == "bytes":
+            value = bytes.fromhex(rest[0])
+        elif what == "list":
+            value = [bytes.fromhex(one) for one in rest[1].split(",")] if rest[0] != "0" else []
+        else:
+            value = np.frombuffer(bytes.fromhex(rest[0]), "<" + TYPES[what])
+        told[-1][name] = value
+    return told
+
+
+def same(told, expected, where):
+    """Compares records; numbers by type and bits."""
+    assert len(told) == len(expected), f"{where}: {len(told)} records, {len(expected)} were written"
+    for number, (record, wanted) in enumerate(zip(told, expected)):
+        assert record.keys() == wanted.keys(), f"{where}, record {number}: {record.keys()} and {wanted.keys()}"
+        for name, value in wanted.items():
+            there = record[name]
+            if isinstance(value, np.ndarray):
+                value = value.ravel()
+                equal = there.dtype == value.dtype and there.tobytes() == value.tobytes()
+            else:
+                equal = there == value
+            assert equal, f"{where}, record {number}, field {name}: {there!r} and not {value!r}"
+
+
+def dice(seed):
+    return random.Random(seed), np.random.default_rng(seed)
+
+
+def tensorflow(folder):
+    import tensorflow as tf
+
+    chance, numbers = dice(1)
+    feature, written, expected = tf.train.Feature, [], []
+    for _ in range(300):
+        blobs = [chance.randbytes(chance.choice([0, 3, 500, 40_000])) for _ in range(chance.choice([1, 1, 1, 0, 3]))]
+        floats = numbers.standard_normal(chance.randrange(9)).astype("<f4")
+        integers = numbers.integers(-2**63, 2**63 - 1, chance.randrange(9))
+        features = {
+            "image/encoded": feature(bytes_list=tf.train.BytesList(value=blobs)),
+            "floats": feature(float_list=tf.train.FloatList(value=floats)),
+            "image/class/label": feature(int64_list=tf.train.Int64List(value=integers)),
+        }
+        example = tf.train.Example(features=tf.train.Features(feature=features))
+        written.append(example.SerializeToString())
+        expected.append({"image/encoded": blobs[0] if len(blobs) == 1 else blobs, "floats": floats,
+                         "image/class/label": integers.astype("<i8")})
+    for compression in ["", "GZIP"]:
+        path = folder / f"data{compression}.tfrecord"
+        with tf.io.TFRecordWriter(str(path), options=compression) as writer:
+            for one in written:
+                writer.write(one)
+        same(records("tfrecord", path), expected, f"TensorFlow {compression}")
+
+
+def parquet(folder):
+    chance, numbers = dice(2)
+    rows = 500
+    maybe = [None if chance.random() < 0.3 else chance.randrange(10**6) for _ in range(rows)]
+    texts = [chance.choice(["", "a", "zwölf", "x" * 300]) for _ in range(rows)]
+    blobs = [chance.randbytes(chance.randrange(2000)) for _ in range(rows)]
+    paths = [None if chance.random() < 0.2 else f"{n}.jpg" for n in range(rows)]
+    lists = [[chance.randrange(-9, 9) for _ in range(chance.randrange(5))] for _ in range(rows)]
+    tags = [[chance.choice(["p", "q"]) for _ in range(chance.randrange(4))] for _ in range(rows)]
+    plain = {"i8": "i4", "i16": "i4", "i32": "i4", "i64": "i8", "u32": "u4", "u64": "u8", "f16": "f2", "f32": "f4", "f64": "f8"}
+    arrays = {name: (numbers.standard_normal(rows) * 100).astype(TYPES[name]) for name in plain}
+    columns = {name: pa.array(array) for name, array in arrays.items()}
+    columns |= {
+        "bool": pa.array([n % 3 == 0 for n in range(rows)]),
+        "maybe": pa.array(maybe, pa.int64()),
+        "text": pa.array(texts),
+        "coded": pa.array(texts).dictionary_encode(),
+        "image": pa.array([{"bytes": b, "path": p} for b, p in zip(blobs, paths)],
+                          pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
+        "list": pa.array(lists, pa.list_(pa.int32())),
+        "tags": pa.array(tags, pa.list_(pa.string())),
+        "large": pa.array(texts, pa.large_string()),
+    }
+    expected = []
+    for n in range(rows):
+        record = {name: arrays[name][n:n + 1].astype("<" + plain[name]) for name in plain}
+        record |= {"bool": np.array([n % 3 == 0]), "text": texts[n].encode(), "coded": texts[n].encode(),
+                   "image.bytes": blobs[n], "list": np.array(lists[n], "<i4"), "tags": [t.encode() for t in tags[n]],
+                   "large": texts[n].encode()}
+        if maybe[n] is not None:
+            record["maybe"] = np.array([maybe[n]], "<i8")
+        if paths[n] is not None:
+            record["image.path"] = paths[n].encode()
+        expected.append(record)
+    table = pa.table(columns)
+    for compression in ["none", "snappy", "zstd", "gzip", "lz4"]:
+        for version, dictionary, rows_of_group in [("1.0", True, 64), ("2.0", False, 1000)]:
+            path = folder / f"{compression}-{version}.parquet"
+            pq.write_table(table, path, compression=compression, data_page_version=version, use_dictionary=dictionary,
+                           row_group_size=rows_of_group, data_page_size=4096, write_page_index=dictionary)
+            same(records("parquet", path), expected, f"pyarrow {compression}, pages {version}")
+
+
+def tar(folder):
+    chance, _ = dice(3)
+    samples = []
+    for number in range(200):
+        key = chance.choice(["", "a/", "deep/er/" + "long" * 40 + "/"]) + f"{number:06}"
+        samples.append({"__key__": key, "jpg": chance.randbytes(chance.choice([0, 10, 512, 30_000])),
+                        "cls": str(number).encode(), "seg.png": chance.randbytes(7)})
+    for name in ["data.tar", "data.tar.gz"]:
+        with wds.TarWriter(str(folder / name), encoder=False) as writer:
+            for sample in samples:
+                writer.write(sample)
+        expected = [dict(sample, __key__=sample["__key__"].encode()) for sample in samples]
+        same(records("webdataset", folder / name), expected, f"webdataset {name}")
+
+
+def numpy_files(folder):
+    _, numbers = dice(4)
+    for name, dtype in TYPES.items():
+        array = (numbers.standard_normal((70, 3, 5)) * 50).astype("<" + dtype)
+        np.save(folder / f"{name}.npy", array)
+        same(records("npy", folder / f"{name}.npy"), [{"array": row} for row in array], f"npy {name}")
+    images = numbers.integers(0, 255, (300, 28, 28), "u1")
+    labels = numbers.integers(0, 10, 300)
+    for save in [np.savez, np.savez_compressed]:
+        save(folder / "both.npz", images=images, labels=labels)
+        expected = [{"images": image, "labels": labels[n:n + 1]} for n, image in enumerate(images)]
+        same(records("npz", folder / "both.npz"), expected, f"{save.__name__}")
+    tokens = numbers.integers(0, 50_000, 100_001, "u2")
+    tokens.tofile(folder / "tokens.bin")
+    # The example reads 64 and one.
+    expected = [{"tokens": tokens[at:at + 65]} for at in range(0, len(tokens) - 64, 64)]
+    same(records("tokens", folder / "tokens.bin"), expected, "tokens")
+
+
+def lines(folder):
+    chance, _ = dice(5)
+    texts = ["", "a", "1.5", "two words", "a,b", 'say "so"', "two\nlines", "é"]
+    rows = [[chance.choice(texts), str(n), chance.choice(texts)] for n in range(3000)]
+    text = io.StringIO()
+    csv.writer(text).writerows([["first", "number", "third"], *rows])
+    path = folder / "data.csv"
+    path.write_bytes(text.getvalue().encode())
+    with gzip.open(folder / "data.csv.gz", "wb") as packed:
+        packed.write(text.getvalue().encode())
+    expected = [{"first": a.encode(), "number": n.encode(), "third": b.encode()} for a, n, b in rows]
+    for name in ["data.csv", "data.csv.gz"]:
+        same(records("csv", folder / name), expected, name)
+
+
+def packed(folder):
+    import tensorflow as tf
+
+    _, numbers = dice(6)
+    images = {}
+    for number in range(60):
+        name = ["ant", "bee", "cow"][number % 3]
+        (folder / "images" / name).mkdir(parents=True, exist_ok=True)
+        pixels = numbers.integers(0, 255, (20 + number, 30, 3), "u1")
+        path = folder / "images" / name / f"{number}.jpg"
+        Image.fromarray(pixels).save(path)
+        images[path.name] = (path.read_bytes(), number % 3, name, 20 + number)
+    for kind in ["tfrecord", "webdataset", "parquet"]:
+        run(RONDE, "data", "pack", folder / "images", folder / kind, "--format", kind, "--shard-size", "20KiB")
+    shards = sorted((folder / "tfrecord").iterdir())
+    assert len(shards) > 2 and shards[0].name == f"train-00000-of-{len(shards):05}", shards
+    text, number = tf.io.FixedLenFeature([], tf.string), tf.io.FixedLenFeature([], tf.int64)
+    features = {"image/encoded": text, "image/format": text, "image/filename": text, "image/class/text": text,
+                "image/class/label": number, "image/height": number, "image/width": number}
+    seen = {}
+    for raw in tf.data.TFRecordDataset([str(shard) for shard in shards]):
+        one = {key: value.numpy() for key, value in tf.io.parse_single_example(raw, features).items()}
+        assert one["image/format"] == b"JPEG" and one["image/width"] == 30
+        assert tf.io.decode_jpeg(one["image/encoded"]).shape == (one["image/height"], 30, 3)
+        seen[one["image/filename"].decode()] = (one["image/encoded"], one["image/class/label"],
+                                                one["image/class/text"].decode(), one["image/height"])
+    assert seen == images
+    by_bytes = {contents: (label, name) for contents, label, name, _ in images.values()}
+    shards = sorted(str(shard) for shard in (folder / "webdataset").iterdir())
+    seen = {one["jpg"]: (int(one["cls"]), one["txt"].decode()) for one in wds.WebDataset(shards, shardshuffle=False)}
+    assert seen == by_bytes
+    table = pq.read_table(folder / "parquet").to_pylist()
+    assert {one["image"]["bytes"]: (one["label"], one["class"]) for one in table} == by_bytes
+
+
+def main():
+    for check in [tensorflow, parquet, tar, numpy_files, lines, packed]:
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="ronde-formats-"))
+        try:
+            check(folder)
+        finally:
+            shutil.rmtree(folder)
+        print(f"formats: {check.__name__}: ok")
+
+
+main()

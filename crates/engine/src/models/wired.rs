@@ -1,0 +1,359 @@
+//! [`Wired`]: a stage made of parts whose values may go more than one way, with normalisations over the
+//! whole global batch between them.
+
+mod image_parts;
+
+use std::ops::Range;
+
+use ronde_core::Shard;
+use ronde_core::layout::StateLayout;
+
+use super::batch_wide_norm::BatchWideNorm;
+use super::cost_per_sample;
+use super::size::StageSize;
+use crate::flight::Flight;
+use crate::lock_step::Alone;
+use crate::{
+    Activation, EngineError, ForwardContext, LockStep, Mode, ShardGradient, ShardInput, ShardSums,
+    Stage, StageCost,
+};
+
+pub(super) use image_parts::Images;
+
+/// A part of a stage.
+pub(super) enum Part {
+    /// Runs every shard by itself.
+    Stage(Box<dyn Stage>),
+    /// Needs the sums over all shards.
+    Norm(BatchWideNorm),
+}
+
+/// Which part: its place in the layout.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PartId(usize);
+
+/// Which value: the input, or what a part gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Value(usize);
+
+/// A run of a part: it takes a value, a normalisation perhaps another that it adds, and gives the next.
+#[derive(Clone, Copy)]
+struct Wire {
+    part: usize,
+    from: Value,
+    added: Option<Value>,
+}
+
+/// A small graph of parts as one stage. The last wire gives the output.
+pub(super) struct Wired {
+    layout: StateLayout,
+    sample: Vec<usize>,
+    size: StageSize,
+    parts: Vec<Part>,
+    /// Where the tensors of each part are in the layout.
+    tensors: Vec<Range<usize>>,
+    wires: Vec<Wire>,
+    /// Shapes of input and output.
+    flight: Flight<[Vec<usize>; 2]>,
+}
+
+impl Wired {
+    /// No part yet, for samples of a shape. The first stage of a model gives no input gradient.
+    pub(super) fn new(name: &str, sample: &[usize], size: &StageSize, is_first: bool) -> Self {
+        Self {
+            layout: StateLayout::default(),
+            sample: sample.to_vec(),
+            size: size.clone(),
+            parts: Vec::new(),
+            tensors: Vec::new(),
+            wires: Vec::new(),
+            flight: Flight::new(name, !is_first),
+        }
+    }
+
+    /// Adds a part; its tensors follow those before it.
+    pub(super) fn part(&mut self, part: Part) -> PartId {
+        let layout = match &part {
+            Part::Stage(stage) => stage.layout(),
+            Part::Norm(norm) => norm.layout(),
+        };
+        let start = self.layout.tensors.len();
+        self.layout.tensors.extend(layout.tensors.iter().cloned());
+        self.tensors.push(start..self.layout.tensors.len());
+        self.parts.push(part);
+        PartId(self.parts.len() - 1)
+    }
+
+    /// The input of the stage, which is images.
+    pub(super) fn images(&self) -> Images {
+        let shape = std::array::from_fn(|dim| self.sample.get(dim).copied().unwrap_or(0));
+        Images {
+            value: Value(0),
+            shape,
+        }
+    }
+
+    /// Lets a part run on a value; it gives another one.
+    pub(super) fn wire(&mut self, part: PartId, from: Value, added: Option<Value>) -> Value {
+        let part = part.0;
+        self.wires.push(Wire { part, from, added });
+        Value(self.wires.len())
+    }
+
+    /// Whether a value is used after a wire.
+    fn is_used_after(&self, value: Value, wire: usize) -> bool {
+        let later = self.wires[wire + 1..].iter();
+        later
+            .clone()
+            .any(|wire| wire.from == value || wire.added == Some(value))
+    }
+
+    fn ranges_of<'a>(&self, part: usize, ranges: &'a [Range<usize>]) -> &'a [Range<usize>] {
+        &ranges[self.tensors[part].clone()]
+    }
+
+    /// What a wire takes: moved out where nothing later needs it.
+    fn taken(
+        &self,
+        values: &mut Values,
+        wire: usize,
+    ) -> (Vec<Activation>, Option<Vec<Activation>>) {
+        let Wire { from, added, .. } = self.wires[wire];
+        let mut take = |value: Value, is_needed: bool| {
+            if is_needed || self.is_used_after(value, wire) {
+                values[value.0].clone()
+            } else {
+                std::mem::take(&mut values[value.0])
+            }
+        };
+        let added_too = added == Some(from);
+        (take(from, added_too), added.map(|added| take(added, false)))
+    }
+}
+
+/// Values of all shards, by [`Value`].
+type Values = Vec<Vec<Activation>>;
+
+impl Stage for Wired {
+    fn layout(&self) -> &StateLayout {
+        &self.layout
+    }
+
+    fn load(&mut self, state: &[f32], ranges: &[Range<usize>]) {
+        for (part, tensors) in self.parts.iter_mut().zip(&self.tensors) {
+            let ranges = &ranges[tensors.clone()];
+            match part {
+                Part::Stage(stage) => stage.load(state, ranges),
+                Part::Norm(norm) => norm.load(state, ranges),
+            }
+        }
+    }
+
+    fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
+        for (part, tensors) in self.parts.iter().zip(&self.tensors) {
+            let ranges = &ranges[tensors.clone()];
+            match part {
+                Part::Stage(stage) => stage.save(state, ranges),
+                Part::Norm(norm) => norm.save(state, ranges),
+            }
+        }
+    }
+
+    /// In training the shard is taken for the whole batch.
+    fn forward(
+        &mut self,
+        input: Activation,
+        context: &ForwardContext,
+    ) -> Result<Activation, EngineError> {
+        if context.mode == Mode::Evaluate {
+            return self.evaluate(input, context);
+        }
+        let context = *context;
+        let outputs = self.forward_shards(vec![ShardInput { input, context }], &mut Alone)?;
+        Ok(only(outputs))
+    }
+
+    fn backward(
+        &mut self,
+        shard: Shard,
+        grad_output: Activation,
+        gradients: &mut [f32],
+        ranges: &[Range<usize>],
+        needs_input_gradient: bool,
+    ) -> Result<Option<Activation>, EngineError> {
+        let given = ShardGradient {
+            shard,
+            grad_output,
+            gradients,
+        };
+        self.backward_shards(vec![given], ranges, needs_input_gradient, &mut Alone)
+            .map(only)
+    }
+
+    fn cost(&self, input_shape: &[usize]) -> StageCost {
+        cost_per_sample(&self.size.output, self.size.kept)(input_shape)
+    }
+
+    fn discard(&mut self) {
+        self.flight.clear();
+        for part in &mut self.parts {
+            match part {
+                Part::Stage(stage) => stage.discard(),
+                Part::Norm(norm) => norm.discard(),
+            }
+        }
+    }
+
+    fn in_lock_step(&mut self) -> Option<&mut dyn LockStep> {
+        Some(self)
+    }
+}
+
+impl Wired {
+    fn evaluate(
+        &mut self,
+        input: Activation,
+        context: &ForwardContext,
+    ) -> Result<Activation, EngineError> {
+        self.flight.check_samples(input.shape(), &self.sample)?;
+        let mut values: Values = vec![Vec::new(); self.wires.len() + 1];
+        values[0] = vec![input];
+        for wire in 0..self.wires.len() {
+            let (from, added) = self.taken(&mut values, wire);
+            let from = only(from);
+            let output = match &mut self.parts[self.wires[wire].part] {
+                Part::Stage(stage) => stage.forward(from, context)?,
+                Part::Norm(norm) => norm.evaluate(&from, added.map(only))?,
+            };
+            values[wire + 1] = vec![output];
+        }
+        Ok(only(values.pop().unwrap_or_default()))
+    }
+}
+
+impl LockStep for Wired {
+    fn forward_shards(
+        &mut self,
+        shards: Vec<ShardInput>,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Activation>, EngineError> {
+        let mut values: Values = vec![Vec::new(); self.wires.len() + 1];
+        let mut contexts = Vec::new();
+        let mut shapes = Vec::new();
+        for ShardInput { input, context } in shards {
+            self.flight.check_samples(input.shape(), &self.sample)?;
+            shapes.push(input.shape().to_vec());
+            values[0].push(input);
+            contexts.push(context);
+        }
+        for wire in 0..self.wires.len() {
+            let (from, added) = self.taken(&mut values, wire);
+            values[wire + 1] = match &mut self.parts[self.wires[wire].part] {
+                Part::Norm(norm) => norm.forward(from, added, &contexts, sums)?,
+                Part::Stage(stage) => {
+                    let each = from.into_iter().zip(&contexts);
+                    let each = each.map(|(input, &context)| ShardInput { input, context });
+                    stage.forward_shards(each.collect(), sums)?
+                }
+            };
+        }
+        let outputs = values.pop().unwrap_or_default();
+        for ((output, context), input) in outputs.iter().zip(&contexts).zip(shapes) {
+            let shapes = [input, output.shape().to_vec()];
+            self.flight.begin(context.shard, shapes);
+        }
+        Ok(outputs)
+    }
+
+    fn backward_shards(
+        &mut self,
+        shards: Vec<ShardGradient<'_>>,
+        ranges: &[Range<usize>],
+        needs_input_gradient: bool,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Option<Activation>>, EngineError> {
+        let mut found: Values = vec![Vec::new(); self.wires.len() + 1];
+        let mut buffers: Buffers<'_> = Vec::new();
+        for given in shards {
+            let [_, output] = self.flight.end(given.shard, needs_input_gradient)?;
+            self.flight
+                .check_gradient(given.grad_output.shape(), &output)?;
+            found[self.wires.len()].push(given.grad_output);
+            buffers.push((given.shard, given.gradients));
+        }
+        for wire in (0..self.wires.len()).rev() {
+            let is_needed = self.wires[wire].from != Value(0) || needs_input_gradient;
+            self.back_through(wire, &mut found, &mut buffers, ranges, is_needed, sums)?;
+        }
+        let of_input = std::mem::take(&mut found[0]).into_iter().map(Some);
+        let missing = std::iter::repeat_with(|| None);
+        Ok(of_input.chain(missing).take(buffers.len()).collect())
+    }
+}
+
+/// Shards, and where the gradients of their parameters go.
+type Buffers<'a> = Vec<(Shard, &'a mut [f32])>;
+
+impl Wired {
+    /// Backward of one part, from the gradients of its output to those of what it took.
+    fn back_through(
+        &mut self,
+        wire: usize,
+        found: &mut Values,
+        buffers: &mut Buffers<'_>,
+        ranges: &[Range<usize>],
+        is_needed: bool,
+        sums: &mut dyn ShardSums,
+    ) -> Result<(), EngineError> {
+        let Wire { part, from, added } = self.wires[wire];
+        let ranges = self.ranges_of(part, ranges);
+        let gradients = std::mem::take(&mut found[wire + 1]).into_iter();
+        let given = gradients
+            .zip(buffers)
+            .map(|(grad_output, (shard, gradients))| ShardGradient {
+                shard: *shard,
+                grad_output,
+                gradients,
+            });
+        let given: Vec<ShardGradient<'_>> = given.collect();
+        match &mut self.parts[part] {
+            Part::Stage(stage) => {
+                let back = stage.backward_shards(given, ranges, is_needed, sums)?;
+                add(&mut found[from.0], back.into_iter().flatten().collect());
+            }
+            Part::Norm(norm) => {
+                let back = norm.backward(given, ranges, sums)?;
+                let (of_input, of_added): (Vec<_>, Vec<_>) = back.into_iter().unzip();
+                add(&mut found[from.0], of_input);
+                if let Some(added) = added {
+                    add(
+                        &mut found[added.0],
+                        of_added.into_iter().flatten().collect(),
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds gradients that come another way to those that a value has already, shard by shard.
+fn add(found: &mut Vec<Activation>, more: Vec<Activation>) {
+    if found.is_empty() {
+        *found = more;
+        return;
+    }
+    for (found, more) in found.iter_mut().zip(more) {
+        let shape = found.shape().to_vec();
+        let mut sum = std::mem::replace(found, Activation::nothing()).into_host();
+        for (sum, more) in sum.iter_mut().zip(more.as_slice()) {
+            *sum += more;
+        }
+        *found = Activation::from_host(&shape, sum);
+    }
+}
+
+fn only<T>(values: Vec<T>) -> T {
+    let mut values = values.into_iter();
+    values.next().expect("one shard in, one out")
+}

@@ -1,0 +1,112 @@
+//! Parts of a stage that takes images: convolution, normalisation, pooling.
+
+use burn::nn::conv::Conv2d;
+use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
+use ronde_core::seed::SeedTree;
+
+use super::{Part, PartId, Value, Wired};
+use crate::models::batch_wide_norm::BatchWideNorm;
+use crate::models::cost_per_sample;
+use crate::models::layers::convolution;
+use crate::ops::{AfterNorm, Window, conv2d, max_pool};
+use crate::{BurnStage, ForwardContext, training_device};
+
+/// A value that is images: which one, and channels, height and width.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::models) struct Images {
+    pub(in crate::models) value: Value,
+    pub(in crate::models) shape: [usize; 3],
+}
+
+/// A convolution that was added.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::models) struct ConvolutionPart {
+    part: PartId,
+    channels: usize,
+    window: Window,
+}
+
+impl Wired {
+    /// Adds a convolution of images of a shape, with weights drawn for the rectifier.
+    pub(in crate::models) fn convolution(
+        &mut self,
+        name: &str,
+        [from, height, width]: [usize; 3],
+        channels: usize,
+        window: Window,
+        has_bias: bool,
+        seeds: &SeedTree,
+    ) -> ConvolutionPart {
+        let device = training_device();
+        let layer = convolution(from, channels, window, has_bias, &device);
+        let output = [channels, window.count(height), window.count(width)];
+        let stage = BurnStage::new(layer, |layer: &Conv2d, x, _: &ForwardContext| {
+            conv2d(layer, x)
+        })
+        .named(name)
+        .with_sample_shape(&[from, height, width])
+        .with_initial_weights_from_seed(seeds)
+        .with_cost(cost_per_sample(&output, 0));
+        // The first part of a model's first stage.
+        let is_first = self.parts.is_empty() && !self.flight.gives_input_gradient;
+        let part = self.part(Part::Stage(if is_first {
+            Box::new(stage.without_input_gradient())
+        } else {
+            Box::new(stage)
+        }));
+        ConvolutionPart {
+            part,
+            channels,
+            window,
+        }
+    }
+
+    /// Adds a normalisation.
+    pub(in crate::models) fn norm(
+        &mut self,
+        name: &str,
+        channels: usize,
+        after: AfterNorm,
+    ) -> PartId {
+        self.part(Part::Norm(BatchWideNorm::new(name, channels, after)))
+    }
+
+    /// Runs a convolution, then a normalisation that adds a value.
+    pub(in crate::models) fn convolved(
+        &mut self,
+        conv: ConvolutionPart,
+        norm: PartId,
+        from: Images,
+        added: Option<Value>,
+    ) -> Images {
+        let [_, height, width] = from.shape;
+        let y = self.wire(conv.part, from.value, None);
+        Images {
+            value: self.wire(norm, y, added),
+            shape: [
+                conv.channels,
+                conv.window.count(height),
+                conv.window.count(width),
+            ],
+        }
+    }
+
+    /// Adds a pooling, and runs it.
+    pub(in crate::models) fn pooled(&mut self, from: Images, window: Window) -> Images {
+        let [channels, height, width] = from.shape;
+        let shape = [channels, window.count(height), window.count(width)];
+        // It has no tensors: the module stands for the shape alone.
+        let module = MaxPool2dConfig::new([window.side, window.side]).init();
+        let stage = BurnStage::new(module, move |_: &MaxPool2d, x, _: &ForwardContext| {
+            max_pool(x, window)
+        })
+        .titled("pooling")
+        .with_sample_shape(&from.shape)
+        .with_cost(cost_per_sample(&shape, 0));
+        let part = self.part(Part::Stage(Box::new(stage)));
+        Images {
+            value: self.wire(part, from.value, None),
+            shape,
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Shards in lock step: all shards of a rank go through a stage before any goes on, because a stage needs
+//! sums over all shards in the middle of its pass.
+//!
+//! Statistics are added along the same fixed tree as gradients, so their bits do not depend on who holds
+//! which shard. The price: activations of all shards of the run are kept, and each sum waits for all
+//! ranks. Buckets go out as ever, each when its stages are through backward with all shards.
+
+use ronde_core::exact::TreeSum;
+use ronde_core::session::ShardReport;
+use ronde_core::shards::ShardPlan;
+use ronde_core::{Buffer, CollectiveError, Collectives, DType, Operation, Shard, Step};
+use ronde_engine::{
+    Activation, EngineError, LockStep, Mode, NotSummed, ShardGradient, ShardInput, ShardSums,
+};
+
+use super::DataParallel;
+use crate::bucket::joined;
+use crate::{MicroBatch, ParallelError};
+
+/// Sums over the shards of all ranks of a group.
+struct GroupSums<'a> {
+    group: &'a dyn Collectives,
+    shards: ShardPlan,
+    failed: Option<CollectiveError>,
+}
+
+impl<'a> GroupSums<'a> {
+    fn new(group: &'a dyn Collectives, shards: ShardPlan) -> Self {
+        Self {
+            group,
+            shards,
+            failed: None,
+        }
+    }
+
+    /// What a stage's failure was.
+    fn explain(&mut self, shard: Shard, source: EngineError) -> ParallelError {
+        match (source, self.failed.take()) {
+            (EngineError::NotSummed { stage }, Some(source)) => {
+                ParallelError::StageSum { stage, source }
+            }
+            (source, _) => ParallelError::Engine { shard, source },
+        }
+    }
+}
+
+impl ShardSums for GroupSums<'_> {
+    fn sum(&mut self, len: usize, parts: Vec<(Shard, Vec<f64>)>) -> Result<Vec<f64>, NotSummed> {
+        let mut tree = TreeSum::new(self.shards.shards());
+        for (shard, values) in parts {
+            let mut buffer = Buffer::host(DType::F64, len);
+            buffer.as_mut_slice::<f64>().copy_from_slice(&values);
+            tree.add_shard(shard.0, buffer);
+        }
+        let subtrees = tree.take();
+        let buffer = if subtrees.is_empty() {
+            Buffer::host(DType::F64, 0)
+        } else {
+            joined(self.group, subtrees, len, &mut Vec::new())
+        };
+        let operation = Operation::ExactSum(self.shards.exact_sum());
+        match self.group.start_and_wait(operation, buffer) {
+            Ok(sum) => Ok(sum.as_slice::<f64>().to_vec()),
+            Err(error) => {
+                self.failed = Some(error);
+                Err(NotSummed)
+            }
+        }
+    }
+}
+
+impl DataParallel {
+    /// Forward and backward of all shards of this rank, stage by stage.
+    pub(super) fn backward_together(
+        &mut self,
+        step: Step,
+        mut batches: Vec<MicroBatch>,
+    ) -> Result<Vec<ShardReport>, ParallelError> {
+        let begun = self.now();
+        let outputs = self.forward_together(step, &mut batches)?;
+        let mut reports = Vec::new();
+        let mut gradients = Vec::new();
+        for (output, batch) in outputs.iter().zip(&batches) {
+            let mut report = ShardReport {
+                shard: batch.shard,
+                samples: batch.samples() as u64,
+                skipped: 0,
+                loss_sum: 0.0,
+                correct: 0,
+            };
+            gradients.push(if batch.samples() > 0 {
+                self.loss_gradient(output, batch, &mut report)?
+            } else {
+                Activation::from_host(output.shape(), Vec::new())
+            });
+            reports.push(report);
+        }
+        let turned = self.now();
+        for place in 0..self.buckets.len() {
+            let buffers = batches.iter();
+            let mut buffers: Vec<Buffer> = buffers
+                .map(|_| self.buckets[place].take_buffer(&*self.group))
+                .collect();
+            gradients = self.bucket_together(place, &batches, gradients, &mut buffers)?;
+            for (batch, buffer) in batches.iter().zip(buffers) {
+                self.buckets[place].add_shard(batch.shard.0, buffer);
+            }
+            self.start_bucket(place)?;
+        }
+        self.times.forward_s += turned - begun;
+        self.times.backward_s += self.now() - turned;
+        Ok(reports)
+    }
+
+    fn forward_together(
+        &mut self,
+        step: Step,
+        batches: &mut [MicroBatch],
+    ) -> Result<Vec<Activation>, ParallelError> {
+        let mut inputs = Vec::new();
+        for batch in &mut *batches {
+            let features = std::mem::take(&mut batch.features);
+            inputs.push(ShardInput {
+                input: Activation::from_host(&batch.shape, features),
+                context: self.context(step, batch.shard, 0, Mode::Train),
+            });
+        }
+        let mut sums = GroupSums::new(&*self.group, self.shards);
+        let outputs = self.chain.forward_shards(inputs, &mut sums);
+        let first = batches.first().map_or(Shard(0), |batch| batch.shard);
+        outputs.map_err(|source| sums.explain(first, source))
+    }
+
+    /// Backward of the stages of one bucket; gives the gradients of their inputs.
+    fn bucket_together(
+        &mut self,
+        place: usize,
+        batches: &[MicroBatch],
+        mut outputs: Vec<Activation>,
+        buffers: &mut [Buffer],
+    ) -> Result<Vec<Activation>, ParallelError> {
+        let group = self.group.clone();
+        let mut sums = GroupSums::new(&*group, self.shards);
+        let first = batches.first().map_or(Shard(0), |batch| batch.shard);
+        let bucket = self.buckets[place].plan.clone();
+        for stage in bucket.stages.clone().rev() {
+            let ranges = self.state.stage_ranges(stage, bucket.elements.start);
+            let given = batches.iter().zip(outputs).zip(&mut *buffers);
+            let given = given.map(|((batch, grad_output), buffer)| ShardGradient {
+                shard: batch.shard,
+                grad_output,
+                gradients: buffer.as_mut_slice(),
+            });
+            let given = given.collect();
+            let stages = self.chain.stages_mut();
+            let inputs = stages[stage].backward_shards(given, &ranges, stage > 0, &mut sums);
+            let inputs = inputs.map_err(|source| sums.explain(first, source))?;
+            for (batch, buffer) in batches.iter().zip(&mut *buffers) {
+                self.weigh_buffers(stage, batch.samples(), &ranges, buffer.as_mut_slice());
+            }
+            outputs = inputs.into_iter().flatten().collect();
+        }
+        Ok(outputs)
+    }
+}

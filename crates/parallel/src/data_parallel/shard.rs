@@ -1,0 +1,169 @@
+//! Shards one after the other: forward, loss, and backward into the buckets.
+
+use std::ops::Range;
+
+use ronde_core::Step;
+use ronde_core::layout::Role;
+use ronde_core::session::ShardReport;
+use ronde_engine::{Activation, EngineError, Mode};
+
+use super::DataParallel;
+use crate::{MicroBatch, ParallelError};
+
+impl DataParallel {
+    /// Forward and backward of this rank's shards, one after the other.
+    pub(super) fn backward_apart(
+        &mut self,
+        step: Step,
+        micro_batches: Vec<MicroBatch>,
+    ) -> Result<Vec<ShardReport>, ParallelError> {
+        if micro_batches.is_empty() {
+            // A rank without a shard adds nothing and gets the sum all the same.
+            for place in 0..self.buckets.len() {
+                self.start_bucket(place)?;
+            }
+        }
+        let each = micro_batches.into_iter();
+        each.map(|batch| self.backward_shard(step, batch)).collect()
+    }
+
+    pub(super) fn forward(
+        &mut self,
+        step: Step,
+        batch: &mut MicroBatch,
+        mode: Mode,
+    ) -> Result<Activation, EngineError> {
+        let mut activation =
+            Activation::from_host(&batch.shape, std::mem::take(&mut batch.features));
+        for stage in 0..self.chain.len() {
+            let context = self.context(step, batch.shard, stage, mode);
+            activation = self.chain.stages_mut()[stage].forward(activation, &context)?;
+        }
+        Ok(activation)
+    }
+
+    /// Backward of all stages, last first; fills, adds and (with the run's last shard) sends buckets.
+    fn backward_buckets(
+        &mut self,
+        batch: &MicroBatch,
+        gradient: Option<Activation>,
+        last: bool,
+    ) -> Result<(), ParallelError> {
+        let mut gradient = gradient;
+        for place in 0..self.buckets.len() {
+            let mut buffer = self.buckets[place].take_buffer(&*self.group);
+            match gradient.take() {
+                Some(output) => {
+                    let input = self
+                        .backward_stages(place, batch, output, buffer.as_mut_slice())
+                        .map_err(|source| ParallelError::Engine {
+                            shard: batch.shard,
+                            source,
+                        })?;
+                    gradient = input;
+                }
+                // A shard without samples adds nothing.
+                None => buffer.as_mut_slice::<f32>().fill(0.0),
+            }
+            self.buckets[place].add_shard(batch.shard.0, buffer);
+            if last {
+                self.start_bucket(place)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Backward of the stages of one bucket into its buffer; gives the gradient of their input.
+    fn backward_stages(
+        &mut self,
+        place: usize,
+        batch: &MicroBatch,
+        output: Activation,
+        buffer: &mut [f32],
+    ) -> Result<Option<Activation>, EngineError> {
+        let bucket = &self.buckets[place].plan;
+        let mut gradient = Some(output);
+        for stage in bucket.stages.clone().rev() {
+            let Some(output) = gradient.take() else { break };
+            let ranges = self.state.stage_ranges(stage, bucket.elements.start);
+            gradient = self.chain.stages_mut()[stage].backward(
+                batch.shard,
+                output,
+                buffer,
+                &ranges,
+                stage > 0,
+            )?;
+            self.weigh_buffers(stage, batch.samples(), &ranges, buffer);
+        }
+        Ok(gradient)
+    }
+
+    /// Forward and backward of one shard by itself.
+    fn backward_shard(
+        &mut self,
+        step: Step,
+        mut batch: MicroBatch,
+    ) -> Result<ShardReport, ParallelError> {
+        let shard = batch.shard;
+        let engine = |source| ParallelError::Engine { shard, source };
+        let last = shard.0 + 1 == self.run().end;
+        let samples = batch.samples();
+        let mut report = ShardReport {
+            shard,
+            samples: samples as u64,
+            skipped: 0,
+            loss_sum: 0.0,
+            correct: 0,
+        };
+        let mut gradient = None;
+        let begun = self.now();
+        if samples > 0 {
+            let output = self
+                .forward(step, &mut batch, Mode::Train)
+                .map_err(engine)?;
+            gradient = Some(self.loss_gradient(&output, &batch, &mut report)?);
+        }
+        let turned = self.now();
+        self.backward_buckets(&batch, gradient, last)?;
+        self.times.forward_s += turned - begun;
+        self.times.backward_s += self.now() - turned;
+        Ok(report)
+    }
+
+    /// What the outputs cost, into the report, and the gradient of that.
+    pub(super) fn loss_gradient(
+        &mut self,
+        output: &Activation,
+        batch: &MicroBatch,
+        report: &mut ShardReport,
+    ) -> Result<Activation, ParallelError> {
+        let loss = self.config.loss;
+        let loss = loss.of(output.as_slice(), &batch.labels, batch.samples());
+        let mut loss = loss.map_err(|source| ParallelError::Engine {
+            shard: batch.shard,
+            source,
+        })?;
+        self.scale.multiply(&mut loss.gradient);
+        (report.loss_sum, report.correct) = (loss.loss_sum, loss.correct);
+        Ok(Activation::from_host(output.shape(), loss.gradient))
+    }
+
+    /// Turns the buffers of a stage, as a shard's forward left them, into what is summed over shards.
+    pub(super) fn weigh_buffers(
+        &self,
+        stage: usize,
+        samples: usize,
+        ranges: &[Range<usize>],
+        to: &mut [f32],
+    ) {
+        let tensors = &self.chain.stages()[stage].layout().tensors;
+        for (entry, range) in tensors.iter().zip(ranges) {
+            if entry.role == Role::Buffer {
+                let weight = samples as f32;
+                to[range.clone()]
+                    .iter_mut()
+                    .for_each(|value| *value *= weight);
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Batch normalisation over all samples of a step: the same bits on one, two and three ranks, with a shard
+//! that has no sample and a rank that has no shard.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ronde_comm::{GroupConfig, ProcessGroup, testing};
+use ronde_core::seed::{Purpose, SeedTree};
+use ronde_core::shards::ShardPlan;
+use ronde_core::{Collectives, GroupRank, Recovery, Shard, Step, WorldSize};
+use ronde_engine::{Loss, ModelConfig, OptimizerConfig};
+use ronde_parallel::{
+    DataParallel, DataParallelConfig, MicroBatch, ModelState, ParallelError, Strategy,
+};
+
+/// Samples of each shard.
+const COUNTS: [usize; 4] = [2, 1, 0, 1];
+const SHAPE: [usize; 3] = [3, 8, 8];
+const CLASSES: usize = 4;
+const STEPS: u64 = 2;
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn seeds() -> SeedTree {
+    SeedTree::new(11)
+}
+
+fn strategy(group: Arc<dyn Collectives>, shards: ShardPlan) -> DataParallel {
+    let model =
+        r#"{"kind": "resnet18", "small_input": true, "normalisation": "synchronised_batch"}"#;
+    let model: ModelConfig = serde_json::from_str(model).unwrap();
+    let chain = model.build(&SHAPE, CLASSES as u32, &seeds()).unwrap();
+    let optimizer: OptimizerConfig = serde_json::from_str(r#"{"kind": "sgd"}"#).unwrap();
+    let config = DataParallelConfig::new(optimizer, Loss::CrossEntropy { classes: CLASSES });
+    DataParallel::new(chain, group, shards, seeds(), config)
+}
+
+fn micro_batch(step: u64, shard: u32) -> MicroBatch {
+    let samples = COUNTS[shard as usize];
+    let mut features = vec![0.0; samples * SHAPE.iter().product::<usize>()];
+    let stream = seeds().stream(Purpose::Synthetic, &[step, shard.into()]);
+    stream.fill_uniform(&mut features);
+    MicroBatch {
+        shard: Shard(shard),
+        shape: [&[samples], &SHAPE[..]].concat(),
+        features,
+        labels: (0..samples as u32)
+            .map(|i| (i + shard) % CLASSES as u32)
+            .collect(),
+    }
+}
+
+fn bits(state: &ModelState) -> Vec<u32> {
+    state.values().iter().map(|value| value.to_bits()).collect()
+}
+
+/// Weights and losses after some steps, the first ranks computing.
+fn trained(group: Arc<dyn Collectives>, computing: u32) -> (Vec<u32>, Vec<u64>) {
+    let world_size = WorldSize::new(group.size() as u32).unwrap();
+    let shards = COUNTS.len() as u32;
+    let shards = ShardPlan::with_spares(shards, world_size, computing).unwrap();
+    let run = shards.run(group.rank());
+    let mut strategy = strategy(group, shards);
+    let mut losses = Vec::new();
+    for step in 0..STEPS {
+        let batches = run.clone().map(|shard| micro_batch(step, shard)).collect();
+        let reports = strategy.backward(Step(step), batches).unwrap();
+        assert!(reports.iter().map(|report| report.shard.0).eq(run.clone()));
+        losses.extend(reports.iter().map(|report| report.loss_sum.to_bits()));
+        let reduced = strategy.reduce().unwrap();
+        let samples = COUNTS.iter().sum::<usize>() as u64;
+        strategy.apply(Step(step), reduced, samples, 0.05).unwrap();
+    }
+    (bits(strategy.state()), losses)
+}
+
+fn alone() -> Arc<dyn Collectives> {
+    Arc::new(ProcessGroup::alone(GroupConfig::new(
+        "dp",
+        "lock step",
+        GroupRank(0),
+    )))
+}
+
+#[test]
+fn the_bits_do_not_depend_on_the_ranks() {
+    let (expected, losses) = trained(alone(), 1);
+    for (world_size, computing) in [(2, 2), (3, 3), (2, 1)] {
+        let ranks = testing::spawn_ranks(world_size, LIMIT, move |group| {
+            Ok::<_, String>(trained(Arc::new(group), computing))
+        });
+        for (rank, (got, _)) in ranks.iter().enumerate() {
+            let differ = got.iter().zip(&expected).filter(|(a, b)| a != b).count();
+            assert_eq!(
+                differ, 0,
+                "rank {rank} of {world_size}, {computing} computing"
+            );
+        }
+        let of_ranks = ranks.iter().map(|(_, losses)| losses.len()).sum::<usize>();
+        assert_eq!(of_ranks, losses.len());
+    }
+}
+
+#[test]
+fn a_sum_that_fails_is_told_by_its_stage_and_its_cause() {
+    let failures = testing::spawn_ranks(2, LIMIT, |group| {
+        let group: Arc<dyn Collectives> = Arc::new(group);
+        let shards = ShardPlan::new(4, WorldSize::new(2).unwrap()).unwrap();
+        let run = shards.run(group.rank());
+        let mut strategy = strategy(group.clone(), shards);
+        group.abort("the test ends it");
+        let batches = run.map(|shard| micro_batch(0, shard)).collect();
+        let error = strategy.backward(Step(0), batches).unwrap_err();
+        assert!(matches!(&error, ParallelError::StageSum { stage, .. } if stage == "bn1"));
+        assert!(matches!(
+            strategy.reduce(),
+            Err(ParallelError::OutOfOrder { .. })
+        ));
+        Ok::<_, String>(error.recovery())
+    });
+    assert_eq!(failures, [Recovery::Rejoin; 2]);
+}
+
+#[test]
+fn a_step_without_a_sample_leaves_the_running_statistics_as_they_were() {
+    let shards = ShardPlan::new(COUNTS.len() as u32, WorldSize::ONE).unwrap();
+    let mut strategy = strategy(alone(), shards);
+    let before = bits(strategy.state());
+    let empty = |shard| MicroBatch {
+        shape: [&[0], &SHAPE[..]].concat(),
+        features: Vec::new(),
+        labels: Vec::new(),
+        ..micro_batch(0, shard)
+    };
+    let batches = (0..COUNTS.len() as u32).map(empty).collect();
+    strategy.backward(Step(0), batches).unwrap();
+    let reduced = strategy.reduce().unwrap();
+    strategy.apply(Step(0), reduced, 0, 0.05).unwrap();
+    assert_eq!(bits(strategy.state()), before);
+}

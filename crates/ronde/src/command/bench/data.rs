@@ -1,0 +1,176 @@
+//! `ronde bench data`: how quickly samples can be had, without training.
+
+use std::fmt::Write as _;
+use std::time::Instant;
+
+use ronde::environment;
+use ronde_cluster::StopFlag;
+use ronde_core::{GroupRank, WorldSize};
+use ronde_data::{Loader, LoaderPlan, LoaderSettings, LoaderTimes, Split};
+use ronde_train::config::{Document, Override};
+use ronde_train::{Plan, TrainError};
+use serde_json::json;
+
+use super::arguments::DataArguments;
+use super::{exit, print};
+use crate::command::data_news;
+use crate::command::train::read_run_file;
+
+/// One turn.
+struct Turn {
+    threads: usize,
+    seconds: f64,
+    times: LoaderTimes,
+    /// Most memory of the process in this turn.
+    peak_bytes: u64,
+}
+
+pub(super) fn bench(arguments: &DataArguments, stop: &StopFlag) -> i32 {
+    match run(arguments, stop) {
+        Ok(text) => print(&text, stop),
+        Err(_) if stop.signal() != 0 => 128 + stop.signal(),
+        Err(message) => {
+            eprintln!("{message}");
+            exit::USER_ERROR
+        }
+    }
+}
+
+fn run(arguments: &DataArguments, stop: &StopFlag) -> Result<String, String> {
+    let (text, name, base) = read_run_file(arguments.file.as_deref())?;
+    let sets: Vec<Override> = arguments
+        .sets
+        .iter()
+        .map(|text| Override::Set(text.clone()))
+        .collect();
+    let (config, _) =
+        Document::load(&text, &name, &environment::all(), &sets).map_err(|e| e.render(false))?;
+    let failed = |error: TrainError| format!("error: {error}");
+    let tell = data_news::show(arguments.json);
+    let opening = environment::surroundings().opening(&base, config.run.seed, tell);
+    let split = ronde_data::open(&config.data, &opening).map_err(|e| failed(e.into()))?;
+    let plan = Plan::resolve(&config, WorldSize::ONE, &*split.train).map_err(failed)?;
+    let mut turns = Vec::new();
+    for round in 1..=arguments.rounds {
+        for &threads in &arguments.threads {
+            let settings = LoaderSettings {
+                threads,
+                ..config.loader.settings(&*split.train, 1)
+            };
+            let turn = measure(&plan, &split, settings, arguments, stop).map_err(failed)?;
+            eprintln!("round {round}: {}", show(&turn));
+            turns.push(turn);
+        }
+    }
+    Ok(if arguments.json {
+        turns.iter().map(|turn| to_json(turn) + "\n").collect()
+    } else {
+        table(&arguments.threads, &turns)
+    })
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a measurement of the command itself"
+)]
+fn measure(
+    plan: &Plan,
+    split: &Split,
+    settings: LoaderSettings,
+    arguments: &DataArguments,
+    stop: &StopFlag,
+) -> Result<Turn, TrainError> {
+    reset_peak();
+    let begun = Instant::now();
+    let steps = arguments
+        .steps
+        .unwrap_or_else(|| plan.batches.steps_per_epoch());
+    let all = LoaderPlan {
+        batches: plan.batches,
+        shards: plan.shards,
+        run: plan.shards.run(GroupRank(0)),
+        steps: 0..steps,
+        stride: 1,
+    };
+    let mut loader = Loader::start(split.train.clone(), all, settings)?;
+    while stop.signal() == 0 && loader.next()?.is_some() {}
+    Ok(Turn {
+        threads: settings.threads,
+        seconds: begun.elapsed().as_secs_f64(),
+        times: loader.times(),
+        peak_bytes: peak(),
+    })
+}
+
+impl Turn {
+    fn samples_per_s(&self) -> f64 {
+        self.times.samples as f64 / self.seconds
+    }
+
+    fn bytes_per_s(&self) -> f64 {
+        self.times.bytes as f64 / self.seconds
+    }
+}
+
+fn show(turn: &Turn) -> String {
+    let s = if turn.threads == 1 { "" } else { "s" };
+    format!(
+        "{} thread{s}: {:.0} samples/s, {:.1} MB/s as stored",
+        turn.threads,
+        turn.samples_per_s(),
+        turn.bytes_per_s() / 1e6
+    )
+}
+
+fn to_json(turn: &Turn) -> String {
+    json!({
+        "threads": turn.threads,
+        "seconds": turn.seconds,
+        "samples": turn.times.samples,
+        "samples_per_s": turn.samples_per_s(),
+        "stored_bytes": turn.times.bytes,
+        "stored_bytes_per_s": turn.bytes_per_s(),
+        "fetching_s": turn.times.fetching.as_secs_f64(),
+        "decoding_s": turn.times.decoding.as_secs_f64(),
+        "skipped": turn.times.skipped,
+        "peak_bytes": turn.peak_bytes,
+    })
+    .to_string()
+}
+
+/// Medians of the rounds.
+fn table(threads: &[usize], turns: &[Turn]) -> String {
+    let mut text =
+        String::from("threads   samples/s   MB/s stored   fetching   decoding   peak MiB\n");
+    for &threads in threads {
+        let median = |value: &dyn Fn(&Turn) -> f64| {
+            let mine = turns.iter().filter(|turn| turn.threads == threads);
+            let mut values: Vec<f64> = mine.map(value).collect();
+            values.sort_by(f64::total_cmp);
+            values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+        };
+        let all = |turn: &Turn| turn.seconds * turn.threads.max(1) as f64;
+        let _ = writeln!(
+            text,
+            "{threads:>7} {:>11.0} {:>13.1} {:>8.0} % {:>8.0} % {:>10.0}",
+            median(&Turn::samples_per_s),
+            median(&|turn| turn.bytes_per_s() / 1e6),
+            median(&|turn| 100.0 * turn.times.fetching.as_secs_f64() / all(turn)),
+            median(&|turn| 100.0 * turn.times.decoding.as_secs_f64() / all(turn)),
+            median(&|turn| turn.peak_bytes as f64 / f64::from(1 << 20)),
+        );
+    }
+    text
+}
+
+/// Forgets the most memory of the process up to now, where the system lets it.
+fn reset_peak() {
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
+fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}

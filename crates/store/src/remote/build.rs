@@ -1,0 +1,153 @@
+//! Making the clients of the `object_store` crate from addresses and settings.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::http::HttpBuilder;
+use object_store::{Certificate, ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
+
+use super::failure::Failure;
+use crate::{Address, RemoteSettings, StoreError};
+
+/// A connection that has not given a byte for so long is given up.
+const SILENCE: Duration = Duration::from_secs(20);
+
+/// Who keeps the objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// S3 and Azure Blob: a version is an ETag.
+    Blobs,
+    /// Google Cloud Storage: a version is a generation.
+    Google,
+    /// A web server: no listings, no writing.
+    Web,
+}
+
+pub(super) fn build(
+    address: &Address,
+    settings: &RemoteSettings,
+    retries: usize,
+) -> Result<(Arc<dyn ObjectStore>, Service), StoreError> {
+    let failure = Failure {
+        operation: "open",
+        location: address.to_string(),
+    };
+    let retry = RetryConfig {
+        max_retries: retries,
+        retry_timeout: settings.limit,
+        ..RetryConfig::default()
+    };
+    let client = client(settings, &failure)?;
+    let failed = |error| failure.of(error);
+    match address {
+        Address::S3 { bucket, .. } => {
+            let keys = keys::<AmazonS3ConfigKey>(settings, &failure)?;
+            let builder = AmazonS3Builder::new().with_client_options(client);
+            let built = keys
+                .into_iter()
+                .fold(builder, |builder, (key, value)| {
+                    builder.with_config(key, value)
+                })
+                .with_bucket_name(bucket)
+                .with_retry(retry)
+                .with_conditional_put(S3ConditionalPut::ETagMatch)
+                .build();
+            Ok((Arc::new(built.map_err(failed)?), Service::Blobs))
+        }
+        Address::Azure { container, .. } => {
+            let keys = keys::<AzureConfigKey>(settings, &failure)?;
+            let builder = MicrosoftAzureBuilder::new().with_client_options(client);
+            let built = keys
+                .into_iter()
+                .fold(builder, |builder, (key, value)| {
+                    builder.with_config(key, value)
+                })
+                .with_container_name(container)
+                .with_retry(retry)
+                .build();
+            Ok((Arc::new(built.map_err(failed)?), Service::Blobs))
+        }
+        Address::Google { bucket, .. } => {
+            let keys = keys::<GoogleConfigKey>(settings, &failure)?;
+            let builder = GoogleCloudStorageBuilder::new().with_client_options(client);
+            let built = keys
+                .into_iter()
+                .fold(builder, |builder, (key, value)| {
+                    builder.with_config(key, value)
+                })
+                .with_bucket_name(bucket)
+                .with_retry(retry)
+                .build();
+            Ok((Arc::new(built.map_err(failed)?), Service::Google))
+        }
+        Address::Web { server, .. } => web(server, settings, client, retry, &failure),
+        Address::Folder(_) => Err(failure.settings("a folder is no remote store".to_owned())),
+    }
+}
+
+fn web(
+    server: &str,
+    settings: &RemoteSettings,
+    client: ClientOptions,
+    retry: RetryConfig,
+    failure: &Failure,
+) -> Result<(Arc<dyn ObjectStore>, Service), StoreError> {
+    // Whoever writes http:// means it.
+    let client = client.with_allow_http(server.starts_with("http://"));
+    let client = keys::<ClientConfigKey>(settings, failure)?
+        .into_iter()
+        .fold(client, |client, (key, value)| {
+            client.with_config(key, value)
+        });
+    let builder = HttpBuilder::new().with_client_options(client);
+    let built = builder.with_url(server).with_retry(retry).build();
+    let built = built.map_err(|error| failure.of(error))?;
+    Ok((Arc::new(built), Service::Web))
+}
+
+/// The settings that a service knows: those of the environment first, so that the others take precedence.
+fn keys<K: FromStr>(
+    settings: &RemoteSettings,
+    failure: &Failure,
+) -> Result<Vec<(K, String)>, StoreError> {
+    let mut keys = Vec::new();
+    for (name, value) in &settings.ambient {
+        if let Ok(key) = name.parse() {
+            keys.push((key, value.clone()));
+        }
+    }
+    for (name, value) in &settings.options {
+        let key = name
+            .parse()
+            .map_err(|_| failure.settings(format!("{name} is no option of this service")))?;
+        keys.push((key, value.clone()));
+    }
+    Ok(keys)
+}
+
+/// Whole requests are limited elsewhere: a large range over a slow link takes its time, but is never silent for long.
+fn client(settings: &RemoteSettings, failure: &Failure) -> Result<ClientOptions, StoreError> {
+    let mut client = ClientOptions::new()
+        .with_timeout_disabled()
+        .with_read_timeout(SILENCE);
+    let Some(path) = &settings.authorities else {
+        return Ok(client);
+    };
+    let told = |problem: String| {
+        let path = path.display();
+        failure.settings(format!("certificate authorities from {path}: {problem}"))
+    };
+    let pem = std::fs::read(path).map_err(|error| told(error.to_string()))?;
+    let authorities = Certificate::from_pem_bundle(&pem).unwrap_or_default();
+    if authorities.is_empty() {
+        return Err(told("the file holds no certificate (PEM)".to_owned()));
+    }
+    for authority in authorities {
+        client = client.with_root_certificate(authority);
+    }
+    Ok(client)
+}

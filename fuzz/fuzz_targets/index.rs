@@ -1,0 +1,7 @@
+//! Fuzzes the reader of what is kept of the scan of a file.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let _refused = (ronde_fuzz::targets::INDEX.read)(bytes);
+});
