@@ -14,7 +14,7 @@ use crate::memory::{Memory, Place};
 use crate::streaming::{PIECE_BYTES, Streaming};
 
 /// Rounds that are under way at once.
-const OPEN_MAX: usize = 3;
+const OPEN_MAX: usize = 4;
 /// Rounds of fewer bytes are not worth opening before their turn.
 const AHEAD_BYTES_MIN: usize = 2 * PIECE_BYTES;
 

@@ -5,6 +5,7 @@
 mod atomics;
 mod collective;
 mod control;
+mod counts;
 mod exchange;
 mod flags;
 mod flow;

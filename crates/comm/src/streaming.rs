@@ -101,6 +101,7 @@ fn touched(action: &LocalAction) -> [&Region; 2] {
 #[cfg(test)]
 mod tests {
     use ronde_core::{Buffer, DType, GroupRank};
+    use ronde_schedule::{Hosts, all_reduce_on};
 
     use super::*;
 
@@ -116,7 +117,9 @@ mod tests {
     fn much_is_acted_on_in_pieces_and_little_or_what_is_sent_is_not() {
         let direct = |len| {
             let algorithm = ronde_schedule::Algorithm::Direct;
-            move || ronde_schedule::all_reduce(algorithm, GroupRank(0), 3, len).expect("it can")
+            // On hosts of their own: within one it would go in blocks.
+            let hosts = Hosts::new(&[0, 1, 2]);
+            move || all_reduce_on(algorithm, GroupRank(0), &hosts, len).expect("it can")
         };
         assert!(streaming(direct(1000)).is_none());
         assert!(streaming(|| ronde_schedule::all_to_all(0, 2, 1 << 20)).is_none());

@@ -8,9 +8,10 @@ use std::cmp::Ordering;
 
 use ronde_core::{GroupRank, Operation};
 
+use crate::blocks::{SETS, block_len};
 use crate::halving_doubling::keeps_tree;
 use crate::hosts::Hosts;
-use crate::make::{all_reduce_on, broadcast_by, exact_sum_on, reduce};
+use crate::make::{all_reduce_at_once, broadcast_by, exact_sum_at_once, reduce};
 use crate::{Algorithm, CostModel, Counts, Schedule, ScheduleError};
 
 /// Of algorithms that should take the same time the first one here is taken.
@@ -101,7 +102,9 @@ pub fn refusal(algorithm: Algorithm, operation: &Operation, hosts: &Hosts) -> Op
     }
 }
 
-/// What `operation` on operands of `len` elements makes all ranks do by `algorithm`.
+/// What `operation` on operands of `len` elements makes all ranks do by `algorithm`. Of operands in
+/// [`crate::blocks`] it counts the bytes, and the messages and rounds of all at once: those of blocks are
+/// under way together, so that they do not add up to waiting.
 ///
 /// Cost: makes the schedules of all ranks, some microseconds for few ranks.
 ///
@@ -117,21 +120,32 @@ pub fn counts(
     cores: usize,
 ) -> Result<Counts, ScheduleError> {
     let size = hosts.size();
-    let one = |rank: u32| {
-        let rank = GroupRank(rank);
-        match operation {
-            Operation::AllReduce(_) => all_reduce_on(algorithm, rank, hosts, len),
-            Operation::ExactSum(sum) => exact_sum_on(algorithm, sum, rank, hosts, len),
-            Operation::Reduce { root, .. } => reduce(algorithm, rank, size, *root, len),
-            Operation::Broadcast { root } => broadcast_by(algorithm, rank, size, *root, len),
-            _ => Err(ScheduleError::Invalid {
-                operation: "counting",
-                problem: "this operation has one schedule".to_owned(),
-            }),
-        }
+    let all = |len: usize| {
+        let one = |rank: u32| {
+            let rank = GroupRank(rank);
+            match operation {
+                Operation::AllReduce(_) => all_reduce_at_once(algorithm, rank, hosts, len),
+                Operation::ExactSum(sum) => exact_sum_at_once(algorithm, sum, rank, hosts, len),
+                Operation::Reduce { root, .. } => reduce(algorithm, rank, size, *root, len),
+                Operation::Broadcast { root } => broadcast_by(algorithm, rank, size, *root, len),
+                _ => Err(ScheduleError::Invalid {
+                    operation: "counting",
+                    problem: "this operation has one schedule".to_owned(),
+                }),
+            }
+        };
+        let schedules: Result<Vec<Schedule>, _> = (0..size as u32).map(one).collect();
+        Counts::of(&schedules?, hosts, element_bytes, cores)
     };
-    let schedules: Result<Vec<Schedule>, _> = (0..size as u32).map(one).collect();
-    Counts::of(&schedules?, hosts, element_bytes, cores)
+    let mut counts = all(len)?;
+    let block = match operation {
+        Operation::AllReduce(_) | Operation::ExactSum(_) => block_len(algorithm, hosts, len),
+        _ => len,
+    };
+    if block < len {
+        counts.scratch_bytes = SETS as f64 * all(block)?.scratch_bytes;
+    }
+    Ok(counts)
 }
 
 /// [`choose_on`] for ranks of one host, with the default costs.

@@ -262,8 +262,7 @@ mod tests {
         let direct = counted(Algorithm::Direct, &hosts, 4096, 4);
         assert_eq!((direct.rounds, direct.rounds_across), (2.0, 0.0));
         assert_eq!((direct.messages, direct.bytes), (12.0, 12_288.0));
-        // All but rank 0 copy their slice from where they have added it up.
-        assert_eq!((direct.bytes_reduced, direct.bytes_across), (4096.0, 0.0));
+        assert_eq!((direct.bytes_reduced, direct.bytes_across), (3072.0, 0.0));
         assert_eq!(direct.scratch_bytes, 3072.0);
         // Two pairs, then one pair, then the same back.
         let tree = counted(Algorithm::Tree, &hosts, 4096, 4);

@@ -41,8 +41,16 @@ pub fn direct(contributions: &Contributions, rank: usize, len: usize) -> Schedul
             scatter.receive(peer, place.clone());
         }
     }
+    // The sum goes to where the result belongs as soon as that holds an operand: nothing is copied then.
+    let nearness = |place: &Region| (place.slot == result, place.slot < count);
     for &(into, from) in &contributions.additions {
-        scatter.reduce_right(places[into].clone(), places[from].clone());
+        let (left, right) = (places[into].clone(), places[from].clone());
+        if nearness(&right) > nearness(&left) {
+            places[into] = right.clone();
+            scatter.reduce_left(left, right);
+        } else {
+            scatter.reduce_right(left, right);
+        }
     }
     scatter.copy(Region::new(result, owned.clone()), places[0].clone());
     schedule.push(scatter);

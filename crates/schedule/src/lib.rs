@@ -10,6 +10,7 @@
 
 pub mod algorithm;
 pub mod barrier;
+pub mod blocks;
 pub mod broadcast;
 pub mod choose;
 pub mod contributions;

@@ -3,6 +3,7 @@
 use ronde_core::exact::ExactSum;
 use ronde_core::{GroupRank, Operation};
 
+use crate::blocks::{block_len, in_blocks};
 use crate::broadcast::broadcast;
 use crate::choose::refusal;
 use crate::contributions::Contributions;
@@ -29,7 +30,7 @@ pub fn all_reduce(
     all_reduce_on(algorithm, rank, &Hosts::one(size), len)
 }
 
-/// The schedule of an all-reduce of `len` elements.
+/// The schedule of an all-reduce of `len` elements; long ones within a host in [`crate::blocks`].
 ///
 /// # Errors
 /// [`ScheduleError::Invalid`] for a rank that is not in the group.
@@ -39,15 +40,33 @@ pub fn all_reduce_on(
     hosts: &Hosts,
     len: usize,
 ) -> Result<Schedule, ScheduleError> {
+    let block = block_len(algorithm, hosts, len);
+    in_blocks(len, block, |len| {
+        all_reduce_at_once(algorithm, rank, hosts, len)
+    })
+}
+
+/// [`all_reduce_on`] without blocks.
+pub(crate) fn all_reduce_at_once(
+    algorithm: Algorithm,
+    rank: GroupRank,
+    hosts: &Hosts,
+    len: usize,
+) -> Result<Schedule, ScheduleError> {
     let size = hosts.size();
     let rank = member("all_reduce", rank, size)?;
     Ok(match algorithm {
         Algorithm::Driver => driver(&Contributions::plain(size), rank, len),
-        Algorithm::Direct => direct(&Contributions::plain(size), rank, len),
+        // On one host the hierarchical algorithm is the direct one.
+        Algorithm::Hierarchical if hosts.count() > 1 => {
+            hierarchical(hosts, &Levels::plain(hosts), rank, len)
+        }
+        Algorithm::Direct | Algorithm::Hierarchical => {
+            direct(&Contributions::plain(size), rank, len)
+        }
         Algorithm::Ring => ring(rank, size, len),
         Algorithm::HalvingDoubling => halving_doubling(rank, size, len),
         Algorithm::Tree => tree(&Contributions::neighbours(size), rank, len),
-        Algorithm::Hierarchical => hierarchical(hosts, &Levels::plain(hosts), rank, len),
     })
 }
 
@@ -64,12 +83,27 @@ pub fn exact_sum(
     exact_sum_on(algorithm, sum, rank, &Hosts::one(sum.size()), len)
 }
 
-/// The schedule of an exact sum of operands of `len` elements; the caller's slots are its subtrees.
+/// The schedule of an exact sum of operands of `len` elements; the caller's slots are its subtrees. Long
+/// operands within a host go in [`crate::blocks`].
 ///
 /// # Errors
 /// [`ScheduleError::Refused`] when the algorithm cannot keep the order of the tree;
 /// [`ScheduleError::Invalid`] for a rank that is not in the group or hosts of another group.
 pub fn exact_sum_on(
+    algorithm: Algorithm,
+    sum: &ExactSum,
+    rank: GroupRank,
+    hosts: &Hosts,
+    len: usize,
+) -> Result<Schedule, ScheduleError> {
+    let block = block_len(algorithm, hosts, len);
+    in_blocks(len, block, |len| {
+        exact_sum_at_once(algorithm, sum, rank, hosts, len)
+    })
+}
+
+/// [`exact_sum_on`] without blocks.
+pub(crate) fn exact_sum_at_once(
     algorithm: Algorithm,
     sum: &ExactSum,
     rank: GroupRank,
@@ -94,8 +128,12 @@ pub fn exact_sum_on(
         Algorithm::Driver => driver(&Contributions::exact(sum), index, len),
         Algorithm::HalvingDoubling => halving_doubling(index, size, len),
         Algorithm::Tree => tree(&Contributions::exact(sum), index, len),
-        Algorithm::Hierarchical => hierarchical(hosts, &Levels::exact(sum, hosts), index, len),
-        Algorithm::Direct | Algorithm::Ring => direct(&Contributions::exact(sum), index, len),
+        Algorithm::Hierarchical if hosts.count() > 1 => {
+            hierarchical(hosts, &Levels::exact(sum, hosts), index, len)
+        }
+        Algorithm::Direct | Algorithm::Hierarchical | Algorithm::Ring => {
+            direct(&Contributions::exact(sum), index, len)
+        }
     })
 }
 

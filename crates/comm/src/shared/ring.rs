@@ -1,14 +1,13 @@
 //! A stream of bytes from one process to another, through a ring of memory that both have mapped.
 //!
 //! One side writes, the other reads; each counts its bytes in a word of its own, published after they are
-//! copied. A side that goes to sleep says so in a word of the ring and looks once more; the other one
-//! finds that word after it has published its count, and wakes it by other means. So no wake-up is lost:
-//! of "count, then look at the word" and "word, then look at the count" one sees the other.
+//! copied, and says in another one that it sleeps: the words are [`Side`]'s. Who sleeps is woken by other
+//! means.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 
+use super::counts::Side;
 use super::mapping::Mapping;
 
 /// Bytes of a ring: they stay in a core's cache.
@@ -36,34 +35,24 @@ impl Ring {
         Self { mapping, base }
     }
 
-    /// What the other side has counted.
-    fn count(&self, word: usize) -> u64 {
-        let word = self.mapping.long_word(self.base + word);
-        word.load(Ordering::Acquire)
+    /// The words as one end sees them: its count and the other's, whether it sleeps and the other one.
+    fn side(&self, [mine, theirs, i_sleep, they_sleep]: [usize; 4]) -> Side<'_> {
+        let word = |offset| self.mapping.word(self.base + offset);
+        let long_word = |offset| self.mapping.long_word(self.base + offset);
+        Side {
+            mine: long_word(mine),
+            theirs: long_word(theirs),
+            i_sleep: word(i_sleep),
+            they_sleep: word(they_sleep),
+        }
     }
 
-    fn publish(&self, word: usize, count: u64) {
-        let word = self.mapping.long_word(self.base + word);
-        word.store(count, Ordering::Release);
-        fence(Ordering::SeqCst);
+    fn writer(&self) -> Side<'_> {
+        self.side([WRITTEN, READ, WRITER_SLEEPS, READER_SLEEPS])
     }
 
-    /// Says that this side sleeps, before it looks for the last time.
-    fn lie_down(&self, word: usize) {
-        let word = self.mapping.word(self.base + word);
-        word.store(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-    }
-
-    fn get_up(&self, word: usize) {
-        let word = self.mapping.word(self.base + word);
-        word.store(0, Ordering::Relaxed);
-    }
-
-    /// Whether the other side sleeps and is to be woken now, by this side alone.
-    fn must_wake(&self, word: usize) -> bool {
-        let word = self.mapping.word(self.base + word);
-        word.load(Ordering::Relaxed) != 0 && word.swap(0, Ordering::SeqCst) != 0
+    fn reader(&self) -> Side<'_> {
+        self.side([READ, WRITTEN, READER_SLEEPS, WRITER_SLEEPS])
     }
 
     /// Where the byte of a number is, and how many follow it without a break.
@@ -100,7 +89,7 @@ impl Writer {
     }
 
     fn room(&self) -> io::Result<usize> {
-        Ok(RING_BYTES - held(self.written, self.ring.count(READ))?)
+        Ok(RING_BYTES - held(self.written, self.ring.writer().theirs())?)
     }
 
     /// Whether there is room; with `sleeps`, if there is none, the reader wakes this side once there is.
@@ -110,13 +99,13 @@ impl Writer {
         if has() || !sleeps {
             return has();
         }
-        self.ring.lie_down(WRITER_SLEEPS);
+        self.ring.writer().lie_down();
         has()
     }
 
     /// After a sleep.
     pub(crate) fn get_up(&self) {
-        self.ring.get_up(WRITER_SLEEPS);
+        self.ring.writer().get_up();
     }
 
     /// Writes as much of `head` and then `body` as there is room for; how many bytes, and whether the
@@ -140,8 +129,8 @@ impl Writer {
             return Ok((0, false));
         }
         self.written += count as u64;
-        self.ring.publish(WRITTEN, self.written);
-        Ok((count, self.ring.must_wake(READER_SLEEPS)))
+        self.ring.writer().publish(self.written);
+        Ok((count, self.ring.writer().must_wake()))
     }
 }
 
@@ -164,17 +153,17 @@ impl Reader {
     /// Whether there are bytes; with `sleeps`, if there are none, the writer wakes this side once there
     /// are.
     pub(crate) fn has_bytes(&self, sleeps: bool) -> bool {
-        let has = || self.ring.count(WRITTEN) != self.read;
+        let has = || self.ring.reader().theirs() != self.read;
         if has() || !sleeps {
             return has();
         }
-        self.ring.lie_down(READER_SLEEPS);
+        self.ring.reader().lie_down();
         has()
     }
 
     /// After a sleep.
     pub(crate) fn get_up(&self) {
-        self.ring.get_up(READER_SLEEPS);
+        self.ring.reader().get_up();
     }
 
     /// Reads what is there; how many bytes, and whether the writer has to be woken, which waits until half
@@ -183,7 +172,7 @@ impl Reader {
     /// # Errors
     /// [`ErrorKind::InvalidData`] when the writer has counted nonsense.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<(usize, bool)> {
-        let held = held(self.ring.count(WRITTEN), self.read)?;
+        let held = held(self.ring.reader().theirs(), self.read)?;
         let total = into.len().min(held);
         let mut count = 0;
         while count < total {
@@ -197,14 +186,15 @@ impl Reader {
             return Ok((0, false));
         }
         self.read += count as u64;
-        self.ring.publish(READ, self.read);
+        self.ring.reader().publish(self.read);
         let is_half_free = held - count <= RING_BYTES / 2;
-        Ok((count, is_half_free && self.ring.must_wake(WRITER_SLEEPS)))
+        Ok((count, is_half_free && self.ring.reader().must_wake()))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
     use std::thread;
 
     use super::*;

@@ -1,17 +1,20 @@
 //! The flags of shared memory under loom: all interleavings of two and three ranks, on the files that
 //! the library is made of.
 //!
-//! `flags.rs` and `pieces.rs` are compiled here a second time, with loom's atomics in place of those
+//! `flags.rs`, `pieces.rs` and `counts.rs` are compiled here a second time, with loom's atomics in place of those
 //! of the processor. Memory that the flags guard is in loom's cells, which notice every access that is
 //! not ordered; sleeping has no limit here, so a wake-up that is lost is a deadlock. That these would
 //! be noticed is tested too: each [`Bug`] is put in, and must be found.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 mod atomics;
+#[path = "../../src/shared/counts.rs"]
+mod counts;
 #[path = "../../src/shared/flags.rs"]
 mod flags;
 #[path = "../../src/shared/pieces.rs"]
 mod pieces;
+mod ring;
 
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -5,6 +5,7 @@ use ronde_core::philox::Stream;
 use ronde_core::{Buffer, DType, GroupRank};
 
 use super::*;
+use crate::blocks::in_blocks;
 use crate::{
     Algorithm, Round, all_gather, all_reduce, barrier, broadcast, exact_sum, reduce_scatter,
 };
@@ -37,6 +38,30 @@ fn all_reduce_equals_the_reference_for_every_algorithm_size_and_length() {
                 let results = interpret(&schedules, &inputs, |a, b| a + b).unwrap();
                 for result in results {
                     assert_eq!(result, expected, "{algorithm} on {size} ranks, {len}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn blocks_give_what_one_block_gives() {
+    for size in [1, 2, 3, 4, 5, 7, 8] {
+        for (len, block) in [(1000, 64), (1000, 333), (257, 256), (64, 64), (3, 1)] {
+            let inputs: Vec<_> = (0..size).map(|rank| values(rank, len)).collect();
+            for algorithm in Algorithm::ALL {
+                let one = |rank| move |len| all_reduce(algorithm, rank, size, len);
+                let schedules: Result<Vec<_>, _> = ranks(size)
+                    .map(|rank| in_blocks(len, block, one(rank)))
+                    .collect();
+                let expected: Vec<u64> = (0..len)
+                    .map(|i| inputs.iter().map(|input| input[i]).sum())
+                    .collect();
+                for result in interpret(&schedules.unwrap(), &inputs, |a, b| a + b).unwrap() {
+                    assert_eq!(
+                        result, expected,
+                        "{algorithm} on {size} ranks, {block} of {len}"
+                    );
                 }
             }
         }
@@ -181,13 +206,20 @@ fn exact_sums_have_the_bits_of_the_tree_for_every_algorithm_size_and_shard_count
                     refused += 1;
                     continue;
                 };
-                for result in interpret(&schedules, &inputs, add).unwrap() {
-                    let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-                    assert_eq!(
-                        bits(&result),
-                        bits(&expected),
-                        "{algorithm}, {size} ranks, {shard_count} shards"
-                    );
+                let sum = &sum;
+                let one = |rank| move |len| exact_sum(algorithm, sum, rank, len);
+                let by_blocks: Result<Vec<_>, _> = ranks(size)
+                    .map(|rank| in_blocks(len, 33, one(rank)))
+                    .collect();
+                for schedules in [schedules, by_blocks.unwrap()] {
+                    for result in interpret(&schedules, &inputs, add).unwrap() {
+                        let bits = |v: &[f32]| v.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                        assert_eq!(
+                            bits(&result),
+                            bits(&expected),
+                            "{algorithm}, {size} ranks, {shard_count} shards"
+                        );
+                    }
                 }
             }
         }

@@ -1,0 +1,245 @@
+//! Joining: how a [`ProcessGroup`] comes to be, over connections, in one process or alone.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use ronde_core::{CollectiveError, GroupRank};
+use ronde_schedule::{CostModel, Hosts};
+
+use super::{Link, ProcessGroup, named};
+use crate::choice::Chooser;
+use crate::clock;
+use crate::connect;
+use crate::engine::{Command, Engine, Mailbox, Reporter, Seat};
+use crate::hello::Hello;
+use crate::program::{Member, invalid};
+use crate::shared::{self};
+use crate::split::{Nursery, Origin};
+use crate::transport::near::introduce;
+use crate::transport::{Transport, in_process};
+use crate::{GroupConfig, TransportChoice};
+
+impl ProcessGroup {
+    /// Joins over TCP, by TLS where [`GroupConfig::security`] says so; `peers` holds every rank's
+    /// listening address by group rank, this member's own included. Higher ranks dial lower ones; one
+    /// connection per pair. Members that are all on one host then share memory, unless
+    /// [`GroupConfig::transport`] says otherwise: buffers from [`Collectives::allocate`] are reduced
+    /// in place, others in pieces, and a blocking call runs on the thread that makes it. Messages, operations
+    /// that are not run in this way, and all that members of one host say to each other in a group of
+    /// several hosts go through rings of shared memory; what goes to other hosts, through the connections.
+    /// Members that are not all on one host find out who sits on which host, and measure what their connections cost, for as
+    /// long as [`GroupConfig::calibration`] says; [`ProcessGroup::calibrate`] tells more.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Connect`] when a peer cannot be reached before the limit or refuses this
+    /// member, naming those whom this member turned away; [`CollectiveError::Invalid`] for plain
+    /// connections to other hosts that nobody asked for;
+    /// [`CollectiveError::OtherPlan`] when one brings something else, on both sides.
+    pub fn connect(
+        config: GroupConfig,
+        listener: TcpListener,
+        peers: &[SocketAddr],
+    ) -> Result<Self, CollectiveError> {
+        Self::connect_by(config, listener, peers, None)
+    }
+
+    /// As [`ProcessGroup::connect`], by costs that are known where `known` brings them.
+    pub(crate) fn connect_by(
+        mut config: GroupConfig,
+        listener: TcpListener,
+        peers: &[SocketAddr],
+        known: Option<CostModel>,
+    ) -> Result<Self, CollectiveError> {
+        check_rank(&config, peers.len())?;
+        if peers.len() == 1 {
+            return Ok(Self::alone(config));
+        }
+        let listening = listener.local_addr().map_err(|error| {
+            let what = "listening".to_owned();
+            let cause = error.to_string();
+            CollectiveError::Connect { what, cause }
+        })?;
+        config.security.check_addresses(listening, peers)?;
+        let connections = connect::connections(&config, peers)?;
+        let hello = Hello::new(&config, peers.len(), connections);
+        let keys = config.security.keys(peers.len())?;
+        let is_tls = keys.is_some();
+        let limit = config.connect_timeout;
+        let give_up = config.give_up.as_ref();
+        let mesh = connect::mesh(&hello, keys, listener, peers, limit, give_up)?;
+        let transport = connect::transport(mesh.wires, is_tls, connections)?;
+        let me = config.rank.index();
+        let here = |peer| config.hosts.as_ref().is_none_or(|h| h.of(peer) == h.of(me));
+        let wants = |peer| config.transport != TransportChoice::Tcp && here(peer);
+        let wants: Vec<bool> = (0..peers.len()).map(wants).collect();
+        let transport = introduce(transport, me, (&wants, clock::deadline(limit)), give_up)?;
+        let origin = Origin::Sockets(peers[config.rank.index()].ip());
+        let limit = config.timeout;
+        config.timeout = limit.max(config.connect_timeout);
+        let mut group = Self::over(config, peers.len(), transport)?.with_origin(origin);
+        group.refused = mesh.refused;
+        group.share(limit, known)
+    }
+
+    /// Shares memory with the others where that is wanted and possible, or else settles by which costs
+    /// is chosen; then operations may take `limit`. All members call it before anything else.
+    fn share(mut self, limit: Duration, known: Option<CostModel>) -> Result<Self, CollectiveError> {
+        self.config.timeout = limit;
+        let Link::Others { mailbox, .. } = &self.link else {
+            return Ok(self);
+        };
+        let mailbox = Arc::clone(mailbox);
+        let terms = shared::Terms {
+            choice: match self.config.transport {
+                TransportChoice::Auto if self.chooser.hosts().count() > 1 => TransportChoice::Tcp,
+                choice => choice,
+            },
+            name: &self.config.name,
+            limit,
+            generation: self.config.generation,
+            mailbox: &mailbox,
+        };
+        let shared = shared::join(&self, &terms)?;
+        match known {
+            _ if shared.is_some() => {}
+            Some(model) => self.chooser.set_model(model),
+            None => self.settle_costs()?,
+        }
+        mailbox.post(Command::Limit(limit))?;
+        mailbox.flight().joined(shared.is_none());
+        if let Link::Others { lane, .. } = &mut self.link {
+            *lane = shared;
+        }
+        Ok(self)
+    }
+
+    /// Joins threads of one process, one member per configuration, in the order of their ranks.
+    ///
+    /// Each entry is an error when that member's rank is not its place, or when it brings something
+    /// else than another member.
+    #[must_use]
+    pub fn in_process(configs: Vec<GroupConfig>) -> Vec<Result<Self, CollectiveError>> {
+        let size = configs.len();
+        let hellos: Vec<Hello> = configs.iter().map(|c| Hello::new(c, size, 1)).collect();
+        let transports = in_process::connect(size);
+        let nursery = Arc::new(Nursery::default());
+        let members = configs.into_iter().zip(transports).enumerate();
+        members
+            .map(|(place, (config, transport))| {
+                if config.rank.index() != place {
+                    let problem = format!("rank {} in place {place}", config.rank);
+                    return Err(invalid("joining a group", problem));
+                }
+                for theirs in &hellos {
+                    hellos[place].check(theirs)?;
+                }
+                if size == 1 {
+                    return Ok(Self::alone(config));
+                }
+                let origin = Origin::Threads(Arc::clone(&nursery));
+                Ok(Self::over(config, size, Box::new(transport))?.with_origin(origin))
+            })
+            .collect()
+    }
+
+    /// Runs a group of `size` over a transport whose streams are connected and whose members are
+    /// known to agree. Starts the progress thread.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Invalid`] for a rank outside the group, [`CollectiveError::Connect`] when
+    /// the system has no thread left.
+    pub fn over(
+        config: GroupConfig,
+        size: usize,
+        transport: Box<dyn Transport>,
+    ) -> Result<Self, CollectiveError> {
+        check_rank(&config, size)?;
+        let rank = config.rank;
+        let member = Member { rank, size };
+        let mailbox = Arc::new(Mailbox::new(transport.waker(), member));
+        let engine = Engine::new(
+            transport,
+            Arc::clone(&mailbox),
+            member,
+            config.generation,
+            config.timeout,
+            reporter(&config),
+        )
+        .lingering(config.linger_failed);
+        let seat = Arc::new(Seat::new(engine, Arc::clone(&mailbox)));
+        let attended = Arc::clone(&seat);
+        let progress = thread::Builder::new()
+            .name(format!("ronde {} {rank}", config.name))
+            .spawn(move || attended.attend())
+            .map_err(|error| CollectiveError::Connect {
+                what: "starting the progress thread".to_owned(),
+                cause: error.to_string(),
+            })?;
+        let progress = Some(progress);
+        Ok(Self {
+            chooser: chooser(&config, size),
+            origin: Origin::Foreign,
+            splits: AtomicU64::new(0),
+            config,
+            member,
+            link: Link::Others {
+                mailbox,
+                seat,
+                progress,
+                lane: None,
+            },
+            refused: Vec::new(),
+        })
+    }
+
+    /// A group of one: no thread, no socket. Every collective is complete at once and gives back
+    /// what it was given; messages are refused, for there is nobody to get them.
+    #[must_use]
+    pub fn alone(mut config: GroupConfig) -> Self {
+        config.rank = GroupRank(0);
+        let member = Member {
+            rank: config.rank,
+            size: 1,
+        };
+        Self {
+            chooser: chooser(&config, 1),
+            origin: Origin::Alone,
+            splits: AtomicU64::new(0),
+            config,
+            member,
+            link: Link::Alone(Mutex::new(None)),
+            refused: Vec::new(),
+        }
+    }
+}
+
+fn chooser(config: &GroupConfig, size: usize) -> Chooser {
+    let hosts = config.hosts.clone().filter(|hosts| hosts.size() == size);
+    let hosts = hosts.unwrap_or_else(|| Hosts::one(size));
+    Chooser::new(config.algorithm, hosts)
+}
+
+fn reporter(config: &GroupConfig) -> Option<Reporter> {
+    let hook = config.on_failure.clone()?;
+    let config = config.clone();
+    Some(Box::new(move |record, error| {
+        hook.call(&named(record, &config), error);
+    }))
+}
+
+fn check_rank(config: &GroupConfig, size: usize) -> Result<(), CollectiveError> {
+    if let Some(hosts) = &config.hosts
+        && hosts.size() != size
+    {
+        let problem = format!("hosts of {} ranks for a group of {size}", hosts.size());
+        return Err(invalid("joining a group", problem));
+    }
+    if config.rank.index() < size {
+        return Ok(());
+    }
+    let problem = format!("rank {} is not in a group of {size}", config.rank);
+    Err(invalid("joining a group", problem))
+}
