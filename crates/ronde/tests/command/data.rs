@@ -2,7 +2,7 @@
 
 use crate::support::Place;
 #[cfg(feature = "full")]
-use crate::support::example;
+use crate::support::{Ended, of_kind};
 
 const JPEG: &[u8] = include_bytes!("../../../data/tests/vectors/pattern.jpg");
 const PNG: &[u8] = include_bytes!("../../../data/tests/vectors/pattern.png");
@@ -110,9 +110,9 @@ fn mistakes_are_told() {
 
 /// The example on small images of two classes, for two steps; what `more` says comes last.
 #[cfg(feature = "full")]
-fn imagenet(place: &Place, more: &[&str]) -> crate::support::Ended {
-    let path = example("imagenet.toml");
-    let mut arguments = vec!["train", path.to_str().unwrap()];
+fn imagenet(place: &Place, more: &[&str]) -> Ended {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/imagenet.toml");
+    let mut arguments = vec!["train", path, "--json"];
     let here = place.path().display();
     let (train, test) = (
         format!("data.train={here}/out/train-*"),
@@ -146,13 +146,17 @@ fn resnet50_trains_from_packed_files_to_the_same_bits_on_any_workers() {
     place
         .run(&["data", "pack", "images", "out", "--shard-size", "3KiB"])
         .expect(0, &[]);
-    let two = imagenet(&place, &[]).expect(
-        0,
-        &[
-            "2 steps in 1 epoch on 2 workers",
-            " images/s",
-            "8 samples used once, 0 not used, 0 more than once",
-        ],
+    let two = imagenet(&place, &[]).expect(0, &[]);
+    let events = two.events();
+    let started = of_kind(&events, "run_started").next().unwrap();
+    assert_eq!(
+        (&started["unit"], &started["steps"]),
+        (&"image".into(), &2.into())
+    );
+    let epoch = of_kind(&events, "epoch_finished").next().unwrap();
+    assert_eq!(
+        (&epoch["used_once"], &epoch["repeated"]),
+        (&8.into(), &0.into())
     );
     let one = imagenet(&place, &["workers.count=1", "loader.threads=3"]).expect(0, &[]);
     assert_eq!(one.blake3(), two.blake3());

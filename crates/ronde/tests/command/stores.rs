@@ -7,6 +7,8 @@
 use std::io::Write;
 
 use rustix::process::Signal;
+#[cfg(feature = "full")]
+use serde_json::Value;
 
 use crate::open_jobs::{coordinators, the_coordinator, whole};
 use crate::support::{Ended, Place, RONDE, Running, gone, of_kind, send};
@@ -259,20 +261,27 @@ fn samples_in_a_bucket_are_fetched_once_and_give_the_bits_of_local_files() {
              label = { field = \"2\", classes = 2 }\n\
              [model]\nkind = \"mlp\"\nhidden = [4]\n[train]\nepochs = 2\nglobal_batch_size = 32\n",
         );
-        let local = place.run(&["train", "run.toml"]).expect(0, &[]);
+        let local = place.run(&["train", "run.toml", "--json"]).expect(0, &[]);
         let train = format!("data.train={address}/*.csv");
-        let first = ["train", "run.toml", "--workers", "2", "--set", &train];
-        let ended = remote.start(&place, &first).wait().expect(0, &[]);
-        assert_eq!(ended.blake3(), local.blake3());
-        for _ in 0..2 {
-            let ended = remote.start(&place, &first).wait().expect(
-                0,
-                &[
-                    "epoch 1 read 0 B from other machines",
-                    "epoch 2 read 0 B from other machines",
-                ],
-            );
+        let arguments = [
+            "train",
+            "run.toml",
+            "--json",
+            "--workers",
+            "2",
+            "--set",
+            &train,
+        ];
+        for run in 0..2 {
+            let ended = remote.start(&place, &arguments).wait().expect(0, &[]);
             assert_eq!(ended.blake3(), local.blake3());
+            let events = ended.events();
+            let read: Vec<&Value> = of_kind(&events, "data_read").collect();
+            assert_eq!(read.len(), 4, "two workers, two epochs");
+            for event in read {
+                let is_first = run == 0 && event["epoch"] == 0;
+                assert!(is_first || event["remote_bytes"] == 0, "{event}");
+            }
         }
     }
 }
