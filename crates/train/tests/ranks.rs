@@ -368,6 +368,12 @@ fn the_run_files_of_the_examples_are_plans_and_their_models_can_be_built() {
         }
         let text = std::fs::read_to_string(&path).unwrap();
         let config = parse(&text, &[]);
+        found += 1;
+        if matches!(config.data, DataConfig::Records(_)) {
+            // Its files are the user's; `parse` has looked at all that can be told without them.
+            assert!(path.ends_with("imagenet.toml"));
+            continue;
+        }
         let split =
             ronde_data::open(&config.data, &Opening::new(&folder, config.run.seed)).unwrap();
         let world_size = WorldSize::new(config.workers.count).unwrap();
@@ -376,7 +382,6 @@ fn the_run_files_of_the_examples_are_plans_and_their_models_can_be_built() {
         let size = config.model.size(shape, split.train.classes()).unwrap();
         assert!(size.parameters > 0, "{}", path.display());
         assert!(split.test.is_some(), "{}", path.display());
-        found += 1;
     }
-    assert_eq!(found, 8);
+    assert_eq!(found, 9);
 }
