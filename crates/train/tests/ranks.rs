@@ -13,7 +13,7 @@ use ronde_comm::testing::spawn_ranks;
 use ronde_core::{
     Assignment, Collectives, Generation, GroupRank, NullTracker, Rank, Step, Tracker, WorldSize,
 };
-use ronde_data::{Loader, LoaderPlan, LoaderSettings, Opening};
+use ronde_data::{DataConfig, Loader, LoaderPlan, LoaderSettings, Opening};
 use ronde_parallel::Strategy;
 use ronde_train::checkpoints::Surroundings;
 use ronde_train::config::{Document, Override};
