@@ -38,7 +38,8 @@ type CostFunction = Box<dyn Fn(&[usize]) -> StageCost + Send>;
 /// step, shard, stage), so Burn's own `Dropout` repeats as well, where no other thread of the
 /// process uses that generator at the same time.
 pub struct BurnStage<M, F, const I: usize, const O: usize> {
-    module: M,
+    /// Absent only while it is loaded.
+    module: Option<M>,
     forward: F,
     layout: StateLayout,
     slots: Vec<Slot>,
@@ -60,7 +61,7 @@ where
         let module = module.train();
         let (layout, slots) = survey(&module);
         let mut stage = Self {
-            module,
+            module: Some(module),
             forward,
             committed: Buffers::new(&layout),
             layout,
@@ -139,8 +140,12 @@ where
         self
     }
 
+    fn module(&self) -> &M {
+        self.module.as_ref().expect("back after it was loaded")
+    }
+
     fn device(&self) -> Device {
-        let devices = self.module.devices();
+        let devices = self.module().devices();
         let device = devices.into_iter().next().unwrap_or_default();
         device.autodiff()
     }
@@ -162,7 +167,7 @@ where
 
     fn evaluate(&self, input: Activation, context: &ForwardContext) -> Activation {
         let device = self.device().inner();
-        let output = (self.forward)(&self.module.valid(), input.into_tensor(&device), context);
+        let output = (self.forward)(&self.module().valid(), input.into_tensor(&device), context);
         Activation::from_tensor(output)
     }
 
@@ -172,13 +177,13 @@ where
         device.seed(context.engine_seed());
         let leaf = input.into_tensor::<I>(&device);
         let leaf = leaf.set_require_grad(self.flight.gives_input_gradient);
-        let output = (self.forward)(&self.module, leaf.clone(), context);
+        let output = (self.forward)(self.module(), leaf.clone(), context);
         let buffers = self.take_buffers();
         InFlight {
             input_shape,
             output_shape: output.dims().to_vec(),
             graph: Some(Graph {
-                module: self.module.clone(),
+                module: self.module().clone(),
                 input: leaf,
                 output,
             }),
@@ -205,10 +210,10 @@ where
         let mut values = vec![0.0; self.committed.arena.len()];
         if self.has_buffers() {
             // A running state keeps its newest value back per thread; leaving training flushes it.
-            let _ = self.module.valid();
+            let _ = self.module().valid();
             let ranges = self.committed.arena.ranges();
             let roles = [Role::Buffer];
-            self.module
+            self.module()
                 .visit(&mut Save::new(&self.slots, &mut values, ranges, &roles));
         }
         values
@@ -221,7 +226,7 @@ where
             let ranges = self.committed.arena.ranges();
             let roles = [Role::Buffer];
             let mut load = Load::new(&self.slots, &self.committed.values, ranges, &roles);
-            self.module = self.module.clone().map(&mut load);
+            self.module = self.module.take().map(|module| module.map(&mut load));
         }
         updated
     }
@@ -239,13 +244,13 @@ where
     fn load(&mut self, state: &[f32], ranges: &[Range<usize>]) {
         let roles = [Role::Parameter, Role::Buffer];
         let mut load = Load::new(&self.slots, state, ranges, &roles);
-        self.module = self.module.clone().map(&mut load);
+        self.module = self.module.take().map(|module| module.map(&mut load));
         self.committed.load(state, ranges);
     }
 
     fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
         let roles = [Role::Parameter];
-        self.module
+        self.module()
             .visit(&mut Save::new(&self.slots, state, ranges, &roles));
         self.committed.write(&self.committed.values, state, ranges);
     }
@@ -293,7 +298,7 @@ where
             Some(graph) => graph.backward(&self.slots, grad_output, gradients, ranges),
             None => {
                 let mut nothing = TakeGradients::new(&self.slots, None, gradients, ranges);
-                self.module.visit(&mut nothing);
+                self.module().visit(&mut nothing);
                 None
             }
         };

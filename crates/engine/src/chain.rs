@@ -18,6 +18,8 @@ pub struct Chain {
     stages: Vec<Box<dyn Stage>>,
     first_stage: u32,
     layout: StateLayout,
+    /// The parameter that several stages use, if there is one: they stay together.
+    shared: Option<&'static str>,
 }
 
 impl Chain {
@@ -50,14 +52,29 @@ impl Chain {
             stages,
             first_stage,
             layout,
+            shared: None,
         }
+    }
+
+    /// From now on it cannot be cut: the first and the last stage use the same parameter.
+    pub(crate) fn keep_together(&mut self, parameter: &'static str) {
+        self.shared = Some(parameter);
     }
 
     /// Cuts the chain before each of the given stages, counted from its own first one.
     ///
     /// # Errors
-    /// When the cuts are not increasing and inside the chain.
+    /// When the cuts are not increasing and inside the chain, or its ends share a parameter.
     pub fn cut(mut self, before: &[usize]) -> Result<Vec<Self>, EngineError> {
+        if let Some(parameter) = self.shared.filter(|_| !before.is_empty()) {
+            let problem = format!(
+                "the first and the last stage share `{parameter}`: a model with a tied output layer cannot be cut before {before:?}"
+            );
+            return Err(EngineError::Model {
+                model: "chain".to_owned(),
+                problem,
+            });
+        }
         let increasing = before.windows(2).all(|pair| pair[0] < pair[1]);
         let inside = before.iter().all(|&at| 0 < at && at < self.stages.len());
         if !(increasing && inside) {

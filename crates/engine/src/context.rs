@@ -54,9 +54,25 @@ impl ForwardContext {
     /// own `layer`. `probability` is clamped to `0..=1`. Cost: a Philox number per element.
     #[must_use]
     pub fn dropout<const D: usize>(&self, x: Tensor<D>, probability: f64, layer: u64) -> Tensor<D> {
+        let shape = x.dims();
+        let factors = self.dropout_factors(shape.iter().product(), probability, layer);
+        let Some(factors) = factors else {
+            return x;
+        };
+        let device = x.device();
+        x * Tensor::from_data(TensorData::new(factors, shape), &device)
+    }
+
+    /// What [`ForwardContext::dropout`] multiplies so many elements by; `None`: nothing.
+    pub(crate) fn dropout_factors(
+        &self,
+        elements: usize,
+        probability: f64,
+        layer: u64,
+    ) -> Option<Vec<f32>> {
         let probability = probability.clamp(0.0, 1.0);
         if self.mode == Mode::Evaluate || probability == 0.0 {
-            return x;
+            return None;
         }
         let coordinates = [
             self.step.0,
@@ -64,8 +80,7 @@ impl ForwardContext {
             u64::from(self.stage),
             layer,
         ];
-        let shape = x.dims();
-        let mut mask = vec![0.0_f32; shape.iter().product()];
+        let mut mask = vec![0.0_f32; elements];
         self.seeds
             .stream(Purpose::Dropout, &coordinates)
             .fill_uniform(&mut mask);
@@ -81,8 +96,7 @@ impl ForwardContext {
                 scale
             };
         }
-        let device = x.device();
-        x * Tensor::from_data(TensorData::new(mask, shape), &device)
+        Some(mask)
     }
 
     /// The seed of the engine's own generator for this pass.

@@ -46,7 +46,7 @@ pub use host::{cpu_features, engine_name, seed_engine, training_device};
 pub use learning_rate::{RateScaling, ScheduleConfig};
 pub use lock_step::{LockStep, NotSummed, ShardGradient, ShardInput, ShardSums};
 pub use loss::{IGNORED, Loss, LossOutput, SoftmaxCrossEntropy};
-pub use models::{ModelConfig, ModelSize, Normalisation};
+pub use models::{ModelConfig, ModelSize, Normalisation, synchronised_batch_norm};
 pub use optimizer::{OptimizerConfig, WeightDecayOn};
 pub use recomputed::Recomputed;
 pub use ronde_kernels::GradientScale;

@@ -9,7 +9,7 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor, TensorData};
 use ronde_core::layout::{Role, StateLayout, TensorEntry};
 
-use crate::ops::memory;
+use crate::ops::{Input, memory};
 
 /// What the n-th tensor of a walk is, with its index in the layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +98,8 @@ impl ModuleVisitor for Names {
     }
 }
 
-/// Replaces parameters and buffers by values of a flat arena.
+/// Replaces parameters and buffers by values of a flat arena, in their own memory where nobody else
+/// holds it, as a shard in flight does.
 pub(crate) struct Load<'a> {
     slots: std::slice::Iter<'a, Slot>,
     state: &'a [f32],
@@ -133,10 +134,12 @@ impl ModuleMapper for Load<'_> {
         if !self.roles.contains(&role) {
             return param;
         }
-        let values = self.state[self.ranges[index].clone()].to_vec();
+        let state = &self.state[self.ranges[index].clone()];
         param.map(|old| {
-            let data = TensorData::new(values, old.dims());
-            let new = Tensor::from_data(data, &old.device());
+            let (shape, device) = (old.dims(), old.device());
+            let mut values = Input::of(old).into_values().into_memory(state.len());
+            values.copy_from_slice(state);
+            let new = Tensor::from_data(TensorData::new(values, shape), &device);
             new.set_require_grad(role == Role::Parameter)
         })
     }

@@ -1,10 +1,11 @@
 //! Attention of several heads over rows of tokens, forward and backward.
 //!
-//! Queries, keys and values are `[batch, tokens, heads * width]`. The weights of all heads are kept for
-//! backward: `[batch, heads, queries, keys]`.
+//! Queries are `[batch, tokens, heads * width]`; keys and values lie side by side: `[batch, tokens, 2 *
+//! heads * width]`, a token's keys first. The weights of all heads are kept for backward:
+//! `[batch, heads, queries, keys]`.
 
 use crate::exponential::exp_f32;
-use crate::gemm::{Matrix, multiply};
+use crate::gemm::{Matrix, Triangle, multiply_to};
 use crate::simd::{Kernel, Vector, dispatch};
 
 /// The lengths of an attention.
@@ -25,117 +26,195 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Elements of the queries or the output, of the keys or the values, and of the weights.
+    /// Elements of the queries or the output, of keys and values together, and of the weights.
     #[must_use]
     pub fn elements(&self) -> [usize; 3] {
-        let row = self.heads * self.width;
+        let row = self.row();
         [
             self.batch * self.queries * row,
-            self.batch * self.keys * row,
+            self.batch * self.keys * 2 * row,
             self.batch * self.heads * self.queries * self.keys,
         ]
     }
 
-    fn check(&self, q: &[f32], k: &[f32], v: &[f32], y: &[f32], weights: &[f32]) {
+    fn row(&self) -> usize {
+        self.heads * self.width
+    }
+
+    fn check(&self, q: &[f32], kv: &[f32], y: &[f32], weights: &[f32], lengths: &[usize]) {
         let [asking, looked_at, all] = self.elements();
         assert_eq!(
-            [q.len(), k.len(), v.len(), y.len(), weights.len()],
-            [asking, looked_at, looked_at, asking, all],
+            [q.len(), kv.len(), y.len(), weights.len()],
+            [asking, looked_at, asking, all],
             "lengths of {self:?}"
+        );
+        assert!(
+            lengths.is_empty() || lengths.len() == self.batch,
+            "{} lengths of sequences of {self:?}",
+            lengths.len()
         );
     }
 
-    /// One head's rows in a buffer of so many tokens a sequence.
-    fn head<'a>(&self, data: &'a [f32], tokens: usize, place: [usize; 2]) -> Matrix<'a> {
-        let row = self.heads * self.width;
-        let [sequence, head] = place;
-        let start = sequence * tokens * row + head * self.width;
-        Matrix::strided(&data[start.min(data.len())..], tokens, self.width, row)
+    /// How many tokens of a sequence are looked at.
+    fn seen(&self, lengths: &[usize], [sequence, _]: [usize; 2]) -> usize {
+        let length = lengths.get(sequence).copied();
+        length.map_or(self.keys, |length| length.clamp(1, self.keys.max(1)))
     }
 
-    /// Writes one head's rows back.
-    fn give(&self, head: &[f32], data: &mut [f32], tokens: usize, place: [usize; 2]) {
-        let row = self.heads * self.width;
-        let [sequence, number] = place;
-        for (token, from) in head.chunks_exact(self.width).enumerate() {
-            let at = (sequence * tokens + token) * row + number * self.width;
-            data[at..at + self.width].copy_from_slice(from);
-        }
+    /// Where a head of a sequence begins in queries or output, and in keys and values.
+    fn starts(&self, [sequence, head]: [usize; 2]) -> [usize; 2] {
+        let (row, within) = (self.row(), head * self.width);
+        [
+            sequence * self.queries * row + within,
+            sequence * self.keys * 2 * row + within,
+        ]
+    }
+
+    /// One head's rows of queries or outputs.
+    fn asking<'a>(&self, data: &'a [f32], place: [usize; 2]) -> Matrix<'a> {
+        let [start, _] = self.starts(place);
+        Matrix::strided(&data[start..], self.queries, self.width, self.row())
+    }
+
+    /// One head's keys and values of the tokens that are looked at.
+    fn looked_at<'a>(&self, kv: &'a [f32], seen: usize, place: [usize; 2]) -> [Matrix<'a>; 2] {
+        let ([_, start], row) = (self.starts(place), self.row());
+        [start, start + row].map(|at| Matrix::strided(&kv[at..], seen, self.width, 2 * row))
     }
 
     fn places(self) -> impl Iterator<Item = [usize; 2]> {
         (0..self.batch).flat_map(move |sequence| (0..self.heads).map(move |head| [sequence, head]))
     }
 
-    /// `softmax(q k' / sqrt(width)) v` for each head: writes the output and the weights.
-    ///
-    /// # Panics
-    /// When lengths do not fit.
-    pub fn forward(&self, q: &[f32], k: &[f32], v: &[f32], y: &mut [f32], weights: &mut [f32]) {
-        self.check(q, k, v, y, weights);
-        let scale = 1.0 / (self.width as f32).sqrt();
-        let mut head = vec![0.0; self.queries * self.width];
-        let each = (self.queries * self.keys).max(1);
-        for (place, weights) in self.places().zip(weights.chunks_exact_mut(each)) {
-            let key = self.head(k, self.keys, place);
-            multiply(
-                self.head(q, self.queries, place),
-                key.transposed(),
-                weights,
-                false,
-            );
-            dispatch(Softmax {
-                weights,
-                keys: self.keys,
-                causal: self.causal,
-                scale,
-            });
-            let seen = Matrix::new(weights, self.queries, self.keys);
-            multiply(seen, self.head(v, self.keys, place), &mut head, false);
-            self.give(&head, y, self.queries, place);
+    /// The triangle of zeros that an order of tokens makes.
+    fn if_causal(&self, triangle: Triangle) -> Triangle {
+        if self.causal {
+            triangle
+        } else {
+            Triangle::Nowhere
         }
     }
 
-    /// Gradients of queries, keys and values from that of the output.
+    /// `softmax(q k' / sqrt(width)) v` for each head: writes the output and the weights. Of sequence `i`
+    /// only the first `lengths[i]` tokens are looked at, at least one; all where there are no lengths.
+    ///
+    /// # Panics
+    /// When lengths do not fit.
+    pub fn forward(
+        &self,
+        q: &[f32],
+        kv: &[f32],
+        lengths: &[usize],
+        y: &mut [f32],
+        weights: &mut [f32],
+    ) {
+        self.check(q, kv, y, weights, lengths);
+        let each = (self.queries * self.keys).max(1);
+        for (place, weights) in self.places().zip(weights.chunks_exact_mut(each)) {
+            let seen = self.seen(lengths, place);
+            let [keys, values] = self.looked_at(kv, seen, place);
+            multiply_to(
+                self.asking(q, place),
+                keys.transposed(),
+                (weights, self.keys),
+                self.if_causal(Triangle::AboveInOutput),
+            );
+            dispatch(Softmax {
+                rows: self.rows(seen),
+                weights,
+            });
+            let weights = Matrix::strided(weights, self.queries, seen, self.keys);
+            let [start, _] = self.starts(place);
+            multiply_to(
+                weights,
+                values,
+                (&mut y[start..], self.row()),
+                self.if_causal(Triangle::AboveInLeft),
+            );
+        }
+    }
+
+    /// Gradients of queries, and of keys and values, from that of the output: both are written. `lengths` as
+    /// in forward.
     ///
     /// # Panics
     /// When lengths do not fit.
     pub fn backward(
         &self,
-        [q, k, v]: [&[f32]; 3],
+        [q, kv]: [&[f32]; 2],
+        lengths: &[usize],
         weights: &[f32],
         dy: &[f32],
-        [dq, dk, dv]: [&mut [f32]; 3],
+        [dq, dkv]: [&mut [f32]; 2],
     ) {
-        self.check(q, k, v, dy, weights);
-        self.check(dq, dk, dv, dy, weights);
-        let scale = 1.0 / (self.width as f32).sqrt();
-        let mut asking = vec![0.0; self.queries * self.width];
-        let mut looked_at = vec![0.0; self.keys * self.width];
-        let each = self.queries * self.keys;
+        self.check(q, kv, dy, weights, lengths);
+        self.check(dq, dkv, dy, weights, lengths);
+        let (each, row) = (self.queries * self.keys, self.row());
         let mut slopes = vec![0.0; each];
+        let below = self.if_causal(Triangle::BelowInLeft);
         for (place, weights) in self.places().zip(weights.chunks_exact(each.max(1))) {
-            let (query, key) = (
-                self.head(q, self.queries, place),
-                self.head(k, self.keys, place),
+            let seen = self.seen(lengths, place);
+            let [keys, values] = self.looked_at(kv, seen, place);
+            let (given, [start, memory]) = (self.asking(dy, place), self.starts(place));
+            let by_query = Matrix::strided(weights, self.queries, seen, self.keys);
+            let to = (&mut dkv[memory + row..], 2 * row);
+            multiply_to(by_query.transposed(), given, to, below);
+            multiply_to(
+                given,
+                values.transposed(),
+                (&mut slopes, self.keys),
+                self.if_causal(Triangle::AboveInOutput),
             );
-            let given = self.head(dy, self.queries, place);
-            let seen = Matrix::new(weights, self.queries, self.keys);
-            multiply(seen.transposed(), given, &mut looked_at, false);
-            self.give(&looked_at, dv, self.keys, place);
-            let value = self.head(v, self.keys, place);
-            multiply(given, value.transposed(), &mut slopes, false);
             dispatch(Slopes {
+                rows: self.rows(seen),
                 weights,
                 slopes: &mut slopes,
-                keys: self.keys,
-                scale,
             });
-            let slopes = Matrix::new(&slopes, self.queries, self.keys);
-            multiply(slopes, key, &mut asking, false);
-            self.give(&asking, dq, self.queries, place);
-            multiply(slopes.transposed(), query, &mut looked_at, false);
-            self.give(&looked_at, dk, self.keys, place);
+            let slopes = Matrix::strided(&slopes, self.queries, seen, self.keys);
+            multiply_to(
+                slopes,
+                keys,
+                (&mut dq[start..], row),
+                self.if_causal(Triangle::AboveInLeft),
+            );
+            let to = (&mut dkv[memory..], 2 * row);
+            multiply_to(slopes.transposed(), self.asking(q, place), to, below);
+            for token in seen..self.keys {
+                for at in [memory, memory + row] {
+                    dkv[at + token * 2 * row..][..self.width].fill(0.0);
+                }
+            }
+        }
+    }
+
+    fn rows(&self, seen: usize) -> Rows {
+        Rows {
+            length: self.keys,
+            seen,
+            causal: self.causal,
+            scale: 1.0 / (self.width as f32).sqrt(),
+        }
+    }
+}
+
+/// The rows of a head's weights.
+#[derive(Clone, Copy)]
+struct Rows {
+    length: usize,
+    /// Tokens that any query looks at.
+    seen: usize,
+    causal: bool,
+    scale: f32,
+}
+
+impl Rows {
+    /// Tokens that a query looks at.
+    #[inline(always)]
+    fn seen_by(self, query: usize) -> usize {
+        if self.causal {
+            (query + 1).min(self.seen)
+        } else {
+            self.seen
         }
     }
 }
@@ -144,10 +223,8 @@ impl Attention {
 const LANES: usize = 16;
 
 struct Softmax<'a> {
+    rows: Rows,
     weights: &'a mut [f32],
-    keys: usize,
-    causal: bool,
-    scale: f32,
 }
 
 impl Kernel for Softmax<'_> {
@@ -155,13 +232,9 @@ impl Kernel for Softmax<'_> {
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        for (query, row) in self.weights.chunks_exact_mut(self.keys.max(1)).enumerate() {
-            let seen = if self.causal {
-                (query + 1).min(self.keys)
-            } else {
-                self.keys
-            };
-            let (row, unseen) = row.split_at_mut(seen);
+        let rows = self.weights.chunks_exact_mut(self.rows.length.max(1));
+        for (query, row) in rows.enumerate() {
+            let (row, unseen) = row.split_at_mut(self.rows.seen_by(query));
             unseen.fill(0.0);
             let mut most = [f32::NEG_INFINITY; LANES];
             for chunk in row.chunks(LANES) {
@@ -173,7 +246,7 @@ impl Kernel for Softmax<'_> {
             let mut lanes = [0.0_f32; LANES];
             for chunk in row.chunks_mut(LANES) {
                 for (lane, x) in lanes.iter_mut().zip(chunk) {
-                    *x = exp_f32((*x - most) * self.scale);
+                    *x = exp_f32((*x - most) * self.rows.scale);
                     *lane += *x;
                 }
             }
@@ -185,10 +258,9 @@ impl Kernel for Softmax<'_> {
 
 /// From the gradient of the weights to that of what the softmax was taken of.
 struct Slopes<'a> {
+    rows: Rows,
     weights: &'a [f32],
     slopes: &'a mut [f32],
-    keys: usize,
-    scale: f32,
 }
 
 impl Kernel for Slopes<'_> {
@@ -196,12 +268,14 @@ impl Kernel for Slopes<'_> {
 
     #[inline(always)]
     fn run<V: Vector>(self) {
-        let keys = self.keys.max(1);
-        for (weights, slopes) in self
-            .weights
-            .chunks_exact(keys)
-            .zip(self.slopes.chunks_exact_mut(keys))
-        {
+        let (length, scale) = (self.rows.length.max(1), self.rows.scale);
+        let weights = self.weights.chunks_exact(length);
+        let rows = weights.zip(self.slopes.chunks_exact_mut(length));
+        for (query, (weights, slopes)) in rows.enumerate() {
+            let seen = self.rows.seen_by(query);
+            let (slopes, unseen) = slopes.split_at_mut(seen);
+            unseen.fill(0.0);
+            let weights = &weights[..seen];
             let mut lanes = [0.0_f32; LANES];
             for (weights, slopes) in weights.chunks(LANES).zip(slopes.chunks(LANES)) {
                 for (lane, (weight, slope)) in lanes.iter_mut().zip(weights.iter().zip(slopes)) {
@@ -210,7 +284,7 @@ impl Kernel for Slopes<'_> {
             }
             let mean = lanes.iter().sum::<f32>();
             for (weight, slope) in weights.iter().zip(slopes) {
-                *slope = weight * (*slope - mean) * self.scale;
+                *slope = weight * (*slope - mean) * scale;
             }
         }
     }
@@ -221,35 +295,30 @@ mod tests {
     use super::*;
     use crate::testing::{close, values};
 
-    fn objective(shape: &Attention, inputs: &[Vec<f64>; 3], dy: &[f32]) -> f64 {
-        let row = shape.heads * shape.width;
+    /// The sum of the output times `dy`, of queries, and of keys and values.
+    fn objective(shape: &Attention, lengths: &[usize], [q, kv]: &[Vec<f64>; 2], dy: &[f32]) -> f64 {
         let mut sum = 0.0;
-        for [sequence, head] in shape.places() {
-            let at = |tokens: usize, token: usize, i: usize| {
-                (sequence * tokens + token) * row + head * shape.width + i
-            };
+        for place in shape.places() {
+            let ([own, memory], row) = (shape.starts(place), shape.row());
             for query in 0..shape.queries {
+                let keys = shape.seen(lengths, place);
                 let seen = if shape.causal {
-                    (query + 1).min(shape.keys)
+                    (query + 1).min(keys)
                 } else {
-                    shape.keys
+                    keys
                 };
+                let at = own + query * row;
                 let score = |key: usize| {
-                    let dot: f64 = (0..shape.width)
-                        .map(|i| {
-                            inputs[0][at(shape.queries, query, i)]
-                                * inputs[1][at(shape.keys, key, i)]
-                        })
-                        .sum();
+                    let from = memory + key * 2 * row;
+                    let dot: f64 = (0..shape.width).map(|i| q[at + i] * kv[from + i]).sum();
                     (dot / (shape.width as f64).sqrt()).exp()
                 };
                 let total: f64 = (0..seen).map(score).sum();
                 for key in 0..seen {
                     let weight = score(key) / total;
+                    let from = memory + key * 2 * row + row;
                     for i in 0..shape.width {
-                        sum += weight
-                            * inputs[2][at(shape.keys, key, i)]
-                            * f64::from(dy[at(shape.queries, query, i)]);
+                        sum += weight * kv[from + i] * f64::from(dy[at + i]);
                     }
                 }
             }
@@ -257,9 +326,29 @@ mod tests {
         sum
     }
 
+    /// Output, and gradients of queries, and of keys and values.
+    fn outcome(shape: &Attention, lengths: &[usize], given: [&[f32]; 3]) -> [Vec<f32>; 3] {
+        let [asking, looked_at, all] = shape.elements();
+        let [q, kv, dy] = given;
+        let (mut y, mut weights) = (vec![f32::NAN; asking], vec![f32::NAN; all]);
+        shape.forward(q, kv, lengths, &mut y, &mut weights);
+        let mut dq = vec![f32::NAN; asking];
+        let mut dkv = vec![f32::NAN; looked_at];
+        shape.backward([q, kv], lengths, &weights, dy, [&mut dq, &mut dkv]);
+        [y, dq, dkv]
+    }
+
     #[test]
     fn values_and_gradients_fit_the_definition() {
-        for (queries, keys, causal) in [(5, 5, true), (3, 6, false), (18, 18, true)] {
+        let cases: [(usize, usize, bool, &[usize]); 6] = [
+            (5, 5, true, &[]),
+            (3, 6, false, &[]),
+            (18, 18, true, &[]),
+            (70, 70, true, &[]),
+            (4, 7, false, &[7, 3]),
+            (6, 6, true, &[0, 4]),
+        ];
+        for (queries, keys, causal, lengths) in cases {
             let shape = Attention {
                 batch: 2,
                 queries,
@@ -268,41 +357,47 @@ mod tests {
                 width: 3,
                 causal,
             };
-            let [asking, looked_at, all] = shape.elements();
-            let (q, k, v) = (
-                values(asking, 1),
-                values(looked_at, 2),
-                values(looked_at, 3),
-            );
+            let [asking, looked_at, _] = shape.elements();
+            let (q, kv) = (values(asking, 1), values(looked_at, 2));
             let dy = values(asking, 4);
-            let (mut y, mut weights) = (vec![f32::NAN; asking], vec![f32::NAN; all]);
-            shape.forward(&q, &k, &v, &mut y, &mut weights);
-            let mut found = [
-                vec![f32::NAN; asking],
-                vec![f32::NAN; looked_at],
-                vec![f32::NAN; looked_at],
-            ];
-            let [dq, dk, dv] = &mut found;
-            shape.backward([&q, &k, &v], &weights, &dy, [dq, dk, dv]);
-
+            let [y, dq, dkv] = outcome(&shape, lengths, [&q, &kv, &dy]);
             let wide = |values: &[f32]| values.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
-            let inputs = [wide(&q), wide(&k), wide(&v)];
-            let total: f64 = y
-                .iter()
-                .zip(&dy)
-                .map(|(y, dy)| f64::from(*y) * f64::from(*dy))
-                .sum();
-            assert!((total - objective(&shape, &inputs, &dy)).abs() < 1e-4);
-            for (which, got) in found.iter().enumerate() {
-                for place in (0..got.len()).step_by(3) {
+            let inputs = [wide(&q), wide(&kv)];
+            let products = y.iter().zip(&dy);
+            let total: f64 = products.map(|(y, dy)| f64::from(*y) * f64::from(*dy)).sum();
+            assert!((total - objective(&shape, lengths, &inputs, &dy)).abs() < 1e-4);
+            for (which, got) in [dq, dkv].iter().enumerate() {
+                assert!(got.iter().all(|value| value.is_finite()));
+                for place in (0..got.len()).step_by(got.len() / 40 + 1) {
                     let moved = |by: f64| {
                         let mut inputs = inputs.clone();
                         inputs[which][place] += by;
-                        objective(&shape, &inputs, &dy)
+                        objective(&shape, lengths, &inputs, &dy)
                     };
                     close(got[place], (moved(1e-5) - moved(-1e-5)) / 2e-5, 1e-5);
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_is_not_looked_at_changes_no_bit() {
+        let long = Attention {
+            batch: 1,
+            queries: 9,
+            keys: 9,
+            heads: 2,
+            width: 3,
+            causal: false,
+        };
+        let short = Attention { keys: 5, ..long };
+        let [asking, looked_at, _] = long.elements();
+        let (q, dy) = (values(asking, 1), values(asking, 4));
+        let mut kv = values(looked_at, 2);
+        kv[5 * 12..].fill(f32::NAN);
+        let [y, dq, dkv] = outcome(&long, &[5], [&q, &kv, &dy]);
+        let expected = outcome(&short, &[], [&q, &kv[..5 * 12], &dy]);
+        assert_eq!([y, dq, dkv[..5 * 12].to_vec()], expected);
+        assert_eq!(dkv[5 * 12..], [0.0; 4 * 12]);
     }
 }

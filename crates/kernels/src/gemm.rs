@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use crate::moves::{put, put_tile};
 use crate::scratch::{Scratch, lend};
-use crate::simd::{Kernel, Level, Vector, dispatch_at};
+use crate::simd::{Kernel, Level, Vector, dispatch, dispatch_at};
 
 pub use matrix::Matrix;
 
@@ -35,6 +35,15 @@ pub(crate) trait Panels {
         out: &mut [f32],
     );
 
+    /// Packs panels of the rows of a tile, one after the other: the left side.
+    #[inline(always)]
+    fn pack_rows<V: Vector>(&mut self, depth: Range<usize>, rows: Range<usize>, out: &mut [f32])
+    where
+        Self: Sized,
+    {
+        pack_rows::<V>(self, depth, rows, out);
+    }
+
     /// Packs panels of the widest tile, one after the other; the last one has as many vectors as it needs.
     #[inline(always)]
     fn pack_all<V: Vector>(&mut self, depth: Range<usize>, outer: Range<usize>, out: &mut [f32])
@@ -42,6 +51,21 @@ pub(crate) trait Panels {
         Self: Sized,
     {
         pack_panels::<V>(self, depth, outer, out);
+    }
+}
+
+/// Packs rows panel by panel.
+#[inline(always)]
+fn pack_rows<V: Vector>(
+    side: &mut impl Panels,
+    depth: Range<usize>,
+    rows: Range<usize>,
+    out: &mut [f32],
+) {
+    let panel = V::ROWS * depth.len();
+    for (place, rows) in chunks(rows, V::ROWS).enumerate() {
+        let out = &mut out[place * panel..(place + 1) * panel];
+        side.pack::<V>(depth.clone(), rows, V::ROWS, out);
     }
 }
 
@@ -85,6 +109,30 @@ pub(crate) trait Sink {
         width: usize,
         first: bool,
     );
+
+    /// The inner indices of a block that a tile needs; `None`: the tile is not wanted.
+    #[inline(always)]
+    fn inner(
+        &self,
+        _rows: &Range<usize>,
+        _columns: &Range<usize>,
+        depth: &Range<usize>,
+    ) -> Option<Range<usize>> {
+        Some(depth.clone())
+    }
+}
+
+/// Where a product is known to be zero, or is not wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Triangle {
+    /// Nowhere.
+    Nowhere,
+    /// Of the output, what is above the diagonal is not wanted: tiles there are left as they are.
+    AboveInOutput,
+    /// The left side is zero above the diagonal.
+    AboveInLeft,
+    /// The left side is zero below the diagonal.
+    BelowInLeft,
 }
 
 /// Lengths of a product: `rows` by `depth` times `depth` by `columns`.
@@ -105,12 +153,8 @@ pub(crate) fn pack_left<'a, V: Vector>(
     let padded = rows.next_multiple_of(V::ROWS);
     let a = memory.take(padded * depth);
     for depth in Blocks::of(depth, DEPTH_MAX).ranges() {
-        let panels = V::ROWS * depth.len();
         let a = &mut a[depth.start * padded..];
-        for (place, rows) in chunks(0..rows, V::ROWS).enumerate() {
-            let a = &mut a[place * panels..(place + 1) * panels];
-            left.pack::<V>(depth.clone(), rows, V::ROWS, a);
-        }
+        left.pack_rows::<V>(depth, 0..rows, a);
     }
     a
 }
@@ -159,14 +203,9 @@ pub(crate) fn drive<V: Vector>(
     let b = memory.1.take(packed_columns * DEPTH_MAX);
     for columns in chunks(0..size.columns, packed_columns) {
         for depth in depths.ranges() {
-            let length = depth.len();
             right.pack_all::<V>(depth.clone(), columns.clone(), b);
             for rows in chunks(0..size.rows, packed_rows) {
-                for (place, panel) in chunks(rows.clone(), V::ROWS).enumerate() {
-                    let at = place * V::ROWS * length;
-                    let a = &mut a[at..at + V::ROWS * length];
-                    left.pack::<V>(depth.clone(), panel, V::ROWS, a);
-                }
+                left.pack_rows::<V>(depth.clone(), rows.clone(), a);
                 block::<V>(rows, columns.clone(), &depth, a, b, sink);
             }
         }
@@ -191,9 +230,17 @@ fn block<V: Vector>(
         let at = right * tile_columns * length;
         let b = &b[at..at + width * length];
         for (left, rows) in chunks(rows.clone(), V::ROWS).enumerate() {
-            let at = left * V::ROWS * length;
-            let a = &a[at..at + V::ROWS * length];
+            let Some(inner) = sink.inner(&rows, &columns, depth) else {
+                continue;
+            };
             let first = depth.start == 0;
+            if inner.is_empty() && !first {
+                continue;
+            }
+            let part = inner.start - depth.start..inner.end - depth.start;
+            let at = left * V::ROWS * length;
+            let a = &a[at + V::ROWS * part.start..at + V::ROWS * part.end];
+            let b = &b[width * part.start..width * part.end];
             if rows.len() == V::ROWS
                 && columns.len() == width
                 && let Some((to, stride, adds)) = sink.place(&rows, &columns)
@@ -243,9 +290,26 @@ struct Rows<'a> {
     out: &'a mut [f32],
     stride: usize,
     adds: bool,
+    triangle: Triangle,
 }
 
 impl Sink for Rows<'_> {
+    #[inline(always)]
+    fn inner(
+        &self,
+        rows: &Range<usize>,
+        columns: &Range<usize>,
+        depth: &Range<usize>,
+    ) -> Option<Range<usize>> {
+        let Range { start, end } = *depth;
+        match self.triangle {
+            Triangle::Nowhere => Some(start..end),
+            Triangle::AboveInOutput => (columns.start < rows.end).then_some(start..end),
+            Triangle::AboveInLeft => Some(start..rows.end.clamp(start, end)),
+            Triangle::BelowInLeft => Some(rows.start.clamp(start, end)..end),
+        }
+    }
+
     #[inline(always)]
     fn place(
         &mut self,
@@ -333,8 +397,36 @@ pub fn multiply_at(level: Level, left: Matrix<'_>, right: Matrix<'_>, out: &mut 
         out,
         stride: columns,
         adds,
+        triangle: Triangle::Nowhere,
     };
     dispatch_at(level, Product { left, right, sink });
+}
+
+/// Writes `left * right` to rows of `out` that are `stride` apart, without the multiplications that a
+/// triangle of zeros makes needless. The same bits as with them, where the other side is finite.
+///
+/// # Panics
+/// When the lengths do not fit.
+pub(crate) fn multiply_to(
+    left: Matrix<'_>,
+    right: Matrix<'_>,
+    (out, stride): (&mut [f32], usize),
+    triangle: Triangle,
+) {
+    let (rows, columns) = (left.rows(), right.columns());
+    assert_eq!(left.columns(), right.rows(), "inner lengths of a product");
+    let needed = rows.saturating_sub(1) * stride + columns;
+    assert!(
+        out.len() >= needed && stride >= columns,
+        "elements of a product"
+    );
+    let sink = Rows {
+        out,
+        stride,
+        adds: false,
+        triangle,
+    };
+    dispatch(Product { left, right, sink });
 }
 
 #[cfg(test)]

@@ -180,15 +180,19 @@ impl Kernel for Gelu<'_> {
         const INVERSE_ROOT: f32 = std::f32::consts::FRAC_1_SQRT_2;
         // 1 / sqrt(2 pi).
         const DENSITY: f32 = 0.398_942_3;
-        for (x, y) in self.x.iter().zip(self.y.iter_mut()) {
-            let power = exp_f32(-0.5 * x * x);
-            *y = 0.5 * x * (1.0 + erf(x * INVERSE_ROOT, power));
-        }
-        if let Some(slope) = self.slope {
-            for (x, slope) in self.x.iter().zip(slope) {
+        let elements = self.x.iter().zip(self.y);
+        let Some(slope) = self.slope else {
+            for (x, y) in elements {
                 let power = exp_f32(-0.5 * x * x);
-                *slope = 0.5 * (1.0 + erf(x * INVERSE_ROOT, power)) + x * power * DENSITY;
+                *y = 0.5 * x * (1.0 + erf(x * INVERSE_ROOT, power));
             }
+            return;
+        };
+        for ((x, y), slope) in elements.zip(slope) {
+            let power = exp_f32(-0.5 * x * x);
+            let twice = 1.0 + erf(x * INVERSE_ROOT, power);
+            *y = 0.5 * x * twice;
+            *slope = 0.5 * twice + x * power * DENSITY;
         }
     }
 }

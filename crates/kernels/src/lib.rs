@@ -7,6 +7,7 @@
 
 mod attention;
 mod batch_norm;
+mod columns;
 mod conv;
 mod exponential;
 mod gemm;
@@ -22,6 +23,7 @@ mod testing;
 
 pub use attention::Attention;
 pub use batch_norm::{Affine, BatchNorm, BatchNormGradients, BatchStatistics};
+pub use columns::add_rows;
 pub use conv::Convolution;
 pub use gemm::{Matrix, multiply, multiply_at};
 pub use gradient_scale::GradientScale;

@@ -44,12 +44,7 @@ impl Kernel for Row<'_> {
 
     #[inline(always)]
     fn run<V: Vector>(self) -> RowLoss {
-        let mut greatest = 0;
-        for (class, value) in self.logits.iter().enumerate() {
-            if *value > self.logits[greatest] {
-                greatest = class;
-            }
-        }
+        let greatest = first_of_greatest(self.logits);
         let maximum = f64::from(self.logits[greatest]);
         let mut lanes = [0.0; LANES];
         for (logits, gradient) in self
@@ -76,6 +71,22 @@ impl Kernel for Row<'_> {
     }
 }
 
+/// The place of the first of the greatest; 0 where nothing is greater than anything.
+#[inline(always)]
+fn first_of_greatest(values: &[f32]) -> usize {
+    let mut most = [f32::NEG_INFINITY; LANES];
+    for chunk in values.chunks(LANES) {
+        for (most, value) in most.iter_mut().zip(chunk) {
+            *most = if *value > *most { *value } else { *most };
+        }
+    }
+    let most = most.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+    let has = |chunk: &[f32]| chunk.iter().fold(false, |found, x| found | (*x == most));
+    let at = values.chunks(4 * LANES).position(has).unwrap_or(0) * 4 * LANES;
+    let within = values[at..].iter().position(|x| *x == most);
+    within.map_or(0, |within| at + within)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +106,8 @@ mod tests {
                 "{classes}"
             );
             assert!(logits.iter().all(|&x| x <= logits[row.greatest]));
+            let before = &logits[..row.greatest];
+            assert!(before.iter().all(|&x| x < logits[row.greatest]));
             for (class, (got, power)) in gradient.iter().zip(&powers).enumerate() {
                 let expected = power / sum - f64::from(u8::from(class == label));
                 assert!(
@@ -120,5 +133,9 @@ mod tests {
         );
         let row = softmax_cross_entropy(&[1e30, -1e30], 0, &mut gradient);
         assert_eq!((row.loss, gradient), (0.0, [0.0; 2]));
+        let mut equal = vec![1.0; 200];
+        equal[150..].fill(2.0);
+        let row = softmax_cross_entropy(&equal, 0, &mut vec![0.0; 200]);
+        assert_eq!(row.greatest, 150);
     }
 }

@@ -10,7 +10,14 @@ use ronde_comm::{GroupConfig, ProcessGroup, testing};
 use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Collectives, GroupRank, Recovery, Shard, Step, WorldSize};
-use ronde_engine::{Loss, ModelConfig, OptimizerConfig};
+use ronde_engine::burn::nn::conv::{Conv2d, Conv2dConfig};
+use ronde_engine::burn::nn::{Linear, LinearConfig};
+use ronde_engine::burn::tensor::Tensor;
+use ronde_engine::ops::AfterNorm;
+use ronde_engine::{
+    BurnStage, Chain, ForwardContext, Loss, ModelConfig, OptimizerConfig, synchronised_batch_norm,
+    training_device,
+};
 use ronde_parallel::{
     DataParallel, DataParallelConfig, MicroBatch, ModelState, ParallelError, Strategy,
 };
@@ -26,11 +33,34 @@ fn seeds() -> SeedTree {
     SeedTree::new(11)
 }
 
-fn strategy(group: Arc<dyn Collectives>, shards: ShardPlan) -> DataParallel {
+fn resnet() -> Chain {
     let model =
         r#"{"kind": "resnet18", "small_input": true, "normalisation": "synchronised_batch"}"#;
     let model: ModelConfig = serde_json::from_str(model).unwrap();
-    let chain = model.build(&SHAPE, CLASSES as u32, &seeds()).unwrap();
+    model.build(&SHAPE, CLASSES as u32, &seeds()).unwrap()
+}
+
+/// Modules of a user's own, with a normalisation over all samples between them.
+fn of_own_modules() -> Chain {
+    let device = training_device();
+    let conv = Conv2dConfig::new([3, 5], [3, 3]).init(&device);
+    let conv = BurnStage::new(conv, |conv: &Conv2d, x, _: &ForwardContext| conv.forward(x))
+        .named("conv")
+        .with_initial_weights_from_seed(&seeds())
+        .without_input_gradient();
+    let norm = synchronised_batch_norm("norm", [5, 6, 6], AfterNorm::Rectified);
+    let output = LinearConfig::new(5 * 6 * 6, CLASSES).init(&device);
+    let run = |output: &Linear, x: Tensor<4>, _: &ForwardContext| {
+        let samples = x.dims()[0];
+        output.forward(x.reshape([samples, 5 * 6 * 6]))
+    };
+    let output = BurnStage::new(output, run)
+        .named("output")
+        .with_initial_weights_from_seed(&seeds());
+    Chain::new(vec![Box::new(conv), norm, Box::new(output)]).unwrap()
+}
+
+fn strategy(chain: Chain, group: Arc<dyn Collectives>, shards: ShardPlan) -> DataParallel {
     let optimizer: OptimizerConfig = serde_json::from_str(r#"{"kind": "sgd"}"#).unwrap();
     let config = DataParallelConfig::new(optimizer, Loss::CrossEntropy { classes: CLASSES });
     DataParallel::new(chain, group, shards, seeds(), config)
@@ -56,12 +86,16 @@ fn bits(state: &ModelState) -> Vec<u32> {
 }
 
 /// Weights and losses after some steps, the first ranks computing.
-fn trained(group: Arc<dyn Collectives>, computing: u32) -> (Vec<u32>, Vec<u64>) {
+fn trained(
+    model: fn() -> Chain,
+    group: Arc<dyn Collectives>,
+    computing: u32,
+) -> (Vec<u32>, Vec<u64>) {
     let world_size = WorldSize::new(group.size() as u32).unwrap();
     let shards = COUNTS.len() as u32;
     let shards = ShardPlan::with_spares(shards, world_size, computing).unwrap();
     let run = shards.run(group.rank());
-    let mut strategy = strategy(group, shards);
+    let mut strategy = strategy(model(), group, shards);
     let mut losses = Vec::new();
     for step in 0..STEPS {
         let batches = run.clone().map(|shard| micro_batch(step, shard)).collect();
@@ -85,10 +119,14 @@ fn alone() -> Arc<dyn Collectives> {
 
 #[test]
 fn the_bits_do_not_depend_on_the_ranks() {
-    let (expected, losses) = trained(alone(), 1);
-    for (world_size, computing) in [(2, 2), (3, 3), (2, 1)] {
+    let cases = [(2, 2), (3, 3), (2, 1)];
+    for (model, (world_size, computing)) in [resnet as fn() -> Chain, of_own_modules]
+        .into_iter()
+        .flat_map(|model| cases.map(|case| (model, case)))
+    {
+        let (expected, losses) = trained(model, alone(), 1);
         let ranks = testing::spawn_ranks(world_size, LIMIT, move |group| {
-            Ok::<_, String>(trained(Arc::new(group), computing))
+            Ok::<_, String>(trained(model, Arc::new(group), computing))
         });
         for (rank, (got, _)) in ranks.iter().enumerate() {
             let differ = got.iter().zip(&expected).filter(|(a, b)| a != b).count();
@@ -108,7 +146,7 @@ fn a_sum_that_fails_is_told_by_its_stage_and_its_cause() {
         let group: Arc<dyn Collectives> = Arc::new(group);
         let shards = ShardPlan::new(4, WorldSize::new(2).unwrap()).unwrap();
         let run = shards.run(group.rank());
-        let mut strategy = strategy(group.clone(), shards);
+        let mut strategy = strategy(resnet(), group.clone(), shards);
         group.abort("the test ends it");
         let batches = run.map(|shard| micro_batch(0, shard)).collect();
         let error = strategy.backward(Step(0), batches).unwrap_err();
@@ -125,7 +163,7 @@ fn a_sum_that_fails_is_told_by_its_stage_and_its_cause() {
 #[test]
 fn a_step_without_a_sample_leaves_the_running_statistics_as_they_were() {
     let shards = ShardPlan::new(COUNTS.len() as u32, WorldSize::ONE).unwrap();
-    let mut strategy = strategy(alone(), shards);
+    let mut strategy = strategy(resnet(), alone(), shards);
     let before = bits(strategy.state());
     let empty = |shard| MicroBatch {
         shape: [&[0], &SHAPE[..]].concat(),

@@ -288,7 +288,9 @@ fn every_option_gives_the_same_bits_on_any_count_of_ranks() {
         (RUN, &lars),
         (RUN, &bf16),
         (GPT, &[]),
+        (GPT, &["model.tied=true", "train.clip_norm=0.1"]),
         (TRANSFORMER, &["train.precision=f16"]),
+        (TRANSFORMER, &["model.padding=0", "train.precision=bf16"]),
     ] {
         let config = parse(text, &[sets, &["train.steps=5"]].concat());
         let one = trained(&config, 1);
@@ -307,6 +309,10 @@ fn recomputing_changes_no_bit_and_rounding_does() {
     let plain = with(&[]);
     assert!(with(&["train.recompute_activations=true"]) == plain);
     assert!(with(&["train.precision=bf16"]) != plain);
+    let tied = with(&["model.tied=true"]);
+    assert!(tied[0].len() < plain[0].len());
+    let again = ["model.tied=true", "train.recompute_activations=true"];
+    assert!(with(&again) == tied);
 }
 
 #[test]

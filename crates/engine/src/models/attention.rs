@@ -8,7 +8,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::layers::{linear_layer, normalise, row_norm};
 use crate::ForwardContext;
-use crate::ops::{self, linear};
+use crate::ops::{self, Seen, linear};
 
 /// Size of a transformer's layers.
 #[derive(Debug, Clone, Copy)]
@@ -94,20 +94,11 @@ impl Attention {
     }
 
     /// `x` (`[N, T, E]`) plus what its places find in `memory` (`[N, S, E]`); without one in `x`.
-    pub(super) fn forward(
-        &self,
-        x: Tensor<3>,
-        memory: Option<Tensor<3>>,
-        causal: bool,
-    ) -> Tensor<3> {
-        let [_, _, width] = x.dims();
+    pub(super) fn forward(&self, x: Tensor<3>, memory: Option<Tensor<3>>, seen: Seen) -> Tensor<3> {
         let own = normalise(&self.norm, x.clone());
-        let seen = memory.unwrap_or_else(|| own.clone());
-        let both = linear(&self.key_value, seen);
-        let keys = both.clone().narrow(2, 0, width);
-        let values = both.narrow(2, width, width);
+        let both = linear(&self.key_value, memory.unwrap_or_else(|| own.clone()));
         let queries = linear(&self.query, own);
-        let found = ops::attention(queries, keys, values, self.heads, causal);
+        let found = ops::attention_over(queries, both, self.heads, seen);
         x + linear(&self.output, found)
     }
 }

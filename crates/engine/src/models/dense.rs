@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ronde_core::Shard;
 use ronde_core::layout::{Role, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
-use ronde_kernels::{Matrix, multiply, rectified, rectified_noting, shut};
+use ronde_kernels::{Matrix, add_rows, multiply, rectified, rectified_noting, shut};
 
 use crate::flight::Flight;
 use crate::initial::{Initial, fill};
@@ -146,9 +146,7 @@ impl Stage for Dense {
         multiply(input.transposed(), of_output, to, false);
         let sum = &mut gradients[ranges[1].clone()];
         sum.fill(0.0);
-        for row in gradient.chunks_exact(width) {
-            sum.iter_mut().zip(row).for_each(|(sum, dy)| *sum += dy);
-        }
+        add_rows(&gradient, sum);
         Ok(needs_input_gradient.then(|| {
             let weight = Matrix::new(&kept.values.weight, features, width);
             let mut found = vec![0.0; rows * features];

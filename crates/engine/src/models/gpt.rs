@@ -1,15 +1,20 @@
-//! A causal transformer in GPT-2's layout, the output layer not tied to the embedding.
+//! A causal transformer in GPT-2's layout.
+
+use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
 use ronde_core::seed::SeedTree;
 
 use super::attention::{Attention, FeedForward, Form};
+use super::embedding::{Embedding, EmbeddingForm};
 use super::size::StageSize;
-use super::tokens::{Embedding, Scores};
+use super::table::Table;
+use super::tokens::{Normalised, Scores};
 use super::{Stages, cost_per_sample};
 use crate::initial::Initial;
-use crate::{BurnStage, ForwardContext, training_device};
+use crate::ops::Seen;
+use crate::{BurnStage, ForwardContext, Stage, training_device};
 
 /// Attention to earlier places, then a layer for each place.
 #[derive(Module, Debug)]
@@ -34,6 +39,7 @@ pub(super) fn sizes(
     tokens: usize,
     layers: usize,
     form: Form,
+    is_tied: bool,
 ) -> Result<Vec<StageSize>, String> {
     form.check(layers)?;
     let places = places(input_shape)?;
@@ -48,8 +54,9 @@ pub(super) fn sizes(
         kept: form.attention_kept(places, places) + form.feed_forward_kept(places),
         output: vec![places, width],
     };
+    let own = if is_tied { 0 } else { tokens };
     let head = StageSize {
-        parameters: tokens as u64 * width as u64 + 2 * width as u64,
+        parameters: own as u64 * width as u64 + 2 * width as u64,
         kept: places * (3 * width + tokens),
         output: vec![places, tokens],
     };
@@ -59,38 +66,66 @@ pub(super) fn sizes(
     Ok(sizes)
 }
 
-/// Stages: `embedding`, `block1`, `block2`, ..., `head`.
+/// Scores of the next token, by a matrix of its own or by the vectors of the embedding.
+fn head(
+    sample: &[usize],
+    tokens: usize,
+    table: Option<Arc<Table>>,
+    size: &StageSize,
+    seeds: &SeedTree,
+) -> Box<dyn Stage> {
+    let (device, width) = (training_device(), sample[1]);
+    let cost = cost_per_sample(&size.output, size.kept);
+    let Some(table) = table else {
+        let scores = Scores::new(width, tokens, &device);
+        let run = |scores: &Scores, x: Tensor<3>, _: &ForwardContext| scores.forward(x);
+        let stage = BurnStage::new(scores, run)
+            .named("head")
+            .with_sample_shape(sample)
+            .with_initial_weights(seeds, Initial::TRANSFORMER);
+        return Box::new(stage.with_cost(cost));
+    };
+    let run = move |norm: &Normalised, x: Tensor<3>, context: &ForwardContext| {
+        table.scores(norm.forward(x), context.shard)
+    };
+    let stage = BurnStage::new(Normalised::new(width, &device), run)
+        .named("head")
+        .with_sample_shape(sample);
+    Box::new(stage.with_cost(cost))
+}
+
+/// Stages: `embedding`, `block1`, `block2`, ..., `head`. Of a tied model the first and the last share the
+/// vectors of the tokens.
 pub(super) fn stages(
     input_shape: &[usize],
     tokens: usize,
     layers: usize,
     form: Form,
+    is_tied: bool,
     seeds: &SeedTree,
 ) -> Stages {
-    let sizes = sizes(input_shape, tokens, layers, form)?;
+    let sizes = sizes(input_shape, tokens, layers, form, is_tied)?;
     let places = places(input_shape)?;
     let device = training_device();
     let dropout = form.dropout;
     let sample = [places, form.width];
-    let embedding = Embedding::new(tokens, places, form.width, &device);
-    let embed = move |embedding: &Embedding, x: Tensor<2>, context: &ForwardContext| {
-        context.dropout(embedding.forward(x), dropout, 0)
+    let embedded = EmbeddingForm {
+        tokens,
+        places,
+        width: form.width,
+        dropout,
+        padding: None,
     };
-    let mut stages: Vec<Box<dyn crate::Stage>> = vec![Box::new(
-        BurnStage::new(embedding, embed)
-            .named("embedding")
-            .with_sample_shape(input_shape)
-            .with_initial_weights(seeds, Initial::TRANSFORMER)
-            .with_cost(cost_per_sample(&sizes[0].output, sizes[0].kept))
-            .without_input_gradient(),
-    )];
+    let embedding = Embedding::new(embedded, is_tied, &sizes[0], seeds);
+    let table = is_tied.then(|| embedding.table());
+    let mut stages: Vec<Box<dyn Stage>> = vec![Box::new(embedding)];
     for (index, size) in sizes[1..=layers].iter().enumerate() {
         let block = Block {
             attention: Attention::new(form, &device),
             feed_forward: FeedForward::new(form, &device),
         };
         let run = move |block: &Block, x: Tensor<3>, context: &ForwardContext| {
-            let x = block.attention.forward(x, None, true);
+            let x = block.attention.forward(x, None, Seen::of(true));
             block.feed_forward.forward(x, dropout, 0, context)
         };
         stages.push(Box::new(
@@ -101,16 +136,6 @@ pub(super) fn stages(
                 .with_cost(cost_per_sample(&size.output, size.kept)),
         ));
     }
-    let last = &sizes[layers + 1];
-    let scores = Scores::new(form.width, tokens, &device);
-    stages.push(Box::new(
-        BurnStage::new(scores, |scores: &Scores, x, _: &ForwardContext| {
-            scores.forward(x)
-        })
-        .named("head")
-        .with_sample_shape(&sample)
-        .with_initial_weights(seeds, Initial::TRANSFORMER)
-        .with_cost(cost_per_sample(&last.output, last.kept)),
-    ));
+    stages.push(head(&sample, tokens, table, &sizes[layers + 1], seeds));
     Ok(stages)
 }

@@ -4,11 +4,14 @@ mod attention;
 mod batch_wide_norm;
 mod dense;
 mod digits;
+mod embedding;
 mod gpt;
 mod layers;
 mod perceptron;
 mod resnet;
 mod size;
+mod synchronised;
+mod table;
 mod tokens;
 mod transformer;
 mod vgg;
@@ -21,6 +24,7 @@ use crate::{Chain, EngineError, Stage, StageCost};
 
 pub use layers::Normalisation;
 pub use size::ModelSize;
+pub use synchronised::synchronised_batch_norm;
 
 /// A model and its size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -75,8 +79,7 @@ pub enum ModelConfig {
         #[serde(default = "vgg_dropout")]
         dropout: f64,
     },
-    /// Causal transformer in GPT-2's layout, the output layer not tied to the embedding: a stage for
-    /// each block and one at each end. Takes samples of `[places]`, token numbers below the count of
+    /// Causal transformer in GPT-2's layout: a stage for each block and one at each end. Takes samples of `[places]`, token numbers below the count of
     /// classes; gives `[places, classes]`. Source: Radford et al., 2019.
     Gpt {
         /// Blocks.
@@ -88,6 +91,10 @@ pub enum ModelConfig {
         /// Probability of dropout after the embedding and each feed-forward layer.
         #[serde(default)]
         dropout: f64,
+        /// The output layer uses the embedding's vectors, as GPT-2 does: one parameter, whose gradient is
+        /// the sum of both uses. The chain then cannot be cut.
+        #[serde(default, skip_serializing_if = "is_default")]
+        tied: bool,
     },
     /// Transformer with encoder and decoder: a stage for each layer and one at each end. Takes samples
     /// of `[source + target]`: the source text, then the target text as far as it is known; gives
@@ -95,6 +102,10 @@ pub enum ModelConfig {
     Transformer {
         /// Places of a sample that are source text.
         source: usize,
+        /// The token that fills up source texts that are shorter: where only it follows, nothing is
+        /// attended to. Absent: all places are. Targets that fill up are [`IGNORED`](crate::IGNORED).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        padding: Option<u32>,
         /// Layers of the encoder, and of the decoder.
         layers: usize,
         /// Width of a place; the heads divide it.
@@ -166,7 +177,11 @@ impl ModelConfig {
             model: self.kind().to_owned(),
             problem,
         })?;
-        Chain::new(stages)
+        let mut chain = Chain::new(stages)?;
+        if matches!(self, Self::Gpt { tied: true, .. }) {
+            chain.keep_together("embedding.token");
+        }
+        Ok(chain)
     }
 
     fn stages(&self, input_shape: &[usize], classes: usize, seeds: &SeedTree) -> Stages {
@@ -195,19 +210,22 @@ impl ModelConfig {
                 width,
                 heads,
                 dropout,
+                tied,
             } => {
                 let form = transformer_form(*width, *heads, *dropout);
-                gpt::stages(input_shape, classes, *layers, form, seeds)
+                gpt::stages(input_shape, classes, *layers, form, *tied, seeds)
             }
             Self::Transformer {
                 source,
+                padding,
                 layers,
                 width,
                 heads,
                 dropout,
             } => {
                 let form = transformer_form(*width, *heads, *dropout);
-                transformer::stages(input_shape, classes, *source, *layers, form, seeds)
+                let text = text(*source, *padding);
+                transformer::stages(input_shape, classes, text, *layers, form, seeds)
             }
             Self::Mlp { hidden } => perceptron::stages(input_shape, classes, hidden, seeds),
             Self::Linear {} => perceptron::stages(input_shape, classes, &[], seeds),
@@ -256,6 +274,11 @@ fn transformer_form(width: usize, heads: usize, dropout: f64) -> attention::Form
         inner: width.saturating_mul(4),
         dropout,
     }
+}
+
+/// Source and target in a sample.
+fn text(source: usize, padding: Option<u32>) -> transformer::Text {
+    transformer::Text { source, padding }
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

@@ -1,6 +1,6 @@
 //! [`ModelSize`]: how large a model is, computed before anything is allocated.
 
-use super::{ModelConfig, gpt, image, resnet, transformer, transformer_form, vgg};
+use super::{ModelConfig, gpt, image, resnet, text, transformer, transformer_form, vgg};
 use crate::EngineError;
 
 /// What a model takes, in elements.
@@ -97,19 +97,22 @@ impl ModelConfig {
                 width,
                 heads,
                 dropout,
+                tied,
             } => {
                 let form = transformer_form(*width, *heads, *dropout);
-                gpt::sizes(input_shape, classes as usize, *layers, form).map(total)
+                gpt::sizes(input_shape, classes as usize, *layers, form, *tied).map(total)
             }
             Self::Transformer {
                 source,
+                padding,
                 layers,
                 width,
                 heads,
                 dropout,
             } => {
                 let form = transformer_form(*width, *heads, *dropout);
-                transformer::sizes(input_shape, classes as usize, *source, *layers, form).map(total)
+                let text = text(*source, *padding);
+                transformer::sizes(input_shape, classes as usize, text, *layers, form).map(total)
             }
             Self::Mlp { hidden } => Ok(perceptron(input_shape, hidden, classes)),
             Self::Linear {} => Ok(perceptron(input_shape, &[], classes)),
@@ -213,9 +216,13 @@ mod tests {
         }
         let gpt = r#"{"kind": "gpt", "layers": 3, "width": 24, "heads": 4}"#;
         check(&serde_json::from_str(gpt).unwrap(), &[12], 50);
+        let tied = r#"{"kind": "gpt", "layers": 3, "width": 24, "heads": 4, "tied": true}"#;
+        check(&serde_json::from_str(tied).unwrap(), &[12], 50);
         let transformer =
             r#"{"kind": "transformer", "source": 5, "layers": 2, "width": 24, "heads": 4}"#;
         check(&serde_json::from_str(transformer).unwrap(), &[12], 50);
+        let padded = transformer.replace("\"layers\"", "\"padding\": 0, \"layers\"");
+        check(&serde_json::from_str(&padded).unwrap(), &[12], 50);
         check(
             &ModelConfig::Mlp {
                 hidden: vec![30, 20],
@@ -228,7 +235,7 @@ mod tests {
 
     #[test]
     fn counts_of_parameters_are_those_that_were_published() {
-        let cases: [(&str, &[usize], u32, u64); 8] = [
+        let cases: [(&str, &[usize], u32, u64); 9] = [
             (r#"{"kind": "resnet18"}"#, &[3, 224, 224], 1000, 11_689_512),
             (r#"{"kind": "resnet50"}"#, &[3, 224, 224], 1000, 25_557_032),
             (r#"{"kind": "vgg16"}"#, &[3, 224, 224], 1000, 138_357_544),
@@ -238,7 +245,13 @@ mod tests {
                 1000,
                 138_365_992,
             ),
-            // GPT-2 has 124,439,808, its output layer being the embedding's 50257 x 768.
+            (
+                r#"{"kind": "gpt", "layers": 12, "width": 768, "heads": 12, "tied": true}"#,
+                &[1024],
+                50_257,
+                124_439_808,
+            ),
+            // Not tied it has the output layer's 50257 x 768 as well.
             (
                 r#"{"kind": "gpt", "layers": 12, "width": 768, "heads": 12}"#,
                 &[1024],

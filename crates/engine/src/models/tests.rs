@@ -125,12 +125,14 @@ fn gpt(width: usize, heads: usize) -> ModelConfig {
         width,
         heads,
         dropout: 0.0,
+        tied: false,
     }
 }
 
 fn transformer(source: usize) -> ModelConfig {
     ModelConfig::Transformer {
         source,
+        padding: None,
         layers: 1,
         width: 8,
         heads: 2,

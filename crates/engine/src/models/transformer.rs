@@ -4,7 +4,9 @@
 //! numbers. All activations between the stages are `[N, S + T, E]`: encoder stages change the
 //! source's places and hand the target's on, decoder stages change the target's and hand the memory
 //! on. So encoder and decoder can be cut apart like any chain, and the memory's gradient is summed
-//! over the decoder's layers on its way back. Padding is a token like any other.
+//! over the decoder's layers on its way back. Where a token is padding, a place more rides along, which
+//! says how long the source is: see [`Padding`]. Targets that are padding are not counted by the loss, and
+//! no place sees later ones, so they need no mask.
 
 use burn::module::Module;
 use burn::nn::LayerNorm;
@@ -12,12 +14,14 @@ use burn::tensor::Tensor;
 use ronde_core::seed::SeedTree;
 
 use super::attention::{Attention, FeedForward, Form};
+use super::embedding::{Embedding, EmbeddingForm, Padding};
 use super::layers::{normalise, row_norm};
 use super::size::StageSize;
-use super::tokens::{Embedding, Scores};
+use super::tokens::Scores;
 use super::{Stages, cost_per_sample};
 use crate::initial::Initial;
-use crate::{BurnStage, ForwardContext, Stage, training_device};
+use crate::ops::Seen;
+use crate::{Activation, BurnStage, ForwardContext, Stage, training_device};
 
 /// Sees all of the source. The last one normalises what it hands to the decoder.
 #[derive(Module, Debug)]
@@ -35,13 +39,68 @@ struct Decoder {
     feed_forward: FeedForward,
 }
 
-/// Lengths of source and target.
-fn lengths(input_shape: &[usize], source: usize) -> Result<[usize; 2], String> {
-    match *input_shape {
-        [places] if 0 < source && source < places => Ok([source, places - source]),
-        _ => Err(format!(
-            "samples of {input_shape:?} with source = {source}; expected [source + target], at least 1 each"
-        )),
+/// What a sample consists of.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Text {
+    /// Places of the source.
+    pub(super) source: usize,
+    /// The token that fills a source up, if there is one.
+    pub(super) padding: Option<u32>,
+}
+
+/// Places of a sample.
+#[derive(Debug, Clone, Copy)]
+struct Places {
+    source: usize,
+    target: usize,
+    padding: Option<Padding>,
+}
+
+impl Text {
+    fn places(&self, input_shape: &[usize]) -> Result<Places, String> {
+        let Self { source, padding } = *self;
+        match *input_shape {
+            [places] if 0 < source && source < places => Ok(Places {
+                source,
+                target: places - source,
+                padding: padding.map(|token| Padding { token, source }),
+            }),
+            _ => Err(format!(
+                "samples of {input_shape:?} with source = {source}; expected [source + target], at least 1 each"
+            )),
+        }
+    }
+}
+
+impl Places {
+    /// Places between stages: with what rides along.
+    fn between(&self) -> usize {
+        self.source + self.target + usize::from(self.padding.is_some())
+    }
+
+    /// The source, or what became of it.
+    fn source_of(&self, x: &Tensor<3>) -> Tensor<3> {
+        x.clone().narrow(1, 0, self.source)
+    }
+
+    /// The target, or what became of it.
+    fn target_of(&self, x: &Tensor<3>) -> Tensor<3> {
+        x.clone().narrow(1, self.source, self.target)
+    }
+
+    /// All source places that are not padding.
+    fn seen(&self, x: &Tensor<3>) -> Seen {
+        let [samples, places, _] = x.dims();
+        let lengths = self.padding.map(|_| {
+            let carried = x.clone().narrow(1, places - 1, 1).narrow(2, 0, 2);
+            let carried = Activation::from_tensor(carried);
+            let each = carried.as_slice().chunks_exact(2).take(samples);
+            each.map(Padding::read).collect()
+        });
+        Seen {
+            causal: false,
+            lengths: lengths.unwrap_or_default(),
+        }
     }
 }
 
@@ -49,14 +108,18 @@ fn lengths(input_shape: &[usize], source: usize) -> Result<[usize; 2], String> {
 pub(super) fn sizes(
     input_shape: &[usize],
     tokens: usize,
-    source: usize,
+    text: Text,
     layers: usize,
     form: Form,
 ) -> Result<Vec<StageSize>, String> {
     form.check(layers)?;
-    let [source, target] = lengths(input_shape, source)?;
-    let (places, width) = (source + target, form.width);
-    let between = vec![places, width];
+    let all = text.places(input_shape)?;
+    let (source, target, width) = (all.source, all.target, form.width);
+    if let Some(padding) = all.padding {
+        padding.check(tokens, width)?;
+    }
+    let places = source + target;
+    let between = vec![all.between(), width];
     let (attention, feed_forward) = (form.attention_parameters(), form.feed_forward_parameters());
     let mut sizes = vec![StageSize {
         parameters: (tokens + places) as u64 * width as u64,
@@ -93,8 +156,7 @@ pub(super) fn sizes(
 /// Builds one stage after the other.
 struct Builder<'a> {
     form: Form,
-    source: usize,
-    target: usize,
+    places: Places,
     seeds: &'a SeedTree,
 }
 
@@ -109,7 +171,7 @@ impl Builder<'_> {
         Box::new(
             BurnStage::new(module, forward)
                 .named(name)
-                .with_sample_shape(&[self.source + self.target, self.form.width])
+                .with_sample_shape(&[self.places.between(), self.form.width])
                 .with_initial_weights(self.seeds, Initial::TRANSFORMER)
                 .with_cost(cost_per_sample(&size.output, size.kept)),
         )
@@ -122,18 +184,18 @@ impl Builder<'_> {
             feed_forward: FeedForward::new(self.form, &device),
             last_norm: is_last.then(|| row_norm(self.form.width, &device)),
         };
-        let (source, target, dropout) = (self.source, self.target, self.form.dropout);
+        let (places, dropout) = (self.places, self.form.dropout);
         let forward = move |encoder: &Encoder, x: Tensor<3>, context: &ForwardContext| {
-            let known = x.clone().narrow(1, source, target);
-            let y = encoder
-                .attention
-                .forward(x.narrow(1, 0, source), None, false);
+            let y = places.source_of(&x);
+            let y = encoder.attention.forward(y, None, places.seen(&x));
             let y = encoder.feed_forward.forward(y, dropout, 0, context);
             let y = match &encoder.last_norm {
                 Some(norm) => normalise(norm, y),
                 None => y,
             };
-            Tensor::cat(vec![y, known], 1)
+            let others = places.between() - places.source;
+            let others = x.narrow(1, places.source, others);
+            Tensor::cat(vec![y, others], 1)
         };
         self.stage(name, module, size, forward)
     }
@@ -145,16 +207,20 @@ impl Builder<'_> {
             source_attention: Attention::new(self.form, &device),
             feed_forward: FeedForward::new(self.form, &device),
         };
-        let (source, target, dropout) = (self.source, self.target, self.form.dropout);
+        let (places, dropout) = (self.places, self.form.dropout);
         let forward = move |decoder: &Decoder, x: Tensor<3>, context: &ForwardContext| {
-            let memory = x.clone().narrow(1, 0, source);
-            let y = x.narrow(1, source, target);
-            let y = decoder.attention.forward(y, None, true);
+            let (memory, y) = (places.source_of(&x), places.target_of(&x));
+            let y = decoder.attention.forward(y, None, Seen::of(true));
+            let seen = places.seen(&x);
             let y = decoder
                 .source_attention
-                .forward(y, Some(memory.clone()), false);
+                .forward(y, Some(memory.clone()), seen);
             let y = decoder.feed_forward.forward(y, dropout, 0, context);
-            Tensor::cat(vec![memory, y], 1)
+            let mut parts = vec![memory, y];
+            if places.padding.is_some() {
+                parts.push(x.narrow(1, places.between() - 1, 1));
+            }
+            Tensor::cat(parts, 1)
         };
         self.stage(name, module, size, forward)
     }
@@ -164,33 +230,27 @@ impl Builder<'_> {
 pub(super) fn stages(
     input_shape: &[usize],
     tokens: usize,
-    source: usize,
+    text: Text,
     layers: usize,
     form: Form,
     seeds: &SeedTree,
 ) -> Stages {
-    let sizes = sizes(input_shape, tokens, source, layers, form)?;
-    let [source, target] = lengths(input_shape, source)?;
-    let device = training_device();
+    let sizes = sizes(input_shape, tokens, text, layers, form)?;
+    let places = text.places(input_shape)?;
     let builder = Builder {
         form,
-        source,
-        target,
+        places,
         seeds,
     };
-    let embedding = Embedding::new(tokens, source + target, form.width, &device);
-    let dropout = form.dropout;
-    let embed = move |embedding: &Embedding, x: Tensor<2>, context: &ForwardContext| {
-        context.dropout(embedding.forward(x), dropout, 0)
+    let embedded = EmbeddingForm {
+        tokens,
+        places: places.source + places.target,
+        width: form.width,
+        dropout: form.dropout,
+        padding: places.padding,
     };
-    let mut stages: Vec<Box<dyn Stage>> = vec![Box::new(
-        BurnStage::new(embedding, embed)
-            .named("embedding")
-            .with_sample_shape(input_shape)
-            .with_initial_weights(seeds, Initial::TRANSFORMER)
-            .with_cost(cost_per_sample(&sizes[0].output, sizes[0].kept))
-            .without_input_gradient(),
-    )];
+    let embedding = Embedding::new(embedded, false, &sizes[0], seeds);
+    let mut stages: Vec<Box<dyn Stage>> = vec![Box::new(embedding)];
     for (layer, size) in (1..=layers).zip(&sizes[1..]) {
         let name = format!("encoder{layer}");
         stages.push(builder.encoder(&name, layer == layers, size));
@@ -200,9 +260,9 @@ pub(super) fn stages(
         stages.push(builder.decoder(&name, size));
     }
     let last = &sizes[2 * layers + 1];
-    let scores = Scores::new(form.width, tokens, &device);
+    let scores = Scores::new(form.width, tokens, &training_device());
     let head = move |scores: &Scores, x: Tensor<3>, _: &ForwardContext| {
-        scores.forward(x.narrow(1, source, target))
+        scores.forward(places.target_of(&x))
     };
     stages.push(builder.stage("head", scores, last, head));
     Ok(stages)

@@ -1,5 +1,7 @@
 //! [`attention`]: every head of an attention layer as one operation.
 
+use std::sync::Arc;
+
 use burn::tensor::Tensor;
 use ronde_kernels::Attention;
 
@@ -20,28 +22,59 @@ pub fn attention(
     heads: usize,
     causal: bool,
 ) -> Tensor<3> {
-    let [batch, asking, row] = queries.dims();
+    let both = Tensor::cat(vec![keys, values], 2);
+    attention_over(queries, both, heads, Seen::of(causal))
+}
+
+/// What the queries of an attention look at.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Seen {
+    /// A token sees only itself and those before it.
+    pub(crate) causal: bool,
+    /// So many tokens of each sequence, from the first on; all where there are no numbers.
+    pub(crate) lengths: Arc<[usize]>,
+}
+
+impl Seen {
+    /// All tokens, or those before.
+    pub(crate) fn of(causal: bool) -> Self {
+        Self {
+            causal,
+            lengths: Arc::default(),
+        }
+    }
+}
+
+/// The same over keys and values side by side, `[batch, keys, 2 * heads * width]`, as one product gives
+/// them: nothing is copied.
+pub(crate) fn attention_over(
+    queries: Tensor<3>,
+    both: Tensor<3>,
+    heads: usize,
+    seen: Seen,
+) -> Tensor<3> {
+    let ([batch, asking, row], [_, keys, twice]) = (queries.dims(), both.dims());
     assert!(
-        heads > 0 && row.is_multiple_of(heads),
-        "{heads} heads of {row}"
+        heads > 0 && row.is_multiple_of(heads) && twice == 2 * row,
+        "{heads} heads of {row}, keys and values of {twice}"
     );
     let shape = Attention {
         batch,
         queries: asking,
-        keys: keys.dims()[1],
+        keys,
         heads,
         width: row / heads,
-        causal,
+        causal: seen.causal,
     };
-    let inputs = [Input::of(queries), Input::of(keys), Input::of(values)];
-    record(inputs, |inputs| {
+    record([Input::of(queries), Input::of(both)], |inputs| {
         let [output, _, weights] = shape.elements();
         let (mut y, mut weights) = (take(output), take(weights));
-        let [q, k, v] = inputs.each_ref().map(Host::values);
-        shape.forward(q, k, v, &mut y, &mut weights);
+        let [q, kv] = inputs.each_ref().map(Host::values);
+        shape.forward(q, kv, &seen.lengths, &mut y, &mut weights);
         let output = Host::new(y, inputs[0].shape());
         let saved = Heads {
             shape,
+            lengths: seen.lengths,
             inputs,
             weights,
         };
@@ -52,7 +85,8 @@ pub fn attention(
 #[derive(Debug)]
 struct Heads {
     shape: Attention,
-    inputs: [Host; 3],
+    lengths: Arc<[usize]>,
+    inputs: [Host; 2],
     weights: Vec<f32>,
 }
 
@@ -62,12 +96,13 @@ impl Drop for Heads {
     }
 }
 
-impl Saved<3> for Heads {
-    fn backward(&self, gradient: &[f32], _wanted: [bool; 3]) -> [Option<Host>; 3] {
+impl Saved<2> for Heads {
+    fn backward(&self, gradient: &[f32], _wanted: [bool; 2]) -> [Option<Host>; 2] {
         let inputs = self.inputs.each_ref().map(Host::values);
         let mut found = inputs.map(|input| take(input.len()));
         self.shape.backward(
             inputs,
+            &self.lengths,
             &self.weights,
             gradient,
             found.each_mut().map(Vec::as_mut_slice),

@@ -15,7 +15,7 @@ use burn::tensor::{Tensor, TensorData};
 use super::memory;
 
 /// What backward of an operation with `N` inputs needs.
-pub(super) trait Saved<const N: usize>: Debug + Send + Sync + 'static {
+pub(crate) trait Saved<const N: usize>: Debug + Send + Sync + 'static {
     /// The gradient of each wanted input, from that of the output, which is contiguous.
     fn backward(&self, gradient: &[f32], wanted: [bool; N]) -> [Option<Host>; N];
 }
@@ -55,6 +55,14 @@ impl Host {
         values
     }
 
+    /// Memory of so many values, whatever they are: its own where this is the only holder.
+    pub(crate) fn into_memory(mut self, length: usize) -> Vec<f32> {
+        let own = self.0.take_if(|tensor| tensor.is_unique());
+        let own = own.and_then(|tensor| tensor.into_data().try_into_vec().ok());
+        own.filter(|values: &Vec<f32>| values.len() == length)
+            .unwrap_or_else(|| memory::take(length))
+    }
+
     pub(crate) fn shape(&self) -> &[usize] {
         self.tensor().layout().shape().as_slice()
     }
@@ -92,6 +100,15 @@ impl Input {
         }
     }
 
+    /// As [`Input::values`], and no handle is kept.
+    pub(crate) fn into_values(self) -> Host {
+        let values = match self {
+            Self::Node(node) => Autodiff::<Flex>::inner(node),
+            Self::Values(values) => values,
+        };
+        Host::of(&values)
+    }
+
     /// Its values, made contiguous. Cost: a copy only where they are not.
     pub(crate) fn values(&self) -> Host {
         match self {
@@ -126,7 +143,7 @@ impl<S: Saved<N>, const N: usize> Backward<Flex, N> for Operation<S> {
 
 /// Runs `forward` on the inputs' values and, where one of them is part of a graph, records it: `forward`
 /// gives the output and what backward needs.
-pub(super) fn record<S: Saved<N>, const N: usize, const O: usize>(
+pub(crate) fn record<S: Saved<N>, const N: usize, const O: usize>(
     inputs: [Input; N],
     forward: impl FnOnce([Host; N]) -> (Host, S),
 ) -> Tensor<O> {

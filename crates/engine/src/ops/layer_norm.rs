@@ -1,6 +1,7 @@
 //! [`layer_norm`] and [`gelu`]: what a transformer does to each token by itself.
 
 use burn::tensor::Tensor;
+use ronde_kernels::{Vectorised, vectorised};
 
 use super::custom::{Host, Input, Saved, record};
 use super::memory::{give, take};
@@ -79,9 +80,28 @@ impl Drop for Slope {
 impl Saved<1> for Slope {
     fn backward(&self, gradient: &[f32], _wanted: [bool; 1]) -> [Option<Host>; 1] {
         let mut dx = take(gradient.len());
-        for ((dx, dy), slope) in dx.iter_mut().zip(gradient).zip(&self.slope) {
+        vectorised(Steepened {
+            dx: &mut dx,
+            dy: gradient,
+            slope: &self.slope,
+        });
+        [Some(Host::new(dx, &self.shape))]
+    }
+}
+
+struct Steepened<'a> {
+    dx: &'a mut [f32],
+    dy: &'a [f32],
+    slope: &'a [f32],
+}
+
+impl Vectorised for Steepened<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for ((dx, dy), slope) in self.dx.iter_mut().zip(self.dy).zip(self.slope) {
             *dx = dy * slope;
         }
-        [Some(Host::new(dx, &self.shape))]
     }
 }

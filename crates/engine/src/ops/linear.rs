@@ -2,7 +2,7 @@
 
 use burn::nn::Linear;
 use burn::tensor::Tensor;
-use ronde_kernels::{Matrix, multiply, rectified, rectified_backward};
+use ronde_kernels::{Matrix, add_rows, multiply, rectified, rectified_backward};
 
 use super::custom::{Host, Input, Saved, record};
 use super::memory::take;
@@ -75,7 +75,7 @@ impl<const N: usize> Saved<N> for Product {
         let [inputs, outputs] = [self.weight.shape()[0], self.weight.shape()[1]];
         let rows = self.x.values().len() / inputs.max(1);
         let behind = self.open.as_ref().map(|y| {
-            let mut dy = vec![0.0; gradient.len()];
+            let mut dy = take(gradient.len());
             rectified_backward(y.values(), gradient, &mut dy);
             dy
         });
@@ -98,9 +98,7 @@ impl<const N: usize> Saved<N> for Product {
                 }
                 _ => {
                     let mut sum = vec![0.0; outputs];
-                    for row in gradient.chunks_exact(outputs.max(1)) {
-                        sum.iter_mut().zip(row).for_each(|(sum, dy)| *sum += dy);
-                    }
+                    add_rows(gradient, &mut sum);
                     Host::new(sum, &[outputs])
                 }
             });

@@ -24,9 +24,10 @@ mod tests;
 
 pub use activation::relu;
 pub use attention::attention;
+pub(crate) use attention::{Seen, attention_over};
 pub use batch_norm::{AfterNorm, batch_norm};
 pub use conv2d::conv2d;
-pub(crate) use custom::{Host, Input};
+pub(crate) use custom::{Host, Input, Saved, record};
 pub(crate) use given::with_gradient;
 pub(crate) use group_norm::finish;
 pub use group_norm::group_norm;

@@ -113,7 +113,7 @@ def row_norm(w, name, x):
     return F.layer_norm(x, (e,), w(f"{name}.gamma", e), w(f"{name}.beta", e), 1e-5)
 
 
-def attention(w, name, x, memory, heads, causal):
+def attention(w, name, x, memory, heads, causal, mask=None):
     n, t, e = x.shape
     own = row_norm(w, f"{name}.norm", x)
     seen = own if memory is None else memory
@@ -121,7 +121,7 @@ def attention(w, name, x, memory, heads, causal):
     split = lambda v: v.reshape(n, -1, heads, e // heads).transpose(1, 2)
     q = split(linear(w, f"{name}.query", own, e))
     found = F.scaled_dot_product_attention(q, split(both[..., :e]), split(both[..., e:]),
-                                           is_causal=causal)
+                                           attn_mask=mask, is_causal=causal)
     return x + linear(w, f"{name}.output", found.transpose(1, 2).reshape(n, t, e), e)
 
 
@@ -140,25 +140,35 @@ def scores(w, x, tokens):
     return linear(w, "head.output", row_norm(w, "head.norm", x), tokens, bias=False)
 
 
-def gpt(w, x, layers, e, heads, tokens):
+def gpt(w, x, layers, e, heads, tokens, tied=False):
     x = embed(w, x, tokens, e)
     for i in range(layers):
         x = attention(w, f"block{i + 1}.attention", x, None, heads, True)
         x = feed_forward(w, f"block{i + 1}.feed_forward", x)
+    if tied:
+        return row_norm(w, "head.norm", x) @ w("embedding.token", tokens, e).T
     return scores(w, x, tokens)
 
 
-def transformer(w, x, source, layers, e, heads, tokens):
+def not_padding(tokens):
+    """Which source places are looked at: those up to the last one that is not padding, at least one."""
+    lengths = [max([i + 1 for i, token in enumerate(row) if token != PADDING], default=1) for row in tokens]
+    places = torch.arange(tokens.shape[1])
+    return (places < torch.tensor(lengths)[:, None])[:, None, None, :]
+
+
+def transformer(w, x, source, layers, e, heads, tokens, padded=False):
+    mask = not_padding(x[:, :source]) if padded else None
     x = embed(w, x, tokens, e)
     memory, y = x[:, :source], x[:, source:]
     for i in range(layers):
-        memory = attention(w, f"encoder{i + 1}.attention", memory, None, heads, False)
+        memory = attention(w, f"encoder{i + 1}.attention", memory, None, heads, False, mask)
         memory = feed_forward(w, f"encoder{i + 1}.feed_forward", memory)
     memory = row_norm(w, f"encoder{layers}.last_norm", memory)
     for i in range(layers):
         name = f"decoder{i + 1}"
         y = attention(w, f"{name}.attention", y, None, heads, True)
-        y = attention(w, f"{name}.source_attention", y, memory, heads, False)
+        y = attention(w, f"{name}.source_attention", y, memory, heads, False, mask)
         y = feed_forward(w, f"{name}.feed_forward", y)
     return scores(w, y, tokens)
 
@@ -178,18 +188,26 @@ CASES = {
                  lambda w, x: resnet(w, x, [3, 4, 6, 3], True, "batch", True, 10)),
     "vgg16": ((2, 3, 32, 32), 10, 1, lambda w, x: vgg(w, x, None, 10)),
     "gpt": ((3, 10), 12, 10, lambda w, x: gpt(w, x, 2, 16, 2, 12)),
+    "gpt_tied": ((3, 10), 12, 10, lambda w, x: gpt(w, x, 2, 16, 2, 12, tied=True)),
     "transformer": ((3, 9), 12, 5, lambda w, x: transformer(w, x, 4, 2, 16, 2, 12)),
+    "transformer_padded": ((3, 9), 12, 5, lambda w, x: transformer(w, x, 4, 2, 16, 2, 12, padded=True)),
 }
 
 
+# Fills the sources of the padded case up: of sample s from place s + 2 on.
+PADDING = 0
 # Fifty batch normalisations with rectifiers.
 SINGLE = {"resnet50"}
 
 
-def run(shape, classes, each, model, dtype):
+def run(name, dtype):
+    shape, classes, each, model = CASES[name]
     values = hashed(name_seed("input"), math.prod(shape)).astype(np.float64).reshape(shape)
     if each > 1:
         values = np.floor((values * 0.5 + 0.5) * classes)
+    if name == "transformer_padded":
+        for sample, row in enumerate(values):
+            row[sample + 2:4] = PADDING
     weights = Weights(dtype)
     output = model(weights, torch.tensor(values, dtype=dtype))
     samples, total = shape[0], 0
@@ -212,9 +230,9 @@ def run(shape, classes, each, model, dtype):
 
 
 def case(name):
-    found = run(*CASES[name], torch.float64)
+    found = run(name, torch.float64)
     if name in SINGLE:
-        single = run(*CASES[name], torch.float32)["tensors"]
+        single = run(name, torch.float32)["tensors"]
         errors = [
             max(abs(a - b) for a, b in zip(values, single[key])) / values[1]
             for key, values in found["tensors"].items()

@@ -36,6 +36,71 @@ impl<'a> Fold<'a> {
     }
 }
 
+/// Columns of a tile that are neighbours in one row of outputs.
+#[derive(Debug, Clone)]
+struct Run {
+    image: usize,
+    /// Where the first one's window begins, the border counted.
+    row: usize,
+    column: usize,
+    /// Of the tile.
+    columns: Range<usize>,
+}
+
+impl Run {
+    const NONE: Self = Self {
+        image: 0,
+        row: 0,
+        column: 0,
+        columns: 0..0,
+    };
+}
+
+impl Fold<'_> {
+    /// Cuts columns into runs.
+    #[inline(always)]
+    fn runs<'a>(&self, columns: Range<usize>, runs: &'a mut [Run; PANEL_MAX]) -> &'a [Run] {
+        let (places, stride) = (self.rows.len() * self.width, self.shape.stride);
+        let (mut count, mut at) = (0, columns.start);
+        while at < columns.end {
+            let (image, place) = (at / places, at % places);
+            let (row, column) = (place / self.width, place % self.width);
+            let length = (self.width - column).min(columns.end - at);
+            let from = at - columns.start;
+            runs[count] = Run {
+                image: self.first_image + image,
+                row: (self.rows.start + row) * stride[0],
+                column: column * stride[1],
+                columns: from..from + length,
+            };
+            count += 1;
+            at += length;
+        }
+        &runs[..count]
+    }
+}
+
+/// Adds values to elements that are `stride` apart, as far as there are any.
+#[inline(always)]
+fn add_apart(values: &[f32], to: &mut [f32], stride: usize) {
+    match stride {
+        1 => to
+            .iter_mut()
+            .zip(values)
+            .for_each(|(to, value)| *to += value),
+        2 => {
+            for (to, value) in to.chunks_mut(2).zip(values) {
+                to[0] += value;
+            }
+        }
+        _ => {
+            for (to, value) in to.iter_mut().step_by(stride).zip(values) {
+                *to += value;
+            }
+        }
+    }
+}
+
 impl Sink for Fold<'_> {
     #[inline(always)]
     fn store<V: Vector>(
@@ -54,25 +119,28 @@ impl Sink for Fold<'_> {
             padding,
             ..
         } = self.shape;
-        let places = self.rows.len() * self.width;
-        // Where each column's window begins: image, row, column; the border counted.
-        let mut starts = [(0, 0, 0); PANEL_MAX];
-        for (start, column) in starts.iter_mut().zip(columns.clone()) {
-            let (image, place) = (self.first_image + column / places, column % places);
-            let row = self.rows.start + place / self.width;
-            *start = (image, row * stride[0], place % self.width * stride[1]);
-        }
+        let mut runs = [const { Run::NONE }; PANEL_MAX];
+        let runs = self.runs(columns, &mut runs);
         for (tap, tile) in rows.zip(tile.chunks_exact(width)) {
             let (channel, place) = (tap / (kernel[0] * kernel[1]), tap % (kernel[0] * kernel[1]));
             let (down, right) = (place / kernel[1], place % kernel[1]);
-            for (&(image, row, column), value) in starts[..columns.len()].iter().zip(tile) {
-                let (row, column) = (
-                    (row + down).wrapping_sub(padding[0]),
-                    (column + right).wrapping_sub(padding[1]),
-                );
+            for run in runs {
+                let row = (run.row + down).wrapping_sub(padding[0]);
+                let at = run.column + right;
+                // Windows of the run whose tap is in the border before.
+                let outside = match padding[1].saturating_sub(at) {
+                    0 => 0,
+                    border => border.div_ceil(stride[1]).min(run.columns.len()),
+                };
+                let column = (at + outside * stride[1]).wrapping_sub(padding[1]);
                 if row < height && column < across {
-                    self.out[((image * channels + channel) * height + row) * across + column] +=
-                        value;
+                    let line = ((run.image * channels + channel) * height + row) * across;
+                    let to = &mut self.out[line + column..line + across];
+                    add_apart(
+                        &tile[run.columns.start + outside..run.columns.end],
+                        to,
+                        stride[1],
+                    );
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Panels, pack_panels};
+use super::{Panels, pack_panels, pack_rows};
 use crate::moves::{copy, transpose_into};
 use crate::simd::Vector;
 
@@ -74,6 +74,9 @@ impl<'a> Matrix<'a> {
     }
 }
 
+/// Panels of rows that are packed together.
+const PANELS: usize = 4;
+
 /// As the right side: the inner index counts rows. The left side is given transposed.
 impl Panels for Matrix<'_> {
     #[inline(always)]
@@ -95,6 +98,29 @@ impl Panels for Matrix<'_> {
                 rest.fill(0.0);
             }
         }
+    }
+
+    /// Several panels at once: a cache line that was fetched from afar is used up.
+    #[inline(always)]
+    fn pack_rows<V: Vector>(&mut self, depth: Range<usize>, rows: Range<usize>, out: &mut [f32]) {
+        let (panel, together) = (V::ROWS * depth.len(), V::ROWS * PANELS);
+        let whole = if self.by_columns {
+            0
+        } else {
+            rows.len() / together * together
+        };
+        let (packed, rest) = out.split_at_mut(whole * depth.len());
+        for (place, out) in packed.chunks_exact_mut((panel * PANELS).max(1)).enumerate() {
+            let start = rows.start + place * together;
+            for (place, row) in depth.clone().enumerate() {
+                let from = &self.data[row * self.stride + start..][..together];
+                for (number, from) in from.chunks_exact(V::ROWS).enumerate() {
+                    let at = number * panel + place * V::ROWS;
+                    copy::<V>(from, &mut out[at..at + V::ROWS]);
+                }
+            }
+        }
+        pack_rows::<V>(self, depth, rows.start + whole..rows.end, rest);
     }
 
     /// Rows are read from one end to the other, so that memory can be ahead of it.

@@ -1,0 +1,86 @@
+//! What only models of text have: a table with two uses, and padding.
+
+use super::*;
+
+fn case_of(name: &str) -> &'static Case {
+    let found = CASES.iter().find(|case| case.name == name);
+    found.expect("a case of this name")
+}
+
+#[test]
+fn a_tied_model_is_one_piece_and_says_so() {
+    let case = case_of("gpt_tied");
+    for cut in 1..case.build().len() {
+        let Err(error) = case.build().cut(&[cut]) else {
+            panic!("it was cut before {cut}");
+        };
+        let text = error.to_string();
+        assert!(text.contains("`embedding.token`"), "{text}");
+    }
+    let expected = case.whole(case.build());
+    assert_eq!(expected, case.whole(case.build().with_recomputation()));
+    // Two shards in flight at once, ended in another order than begun.
+    let mut chain = case.build();
+    let arena = arena(&chain);
+    let mut found = Vec::new();
+    for _ in 0..2 {
+        let outputs = [0, 1].map(|shard| {
+            let output = chain.forward(case.input(), &training(0, shard)).unwrap();
+            case.loss(&output).gradient
+        });
+        let each = [1, 0].map(|shard| {
+            let mut gradients = vec![f32::NAN; arena.len()];
+            let given = outputs[shard].iter().map(|g| g * (1.0 + shard as f32));
+            let given = Activation::from_host(&[3, 10, 12], given.collect());
+            let shard = training(0, shard as u32).shard;
+            chain
+                .backward(shard, given, &mut gradients, arena.ranges(), false)
+                .unwrap();
+            gradients[arena.range(0)].to_vec()
+        });
+        assert_ne!(each[0], each[1]);
+        found.push(each);
+    }
+    assert_eq!(found[0], found[1]);
+    let of_head = Activation::from_host(&[3, 10, 16], vec![1.0; 480]);
+    chain.forward(case.input(), &training(0, 5)).unwrap();
+    let mut gradients = vec![0.0; arena.len()];
+    let error = chain.stages_mut()[0]
+        .backward(
+            training(0, 5).shard,
+            of_head,
+            &mut gradients,
+            arena.ranges(),
+            false,
+        )
+        .unwrap_err();
+    assert!(error.to_string().contains("head"), "{error}");
+}
+
+#[test]
+fn padding_and_what_follows_change_no_bit_of_a_sample() {
+    let case = case_of("transformer_padded");
+    let mut chain = case.build();
+    let mut outputs = |change: &dyn Fn(&mut [f32])| {
+        let mut values = case.input().into_host();
+        change(&mut values);
+        let input = Activation::from_host(case.shape, values);
+        let output = chain.evaluate(input).unwrap().into_host();
+        output[..60].to_vec()
+    };
+    let plain = outputs(&|_| ());
+    // Another position's vector for the padding of the first sample would show if it were looked at.
+    let tensors = case.build().layout().tensors.clone();
+    assert_eq!(tensors[1].name, "embedding.position");
+    let others = outputs(&|values| values[9..].fill(5.0));
+    assert_eq!(bits(&plain), bits(&others));
+    let longer = outputs(&|values| values[2] = 1.0);
+    assert_ne!(bits(&plain), bits(&longer));
+    let (mut state, arena) = state(&case.build());
+    let mut moved = case.build();
+    let position = arena.range(1);
+    state[position.start + 2 * 16..position.start + 4 * 16].fill(9.0);
+    moved.load(&state, arena.ranges());
+    let found = moved.evaluate(case.input()).unwrap().into_host();
+    assert_eq!(bits(&plain), bits(&found[..60]));
+}

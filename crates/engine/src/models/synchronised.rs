@@ -1,0 +1,43 @@
+//! [`synchronised_batch_norm`]: for chains of users' own modules.
+
+use super::size::StageSize;
+use super::wired::Wired;
+use crate::Stage;
+use crate::ops::AfterNorm;
+
+/// Batch normalisation over all samples of a step, on whatever workers they are, as a stage between others:
+/// samples of `[channels, height, width]` come in and go out. Tensors are `{name}.gamma`, `.beta`,
+/// `.running_mean` and `.running_var`.
+///
+/// The shards of a worker then go through the chain together, which keeps the activations of all of them.
+/// Two sums over all shards a step, of two f64 for each channel: one forward, one backward. A stage that is
+/// run by itself takes the shard for the whole batch.
+///
+/// ```
+/// use ronde_engine::burn::nn::conv::{Conv2d, Conv2dConfig};
+/// use ronde_engine::ops::{AfterNorm, average_to};
+/// use ronde_engine::{BurnStage, Chain, ForwardContext, Stage, synchronised_batch_norm, training_device};
+///
+/// let conv = Conv2dConfig::new([3, 8], [3, 3]).init(&training_device());
+/// let conv = BurnStage::new(conv, |conv: &Conv2d, x, _: &ForwardContext| conv.forward(x)).named("conv");
+/// let norm = synchronised_batch_norm("norm", [8, 6, 6], AfterNorm::Rectified);
+/// let pool = BurnStage::new((), |(), x, _: &ForwardContext| average_to(x, 1)).named("pool");
+/// let mut model = Chain::new(vec![Box::new(conv), norm, Box::new(pool)])?;
+/// assert_eq!(model.layout().tensors[2].name, "norm.gamma");
+/// assert!(model.in_lock_step().is_some());
+/// # Ok::<(), ronde_engine::EngineError>(())
+/// ```
+#[must_use]
+pub fn synchronised_batch_norm(name: &str, sample: [usize; 3], after: AfterNorm) -> Box<dyn Stage> {
+    let [channels, height, width] = sample;
+    let size = StageSize {
+        parameters: 2 * channels as u64,
+        kept: 2 * channels * height * width,
+        output: sample.to_vec(),
+    };
+    let mut wired = Wired::new(name, &sample, &size, false);
+    let images = wired.images();
+    let norm = wired.norm(name, channels, after);
+    wired.wire(norm, images.value, None);
+    Box::new(wired)
+}

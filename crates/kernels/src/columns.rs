@@ -1,0 +1,50 @@
+//! [`add_rows`]: sums over the rows of a matrix.
+
+use crate::simd::{Vectorised, vectorised};
+
+/// Adds each row to `sums`, in order.
+///
+/// # Panics
+/// When `rows` are not whole rows of the length of `sums`.
+pub fn add_rows(rows: &[f32], sums: &mut [f32]) {
+    assert!(
+        rows.len().is_multiple_of(sums.len().max(1)),
+        "rows of {}",
+        sums.len()
+    );
+    vectorised(Sums { rows, sums });
+}
+
+struct Sums<'a> {
+    rows: &'a [f32],
+    sums: &'a mut [f32],
+}
+
+impl Vectorised for Sums<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for row in self.rows.chunks_exact(self.sums.len().max(1)) {
+            for (sum, value) in self.sums.iter_mut().zip(row) {
+                *sum += value;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_added_in_order() {
+        let rows: Vec<f32> = (0..3 * 37).map(|i| 1.0 / (i + 1) as f32).collect();
+        let mut sums = vec![0.5; 37];
+        add_rows(&rows, &mut sums);
+        for (column, sum) in sums.iter().enumerate() {
+            let expected = 0.5 + rows[column] + rows[37 + column] + rows[74 + column];
+            assert_eq!(*sum, expected);
+        }
+    }
+}
