@@ -77,6 +77,15 @@ pub struct GroupConfig {
     /// All that the result depends on. Must agree, or joining fails naming the parts that differ.
     pub plan: PlanIdentity,
     /// Deadline of every operation, from when it begins to run.
+    ///
+    /// The error names the rank that holds it up. Over connections half the deadline is for finding out
+    /// who: those that wait say so, and for whom; and hosts acknowledge what is sent to them, whatever their
+    /// processes do, within a fifth of a second or so. So a process that is stopped, a host that is cut
+    /// off, that is not heard (mute) or hears nothing (deaf) is named by all others, and names itself
+    /// ([`ronde_core::CollectiveError::PeerLost`] with its own rank) where more than half of all members
+    /// acknowledge nothing. It cannot be told which of two ends of a single way is to blame, of which one
+    /// is named, nor which half of a group that is cut in halves (two ranks, two hosts of as many), of which
+    /// each names the other; nor, with a deadline below half a second, who is mute or deaf.
     pub timeout: Duration,
     /// Deadline for all members to be connected.
     pub connect_timeout: Duration,

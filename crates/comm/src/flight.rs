@@ -346,6 +346,7 @@ impl Flight {
             taken_s: seconds(self.now()),
             forgotten: oldest - hidden,
             failure: None,
+            unanswered: Vec::new(),
             operations,
         }
     }

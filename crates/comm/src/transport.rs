@@ -7,6 +7,7 @@ pub(crate) mod near;
 pub(crate) mod striped;
 pub(crate) mod tcp;
 pub(crate) mod tls;
+mod unanswered;
 
 use std::fmt::Debug;
 use std::io;
@@ -57,6 +58,15 @@ pub trait Transport: Send + Debug {
 
     /// Wakes this transport's wait.
     fn waker(&self) -> Arc<dyn Waker>;
+
+    /// Peers whose hosts have not acknowledged what was sent to them, although it was sent again: a way
+    /// between the two hosts is cut, or that host is down. A process that is stopped does not count. Empty
+    /// where a transport cannot know.
+    ///
+    /// Cost: may read a table of the system; for when something has gone wrong.
+    fn unanswered(&self) -> Vec<usize> {
+        Vec::new()
+    }
 }
 
 #[cfg(test)]

@@ -69,19 +69,31 @@ impl Engine {
         (at, all.into_iter().map(|(_, peer)| peer).collect())
     }
 
-    /// The rank that holds up the running collective, as far as can be told here: one that is waited
-    /// for, be it by those that are waited for, and has not said that it waits as well. Where all do, a
-    /// way between two of them is cut: the one that has come least far is at its end.
-    pub(super) fn culprit(&self) -> Option<usize> {
+    /// The rank that holds up the running collective, as far as can be told here: the first one on the
+    /// way from this rank to those that it waits for and they wait for, whose host acknowledges nothing
+    /// (`unanswered`), wherever it is if on no such way; or else one that has not said that it waits as
+    /// well. Where all do, a way between two others is cut: the one that has come least far is at its end.
+    pub(super) fn culprit(&self, unanswered: &[usize]) -> Option<usize> {
+        let (found, by_words) = self.awaited_by_all()?;
+        let mut cut = found.iter().find(|peer| unanswered.contains(peer));
+        cut = cut.or(unanswered.first());
+        cut.copied().or(Some(by_words))
+    }
+
+    /// Whom this rank waits for, those that they have said to wait for and so on, and who of all holds
+    /// them up by what they have said.
+    fn awaited_by_all(&self) -> Option<(Vec<usize>, usize)> {
         let me = self.member.rank.index();
         let (at, mut found) = self.awaited(self.running.as_ref()?);
+        let mut silent = None;
         let (mut last, mut next) = ((at, *found.first()?), 0);
         while let Some(&peer) = found.get(next) {
             next += 1;
             // It may wait in an operation before this one, and for others than this rank.
             let waits = self.peers[peer].waits.as_ref();
             let Some(waits) = waits.filter(|waits| waits.at.sequence <= at.sequence) else {
-                return Some(peer);
+                silent = silent.or(Some(peer));
+                continue;
             };
             last = last.min((waits.at, peer));
             for &other in &waits.awaited {
@@ -90,7 +102,7 @@ impl Engine {
                 }
             }
         }
-        Some(last.1)
+        Some((found, silent.unwrap_or(last.1)))
     }
 
     /// A peer waits in a call: it must be that of this rank.

@@ -37,6 +37,9 @@ impl Engine {
             return;
         }
         let error = self.mailbox.flight().numbered(error);
+        if self.has_waited_long() {
+            self.mailbox.note_unanswered(self.transport.unanswered());
+        }
         self.failed = Some(error.clone());
         self.mailbox.note_failed(&error);
         self.clear_streams(&error);
@@ -161,9 +164,19 @@ impl Engine {
         if !due.is_some_and(|due| clock::left(due).is_zero()) {
             return;
         }
-        let Some(overdue) = self.overdue_collective().or_else(|| self.overdue_message()) else {
+        let unanswered = self.transport.unanswered();
+        let collective = self.overdue_collective(&unanswered);
+        let Some(overdue) = collective.or_else(|| self.overdue_message()) else {
             return;
         };
+        if self.is_cut_off(&unanswered) {
+            let cause = format!(
+                "it is cut off: {} of {} others acknowledge nothing that it sends",
+                unanswered.len(),
+                self.member.size - 1
+            );
+            return self.lost(self.member.rank.index(), &cause);
+        }
         self.fail(CollectiveError::Timeout {
             operation: overdue.call.kind.name().to_owned(),
             sequence: overdue.sequence,
@@ -176,13 +189,27 @@ impl Engine {
         });
     }
 
-    fn overdue_collective(&self) -> Option<Overdue> {
+    /// Whether a way is cut on this rank's side: more than half of all members acknowledge nothing.
+    fn is_cut_off(&self, unanswered: &[usize]) -> bool {
+        2 * unanswered.len() > self.member.size
+    }
+
+    /// Whether something has been waited for so long that it will be late.
+    fn has_waited_long(&self) -> bool {
+        let collective = self.running.iter().map(|running| running.started);
+        let messages = self.posted.values().flatten();
+        let messages = messages.map(|posted| posted.started);
+        let first = collective.chain(messages).min();
+        first.is_some_and(|first| clock::now().duration_since(first) >= self.timeout / 2)
+    }
+
+    fn overdue_collective(&self, unanswered: &[usize]) -> Option<Overdue> {
         let running = self.running.as_ref()?;
         if !clock::left(running.deadline).is_zero() {
             return None;
         }
         let stuck = |&peer: &usize| !self.peers[peer].out.is_empty();
-        let peer = self.culprit();
+        let peer = self.culprit(unanswered);
         let peer = peer.or_else(|| self.others().find(stuck));
         let peer = peer.unwrap_or(self.member.rank.index());
         // Where nothing comes from that rank itself, what is missing is what others owe because of it.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ronde_core::CollectiveError;
+use ronde_core::{CollectiveError, GroupRank};
 
 use super::Command;
 use super::seat::Signs;
@@ -64,6 +64,8 @@ struct Mail {
     abort: Option<String>,
     leave: bool,
     failed: Option<CollectiveError>,
+    /// Peers whose hosts acknowledged nothing then.
+    unanswered: Vec<usize>,
     /// Peers that have left in good order.
     left: Vec<usize>,
 }
@@ -174,9 +176,15 @@ impl Mailbox {
 
     /// The last operations, and why the group has failed if it has.
     pub(crate) fn flight_record(&self) -> FlightRecord {
-        let failure = self.lock().failed.as_ref().map(ToString::to_string);
+        let (failure, unanswered) = {
+            let mail = self.lock();
+            let failure = mail.failed.as_ref().map(ToString::to_string);
+            (failure, mail.unanswered.clone())
+        };
+        let unanswered = unanswered.into_iter().map(|peer| GroupRank(peer as u32));
         FlightRecord {
             failure,
+            unanswered: unanswered.collect(),
             ..self.flight.record()
         }
     }
@@ -207,6 +215,10 @@ impl Mailbox {
     pub(super) fn note_left(&self, peer: usize) {
         self.lock().left.push(peer);
         self.news.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn note_unanswered(&self, peers: Vec<usize>) {
+        self.lock().unanswered = peers;
     }
 
     pub(super) fn note_failed(&self, error: &CollectiveError) {

@@ -125,6 +125,7 @@ mod tests {
             taken_s: 1.0,
             forgotten: 0,
             failure: None,
+            unanswered: Vec::new(),
             operations: Vec::new(),
         }
     }

@@ -36,6 +36,10 @@ pub struct FlightRecord {
     pub forgotten: u64,
     /// Why the group has failed here, if it has.
     pub failure: Option<String>,
+    /// Peers whose hosts had not acknowledged what was sent to them when it failed: a way between the
+    /// two is cut, or that host is down. Of waits of half a deadline and more.
+    #[serde(default)]
+    pub unanswered: Vec<GroupRank>,
     /// Oldest first.
     pub operations: Vec<OperationRecord>,
 }

@@ -33,6 +33,7 @@ pub fn merge_report(records: &[FlightRecord]) -> String {
         )];
         merged.collectives(&mut lines);
         merged.messages(&mut lines);
+        merged.cut(&mut lines);
         merged.failures(&mut lines);
         for (place, line) in lines.iter().enumerate() {
             let indent = if place == 0 { "" } else { "  " };
@@ -238,6 +239,43 @@ impl Merged<'_> {
         if open.len() > TOLD_MAX {
             let more = open.len() - TOLD_MAX;
             lines.push(format!("{more} more messages wait"));
+        }
+    }
+
+    /// Which hosts did not acknowledge what was sent to them: a rank is cut off when it is so between it and
+    /// more than half of all.
+    fn cut(&self, lines: &mut Vec<String>) {
+        let mut ways: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        for (&rank, record) in &self.records {
+            for peer in &record.unanswered {
+                ways.entry(rank).or_default().insert(peer.0);
+                ways.entry(peer.0).or_default().insert(rank);
+            }
+        }
+        let is_cut_off = |others: &BTreeSet<u32>| 2 * others.len() > self.size as usize;
+        let mut named = BTreeSet::new();
+        let told =
+            |others: &BTreeSet<u32>| ranks(others.iter().copied(), "", "").trim_end().to_owned();
+        for (rank, others) in ways.iter().filter(|(_, others)| is_cut_off(others)) {
+            if named.len() == TOLD_MAX {
+                break;
+            }
+            named.insert(*rank);
+            let others = told(others);
+            lines.push(format!(
+                "rank {rank} is cut off: between it and {others} what was sent is not acknowledged"
+            ));
+        }
+        for (rank, others) in ways.iter().take(TOLD_MAX) {
+            let is_rest =
+                |peer: &u32| peer > rank && !named.contains(rank) && !named.contains(peer);
+            let rest: BTreeSet<u32> = others.iter().copied().filter(is_rest).collect();
+            if !rest.is_empty() {
+                let rest = told(&rest);
+                lines.push(format!(
+                    "between rank {rank} and {rest} what was sent is not acknowledged: a way is cut, or a host is down"
+                ));
+            }
         }
     }
 

@@ -166,6 +166,7 @@ fn record(rank: u32, size: u32, script: &[Script]) -> FlightRecord {
         taken_s: 100.0,
         forgotten: 0,
         failure: None,
+        unanswered: Vec::new(),
         operations: script.iter().map(operation).collect(),
     }
 }
@@ -254,6 +255,36 @@ fn disagreement_and_hangs_inside_are_told() {
          1,048,576); the longest wait is 30.0 s\n  rank 0 has heard nobody in it\n  rank 1 has \
          heard rank 0 in it",
     );
+}
+
+#[test]
+fn a_rank_that_is_cut_off_is_named_and_a_way_with_both_its_ends() {
+    let told = |unanswered: &[&[u32]]| {
+        let of = |(rank, peers): (usize, &&[u32])| {
+            let mut record = record(rank as u32, 4, &[REDUCE]);
+            record.unanswered = peers.iter().map(|&peer| GroupRank(peer)).collect();
+            record
+        };
+        let records: Vec<_> = unanswered.iter().enumerate().map(of).collect();
+        let report = merge_report(&records);
+        let lines = report.lines().filter(|line| line.contains("acknowledged"));
+        lines.map(|line| line.trim().to_owned()).collect::<Vec<_>>()
+    };
+    let off = "rank 2 is cut off: between it and ranks 0, 1, 3 what was sent is not acknowledged";
+    assert_eq!(told(&[&[2], &[2], &[0, 1, 3], &[2]]), [off]);
+    // Whether by its own record or by those of the others.
+    assert_eq!(told(&[&[], &[], &[0, 1, 3], &[]]), [off]);
+    assert_eq!(told(&[&[2], &[2], &[], &[2]]), [off]);
+    let way = |ends: &str| {
+        format!("between {ends} what was sent is not acknowledged: a way is cut, or a host is down")
+    };
+    assert_eq!(told(&[&[], &[3], &[], &[1]]), [way("rank 1 and rank 3")]);
+    // Halves: nobody can say which one it was.
+    assert_eq!(
+        told(&[&[2, 3], &[2, 3], &[0, 1], &[0, 1]]),
+        [way("rank 0 and ranks 2, 3"), way("rank 1 and ranks 2, 3")]
+    );
+    assert_eq!(told(&[&[], &[], &[], &[]]), [""; 0]);
 }
 
 #[test]

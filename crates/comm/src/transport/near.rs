@@ -236,4 +236,8 @@ impl Transport for Near {
     fn waker(&self) -> Arc<dyn Waker> {
         self.below.waker()
     }
+
+    fn unanswered(&self) -> Vec<usize> {
+        self.below.unanswered()
+    }
 }

@@ -337,6 +337,13 @@ impl Transport for Striped {
     fn waker(&self) -> Arc<dyn Waker> {
         self.inner.waker()
     }
+
+    fn unanswered(&self) -> Vec<usize> {
+        let streams = self.inner.unanswered().into_iter();
+        let mut peers: Vec<usize> = streams.map(|stream| stream / self.connections).collect();
+        peers.dedup();
+        peers
+    }
 }
 
 impl Drop for Striped {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
+use super::unanswered::unanswered;
 use super::{Interest, Transport, Waker};
 
 /// How long sent bytes may stay unacknowledged before the system gives the peer up.
@@ -169,5 +170,10 @@ impl Transport for Tcp {
 
     fn waker(&self) -> Arc<dyn Waker> {
         Arc::clone(&self.bell) as Arc<dyn Waker>
+    }
+
+    fn unanswered(&self) -> Vec<usize> {
+        let streams = self.streams.iter().enumerate();
+        unanswered(streams.filter_map(|(peer, stream)| Some((peer, stream.as_ref()?))))
     }
 }

@@ -17,6 +17,7 @@ use ronde_identity::rustls::{
 use rustix::event::PollFlags;
 
 use super::tcp::{self, Bell};
+use super::unanswered::unanswered;
 use super::{Interest, Transport, Waker};
 use crate::clock;
 
@@ -313,5 +314,10 @@ impl Transport for Tls {
 
     fn waker(&self) -> Arc<dyn Waker> {
         Arc::clone(&self.bell) as Arc<dyn Waker>
+    }
+
+    fn unanswered(&self) -> Vec<usize> {
+        let streams = self.streams.iter().enumerate();
+        unanswered(streams.filter_map(|(peer, stream)| Some((peer, &stream.as_ref()?.socket))))
     }
 }
