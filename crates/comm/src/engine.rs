@@ -5,6 +5,7 @@
 //! receive do not wait for each other. The first failure ends everything and is told to all.
 
 mod agreement;
+mod crowd;
 mod failure;
 mod incoming;
 mod mailbox;
@@ -27,6 +28,7 @@ use crate::program::Member;
 use crate::running::{Asked, Running};
 use crate::transport::Transport;
 use crate::work::Completion;
+use crowd::Crowd;
 use incoming::Patience;
 pub(crate) use mailbox::{Mailbox, Verdict};
 use peer::Peer;
@@ -103,6 +105,7 @@ pub(crate) struct Engine {
     posted: BTreeMap<Address, VecDeque<Posted>>,
     letters: BTreeMap<Address, VecDeque<Early>>,
     scratch: Option<Buffer>,
+    crowd: Crowd,
     failed: Option<CollectiveError>,
     /// The disagreement behind a failure, to tell the others both calls.
     disagreement: Option<Notice>,
@@ -125,6 +128,7 @@ impl Engine {
         timeout: Duration,
         reporter: Option<Reporter>,
     ) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             transport,
             mailbox,
@@ -139,6 +143,7 @@ impl Engine {
             posted: BTreeMap::new(),
             letters: BTreeMap::new(),
             scratch: Some(Buffer::host(DType::U8, 0)),
+            crowd: Crowd::new(member.size, cores),
             failed: None,
             disagreement: None,
             leaving: false,

@@ -71,9 +71,10 @@ impl Engine {
         limit: Option<Duration>,
         patience: Patience,
     ) -> std::io::Result<Vec<Interest>> {
-        let end = clock::deadline(match patience {
-            Patience::Awake => SPIN.min(limit.unwrap_or(SPIN)),
-            Patience::Asleep => Duration::ZERO,
+        let is_awake = patience == Patience::Awake && !self.crowd.is_to_sleep();
+        let end = clock::deadline(match is_awake {
+            true => SPIN.min(limit.unwrap_or(SPIN)),
+            false => Duration::ZERO,
         });
         loop {
             let mut possible: Vec<Interest> = self.peers.iter().map(Peer::interest).collect();
@@ -89,7 +90,9 @@ impl Engine {
             if possible.iter().any(|p| p.read || p.write) {
                 return Ok(possible);
             }
+            let before = clock::now();
             thread::yield_now();
+            self.crowd.gave_way(clock::now().duration_since(before));
         }
     }
 
