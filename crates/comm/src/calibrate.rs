@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ronde_core::{Buffer, CollectiveError, Collectives, DType, GroupRank, Operation, ReduceOp};
 use ronde_schedule::choose::counts;
-use ronde_schedule::{Algorithm, CostModel, Hosts, Sample};
+use ronde_schedule::{Algorithm, COST_WORDS, CostModel, Hosts, Sample};
 
 use crate::clock;
 use crate::host::this_host;
@@ -21,7 +21,7 @@ use crate::{Calibration, ProcessGroup};
 use planner::{Planner, Step};
 
 const NAME: &str = "calibrating";
-/// Words of an operation that say something: plan, time, and in the end the costs.
+/// Words of the shortest operation: plan and time, and some more.
 const WORDS: usize = 16;
 /// Words in which a member says what it brings: time, cores, host, hosts that it was told of.
 const CARD_WORDS: usize = 4;
@@ -141,7 +141,7 @@ impl ProcessGroup {
             planner: self.planner(start.cores, Duration::from_nanos(within)),
         };
         let samples = run.all_steps()?;
-        let fitted = start.fit(&samples);
+        let fitted = start.fit(&samples).corrected_by(&run.planner.timings());
         let words = self.tell_costs(&fitted)?;
         let model = CostModel::from_words(&words)
             .ok_or_else(|| invalid(NAME, "costs that are none".to_owned()))?;
@@ -155,7 +155,8 @@ impl ProcessGroup {
         let (is_first, is_large) = (self.rank() == GroupRank(0), self.size() > LARGE);
         let counted = |algorithm, len| {
             let is_left_out = is_large && !SPARSE.contains(&algorithm);
-            if !is_first || is_left_out {
+            let is_direct = algorithm == Algorithm::Hierarchical && !hosts.are_nested();
+            if !is_first || is_left_out || is_direct {
                 return None;
             }
             let operation = Operation::AllReduce(ReduceOp::Sum);
@@ -165,15 +166,15 @@ impl ProcessGroup {
     }
 
     /// The costs of rank 0.
-    fn tell_costs(&self, mine: &CostModel) -> Result<[u64; 9], CollectiveError> {
-        let mut words = [0; 9];
+    fn tell_costs(&self, mine: &CostModel) -> Result<[u64; COST_WORDS], CollectiveError> {
+        let mut words = [0; COST_WORDS];
         if self.rank() == GroupRank(0) {
             words = mine.to_words();
         }
         let brought = Buffer::copy_of(&words.map(u64::cast_signed));
         let told = self.run_by(Algorithm::Tree, brought)?;
-        let told = told.as_slice::<i64>().first_chunk::<9>().copied();
-        Ok(told.unwrap_or([-1; 9]).map(i64::cast_unsigned))
+        let told = told.as_slice::<i64>().first_chunk::<COST_WORDS>().copied();
+        Ok(told.unwrap_or([-1; COST_WORDS]).map(i64::cast_unsigned))
     }
 
     /// The sum of all ranks' buffers by an algorithm.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ronde_core::{Buffer, CollectiveError, Collectives, DType, GroupRank, Operation};
-use ronde_schedule::choose::{counts, has_several};
+use ronde_schedule::choose::{counts, has_several, seconds_of};
 use ronde_schedule::{self as schedule, Algorithm, CostModel, Decision, Hosts};
 
 use crate::ProcessGroup;
@@ -260,7 +260,9 @@ impl ProcessGroup {
             dtype.size(),
             model.cores,
         );
-        choice.predicted = counted.ok().map(|counts| model.predict(&counts));
+        let bytes = len * dtype.size();
+        let seconds = |counts| seconds_of(&model, operation, decision.algorithm, &counts, bytes);
+        choice.predicted = counted.ok().map(seconds).and_then(duration);
         choice.algorithm = Some(decision.algorithm);
         choice.reason = decision.reason;
         choice

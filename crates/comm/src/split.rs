@@ -229,6 +229,10 @@ impl ProcessGroup {
     ) -> Result<Self, CollectiveError> {
         let (rank, size) = (config.rank.index(), addresses.len());
         let known = Some(self.cost_model()).filter(|model| model.is_measured);
+        let known = known.map(|model| match size == self.size() {
+            true => model,
+            false => model.uncorrected(),
+        });
         if size == 1 {
             return Ok(Self::alone(config));
         }

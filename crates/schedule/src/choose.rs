@@ -35,11 +35,11 @@ const NEAR_WITHIN: f64 = 1.05;
 /// whose ranks exchange all that stays within a host before and after, not between.
 const NEAR_LONG: f64 = 1.1;
 const LONG_BYTES: f64 = 1e6;
-/// Within a host operands from so many bytes on take longer to send than to wait for. Ranks that share
-/// cores hardly ever fill them, so that algorithms in which the bytes of single ranks add up are slower
-/// than the model says.
-const MIDDLE_BYTES: f64 = 200e3;
-const NEAR_MIDDLE: f64 = 1.15;
+/// Within a host operands from so many bytes on take longer to send than to wait for. Of algorithms that take
+/// about as long, in some milliseconds in which the ranks may have shared a core, the one is better in which
+/// fewer bytes come one after the other.
+const MIDDLE_BYTES: f64 = 48e3;
+const NEAR_MIDDLE: f64 = 1.1;
 /// Scratch that stays in the cache of a core, beside what else is there. Where one fits, the least is
 /// best; else the fewest rounds, in each of which ranks that share cores wait for their turn.
 const CACHED_BYTES: f64 = 384e3;
@@ -148,6 +148,24 @@ pub fn counts(
     Ok(counts)
 }
 
+/// Seconds that `operation` on operands of so many bytes should take by `algorithm`, which makes the ranks do
+/// what `counts` says.
+#[must_use]
+pub fn seconds_of(
+    model: &CostModel,
+    operation: &Operation,
+    algorithm: Algorithm,
+    counts: &Counts,
+    bytes: usize,
+) -> f64 {
+    match operation {
+        Operation::AllReduce(_) | Operation::ExactSum(_) => {
+            model.seconds_by(algorithm, bytes, counts)
+        }
+        _ => model.seconds(counts),
+    }
+}
+
 /// [`choose_on`] for ranks of one host, with the default costs.
 #[must_use]
 pub fn choose(
@@ -195,7 +213,8 @@ pub fn choose_on(
     }
     let timed = |algorithm: Algorithm| {
         let counts = counts(algorithm, operation, hosts, len, element_bytes, model.cores).ok()?;
-        Some((algorithm, counts, model.seconds(&counts)))
+        let seconds = seconds_of(model, operation, algorithm, &counts, len * element_bytes);
+        Some((algorithm, counts, seconds))
     };
     let mut instead = String::new();
     if let Some(algorithm) = preferred {
@@ -289,8 +308,8 @@ impl Taste {
                 turns.then(flat).then(scratch)
             }
             Self::Short => messages.then(a.bytes_reduced.total_cmp(&b.bytes_reduced)),
-            Self::Middle if a.bytes_alone > EQUAL * b.bytes_alone => Ordering::Greater,
-            Self::Middle if b.bytes_alone > EQUAL * a.bytes_alone => Ordering::Less,
+            Self::Middle if a.bytes > EQUAL * b.bytes => Ordering::Greater,
+            Self::Middle if b.bytes > EQUAL * a.bytes => Ordering::Less,
             Self::Middle => messages.then(scratch),
             Self::Long => match (is_cached(a), is_cached(b)) {
                 (true, true) => scratch,

@@ -1,12 +1,13 @@
 //! [`CostModel`]: how long a collective takes, linear in what its schedules count.
 
-use std::time::Duration;
-
-use crate::Counts;
+use crate::corrections::{self, Corrections, Timing};
 use crate::least_squares::{Leaning, dot, fit};
+use crate::{Algorithm, Counts};
 
 /// Kinds of cost.
 const KINDS: usize = 7;
+/// Words that a model takes: see [`CostModel::to_words`].
+pub const COST_WORDS: usize = 2 + KINDS + corrections::WORDS;
 /// The kind that is not fitted: reducing a byte.
 const REDUCED: usize = 5;
 /// The kinds of what processes do by themselves, whoever they speak to.
@@ -46,6 +47,8 @@ pub struct CostModel {
     pub cores: usize,
     /// Whether it was measured.
     pub is_measured: bool,
+    /// How much longer algorithms took than the costs say.
+    pub corrections: Corrections,
 }
 
 impl Default for CostModel {
@@ -63,6 +66,7 @@ impl Default for CostModel {
             byte_across_s: 0.8e-9,
             cores: usize::MAX,
             is_measured: false,
+            corrections: Corrections::default(),
         }
     }
 }
@@ -130,10 +134,32 @@ impl CostModel {
         dot(&columns(counts), &self.costs())
     }
 
-    /// As [`CostModel::seconds`].
+    /// Seconds that a reduction to all ranks by an algorithm should take, of operands of so many bytes:
+    /// [`CostModel::seconds`], corrected by the algorithm's own times where those are known.
     #[must_use]
-    pub fn predict(&self, counts: &Counts) -> Duration {
-        Duration::try_from_secs_f64(self.seconds(counts)).unwrap_or(Duration::MAX)
+    pub fn seconds_by(&self, algorithm: Algorithm, bytes: usize, counts: &Counts) -> f64 {
+        self.seconds(counts) * self.corrections.at(algorithm, bytes)
+    }
+
+    /// Corrected by times of algorithms on a group like the one that it is for, at the lengths of
+    /// [`corrections::CORRECTED_BYTES`]; other lengths are left out.
+    #[must_use]
+    pub fn corrected_by(self, timings: &[Timing]) -> Self {
+        let corrections = Corrections::of(timings, |sample| self.seconds(&sample.counts));
+        Self {
+            corrections,
+            ..self
+        }
+    }
+
+    /// The same without corrections: for a group of another size.
+    #[must_use]
+    pub fn uncorrected(self) -> Self {
+        let corrections = Corrections::default();
+        Self {
+            corrections,
+            ..self
+        }
     }
 
     /// The model that explains measured times best, by least squares in proportion, no cost
@@ -203,23 +229,25 @@ impl CostModel {
 
     /// Words from which [`CostModel::from_words`] makes the same model, for sending.
     #[must_use]
-    pub fn to_words(&self) -> [u64; KINDS + 2] {
-        let costs = self.costs();
+    pub fn to_words(&self) -> [u64; COST_WORDS] {
+        let (costs, corrections) = (self.costs(), self.corrections.to_words());
         std::array::from_fn(|place| match place {
             0 => u64::from(self.is_measured),
             1 => self.cores as u64,
-            _ => costs[place - 2].to_bits(),
+            place if place < 2 + KINDS => costs[place - 2].to_bits(),
+            place => corrections[place - 2 - KINDS],
         })
     }
 
     /// The model of these words; `None` when a cost is negative or no number.
     #[must_use]
-    pub fn from_words(words: &[u64; KINDS + 2]) -> Option<Self> {
+    pub fn from_words(words: &[u64; COST_WORDS]) -> Option<Self> {
         let costs: [f64; KINDS] = std::array::from_fn(|kind| f64::from_bits(words[kind + 2]));
         let is_good = costs.iter().all(|cost| cost.is_finite() && *cost >= 0.0);
         let model = Self {
             is_measured: words[0] == 1,
             cores: usize::try_from(words[1]).unwrap_or(usize::MAX).max(1),
+            corrections: Corrections::from_words(words.last_chunk()?)?,
             ..Self::default()
         };
         is_good.then(|| model.with_costs(costs))
@@ -259,6 +287,7 @@ mod tests {
             byte_across_s: 80e-9,
             cores: 2,
             is_measured: true,
+            corrections: Corrections::default(),
         }
     }
 
@@ -317,7 +346,19 @@ mod tests {
 
     #[test]
     fn a_model_survives_the_wire_and_nonsense_does_not() {
-        let model = truth();
+        let sample = samples(&truth(), &Hosts::one(4))[0];
+        let timing = Timing {
+            algorithm: Algorithm::Ring,
+            bytes: 128,
+            sample: Sample {
+                seconds: 2.0 * sample.seconds,
+                ..sample
+            },
+        };
+        let model = truth().corrected_by(&[timing]);
+        let by_ring = model.seconds_by(Algorithm::Ring, 8, &sample.counts);
+        assert!(close(by_ring, 2.0 * sample.seconds), "{by_ring}");
+        assert_eq!(model.uncorrected(), truth());
         assert_eq!(CostModel::from_words(&model.to_words()), Some(model));
         let start = CostModel::default();
         assert_eq!(CostModel::from_words(&start.to_words()), Some(start));

@@ -2,11 +2,16 @@
 //!
 //! The ranks are walked through their schedules in steps: in each step every rank posts the messages of
 //! its round, and those that have heard what they wait for go on. What a step costs is decided by the
-//! rank with the most to do, or by the host whose ranks share too few cores. Between hosts a step takes
-//! what the busiest host's link takes in its busier direction.
+//! rank with the most to do, or by the host whose ranks share too few cores. Who receives does not begin
+//! before the first piece was sent: short messages are sent and received one after the other, of long
+//! ones most at once. Between hosts a step takes what the busiest host's link takes in its busier
+//! direction.
 
 use crate::schedule::{LocalAction, Round, Schedule, Transfer};
 use crate::{Hosts, ScheduleError};
+
+/// Bytes of a message that are sent before its receiver begins, where it is not shorter.
+const PIECE_BYTES: usize = 64 << 10;
 
 /// What a collective makes all ranks do together.
 ///
@@ -20,14 +25,12 @@ pub struct Counts {
     pub rounds_across: f64,
     /// Messages sent and received.
     pub messages: f64,
-    /// Bytes sent and received.
+    /// Bytes sent and received, those that a rank waits for before it can receive included.
     pub bytes: f64,
     /// Bytes of operands that are reduced into others, or copied.
     pub bytes_reduced: f64,
     /// Bytes over the link of the busiest host in its busier direction.
     pub bytes_across: f64,
-    /// Bytes sent and received if every rank had a core of its own.
-    pub bytes_alone: f64,
     /// Most bytes of scratch of one rank.
     pub scratch_bytes: f64,
     /// Steps in which some rank turns to other peers on other hosts than it has sent to before:
@@ -41,6 +44,20 @@ struct Load {
     messages: usize,
     elements: usize,
     reduced: usize,
+    /// Of `elements` those that it sends.
+    sent: usize,
+    /// Elements that are sent, by whoever does so first, before it can begin to receive.
+    first: Option<usize>,
+    /// Elements that are sent, by whoever does so last, before it receives the last piece, and that piece.
+    last: usize,
+}
+
+impl Load {
+    /// Elements that this rank sends, waits for and receives one after the other.
+    fn in_turn(&self) -> usize {
+        let begins = self.sent.max(self.first.unwrap_or(0));
+        (begins + self.elements - self.sent).max(self.last)
+    }
 }
 
 /// A rank on its way through its schedule.
@@ -56,6 +73,8 @@ struct Place<'a> {
 struct Walk<'a> {
     hosts: &'a Hosts,
     cores: f64,
+    /// Elements of a piece.
+    piece: usize,
     places: Vec<Place<'a>>,
     /// Messages that were posted and not yet heard, by sender and receiver.
     posted: Vec<u32>,
@@ -96,6 +115,7 @@ impl Counts {
         let mut walk = Walk {
             hosts,
             cores: cores.max(1) as f64,
+            piece: PIECE_BYTES / element_bytes.max(1),
             places: places.collect(),
             posted: vec![0; size * size],
             loads: vec![Load::default(); size],
@@ -108,7 +128,6 @@ impl Counts {
         let bytes = element_bytes as f64;
         let mut counts = walk.counts;
         counts.bytes *= bytes;
-        counts.bytes_alone *= bytes;
         counts.bytes_reduced *= bytes;
         counts.bytes_across *= bytes;
         counts.scratch_bytes = scratch as f64 * bytes;
@@ -176,6 +195,12 @@ impl Walk<'_> {
             self.loads[rank].messages += 1;
             self.loads[rank].elements += elements;
         }
+        let (piece, before) = (elements.min(self.piece), self.loads[from].sent);
+        self.loads[from].sent += elements;
+        let load = &mut self.loads[to];
+        let first = before + piece;
+        load.first = Some(load.first.map_or(first, |known| known.min(first)));
+        load.last = load.last.max(before + elements + piece);
         let (here, there) = (self.hosts.of(from), self.hosts.of(to));
         if here != there {
             self.links[here].0 += elements;
@@ -206,20 +231,19 @@ impl Walk<'_> {
 
     /// Adds a step up.
     fn account(&mut self) {
-        let most = |of: fn(&Load) -> usize| {
-            let one = self.loads.iter().map(of).max().unwrap_or(0) as f64;
+        let most_by = |one: fn(&Load) -> usize, of: fn(&Load) -> usize| {
+            let one = self.loads.iter().map(one).max().unwrap_or(0) as f64;
             let host = (0..self.hosts.count()).map(|host| {
                 let ranks = self.hosts.members(host).iter();
                 ranks.map(|&rank| of(&self.loads[rank])).sum::<usize>()
             });
             one.max(host.max().unwrap_or(0) as f64 / self.cores)
         };
+        let most = |of: fn(&Load) -> usize| most_by(of, of);
         let link = self.links.iter().map(|(out, into)| *out.max(into)).max();
         let counts = &mut self.counts;
         counts.messages += most(|load| load.messages);
-        counts.bytes += most(|load| load.elements);
-        let alone = self.loads.iter().map(|load| load.elements);
-        counts.bytes_alone += alone.max().unwrap_or(0) as f64;
+        counts.bytes += most_by(Load::in_turn, |load| load.elements);
         counts.bytes_reduced += most(|load| load.reduced);
         counts.bytes_across += link.unwrap_or(0) as f64;
         if self.crossed {
@@ -267,14 +291,18 @@ mod tests {
         // Two pairs, then one pair, then the same back.
         let tree = counted(Algorithm::Tree, &hosts, 4096, 4);
         assert_eq!((tree.rounds, tree.messages), (4.0, 4.0));
-        assert_eq!((tree.bytes, tree.bytes_reduced), (16_384.0, 8192.0));
+        // Each of them first sent, then received.
+        assert_eq!((tree.bytes, tree.bytes_reduced), (32_768.0, 8192.0));
         let ring = counted(Algorithm::Ring, &hosts, 4096, 4);
         assert_eq!((ring.rounds, ring.messages), (6.0, 12.0));
         assert_eq!(ring.bytes, 12_288.0);
         // Rank 0 hears and tells three.
         let driver = counted(Algorithm::Driver, &hosts, 4096, 4);
         assert_eq!((driver.rounds, driver.messages), (2.0, 6.0));
-        assert_eq!((driver.bytes, driver.scratch_bytes), (24_576.0, 12_288.0));
+        assert_eq!((driver.bytes, driver.scratch_bytes), (32_768.0, 12_288.0));
+        // Of long ones all but the first piece at the same time.
+        let long = counted(Algorithm::Driver, &hosts, 1 << 20, 4);
+        assert_eq!(long.bytes, (6 << 20) as f64 + 2.0 * PIECE_BYTES as f64);
     }
 
     #[test]
@@ -282,7 +310,6 @@ mod tests {
         let hosts = Hosts::one(4);
         let direct = counted(Algorithm::Direct, &hosts, 4096, 2);
         assert_eq!((direct.messages, direct.bytes), (24.0, 24_576.0));
-        assert_eq!(direct.bytes_alone, 12_288.0);
         let tree = counted(Algorithm::Tree, &hosts, 4096, 1);
         assert_eq!((tree.messages, tree.bytes), (12.0, 49_152.0));
         // Two hosts have twice the cores.

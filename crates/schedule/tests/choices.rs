@@ -266,7 +266,7 @@ fn within_a_host_caches_and_rounds_decide_between_those_that_take_about_as_long(
         assert_eq!(by, Algorithm::HalvingDoubling, "{}", middle.reason);
     }
     // Short ones take fewer messages where that is about as good.
-    let few = choose(&SUM, 2, 1 << 13);
+    let few = choose(&SUM, 2, 1 << 11);
     assert_eq!(few.algorithm, Algorithm::Tree, "{}", few.reason);
 }
 

@@ -2,7 +2,9 @@
 //!
 //! First one algorithm climbs from short operands to long ones, as far as an operation takes a small
 //! part of the time. That warms memory and connections. Then all algorithms are measured from that
-//! length down.
+//! length down, again and again within a host: their own times decide there between those whose counts
+//! are alike. Each runs some times in a row then, and the first ones do not count: a rank that was done
+//! early with one algorithm waits in the next one for those that were not.
 //!
 //! Links between hosts may let much pass at first above their rate. There the climb goes on, in time of
 //! its own, until two operations one after the other took as long for each byte; what it saw before is
@@ -11,10 +13,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use ronde_schedule::{Algorithm, Counts, Sample};
+use ronde_schedule::{Algorithm, Counts, Sample, Timing};
 
 /// Words of eight bytes of the operations that are measured; the first is replaced by what is needed.
 const LENS: [usize; 8] = [0, 512, 2048, 8192, 32 << 10, 128 << 10, 512 << 10, 1 << 20];
+const WORD_BYTES: usize = 8;
 /// Longer operands than at this level are only run between hosts.
 const LEVEL_WITHIN: usize = 5;
 /// Up to this level an operation takes hardly longer than a shorter one.
@@ -40,8 +43,14 @@ const CLIMBED_MAX: usize = 16;
 const SETTLED: f64 = 1.2;
 /// An operation on a long operand may take this part of the time that is left.
 const SHARE: f64 = 1.0 / 3.0;
-/// Times that everything is measured again.
+/// Times that everything is measured again, between hosts and within one.
 const PASSES: usize = 3;
+const PASSES_WITHIN: usize = 4;
+/// How often an operation runs in a row within a host, and how many of these count: while all algorithms
+/// at its length take no more than a part of the time, and else.
+const RUN: (usize, usize) = (5, 3);
+const SHORT_RUN: (usize, usize) = (2, 1);
+const RUN_PART: f64 = 1.0 / 4.0;
 /// Time that is kept for telling the costs, in operations of the shortest kind.
 const END: f64 = 2.0;
 
@@ -87,8 +96,8 @@ enum Phase {
     Climbing(usize),
     /// A short operation comes next, while the one on the climb is timed; then the climb goes on here.
     Waiting(usize),
-    /// What is still wanted, in order.
-    Down(VecDeque<Step>),
+    /// What is still wanted, in order, and whether its time counts.
+    Down(VecDeque<(Step, bool)>),
 }
 
 /// Rank 0's plan.
@@ -104,7 +113,7 @@ pub(super) struct Planner {
     climbed: Vec<(usize, f64)>,
     /// Seconds from the beginning to the end of the climb between hosts.
     climbed_for: f64,
-    /// Whether the steps that were planned and not yet heard of belong to the climb.
+    /// Whether the times of the steps that were planned and not yet heard of count.
     planned: VecDeque<bool>,
 }
 
@@ -123,7 +132,8 @@ impl Planner {
             let Some(counts) = counts.collect::<Option<Vec<Counts>>>() else {
                 continue;
             };
-            if is_new(&courses, &counts) {
+            let crosses = counts.iter().any(|counts| counts.bytes_across > 0.0);
+            if !crosses || is_new(&courses, &counts) {
                 courses.push(Course {
                     algorithm,
                     counts,
@@ -141,7 +151,7 @@ impl Planner {
             phase: Phase::Climbing(1),
             climbed: Vec::new(),
             climbed_for: 0.0,
-            planned: VecDeque::from([true]),
+            planned: VecDeque::from([false]),
         }
     }
 
@@ -167,17 +177,18 @@ impl Planner {
     pub(super) fn next(&mut self, now: Step, spent: Duration) -> Option<Step> {
         let within = self.within.as_secs_f64();
         let spent = spent.as_secs_f64() + self.estimate(now) + END * self.shortest();
-        let next = match self.climb(spent) {
+        let (next, counts) = match self.climb(spent) {
             Some(step) => {
                 let longer = if self.is_across { CLIMB_ACROSS } else { 1.0 };
-                Some(step).filter(|step| self.estimate(*step) <= longer * within - spent)
+                let fits = self.estimate(step) <= longer * within - spent;
+                (Some(step).filter(|_| fits), false)
             }
-            None => self.descend(within + self.climbed_for - spent),
+            None => match self.descend(within + self.climbed_for - spent) {
+                Some((step, counts)) => (Some(step), counts),
+                None => (None, false),
+            },
         };
-        if next.is_some() {
-            self.planned
-                .push_back(!matches!(self.phase, Phase::Down(_)));
-        }
+        self.planned.extend(next.map(|_| counts));
         next
     }
 
@@ -266,13 +277,14 @@ impl Planner {
         (1.0 / SETTLED..=SETTLED).contains(&ratio)
     }
 
-    fn way_down(&self, top: usize) -> VecDeque<Step> {
+    fn way_down(&self, top: usize) -> VecDeque<(Step, bool)> {
+        if !self.is_across {
+            return self.way_down_within(top);
+        }
         let all = 0..self.courses.len();
         let mut wanted = VecDeque::new();
-        if self.is_across {
-            let short = (0..=SHORT_LEVEL.min(top)).rev();
-            wanted.extend(short.flat_map(|level| all.clone().map(move |course| (course, level))));
-        }
+        let short = (0..=SHORT_LEVEL.min(top)).rev();
+        wanted.extend(short.flat_map(|level| all.clone().map(move |course| (course, level))));
         for pass in 0..=PASSES {
             for level in (0..=top).rev() {
                 let is_all = pass > 0 || level <= SHORT_LEVEL;
@@ -280,20 +292,42 @@ impl Planner {
                 wanted.extend((0..count).map(|course| (course, level)));
             }
         }
-        let step = |(course, level)| self.step(course, level);
+        let step = |(course, level)| (self.step(course, level), true);
         wanted.into_iter().map(step).collect()
     }
 
+    fn way_down_within(&self, top: usize) -> VecDeque<(Step, bool)> {
+        let mut wanted = VecDeque::new();
+        let within = self.within.as_secs_f64();
+        // The longest ones last: they take most of the time.
+        let levels = (0..LEVEL_WITHIN).rev().chain([LEVEL_WITHIN]);
+        let levels: Vec<usize> = levels.filter(|level| *level <= top).collect();
+        for _ in 0..PASSES_WITHIN {
+            for &level in &levels {
+                let all = self.estimate(self.step(0, level)) * (RUN.0 * self.courses.len()) as f64;
+                let (times, counted) = match all <= RUN_PART * within {
+                    true => RUN,
+                    false => SHORT_RUN,
+                };
+                for course in 0..self.courses.len() {
+                    let step = self.step(course, level);
+                    wanted.extend((0..times).map(|time| (step, time + counted >= times)));
+                }
+            }
+        }
+        wanted
+    }
+
     /// The next that is wanted and fits.
-    fn descend(&mut self, left: f64) -> Option<Step> {
+    fn descend(&mut self, left: f64) -> Option<(Step, bool)> {
         loop {
             let Phase::Down(wanted) = &mut self.phase else {
                 return None;
             };
-            let step = wanted.pop_front()?;
+            let (step, counts) = wanted.pop_front()?;
             let share = if step.level > SHORT_LEVEL { SHARE } else { 1.0 };
             if self.estimate(step) <= share * left {
-                return Some(step);
+                return Some((step, counts));
             }
         }
     }
@@ -310,8 +344,8 @@ impl Planner {
 
     /// The first step of those planned that was not heard of took so many seconds on all ranks.
     pub(super) fn heard(&mut self, step: Step, seconds: f64) {
-        let climbed = self.planned.pop_front().unwrap_or(false);
-        if let Some(course) = self.course(step).filter(|_| !climbed) {
+        let counts = self.planned.pop_front().unwrap_or(true);
+        if let Some(course) = self.course(step).filter(|_| counts) {
             course.times[step.level].push(seconds);
         }
     }
@@ -342,6 +376,29 @@ impl Planner {
             }
         }
         samples
+    }
+
+    /// The median time of every algorithm and length that was measured after the climb, within a host.
+    pub(super) fn timings(&self) -> Vec<Timing> {
+        let mut timings = Vec::new();
+        for course in self.courses.iter().filter(|_| !self.is_across) {
+            for (level, &counts) in course.counts.iter().enumerate() {
+                let mut times = course.times[level].clone();
+                times.sort_by(f64::total_cmp);
+                let middle = times.len() / 2;
+                let Some(upper) = times.get(middle) else {
+                    continue;
+                };
+                let lower = times[middle - usize::from(times.len() % 2 == 0)];
+                let seconds = (lower + upper) / 2.0;
+                timings.push(Timing {
+                    algorithm: course.algorithm,
+                    bytes: self.lens[level] * WORD_BYTES,
+                    sample: Sample { counts, seconds },
+                });
+            }
+        }
+        timings
     }
 
     /// Seconds of the shortest operation so far.
@@ -387,7 +444,6 @@ impl Planner {
 /// count.
 fn is_new(courses: &[Course], counts: &[Counts]) -> bool {
     let costs = |counts: &Counts| Counts {
-        bytes_alone: 0.0,
         scratch_bytes: 0.0,
         turns_across: 0.0,
         ..*counts

@@ -4,13 +4,16 @@ use std::collections::BTreeSet;
 
 use ronde_core::{Operation, ReduceOp};
 use ronde_schedule::choose::counts;
-use ronde_schedule::{CostModel, Hosts};
+use ronde_schedule::{CORRECTED_BYTES, CostModel, Hosts};
 
 use super::*;
 
 fn planner(hosts: &Hosts, within: Duration) -> Planner {
     Planner::new(within, 16, |algorithm, len| {
         let operation = Operation::AllReduce(ReduceOp::Sum);
+        if algorithm == Algorithm::Hierarchical && !hosts.are_nested() {
+            return None;
+        }
         counts(algorithm, &operation, hosts, len, 8, 2).ok()
     })
 }
@@ -116,21 +119,68 @@ fn the_time_is_kept_on_fast_and_slow_links_and_enough_is_measured() {
 fn much_time_is_not_used_up_and_none_measures_nothing() {
     let hosts = Hosts::one(4);
     let (steps, _, planner) = play(&hosts, Duration::from_secs(3600), &gigabit());
-    assert!(steps.len() < 200);
+    assert!(steps.len() < 800);
     // All algorithms but the hierarchical one, which is the direct one here, at all lengths that
     // are measured within a host.
     assert_eq!(planner.samples().len(), 5 * (LEVEL_WITHIN + 1));
+    let bytes = planner.timings().into_iter().map(|timing| timing.bytes);
+    assert_eq!(bytes.collect::<BTreeSet<_>>(), CORRECTED_BYTES.into());
     let (steps, _, planner) = play(&hosts, Duration::ZERO, &gigabit());
     assert!(steps.len() <= 2 && planner.samples().len() <= 2);
 }
 
 #[test]
-fn two_ranks_measure_what_differs_between_them() {
-    let planner = planner(&Hosts::one(2), Duration::from_millis(30));
-    let measured: Vec<_> = planner.courses.iter().map(|c| c.algorithm).collect();
+fn two_hosts_measure_what_differs_between_them_and_one_host_all() {
+    let measured = |names: &[u64]| {
+        let planner = planner(&Hosts::new(names), Duration::from_millis(30));
+        let courses = planner.courses.iter();
+        courses.map(|c| c.algorithm).collect::<Vec<_>>()
+    };
     // A ring of two is a tree for the shortest operands and halving_doubling for longer ones, and so is
     // direct exchange.
-    assert_eq!(measured, [Algorithm::HalvingDoubling, Algorithm::Tree]);
+    assert_eq!(
+        measured(&[0, 1]),
+        [Algorithm::HalvingDoubling, Algorithm::Tree]
+    );
+    assert_eq!(measured(&[0, 0]).len(), 5);
+}
+
+#[test]
+fn times_within_a_host_correct_the_costs() {
+    // Two that count alike between two ranks, of which one takes longer.
+    let (hosts, operation) = (Hosts::one(2), Operation::AllReduce(ReduceOp::Sum));
+    let mut planner = planner(&hosts, Duration::from_secs(10));
+    let (mut step, mut spent) = (planner.first(), 0.0);
+    loop {
+        let next = planner.next(step, Duration::from_secs_f64(spent));
+        let slow = if step.algorithm == Algorithm::Ring {
+            1.4
+        } else {
+            1.0
+        };
+        let course = planner
+            .courses
+            .iter()
+            .find(|c| c.algorithm == step.algorithm);
+        let seconds = slow * gigabit().seconds(&course.unwrap().counts[step.level]);
+        spent += seconds;
+        planner.took(step, seconds);
+        planner.heard(step, seconds);
+        match next {
+            Some(next) => step = next,
+            None => break,
+        }
+    }
+    let model = gigabit()
+        .fit(&planner.samples())
+        .corrected_by(&planner.timings());
+    let len = CORRECTED_BYTES[4] / 8;
+    let seconds = |algorithm| {
+        let counts = counts(algorithm, &operation, &hosts, len, 8, 2).unwrap();
+        model.seconds_by(algorithm, CORRECTED_BYTES[4], &counts)
+    };
+    let ratio = seconds(Algorithm::Ring) / seconds(Algorithm::HalvingDoubling);
+    assert!((ratio - 1.4).abs() < 1e-6, "{ratio}");
 }
 
 #[test]

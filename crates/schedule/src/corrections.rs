@@ -1,0 +1,169 @@
+//! [`Corrections`]: how much longer algorithms took than the costs of a model say.
+//!
+//! What tells algorithms apart whose counts are alike, no count tells: in which order ranks that share
+//! cores get their turn, what is still in a cache, who wakes whom. So their own times are kept, as
+//! multiples of what the model says, at some lengths.
+
+use std::array;
+
+use crate::{Algorithm, Sample};
+
+/// Bytes of an operand at which times are compared; between two of them by their distance.
+pub const CORRECTED_BYTES: [usize; 6] = [128, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+/// Words that corrections take.
+pub(crate) const WORDS: usize = CORRECTED_BYTES.len() * Algorithm::ALL.len();
+/// No algorithm counts for more or less than so many times as long: one time may be anything.
+const MOST: f64 = 3.0;
+
+/// The time of one algorithm on operands of some bytes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Timing {
+    /// Which.
+    pub algorithm: Algorithm,
+    /// Bytes of an operand.
+    pub bytes: usize,
+    /// What it made the ranks do, and how long that took.
+    pub sample: Sample,
+}
+
+/// What times are multiplied by, by algorithm in the order of [`Algorithm::ALL`] and by length.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Corrections([[f64; CORRECTED_BYTES.len()]; Algorithm::ALL.len()]);
+
+impl Default for Corrections {
+    fn default() -> Self {
+        Self([[1.0; CORRECTED_BYTES.len()]; Algorithm::ALL.len()])
+    }
+}
+
+impl Corrections {
+    /// From times and what a model `says` of the same. An algorithm without a time at a length is taken
+    /// to be there as the mean of the others, and without any of all as at the length before.
+    pub(crate) fn of(timings: &[Timing], says: impl Fn(&Sample) -> f64) -> Self {
+        let mut found = Self::default();
+        let mut means = [1.0; CORRECTED_BYTES.len()];
+        let mut ratios = [[None; CORRECTED_BYTES.len()]; Algorithm::ALL.len()];
+        for timing in timings {
+            let level = CORRECTED_BYTES.iter().position(|b| *b == timing.bytes);
+            let ratio = timing.sample.seconds / says(&timing.sample);
+            if let Some(level) = level
+                && ratio.is_finite()
+                && ratio > 0.0
+            {
+                ratios[place(timing.algorithm)][level] = Some(ratio.clamp(1.0 / MOST, MOST));
+            }
+        }
+        for level in 0..CORRECTED_BYTES.len() {
+            let known: Vec<f64> = ratios.iter().filter_map(|of| of[level]).collect();
+            means[level] = match known.len() {
+                0 if level > 0 => means[level - 1],
+                0 => 1.0,
+                count => known.iter().sum::<f64>() / count as f64,
+            };
+            for (of, known) in found.0.iter_mut().zip(&ratios) {
+                of[level] = known[level].unwrap_or(means[level]);
+            }
+        }
+        found
+    }
+
+    /// What the time of an algorithm on operands of so many bytes is multiplied by.
+    pub(crate) fn at(&self, algorithm: Algorithm, bytes: usize) -> f64 {
+        let of = &self.0[place(algorithm)];
+        let above = CORRECTED_BYTES.iter().position(|at| *at >= bytes);
+        let Some(above) = above else {
+            return of[CORRECTED_BYTES.len() - 1];
+        };
+        let Some(below) = above.checked_sub(1) else {
+            return of[0];
+        };
+        let (from, to) = (CORRECTED_BYTES[below], CORRECTED_BYTES[above]);
+        let part = (bytes - from) as f64 / (to - from) as f64;
+        of[below] + part * (of[above] - of[below])
+    }
+
+    pub(crate) fn to_words(self) -> [u64; WORDS] {
+        array::from_fn(|word| {
+            self.0[word / CORRECTED_BYTES.len()][word % CORRECTED_BYTES.len()].to_bits()
+        })
+    }
+
+    /// `None` for what is no number or not above zero.
+    pub(crate) fn from_words(words: &[u64; WORDS]) -> Option<Self> {
+        let number = |algorithm: usize, level: usize| {
+            f64::from_bits(words[algorithm * CORRECTED_BYTES.len() + level])
+        };
+        let found = Self(array::from_fn(|algorithm| {
+            array::from_fn(|level| number(algorithm, level))
+        }));
+        let is_good = |ratio: &f64| ratio.is_finite() && *ratio > 0.0;
+        found.0.iter().flatten().all(is_good).then_some(found)
+    }
+}
+
+fn place(algorithm: Algorithm) -> usize {
+    let place = Algorithm::ALL.iter().position(|known| *known == algorithm);
+    place.unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Counts;
+
+    fn timing(algorithm: Algorithm, bytes: usize, seconds: f64) -> Timing {
+        let counts = Counts::default();
+        let sample = Sample { counts, seconds };
+        Timing {
+            algorithm,
+            bytes,
+            sample,
+        }
+    }
+
+    fn found() -> Corrections {
+        let timings = [
+            timing(Algorithm::Tree, 64 << 10, 1.2),
+            timing(Algorithm::Direct, 64 << 10, 0.8),
+            timing(Algorithm::Tree, 256 << 10, 1.6),
+            timing(Algorithm::Ring, 256 << 10, f64::NAN),
+            timing(Algorithm::Ring, 12_345, 2.0),
+        ];
+        Corrections::of(&timings, |_| 1.0)
+    }
+
+    #[test]
+    fn times_are_met_where_they_were_taken_and_approached_between() {
+        let found = found();
+        assert_eq!(found.at(Algorithm::Tree, 64 << 10), 1.2);
+        assert_eq!(found.at(Algorithm::Tree, 256 << 10), 1.6);
+        let between = found.at(Algorithm::Tree, 160 << 10);
+        assert!((between - 1.4).abs() < 1e-12, "{between}");
+        assert_eq!(found.at(Algorithm::Tree, 64 << 20), 1.6);
+        assert_eq!(found.at(Algorithm::Direct, 64 << 10), 0.8);
+        // Nothing was measured so short.
+        assert_eq!(found.at(Algorithm::Tree, 8), 1.0);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_as_the_others() {
+        let found = found();
+        assert_eq!(found.at(Algorithm::Ring, 64 << 10), 1.0);
+        for algorithm in [Algorithm::Ring, Algorithm::Direct] {
+            assert_eq!(found.at(algorithm, 256 << 10), 1.6);
+        }
+        let far = Corrections::of(&[timing(Algorithm::Ring, 128, 99.0)], |_| 1.0);
+        assert_eq!(far.at(Algorithm::Ring, 128), MOST);
+    }
+
+    #[test]
+    fn words_bring_the_same_bits_and_nonsense_none() {
+        let found = found();
+        let mut words = found.to_words();
+        assert_eq!(Corrections::from_words(&words), Some(found));
+        for nonsense in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
+            words[3] = nonsense.to_bits();
+            assert_eq!(Corrections::from_words(&words), None);
+        }
+    }
+}
