@@ -260,6 +260,7 @@ impl Stage for Embedding {
 
     fn discard(&mut self) {
         self.flight.clear();
+        self.table.forget();
     }
 }
 

@@ -103,7 +103,7 @@ pub enum ModelConfig {
         /// Places of a sample that are source text.
         source: usize,
         /// The token that fills up source texts that are shorter: where only it follows, nothing is
-        /// attended to. Absent: all places are. Targets that fill up are [`IGNORED`](crate::IGNORED).
+        /// attended to (but for the first place). Absent: all places are. Targets that fill up are [`IGNORED`](crate::IGNORED).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         padding: Option<u32>,
         /// Layers of the encoder, and of the decoder.

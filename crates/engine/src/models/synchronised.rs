@@ -15,14 +15,19 @@ use crate::ops::AfterNorm;
 ///
 /// ```
 /// use ronde_engine::burn::nn::conv::{Conv2d, Conv2dConfig};
-/// use ronde_engine::ops::{AfterNorm, average_to};
+/// use ronde_engine::burn::nn::{Linear, LinearConfig};
+/// use ronde_engine::burn::tensor::Tensor;
+/// use ronde_engine::ops::AfterNorm;
 /// use ronde_engine::{BurnStage, Chain, ForwardContext, Stage, synchronised_batch_norm, training_device};
 ///
-/// let conv = Conv2dConfig::new([3, 8], [3, 3]).init(&training_device());
+/// let device = training_device();
+/// let conv = Conv2dConfig::new([3, 8], [3, 3]).init(&device);
 /// let conv = BurnStage::new(conv, |conv: &Conv2d, x, _: &ForwardContext| conv.forward(x)).named("conv");
 /// let norm = synchronised_batch_norm("norm", [8, 6, 6], AfterNorm::Rectified);
-/// let pool = BurnStage::new((), |(), x, _: &ForwardContext| average_to(x, 1)).named("pool");
-/// let mut model = Chain::new(vec![Box::new(conv), norm, Box::new(pool)])?;
+/// let output = LinearConfig::new(8 * 6 * 6, 10).init(&device);
+/// let run = |output: &Linear, x: Tensor<4>, _: &ForwardContext| output.forward(x.flatten::<2>(1, 3));
+/// let output = BurnStage::new(output, run).named("output");
+/// let mut model = Chain::new(vec![Box::new(conv), norm, Box::new(output)])?;
 /// assert_eq!(model.layout().tensors[2].name, "norm.gamma");
 /// assert!(model.in_lock_step().is_some());
 /// # Ok::<(), ronde_engine::EngineError>(())

@@ -71,6 +71,11 @@ impl Table {
         Ok(())
     }
 
+    /// Forgets what the output layer found, as after a step that was given up.
+    pub(super) fn forget(&self) {
+        locked(&self.found).clear();
+    }
+
     /// A score for each token at each place: `x` (`[N, T, E]`) times the vectors of all tokens. What
     /// backward finds for the vectors waits under the shard's number.
     pub(super) fn scores(self: &Arc<Self>, x: Tensor<3>, shard: Shard) -> Tensor<3> {

@@ -42,9 +42,24 @@ fn a_tied_model_is_one_piece_and_says_so() {
         found.push(each);
     }
     assert_eq!(found[0], found[1]);
+    // What the output layer found is forgotten with the step.
+    let output = chain.forward(case.input(), &training(0, 5)).unwrap();
+    let given = Activation::from_host(&[3, 10, 12], case.loss(&output).gradient);
+    let last = chain.len() - 1;
+    let tensors = chain.tensors_of(last);
+    let mut gradients = vec![0.0; arena.len()];
+    chain.stages_mut()[last]
+        .backward(
+            training(0, 5).shard,
+            given,
+            &mut gradients,
+            &arena.ranges()[tensors],
+            true,
+        )
+        .unwrap();
+    chain.discard();
     let of_head = Activation::from_host(&[3, 10, 16], vec![1.0; 480]);
     chain.forward(case.input(), &training(0, 5)).unwrap();
-    let mut gradients = vec![0.0; arena.len()];
     let error = chain.stages_mut()[0]
         .backward(
             training(0, 5).shard,
