@@ -8,7 +8,8 @@ use std::array;
 
 use crate::{Algorithm, Sample};
 
-/// Bytes of an operand at which times are compared; between two of them by their distance.
+/// Bytes of an operand at which times are compared; between two of them by their distance, but for the last:
+/// from about there on operands go in blocks and do not stay in a cache, which shorter ones know nothing of.
 pub const CORRECTED_BYTES: [usize; 6] = [128, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 /// Words that corrections take.
 pub(crate) const WORDS: usize = CORRECTED_BYTES.len() * Algorithm::ALL.len();
@@ -77,6 +78,9 @@ impl Corrections {
         let Some(below) = above.checked_sub(1) else {
             return of[0];
         };
+        if above == CORRECTED_BYTES.len() - 1 && bytes < CORRECTED_BYTES[above] {
+            return of[below];
+        }
         let (from, to) = (CORRECTED_BYTES[below], CORRECTED_BYTES[above]);
         let part = (bytes - from) as f64 / (to - from) as f64;
         of[below] + part * (of[above] - of[below])
@@ -128,6 +132,7 @@ mod tests {
             timing(Algorithm::Tree, 256 << 10, 1.6),
             timing(Algorithm::Ring, 256 << 10, f64::NAN),
             timing(Algorithm::Ring, 12_345, 2.0),
+            timing(Algorithm::Tree, 1 << 20, 2.0),
         ];
         Corrections::of(&timings, |_| 1.0)
     }
@@ -139,7 +144,10 @@ mod tests {
         assert_eq!(found.at(Algorithm::Tree, 256 << 10), 1.6);
         let between = found.at(Algorithm::Tree, 160 << 10);
         assert!((between - 1.4).abs() < 1e-12, "{between}");
-        assert_eq!(found.at(Algorithm::Tree, 64 << 20), 1.6);
+        // What is long is another thing.
+        assert_eq!(found.at(Algorithm::Tree, 1 << 19), 1.6);
+        assert_eq!(found.at(Algorithm::Tree, 1 << 20), 2.0);
+        assert_eq!(found.at(Algorithm::Tree, 64 << 20), 2.0);
         assert_eq!(found.at(Algorithm::Direct, 64 << 10), 0.8);
         // Nothing was measured so short.
         assert_eq!(found.at(Algorithm::Tree, 8), 1.0);
