@@ -330,7 +330,8 @@ fn another_plan_and_an_empty_place_are_refused() {
     let store = local(folder.path());
     let end = train_in(&store, &Start::new(2).resuming());
     assert!(matches!(end.ranks[0], Err(TrainError::NoCheckpoint { .. })));
-    assert!(matches!(end.ranks[1], Err(TrainError::NotLoaded)));
+    // That nothing was loaded, or that the other one has left: which comes first.
+    assert!(end.ranks[1].as_ref().unwrap_err().is_secondary());
     train_in(&store, &Start::new(2).stopping(4));
     for (set, part) in [
         ("run.seed=7", "run.seed is 7 here and 42 there"),
