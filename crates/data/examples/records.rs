@@ -18,9 +18,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Tokens are of two bytes here.
     let dtype = (kind == "tokens").then_some(NumberType::U16);
     let config = FormatConfig::Table(FormatTable {
-        kind: kind.parse()?,
-        header: None,
         dtype,
+        ..FormatTable::of(kind.parse()?)
     });
     let files: Vec<String> = arguments.collect();
     let sources = expand(

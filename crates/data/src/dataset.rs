@@ -126,6 +126,9 @@ pub struct Locality {
     pub window_blocks: u64,
     /// Bytes of a sample as it is stored, on average.
     pub sample_bytes: u64,
+    /// Bytes that are best fetched at once: so few that they stay in the processor's caches until they are used. Absent
+    /// where what matters is that reads are few and long.
+    pub fetch_bytes: Option<u64>,
 }
 
 /// Where bytes of samples came from.

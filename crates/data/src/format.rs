@@ -5,7 +5,7 @@
 //! 1. [`RecordFile::scan`], once for each file and kept in an index: which [`Extent`]s there are.
 //! 2. [`RecordFile::ranges`] tells the bytes that an extent needs. Reading them is somebody else's work, who knows
 //!    what else is needed and reads neighbours at once.
-//! 3. [`RecordFile::parse`] takes bytes apart, on the thread that decodes them.
+//! 3. [`RecordFile::parse`] takes bytes apart, on the thread that decodes them or on the one that read them.
 
 mod choice;
 mod csv_lines;
@@ -19,6 +19,7 @@ mod piece;
 mod record;
 #[cfg(test)]
 pub(crate) mod testing;
+mod text;
 pub mod tfrecord;
 mod tokens;
 mod wanted;
@@ -41,6 +42,7 @@ pub use npy::{Npy, Npz};
 pub use parquet::Parquet;
 pub use piece::Piece;
 pub use record::{NumberType, Record, Value};
+pub(crate) use text::Text;
 pub use tfrecord::TfRecord;
 pub use tokens::Tokens;
 pub use wanted::{Wanted, WantedFields};
@@ -132,6 +134,12 @@ pub trait RecordFile: Send + Sync {
     /// The bytes of the file that an extent needs, in rising order.
     fn ranges(&self, extent: &Extent) -> Vec<Range<u64>> {
         std::iter::once(extent.start..extent.start + extent.bytes).collect()
+    }
+
+    /// Whether [`RecordFile::parse`] is best done right after its bytes were read, while they are in the processor's cache:
+    /// where it compares them with a sum, and copies nothing.
+    fn is_checked_at_once(&self, _extent: &Extent) -> bool {
+        false
     }
 
     /// Makes records out of the bytes that [`RecordFile::ranges`] told, one piece for each range.

@@ -9,8 +9,8 @@
 //! follow from a few numbers; 12 bytes for each file that is one record.
 
 mod build;
-mod claim;
 pub(crate) mod extents;
+mod kept;
 pub(crate) mod stored;
 
 use std::path::PathBuf;
@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::DataError;
 use crate::format::{BadRecord, Extent, Format};
 use extents::Extents;
+pub(crate) use kept::key_of;
 
 /// Bad records that are listed; all are counted.
 pub const BAD_LISTED_MAX: usize = 100;

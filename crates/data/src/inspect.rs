@@ -11,6 +11,7 @@ use crate::opening::{DataNews, Opening};
 use crate::picture::Picture;
 use crate::records::RecordsFile;
 use crate::source::{SourceFile, expand};
+use crate::tokenized::{self, tokenize};
 
 /// Most signs of a text that is shown.
 const TEXT_MAX: usize = 40;
@@ -61,15 +62,23 @@ pub fn inspect(
     let mut sources = expand(addresses, &opening.base, &opener)?;
     let locations: Vec<String> = sources.iter().map(SourceFile::location).collect();
     let names: Vec<&str> = locations.iter().map(String::as_str).collect();
-    let format = FormatConfig::format(format, &names, None)?;
+    let (recipe, format) = match FormatConfig::recipe(format, &names, &opening.base, None)? {
+        Some((recipe, format)) => (Some(recipe), format),
+        None => (None, FormatConfig::format(format, &names, None)?),
+    };
     sources.retain(|file| format.takes(&file.location()));
-    let files: Vec<Arc<dyn DataFile>> = sources
+    let mut files: Vec<Arc<dyn DataFile>> = sources
         .iter()
         .map(|file| -> Arc<dyn DataFile> { Arc::new(RecordsFile::new(file, None)) })
         .collect();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    if let Some(recipe) = recipe {
+        let place = tokenized::Place::new(opening, None)?;
+        files = tokenize(&files, &recipe, &place, threads, &|_| {})?;
+    }
     let settings = IndexSettings {
         folder: opening.index_folder(),
-        threads: std::thread::available_parallelism().map_or(1, usize::from),
+        threads,
         on_bad_record: OnBadRecord::Skip,
         ..IndexSettings::default()
     };

@@ -36,6 +36,7 @@ pub mod dataset;
 pub mod decode;
 pub mod decoders;
 mod digits;
+mod divide;
 mod error;
 pub mod format;
 pub mod index;
@@ -52,6 +53,7 @@ mod stored;
 mod synthetic;
 mod synthetic_text;
 mod text;
+mod tokenized;
 
 pub use config::{DataConfig, open};
 pub use dataset::{Dataset, Fetched, IGNORED, Locality, Split, Targets, Traffic};

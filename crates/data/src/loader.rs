@@ -137,12 +137,19 @@ impl Loader {
     ) -> Result<Self, DataError> {
         check(&*dataset, &plan)?;
         let step_bytes = step_bytes(&*dataset, &plan);
+        let unit_bytes = settings.memory_bytes / UNITS_IN_MEMORY;
+        let near_bytes = dataset.locality().and_then(|locality| locality.fetch_bytes);
+        let unit_bytes = near_bytes.map_or(unit_bytes, |bytes| bytes.min(unit_bytes));
         let ahead = settings.memory_bytes / DECODED_SHARE / step_bytes.max(1);
         let work = Work {
             steps_ahead: ahead.clamp(*STEPS_AHEAD.start(), *STEPS_AHEAD.end()),
             memory_bytes: settings.memory_bytes,
-            unit_bytes: settings.memory_bytes / UNITS_IN_MEMORY,
-            fetches_first: settings.threads > 1,
+            unit_bytes,
+            fetched_first_bytes: match (settings.threads, near_bytes) {
+                (..=1, _) => 0,
+                (_, Some(_)) => UNITS_IN_MEMORY * unit_bytes,
+                (_, None) => settings.memory_bytes,
+            },
             shards: plan.run.len(),
         };
         let planner = Planner::new(&*dataset, plan.clone(), work.unit_bytes);

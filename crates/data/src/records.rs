@@ -154,7 +154,12 @@ impl RecordsConfig {
             wrong("cache_encrypt", problem);
         }
         // The label of images in folders is known when the folders are.
-        if self.label.is_some() || matches!(self.features, Features::Tokens(_)) {
+        let is_whole = match &self.features {
+            // The tokenizer may tell the vocabulary.
+            Features::Tokens(tokens) => tokens.vocabulary.is_some(),
+            _ => self.label.is_some(),
+        };
+        if is_whole {
             let schema = Schema {
                 features: self.features.clone(),
                 label: self.label.clone(),

@@ -30,6 +30,11 @@ pub(crate) use selection::Selection;
 /// Bytes of buffers that are kept for the next reads.
 const POOL_BYTES: usize = 128 << 20;
 
+/// Samples of so many bytes are read one by one at hardly more cost than with their neighbours.
+const LARGE_BYTES: u64 = 32 << 10;
+/// What is fetched of them at once, a part of a processor's caches.
+const FETCH_BYTES: u64 = 2 << 20;
+
 /// How a set is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reading {
@@ -37,6 +42,8 @@ pub(crate) struct Reading {
     pub block_bytes: u64,
     /// Bytes of samples that are mixed.
     pub window_bytes: u64,
+    /// Whether a read costs little more than its bytes.
+    pub is_near: bool,
     /// Reads at a time.
     pub threads: usize,
     /// Whether records that cannot be used are left out.
@@ -156,6 +163,8 @@ impl Dataset for StoredDataset {
             block_samples,
             window_blocks: window.max(1),
             sample_bytes,
+            fetch_bytes: (self.reading.is_near && sample_bytes >= LARGE_BYTES)
+                .then_some(FETCH_BYTES),
         })
     }
 

@@ -35,6 +35,6 @@ pub use name::ObjectName;
 pub use opener::Opener;
 #[cfg(feature = "full")]
 pub use remote::{IoThread, RemoteStore};
-pub use settings::RemoteSettings;
+pub use settings::{Listener, RemoteSettings};
 pub use stamp::Stamp;
 pub use store::{Condition, Entry, Store, StoreExt, StoredObject, Upload, Version, Versioned};

@@ -2,7 +2,11 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+
+/// Is told sentences for people, from any thread.
+pub type Listener = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// How to talk to a remote store. A folder needs none of it.
 #[derive(Clone)]
@@ -22,6 +26,8 @@ pub struct RemoteSettings {
     /// How long reading goes on without getting a byte from a service that has answered before, when its failures may
     /// pass. It is asked again after 0.1 s, then ever more seldom, every 5 s at last.
     pub patience: Duration,
+    /// Is told that a service keeps readers waiting, and that it answers again.
+    pub tell: Option<Listener>,
 }
 
 impl Default for RemoteSettings {
@@ -33,6 +39,7 @@ impl Default for RemoteSettings {
             retries: 5,
             limit: Duration::from_secs(120),
             patience: Duration::from_secs(60),
+            tell: None,
         }
     }
 }
@@ -50,7 +57,7 @@ impl fmt::Debug for RemoteSettings {
             .field("retries", &self.retries)
             .field("limit", &self.limit)
             .field("patience", &self.patience)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

@@ -184,7 +184,8 @@ fn does_not_fit(estimate: &MemoryEstimate, available_bytes: u64, local_workers: 
     let gib = |bytes: u64| format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30));
     format!(
         "the model does not fit: {local_workers} worker{} x {} = {} needed, {} available on this host\n  \
-         one worker: parameters {}, gradients {}, optimizer {}, activations {} ({} samples in the largest shard)\n  \
+         one worker: parameters {}, gradients {}, optimizer {}, activations {} ({} samples in the largest shard), \
+         samples that wait {}\n  \
          hint: {}",
         if local_workers == 1 { "" } else { "s" },
         gib(estimate.total()),
@@ -195,6 +196,7 @@ fn does_not_fit(estimate: &MemoryEstimate, available_bytes: u64, local_workers: 
         gib(estimate.optimizer),
         gib(estimate.activations),
         estimate.shard_samples,
+        gib(estimate.samples),
         estimate.hint(available_bytes, local_workers),
     )
 }

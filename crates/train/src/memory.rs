@@ -16,6 +16,8 @@ pub struct MemoryEstimate {
     pub activations: u64,
     /// The process itself: code, engine, prefetched batches.
     pub process: u64,
+    /// Samples of files that wait, as they are stored and decoded.
+    pub samples: u64,
     /// Samples of the largest shard.
     pub shard_samples: u64,
 }
@@ -55,8 +57,18 @@ impl MemoryEstimate {
                 .saturating_mul(together)
                 .saturating_mul(BYTES),
             process: PROCESS_BYTES,
+            samples: 0,
             shard_samples: samples,
         }
+    }
+
+    /// The same with a loader that holds `memory_bytes` of a set of files, and a quarter more for what is decoded; less
+    /// of a set of only `stored_bytes`.
+    #[must_use]
+    pub fn with_loader(mut self, memory_bytes: u64, stored_bytes: u64) -> Self {
+        let held = memory_bytes.min(stored_bytes);
+        self.samples = held.saturating_add(held / 4);
+        self
     }
 
     /// All bytes.
@@ -67,6 +79,7 @@ impl MemoryEstimate {
             self.optimizer,
             self.activations,
             self.process,
+            self.samples,
         ]
         .into_iter()
         .fold(self.parameters, u64::saturating_add)
@@ -125,6 +138,14 @@ mod tests {
         let together = estimate_of(2, true);
         assert_eq!(together.activations, 4 * one.activations, "4 shards");
         assert_eq!(together.gradients, 4_000_000 * 4);
+    }
+
+    #[test]
+    fn a_loader_holds_what_it_may_or_the_whole_set() {
+        let one = estimate(1);
+        let with = |memory, stored| one.with_loader(memory, stored).total() - one.total();
+        assert_eq!((with(100, 1000), with(100, 40)), (125, 50));
+        assert_eq!(with(u64::MAX, u64::MAX), u64::MAX - one.total());
     }
 
     #[test]

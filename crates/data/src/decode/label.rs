@@ -31,7 +31,7 @@ impl Step {
     pub(super) fn new(schema: &Schema) -> Result<Self, DataError> {
         let label = match (&schema.features, &schema.label) {
             (Features::Tokens(tokens), None) => {
-                let vocabulary = tokens.vocabulary;
+                let vocabulary = tokens.told_vocabulary()?;
                 return Ok(Self::Tokens { vocabulary });
             }
             (Features::Tokens(_), Some(_)) => {

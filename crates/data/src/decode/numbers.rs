@@ -182,14 +182,15 @@ pub(super) struct TokenStep {
 impl TokenStep {
     pub(super) fn new(features: &TokenFeatures) -> Result<Self, DataError> {
         // All numbers of tokens are exact as f32.
-        if !(1..=CLASSES_MAX).contains(&features.vocabulary) {
-            let problem = format!("{} tokens; 1 to {CLASSES_MAX} can be", features.vocabulary);
+        let vocabulary = features.told_vocabulary()?;
+        if !(1..=CLASSES_MAX).contains(&vocabulary) {
+            let problem = format!("{vocabulary} tokens; 1 to {CLASSES_MAX} can be");
             return Err(wrong("features.vocabulary", problem));
         }
         Ok(Self {
             field: features.field.clone(),
             context: features.context,
-            vocabulary: features.vocabulary,
+            vocabulary,
         })
     }
 

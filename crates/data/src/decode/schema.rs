@@ -132,8 +132,18 @@ pub struct TokenFeatures {
     pub field: String,
     /// Tokens of a sample; records have one more, the last answer.
     pub context: usize,
-    /// Different tokens; all are below it.
-    pub vocabulary: u32,
+    /// Different tokens; all are below it. Of text with a tokenizer it may be absent: that of the tokenizer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vocabulary: Option<u32>,
+}
+
+impl TokenFeatures {
+    /// Different tokens, when it is told.
+    pub(super) fn told_vocabulary(&self) -> Result<u32, DataError> {
+        let missing = "it is not told how many different tokens there are";
+        self.vocabulary
+            .ok_or_else(|| wrong("features.vocabulary", missing))
+    }
 }
 
 fn tokens() -> String {

@@ -1,15 +1,17 @@
 //! [`FormatConfig`]: the format of files as it stands in a run file, or as their names tell it.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CsvLines, Format, ImageFolder, Npy, Npz, NumberType, TfRecord, Tokens, Wanted, WebDataset,
+    CsvLines, Format, ImageFolder, Npy, Npz, NumberType, Text, TfRecord, Tokens, Wanted, WebDataset,
 };
 use crate::DataError;
 use crate::decode::{Decoder, Features, Label, Schema};
+use crate::tokenized::{Recipe, Tokenizer};
 
 /// Tokens of a record where nobody says how many.
 const CONTEXT: usize = 64;
@@ -35,10 +37,12 @@ pub enum FormatKind {
     Npz,
     /// Numbers of tokens, little-endian and nothing else.
     Tokens,
+    /// Text, of which a tokenizer makes tokens.
+    Text,
 }
 
 /// All of them.
-const KINDS: [FormatKind; 8] = [
+const KINDS: [FormatKind; 9] = [
     FormatKind::TfRecord,
     FormatKind::WebDataset,
     FormatKind::Parquet,
@@ -47,6 +51,7 @@ const KINDS: [FormatKind; 8] = [
     FormatKind::Npy,
     FormatKind::Npz,
     FormatKind::Tokens,
+    FormatKind::Text,
 ];
 
 impl fmt::Display for FormatKind {
@@ -60,6 +65,7 @@ impl fmt::Display for FormatKind {
             Self::Npy => "npy",
             Self::Npz => "npz",
             Self::Tokens => "tokens",
+            Self::Text => "text",
         })
     }
 }
@@ -93,6 +99,7 @@ impl FormatKind {
             "csv" => Self::Csv,
             "npy" => Self::Npy,
             "npz" => Self::Npz,
+            "txt" | "text" | "jsonl" | "ndjson" => Self::Text,
             _ => return None,
         })
     }
@@ -112,7 +119,8 @@ fn is_shard(name: &str) -> bool {
 #[serde(
     untagged,
     expecting = "expected a format: \"tfrecord\", \"webdataset\", \"parquet\", \"folder\", \"csv\", \"npy\", \"npz\", or a \
-                 table such as { kind = \"tokens\", dtype = \"u16\" } or { kind = \"csv\", header = true }"
+                 table such as { kind = \"tokens\", dtype = \"u16\" }, { kind = \"text\", tokenizer = \"tokenizer.json\" } \
+                 or { kind = \"csv\", header = true }"
 )]
 pub enum FormatConfig {
     /// Its name.
@@ -133,6 +141,47 @@ pub struct FormatTable {
     /// Of tokens: `u8`, `u16` or `u32`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dtype: Option<NumberType>,
+    /// Of text: the `tokenizer.json`; a relative path starts from the folder of the run file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<PathBuf>,
+    /// Of text: the token that is put behind each document, such as `<|endoftext|>`; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_of_text: Option<String>,
+    /// Of text in lines of JSON: the field that holds it; default `text`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+}
+
+impl FormatTable {
+    /// A format about which nothing more is said.
+    #[must_use]
+    pub fn of(kind: FormatKind) -> Self {
+        Self {
+            kind,
+            header: None,
+            dtype: None,
+            tokenizer: None,
+            end_of_text: None,
+            field: None,
+        }
+    }
+
+    /// What is said that does not belong to the format.
+    fn check(&self) -> Result<(), DataError> {
+        let keys = [
+            ("header", self.header.is_some(), FormatKind::Csv),
+            ("dtype", self.dtype.is_some(), FormatKind::Tokens),
+            ("tokenizer", self.tokenizer.is_some(), FormatKind::Text),
+            ("end_of_text", self.end_of_text.is_some(), FormatKind::Text),
+            ("field", self.field.is_some(), FormatKind::Text),
+        ];
+        let kind = self.kind;
+        let stray = keys.iter().find(|(_, is_said, of)| *is_said && *of != kind);
+        match stray {
+            Some((key, _, of)) => Err(wrong(format!("`{key}` is for {of}, not for {kind}"))),
+            None => Ok(()),
+        }
+    }
 }
 
 fn wrong(problem: String) -> DataError {
@@ -146,11 +195,7 @@ impl FormatConfig {
     fn table(&self) -> FormatTable {
         match self {
             Self::Table(table) => table.clone(),
-            Self::Name(kind) => FormatTable {
-                kind: *kind,
-                header: None,
-                dtype: None,
-            },
+            Self::Name(kind) => FormatTable::of(*kind),
         }
     }
 
@@ -170,17 +215,13 @@ impl FormatConfig {
             Some(config) => config.table(),
             None => Self::Name(told(locations)?).table(),
         };
+        table.check()?;
         let FormatTable {
             kind,
             header,
             dtype,
+            ..
         } = table;
-        if header.is_some() && kind != FormatKind::Csv {
-            return Err(wrong(format!("`header` is for csv, not for {kind}")));
-        }
-        if dtype.is_some() && kind != FormatKind::Tokens {
-            return Err(wrong(format!("`dtype` is for tokens, not for {kind}")));
-        }
         let schema = schema.map(|schema| {
             if kind == FormatKind::Folder && schema.label.is_none() {
                 let folder = ImageFolder::new(locations.iter().copied(), Wanted::All);
@@ -201,14 +242,7 @@ impl FormatConfig {
             FormatKind::Npy => Arc::new(Npy),
             FormatKind::Npz => Arc::new(Npz::new(wanted)),
             FormatKind::Tokens => {
-                let context = match schema.map(|schema| &schema.features) {
-                    Some(Features::Tokens(features)) => features.context,
-                    Some(_) => {
-                        let problem = "files of tokens need features with decode = \"tokens\"";
-                        return Err(wrong(problem.to_owned()));
-                    }
-                    None => CONTEXT,
-                };
+                let context = context(schema)?;
                 let dtype = dtype.ok_or_else(|| {
                     wrong(
                         "what tokens are is not told: { kind = \"tokens\", dtype = \"u16\" }"
@@ -217,7 +251,77 @@ impl FormatConfig {
                 })?;
                 Arc::new(Tokens::new(dtype, context)?)
             }
+            FormatKind::Text => {
+                return Err(wrong("text is read with a tokenizer".to_owned()));
+            }
         })
+    }
+
+    /// What text becomes before it is read: tokens. `None` for files that are no text. Tells the schema its vocabulary.
+    ///
+    /// # Errors
+    /// A tokenizer that is not told or cannot be read, and settings that do not belong to text.
+    pub(crate) fn recipe(
+        config: Option<&Self>,
+        locations: &[&str],
+        base: &Path,
+        schema: Option<&mut Schema>,
+    ) -> Result<Option<Tokenized>, DataError> {
+        let table = match config {
+            Some(config) => config.table(),
+            None => Self::Name(told(locations)?).table(),
+        };
+        if table.kind != FormatKind::Text {
+            return Ok(None);
+        }
+        table.check()?;
+        let path = table.tokenizer.ok_or_else(|| {
+            wrong(
+                "what makes tokens of text is not told: { kind = \"text\", tokenizer = \"tokenizer.json\" }"
+                    .to_owned(),
+            )
+        })?;
+        let tokenizer = Tokenizer::open(&base.join(path))?;
+        let end_of_text = table.end_of_text.map(|end| {
+            tokenizer.token(&end).ok_or_else(|| {
+                wrong(format!(
+                    "end_of_text = {end:?} is no token of the tokenizer"
+                ))
+            })
+        });
+        let recipe = Recipe {
+            end_of_text: end_of_text.transpose()?,
+            field: table.field.unwrap_or_else(|| "text".to_owned()),
+            tokenizer,
+        };
+        let context = context(schema.as_deref())?;
+        if let Some(Features::Tokens(features)) = schema.map(|schema| &mut schema.features) {
+            let tokens = recipe.tokenizer.tokens();
+            let vocabulary = *features.vocabulary.get_or_insert(tokens);
+            if vocabulary < tokens {
+                return Err(DataError::Schema {
+                    key: "features.vocabulary".to_owned(),
+                    problem: format!("{vocabulary}, but the tokenizer has {tokens} tokens"),
+                });
+            }
+        }
+        let format = Text::new(recipe.dtype(), context, recipe.identity())?;
+        Ok(Some((recipe, Arc::new(format))))
+    }
+}
+
+/// What is made of text, and how that is read.
+pub(crate) type Tokenized = (Recipe, Arc<dyn Format>);
+
+/// Tokens of a record.
+fn context(schema: Option<&Schema>) -> Result<usize, DataError> {
+    match schema.map(|schema| &schema.features) {
+        Some(Features::Tokens(features)) => Ok(features.context),
+        Some(_) => {
+            let problem = "files of tokens or text need features with decode = \"tokens\"";
+            Err(wrong(problem.to_owned()))
+        }
+        None => Ok(CONTEXT),
     }
 }
 
@@ -322,6 +426,8 @@ mod tests {
             ("{ kind = 'tokens', dtype = 'f32' }", "tokens are u8"),
             ("{ kind = 'npy', header = true }", "`header` is for csv"),
             ("{ kind = 'csv', dtype = 'u8' }", "`dtype` is for tokens"),
+            ("{ kind = 'csv', field = 'a' }", "`field` is for text"),
+            ("'text'", "with a tokenizer"),
         ] {
             let error = format(&config(text).unwrap()).unwrap_err().to_string();
             assert!(

@@ -77,6 +77,11 @@ impl RecordFile for TfRecordFile {
         scan::scan(&self.file, found)
     }
 
+    /// A compressed file is one extent.
+    fn is_checked_at_once(&self, extent: &Extent) -> bool {
+        extent.bytes < self.file.bytes()
+    }
+
     fn parse(&self, extent: &Extent, pieces: Vec<Piece>) -> Result<Box<dyn Records>, DataError> {
         let file = self.file.location();
         let Some(piece) = pieces.into_iter().next() else {
@@ -96,9 +101,10 @@ impl RecordFile for TfRecordFile {
                 break;
             };
             let data = &bytes[offset + frame.data.start..offset + frame.data.end];
+            let is_sound = frame.is_sound(data);
             // Of a compressed file, bad records are found again; others are not in extents.
-            if !is_packed || (frame.is_sound(data) && example::check(data).is_ok()) {
-                frames.push((offset, frame.clone()));
+            if !is_packed || (is_sound && example::check(data).is_ok()) {
+                frames.push((offset, frame.clone(), is_sound));
             }
             offset += frame.bytes();
         }
@@ -138,7 +144,8 @@ struct TfRecords {
     location: String,
     wanted: Arc<Wanted>,
     piece: Piece,
-    frames: Vec<(usize, Frame)>,
+    /// Each with where it begins, and whether its sum is right.
+    frames: Vec<(usize, Frame, bool)>,
 }
 
 impl Records for TfRecords {
@@ -151,11 +158,11 @@ impl Records for TfRecords {
                 problem,
             })
         };
-        let Some((offset, frame)) = self.frames.get(number as usize) else {
+        let Some((offset, frame, is_sound)) = self.frames.get(number as usize) else {
             return Err(bad(0, format!("its extent has no record {number}")));
         };
         let data = &self.piece.as_ref()[offset + frame.data.start..offset + frame.data.end];
-        if !frame.is_sound(data) {
+        if !is_sound {
             return Err(bad(*offset, frames::WRONG_DATA.to_owned()));
         }
         example::record(data, &self.wanted).map_err(|problem| bad(*offset, problem))

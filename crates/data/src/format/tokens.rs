@@ -57,13 +57,27 @@ impl Format for Tokens {
 
     fn open(&self, file: Arc<dyn StoredObject>) -> Result<Box<dyn RecordFile>, DataError> {
         let format = self.clone();
-        Ok(Box::new(TokenFile { file, format }))
+        Ok(Box::new(TokenFile::new(file, format)))
     }
 }
 
-struct TokenFile {
+/// A file of tokens, or one that begins with them.
+pub(super) struct TokenFile {
     file: Arc<dyn StoredObject>,
     format: Tokens,
+}
+
+impl TokenFile {
+    pub(super) fn new(file: Arc<dyn StoredObject>, format: Tokens) -> Self {
+        Self { file, format }
+    }
+
+    /// The records of so many bytes of tokens.
+    pub(super) fn even(&self, bytes: u64) -> Even {
+        let (width, context) = (self.format.dtype.bytes() as u64, self.format.context as u64);
+        let records = (bytes / width).saturating_sub(1) / context;
+        Even::new(0, context * width, width, records, EXTENT_BYTES)
+    }
 }
 
 impl RecordFile for TokenFile {
@@ -72,16 +86,14 @@ impl RecordFile for TokenFile {
         found: &mut dyn FnMut(Found) -> Result<(), DataError>,
     ) -> Result<[u8; 32], DataError> {
         let width = self.format.dtype.bytes() as u64;
-        let (bytes, context) = (self.file.bytes(), self.format.context as u64);
+        let bytes = self.file.bytes();
         if !bytes.is_multiple_of(width) {
             return Err(DataError::Format {
                 file: self.file.location().to_owned(),
                 problem: format!("it has {bytes} bytes, which are no whole {width}-byte tokens"),
             });
         }
-        let records = (bytes / width).saturating_sub(1) / context;
-        let even = Even::new(0, context * width, width, records, EXTENT_BYTES);
-        found(Found::Even(even))?;
+        found(Found::Even(self.even(bytes)))?;
         hash_of_edges(&*self.file, "ronde token file, version 1", "")
     }
 

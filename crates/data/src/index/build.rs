@@ -1,19 +1,16 @@
-//! Building an [`Index`]: threads that divide files among each other and among processes.
+//! Building an [`Index`]: scans of files that are divided among threads and processes.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::claim::Kept;
+use super::kept::Kept;
 use super::stored::FileIndex;
 use super::{BAD_LISTED_MAX, DataFile, Index, IndexProgress, IndexSettings, Layout, OnBadRecord};
 use crate::DataError;
-use crate::clock::{Stopwatch, pause};
+use crate::divide::{Chore, Claim, Claimed, divide};
 use crate::format::{BadRecord, Format, RecordFile};
 
-/// How long is waited before locks of others are tried again.
-const PAUSE: Duration = Duration::from_millis(20);
 /// What a scan gets through at the least, for the patience with others.
 const BYTES_PER_SECOND_MIN: u64 = 10_000_000;
 
@@ -138,7 +135,6 @@ pub(super) fn scanned(
     let mut index = empty();
     let mut all = Vec::with_capacity(files.len());
     for file in found.0 {
-        let file = file.expect("all files are done when none is left and there was no error");
         let records = file.extents.records();
         if records > 0 {
             hasher.update(&file.hash);
@@ -156,27 +152,22 @@ pub(super) fn scanned(
     Ok(index)
 }
 
-/// What is shared by the threads.
-struct Work<'a> {
+/// Scanning files, those of which no index is kept.
+struct Scans<'a> {
     files: &'a [Arc<dyn DataFile>],
     format: &'a dyn Format,
+    identity: String,
     settings: &'a IndexSettings,
     progress: &'a (dyn Fn(IndexProgress) + Sync),
-    is_over: AtomicBool,
     state: Mutex<State>,
 }
 
 struct State {
-    /// Numbers of files that nobody here works on; behind each how long others have had it.
-    pending: VecDeque<(usize, Option<Stopwatch>)>,
-    found: Vec<Option<FileIndex>>,
     progress: IndexProgress,
     warnings: Vec<String>,
-    /// With the number of its file, so that the first one is told.
-    error: Option<(usize, DataError)>,
 }
 
-type AllFound = (Vec<Option<FileIndex>>, Vec<String>);
+type AllFound = (Vec<FileIndex>, Vec<String>);
 
 fn find(
     files: &[Arc<dyn DataFile>],
@@ -191,134 +182,96 @@ fn find(
         let folder = folder.display();
         warnings.push(format!("the index is not kept: make {folder}: {error}"));
     }
-    let work = Work {
+    let scans = Scans {
         files,
         format,
+        identity: format.identity(),
         settings,
         progress,
-        is_over: AtomicBool::new(false),
         state: Mutex::new(State {
-            pending: (0..files.len()).map(|file| (file, None)).collect(),
-            found: files.iter().map(|_| None).collect(),
             progress: IndexProgress {
                 files_total: files.len(),
                 bytes_total: files.iter().map(|file| file.bytes()).sum(),
                 ..IndexProgress::default()
             },
             warnings,
-            error: None,
         }),
     };
-    let threads = settings.threads.clamp(1, files.len().max(1));
-    std::thread::scope(|scope| {
-        for number in 1..threads {
-            let thread = std::thread::Builder::new().name(format!("ronde-index-{number}"));
-            // With fewer threads it only takes longer.
-            let _ = thread.spawn_scoped(scope, || work.run());
+    let found = divide(&scans, files.len(), settings.threads, "index")?;
+    let state = scans.state.into_inner();
+    Ok((
+        found,
+        state.unwrap_or_else(PoisonError::into_inner).warnings,
+    ))
+}
+
+impl Chore for Scans<'_> {
+    type Made = FileIndex;
+
+    fn known(&self, number: usize) -> Option<FileIndex> {
+        if !self.is_taken(number) {
+            return Some(FileIndex::new());
         }
-        work.run();
-    });
-    let state = work
-        .state
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner);
-    match state.error {
-        Some((_, error)) => Err(error),
-        None => Ok((state.found, state.warnings)),
+        let file = &*self.files[number];
+        self.or_warn(self.kept(number)?.load(file)).flatten()
+    }
+
+    fn claim(&self, number: usize) -> Claimed {
+        let claim = self.kept(number).map(|kept| self.or_warn(kept.claim()));
+        match claim.flatten() {
+            Some(Some(claim)) => Claimed::Here(claim),
+            Some(None) => Claimed::Elsewhere,
+            None => Claimed::Nowhere,
+        }
+    }
+
+    fn patience(&self, number: usize) -> Duration {
+        let bytes = self.files[number].bytes();
+        self.settings.patience + Duration::from_secs(bytes / BYTES_PER_SECOND_MIN)
+    }
+
+    fn make(
+        &self,
+        number: usize,
+        claim: Option<&Claim>,
+        is_over: &AtomicBool,
+    ) -> Result<FileIndex, DataError> {
+        let index = self.scan(&*self.files[number], is_over)?;
+        if let (Some(kept), Some(claim)) = (self.kept(number), claim) {
+            self.or_warn(kept.store(&index, claim));
+        }
+        Ok(index)
+    }
+
+    fn done(&self, number: usize, index: &FileIndex, is_scanned: bool) -> Result<(), DataError> {
+        if let (OnBadRecord::Error, Some(bad)) = (self.settings.on_bad_record, index.bad.first()) {
+            return Err(DataError::Record(bad.clone()));
+        }
+        let progress = {
+            let progress = &mut self.state().progress;
+            progress.files += 1;
+            progress.scanned += usize::from(is_scanned && self.is_taken(number));
+            progress.bytes += self.files[number].bytes();
+            progress.samples += index.extents.records();
+            *progress
+        };
+        (self.progress)(progress);
+        Ok(())
     }
 }
 
-impl Work<'_> {
+impl Scans<'_> {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn run(&self) {
-        loop {
-            let next = self.state().pending.pop_front();
-            let Some((number, waited)) = next else { return };
-            if self.is_over.load(Ordering::Relaxed) {
-                return;
-            }
-            let is_tried_again = waited.is_some();
-            match self.one(number, waited.as_ref()) {
-                Ok(Some((index, is_scanned))) => self.done(number, index, is_scanned),
-                Ok(None) => {
-                    let waited = waited.unwrap_or_else(Stopwatch::start);
-                    self.state().pending.push_back((number, Some(waited)));
-                    if is_tried_again {
-                        pause(PAUSE);
-                    }
-                }
-                Err(error) => self.fail(number, error),
-            }
-        }
+    fn is_taken(&self, number: usize) -> bool {
+        self.format.takes(self.files[number].location())
     }
 
-    fn fail(&self, number: usize, error: DataError) {
-        let mut state = self.state();
-        if state
-            .error
-            .as_ref()
-            .is_none_or(|(first, _)| number < *first)
-        {
-            state.error = Some((number, error));
-        }
-        self.is_over.store(true, Ordering::Relaxed);
-    }
-
-    fn done(&self, number: usize, index: FileIndex, is_scanned: bool) {
-        if let (OnBadRecord::Error, Some(bad)) = (self.settings.on_bad_record, index.bad.first()) {
-            return self.fail(number, DataError::Record(bad.clone()));
-        }
-        let progress = {
-            let mut state = self.state();
-            let progress = &mut state.progress;
-            progress.files += 1;
-            progress.scanned += usize::from(is_scanned);
-            progress.bytes += self.files[number].bytes();
-            progress.samples += index.extents.records();
-            let progress = *progress;
-            state.found[number] = Some(index);
-            progress
-        };
-        (self.progress)(progress);
-    }
-
-    /// What is known of a file, and whether it was scanned for that; `None` while another process scans it.
-    fn one(
-        &self,
-        number: usize,
-        waited: Option<&Stopwatch>,
-    ) -> Result<Option<(FileIndex, bool)>, DataError> {
-        let file = &*self.files[number];
-        if !self.format.takes(file.location()) {
-            return Ok(Some((FileIndex::new(), false)));
-        }
-        let Some(folder) = &self.settings.folder else {
-            return Ok(Some((self.scan(file)?, true)));
-        };
-        let kept = Kept::new(folder, file, &self.format.identity());
-        let known = || self.or_warn(kept.load(file)).flatten();
-        if let Some(index) = known() {
-            return Ok(Some((index, false)));
-        }
-        let seconds = Duration::from_secs(file.bytes() / BYTES_PER_SECOND_MIN);
-        let is_over_due =
-            waited.is_some_and(|waited| waited.elapsed() > self.settings.patience + seconds);
-        match self.or_warn(kept.claim()) {
-            Some(Some(claim)) => {
-                if let Some(index) = known() {
-                    return Ok(Some((index, false)));
-                }
-                let index = self.scan(file)?;
-                self.or_warn(kept.store(&index, &claim));
-                Ok(Some((index, true)))
-            }
-            Some(None) if !is_over_due => Ok(None),
-            // Whoever has it hangs, or nothing can be locked here.
-            Some(None) | None => Ok(Some((self.scan(file)?, true))),
-        }
+    fn kept(&self, number: usize) -> Option<Kept> {
+        let folder = self.settings.folder.as_ref()?;
+        Some(Kept::new(folder, &*self.files[number], &self.identity))
     }
 
     /// A problem with the folder does not keep anybody from training.
@@ -333,7 +286,7 @@ impl Work<'_> {
             .ok()
     }
 
-    fn scan(&self, file: &dyn DataFile) -> Result<FileIndex, DataError> {
+    fn scan(&self, file: &dyn DataFile, is_over: &AtomicBool) -> Result<FileIndex, DataError> {
         let bytes = file.bytes();
         if bytes == 0 {
             return Ok(FileIndex::new());
@@ -345,7 +298,7 @@ impl Work<'_> {
             problem: "reading it was ended by an error in another file".to_owned(),
         };
         index.hash = records.scan(&mut |found| {
-            if self.is_over.load(Ordering::Relaxed) {
+            if is_over.load(Ordering::Relaxed) {
                 return Err(broken_off());
             }
             index.add(found, bytes).ok_or_else(|| DataError::Format {

@@ -226,7 +226,7 @@ fn a_folder_that_cannot_be_used_is_told_and_does_no_harm() {
 fn who_hangs_with_a_claim_is_not_waited_for_without_end() {
     let folder = tempfile::tempdir().unwrap();
     let files = files(&[4]);
-    let kept_index = claim::Kept::new(folder.path(), &*files[0], "tfrecord version 1");
+    let kept_index = kept::Kept::new(folder.path(), &*files[0], "tfrecord version 1");
     let claim = kept_index.claim().unwrap().unwrap();
     let settings = IndexSettings {
         patience: Duration::from_millis(30),

@@ -1,7 +1,7 @@
 //! [`Crew`]: what the threads of a loader share, and what each of them does next.
 //!
-//! There are no roles: whoever is free decodes the batch that is due first, or fetches the next unit when nobody else
-//! does and there is room. Units arrive in order, batches are handed over in order.
+//! There are no roles: whoever is free decodes the batch that is due first, or fetches the next unit when at most one
+//! other does and there is room. Units are taken over in order, batches are handed over in order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -15,6 +15,9 @@ use crate::dataset::Fetched;
 use crate::decode::Scratch;
 use crate::{DataError, Dataset};
 
+/// Units that are fetched at a time, by as many threads.
+const FETCHES: u64 = 2;
+
 /// Limits of a loader.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Work {
@@ -24,8 +27,8 @@ pub(super) struct Work {
     pub memory_bytes: u64,
     /// Most bytes of a unit, unless one sample has more.
     pub unit_bytes: u64,
-    /// Whether fetching comes before decoding.
-    pub fetches_first: bool,
+    /// As long as fewer bytes are in memory, fetching comes before decoding.
+    pub fetched_first_bytes: u64,
     /// Batches of a step.
     pub shards: usize,
 }
@@ -40,9 +43,16 @@ pub(super) struct Crew {
 }
 
 struct State {
-    /// Taken by the thread that fetches; gone after an error.
+    /// Taken by a thread that plans; gone after an error.
     planner: Option<Box<Planner>>,
-    is_fetching: bool,
+    is_planning: bool,
+    /// Units that are being fetched.
+    fetching: u64,
+    /// Units that were planned, and that were taken over in their order.
+    planned: u64,
+    arrived: u64,
+    /// Units that came before one that is still being fetched, by their number.
+    early: BTreeMap<u64, Arrival>,
     /// Units that are in memory, with their bytes.
     live: Vec<(Weak<Held>, u64)>,
     /// Units that batches to come need.
@@ -64,6 +74,9 @@ struct Held {
     fetched: Option<Box<dyn Fetched>>,
 }
 
+/// A unit that was fetched.
+type Arrival = (Unit, Option<Box<dyn Fetched>>);
+
 /// A batch all of whose samples are in memory.
 struct Job {
     planned: PlannedBatch,
@@ -83,7 +96,11 @@ impl Crew {
             work,
             state: Mutex::new(State {
                 planner: Some(Box::new(planner)),
-                is_fetching: false,
+                is_planning: false,
+                fetching: 0,
+                planned: 0,
+                arrived: 0,
+                early: BTreeMap::new(),
                 live: Vec::new(),
                 needed: Vec::new(),
                 jobs: VecDeque::new(),
@@ -152,7 +169,7 @@ impl Crew {
             if self.stop.load(Ordering::Relaxed) || state.is_dead {
                 return Next::End;
             }
-            let next = if self.work.fetches_first {
+            let next = if state.held() < self.work.fetched_first_bytes {
                 state
                     .next_unit(&self.work)
                     .or_else(|| state.next_job(&self.work))
@@ -164,7 +181,8 @@ impl Crew {
             if let Some(next) = next {
                 return next;
             }
-            if state.planner.is_none() && !state.is_fetching && state.jobs.is_empty() {
+            let is_fetched = !state.is_planning && state.fetching == 0;
+            if state.planner.is_none() && is_fetched && state.jobs.is_empty() {
                 return Next::End;
             }
             state = self.wait(state);
@@ -175,17 +193,27 @@ impl Crew {
         let watch = Stopwatch::start();
         let failed_at = planner.next_index();
         let unit = planner.next_unit();
+        let mut state = self.lock();
+        let number = state.planned;
+        state.planned += 1;
+        state.fetching += 1;
+        state.is_planning = false;
+        if state.failed.is_none() {
+            state.planner = planner.next_index().map(|_| planner);
+        }
+        drop(state);
+        self.changed.notify_all();
         let fetched = self.dataset.fetch(&unit.samples);
         let mut state = self.lock();
-        state.is_fetching = false;
+        state.fetching -= 1;
         match fetched {
             Ok(fetched) => {
                 if let Some(fetched) = &fetched {
                     state.times.fetching += watch.elapsed();
                     state.times.bytes += fetched.bytes();
                 }
-                state.arrive(unit, fetched);
-                state.planner = planner.next_index().map(|_| planner);
+                state.early.insert(number, (unit, fetched));
+                state.take_over();
             }
             Err(error) => state.fail(failed_at.unwrap_or(0), error),
         }
@@ -275,19 +303,28 @@ impl Crew {
 }
 
 impl State {
-    fn next_unit(&mut self, work: &Work) -> Option<Next> {
+    /// Bytes of units in memory.
+    fn held(&mut self) -> u64 {
         self.live.retain(|(unit, _)| unit.strong_count() > 0);
-        let held: u64 = self.live.iter().map(|(_, bytes)| bytes).sum();
-        let index = self.planner.as_ref()?.next_index()?;
+        let live: u64 = self.live.iter().map(|(_, bytes)| bytes).sum();
+        let early = self.early.values();
+        live + early.map(|(_, fetched)| bytes_of(fetched)).sum::<u64>()
+    }
+
+    fn next_unit(&mut self, work: &Work) -> Option<Next> {
+        let held = self.held();
+        let with_it = held + (self.fetching + 1) * work.unit_bytes;
+        let planner = self.planner.as_ref()?;
+        let index = planner.next_index()?;
         // Without jobs only another unit makes the batch complete that is begun.
-        let fits = held + work.unit_bytes <= work.memory_bytes;
-        let has_room = held == 0 || self.jobs.is_empty() || fits;
+        let is_needed = held == 0 || self.jobs.is_empty();
+        let has_room = with_it <= work.memory_bytes || (is_needed && self.fetching == 0);
         // Samples that are in memory anyway are planned no further ahead than they are decoded.
-        let is_soon = held > 0 || index < self.due + work.steps_ahead;
-        if self.is_fetching || !has_room || !is_soon {
+        let is_soon = planner.is_stored() || index < self.due + work.steps_ahead;
+        if self.is_planning || self.fetching >= FETCHES || !has_room || !is_soon {
             return None;
         }
-        self.is_fetching = true;
+        self.is_planning = true;
         self.planner.take().map(Next::Fetch)
     }
 
@@ -299,13 +336,21 @@ impl State {
         self.jobs.pop_front().map(Next::Decode)
     }
 
+    /// Takes over the units that are next.
+    fn take_over(&mut self) {
+        while let Some((unit, fetched)) = self.early.remove(&self.arrived) {
+            self.arrived += 1;
+            self.arrive(unit, fetched);
+        }
+    }
+
     fn arrive(&mut self, unit: Unit, fetched: Option<Box<dyn Fetched>>) {
         let held = Arc::new(Held {
             first: unit.first,
             samples: unit.samples.len() as u64,
             fetched,
         });
-        let bytes = held.fetched.as_ref().map_or(0, |fetched| fetched.bytes());
+        let bytes = bytes_of(&held.fetched);
         self.live.push((Arc::downgrade(&held), bytes));
         self.needed.push(held);
         for planned in unit.batches {
@@ -338,6 +383,10 @@ impl State {
         batches.sort_by_key(|batch| batch.shard);
         Some(batches)
     }
+}
+
+fn bytes_of(fetched: &Option<Box<dyn Fetched>>) -> u64 {
+    fetched.as_ref().map_or(0, |fetched| fetched.bytes())
 }
 
 impl Held {

@@ -71,6 +71,11 @@ impl Planner {
         }
     }
 
+    /// Whether neighbours are read at once.
+    pub(super) fn is_stored(&self) -> bool {
+        self.sizes.is_some()
+    }
+
     /// The step that the next unit begins with; `None` after the last one.
     pub(super) fn next_index(&self) -> Option<u64> {
         let open = self.open.as_ref().map(|open| open.batch.index);

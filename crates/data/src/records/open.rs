@@ -4,7 +4,7 @@ use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ronde_store::{KeySource, Opener, RemoteSettings, StoreError};
+use ronde_store::{KeySource, MasterKey, Opener, RemoteSettings, StoreError};
 use twox_hash::XxHash3_64;
 
 use super::file::RecordsFile;
@@ -16,6 +16,7 @@ use crate::index::{DataFile, Index, IndexProgress, IndexSettings, OnBadRecord};
 use crate::opening::{DataNews, Opening};
 use crate::source::{SourceFile, expand};
 use crate::stored::{Reading, Selection, StoredDataset};
+use crate::tokenized::{self, Recipe, tokenize};
 use crate::{DataError, Dataset, Split};
 
 /// Reads at a time from another machine: each of them mostly waits.
@@ -34,6 +35,10 @@ pub(crate) fn open(config: &RecordsConfig, opening: &Opening) -> Result<Split, D
     }
     let opener = Opener::new(RemoteSettings {
         patience: Duration::from_secs_f64(config.retry_s),
+        tell: Some(Arc::new({
+            let tell = Arc::clone(&opening.tell);
+            move |message| tell(&DataNews::Notice(message.to_owned()))
+        })),
         ..opening.remote.clone()
     });
     let job = Job {
@@ -74,11 +79,18 @@ struct Job<'a> {
     cache: OnceCell<Option<Arc<Cache>>>,
 }
 
+/// How files are read, what of them is wanted, and what is made of them before that.
+type Read = (Arc<dyn Format>, Schema, Option<Arc<Recipe>>);
+
 /// Files that are indexed.
 struct Loaded {
     sources: Vec<SourceFile>,
+    /// Whether reading them needs other machines.
+    is_remote: bool,
     files: Vec<Arc<dyn DataFile>>,
     format: Arc<dyn Format>,
+    /// Of text.
+    recipe: Option<Arc<Recipe>>,
     schema: Schema,
     index: Arc<Index>,
 }
@@ -87,16 +99,29 @@ impl Job<'_> {
     /// Finds and indexes files; those to measure on as `like` was.
     fn load(&self, addresses: &Addresses, like: Option<&Loaded>) -> Result<Loaded, DataError> {
         let mut sources = expand(addresses.all(), &self.opening.base, &self.opener)?;
-        let (format, schema) = match like {
-            Some(like) => (Arc::clone(&like.format), like.schema.clone()),
+        let (format, schema, recipe) = match like {
+            Some(like) => (
+                Arc::clone(&like.format),
+                like.schema.clone(),
+                like.recipe.clone(),
+            ),
             None => self.format(&sources)?,
         };
         sources.retain(|file| format.takes(&file.location()));
-        let cache = self.cache(&sources)?;
+        // Text is read once, its tokens are on this machine.
+        let is_remote = recipe.is_none() && sources.iter().any(SourceFile::is_remote);
+        let cache = if is_remote {
+            self.cache(&sources)?
+        } else {
+            None
+        };
         let file = |file: &SourceFile| -> Arc<dyn DataFile> {
             Arc::new(RecordsFile::new(file, cache.clone()))
         };
-        let files: Vec<Arc<dyn DataFile>> = sources.iter().map(file).collect();
+        let mut files: Vec<Arc<dyn DataFile>> = sources.iter().map(file).collect();
+        if let Some(recipe) = &recipe {
+            files = self.tokens(&files, recipe)?;
+        }
         let index = self.index(&files, &*format)?;
         if index.samples() == 0 {
             let addresses = addresses.all().join(", ");
@@ -105,16 +130,47 @@ impl Job<'_> {
         self.tell_bad(&index);
         Ok(Loaded {
             sources,
+            is_remote,
             files,
             format,
+            recipe,
             schema,
             index: Arc::new(index),
         })
     }
 
-    /// The cache for files of which some are on another machine; filled, where that is asked for.
+    /// The tokens of files of text; made of those that were not encoded before.
+    fn tokens(
+        &self,
+        files: &[Arc<dyn DataFile>],
+        recipe: &Recipe,
+    ) -> Result<Vec<Arc<dyn DataFile>>, DataError> {
+        let key = self.key()?;
+        let place = tokenized::Place::new(self.opening, key)?;
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let what = format!("making tokens of {} files", files.len());
+        let tell = |share| {
+            let what = what.clone();
+            (self.opening.tell)(&DataNews::Progress { what, share });
+        };
+        let made = tokenize(files, recipe, &place, threads, &tell);
+        tell(1.0);
+        made
+    }
+
+    /// The key with which what is kept of the data is encrypted.
+    fn key(&self) -> Result<Option<MasterKey>, DataError> {
+        let key = self.config.cache_encrypt.as_deref().map(|text| {
+            let source = text.parse::<KeySource>();
+            let source = source.map_err(|problem| StoreError::Key { problem })?;
+            source.read(&self.opening.base, self.opening.variable)
+        });
+        Ok(key.transpose()?)
+    }
+
+    /// The cache for files on other machines; filled, where that is asked for.
     fn cache(&self, sources: &[SourceFile]) -> Result<Option<Arc<Cache>>, DataError> {
-        if !sources.iter().any(SourceFile::is_remote) || self.config.cache == CacheMode::Off {
+        if self.config.cache == CacheMode::Off {
             return Ok(None);
         }
         let cache = match self.cache.get() {
@@ -146,23 +202,18 @@ impl Job<'_> {
         let Some(folder) = own.or_else(usual) else {
             return Ok(None);
         };
-        let key = config.cache_encrypt.as_deref().map(|text| {
-            let source = text.parse::<KeySource>();
-            let source = source.map_err(|problem| StoreError::Key { problem })?;
-            source.read(&self.opening.base, self.opening.variable)
-        });
         let settings = CacheSettings {
             bytes_max: (config.cache_limit_gib * f64::from(1 << 30)) as u64,
             // About a block of the order, so that the first steps fetch little that they do not use.
             page_bytes: PAGE_BYTES,
-            key: key.transpose()?,
+            key: self.key()?,
             ..CacheSettings::default()
         };
         Cache::open(folder, settings).map(Some)
     }
 
     /// How the files are read, and what of them is wanted.
-    fn format(&self, sources: &[SourceFile]) -> Result<(Arc<dyn Format>, Schema), DataError> {
+    fn format(&self, sources: &[SourceFile]) -> Result<Read, DataError> {
         let mut schema = Schema {
             features: self.config.features.clone(),
             label: self.config.label.clone(),
@@ -170,8 +221,13 @@ impl Job<'_> {
         let locations: Vec<String> = sources.iter().map(SourceFile::location).collect();
         let locations: Vec<&str> = locations.iter().map(String::as_str).collect();
         let config = self.config.format.as_ref();
+        let base = &self.opening.base;
+        let recipe = FormatConfig::recipe(config, &locations, base, Some(&mut schema))?;
+        if let Some((recipe, format)) = recipe {
+            return Ok((format, schema, Some(Arc::new(recipe))));
+        }
         let format = FormatConfig::format(config, &locations, Some(&mut schema))?;
-        Ok((format, schema))
+        Ok((format, schema, None))
     }
 
     fn index(&self, files: &[Arc<dyn DataFile>], format: &dyn Format) -> Result<Index, DataError> {
@@ -221,10 +277,11 @@ impl Job<'_> {
         selection: Selection,
         role: Role,
     ) -> Result<Arc<dyn Dataset>, DataError> {
-        let is_remote = loaded.sources.iter().any(SourceFile::is_remote);
+        let is_remote = loaded.is_remote;
         let reading = Reading {
             block_bytes: self.config.shuffle_block_kib << 10,
             window_bytes: self.config.shuffle_window_mib << 20,
+            is_near: !is_remote,
             threads: if is_remote { REMOTE_READS } else { 1 },
             skips: self.config.on_bad_record == OnBadRecord::Skip,
         };

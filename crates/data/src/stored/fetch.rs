@@ -45,7 +45,9 @@ struct ExtentInMemory {
     file: Arc<dyn RecordFile>,
     location: String,
     extent: Extent,
-    pieces: Mutex<Vec<Piece>>,
+    /// Ranges of the file that it is made of, and those that are there, each with where it begins.
+    ranges: usize,
+    pieces: Mutex<Vec<(u64, Piece)>>,
     records: OnceLock<Result<Box<dyn Records>, BadRecord>>,
 }
 
@@ -65,44 +67,40 @@ pub(super) fn fetch(
         }
     }
     let (mut asks, mut owners) = (Vec::new(), Vec::new());
-    for (number, (file, extent)) in extents.iter().enumerate() {
-        for range in open[file].records.ranges(extent) {
-            asks.push(Ask { file: *file, range });
-            owners.push(number);
-        }
-    }
+    let extents = extents.into_iter().enumerate();
+    let extents = extents.map(|(number, (file, extent))| {
+        let open = &open[&file];
+        let ranges = open.records.ranges(&extent);
+        owners.extend(ranges.iter().map(|_| number));
+        let in_memory = ExtentInMemory {
+            file: Arc::clone(&open.records),
+            location: files.location(file).to_owned(),
+            extent,
+            ranges: ranges.len(),
+            pieces: Mutex::default(),
+            records: OnceLock::new(),
+        };
+        asks.extend(ranges.into_iter().map(|range| Ask { file, range }));
+        in_memory
+    });
+    let extents: Vec<ExtentInMemory> = extents.collect();
     let reads = plan(&asks);
-    let buffers = read_all(&open, &reads, pool, threads)?;
-    let mut pieces: Vec<Vec<(u64, Piece)>> = extents.iter().map(|_| Vec::new()).collect();
-    for (read, buffer) in reads.iter().zip(&buffers) {
+    let hand_over = |read: &Read, buffer: &Arc<Vec<u8>>| {
         for &ask in &read.asks {
             let range = &asks[ask].range;
             let within = range.start - read.range.start..range.end - read.range.start;
-            let piece = Piece::new(
-                Arc::clone(buffer),
-                within.start as usize..within.end as usize,
-            );
+            let within = within.start as usize..within.end as usize;
+            let piece = Piece::new(Arc::clone(buffer), within);
             let piece = piece.expect("a read covers what it answers");
-            pieces[owners[ask]].push((range.start, piece));
+            extents[owners[ask]].take(range.start, piece);
         }
-    }
-    let extents = extents.into_iter().zip(pieces);
-    let extents = extents.map(|((file, extent), mut pieces)| {
-        // As `ranges` told them: in rising order.
-        pieces.sort_by_key(|(start, _)| *start);
-        ExtentInMemory {
-            file: Arc::clone(&open[&file].records),
-            location: files.location(file).to_owned(),
-            extent,
-            pieces: Mutex::new(pieces.into_iter().map(|(_, piece)| piece).collect()),
-            records: OnceLock::new(),
-        }
-    });
+    };
+    let buffers = read_all(&open, &reads, pool, threads, &hand_over)?;
     let bytes = reads.iter().map(|read| read.range.end - read.range.start);
     Ok(FetchedRecords {
         decoder: Arc::clone(decoder),
         samples,
-        extents: extents.collect(),
+        extents,
         bytes: bytes.sum(),
         buffers,
         pool: Arc::clone(pool),
@@ -136,19 +134,22 @@ fn group(wishes: &[Wish]) -> (Vec<Sample>, Vec<(usize, Extent)>) {
 /// What became of a read.
 type Done = Result<Arc<Vec<u8>>, DataError>;
 
-/// The bytes of all reads.
+/// The bytes of all reads; each is handed over when it is there.
 fn read_all(
     files: &BTreeMap<usize, OpenFile>,
     reads: &[Read],
     pool: &Pool,
     threads: usize,
+    hand_over: &(dyn Fn(&Read, &Arc<Vec<u8>>) + Sync),
 ) -> Result<Vec<Arc<Vec<u8>>>, DataError> {
     let read = |read: &Read| -> Done {
         let bytes = (read.range.end - read.range.start) as usize;
         let mut buffer = pool.take(bytes);
         let object = &files[&read.file].object;
         object.read_at(read.range.start, &mut buffer[..bytes])?;
-        Ok(Arc::new(buffer))
+        let buffer = Arc::new(buffer);
+        hand_over(read, &buffer);
+        Ok(buffer)
     };
     let threads = threads.min(reads.len());
     if threads <= 1 {
@@ -182,10 +183,26 @@ fn read_all(
 }
 
 impl ExtentInMemory {
+    /// Takes a piece of it that begins at byte `start` of the file.
+    fn take(&self, start: u64, piece: Piece) {
+        let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        pieces.push((start, piece));
+        let is_whole = pieces.len() == self.ranges;
+        drop(pieces);
+        if is_whole && self.file.is_checked_at_once(&self.extent) {
+            // What is wrong is told to who asks for a record.
+            let _ = self.records();
+        }
+    }
+
     fn records(&self) -> Result<&dyn Records, BadRecord> {
         let records = self.records.get_or_init(|| {
             let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
-            let parsed = self.file.parse(&self.extent, std::mem::take(&mut *pieces));
+            let mut pieces = std::mem::take(&mut *pieces);
+            // As `ranges` told them: in rising order.
+            pieces.sort_by_key(|(start, _)| *start);
+            let pieces = pieces.into_iter().map(|(_, piece)| piece).collect();
+            let parsed = self.file.parse(&self.extent, pieces);
             parsed.map_err(|error| self.bad(error, None))
         });
         records.as_deref().map_err(Clone::clone)

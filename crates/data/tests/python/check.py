@@ -1,5 +1,5 @@
-"""Files that TensorFlow, pyarrow, webdataset and numpy write are read value for value, and what `ronde data pack` writes is
-read by them.
+"""Files that TensorFlow, pyarrow, webdataset and numpy write are read value for value, what `ronde data pack` writes is
+read by them, and text has the tokens that Hugging Face's library makes of it.
 
     check.py RONDE RECORDS      the command, and the example that prints records
 """
@@ -7,6 +7,7 @@ read by them.
 import csv
 import gzip
 import io
+import json
 import os
 import pathlib
 import random
@@ -226,8 +227,53 @@ def packed(folder):
     assert {one["image"]["bytes"]: (one["label"], one["class"]) for one in table} == by_bytes
 
 
+def kept_tokens(cache):
+    """The numbers in the one file of tokens that the command keeps: behind them JSON, its length, a hash, a mark."""
+    [path] = (cache / "ronde/tokens").glob("*.tokens")
+    contents = path.read_bytes()
+    told = contents[:-48][-int.from_bytes(contents[-48:-40], "little"):]
+    told = json.loads(told)
+    return np.frombuffer(contents[:told["bytes"]], "<" + TYPES[told["dtype"]]).tolist()
+
+
+def tokenizer(folder):
+    import tokenizers
+    from tokenizers import models, normalizers, pre_tokenizers, trainers
+
+    chance, _ = dice(7)
+    words = ["the", "novel", "Zwölf", "naïve", "42", "don't", "it's", "¿qué?", "日本語", "a", "I", "-", "end.", "\u00a0", "😀"]
+    text = lambda count: "".join(chance.choice(words) + chance.choice([" ", " ", " ", "\n", "  ", "\n\n", "\t"])
+                                 for _ in range(count))
+    byte_pairs = tokenizers.Tokenizer(models.BPE())
+    byte_pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pieces = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    pieces.normalizer = normalizers.BertNormalizer()
+    pieces.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    unigram = tokenizers.Tokenizer(models.Unigram())
+    unigram.normalizer = normalizers.NFKC()
+    unigram.pre_tokenizer = pre_tokenizers.Metaspace()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    kinds = [
+        ("byte pairs", byte_pairs, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False), 60_000),
+        ("word pieces", pieces, trainers.WordPieceTrainer(vocab_size=100, special_tokens=["[UNK]"], show_progress=False), 60_000),
+        # It puts a mark before each piece of a long text, so this one is short.
+        ("unigram", unigram, trainers.UnigramTrainer(vocab_size=60, unk_token="<unk>", special_tokens=["<unk>"],
+                                                     show_progress=False), 3_000),
+    ]
+    for name, one, trainer, length in kinds:
+        one.train_from_iterator([text(5000)], trainer)
+        place = folder / name
+        place.mkdir()
+        one.save(str(place / "tokenizer.json"))
+        document = text(length)
+        (place / "text.txt").write_text(document, newline="")
+        os.environ["XDG_CACHE_HOME"] = str(place / "cache")
+        run(RONDE, "data", "inspect", place / "text.txt", "--tokenizer", place / "tokenizer.json")
+        assert kept_tokens(place / "cache") == one.encode(document, add_special_tokens=False).ids, name
+
+
 def main():
-    for check in [tensorflow, parquet, tar, numpy_files, lines, packed]:
+    for check in [tensorflow, parquet, tar, numpy_files, lines, packed, tokenizer]:
         folder = pathlib.Path(tempfile.mkdtemp(prefix="ronde-formats-"))
         try:
             check(folder)

@@ -1,7 +1,7 @@
 //! `ronde data`: what is in files of samples, and packing folders into shards.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use ronde_data::format::{FormatConfig, FormatKind, FormatTable, NumberType};
@@ -9,6 +9,7 @@ use ronde_data::inspect::{Inspection, inspect};
 use ronde_data::pack::{PackSettings, pack};
 use ronde_data::{DataError, Opening};
 use ronde_monitor::render::{bytes, count};
+use serde_json::json;
 
 use super::{data_news, exit};
 
@@ -32,15 +33,21 @@ struct InspectArguments {
     /// Files, folders, or addresses (`s3://bucket/train-*`), with wildcards.
     #[arg(required = true)]
     addresses: Vec<String>,
-    /// `tfrecord`, `webdataset`, `parquet`, `folder`, `csv`, `npy`, `npz` or `tokens`; else told by the files' names.
+    /// `tfrecord`, `webdataset`, `parquet`, `folder`, `csv`, `npy`, `npz`, `tokens` or `text`; else told by the files' names.
     #[arg(long, value_parser = kind)]
     format: Option<FormatKind>,
     /// What tokens are: `u8`, `u16` or `u32`.
     #[arg(long, value_parser = number_type)]
     dtype: Option<NumberType>,
+    /// The `tokenizer.json` that makes tokens of text.
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<PathBuf>,
     /// How many of the first samples are shown.
     #[arg(long, default_value_t = 5, value_name = "N")]
     samples: usize,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -154,15 +161,16 @@ impl From<std::io::Error> for Failed {
 }
 
 fn look(arguments: &InspectArguments, opening: &Opening) -> Result<(), Failed> {
-    let kind = match (arguments.format, arguments.dtype) {
-        (None, Some(_)) => Some(FormatKind::Tokens),
-        (kind, _) => kind,
+    let kind = match (arguments.format, arguments.dtype, &arguments.tokenizer) {
+        (None, Some(_), _) => Some(FormatKind::Tokens),
+        (None, None, Some(_)) => Some(FormatKind::Text),
+        (kind, _, _) => kind,
     };
     let format = kind.map(|kind| {
         FormatConfig::Table(FormatTable {
-            kind,
-            header: None,
             dtype: arguments.dtype,
+            tokenizer: arguments.tokenizer.clone(),
+            ..FormatTable::of(kind)
         })
     });
     let found = inspect(
@@ -171,8 +179,43 @@ fn look(arguments: &InspectArguments, opening: &Opening) -> Result<(), Failed> {
         arguments.samples,
         opening,
     )?;
-    show(&found, &mut std::io::stdout().lock())?;
+    let out = &mut std::io::stdout().lock();
+    match arguments.json {
+        true => writeln!(out, "{}", as_json(&found))?,
+        false => show(&found, out)?,
+    }
     Ok(())
+}
+
+fn as_json(found: &Inspection) -> serde_json::Value {
+    let fields = || found.fields.iter().map(|(name, _)| name.clone());
+    let first = found.first.iter().map(|sample| {
+        let there = fields().zip(sample).filter(|(_, value)| !value.is_empty());
+        there
+            .map(|(name, value)| (name, value.clone().into()))
+            .collect::<serde_json::Map<_, _>>()
+    });
+    let bad = found.bad.iter().map(|bad| {
+        json!({
+            "file": bad.file,
+            "offset": bad.offset,
+            "record": bad.record,
+            "problem": bad.problem,
+        })
+    });
+    json!({
+        "format": found.format,
+        "files": found.files,
+        "bytes": found.bytes,
+        "samples": found.samples,
+        "block_samples": found.block_samples,
+        "identity": found.identity,
+        "fields": fields().collect::<Vec<_>>(),
+        "first": first.collect::<Vec<_>>(),
+        "bad": bad.collect::<Vec<_>>(),
+        "bad_count": found.bad_count,
+        "warnings": found.warnings,
+    })
 }
 
 fn show(found: &Inspection, out: &mut impl Write) -> std::io::Result<()> {

@@ -15,6 +15,7 @@ use ronde_cluster::{
     StopFlag, Succession, supervise,
 };
 use ronde_core::{Tracker, WorldSize};
+use ronde_data::Dataset;
 use ronde_monitor::render::bytes;
 use ronde_monitor::{Fanout, JsonLines};
 use ronde_train::config::{DEFAULT_RUN_FILE, Document, Origin, Override, SuccessionKind, check};
@@ -127,6 +128,8 @@ fn prepare(arguments: &TrainArguments) -> Result<Prepared, Refused> {
         return Err(error.render(colour).into());
     }
     let failed = |error: TrainError| format!("error: {error}");
+    // As the workers have it, so that indexes are theirs, too.
+    let base = base.canonicalize().unwrap_or(base);
     let tell = data_news::show(arguments.json);
     let opening = ronde::environment::surroundings().opening(&base, config.run.seed, tell);
     let split = ronde_data::open(&config.data, &opening).map_err(|e| failed(e.into()))?;
@@ -137,7 +140,7 @@ fn prepare(arguments: &TrainArguments) -> Result<Prepared, Refused> {
         .model
         .size(split.train.sample_shape(), split.train.classes())
         .map_err(|error| failed(TrainError::Model(error)))?;
-    check_memory(&plan, &size, world_size).map_err(failed)?;
+    check_memory(&plan, &size, &*split.train, world_size).map_err(failed)?;
     let folder = config.run.output_folder();
     let output = check_disk(&folder, size.parameters)
         .and_then(|()| OutputFolder::take(&folder))
@@ -147,7 +150,6 @@ fn prepare(arguments: &TrainArguments) -> Result<Prepared, Refused> {
             Ok(output)
         })
         .map_err(|message| format!("error: {message}"))?;
-    let base = base.canonicalize().unwrap_or(base);
     let checkpoints = resume::check(&mut config, &plan, &base, output.path(), from.is_some())?;
     let mut task = Task::new(&config, base, output.path().to_owned()).map_err(failed)?;
     task.resumes = from.is_some();
@@ -265,11 +267,19 @@ fn check_disk(folder: &Path, parameters: u64) -> Result<(), String> {
 }
 
 /// Refuses a model that does not fit, before anything is allocated.
-fn check_memory(plan: &Plan, size: &ModelSize, world_size: WorldSize) -> Result<(), TrainError> {
+fn check_memory(
+    plan: &Plan,
+    size: &ModelSize,
+    train: &dyn Dataset,
+    world_size: WorldSize,
+) -> Result<(), TrainError> {
     let Some(available_bytes) = host::available_memory_bytes() else {
         return Ok(());
     };
     let config = &plan.config;
+    let stored_bytes = train.locality().map_or(0, |locality| {
+        train.len().saturating_mul(locality.sample_bytes)
+    });
     let batch_samples = config.train.global_batch_size.min(plan.batches.samples());
     let estimate = MemoryEstimate::data_parallel(
         size.parameters,
@@ -282,6 +292,10 @@ fn check_memory(plan: &Plan, size: &ModelSize, world_size: WorldSize) -> Result<
         batch_samples,
         &plan.shards,
         config.model.runs_shards_together(),
+    )
+    .with_loader(
+        config.loader.memory_mib.saturating_mul(1 << 20),
+        stored_bytes,
     );
     let local_workers = world_size.get();
     if estimate.total().saturating_mul(local_workers.into()) > available_bytes {

@@ -167,3 +167,63 @@ fn resnet50_trains_from_packed_files_to_the_same_bits_on_any_workers() {
     imagenet(&place, &["data.features.shape=[3,0,32]"]).expect(2, &["data.features"]);
     imagenet(&place, &["data.train=nowhere/train-*"]).expect(2, &["nowhere/train-*"]);
 }
+
+/// Text becomes tokens once; what is trained on them does not depend on the workers.
+#[cfg(feature = "full")]
+#[test]
+fn text_with_a_tokenizer_trains_to_the_same_bits_on_any_workers() {
+    let place = Place::new();
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../examples/gpt_tokens.toml"
+    );
+    let train = |more: &[&str]| {
+        let sets = ["train.epochs=1", "workers.logical_shards=4"];
+        let sets = sets.iter().chain(more).flat_map(|set| ["--set", set]);
+        let arguments: Vec<&str> = ["train", path, "--json"].into_iter().chain(sets).collect();
+        place.run(&arguments)
+    };
+    let two = train(&[]).expect(0, &[]);
+    let kept = place.list(".cache/ronde/tokens");
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    let one = train(&["workers.count=1"]).expect(0, &[]);
+    assert_eq!(one.blake3(), two.blake3());
+    assert_eq!(place.list(".cache/ronde/tokens"), kept);
+    for (set, word) in [
+        (
+            "data.format.end_of_text=</s>",
+            "is no token of the tokenizer",
+        ),
+        (
+            "data.format.tokenizer=data/README.md",
+            "is no tokenizer.json",
+        ),
+        (
+            "data.features.vocabulary=100",
+            "the tokenizer has 512 tokens",
+        ),
+        ("data.format=text", "tokenizer = \"tokenizer.json\""),
+    ] {
+        train(&[set]).expect(2, &[word]);
+    }
+    let tokenizer = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../examples/data/tokenizer.json"
+    );
+    place.write(
+        "lines.jsonl",
+        "{\"text\": \"a truth universally acknowledged\"}\nno line\n",
+    );
+    let seen = place
+        .run(&[
+            "data",
+            "inspect",
+            "lines.jsonl",
+            "--tokenizer",
+            tokenizer,
+            "--json",
+        ])
+        .expect(0, &[]);
+    let seen: serde_json::Value = serde_json::from_str(&seen.stdout).unwrap();
+    assert_eq!((&seen["files"], &seen["bad_count"]), (&1.into(), &1.into()));
+}

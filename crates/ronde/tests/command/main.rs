@@ -14,6 +14,8 @@ mod hosts;
 mod ledger;
 mod open_jobs;
 mod output;
+#[cfg(feature = "full")]
+mod remote_data;
 mod run;
 mod same_bits;
 mod stopping;

@@ -1,5 +1,6 @@
 //! [`Place`]: one bucket, container or web server, and how it is asked.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,13 +12,16 @@ use super::IoThread;
 use super::build::{self, Service};
 use super::failure::Failure;
 use crate::clock::Patience;
+use crate::settings::Listener;
 use crate::{Address, ObjectName, RemoteSettings, Stamp, StoreError};
 
 /// Repetitions by the client itself of a request to read; the rest is patience.
 const READ_RETRIES: usize = 1;
 
+/// Readers that waited so long say so.
+const TOLD_AFTER: Duration = Duration::from_secs(2);
+
 /// What every operation needs.
-#[derive(Debug)]
 pub(crate) struct Place {
     /// For writing: repeats a request.
     pub(super) store: Arc<dyn ObjectStore>,
@@ -30,6 +34,17 @@ pub(crate) struct Place {
     address: Address,
     /// Whether it has ever answered.
     has_answered: AtomicBool,
+    /// Whether it was told that it does not answer.
+    is_told: AtomicBool,
+    tell: Option<Listener>,
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Place")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Place {
@@ -49,6 +64,8 @@ impl Place {
             patience: settings.patience,
             address: address.clone(),
             has_answered: AtomicBool::new(false),
+            is_told: AtomicBool::new(false),
+            tell: settings.tell.clone(),
         })
     }
 
@@ -118,12 +135,37 @@ impl Place {
                 Err(problem @ StoreError::Settings { .. }) => return Err(problem),
                 answer => {
                     self.has_answered.store(true, Ordering::Relaxed);
+                    self.tell_of_answer();
                     return answer;
                 }
             };
+            self.tell_of_silence(&problem, &patience);
             if !self.may_pass(&mut patience) {
                 return Err(with_attempts(problem, &patience));
             }
+        }
+    }
+
+    /// Of all who wait, one says so.
+    fn tell_of_silence(&self, problem: &StoreError, patience: &Patience) {
+        let has_waited = patience.waited_s() > TOLD_AFTER.as_secs_f64();
+        if let Some(tell) = &self.tell
+            && has_waited
+            && !self.is_told.swap(true, Ordering::Relaxed)
+        {
+            let limit = self.patience.as_secs_f64();
+            tell(&format!(
+                "{problem}; it is asked again, for {limit:.0} s in all"
+            ));
+        }
+    }
+
+    fn tell_of_answer(&self) {
+        if let Some(tell) = &self.tell
+            && self.is_told.load(Ordering::Relaxed)
+            && self.is_told.swap(false, Ordering::Relaxed)
+        {
+            tell(&format!("{} answers again", self.address));
         }
     }
 

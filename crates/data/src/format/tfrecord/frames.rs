@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crc_fast::CrcAlgorithm;
+
 /// Length and its sum.
 pub(super) const HEADER_BYTES: usize = 12;
 /// The sum behind the bytes.
@@ -27,7 +29,7 @@ impl Frame {
 
     /// Whether the bytes are those that were written.
     pub(super) fn is_sound(&self, data: &[u8]) -> bool {
-        mask(crc32c::crc32c(data)) == self.masked
+        masked_sum(data) == self.masked
     }
 }
 
@@ -44,9 +46,10 @@ pub(super) enum Next {
     Wrong,
 }
 
-/// TensorFlow stores sums so, lest sums of sums become special.
-pub(super) fn mask(crc: u32) -> u32 {
-    crc.rotate_right(15).wrapping_add(0xa282_ead8)
+/// CRC-32C as TensorFlow stores it, masked lest sums of sums become special.
+pub(super) fn masked_sum(bytes: &[u8]) -> u32 {
+    let sum = crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32;
+    sum.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
 /// Looks at the frame that `bytes` begin with.
@@ -57,7 +60,7 @@ pub(super) fn next(bytes: &[u8]) -> Next {
     let Some(sum) = rest.first_chunk::<4>() else {
         return Next::Short;
     };
-    if mask(crc32c::crc32c(length)) != u32::from_le_bytes(*sum) {
+    if masked_sum(length) != u32::from_le_bytes(*sum) {
         return Next::Wrong;
     }
     let framing = (HEADER_BYTES + FOOTER_BYTES) as u64;

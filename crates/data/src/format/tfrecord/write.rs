@@ -1,15 +1,15 @@
 //! Writing records as TensorFlow does: equal records give equal bytes.
 
 use super::super::{NumberType, Record, Value};
-use super::frames::mask;
+use super::frames::masked_sum;
 
 /// Appends a framed record to `out`.
 pub fn frame(out: &mut Vec<u8>, data: &[u8]) {
     let length = (data.len() as u64).to_le_bytes();
     out.extend_from_slice(&length);
-    out.extend_from_slice(&mask(crc32c::crc32c(&length)).to_le_bytes());
+    out.extend_from_slice(&masked_sum(&length).to_le_bytes());
     out.extend_from_slice(data);
-    out.extend_from_slice(&mask(crc32c::crc32c(data)).to_le_bytes());
+    out.extend_from_slice(&masked_sum(data).to_le_bytes());
 }
 
 /// A record as `tf.train.Example`, its features in the order of their names. Numbers become `int64` or `float`, which

@@ -29,6 +29,7 @@ struct Stored {
     skips: bool,
     /// Cannot be fetched.
     gone: Option<u64>,
+    fetch_bytes: Option<u64>,
     seen: Arc<Seen>,
 }
 
@@ -93,6 +94,7 @@ impl Dataset for Stored {
             block_samples: 8,
             window_blocks: 4,
             sample_bytes: SAMPLE_BYTES,
+            fetch_bytes: self.fetch_bytes,
         })
     }
     fn fetch(&self, samples: &[u64]) -> Result<Option<Box<dyn Fetched>>, DataError> {
@@ -125,6 +127,7 @@ fn stored(samples: u64) -> (Stored, Arc<Seen>) {
         bad: None,
         skips: false,
         gone: None,
+        fetch_bytes: None,
         seen: Arc::clone(&seen),
     };
     (set, seen)
@@ -178,7 +181,8 @@ fn what_is_yielded_depends_on_neither_threads_nor_memory_nor_workers() {
         let batches = batches(samples, 10);
         let mut usual: Option<Vec<(Step, Batch)>> = None;
         for (workers, threads, kilobytes) in [(1, 1, 1000), (1, 3, 1), (2, 2, 100), (3, 1, 40)] {
-            let (set, _) = stored(samples);
+            let (mut set, _) = stored(samples);
+            set.fetch_bytes = (threads == 2).then_some(3 * SAMPLE_BYTES);
             let mut all: Vec<(Step, Batch)> =
                 start(set, batches, workers, threads, kilobytes * 1000)
                     .iter_mut()

@@ -46,6 +46,7 @@ fn run(arguments: &DataArguments, stop: &StopFlag) -> Result<String, String> {
     let (config, _) =
         Document::load(&text, &name, &environment::all(), &sets).map_err(|e| e.render(false))?;
     let failed = |error: TrainError| format!("error: {error}");
+    let base = base.canonicalize().unwrap_or(base);
     let tell = data_news::show(arguments.json);
     let opening = environment::surroundings().opening(&base, config.run.seed, tell);
     let split = ronde_data::open(&config.data, &opening).map_err(|e| failed(e.into()))?;

@@ -1,12 +1,13 @@
-//! [`Claim`]: the right of one process to scan a file, and the file that keeps what it found.
+//! [`Kept`]: the file that keeps what a scan found.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::DataFile;
 use super::stored::FileIndex;
 use crate::DataError;
+use crate::divide::{Claim, failed};
 
 /// Most bytes of an index: that of 500 million extents.
 const INDEX_BYTES_MAX: u64 = 8 << 30;
@@ -17,40 +18,13 @@ pub(super) struct Kept {
     key: [u8; 32],
 }
 
-/// The right to scan; it ends with the process at the latest.
-pub(super) struct Claim {
-    lock: PathBuf,
-    _file: File,
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        // Whoever waits for it looks for the index first; a name that stays harms nobody.
-        let _ = std::fs::remove_file(&self.lock);
-    }
-}
-
-fn failed(operation: &'static str, path: &Path, cause: std::io::Error) -> DataError {
-    DataError::Index {
-        operation,
-        path: path.to_owned(),
-        cause,
-    }
-}
-
 impl Kept {
     pub(super) fn new(folder: &Path, file: &dyn DataFile, format: &str) -> Self {
-        let mut hasher = blake3::Hasher::new_derive_key("ronde index key, version 1");
-        for part in [file.location(), file.stamp(), format] {
-            hasher.update(&(part.len() as u64).to_le_bytes());
-            hasher.update(part.as_bytes());
-        }
-        hasher.update(&file.bytes().to_le_bytes());
-        let key = hasher.finalize();
-        let name = format!("{}.index", &key.to_hex()[..32]);
+        let key = key_of("ronde index key, version 1", file, format);
+        let name = format!("{}.index", &blake3::Hash::from(key).to_hex()[..32]);
         Self {
             path: folder.join(name),
-            key: *key.as_bytes(),
+            key,
         }
     }
 
@@ -81,17 +55,7 @@ impl Kept {
 
     /// Takes the right to scan; `None` while another process, or thread, has it.
     pub(super) fn claim(&self) -> Result<Option<Claim>, DataError> {
-        let lock = self.path.with_extension("lock");
-        let mut options = OpenOptions::new();
-        let options = options.create(true).truncate(false).write(true);
-        let file = options
-            .open(&lock)
-            .map_err(|cause| failed("lock", &lock, cause))?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(Claim { lock, _file: file })),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(cause)) => Err(failed("lock", &lock, cause)),
-        }
+        Claim::take(self.path.with_extension("lock"))
     }
 
     /// Keeps what was found: as a whole or not at all. Not flushed to the disk: a damaged index is told by its hash.
@@ -105,4 +69,15 @@ impl Kept {
             failed("write", &self.path, cause)
         })
     }
+}
+
+/// What changes with a data file and with how it is read.
+pub(crate) fn key_of(context: &str, file: &dyn DataFile, how: &str) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new_derive_key(context);
+    for part in [file.location(), file.stamp(), how] {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part.as_bytes());
+    }
+    hasher.update(&file.bytes().to_le_bytes());
+    *hasher.finalize().as_bytes()
 }

@@ -1,0 +1,95 @@
+//! [`Told`]: what a file of tokens says of itself, behind its tokens.
+//!
+//! Bytes: the tokens, then JSON, the JSON's length (8 bytes), its blake3 hash (32 bytes), `RONDETOK`.
+
+use ronde_store::StoredObject;
+use serde::{Deserialize, Serialize};
+
+use crate::format::{BadRecord, NumberType};
+use crate::index::BAD_LISTED_MAX;
+
+const MAGIC: &[u8; 8] = b"RONDETOK";
+const HASH_BYTES: usize = 32;
+/// Behind the JSON.
+const END_BYTES: usize = 8 + HASH_BYTES + MAGIC.len();
+/// Most bytes of the JSON.
+const JSON_BYTES_MAX: u64 = 1 << 20;
+/// Most bytes of a problem that is kept.
+const PROBLEM_CHARS_MAX: usize = 200;
+
+/// What a file of tokens says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Told {
+    pub(crate) dtype: NumberType,
+    /// Of the tokens.
+    pub(crate) bytes: u64,
+    pub(crate) hash: [u8; HASH_BYTES],
+    /// Documents that were left out: the first ones, and the count of all.
+    bad: Vec<(u64, Option<u64>, String)>,
+    bad_count: u64,
+}
+
+impl Told {
+    pub(super) fn new(dtype: NumberType) -> Self {
+        Self {
+            dtype,
+            bytes: 0,
+            hash: [0; HASH_BYTES],
+            bad: Vec::new(),
+            bad_count: 0,
+        }
+    }
+
+    pub(super) fn refuse(&mut self, bad: &BadRecord) {
+        if self.bad.len() < BAD_LISTED_MAX {
+            let problem = bad.problem.chars().take(PROBLEM_CHARS_MAX).collect();
+            self.bad.push((bad.offset, bad.record, problem));
+        }
+        self.bad_count += 1;
+    }
+
+    /// The documents of `file` that were left out: the first ones one by one, then those that were only counted.
+    pub(crate) fn bad(&self, file: &str) -> impl Iterator<Item = BadRecord> {
+        let bad = |offset, record, problem: &str| BadRecord {
+            file: file.to_owned(),
+            offset,
+            record,
+            problem: problem.to_owned(),
+        };
+        let listed = self.bad.iter();
+        let listed = listed.map(move |(offset, record, problem)| bad(*offset, *record, problem));
+        let more = self.bad_count - self.bad.len() as u64;
+        listed.chain((0..more).map(move |_| bad(0, None, "as those before")))
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = serde_json::to_vec(self).expect("numbers and text have JSON");
+        let (length, hash) = (out.len() as u64, blake3::hash(&out));
+        out.extend_from_slice(&length.to_le_bytes());
+        out.extend_from_slice(hash.as_bytes());
+        out.extend_from_slice(MAGIC);
+        out
+    }
+
+    /// What a file says of itself; `None` where it is none of tokens, or cut or damaged there.
+    pub(crate) fn read(file: &dyn StoredObject) -> Option<Self> {
+        let end_at = file.bytes().checked_sub(END_BYTES as u64)?;
+        let mut end = [0; END_BYTES];
+        file.read_at(end_at, &mut end).ok()?;
+        let (length, end) = end.split_first_chunk::<8>()?;
+        let hash = end.strip_suffix(MAGIC)?;
+        let length = u64::from_le_bytes(*length);
+        if length > JSON_BYTES_MAX {
+            return None;
+        }
+        let mut json = vec![0; length as usize];
+        let json_at = end_at.checked_sub(length)?;
+        file.read_at(json_at, &mut json).ok()?;
+        if blake3::hash(&json).as_bytes() != hash {
+            return None;
+        }
+        let told: Self = serde_json::from_slice(&json).ok()?;
+        let is_sound = told.bytes == json_at && told.bad.len() as u64 <= told.bad_count;
+        is_sound.then_some(told)
+    }
+}
