@@ -15,6 +15,7 @@ mod last;
 pub(crate) mod open;
 pub(crate) mod output;
 mod resume;
+mod room;
 pub(crate) mod run;
 pub(crate) mod scale;
 pub(crate) mod signals;

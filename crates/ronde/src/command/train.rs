@@ -8,19 +8,14 @@ use std::time::Duration;
 
 use clap::Args;
 use ronde::comm::FlightRecord;
-use ronde::engine::ModelSize;
-use ronde::host;
 use ronde_cluster::{
     ElasticSettings, Exit, JobSpec, LaunchSpec, LocalLauncher, LogSink, Outcome, RestartLimits,
     StopFlag, Succession, supervise,
 };
 use ronde_core::{Tracker, WorldSize};
-use ronde_data::Dataset;
-use ronde_monitor::render::bytes;
 use ronde_monitor::{Fanout, JsonLines};
 use ronde_train::config::{DEFAULT_RUN_FILE, Document, Origin, Override, SuccessionKind, check};
 use ronde_train::flights::Flights;
-use ronde_train::memory::MemoryEstimate;
 use ronde_train::{Plan, RunConfig, Task, TrainError};
 
 use super::front::Front;
@@ -29,6 +24,7 @@ use super::last::LastCheckpoint;
 use super::open::{self, OpenArguments, Opened};
 use super::output::OutputFolder;
 use super::resume::{self, Resumed};
+use super::room::{check_disk, check_memory};
 use super::run::report_failure;
 use super::{data_news, exit, flight, join};
 
@@ -60,8 +56,6 @@ const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP_GRACE: Duration = Duration::from_millis(1200);
 /// What is kept in the output folder besides the model.
 const EVENT_FILE: &str = "events.jsonl";
-/// Room for the records beside the model.
-const RECORD_BYTES: u64 = 64 << 10;
 
 /// A run that is ready to start.
 struct Prepared {
@@ -249,63 +243,6 @@ fn show_changes(document: &Document) {
             _ => {}
         }
     }
-}
-
-/// Refuses a disk that will not take the trained model.
-fn check_disk(folder: &Path, parameters: u64) -> Result<(), String> {
-    let needed = parameters.saturating_mul(4).saturating_add(RECORD_BYTES);
-    match host::free_disk_bytes(folder) {
-        Some(free) if free < needed => Err(format!(
-            "{} has {} free, the results take about {}\n  \
-             hint: free some space, or choose another folder: --set run.output=FOLDER",
-            folder.display(),
-            bytes(free),
-            bytes(needed)
-        )),
-        _ => Ok(()),
-    }
-}
-
-/// Refuses a model that does not fit, before anything is allocated.
-fn check_memory(
-    plan: &Plan,
-    size: &ModelSize,
-    train: &dyn Dataset,
-    world_size: WorldSize,
-) -> Result<(), TrainError> {
-    let Some(available_bytes) = host::available_memory_bytes() else {
-        return Ok(());
-    };
-    let config = &plan.config;
-    let stored_bytes = train.locality().map_or(0, |locality| {
-        train.len().saturating_mul(locality.sample_bytes)
-    });
-    let batch_samples = config.train.global_batch_size.min(plan.batches.samples());
-    let estimate = MemoryEstimate::data_parallel(
-        size.parameters,
-        if config.train.recompute_activations {
-            size.recomputed_floats_per_sample
-        } else {
-            size.kept_floats_per_sample
-        },
-        &config.optimizer,
-        batch_samples,
-        &plan.shards,
-        config.model.runs_shards_together(),
-    )
-    .with_loader(
-        config.loader.memory_mib.saturating_mul(1 << 20),
-        stored_bytes,
-    );
-    let local_workers = world_size.get();
-    if estimate.total().saturating_mul(local_workers.into()) > available_bytes {
-        return Err(TrainError::DoesNotFit {
-            estimate,
-            available_bytes,
-            local_workers,
-        });
-    }
-    Ok(())
 }
 
 fn supervise_run(prepared: &Prepared, json: bool, stop: &StopFlag) -> i32 {

@@ -1,0 +1,71 @@
+//! Whether this host has room for a run: on its disk and in its memory.
+
+use std::path::Path;
+
+use ronde::engine::ModelSize;
+use ronde::host;
+use ronde_core::WorldSize;
+use ronde_data::Dataset;
+use ronde_monitor::render::bytes;
+use ronde_train::memory::MemoryEstimate;
+use ronde_train::{Plan, TrainError};
+
+/// Room for the records beside the model.
+const RECORD_BYTES: u64 = 64 << 10;
+
+/// Refuses a disk that will not take the trained model.
+pub(super) fn check_disk(folder: &Path, parameters: u64) -> Result<(), String> {
+    let needed = parameters.saturating_mul(4).saturating_add(RECORD_BYTES);
+    match host::free_disk_bytes(folder) {
+        Some(free) if free < needed => Err(format!(
+            "{} has {} free, the results take about {}\n  \
+             hint: free some space, or choose another folder: --set run.output=FOLDER",
+            folder.display(),
+            bytes(free),
+            bytes(needed)
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a model that does not fit, before anything is allocated.
+pub(super) fn check_memory(
+    plan: &Plan,
+    size: &ModelSize,
+    train: &dyn Dataset,
+    world_size: WorldSize,
+) -> Result<(), TrainError> {
+    let Some(available_bytes) = host::available_memory_bytes() else {
+        return Ok(());
+    };
+    let config = &plan.config;
+    let stored_bytes = train.locality().map_or(0, |locality| {
+        train.len().saturating_mul(locality.sample_bytes)
+    });
+    let batch_samples = config.train.global_batch_size.min(plan.batches.samples());
+    let estimate = MemoryEstimate::data_parallel(
+        size.parameters,
+        if config.train.recompute_activations {
+            size.recomputed_floats_per_sample
+        } else {
+            size.kept_floats_per_sample
+        },
+        &config.optimizer,
+        batch_samples,
+        &plan.shards,
+        config.model.runs_shards_together(),
+    )
+    .with_loader(
+        config.loader.memory_mib.saturating_mul(1 << 20),
+        stored_bytes,
+    );
+    let local_workers = world_size.get();
+    if estimate.total().saturating_mul(local_workers.into()) > available_bytes {
+        return Err(TrainError::DoesNotFit {
+            estimate,
+            available_bytes,
+            local_workers,
+        });
+    }
+    Ok(())
+}
