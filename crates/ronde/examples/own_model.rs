@@ -49,9 +49,12 @@ impl Net {
 fn main() -> Result<(), ronde::Error> {
     let mut worker = ronde::Worker::start()?;
     let mut config = ronde::RunConfig::example();
-    config.train.epochs = Some(5);
+    let mut arguments = std::env::args().skip(1);
+    let folder = arguments.next();
+    let epochs = arguments.next().and_then(|epochs| epochs.parse().ok());
+    config.train.epochs = Some(epochs.unwrap_or(5));
     // With a folder as argument: checkpoints go there, SIGTERM saves a last one, and the next start goes on.
-    if let Some(folder) = std::env::args().nth(1) {
+    if let Some(folder) = folder {
         config.checkpoint.to = Some(folder);
         worker.set_resume(ronde::Resume::IfThere);
     }

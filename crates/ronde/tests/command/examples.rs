@@ -36,11 +36,19 @@ fn collectives_alone_and_on_four_ranks() {
     assert_eq!(together.stdout, format!("[rank 0] 4 ranks: {pi}"));
 }
 
+/// So many that a busy machine is not done with them before it is asked to end.
+const EPOCHS: &str = "40";
+
 /// Asks for the end of a job of three ranks as soon as they train.
 fn asked_to_end(place: &Place, extra: &[&str]) {
     let program = example("own_model");
     let program = program.to_str().unwrap();
-    let arguments = [&["run", "-n", "3"][..], extra, &["--", program, "kept"]].concat();
+    let arguments = [
+        &["run", "-n", "3"][..],
+        extra,
+        &["--", program, "kept", EPOCHS],
+    ]
+    .concat();
     let running: Running = place.start(RONDE, &arguments, &[]);
     until("all train", || {
         let listens = |pid: u32| {
@@ -67,13 +75,15 @@ fn a_program_of_ones_own_that_is_asked_to_end_saves_a_last_checkpoint_and_goes_o
         let found = text.lines().find_map(|line| line.split_once("blake3 "));
         found.expect("a hash").1.to_owned()
     };
-    let alone = Place::new().start(&program, &[], &[]).wait().expect(0, &[]);
+    let alone = Place::new().start(&program, &["kept", EPOCHS], &[]);
+    let alone = alone.wait().expect(0, &[]);
     for extra in [&[][..], &["--elastic"]] {
         let place = Place::new();
         asked_to_end(&place, extra);
         let listed = place.run(&["checkpoint", "ls", "kept"]).expect(0, &[]);
         assert!(listed.stdout.contains("counts"), "{}", listed.stdout);
-        let ended = place.start(&program, &["kept"], &[]).wait().expect(0, &[]);
+        let ended = place.start(&program, &["kept", EPOCHS], &[]);
+        let ended = ended.wait().expect(0, &[]);
         assert_eq!(hash(&ended.stdout), hash(&alone.stdout));
     }
 }
