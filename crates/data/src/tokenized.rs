@@ -218,7 +218,7 @@ impl Chore for Encoding<'_> {
         let upload = self.place.store.create(&self.names[number])?;
         let mut out = Out {
             upload,
-            told: Told::new(self.recipe.dtype()),
+            told: Told::new(file.location(), self.recipe.dtype()),
             hasher: blake3::Hasher::new(),
         };
         let mut documents = Documents::open(&**file, &self.recipe.field)?;

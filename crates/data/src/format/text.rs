@@ -59,7 +59,7 @@ impl RecordFile for TextFile {
         &self,
         found: &mut dyn FnMut(Found) -> Result<(), DataError>,
     ) -> Result<[u8; 32], DataError> {
-        for bad in self.told.bad("text") {
+        for bad in self.told.bad() {
             found(Found::Bad(bad))?;
         }
         found(Found::Even(self.tokens.even(self.told.bytes)))?;

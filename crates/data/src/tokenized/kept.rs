@@ -20,6 +20,8 @@ const PROBLEM_CHARS_MAX: usize = 200;
 /// What a file of tokens says of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Told {
+    /// Where the text is; the name of the file of tokens depends on it.
+    location: String,
     pub(crate) dtype: NumberType,
     /// Of the tokens.
     pub(crate) bytes: u64,
@@ -30,8 +32,9 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    pub(super) fn new(dtype: NumberType) -> Self {
+    pub(super) fn new(location: &str, dtype: NumberType) -> Self {
         Self {
+            location: location.to_owned(),
             dtype,
             bytes: 0,
             hash: [0; HASH_BYTES],
@@ -48,10 +51,10 @@ impl Told {
         self.bad_count += 1;
     }
 
-    /// The documents of `file` that were left out: the first ones one by one, then those that were only counted.
-    pub(crate) fn bad(&self, file: &str) -> impl Iterator<Item = BadRecord> {
+    /// The documents of the text that were left out: the first ones one by one, then those that were only counted.
+    pub(crate) fn bad(&self) -> impl Iterator<Item = BadRecord> {
         let bad = |offset, record, problem: &str| BadRecord {
-            file: file.to_owned(),
+            file: self.location.clone(),
             offset,
             record,
             problem: problem.to_owned(),

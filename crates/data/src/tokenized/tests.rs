@@ -90,7 +90,7 @@ fn tokens(files: &[Arc<InMemory>], place: &Place, threads: usize) -> Result<Vec<
         object.read_at(0, &mut bytes)?;
         let tokens = bytes.chunks_exact(2);
         let tokens = tokens.map(|two| u32::from(u16::from_le_bytes([two[0], two[1]])));
-        Ok((tokens.collect(), told.bad(file.location()).collect()))
+        Ok((tokens.collect(), told.bad().collect()))
     };
     made.iter().map(read).collect()
 }
@@ -142,6 +142,7 @@ fn lines_of_json_are_documents_and_those_that_are_none_are_left_out() {
     let bad = &made[0].1;
     let places: Vec<_> = bad.iter().map(|bad| (bad.offset, bad.record)).collect();
     assert_eq!(places, [(26, Some(2)), (38, Some(3)), (46, Some(4))]);
+    assert!(bad.iter().all(|bad| bad.file == "d/a.jsonl"));
     assert!(bad[0].problem.contains("is no text") && bad[2].problem.contains("no field"));
 }
 

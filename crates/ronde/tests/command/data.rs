@@ -226,4 +226,8 @@ fn text_with_a_tokenizer_trains_to_the_same_bits_on_any_workers() {
         .expect(0, &[]);
     let seen: serde_json::Value = serde_json::from_str(&seen.stdout).unwrap();
     assert_eq!((&seen["files"], &seen["bad_count"]), (&1.into(), &1.into()));
+    let bad = &seen["bad"][0];
+    assert_eq!((&bad["offset"], &bad["record"]), (&45.into(), &1.into()));
+    let file = bad["file"].as_str().unwrap();
+    assert!(file.ends_with("lines.jsonl"), "{file}");
 }
