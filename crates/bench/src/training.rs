@@ -1,7 +1,8 @@
 //! Measures training steps of the real command, in turns with PyTorch and with workers that do not talk.
 //!
 //! [`TrainingSettings`] name a [`TrainingCase`]; each round starts every [`Variant`] once, as processes of
-//! their own, reads what they report, and the medians over rounds make a [`TrainingReport`].
+//! their own, another one first in each round, reads what they report, and the medians over rounds make a
+//! [`TrainingReport`].
 
 mod case;
 mod events;

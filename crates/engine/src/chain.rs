@@ -1,6 +1,7 @@
 //! [`Chain`]: a model as a chain of stages, itself a stage.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
@@ -213,6 +214,17 @@ impl Stage for Chain {
             let tensors = self.tensors_of(index);
             self.stages[index].load(state, &ranges[tensors]);
         }
+    }
+
+    fn load_shared(&mut self, state: &Arc<Vec<f32>>, ranges: &[Range<usize>]) {
+        for index in 0..self.stages.len() {
+            let tensors = self.tensors_of(index);
+            self.stages[index].load_shared(state, &ranges[tensors]);
+        }
+    }
+
+    fn let_go(&mut self) {
+        self.stages.iter_mut().for_each(|stage| stage.let_go());
     }
 
     fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
@@ -40,6 +41,15 @@ impl Stage for Recomputed {
     fn load(&mut self, state: &[f32], ranges: &[Range<usize>]) {
         self.in_flight.clear();
         self.inner.load(state, ranges);
+    }
+
+    fn load_shared(&mut self, state: &Arc<Vec<f32>>, ranges: &[Range<usize>]) {
+        self.in_flight.clear();
+        self.inner.load_shared(state, ranges);
+    }
+
+    fn let_go(&mut self) {
+        self.inner.let_go();
     }
 
     fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {

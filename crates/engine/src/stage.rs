@@ -1,6 +1,7 @@
 //! [`Stage`]: the seam between a model and every way to train it.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
@@ -27,6 +28,17 @@ pub trait Stage: Send {
     /// Sets parameters and buffers to the given values: the committed state. Shards in flight keep
     /// the values of their own forward. Cost: one copy of the state.
     fn load(&mut self, state: &[f32], ranges: &[Range<usize>]);
+
+    /// The same, and the stage may read the values where they lie: until [`Stage::let_go`] it then holds
+    /// them, so who changes the state asks for that first, or changes a copy. Cost: as [`Stage::load`], or
+    /// none.
+    fn load_shared(&mut self, state: &Arc<Vec<f32>>, ranges: &[Range<usize>]) {
+        self.load(state, ranges);
+    }
+
+    /// Before the state changes: a stage that holds it holds no values any more. Values are loaded before
+    /// anything else is asked of it; shards in flight keep theirs.
+    fn let_go(&mut self) {}
 
     /// Writes parameters and committed buffers. Cost: one copy of the state.
     fn save(&self, state: &mut [f32], ranges: &[Range<usize>]);

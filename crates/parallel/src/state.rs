@@ -5,6 +5,7 @@
 //! of 64 elements.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use ronde_core::layout::{Arena, Role, StateLayout, TensorEntry};
 use ronde_core::weight_hash;
@@ -27,7 +28,8 @@ pub struct ModelState {
     places: Vec<TensorPlace>,
     stage_elements: Vec<Range<usize>>,
     stage_ranges: Vec<Vec<Range<usize>>>,
-    values: Vec<f32>,
+    /// Shared with the stages that read them where they lie.
+    values: Arc<Vec<f32>>,
 }
 
 impl ModelState {
@@ -63,18 +65,20 @@ impl ModelState {
                 .collect(),
             stage_elements: stage_elements(chain.len(), &places, arena.len()),
             places,
-            values: vec![0.0; arena.len()],
+            values: Arc::default(),
         };
+        let mut values = vec![0.0; arena.len()];
         for (stage, ranges) in chain.stages().iter().zip(&state.stage_ranges) {
-            stage.save(&mut state.values, ranges);
+            stage.save(&mut values, ranges);
         }
+        state.values = Arc::new(values);
         state
     }
 
-    /// Puts the state into a chain of the same layout.
+    /// Puts the state into a chain of the same layout, whose stages may hold it from now on.
     pub fn load_into(&self, chain: &mut Chain) {
         for (stage, ranges) in chain.stages_mut().iter_mut().zip(&self.stage_ranges) {
-            stage.load(&self.values, ranges);
+            stage.load_shared(&self.values, ranges);
         }
     }
 
@@ -105,9 +109,10 @@ impl ModelState {
         &self.values
     }
 
-    /// The flat state, writable.
+    /// The flat state, writable. A copy of what others hold, such as the stages that it was loaded into:
+    /// they keep the values that they have.
     pub fn values_mut(&mut self) -> &mut [f32] {
-        &mut self.values
+        Arc::make_mut(&mut self.values).as_mut_slice()
     }
 
     /// The tensors by name, role and shape.

@@ -407,9 +407,12 @@ impl TrainedModel {
     /// # Errors
     /// The format refuses a tensor.
     pub fn blake3(&self) -> Result<String, Error> {
-        let bytes = export::to_safetensors(self.state())
-            .map_err(|problem| TrainError::Serialise { problem })?;
-        Ok(blake3::hash(&bytes).to_hex().to_string())
+        let mut hasher = blake3::Hasher::new();
+        export::write_safetensors(self.state(), &mut hasher).map_err(|error| {
+            let problem = error.to_string();
+            TrainError::Serialise { problem }
+        })?;
+        Ok(hasher.finalize().to_hex().to_string())
     }
 
     /// Writes weights and configuration into a folder. One rank does this.

@@ -1,11 +1,14 @@
 //! The trained model on disk: safetensors and a configuration beside it, published atomically.
 
+use std::borrow::Cow;
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use ronde_core::FormatHeader;
-use ronde_parallel::ModelState;
+use ronde_parallel::{ModelState, TensorPlace};
+use safetensors::Dtype;
+use safetensors::tensor::View;
 use serde::{Deserialize, Serialize};
 
 use crate::{Plan, TrainError};
@@ -49,23 +52,64 @@ pub struct Saved {
     pub blake3: String,
 }
 
-/// The bytes of a safetensors file of all tensors by name. The same state gives the same bytes.
+/// Writes a safetensors file of all tensors by name, one after the other: the state is not copied. The same
+/// state gives the same bytes.
 ///
 /// # Errors
-/// A sentence when the format refuses a tensor.
-pub fn to_safetensors(state: &ModelState) -> Result<Vec<u8>, String> {
-    let views = state
-        .places()
+/// The writer's, or that the format refuses a tensor.
+pub fn write_safetensors(state: &ModelState, to: &mut dyn Write) -> io::Result<()> {
+    // What the format puts first of one type: by names.
+    let mut places: Vec<&TensorPlace> = state.places().iter().collect();
+    places.sort_by_key(|place| &place.entry.name);
+    let outlines = places
         .iter()
-        .map(|place| {
-            let bytes = bytemuck::cast_slice(&state.values()[place.range.clone()]);
-            let shape = place.entry.shape.clone();
-            safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape, bytes)
-                .map(|view| (place.entry.name.clone(), view))
-                .map_err(|error| format!("{}: {error}", place.entry.name))
-        })
-        .collect::<Result<Vec<_>, _>>()?;
-    safetensors::serialize(views, None).map_err(|error| error.to_string())
+        .map(|&place| (&place.entry.name, Outline(place)));
+    let header = safetensors::serialize(outlines, None).map_err(io::Error::other)?;
+    to.write_all(&header)?;
+    for place in places {
+        let values = &state.values()[place.range.clone()];
+        to.write_all(bytemuck::cast_slice(values))?;
+    }
+    Ok(())
+}
+
+/// A tensor without its values.
+struct Outline<'a>(&'a TensorPlace);
+
+impl View for Outline<'_> {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.0.entry.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&[])
+    }
+
+    fn data_len(&self) -> usize {
+        self.0.range.len() * size_of::<f32>()
+    }
+}
+
+/// Writes to a file, and hashes what was written.
+struct Hashed<'a> {
+    file: &'a mut File,
+    hasher: blake3::Hasher,
+}
+
+impl Write for Hashed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.hasher.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 /// Writes weights and configuration into `folder`; an earlier model is replaced at once or not at all.
@@ -79,13 +123,12 @@ pub fn save(
     model: Described,
 ) -> Result<Saved, TrainError> {
     let path = folder.join(MODEL_FILE);
-    let bytes = to_safetensors(state).map_err(|problem| TrainError::File {
-        action: "write",
-        path: path.clone(),
-        source: std::io::Error::other(problem),
+    let blake3 = publish_by(&path, |file| {
+        let hasher = blake3::Hasher::new();
+        let mut to = Hashed { file, hasher };
+        write_safetensors(state, &mut to)?;
+        Ok(to.hasher.finalize().to_hex().to_string())
     })?;
-    let blake3 = blake3::hash(&bytes).to_hex().to_string();
-    publish(&path, &bytes)?;
     let manifest = ModelManifest {
         header: FormatHeader::of(FormatHeader::MODEL),
         run: plan.config.run.name.clone(),
@@ -139,16 +182,25 @@ pub fn temporary(path: &Path) -> PathBuf {
 /// # Errors
 /// The system's, naming the file; the temporary file is removed.
 pub fn publish(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
+    publish_by(path, |file| file.write_all(bytes))
+}
+
+/// The same of what a function writes; gives what that gives.
+fn publish_by<T>(
+    path: &Path,
+    write: impl FnOnce(&mut File) -> io::Result<T>,
+) -> Result<T, TrainError> {
     let temporary = temporary(path);
     let write = || {
         let mut file = File::create(&temporary)?;
-        file.write_all(bytes)?;
+        let written = write(&mut file)?;
         file.sync_all()?;
         std::fs::rename(&temporary, path)?;
         let folder = path
             .parent()
             .filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+        Ok(written)
     };
     write().map_err(|source| {
         // The write error is what matters; a left-over is removed as far as possible.
@@ -159,4 +211,40 @@ pub fn publish(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
             source,
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_core::seed::SeedTree;
+    use ronde_engine::ModelConfig;
+    use safetensors::tensor::TensorView;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_tensor_by_tensor_is_the_formats_own_file() {
+        let model: ModelConfig =
+            serde_json::from_str(r#"{"kind": "mlp", "hidden": [9, 8, 7]}"#).unwrap();
+        let chain = model.build(&[5], 3, &SeedTree::new(1)).unwrap();
+        let state = ModelState::of(&chain);
+        let views = state.places().iter().map(|place| {
+            let bytes = bytemuck::cast_slice(&state.values()[place.range.clone()]);
+            let view = TensorView::new(Dtype::F32, place.entry.shape.clone(), bytes);
+            (place.entry.name.clone(), view.unwrap())
+        });
+        let expected = safetensors::serialize(views, None).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model");
+        let mut written = Vec::new();
+        write_safetensors(&state, &mut written).unwrap();
+        assert!(written == expected);
+        let hash = publish_by(&path, |file| {
+            let hasher = blake3::Hasher::new();
+            let mut to = Hashed { file, hasher };
+            write_safetensors(&state, &mut to)?;
+            Ok(to.hasher.finalize())
+        });
+        assert_eq!(hash.unwrap(), blake3::hash(&expected));
+        assert!(std::fs::read(&path).unwrap() == expected);
+    }
 }

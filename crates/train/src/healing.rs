@@ -121,6 +121,11 @@ impl Healing {
         Ok(())
     }
 
+    /// Whether this rank gets anything.
+    pub(crate) fn receives(&self) -> bool {
+        !self.receives.is_empty()
+    }
+
     /// Waits for what this rank gets and puts it into its state; false when it gets nothing.
     pub(crate) fn receive(&mut self, state: &mut [&mut [f32]]) -> Result<bool, CollectiveError> {
         if self.receives.is_empty() {

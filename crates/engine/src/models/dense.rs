@@ -1,7 +1,8 @@
 //! [`Dense`]: a layer of a perceptron as a stage of its own, without the engine's graph.
 //!
 //! The same products in the same order as `ops::linear` and `ops::relu`, so the same bits; but the
-//! gradient of the weights is written where it is sent from, and nothing is copied between.
+//! gradient of the weights is written where it is sent from, the weights are read where the state lies, and
+//! nothing is copied between.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,42 +14,57 @@ use ronde_kernels::{Matrix, add_rows, multiply, rectified, rectified_noting, shu
 
 use crate::flight::Flight;
 use crate::initial::{Initial, fill};
+use crate::ops::memory::{give, take};
 use crate::{Activation, EngineError, ForwardContext, Mode, Stage, StageCost};
 
-/// `max(x * weight + bias, 0)`, or without the rectifier; samples of any shape are seen as rows.
+/// `max(x * weight + bias, 0)`, then dropout; or without the rectifier. Samples of any shape are seen as
+/// rows.
 pub(super) struct Dense {
     layout: StateLayout,
     sample: Vec<usize>,
     /// Elements of a sample, and of an output.
     sizes: [usize; 2],
     is_rectified: bool,
-    values: Arc<Values>,
+    dropout: f64,
+    values: Values,
     flight: Flight<Kept>,
 }
 
-#[derive(Clone)]
+/// Weight and bias where they lie: in memory of its own, or in the model's state.
+#[derive(Clone, Default)]
 struct Values {
-    weight: Vec<f32>,
-    bias: Vec<f32>,
+    state: Arc<Vec<f32>>,
+    weight: Range<usize>,
+    bias: Range<usize>,
+}
+
+impl Values {
+    fn weight(&self) -> &[f32] {
+        &self.state[self.weight.clone()]
+    }
+
+    fn bias(&self) -> &[f32] {
+        &self.state[self.bias.clone()]
+    }
 }
 
 /// What backward of a shard needs.
 struct Kept {
-    values: Arc<Values>,
+    values: Values,
     input: Activation,
     /// Where the rectifier was open; empty where there is none.
     open: Vec<u8>,
+    /// Factors of the dropout; empty without one.
+    mask: Vec<f32>,
 }
 
 impl Dense {
-    /// A layer with initial weights by its name, for samples of a shape. The first layer of a model
-    /// gives no gradient of its input.
+    /// A layer without a rectifier, with initial weights by its name, for samples of a shape.
     pub(super) fn new(
         name: &str,
         sample: &[usize],
         width: usize,
-        is_rectified: bool,
-        is_first: bool,
+        initial: Initial,
         seeds: &SeedTree,
     ) -> Self {
         let features = sample.iter().product();
@@ -56,22 +72,37 @@ impl Dense {
         let tensors = tensors.map(|(tensor, shape)| {
             TensorEntry::f32(format!("{name}.{tensor}"), shape, Role::Parameter)
         });
-        let mut values = Values {
-            weight: vec![0.0; features * width],
-            bias: vec![0.0; width],
-        };
-        fill(&tensors[0], Initial::Rectifier, seeds, &mut values.weight);
-        fill(&tensors[1], Initial::Rectifier, seeds, &mut values.bias);
+        let mut state = vec![0.0; (features + 1) * width];
+        let (weight, bias) = state.split_at_mut(features * width);
+        fill(&tensors[0], initial, seeds, weight);
+        fill(&tensors[1], initial, seeds, bias);
         Self {
             layout: StateLayout {
                 tensors: tensors.to_vec(),
             },
             sample: sample.to_vec(),
             sizes: [features, width],
-            is_rectified,
-            values: Arc::new(values),
-            flight: Flight::new(name, !is_first),
+            is_rectified: false,
+            dropout: 0.0,
+            values: Values {
+                state: Arc::new(state),
+                weight: 0..features * width,
+                bias: features * width..(features + 1) * width,
+            },
+            flight: Flight::new(name, true),
         }
+    }
+
+    /// With a rectifier, after which a share of the values is dropped in training.
+    pub(super) fn rectified(mut self, dropout: f64) -> Self {
+        (self.is_rectified, self.dropout) = (true, dropout);
+        self
+    }
+
+    /// For the first layer of a model: nobody asks for the gradient of its input.
+    pub(super) fn without_input_gradient(mut self) -> Self {
+        self.flight.gives_input_gradient = false;
+        self
     }
 }
 
@@ -81,15 +112,30 @@ impl Stage for Dense {
     }
 
     fn load(&mut self, state: &[f32], ranges: &[Range<usize>]) {
-        // Copied first where a shard in flight holds the old ones.
-        let values = Arc::make_mut(&mut self.values);
-        values.weight.copy_from_slice(&state[ranges[0].clone()]);
-        values.bias.copy_from_slice(&state[ranges[1].clone()]);
+        let own = [0, 1].map(|tensor: usize| &state[ranges[tensor].clone()]);
+        let (at, own) = (own[0].len(), own.concat());
+        let ranges = [0..at, at..own.len()];
+        self.load_shared(&Arc::new(own), &ranges);
+    }
+
+    fn load_shared(&mut self, state: &Arc<Vec<f32>>, ranges: &[Range<usize>]) {
+        let [weight, bias] = [0, 1].map(|tensor: usize| ranges[tensor].clone());
+        let expected = [self.sizes[0] * self.sizes[1], self.sizes[1]];
+        assert_eq!([weight.len(), bias.len()], expected, "lengths of a layer");
+        self.values = Values {
+            state: state.clone(),
+            weight,
+            bias,
+        };
+    }
+
+    fn let_go(&mut self) {
+        self.values = Values::default();
     }
 
     fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
-        state[ranges[0].clone()].copy_from_slice(&self.values.weight);
-        state[ranges[1].clone()].copy_from_slice(&self.values.bias);
+        state[ranges[0].clone()].copy_from_slice(self.values.weight());
+        state[ranges[1].clone()].copy_from_slice(self.values.bias());
     }
 
     fn forward(
@@ -99,12 +145,12 @@ impl Stage for Dense {
     ) -> Result<Activation, EngineError> {
         let ([features, width], rows) = (self.sizes, input.samples());
         self.flight.check_samples(input.shape(), &self.sample)?;
-        let mut output: Vec<f32> = Vec::with_capacity(rows * width);
-        for _ in 0..rows {
-            output.extend_from_slice(&self.values.bias);
+        let mut output = take(rows * width);
+        for row in output.chunks_exact_mut(width.max(1)) {
+            row.copy_from_slice(self.values.bias());
         }
         let left = Matrix::new(input.as_slice(), rows, features);
-        let right = Matrix::new(&self.values.weight, features, width);
+        let right = Matrix::new(self.values.weight(), features, width);
         multiply(left, right, &mut output, true);
         if context.mode == Mode::Train {
             let mut open = Vec::new();
@@ -112,10 +158,14 @@ impl Stage for Dense {
                 open = vec![0; output.len()];
                 rectified_noting(&mut output, &mut open);
             }
+            let mask = context.dropout_factors(output.len(), self.dropout, 0);
+            let mask = mask.unwrap_or_default();
+            output.iter_mut().zip(&mask).for_each(|(y, m)| *y *= m);
             let kept = Kept {
                 values: self.values.clone(),
                 input,
                 open,
+                mask,
             };
             self.flight.begin(context.shard, kept);
         } else if self.is_rectified {
@@ -137,6 +187,10 @@ impl Stage for Dense {
         self.flight
             .check_gradient(grad_output.shape(), &[rows, width])?;
         let mut gradient = grad_output.into_host();
+        gradient
+            .iter_mut()
+            .zip(&kept.mask)
+            .for_each(|(dy, m)| *dy *= m);
         if self.is_rectified {
             shut(&mut gradient, &kept.open);
         }
@@ -147,12 +201,14 @@ impl Stage for Dense {
         let sum = &mut gradients[ranges[1].clone()];
         sum.fill(0.0);
         add_rows(&gradient, sum);
-        Ok(needs_input_gradient.then(|| {
-            let weight = Matrix::new(&kept.values.weight, features, width);
-            let mut found = vec![0.0; rows * features];
+        let of_input = needs_input_gradient.then(|| {
+            let weight = Matrix::new(kept.values.weight(), features, width);
+            let mut found = take(rows * features);
             multiply(of_output, weight.transposed(), &mut found, false);
             Activation::from_host(kept.input.shape(), found)
-        }))
+        });
+        give(gradient);
+        Ok(of_input)
     }
 
     fn cost(&self, input_shape: &[usize]) -> StageCost {
@@ -160,7 +216,7 @@ impl Stage for Dense {
         let samples = input_shape.first().copied().unwrap_or(0);
         StageCost {
             output_shape: vec![samples, width],
-            kept_floats: samples * (features + width),
+            kept_floats: samples * (features + width * (1 + usize::from(self.dropout > 0.0))),
         }
     }
 
@@ -179,7 +235,7 @@ mod tests {
     use crate::testing::{arena, hashed, training};
     use crate::{BurnStage, training_device};
 
-    /// Output, gradients and input gradient of one shard of some samples.
+    /// Output, gradients and input gradient of one shard of some samples, in a step that drops values.
     fn outcome(stage: &mut dyn Stage, samples: usize) -> [Vec<f32>; 3] {
         let arena = arena(stage);
         let shape = [samples, 3, 5];
@@ -201,13 +257,20 @@ mod tests {
     #[test]
     fn it_has_the_bits_of_the_operations() {
         let seeds = SeedTree::new(3);
-        for is_rectified in [false, true] {
-            let mut dense = Dense::new("layer", &[3, 5], 7, is_rectified, false, &seeds);
+        for (is_rectified, dropout) in [(false, 0.0), (true, 0.0), (true, 0.25)] {
+            let mut dense = Dense::new("layer", &[3, 5], 7, Initial::Rectifier, &seeds);
+            if is_rectified {
+                dense = dense.rectified(dropout);
+            }
             let module = LinearConfig::new(15, 7).init(&training_device());
-            let run = move |layer: &Linear, x: Tensor<3>, _: &ForwardContext| {
+            let run = move |layer: &Linear, x: Tensor<3>, context: &ForwardContext| {
                 let samples = x.dims()[0];
                 let y = linear(layer, x.reshape([samples, 15]));
-                if is_rectified { relu(y) } else { y }
+                if is_rectified {
+                    context.dropout(relu(y), dropout, 0)
+                } else {
+                    y
+                }
             };
             let mut graph = BurnStage::new(module, run)
                 .named("layer")
@@ -228,14 +291,13 @@ mod tests {
 
     #[test]
     fn shards_in_flight_keep_their_weights_and_misuse_is_told() {
-        let mut stage = Dense::new("layer", &[2], 1, false, true, &SeedTree::new(1));
+        let mut stage = Dense::new("layer", &[2], 1, Initial::Rectifier, &SeedTree::new(1));
         let arena = arena(&stage);
         let load = |stage: &mut Dense, weight: f32| {
             let mut state = vec![0.0; arena.len()];
             state[arena.range(0)].fill(weight);
             stage.load(&state, arena.ranges());
         };
-        stage.flight.gives_input_gradient = true;
         load(&mut stage, 2.0);
         let input = || Activation::from_host(&[1, 2], vec![1.0, 3.0]);
         let context = training(0, 0);
@@ -254,10 +316,38 @@ mod tests {
         stage.forward(input(), &context).unwrap();
         let shape = back(&mut stage, &[2, 1]).unwrap_err();
         assert!(matches!(shape, EngineError::Shape { .. }));
-        stage.flight.gives_input_gradient = false;
+        let mut stage = stage.without_input_gradient();
         let first = back(&mut stage, &[1, 1]).unwrap_err();
         assert!(matches!(first, EngineError::NoInputGradient { .. }));
         let wrong = Activation::from_host(&[1, 3], vec![0.0; 3]);
         assert!(stage.forward(wrong, &context).is_err());
+    }
+    #[test]
+    fn a_shared_state_is_read_where_it_lies_until_it_is_let_go() {
+        let mut stage = Dense::new("layer", &[2], 1, Initial::Rectifier, &SeedTree::new(1));
+        let mut state = Arc::new(vec![9.0, 1.0, 2.0, 9.0, 3.0]);
+        let ranges = [1..3, 4..5];
+        let output = |stage: &mut Dense, context: &ForwardContext| {
+            let input = Activation::from_host(&[1, 2], vec![1.0, 10.0]);
+            stage.forward(input, context).unwrap().into_host()
+        };
+        stage.load_shared(&state, &ranges);
+        assert_eq!(output(&mut stage, &training(0, 0)), [24.0]);
+        // The shard in flight holds the old values, so they are not changed under it.
+        stage.let_go();
+        assert!(Arc::get_mut(&mut state).is_none());
+        Arc::make_mut(&mut state)[1] = 5.0;
+        stage.load_shared(&state, &ranges);
+        assert_eq!(output(&mut stage, &ForwardContext::evaluate()), [28.0]);
+        let given = Activation::from_host(&[1, 1], vec![1.0]);
+        let mut gradients = [0.0; 5];
+        let back = stage.backward(Shard(0), given, &mut gradients, &ranges, true);
+        assert_eq!(back.unwrap().unwrap().into_host(), [1.0, 2.0]);
+        stage.let_go();
+        assert!(Arc::get_mut(&mut state).is_some());
+        let mut saved = [0.0; 5];
+        stage.load(&state, &ranges);
+        stage.save(&mut saved, &ranges);
+        assert_eq!(saved, [0.0, 5.0, 2.0, 0.0, 3.0]);
     }
 }

@@ -5,6 +5,7 @@ use ronde_core::seed::SeedTree;
 use super::Stages;
 use super::dense::Dense;
 use crate::Stage;
+use crate::initial::Initial;
 
 /// One stage for each layer: `layer1`, `layer2`, ..., `output`.
 pub(super) fn stages(
@@ -30,7 +31,13 @@ pub(super) fn stages(
         } else {
             "output".to_owned()
         };
-        let layer = Dense::new(&name, &shape, width, is_rectified, index == 0, seeds);
+        let mut layer = Dense::new(&name, &shape, width, Initial::Rectifier, seeds);
+        if is_rectified {
+            layer = layer.rectified(0.0);
+        }
+        if index == 0 {
+            layer = layer.without_input_gradient();
+        }
         stages.push(Box::new(layer));
         shape = vec![width];
     }

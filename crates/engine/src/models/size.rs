@@ -212,7 +212,9 @@ mod tests {
             r#"{"kind": "vgg16", "small_input": true}"#,
             r#"{"kind": "vgg16", "small_input": true, "normalisation": "batch"}"#,
         ] {
-            check(&serde_json::from_str(model).unwrap(), &[3, 32, 40], 10);
+            for shape in [[3, 32, 40], [3, 64, 40]] {
+                check(&serde_json::from_str(model).unwrap(), &shape, 10);
+            }
         }
         let gpt = r#"{"kind": "gpt", "layers": 3, "width": 24, "heads": 4}"#;
         check(&serde_json::from_str(gpt).unwrap(), &[12], 50);

@@ -3,16 +3,15 @@
 mod synchronised;
 
 use burn::module::Module;
-use burn::nn::Linear;
 use burn::nn::conv::Conv2d;
-use burn::tensor::Tensor;
 use ronde_core::seed::SeedTree;
 
-use super::layers::{Apart, ChannelNorm, Normalisation, convolution, linear_layer};
+use super::dense::Dense;
+use super::layers::{Apart, ChannelNorm, Normalisation, convolution};
 use super::size::StageSize;
 use super::{Stages, cost_per_sample, image};
 use crate::initial::Initial;
-use crate::ops::{AfterNorm, Window, average_to, conv2d, linear, max_pool, rectified_linear, relu};
+use crate::ops::{AfterNorm, Window, average_to, conv2d, max_pool, relu};
 use crate::{BurnStage, ForwardContext, Stage, training_device};
 
 /// Convolutions of each of the five blocks, and their channels.
@@ -84,16 +83,20 @@ pub(super) fn sizes(
         sizes.push(size);
     }
     let [side, hidden] = form.classifier();
+    if let Some(last) = sizes.last_mut().filter(|_| [height, width] != [side; 2]) {
+        last.kept += from * side * side;
+        last.output = vec![from, side, side];
+    }
     let seen = from * side * side;
     for (inputs, outputs, is_last) in [
         (seen, hidden, false),
         (hidden, hidden, false),
         (hidden, classes, true),
     ] {
-        let kept = if is_last { outputs } else { 3 * outputs };
+        let is_dropped = !is_last && form.dropout > 0.0;
         sizes.push(StageSize {
             parameters: ((inputs + 1) * outputs) as u64,
-            kept: inputs + kept,
+            kept: inputs + outputs * (1 + usize::from(is_dropped)),
             output: vec![outputs],
         });
     }
@@ -121,7 +124,13 @@ pub(super) fn stages(
     Ok(stages)
 }
 
-/// The convolutions of a block, and the pooling after them.
+/// The side that the images of a block are averaged to after its pooling, where they have another one.
+fn averaged_to(sample: &[usize], size: &StageSize) -> Option<usize> {
+    let pooled = [1, 2].map(|dim: usize| POOL.count(sample[dim]));
+    (pooled[..] != size.output[1..]).then(|| size.output[1])
+}
+
+/// The convolutions of a block, and the pooling after them; of the last one also what the classifier sees.
 fn features(
     block: usize,
     sample: &[usize],
@@ -142,7 +151,8 @@ fn features(
         norm: norm.map(|kind| ChannelNorm::new(kind, channels, &device)),
     };
     let layers: Vec<Layer> = (0..layers).map(layer).collect();
-    let stage = BurnStage::new(layers, |block: &Vec<Layer>, x, _: &ForwardContext| {
+    let averaged = averaged_to(sample, size);
+    let stage = BurnStage::new(layers, move |block: &Vec<Layer>, x, _: &ForwardContext| {
         let through = |x, layer: &Layer| {
             let y = conv2d(&layer.conv, x);
             match &layer.norm {
@@ -150,7 +160,11 @@ fn features(
                 None => relu(y),
             }
         };
-        max_pool(block.iter().fold(x, through), POOL)
+        let y = max_pool(block.iter().fold(x, through), POOL);
+        match averaged {
+            Some(side) => average_to(y, side),
+            None => y,
+        }
     })
     .named(&format!("features{}", block + 1))
     .with_sample_shape(sample)
@@ -170,52 +184,23 @@ fn classifier(
     sizes: &[StageSize],
     seeds: &SeedTree,
 ) -> Vec<Box<dyn Stage>> {
-    let device = training_device();
-    let [side, hidden] = form.classifier();
-    let dropout = form.dropout;
-    let seen = shape[0] * side * side;
-    let first = linear_layer(seen, hidden, true, &device);
-    let first = BurnStage::new(
-        first,
-        move |layer: &Linear, x: Tensor<4>, c: &ForwardContext| {
-            let samples = x.dims()[0];
-            let x = average_to(x, side).reshape([samples, seen]);
-            c.dropout(rectified_linear(layer, x), dropout, 0)
-        },
-    );
-    let second = linear_layer(hidden, hidden, true, &device);
-    let second = BurnStage::new(
-        second,
-        move |layer: &Linear, x: Tensor<2>, c: &ForwardContext| {
-            c.dropout(rectified_linear(layer, x), dropout, 0)
-        },
-    );
-    let third = linear_layer(hidden, sizes[2].output[0], true, &device);
-    let third = BurnStage::new(third, |layer: &Linear, x: Tensor<2>, _: &ForwardContext| {
-        linear(layer, x)
-    });
-    let costs = |index: usize| cost_per_sample(&sizes[index].output, sizes[index].kept);
-    vec![
-        Box::new(
-            first
-                .named("classifier1")
-                .with_sample_shape(shape)
-                .with_initial_weights_from_seed(seeds)
-                .with_cost(costs(0)),
-        ),
-        Box::new(
-            second
-                .named("classifier2")
-                .with_sample_shape(&[hidden])
-                .with_initial_weights_from_seed(seeds)
-                .with_cost(costs(1)),
-        ),
-        Box::new(
-            third
-                .named("classifier3")
-                .with_sample_shape(&[hidden])
-                .with_initial_weights(seeds, Initial::CLASSIFIER)
-                .with_cost(costs(2)),
-        ),
-    ]
+    let mut shape = shape;
+    let mut stages: Vec<Box<dyn Stage>> = Vec::new();
+    for (index, size) in sizes.iter().enumerate() {
+        let is_last = index + 1 == sizes.len();
+        let initial = if is_last {
+            Initial::CLASSIFIER
+        } else {
+            Initial::Rectifier
+        };
+        let name = format!("classifier{}", index + 1);
+        let layer = Dense::new(&name, shape, size.output[0], initial, seeds);
+        stages.push(Box::new(if is_last {
+            layer
+        } else {
+            layer.rectified(form.dropout)
+        }));
+        shape = &size.output;
+    }
+    stages
 }

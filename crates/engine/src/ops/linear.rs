@@ -1,8 +1,8 @@
-//! [`linear`] and [`rectified_linear`]: the matrix product of a layer, alone and with a rectifier.
+//! [`linear`]: the matrix product of a layer.
 
 use burn::nn::Linear;
 use burn::tensor::Tensor;
-use ronde_kernels::{Matrix, add_rows, multiply, rectified, rectified_backward};
+use ronde_kernels::{Matrix, add_rows, multiply};
 
 use super::custom::{Host, Input, Saved, record};
 use super::memory::take;
@@ -14,32 +14,17 @@ use super::memory::take;
 /// When the last dimension is not the layer's count of inputs, as the engine does.
 #[must_use]
 pub fn linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
-    run(layer, x, false)
-}
-
-/// The same, then `max(y, 0)` in place: without another pass that allocates.
-///
-/// # Panics
-/// As [`linear`].
-#[must_use]
-pub fn rectified_linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
-    run(layer, x, true)
-}
-
-fn run<const D: usize>(layer: &Linear, x: Tensor<D>, is_rectified: bool) -> Tensor<D> {
     let weight = Input::of(layer.weight.val());
     let x = Input::of(x);
     match &layer.bias {
-        None => record([x, weight], |[x, weight]| {
-            forward(x, weight, None, is_rectified)
-        }),
+        None => record([x, weight], |[x, weight]| forward(x, weight, None)),
         Some(bias) => record([x, weight, Input::of(bias.val())], |[x, weight, bias]| {
-            forward(x, weight, Some(&bias), is_rectified)
+            forward(x, weight, Some(&bias))
         }),
     }
 }
 
-fn forward(x: Host, weight: Host, bias: Option<&Host>, is_rectified: bool) -> (Host, Product) {
+fn forward(x: Host, weight: Host, bias: Option<&Host>) -> (Host, Product) {
     let [inputs, outputs] = [weight.shape()[0], weight.shape()[1]];
     let mut shape = x.shape().to_vec();
     let last = shape.last_mut().expect("at least one dimension");
@@ -54,32 +39,19 @@ fn forward(x: Host, weight: Host, bias: Option<&Host>, is_rectified: bool) -> (H
     let left = Matrix::new(x.values(), rows, inputs);
     let right = Matrix::new(weight.values(), inputs, outputs);
     multiply(left, right, &mut y, bias.is_some());
-    if is_rectified {
-        rectified(&mut y);
-    }
-    let y = Host::new(y, &shape);
-    let open = is_rectified.then(|| y.clone());
-    (y, Product { x, weight, open })
+    (Host::new(y, &shape), Product { x, weight })
 }
 
 #[derive(Debug)]
 struct Product {
     x: Host,
     weight: Host,
-    /// The output, which says where a rectifier was open.
-    open: Option<Host>,
 }
 
 impl<const N: usize> Saved<N> for Product {
     fn backward(&self, gradient: &[f32], wanted: [bool; N]) -> [Option<Host>; N] {
         let [inputs, outputs] = [self.weight.shape()[0], self.weight.shape()[1]];
         let rows = self.x.values().len() / inputs.max(1);
-        let behind = self.open.as_ref().map(|y| {
-            let mut dy = take(gradient.len());
-            rectified_backward(y.values(), gradient, &mut dy);
-            dy
-        });
-        let gradient = behind.as_deref().unwrap_or(gradient);
         let dy = Matrix::new(gradient, rows, outputs);
         let mut found = [const { None }; N];
         for (input, found) in found.iter_mut().enumerate().filter(|(i, _)| wanted[*i]) {

@@ -2,27 +2,30 @@
 //! anew.
 //!
 //! A step asks for the lengths of the step before. What comes out has old contents: whoever takes it
-//! writes every element before any is read, so which tensors came before cannot be seen.
+//! writes every element before any is read, so which tensors came before cannot be seen. As much is kept as
+//! was taken: a sample that a loader made, and that nobody takes again, goes back to the system.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 /// Shorter ones are not worth it.
 const LENGTH_MIN: usize = 4096;
-/// Lengths that nobody took or gave within so many takes are let go.
+/// Lengths that nobody took or gave within so many uses are let go, and what was out all that time is not
+/// waited for.
 const AGE_MAX: u64 = 8192;
-/// How often it is looked for such.
-const LOOK_EVERY: u64 = 1024;
 
 #[derive(Default)]
 struct Free {
     lengths: BTreeMap<usize, Length>,
-    takes: u64,
+    uses: u64,
 }
 
 #[derive(Default)]
 struct Length {
     free: Vec<Vec<f32>>,
+    /// How many were taken and have not come back, and the fewest since it was last looked.
+    out: usize,
+    out_min: usize,
     last_use: u64,
 }
 
@@ -32,22 +35,35 @@ thread_local! {
 }
 
 impl Free {
-    fn take(&mut self, length: usize) -> Option<Vec<f32>> {
-        self.takes += 1;
-        let now = self.takes;
-        if now.is_multiple_of(LOOK_EVERY) {
+    fn of(&mut self, length: usize) -> &mut Length {
+        self.uses += 1;
+        let now = self.uses;
+        if now.is_multiple_of(AGE_MAX) {
             self.lengths
                 .retain(|_, length| now - length.last_use < AGE_MAX);
+            for length in self.lengths.values_mut() {
+                length.out -= length.out_min;
+                length.out_min = length.out;
+            }
         }
-        let of_length = self.lengths.get_mut(&length)?;
-        of_length.last_use = now;
-        of_length.free.pop()
+        let length = self.lengths.entry(length).or_default();
+        length.last_use = now;
+        length
+    }
+
+    fn take(&mut self, length: usize) -> Option<Vec<f32>> {
+        let length = self.of(length);
+        length.out += 1;
+        length.free.pop()
     }
 
     fn give(&mut self, values: Vec<f32>) {
-        let of_length = self.lengths.entry(values.len()).or_default();
-        of_length.last_use = self.takes;
-        of_length.free.push(values);
+        let length = self.of(values.len());
+        if length.out > 0 {
+            length.out -= 1;
+            length.out_min = length.out_min.min(length.out);
+            length.free.push(values);
+        }
     }
 }
 
@@ -79,6 +95,9 @@ mod tests {
     #[test]
     fn a_length_comes_again_until_nobody_asks_for_it() {
         let mut free = Free::default();
+        for length in [5, 5, 7] {
+            assert_eq!(free.take(length), None);
+        }
         free.give(vec![1.0; 5]);
         free.give(vec![2.0; 5]);
         free.give(vec![3.0; 7]);
@@ -92,8 +111,33 @@ mod tests {
     }
 
     #[test]
+    fn no_more_is_kept_than_was_taken() {
+        let mut free = Free::default();
+        let kept = |free: &Free| free.lengths.get(&5).map_or(0, |length| length.free.len());
+        // A step that takes one, and gives that one back and one that came from elsewhere.
+        for _ in 0..10 {
+            let own = free.take(5).unwrap_or_else(|| vec![0.0; 5]);
+            free.give(own);
+            free.give(vec![0.0; 5]);
+            assert_eq!(kept(&free), 1);
+        }
+        // Many that do not come back, and are not waited for in the end.
+        for _ in 0..100 {
+            free.take(5);
+        }
+        for _ in 0..AGE_MAX {
+            let own = free.take(5).unwrap_or_else(|| vec![0.0; 5]);
+            free.give(own);
+        }
+        for _ in 0..100 {
+            free.give(vec![0.0; 5]);
+        }
+        assert!(kept(&free) <= 2, "{}", kept(&free));
+    }
+
+    #[test]
     fn what_was_given_is_taken_and_short_runs_are_not_kept() {
-        give(vec![1.0; LENGTH_MIN]);
+        give(take(LENGTH_MIN));
         assert!(take(LENGTH_MIN)[0].is_nan());
         assert_eq!(take(LENGTH_MIN), vec![0.0; LENGTH_MIN]);
         give(vec![1.0; 3]);

@@ -32,5 +32,5 @@ pub(crate) use given::with_gradient;
 pub(crate) use group_norm::finish;
 pub use group_norm::group_norm;
 pub use layer_norm::{gelu, layer_norm};
-pub use linear::{linear, rectified_linear};
+pub use linear::linear;
 pub use pool::{Window, average_to, max_pool};

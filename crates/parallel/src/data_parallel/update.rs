@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use ronde_core::Buffer;
 use ronde_core::layout::Role;
-use ronde_engine::GradientScale;
+use ronde_engine::{GradientScale, Stage};
 
 use super::DataParallel;
 use crate::ParallelError;
@@ -46,6 +46,8 @@ impl DataParallel {
         scale: GradientScale,
     ) {
         let mut part = std::mem::take(&mut self.part);
+        // Otherwise the state would be copied: they get the new one when it is complete.
+        self.chain.let_go();
         for index in 0..self.state.places().len() {
             let place = &self.state.places()[index];
             let (range, role) = (place.range.clone(), place.entry.role);

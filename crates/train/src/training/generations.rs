@@ -91,16 +91,19 @@ impl Training {
     /// Takes over the state that the others send, if this rank has to, and applies what was committed
     /// meanwhile.
     fn heal(&mut self) -> Result<(), TrainError> {
-        let got = self.healing.receive(&mut self.strategy.replica_mut());
-        if got.map_err(TrainError::Heal)? {
-            self.strategy.reload();
-            for (committed, reduced, times) in self.healing.missed() {
-                self.apply(&committed, reduced, times)?;
-            }
-            let last = self.session.next_step().0.saturating_sub(1);
-            let digest = self.digest(Step(last));
-            self.place.healed(&mut self.session, digest);
+        // The state is not touched without need: stages read it where it lies.
+        if !self.healing.receives() {
+            return Ok(());
         }
+        let got = self.healing.receive(&mut self.strategy.replica_mut());
+        got.map_err(TrainError::Heal)?;
+        self.strategy.reload();
+        for (committed, reduced, times) in self.healing.missed() {
+            self.apply(&committed, reduced, times)?;
+        }
+        let last = self.session.next_step().0.saturating_sub(1);
+        let digest = self.digest(Step(last));
+        self.place.healed(&mut self.session, digest);
         Ok(())
     }
 

@@ -100,7 +100,7 @@ fn tensors_and_weights_are_those_of_the_model_that_is_normalised_by_shard() {
         ("resnet18", r#", "small_input": true"#, 16),
         ("resnet18", "", 32),
         ("resnet50", r#", "small_input": true"#, 16),
-        ("vgg16", r#", "small_input": true"#, 32),
+        ("vgg16", r#", "small_input": true"#, 64),
     ] {
         let of = |normalisation: &str| {
             let text = format!(r#"{{"kind": "{kind}", "normalisation": "{normalisation}"{rest}}}"#);

@@ -25,6 +25,9 @@ pub(super) fn features(
         let norm = wired.norm(&norm, channels, AfterNorm::Rectified);
         y = wired.convolved(conv, norm, y, None);
     }
-    wired.pooled(y, POOL);
+    y = wired.pooled(y, POOL);
+    if let Some(side) = super::averaged_to(sample, size) {
+        wired.averaged(y, side);
+    }
     wired
 }

@@ -2,13 +2,14 @@
 
 use burn::nn::conv::Conv2d;
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
+use burn::tensor::Tensor;
 use ronde_core::seed::SeedTree;
 
 use super::{Part, PartId, Value, Wired};
 use crate::models::batch_wide_norm::BatchWideNorm;
 use crate::models::cost_per_sample;
 use crate::models::layers::convolution;
-use crate::ops::{AfterNorm, Window, conv2d, max_pool};
+use crate::ops::{AfterNorm, Window, average_to, conv2d, max_pool};
 use crate::{BurnStage, ForwardContext, training_device};
 
 /// A value that is images: which one, and channels, height and width.
@@ -95,10 +96,25 @@ impl Wired {
     pub(in crate::models) fn pooled(&mut self, from: Images, window: Window) -> Images {
         let [channels, height, width] = from.shape;
         let shape = [channels, window.count(height), window.count(width)];
-        // It has no tensors: the module stands for the shape alone.
-        let module = MaxPool2dConfig::new([window.side, window.side]).init();
+        self.resized(from, shape, move |x| max_pool(x, window))
+    }
+
+    /// Adds an averaging to squares of a side, and runs it.
+    pub(in crate::models) fn averaged(&mut self, from: Images, side: usize) -> Images {
+        let shape = [from.shape[0], side, side];
+        self.resized(from, shape, move |x| average_to(x, side))
+    }
+
+    fn resized(
+        &mut self,
+        from: Images,
+        shape: [usize; 3],
+        resize: impl Fn(Tensor<4>) -> Tensor<4> + Send + 'static,
+    ) -> Images {
+        // It has no tensors: any module without stands for it.
+        let module = MaxPool2dConfig::new([1, 1]).init();
         let stage = BurnStage::new(module, move |_: &MaxPool2d, x, _: &ForwardContext| {
-            max_pool(x, window)
+            resize(x)
         })
         .titled("pooling")
         .with_sample_shape(&from.shape)

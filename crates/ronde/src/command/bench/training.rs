@@ -34,8 +34,11 @@ fn run(arguments: &TrainingArguments, stop: &StopFlag) -> Result<TrainingReport,
         go_on: &|| stop.signal() == 0,
     };
     let mut report = TrainingReport::new(settings, matrix_peak_flops());
+    let count = report.variants.len();
     for round in 1..=report.settings.rounds {
-        for place in 0..report.variants.len() {
+        // Each has its turn after each other one: what ended before leaves memory and caches in some state.
+        for turn in 0..count {
+            let place = (turn + round as usize - 1) % count;
             let variant = report.variants[place].variant;
             let run = measure(&report.settings, variant, &programs)?;
             let (name, rate) = (variant.name(), run.samples_per_s);
