@@ -135,6 +135,8 @@ class Group:
                 command += ["--identity", f"{identities}/{rank}.pem"]
             self.ranks.append(network.start(host, command))
         self.tell(" ".join(self.hear()))
+        # One group after the other measures its links.
+        assert set(self.hear()) == {"joined"}
 
     def tell(self, line):
         for rank in self.ranks:

@@ -2,16 +2,16 @@
 //! chooses well: for each size the fastest, the chosen one and the ratio of their times.
 //!
 //! `choice_grid [ranks=4] [hosts=0,0,1,1] [at=-,-,ns1:10.0.0.1,ns2:10.0.0.2] [sizes=8,65536]
-//! [operations=all_reduce,exact_sum,reduce,broadcast] [rounds=5] [csv]`; ranks are processes, `at`
-//! puts each in a network namespace and on an address.
+//! [operations=all_reduce,exact_sum,reduce,broadcast] [rounds=5] [calibration=MILLISECONDS] [csv]`; ranks are
+//! processes, `at` puts each in a network namespace and on an address.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use ronde_comm::{Choice, GroupConfig, ProcessGroup, Security, TransportChoice, bind};
+use ronde_comm::{Calibration, Choice, GroupConfig, ProcessGroup, Security, TransportChoice, bind};
 use ronde_core::exact::ExactSum;
 use ronde_core::{Buffer, Collectives, CollectivesExt, DType, GroupRank, Operation, ReduceOp};
 use ronde_schedule::{Algorithm, Hosts};
@@ -39,6 +39,7 @@ struct Plan {
     sizes: Vec<usize>,
     operations: Vec<String>,
     rounds: usize,
+    calibration: Calibration,
     csv: bool,
 }
 
@@ -88,6 +89,8 @@ impl Plan {
             list,
         );
         let rounds = found("rounds").map_or(Ok(5), |text| text.parse())?;
+        let calibration = found("calibration").map(|text| text.parse().map(Duration::from_millis));
+        let calibration = calibration.transpose()?.map(Calibration::Within);
         let csv = words.iter().any(|word| word == "csv");
         Ok(Self {
             ranks,
@@ -96,6 +99,7 @@ impl Plan {
             sizes,
             operations,
             rounds,
+            calibration: calibration.unwrap_or_default(),
             csv,
         })
     }
@@ -203,6 +207,7 @@ impl Worker {
         config.transport = TransportChoice::Tcp;
         config.security = Security::Plain;
         config.hosts = Some(Hosts::new(&plan.hosts));
+        config.calibration = plan.calibration;
         let start = now();
         let group = ProcessGroup::connect(config, listener, &peers?)?;
         if rank == 0 && plan.csv {

@@ -1,9 +1,10 @@
 //! One rank of `benchmarks/shaped_links.py`: how long an all-reduce of random f32 takes between hosts.
 //!
 //! `shaped_link_rank RANK ADDRESS [--connections N] [--identity FILE] [--algorithm NAME]`
-//! prints where it listens, reads the addresses of all ranks in a line, then lines `BYTES ROUNDS`, and
-//! answers each with the median seconds of a blocking call and how the group chose to run it. With an
-//! identity, which `shaped_link_rank identities RANKS DIRECTORY` makes, it speaks TLS.
+//! prints where it listens, reads the addresses of all ranks in a line, says `joined` when the group has
+//! measured its links, then reads lines `BYTES ROUNDS`, and answers each with the median seconds of a blocking
+//! call and how the group chose to run it. With an identity, which
+//! `shaped_link_rank identities RANKS DIRECTORY` makes, it speaks TLS.
 
 use std::io::{self, Lines, StdinLock, Write};
 use std::net::SocketAddr;
@@ -105,6 +106,7 @@ fn main() -> Outcome<()> {
     let line = lines.next().ok_or("no addresses")??;
     let peers: Result<Vec<SocketAddr>, _> = line.split_whitespace().map(str::parse).collect();
     let group = ProcessGroup::connect(configuration(rank, &arguments)?, listener, &peers?)?;
+    writeln!(io::stdout(), "joined")?;
     for line in lines {
         let line = line?;
         let (bytes, rounds) = line.split_once(' ').ok_or("BYTES ROUNDS")?;

@@ -197,12 +197,13 @@ struct Run<'a> {
 impl Run<'_> {
     /// Runs what rank 0 plans until it plans nothing more; its samples, none on other ranks.
     fn all_steps(&mut self) -> Result<Vec<Sample>, CollectiveError> {
-        let began = clock::now();
         let is_first = self.group.rank() == GroupRank(0);
         let (mut step, mut last) = (self.planner.first(), None);
         let mut took = Duration::ZERO;
+        // The first one also waits for members that are late: its time is nobody's cost.
+        let mut began = None;
         loop {
-            let spent = clock::now().duration_since(began);
+            let spent = began.map_or(Duration::ZERO, |began| clock::now().duration_since(began));
             let next = if is_first {
                 self.planner.next(step, spent)
             } else {
@@ -214,6 +215,7 @@ impl Run<'_> {
                 i64::try_from(took.as_nanos()).unwrap_or(i64::MAX >> 16),
             ];
             let (told, time) = self.one(step, words)?;
+            began = began.or_else(|| Some(clock::now()));
             if let Some(last) = last.filter(|_| is_first) {
                 let mean = told[1].max(0) as f64 / self.group.size() as f64;
                 self.planner.heard(last, mean / 1e9);

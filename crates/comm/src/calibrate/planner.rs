@@ -33,10 +33,14 @@ const ORDER: [Algorithm; 6] = [
 ];
 /// So many of those are measured with long operands at first.
 const FIRST: usize = 4;
+/// How often the shortest operation runs after the first time, which does not count.
+const WAKING: usize = 3;
 /// A longer operand is climbed to when that should take this part of the time.
 const CLIMB: f64 = 1.0 / 8.0;
-/// The climb between hosts, in the time for all that follows it.
+/// The climb between hosts, in the time for all that follows it: to longer operands, and until their rate
+/// is found.
 const CLIMB_ACROSS: f64 = 8.0;
+const SETTLE_ACROSS: f64 = 24.0;
 /// Most operations of that climb.
 const CLIMBED_MAX: usize = 16;
 /// The rate of links is found when two operations in turn differ by no more than this factor.
@@ -45,7 +49,11 @@ const SETTLED: f64 = 1.2;
 const SHARE: f64 = 1.0 / 3.0;
 /// Times that everything is measured again, between hosts and within one.
 const PASSES: usize = 3;
-const PASSES_WITHIN: usize = 4;
+const PASSES_WITHIN: usize = 8;
+/// Within a host an algorithm is left out at a length where the shortest of its times, of which there are
+/// so many, is this much longer than the median of the best one's.
+const BEATEN: f64 = 1.3;
+const BEATEN_TIMES: usize = 2;
 /// How often an operation runs in a row within a host, and how many of these count: while all algorithms
 /// at its length take no more than a part of the time, and else.
 const RUN: (usize, usize) = (5, 3);
@@ -92,6 +100,8 @@ struct Course {
 /// How far the plan has come.
 #[derive(Debug)]
 enum Phase {
+    /// The first operation comes again so many times: at first it waited for members that were late.
+    Waking(usize),
     /// This level comes next.
     Climbing(usize),
     /// A short operation comes next, while the one on the climb is timed; then the climb goes on here.
@@ -109,6 +119,8 @@ pub(super) struct Planner {
     phase: Phase,
     /// Whether bytes cross between hosts.
     is_across: bool,
+    /// Whether the first operation is over, whose time is nobody's.
+    is_awake: bool,
     /// The level of each operation of the climb, and its seconds on this rank.
     climbed: Vec<(usize, f64)>,
     /// Seconds from the beginning to the end of the climb between hosts.
@@ -147,8 +159,9 @@ impl Planner {
             within,
             lens,
             is_across: courses.iter().any(crosses),
+            is_awake: false,
             courses,
-            phase: Phase::Climbing(1),
+            phase: Phase::Waking(WAKING),
             climbed: Vec::new(),
             climbed_for: 0.0,
             planned: VecDeque::from([false]),
@@ -177,9 +190,11 @@ impl Planner {
     pub(super) fn next(&mut self, now: Step, spent: Duration) -> Option<Step> {
         let within = self.within.as_secs_f64();
         let spent = spent.as_secs_f64() + self.estimate(now) + END * self.shortest();
+        let is_waking = matches!(self.phase, Phase::Waking(_)) && !self.within.is_zero();
         let (next, counts) = match self.climb(spent) {
+            Some(step) if is_waking => (Some(step), false),
             Some(step) => {
-                let longer = if self.is_across { CLIMB_ACROSS } else { 1.0 };
+                let longer = if self.is_across { SETTLE_ACROSS } else { 1.0 };
                 let fits = self.estimate(step) <= longer * within - spent;
                 (Some(step).filter(|_| fits), false)
             }
@@ -195,6 +210,13 @@ impl Planner {
     /// The next step of the climb, when `spent` has passed; else the way down is planned.
     fn climb(&mut self, spent: f64) -> Option<Step> {
         match self.phase {
+            Phase::Waking(times) => {
+                self.phase = match times {
+                    0 | 1 => Phase::Waiting(1),
+                    _ => Phase::Waking(times - 1),
+                };
+                Some(self.first())
+            }
             Phase::Climbing(level) => {
                 let next = self.climb_to(level, spent);
                 self.phase = match next {
@@ -210,7 +232,7 @@ impl Planner {
             }
             Phase::Waiting(level) => {
                 self.phase = Phase::Climbing(level);
-                let other = 1 + (level - 2) % (self.courses.len() - 1).max(1);
+                let other = 1 + (level - 1) % (self.courses.len() - 1).max(1);
                 Some(self.step(other, 0))
             }
             Phase::Down(_) => None,
@@ -227,13 +249,14 @@ impl Planner {
             return (level <= LEVEL_WITHIN && fits(level, most)).then_some(level);
         }
         let left = CLIMB_ACROSS * within - spent;
+        let to_settle = SETTLE_ACROSS * within - spent;
         if within == 0.0 || self.climbed.len() >= CLIMBED_MAX {
             return None;
         }
         if level < self.lens.len() && self.expected(level) <= left.min(within) {
             return Some(level);
         }
-        (level > 1 && !self.is_settled() && fits(level - 1, left)).then_some(level - 1)
+        (level > 1 && !self.is_settled() && fits(level - 1, to_settle)).then_some(level - 1)
     }
 
     /// Seconds that the climber should take at a level above those climbed: as much more for each byte as
@@ -326,19 +349,44 @@ impl Planner {
             };
             let (step, counts) = wanted.pop_front()?;
             let share = if step.level > SHORT_LEVEL { SHARE } else { 1.0 };
-            if self.estimate(step) <= share * left {
+            if self.estimate(step) <= share * left && !self.is_beaten(step) {
                 return Some((step, counts));
             }
         }
     }
 
+    /// Whether an algorithm is out of the question at its length, so that its time is better spent on
+    /// those that are not.
+    fn is_beaten(&self, step: Step) -> bool {
+        let mut courses = self.courses.iter();
+        let Some(course) = courses.find(|course| course.algorithm == step.algorithm) else {
+            return false;
+        };
+        let mine = &course.times[step.level];
+        let all = self.courses.iter();
+        let best = all.filter_map(|course| median(&course.times[step.level]));
+        let best = best.min_by(f64::total_cmp).unwrap_or(f64::INFINITY);
+        let least = mine.iter().copied().min_by(f64::total_cmp);
+        !self.is_across
+            && mine.len() >= BEATEN_TIMES
+            && least.is_some_and(|least| least > BEATEN * best)
+    }
+
     /// A step took so long on this rank: for what is planned next.
     pub(super) fn took(&mut self, step: Step, seconds: f64) {
-        if matches!(self.phase, Phase::Waiting(_) | Phase::Climbing(_)) && step.level > 0 {
+        if !self.is_awake {
+            self.is_awake = true;
+            return;
+        }
+        let is_climb = !matches!(self.phase, Phase::Down(_));
+        if is_climb && step.level > 0 {
             self.climbed.push((step.level, seconds));
         }
         if let Some(course) = self.course(step) {
-            course.last[step.level] = Some(seconds);
+            let last = &mut course.last[step.level];
+            // A short operation that takes long has met something else.
+            let least = last.filter(|_| is_climb && step.level == 0);
+            *last = Some(least.map_or(seconds, |least| least.min(seconds)));
         }
     }
 
@@ -364,11 +412,8 @@ impl Planner {
         let is_known = |level: usize| !self.is_across || level <= SHORT_LEVEL || level == end;
         for course in &self.courses {
             for (level, &counts) in course.counts.iter().enumerate() {
-                let mut times = course.times[level].clone();
-                times.sort_by(f64::total_cmp);
-                let median = times.get(times.len() / 2).copied();
                 let climbed = course.last[level].filter(|_| is_known(level));
-                if let Some(seconds) = median.or(climbed) {
+                if let Some(seconds) = median(&course.times[level]).or(climbed) {
                     // What went faster than that went through links that had rested.
                     let seconds = seconds.max(rate * counts.bytes_across);
                     samples.push(Sample { counts, seconds });
@@ -383,14 +428,9 @@ impl Planner {
         let mut timings = Vec::new();
         for course in self.courses.iter().filter(|_| !self.is_across) {
             for (level, &counts) in course.counts.iter().enumerate() {
-                let mut times = course.times[level].clone();
-                times.sort_by(f64::total_cmp);
-                let middle = times.len() / 2;
-                let Some(upper) = times.get(middle) else {
+                let Some(seconds) = median(&course.times[level]) else {
                     continue;
                 };
-                let lower = times[middle - usize::from(times.len() % 2 == 0)];
-                let seconds = (lower + upper) / 2.0;
                 timings.push(Timing {
                     algorithm: course.algorithm,
                     bytes: self.lens[level] * WORD_BYTES,
@@ -437,6 +477,15 @@ impl Planner {
             .min_by(f64::total_cmp);
         least.unwrap_or(2.0 * self.shortest())
     }
+}
+
+/// The median, of an even count the mean of the two in the middle; `None` of nothing.
+fn median(times: &[f64]) -> Option<f64> {
+    let mut times = times.to_vec();
+    times.sort_by(f64::total_cmp);
+    let upper = times.get(times.len() / 2)?;
+    let lower = times[(times.len() - 1) / 2];
+    Some((lower + upper) / 2.0)
 }
 
 /// Whether an algorithm of these counts does something, at some level, that none of the others does

@@ -18,6 +18,45 @@ fn planner(hosts: &Hosts, within: Duration) -> Planner {
     })
 }
 
+/// Plays a calibration in which each operation takes as long as `takes` says of what it does, of which step
+/// it is and how many there were before: the steps, and the time of all.
+fn play_by(
+    planner: &mut Planner,
+    mut takes: impl FnMut(&Counts, Step, usize) -> f64,
+) -> (Vec<Step>, f64) {
+    let (mut step, mut spent, mut steps) = (planner.first(), 0.0, Vec::new());
+    loop {
+        let next = planner.next(step, Duration::from_secs_f64(spent));
+        let mut courses = planner.courses.iter();
+        let course = courses.find(|c| c.algorithm == step.algorithm);
+        let counts = course.map(|course| course.counts[step.level]);
+        let seconds = takes(&counts.unwrap_or_default(), step, steps.len());
+        // The time in which the first operation waits for those that are late is not counted.
+        spent += if steps.is_empty() { 0.0 } else { seconds };
+        planner.took(step, seconds);
+        planner.heard(step, seconds);
+        steps.push(step);
+        assert!(steps.len() < 2000);
+        match next {
+            Some(next) => step = next,
+            None => return (steps, spent),
+        }
+    }
+}
+
+/// Seconds of operations one after the other on links that let so many bytes pass above their rate when they
+/// have rested.
+fn shaped(model: &CostModel, burst: f64) -> impl FnMut(&Counts) -> f64 {
+    let mut saved = burst;
+    move |counts| {
+        let free = counts.bytes_across.min(saved);
+        let seconds = model.seconds(counts) - free * model.byte_across_s;
+        let refilled = seconds / model.byte_across_s;
+        saved = (saved + refilled - counts.bytes_across).clamp(0.0, burst);
+        seconds
+    }
+}
+
 /// Plays a calibration of a group in which operations cost what `model` says, but that links let
 /// so many bytes pass above their rate when they have rested.
 fn play_on(
@@ -27,29 +66,9 @@ fn play_on(
     burst: f64,
 ) -> (Vec<Step>, f64, Planner) {
     let mut planner = planner(hosts, within);
-    let (mut step, mut spent, mut steps) = (planner.first(), 0.0, Vec::new());
-    let mut saved = burst;
-    loop {
-        let next = planner.next(step, Duration::from_secs_f64(spent));
-        let mut courses = planner.courses.iter();
-        let course = courses.find(|c| c.algorithm == step.algorithm);
-        let counts = course
-            .map(|course| course.counts[step.level])
-            .unwrap_or_default();
-        let free = counts.bytes_across.min(saved);
-        let seconds = model.seconds(&counts) - free * model.byte_across_s;
-        let refilled = seconds / model.byte_across_s;
-        saved = (saved + refilled - counts.bytes_across).clamp(0.0, burst);
-        spent += seconds;
-        planner.took(step, seconds);
-        planner.heard(step, seconds);
-        steps.push(step);
-        assert!(steps.len() < 1000);
-        match next {
-            Some(next) => step = next,
-            None => return (steps, spent, planner),
-        }
-    }
+    let mut link = shaped(model, burst);
+    let (steps, spent) = play_by(&mut planner, |counts, _, _| link(counts));
+    (steps, spent, planner)
 }
 
 fn play(hosts: &Hosts, within: Duration, model: &CostModel) -> (Vec<Step>, f64, Planner) {
@@ -98,7 +117,7 @@ fn the_time_is_kept_on_fast_and_slow_links_and_enough_is_measured() {
                 let longest = planner.courses.iter().flat_map(|c| c.last.iter().flatten());
                 let longest = longest.copied().fold(0.0, f64::max);
                 let most = if planner.is_across {
-                    (1.0 + CLIMB_ACROSS) * within.as_secs_f64()
+                    (1.0 + SETTLE_ACROSS) * within.as_secs_f64()
                 } else {
                     within.as_secs_f64()
                 };
@@ -119,14 +138,14 @@ fn the_time_is_kept_on_fast_and_slow_links_and_enough_is_measured() {
 fn much_time_is_not_used_up_and_none_measures_nothing() {
     let hosts = Hosts::one(4);
     let (steps, _, planner) = play(&hosts, Duration::from_secs(3600), &gigabit());
-    assert!(steps.len() < 800);
+    assert!(steps.len() < 1300);
     // All algorithms but the hierarchical one, which is the direct one here, at all lengths that
     // are measured within a host.
     assert_eq!(planner.samples().len(), 5 * (LEVEL_WITHIN + 1));
     let bytes = planner.timings().into_iter().map(|timing| timing.bytes);
     assert_eq!(bytes.collect::<BTreeSet<_>>(), CORRECTED_BYTES.into());
     let (steps, _, planner) = play(&hosts, Duration::ZERO, &gigabit());
-    assert!(steps.len() <= 2 && planner.samples().len() <= 2);
+    assert!(steps.len() <= 4 && planner.samples().len() <= 2);
 }
 
 #[test]
@@ -150,27 +169,13 @@ fn times_within_a_host_correct_the_costs() {
     // Two that count alike between two ranks, of which one takes longer.
     let (hosts, operation) = (Hosts::one(2), Operation::AllReduce(ReduceOp::Sum));
     let mut planner = planner(&hosts, Duration::from_secs(10));
-    let (mut step, mut spent) = (planner.first(), 0.0);
-    loop {
-        let next = planner.next(step, Duration::from_secs_f64(spent));
-        let slow = if step.algorithm == Algorithm::Ring {
-            1.4
-        } else {
-            1.0
+    play_by(&mut planner, |counts, step, _| {
+        let slow = match step.algorithm {
+            Algorithm::Ring => 1.2,
+            _ => 1.0,
         };
-        let course = planner
-            .courses
-            .iter()
-            .find(|c| c.algorithm == step.algorithm);
-        let seconds = slow * gigabit().seconds(&course.unwrap().counts[step.level]);
-        spent += seconds;
-        planner.took(step, seconds);
-        planner.heard(step, seconds);
-        match next {
-            Some(next) => step = next,
-            None => break,
-        }
-    }
+        slow * gigabit().seconds(counts)
+    });
     let model = gigabit()
         .fit(&planner.samples())
         .corrected_by(&planner.timings());
@@ -180,7 +185,58 @@ fn times_within_a_host_correct_the_costs() {
         model.seconds_by(algorithm, CORRECTED_BYTES[4], &counts)
     };
     let ratio = seconds(Algorithm::Ring) / seconds(Algorithm::HalvingDoubling);
-    assert!((ratio - 1.4).abs() < 1e-6, "{ratio}");
+    assert!((ratio - 1.2).abs() < 1e-6, "{ratio}");
+}
+
+#[test]
+fn an_algorithm_that_is_beaten_takes_no_more_time_from_the_others() {
+    let mut planner = planner(&Hosts::one(4), Duration::from_secs(10));
+    let (steps, _) = play_by(&mut planner, |counts, step, _| {
+        let slow = match step.algorithm {
+            Algorithm::Driver => 2.0,
+            _ => 1.0,
+        };
+        slow * (gigabit().seconds(&Counts {
+            rounds: 0.0,
+            ..*counts
+        }) + 1e-3)
+    });
+    let times = |algorithm| {
+        let level = LEVEL_WITHIN - 1;
+        steps
+            .iter()
+            .filter(|step| **step == Step { algorithm, level })
+            .count()
+    };
+    assert!(times(Algorithm::Driver) >= BEATEN_TIMES);
+    assert!(times(Algorithm::Driver) < times(Algorithm::Direct) / 3);
+}
+
+/// Nanoseconds of a byte between hosts that a calibration of 30 ms finds on links of 100 Mbit/s that let
+/// 128 KiB pass at once, where an operation of that number takes longer.
+fn found_where_one_takes_longer(number: usize, by: f64) -> f64 {
+    let slow = CostModel {
+        byte_across_s: 80e-9,
+        ..gigabit()
+    };
+    let mut planner = planner(&Hosts::new(&[0, 1, 2, 3]), Duration::from_millis(30));
+    let mut link = shaped(&slow, f64::from(128 << 10));
+    play_by(&mut planner, |counts, _, before| {
+        link(counts) + if before == number { by } else { 0.0 }
+    });
+    slow.fit(&planner.samples()).byte_across_s * 1e9
+}
+
+#[test]
+fn a_member_that_is_late_or_a_packet_that_is_sent_again_is_not_taken_for_the_links_rate() {
+    for late in [0.0, 0.05, 5.0] {
+        let found = found_where_one_takes_longer(0, late);
+        assert!((65.0..100.0).contains(&found), "{late}: {found}");
+    }
+    for number in 1..30 {
+        let found = found_where_one_takes_longer(number, 0.2);
+        assert!((40.0..120.0).contains(&found), "{number}: {found}");
+    }
 }
 
 #[test]
