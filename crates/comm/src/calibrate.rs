@@ -73,7 +73,8 @@ impl ProcessGroup {
     /// It runs all_reduces of some bytes to one MiB by each algorithm, the longer ones only while they
     /// fit; over a link so slow that a few KiB take longer than that it takes longer, by two of those.
     /// Where bytes cross between hosts it first runs all_reduces by one algorithm, up to 8 MiB and up to
-    /// eight times as long, until two in turn take as long for each byte.
+    /// eight times as long, until two in turn take as long for each byte, for which they may take up to 24
+    /// times as long. What the first operation waits for members that are late is not counted.
     /// Those operations have numbers and are in the flight record like others. A group that shares
     /// memory has nothing to measure. The bits of plain floating-point sums may change with the choice.
     ///

@@ -30,7 +30,8 @@ pub enum Calibration {
     Off,
     /// It does while joining, for about so long. Short operations are run first, longer ones while
     /// they fit. Where bytes cross between hosts up to eight times as long goes before that, until the
-    /// links' rate has settled: for links that let some bytes pass faster at first.
+    /// links' rate has settled, for links that let some bytes pass faster at first; up to 24 times where it
+    /// does not, because a packet was lost.
     Within(Duration),
 }
 

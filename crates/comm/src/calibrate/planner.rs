@@ -49,11 +49,7 @@ const SETTLED: f64 = 1.2;
 const SHARE: f64 = 1.0 / 3.0;
 /// Times that everything is measured again, between hosts and within one.
 const PASSES: usize = 3;
-const PASSES_WITHIN: usize = 8;
-/// Within a host an algorithm is left out at a length where the shortest of its times, of which there are
-/// so many, is this much longer than the median of the best one's.
-const BEATEN: f64 = 1.3;
-const BEATEN_TIMES: usize = 2;
+const PASSES_WITHIN: usize = 4;
 /// How often an operation runs in a row within a host, and how many of these count: while all algorithms
 /// at its length take no more than a part of the time, and else.
 const RUN: (usize, usize) = (5, 3);
@@ -349,27 +345,10 @@ impl Planner {
             };
             let (step, counts) = wanted.pop_front()?;
             let share = if step.level > SHORT_LEVEL { SHARE } else { 1.0 };
-            if self.estimate(step) <= share * left && !self.is_beaten(step) {
+            if self.estimate(step) <= share * left {
                 return Some((step, counts));
             }
         }
-    }
-
-    /// Whether an algorithm is out of the question at its length, so that its time is better spent on
-    /// those that are not.
-    fn is_beaten(&self, step: Step) -> bool {
-        let mut courses = self.courses.iter();
-        let Some(course) = courses.find(|course| course.algorithm == step.algorithm) else {
-            return false;
-        };
-        let mine = &course.times[step.level];
-        let all = self.courses.iter();
-        let best = all.filter_map(|course| median(&course.times[step.level]));
-        let best = best.min_by(f64::total_cmp).unwrap_or(f64::INFINITY);
-        let least = mine.iter().copied().min_by(f64::total_cmp);
-        !self.is_across
-            && mine.len() >= BEATEN_TIMES
-            && least.is_some_and(|least| least > BEATEN * best)
     }
 
     /// A step took so long on this rank: for what is planned next.

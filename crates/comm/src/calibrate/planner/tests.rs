@@ -138,7 +138,7 @@ fn the_time_is_kept_on_fast_and_slow_links_and_enough_is_measured() {
 fn much_time_is_not_used_up_and_none_measures_nothing() {
     let hosts = Hosts::one(4);
     let (steps, _, planner) = play(&hosts, Duration::from_secs(3600), &gigabit());
-    assert!(steps.len() < 1300);
+    assert!(steps.len() < 800);
     // All algorithms but the hierarchical one, which is the direct one here, at all lengths that
     // are measured within a host.
     assert_eq!(planner.samples().len(), 5 * (LEVEL_WITHIN + 1));
@@ -171,7 +171,7 @@ fn times_within_a_host_correct_the_costs() {
     let mut planner = planner(&hosts, Duration::from_secs(10));
     play_by(&mut planner, |counts, step, _| {
         let slow = match step.algorithm {
-            Algorithm::Ring => 1.2,
+            Algorithm::Ring => 1.4,
             _ => 1.0,
         };
         slow * gigabit().seconds(counts)
@@ -185,31 +185,7 @@ fn times_within_a_host_correct_the_costs() {
         model.seconds_by(algorithm, CORRECTED_BYTES[4], &counts)
     };
     let ratio = seconds(Algorithm::Ring) / seconds(Algorithm::HalvingDoubling);
-    assert!((ratio - 1.2).abs() < 1e-6, "{ratio}");
-}
-
-#[test]
-fn an_algorithm_that_is_beaten_takes_no_more_time_from_the_others() {
-    let mut planner = planner(&Hosts::one(4), Duration::from_secs(10));
-    let (steps, _) = play_by(&mut planner, |counts, step, _| {
-        let slow = match step.algorithm {
-            Algorithm::Driver => 2.0,
-            _ => 1.0,
-        };
-        slow * (gigabit().seconds(&Counts {
-            rounds: 0.0,
-            ..*counts
-        }) + 1e-3)
-    });
-    let times = |algorithm| {
-        let level = LEVEL_WITHIN - 1;
-        steps
-            .iter()
-            .filter(|step| **step == Step { algorithm, level })
-            .count()
-    };
-    assert!(times(Algorithm::Driver) >= BEATEN_TIMES);
-    assert!(times(Algorithm::Driver) < times(Algorithm::Direct) / 3);
+    assert!((ratio - 1.4).abs() < 1e-6, "{ratio}");
 }
 
 /// Nanoseconds of a byte between hosts that a calibration of 30 ms finds on links of 100 Mbit/s that let
