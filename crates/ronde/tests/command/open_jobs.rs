@@ -20,18 +20,28 @@ pub(crate) const SETS: [&str; 3] = ["model.channels=4", "run.output=out", "elast
 struct Job {
     place: Place,
     running: Option<Running>,
+    epochs: u64,
 }
 
 impl Job {
     /// Starts it with this count of workers and of places on this host.
     fn start(workers: &str, here: &str, sets: &[&str]) -> Self {
+        Self::lasting(EPOCHS, workers, here, sets)
+    }
+
+    /// One of so many epochs.
+    fn lasting(epochs: u64, workers: &str, here: &str, sets: &[&str]) -> Self {
         let place = Place::new();
         let mut arguments = vec!["train", "--json", "--listen", "--here", here, "-n", workers];
-        let epochs = format!("train.epochs={EPOCHS}");
-        let sets = SETS.iter().chain(sets).copied().chain([epochs.as_str()]);
+        let told = format!("train.epochs={epochs}");
+        let sets = SETS.iter().chain(sets).copied().chain([told.as_str()]);
         arguments.extend(sets.flat_map(|set| ["--set", set]));
         let running = Some(place.start(RONDE, &arguments, &[]));
-        Self { place, running }
+        Self {
+            place,
+            running,
+            epochs,
+        }
     }
 
     fn running(&mut self) -> &mut Running {
@@ -42,7 +52,7 @@ impl Job {
     #[track_caller]
     fn whole(&mut self) -> Vec<Value> {
         let ended = self.running.take().unwrap().wait();
-        whole(&self.place, ended, EPOCHS)
+        whole(&self.place, ended, self.epochs)
     }
 }
 
@@ -316,7 +326,8 @@ fn join(place: &Place, host: &str, token_file: &str) -> Running {
 
 #[test]
 fn a_host_joins_is_cut_off_comes_back_and_leaves_in_good_order() {
-    let mut job = Job::start("2", "1", &["elastic.silence_s=0.5"]);
+    // Long enough for a busy machine: the host goes and comes back while it trains.
+    let mut job = Job::lasting(3 * EPOCHS, "2", "1", &["elastic.silence_s=0.5"]);
     until("the coordinator is there", || {
         let ended = job.place.run(&["status", "out", "--json"]);
         ended.code == 0 && ended.stdout.contains("\"coordinator\":\"")
