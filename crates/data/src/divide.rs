@@ -1,5 +1,6 @@
 //! [`divide`]: work on many files that threads, and processes that share a folder, divide among each other.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
@@ -64,16 +65,39 @@ pub(crate) trait Chore: Sync {
     /// How long another process that has the right is waited for.
     fn patience(&self, number: usize) -> Duration;
 
-    /// Does it, and keeps what comes of it. Ends early, with any error, once `is_over` is true.
+    /// Does it, and keeps what comes of it. Asks now and then whether all [`is_over`](Over::check).
     fn make(
         &self,
         number: usize,
         claim: Option<&Claim>,
-        is_over: &AtomicBool,
+        over: &Over<'_>,
     ) -> Result<Self::Made, DataError>;
 
     /// Is told what came of a file, and whether it was made here; may end all with an error.
     fn done(&self, number: usize, made: &Self::Made, is_made_here: bool) -> Result<(), DataError>;
+}
+
+/// Whether an error in another file has made work on this one useless.
+pub(crate) struct Over<'a> {
+    is_over: &'a AtomicBool,
+    was_told: Cell<bool>,
+}
+
+impl Over<'_> {
+    /// Goes on, or ends the work on the file at `location`.
+    ///
+    /// # Errors
+    /// It is over; this error is told to nobody, the other file's is.
+    pub(crate) fn check(&self, location: &str) -> Result<(), DataError> {
+        if !self.is_over.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.was_told.set(true);
+        Err(DataError::Format {
+            file: location.to_owned(),
+            problem: "work on it was ended by an error in another file".to_owned(),
+        })
+    }
 }
 
 /// What became of asking for a right.
@@ -168,7 +192,8 @@ impl<C: Chore> Work<'_, C> {
         }
     }
 
-    /// What comes of a file, and whether it was made here; `None` while another process has it in hands.
+    /// What comes of a file, and whether it was made here; `None` while another process has it in hands, and when
+    /// all is over.
     fn one(
         &self,
         number: usize,
@@ -177,21 +202,30 @@ impl<C: Chore> Work<'_, C> {
         if let Some(made) = self.chore.known(number) {
             return Ok(Some((made, false)));
         }
-        let make = |claim| self.chore.make(number, claim, &self.is_over);
+        let make = |claim| {
+            let over = Over {
+                is_over: &self.is_over,
+                was_told: Cell::new(false),
+            };
+            match self.chore.make(number, claim, &over) {
+                Err(_) if over.was_told.get() => Ok(None),
+                made => made.map(|made| Some((made, true))),
+            }
+        };
         match self.chore.claim(number) {
             Claimed::Here(claim) => match self.chore.known(number) {
                 Some(made) => Ok(Some((made, false))),
-                None => Ok(Some((make(Some(&claim))?, true))),
+                None => make(Some(&claim)),
             },
             Claimed::Elsewhere => {
                 let patience = self.chore.patience(number);
                 match waited.is_some_and(|waited| waited.elapsed() > patience) {
                     // Whoever has it hangs.
-                    true => Ok(Some((make(None)?, true))),
+                    true => make(None),
                     false => Ok(None),
                 }
             }
-            Claimed::Nowhere => Ok(Some((make(None)?, true))),
+            Claimed::Nowhere => make(None),
         }
     }
 
@@ -209,5 +243,61 @@ impl<C: Chore> Work<'_, C> {
             state.error = Some((number, error));
         }
         self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two files: work on the first one goes on until it is told that all is over, the second one is bad.
+    struct OneIsBad {
+        is_begun: AtomicBool,
+    }
+
+    impl Chore for OneIsBad {
+        type Made = ();
+
+        fn known(&self, _: usize) -> Option<()> {
+            None
+        }
+
+        fn claim(&self, _: usize) -> Claimed {
+            Claimed::Nowhere
+        }
+
+        fn patience(&self, _: usize) -> Duration {
+            Duration::ZERO
+        }
+
+        fn make(&self, number: usize, _: Option<&Claim>, over: &Over<'_>) -> Result<(), DataError> {
+            if number == 0 {
+                self.is_begun.store(true, Ordering::Relaxed);
+                loop {
+                    over.check("first")?;
+                    std::thread::yield_now();
+                }
+            }
+            while !self.is_begun.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            Err(DataError::Format {
+                file: "second".to_owned(),
+                problem: "it is bad".to_owned(),
+            })
+        }
+
+        fn done(&self, _: usize, (): &(), _: bool) -> Result<(), DataError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_error_is_that_of_the_bad_file_not_of_one_that_was_broken_off() {
+        let chore = OneIsBad {
+            is_begun: AtomicBool::new(false),
+        };
+        let error = divide(&chore, 2, 2, "test").unwrap_err();
+        assert!(error.to_string().contains("second"), "{error}");
     }
 }

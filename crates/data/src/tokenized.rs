@@ -9,7 +9,7 @@
 //! Memory: some 20 MiB a thread, whatever the length of the files.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use ronde_store::{
 };
 
 use crate::DataError;
-use crate::divide::{Chore, Claim, Claimed, divide};
+use crate::divide::{Chore, Claim, Claimed, Over, divide};
 use crate::format::NumberType;
 use crate::index::{DataFile, key_of};
 use crate::opening::Opening;
@@ -212,7 +212,7 @@ impl Chore for Encoding<'_> {
         &self,
         number: usize,
         _: Option<&Claim>,
-        is_over: &AtomicBool,
+        over: &Over<'_>,
     ) -> Result<Arc<dyn DataFile>, DataError> {
         let file = &self.files[number];
         let upload = self.place.store.create(&self.names[number])?;
@@ -228,12 +228,7 @@ impl Chore for Encoding<'_> {
             if parts.is_empty() {
                 break;
             }
-            if is_over.load(Ordering::Relaxed) {
-                return Err(DataError::Format {
-                    file: file.location().to_owned(),
-                    problem: "encoding it was ended by an error in another file".to_owned(),
-                });
-            }
+            over.check(file.location())?;
             self.encode(&parts, &mut out)?;
             let now = documents.bytes_read();
             self.tell(now - std::mem::replace(&mut read, now));

@@ -1,6 +1,5 @@
 //! Building an [`Index`]: scans of files that are divided among threads and processes.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use super::kept::Kept;
 use super::stored::FileIndex;
 use super::{BAD_LISTED_MAX, DataFile, Index, IndexProgress, IndexSettings, Layout, OnBadRecord};
 use crate::DataError;
-use crate::divide::{Chore, Claim, Claimed, divide};
+use crate::divide::{Chore, Claim, Claimed, Over, divide};
 use crate::format::{BadRecord, Format, RecordFile};
 
 /// What a scan gets through at the least, for the patience with others.
@@ -234,9 +233,9 @@ impl Chore for Scans<'_> {
         &self,
         number: usize,
         claim: Option<&Claim>,
-        is_over: &AtomicBool,
+        over: &Over<'_>,
     ) -> Result<FileIndex, DataError> {
-        let index = self.scan(&*self.files[number], is_over)?;
+        let index = self.scan(&*self.files[number], over)?;
         if let (Some(kept), Some(claim)) = (self.kept(number), claim) {
             self.or_warn(kept.store(&index, claim));
         }
@@ -286,21 +285,15 @@ impl Scans<'_> {
             .ok()
     }
 
-    fn scan(&self, file: &dyn DataFile, is_over: &AtomicBool) -> Result<FileIndex, DataError> {
+    fn scan(&self, file: &dyn DataFile, over: &Over<'_>) -> Result<FileIndex, DataError> {
         let bytes = file.bytes();
         if bytes == 0 {
             return Ok(FileIndex::new());
         }
         let records: Box<dyn RecordFile> = self.format.open(file.open()?)?;
         let mut index = FileIndex::new();
-        let broken_off = || DataError::Format {
-            file: file.location().to_owned(),
-            problem: "reading it was ended by an error in another file".to_owned(),
-        };
         index.hash = records.scan(&mut |found| {
-            if is_over.load(Ordering::Relaxed) {
-                return Err(broken_off());
-            }
+            over.check(file.location())?;
             index.add(found, bytes).ok_or_else(|| DataError::Format {
                 file: file.location().to_owned(),
                 problem: "it tells of records outside of it, or of too large ones".to_owned(),
