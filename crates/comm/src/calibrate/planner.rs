@@ -96,7 +96,7 @@ struct Course {
 /// How far the plan has come.
 #[derive(Debug)]
 enum Phase {
-    /// The first operation comes again so many times: at first it waited for members that were late.
+    /// The first operation comes again so many times: at first it waits for members that are late.
     Waking(usize),
     /// This level comes next.
     Climbing(usize),
@@ -115,8 +115,6 @@ pub(super) struct Planner {
     phase: Phase,
     /// Whether bytes cross between hosts.
     is_across: bool,
-    /// Whether the first operation is over, whose time is nobody's.
-    is_awake: bool,
     /// The level of each operation of the climb, and its seconds on this rank.
     climbed: Vec<(usize, f64)>,
     /// Seconds from the beginning to the end of the climb between hosts.
@@ -155,7 +153,6 @@ impl Planner {
             within,
             lens,
             is_across: courses.iter().any(crosses),
-            is_awake: false,
             courses,
             phase: Phase::Waking(WAKING),
             climbed: Vec::new(),
@@ -186,7 +183,10 @@ impl Planner {
     pub(super) fn next(&mut self, now: Step, spent: Duration) -> Option<Step> {
         let within = self.within.as_secs_f64();
         let spent = spent.as_secs_f64() + self.estimate(now) + END * self.shortest();
-        let is_waking = matches!(self.phase, Phase::Waking(_)) && !self.within.is_zero();
+        if self.within.is_zero() {
+            return None;
+        }
+        let is_waking = matches!(self.phase, Phase::Waking(_));
         let (next, counts) = match self.climb(spent) {
             Some(step) if is_waking => (Some(step), false),
             Some(step) => {
@@ -218,7 +218,7 @@ impl Planner {
                 self.phase = match next {
                     Some(next) => Phase::Waiting(next + 1),
                     None => {
-                        if self.is_across && !self.within.is_zero() {
+                        if self.is_across {
                             self.climbed_for = spent;
                         }
                         Phase::Down(self.way_down(level - 1))
@@ -246,7 +246,7 @@ impl Planner {
         }
         let left = CLIMB_ACROSS * within - spent;
         let to_settle = SETTLE_ACROSS * within - spent;
-        if within == 0.0 || self.climbed.len() >= CLIMBED_MAX {
+        if self.climbed.len() >= CLIMBED_MAX {
             return None;
         }
         if level < self.lens.len() && self.expected(level) <= left.min(within) {
@@ -353,8 +353,8 @@ impl Planner {
 
     /// A step took so long on this rank: for what is planned next.
     pub(super) fn took(&mut self, step: Step, seconds: f64) {
-        if !self.is_awake {
-            self.is_awake = true;
+        if matches!(self.phase, Phase::Waking(left) if left + 1 == WAKING) {
+            // The first one, whose time is nobody's.
             return;
         }
         let is_climb = !matches!(self.phase, Phase::Down(_));
