@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::support::{Ended, Place, RONDE, Running, of_kind};
+use crate::support::{Ended, Place, RONDE, Running};
 
 /// 48 MiB in all, of which little is read ahead.
 const FILES: usize = 4;
@@ -84,15 +84,7 @@ fn start(place: &Place, server: &Server, more: &[&str]) -> Running {
         server.port,
         FILES - 1
     );
-    let mut arguments = vec![
-        "train",
-        "run.toml",
-        "--json",
-        "--workers",
-        "2",
-        "--set",
-        &files,
-    ];
+    let mut arguments = vec!["train", "run.toml", "--json", "-n", "2", "--set", &files];
     arguments.extend(more.iter().flat_map(|set| ["--set", set]));
     let key = ("RONDE_TEST_DATA_KEY", KEY);
     place.start(RONDE, &arguments, &[key])
@@ -100,10 +92,9 @@ fn start(place: &Place, server: &Server, more: &[&str]) -> Running {
 
 /// Bytes that came from the server, as the workers count them.
 fn remote_bytes(ended: &Ended) -> u64 {
-    let events = ended.events();
-    let read = of_kind(&events, "data_read");
-    read.map(|event| event["remote_bytes"].as_u64().unwrap())
-        .sum()
+    let read = ended.data_read();
+    let bytes = read.iter().map(|event| event["remote_bytes"].as_u64());
+    bytes.map(Option::unwrap).sum()
 }
 
 #[test]

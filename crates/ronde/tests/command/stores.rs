@@ -6,12 +6,10 @@
 
 use std::io::Write;
 
-use rustix::process::Signal;
 #[cfg(feature = "full")]
-use serde_json::Value;
-
 use crate::open_jobs::{coordinators, the_coordinator, whole};
 use crate::support::{Ended, Place, RONDE, Running, gone, of_kind, send};
+use rustix::process::Signal;
 
 /// Azurite's account and key, which are public.
 const AZURE_ACCOUNT: &str = "devstoreaccount1";
@@ -275,8 +273,7 @@ fn samples_in_a_bucket_are_fetched_once_and_give_the_bits_of_local_files() {
         for run in 0..2 {
             let ended = remote.start(&place, &arguments).wait().expect(0, &[]);
             assert_eq!(ended.blake3(), local.blake3());
-            let events = ended.events();
-            let read: Vec<&Value> = of_kind(&events, "data_read").collect();
+            let read = ended.data_read();
             assert_eq!(read.len(), 4, "two workers, two epochs");
             for event in read {
                 let is_first = run == 0 && event["epoch"] == 0;

@@ -44,6 +44,12 @@ impl Ended {
         events(&self.stdout)
     }
 
+    /// The events in which workers tell what they have read, one for each epoch.
+    pub(crate) fn data_read(&self) -> Vec<Value> {
+        let events = self.events();
+        of_kind(&events, "data_read").cloned().collect()
+    }
+
     /// The hash of the trained model, from the events.
     #[track_caller]
     pub(crate) fn blake3(&self) -> String {
