@@ -6,10 +6,10 @@
 
 use std::io::Write;
 
-#[cfg(feature = "full")]
+use rustix::process::Signal;
+
 use crate::open_jobs::{coordinators, the_coordinator, whole};
 use crate::support::{Ended, Place, RONDE, Running, gone, of_kind, send};
-use rustix::process::Signal;
 
 /// Azurite's account and key, which are public.
 const AZURE_ACCOUNT: &str = "devstoreaccount1";

@@ -45,6 +45,7 @@ impl Ended {
     }
 
     /// The events in which workers tell what they have read, one for each epoch.
+    #[cfg(feature = "full")]
     pub(crate) fn data_read(&self) -> Vec<Value> {
         let events = self.events();
         of_kind(&events, "data_read").cloned().collect()
