@@ -305,7 +305,10 @@ impl Membership for Placement {
     fn reached(&self, milestone: Milestone) {
         let generation = self.lock().entered;
         let event = match milestone {
-            Milestone::Level { next, is_whole } => WorkerEvent::Level {
+            Milestone::Synchronized {
+                next,
+                is_complete: is_whole,
+            } => WorkerEvent::Level {
                 generation,
                 next,
                 is_whole,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::order::{Order, Shuffle};
+use crate::order::{SampleOrder, Shuffle};
 use crate::seed::{Purpose, SeedTree};
 use crate::{Epoch, Step};
 
@@ -99,9 +99,9 @@ impl BatchPlan {
 
     /// The order of an epoch: position to sample. Depends on the seed and the epoch alone.
     #[must_use]
-    pub fn order(&self, epoch: Epoch) -> Order {
+    pub fn order(&self, epoch: Epoch) -> SampleOrder {
         let stream = SeedTree::new(self.seed).stream(Purpose::Shuffle, &[epoch.0]);
-        Order::new(self.samples, self.shuffle, stream)
+        SampleOrder::new(self.samples, self.shuffle, stream)
     }
 }
 

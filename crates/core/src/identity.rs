@@ -49,9 +49,29 @@ impl PlanIdentity {
         blake3::Hash::from_bytes(self.hash()).to_hex().to_string()
     }
 
-    /// What differs, in words, or `None` when nothing does. At most five parts are spelled out.
+    /// Lists the parts that differ as `NAME is A here and B there`, or returns `None` when the plans are
+    /// equal. At most five parts are spelled out.
     #[must_use]
     pub fn difference(&self, theirs: &Self) -> Option<String> {
+        self.compare(theirs, |name, mine, theirs| {
+            format!("{name} is {mine} here and {theirs} there")
+        })
+    }
+
+    /// Lists the parts that have changed since `earlier` as `NAME changed from A to B`, as
+    /// [`PlanIdentity::difference`] does.
+    #[must_use]
+    pub fn changes_since(&self, earlier: &Self) -> Option<String> {
+        self.compare(earlier, |name, new, old| {
+            format!("{name} changed from {old} to {new}")
+        })
+    }
+
+    fn compare(
+        &self,
+        theirs: &Self,
+        sentence: impl Fn(&str, &str, &str) -> String,
+    ) -> Option<String> {
         const SPELLED: usize = 5;
         let names: std::collections::BTreeSet<&String> =
             self.parts.keys().chain(theirs.parts.keys()).collect();
@@ -59,13 +79,9 @@ impl PlanIdentity {
             .into_iter()
             .filter(|name| self.parts.get(*name) != theirs.parts.get(*name))
             .map(|name| {
-                let show = |plan: &Self| {
-                    plan.parts
-                        .get(name)
-                        .map_or("nothing", String::as_str)
-                        .to_owned()
-                };
-                format!("{name} is {} here and {} there", show(self), show(theirs))
+                let value = |plan: &Self| plan.parts.get(name).cloned();
+                let show = |plan: &Self| value(plan).unwrap_or_else(|| "nothing".to_owned());
+                sentence(name, &show(self), &show(theirs))
             })
             .collect();
         match differing.len() {
@@ -98,6 +114,10 @@ mod tests {
         assert_eq!(
             difference,
             "cpu is nothing here and avx2 there; run.seed is 42 here and 43 there"
+        );
+        assert_eq!(
+            theirs.changes_since(&mine).unwrap(),
+            "cpu changed from nothing to avx2; run.seed changed from 42 to 43"
         );
         assert_ne!(mine.hash(), theirs.hash());
     }

@@ -50,11 +50,11 @@ impl MembershipError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Milestone {
     /// All members have agreed on the step that comes next.
-    Level {
+    Synchronized {
         /// Which.
         next: Step,
         /// Whether this worker's state is complete; false while it still takes it over from others.
-        is_whole: bool,
+        is_complete: bool,
     },
     /// This worker has taken over the whole state.
     Healed,

@@ -1,4 +1,4 @@
-//! [`Order`]: in which order an epoch uses the samples, as a function that needs no memory of the set's size.
+//! [`SampleOrder`]: in which order an epoch uses the samples, as a function that needs no memory of the set's size.
 //!
 //! A set whose samples lie one behind the other in files is read quickly only in large pieces. [`Shuffle::Blocks`] keeps
 //! that: blocks of neighbours are put into a random order, and the samples of `window` consecutive blocks of that order
@@ -31,10 +31,10 @@ impl From<bool> for Shuffle {
 
 /// Maps positions in an epoch to samples of the data set.
 #[derive(Debug, Clone, Copy)]
-pub struct Order(Kind);
+pub struct SampleOrder(OrderKind);
 
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum OrderKind {
     Own,
     Full(Permutation),
     Blocks(BlockOrder),
@@ -57,21 +57,21 @@ struct BlockOrder {
 }
 
 /// A window: its first position, its samples, and its number.
-struct Window {
+struct ShuffleWindow {
     start: u64,
     samples: u64,
     number: u64,
 }
 
-impl Order {
+impl SampleOrder {
     /// The order of `samples` samples that `stream` names.
     #[must_use]
     pub fn new(samples: u64, shuffle: Shuffle, stream: Stream) -> Self {
         Self(match shuffle {
-            Shuffle::None => Kind::Own,
-            Shuffle::Full => Kind::Full(Permutation::new(samples, stream)),
+            Shuffle::None => OrderKind::Own,
+            Shuffle::Full => OrderKind::Full(Permutation::new(samples, stream)),
             Shuffle::Blocks { block, window } => {
-                Kind::Blocks(BlockOrder::new(samples, block, window, stream))
+                OrderKind::Blocks(BlockOrder::new(samples, block, window, stream))
             }
         })
     }
@@ -85,9 +85,9 @@ impl Order {
     #[must_use]
     pub fn sample(&self, position: u64) -> u64 {
         match &self.0 {
-            Kind::Own => position,
-            Kind::Full(permutation) => permutation.at(position),
-            Kind::Blocks(blocks) => blocks.sample(position),
+            OrderKind::Own => position,
+            OrderKind::Full(permutation) => permutation.at(position),
+            OrderKind::Blocks(blocks) => blocks.sample(position),
         }
     }
 
@@ -96,8 +96,8 @@ impl Order {
     #[must_use]
     pub fn window_end(&self, position: u64) -> Option<u64> {
         match &self.0 {
-            Kind::Own | Kind::Full(_) => None,
-            Kind::Blocks(blocks) => {
+            OrderKind::Own | OrderKind::Full(_) => None,
+            OrderKind::Blocks(blocks) => {
                 let window = blocks.window_of(position);
                 Some(window.start + window.samples)
             }
@@ -122,7 +122,7 @@ impl BlockOrder {
         }
     }
 
-    fn window_of(&self, position: u64) -> Window {
+    fn window_of(&self, position: u64) -> ShuffleWindow {
         assert!(
             position < self.samples,
             "position {position} of an order of {}",
@@ -137,7 +137,7 @@ impl BlockOrder {
             (position + self.lacks) / whole
         };
         let blocks = self.window.min(self.count - number * self.window);
-        Window {
+        ShuffleWindow {
             start: number * whole - if number > short_in { self.lacks } else { 0 },
             samples: blocks * self.block - if number == short_in { self.lacks } else { 0 },
             number,

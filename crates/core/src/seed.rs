@@ -13,13 +13,13 @@ pub enum Purpose {
     InitialWeights = 1,
     /// Order of the samples; coordinates: epoch.
     Shuffle = 2,
-    /// Dropout masks; coordinates: step, shard, layer.
+    /// Dropout masks; coordinates: step, shard, layer, index of the dropout within the layer.
     Dropout = 3,
     /// Changes to samples; coordinates: epoch, sample.
     Augmentation = 4,
     /// Made-up samples; coordinates: sample.
     Synthetic = 5,
-    /// The tensor engine's own generator; coordinates: step, shard, stage.
+    /// The tensor engine's own generator; coordinates: step, shard, layer.
     Engine = 6,
     /// What a benchmark sends; coordinates: rank.
     Benchmark = 7,

@@ -5,12 +5,12 @@
 //!                                                  \-> abort: nothing has changed
 //! ```
 //!
-//! [`Session::commit`] is a vote on the data plane: every rank says that it holds the complete
-//! reduced gradient, which samples it used, and what its weights hashed to after the step before.
-//! Only when all agree the step is final, the ledger is entered and the cursor moves; the caller
-//! then applies the gradient to its weights. Nothing of this needs a coordinator.
+//! [`Session::commit`] is a vote on the data plane: every rank confirms that it holds the complete
+//! reduced gradient, and reports the samples that it used and the hash of its weights after the
+//! previous step. Only when all ranks agree is the step final: the ledger and the cursor advance, and
+//! the caller applies the gradient to its weights. No coordinator is involved.
 //!
-//! Cost of a commit: one all-gather of about 32 bytes a rank, 28 a shard and 8 a sample.
+//! Cost of a commit: one all-gather of about 32 bytes per rank, 28 per shard and 8 per sample.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,53 +24,53 @@ use crate::{
 };
 
 mod bytes;
+mod catch_up;
 mod rejoin;
-mod standing;
+mod requests;
 mod vote;
-mod wishes;
 
-pub use rejoin::Rejoined;
-pub use standing::{Course, Courses, Standing};
-pub use wishes::Wishes;
+pub use catch_up::{CatchUp, CatchUpPlan, StateReport};
+pub use rejoin::RejoinOutcome;
+pub use requests::VoteRequests;
 
 use vote::Vote;
 
-/// Why a step could not begin or commit.
+/// An error of a vote: the reason why a step could not begin or commit.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// The vote itself failed.
-    #[error("the vote on step {step} failed: {source}")]
+    /// The collective that carries the vote failed.
+    #[error("cannot vote on step {step}: {source}")]
     Vote {
-        /// Which step.
+        /// The step.
         step: Step,
         /// The collective's error.
         source: CollectiveError,
     },
-    /// Ranks do not stand at the same step.
+    /// Ranks are not at the same step.
     #[error("rank {rank} votes on step {theirs}, this rank on step {mine}")]
     OtherStep {
-        /// Who.
+        /// The rank that differs.
         rank: GroupRank,
         /// This rank's step.
         mine: Step,
-        /// Its step.
+        /// The other rank's step.
         theirs: Step,
     },
-    /// A shard was computed by nobody or twice, or with another count of samples than planned.
+    /// A shard was not computed, was computed twice, or has another number of samples than planned.
     #[error("step {step}: shard {shard} {problem}")]
     Shards {
-        /// Which step.
+        /// The step.
         step: Step,
-        /// Which shard.
+        /// The shard.
         shard: Shard,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// A sample id that is not in the data set.
-    #[error("step {step}: sample {sample} is not in the data set of {samples}")]
+    #[error("step {step}: sample {sample} is not in the data set of {samples} samples")]
     UnknownSample {
-        /// Which step.
+        /// The step.
         step: Step,
         /// The id.
         sample: u64,
@@ -80,20 +80,20 @@ pub enum SessionError {
     /// The replicas' weights are no longer equal.
     #[error("weights differ between ranks after step {step}: hashes {}", hashes(.digests))]
     Diverged {
-        /// After which step they were hashed.
+        /// The step after which the weights were hashed.
         step: Step,
         /// The hash of each rank.
         digests: Vec<u64>,
     },
-    /// All members that had a complete state are gone.
-    #[error("no member of the group has the state of the run any more")]
+    /// All members that had a complete state are lost.
+    #[error("no member of the group has a complete state of the run")]
     StateLost,
-    /// A vote that no honest peer of this version sends.
-    #[error("rank {rank} sent a broken vote: {problem}")]
+    /// A vote that a correct peer of this version never sends.
+    #[error("rank {rank} sent an invalid vote: {problem}")]
     BrokenVote {
-        /// Who.
+        /// The sender.
         rank: usize,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
 }
@@ -108,7 +108,7 @@ fn hashes(digests: &[u64]) -> String {
 }
 
 impl SessionError {
-    /// What to do about it.
+    /// Returns what the caller should do about the error.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         match self {
@@ -118,22 +118,22 @@ impl SessionError {
     }
 }
 
-/// What a rank computed for one shard.
+/// A rank's result for one shard.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ShardReport {
-    /// Which shard.
+    /// The shard.
     pub shard: Shard,
-    /// Samples that were used.
+    /// The number of samples that were used.
     pub samples: u64,
-    /// Samples that cannot be used and were left out.
+    /// The number of samples that could not be used and were left out.
     pub skipped: u64,
     /// Loss summed over its samples.
     pub loss_sum: f64,
-    /// Right answers among its samples.
+    /// The number of correct predictions among its samples.
     pub correct: u64,
 }
 
-/// A step that has begun and is neither committed nor aborted.
+/// A step that has begun and is neither committed nor aborted yet.
 #[derive(Debug)]
 #[must_use = "a step is committed or aborted"]
 pub struct OpenStep {
@@ -144,25 +144,25 @@ pub struct OpenStep {
 }
 
 impl OpenStep {
-    /// The samples of the step.
+    /// Returns the samples of the step.
     #[must_use]
     pub fn batch(&self) -> &GlobalBatch {
         &self.batch
     }
 
-    /// The step's number.
+    /// Returns the step's number.
     #[must_use]
     pub fn step(&self) -> Step {
         self.batch.step
     }
 
-    /// The logical shards that this rank computes.
+    /// Returns the logical shards that this rank computes.
     #[must_use]
     pub fn run(&self) -> Range<u32> {
         self.run.clone()
     }
 
-    /// Notes that the backward pass of a shard is done, and which samples it used.
+    /// Records that the backward pass of a shard is done, and the samples that it used.
     pub fn record(&mut self, report: ShardReport, sample_ids: &[u64]) {
         self.reports.push(report);
         self.sample_ids.extend_from_slice(sample_ids);
@@ -171,31 +171,31 @@ impl OpenStep {
 
 /// A step that is final on all ranks.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Committed {
-    /// Which.
+pub struct CommittedStep {
+    /// The step.
     pub step: Step,
-    /// Pass over the data that it belongs to.
+    /// The pass over the data that the step belongs to.
     pub epoch: Epoch,
-    /// Membership that computed it.
+    /// The membership that computed it.
     pub generation: Generation,
-    /// Samples of all ranks.
+    /// The number of samples of all ranks.
     pub samples: u64,
-    /// Mean loss; the sum is formed in shard order, so its bits do not depend on the ranks.
+    /// The mean loss. Losses are added in shard order, so its bits do not depend on the ranks.
     pub loss: f64,
-    /// Right answers of all ranks.
+    /// The number of correct predictions of all ranks.
     pub correct: u64,
-    /// What became of the epoch's samples, when this step was its last.
+    /// The check of the epoch's samples, if this step was its last.
     pub epoch_verdict: Option<EpochVerdict>,
-    /// The newest generation that any rank knew of when it voted. When it is newer than this one, all
-    /// ranks apply the step and then go there.
+    /// The newest generation that any rank knew of when it voted. When it is newer than `generation`, all
+    /// ranks apply the step and then enter that generation.
     pub newest: Generation,
-    /// What any rank wished for with its vote; see [`Session::wish`].
-    pub wishes: Wishes,
-    /// What ranks told each other beside the step, by rank; see [`Session::attach`].
+    /// The requests of all ranks; see [`Session::request`].
+    pub requests: VoteRequests,
+    /// The notes that ranks attached to their votes, by rank; see [`Session::attach`].
     pub notes: Vec<Vec<u8>>,
 }
 
-/// The votes of the last committed step, kept for a member that missed them.
+/// The votes of the last committed step, stored for a member that missed them.
 #[derive(Debug, Clone, Default)]
 struct LastVote {
     generation: Generation,
@@ -212,13 +212,13 @@ pub struct Session {
     next: Step,
     digest: Option<u64>,
     ledger: Ledger,
-    /// Samples of all committed steps.
+    /// The number of samples of all committed steps.
     samples: u64,
     newest: Generation,
     last: LastVote,
-    /// False while the weights are being taken over from others.
-    is_whole: bool,
-    wishes: Wishes,
+    /// False while the weights are being copied from other ranks.
+    is_complete: bool,
+    requests: VoteRequests,
     note: Vec<u8>,
 }
 
@@ -233,7 +233,7 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// A session at its first step. `shards` must be dealt over the ranks of `group`.
+    /// Creates a session at its first step. `shards` must assign shards to the ranks of `group`.
     #[must_use]
     pub fn new(
         group: Arc<dyn Collectives>,
@@ -253,43 +253,43 @@ impl Session {
             samples: 0,
             newest: generation,
             last: LastVote::default(),
-            is_whole: true,
-            wishes: Wishes::default(),
+            is_complete: true,
+            requests: VoteRequests::default(),
             note: Vec::new(),
         }
     }
 
-    /// The membership that the next step is computed by.
+    /// Returns the membership that computes the next step.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// Samples of all committed steps.
+    /// Returns the number of samples of all committed steps.
     #[must_use]
     pub fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// This rank has heard of a newer generation: the next vote tells the others, so that all leave
-    /// after the same step.
+    /// Announces a newer generation to all ranks with the next vote, so that all ranks leave the current
+    /// one after the same step.
     pub fn announce(&mut self, newest: Generation) {
         self.newest = self.newest.max(newest);
     }
 
-    /// The step that [`Session::begin_step`] will begin.
+    /// Returns the step that [`Session::begin_step`] will begin.
     #[must_use]
     pub fn next_step(&self) -> Step {
         self.next
     }
 
-    /// The ledger as of the last commit.
+    /// Returns the ledger as of the last commit.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// Begins the next step. Changes nothing.
+    /// Begins the next step. Does not change the session.
     pub fn begin_step(&self) -> OpenStep {
         OpenStep {
             batch: self.batches.batch(self.next),
@@ -299,36 +299,36 @@ impl Session {
         }
     }
 
-    /// Gives a step up: nothing has changed, and the same step begins again.
+    /// Abandons a step. The session is unchanged, so the same step can begin again.
     pub fn abort(&self, open: OpenStep) {
         drop(open);
     }
 
-    /// Says what the weights hashed to after the last committed step was applied; compared with all
+    /// Sets the hash of the weights after the last committed step was applied. It is compared across all
     /// ranks at the next commit or [`Session::verify`].
     pub fn set_digest(&mut self, digest: u64) {
         self.digest = Some(digest);
     }
 
-    /// Votes that this rank holds the complete reduced gradient of a step. When it returns, the step
-    /// is final, and the caller applies the gradient.
+    /// Votes that this rank holds the complete reduced gradient of a step. When this function returns, the
+    /// step is final, and the caller applies the gradient.
     ///
     /// # Errors
-    /// The vote failed, or ranks disagree about the step, its shards, its samples or the weights.
-    /// Nothing has changed then.
-    pub fn commit(&mut self, open: OpenStep) -> Result<Committed, SessionError> {
+    /// The vote failed, or ranks disagree about the step, its shards, its samples or the weights. The
+    /// session is then unchanged.
+    pub fn commit(&mut self, open: OpenStep) -> Result<CommittedStep, SessionError> {
         let last = LastVote {
             generation: self.generation,
             ranks: self.group.size(),
             votes: self.exchange(&open)?,
         };
         let committed = self.settle(&open, last)?;
-        self.told();
+        self.clear_carried();
         Ok(committed)
     }
 
     /// Makes a step final with the votes of all ranks.
-    fn settle(&mut self, open: &OpenStep, last: LastVote) -> Result<Committed, SessionError> {
+    fn settle(&mut self, open: &OpenStep, last: LastVote) -> Result<CommittedStep, SessionError> {
         let mut votes = decode(&last, open)?;
         self.check_digests(&votes)?;
         let reports = self.check_shards(open, &votes)?;
@@ -346,12 +346,12 @@ impl Session {
             })?;
         let samples: u64 = reports.iter().map(|report| report.samples).sum();
         let loss_sum: f64 = reports.iter().map(|report| report.loss_sum).sum();
-        let committed = Committed {
+        let committed = CommittedStep {
             step: open.step(),
             epoch: open.batch.epoch,
             generation: last.generation,
             samples,
-            // Of a step all of whose samples were left out: nothing is learnt, nothing is divided by zero.
+            // A step may leave out all of its samples; the maximum avoids a division by zero.
             loss: loss_sum / samples.max(1) as f64,
             correct: reports.iter().map(|report| report.correct).sum(),
             epoch_verdict: open.batch.ends_epoch.then(|| self.ledger.finish_epoch()),
@@ -360,7 +360,7 @@ impl Session {
                 .map(|vote| vote.newest)
                 .max()
                 .unwrap_or_default(),
-            wishes: Wishes::all(votes.iter().map(|vote| vote.wishes)),
+            requests: VoteRequests::union(votes.iter().map(|vote| vote.requests)),
             notes: votes
                 .iter_mut()
                 .map(|v| std::mem::take(&mut v.note))
@@ -387,7 +387,7 @@ impl Session {
         self.check_digests(&decode(&last, &open)?)
     }
 
-    /// The votes of all ranks, one after the other.
+    /// Exchanges the votes of all ranks; returns their concatenation.
     fn exchange(&self, open: &OpenStep) -> Result<Vec<u8>, SessionError> {
         let mine = Vote {
             step: open.step(),
@@ -395,9 +395,9 @@ impl Session {
             newest: self.newest,
             reports: open.reports.clone(),
             sample_ids: open.sample_ids.clone(),
-            wishes: Wishes {
-                heals: !self.is_whole,
-                ..self.wishes
+            requests: VoteRequests {
+                heals: !self.is_complete,
+                ..self.requests
             },
             note: self.note.clone(),
         };
@@ -410,9 +410,9 @@ impl Session {
     }
 
     fn check_digests(&self, votes: &[Vote]) -> Result<(), SessionError> {
-        let whole = || votes.iter().filter(|vote| !vote.wishes.heals);
-        let first = whole().next().map(|vote| vote.digest);
-        if whole().all(|vote| Some(vote.digest) == first) {
+        let complete = || votes.iter().filter(|vote| !vote.requests.heals);
+        let first = complete().next().map(|vote| vote.digest);
+        if complete().all(|vote| Some(vote.digest) == first) {
             return Ok(());
         }
         let digests = votes.iter().map(|vote| vote.digest);
@@ -422,7 +422,8 @@ impl Session {
         })
     }
 
-    /// Every shard exactly once, with the planned count of samples; in shard order.
+    /// Checks that every shard was computed exactly once with the planned number of samples; returns the
+    /// reports in shard order.
     fn check_shards(
         &self,
         open: &OpenStep,
@@ -436,13 +437,13 @@ impl Session {
         let mut by_shard: Vec<Option<ShardReport>> = vec![None; self.shards.shards() as usize];
         for report in votes.iter().flat_map(|vote| &vote.reports) {
             let shard = report.shard;
-            let Some(place) = by_shard.get_mut(shard.index()) else {
+            let Some(entry) = by_shard.get_mut(shard.index()) else {
                 return Err(wrong(
                     shard.0,
                     format!("does not exist; there are {}", self.shards.shards()),
                 ));
             };
-            if place.replace(*report).is_some() {
+            if entry.replace(*report).is_some() {
                 return Err(wrong(shard.0, "was computed twice".to_owned()));
             }
             let range = self.shards.samples(shard, open.batch.samples());
@@ -460,7 +461,7 @@ impl Session {
         let ids: usize = votes.iter().map(|vote| vote.sample_ids.len()).sum();
         if ids as u64 != open.batch.samples() {
             let problem = format!(
-                "(any): {ids} sample ids were entered for {} samples",
+                "(any): {ids} sample ids were recorded for {} samples",
                 open.batch.samples()
             );
             return Err(wrong(0, problem));
@@ -469,13 +470,13 @@ impl Session {
             .into_iter()
             .enumerate()
             .map(|(shard, report)| {
-                report.ok_or_else(|| wrong(shard as u32, "was computed by nobody".to_owned()))
+                report.ok_or_else(|| wrong(shard as u32, "was not computed by any rank".to_owned()))
             })
             .collect()
     }
 }
 
-/// The votes on `open`, one a rank.
+/// Decodes the votes on `open`, one per rank.
 fn decode(last: &LastVote, open: &OpenStep) -> Result<Vec<Vote>, SessionError> {
     let votes = vote::decode_all(&last.votes, last.ranks)
         .map_err(|(rank, problem)| SessionError::BrokenVote { rank, problem })?;

@@ -1,33 +1,34 @@
-//! What the members of a new generation do first: [`RecoveryPlan`], pure and equal on all of them.
+//! [`RecoveryPlan`]: the first actions of the members of a new generation; pure and equal on all of
+//! them.
 //!
-//! The first thing that a new group does is to tell each other their [`Position`]s over the data
-//! plane. The largest step that any of them has committed wins: all members of its generation had
-//! voted for it. Who only missed the outcome still holds the gradient and applies it; anybody else
-//! takes the state over from those that have it. Nobody asks the coordinator, and the dead are not
-//! counted: a step that only they had committed is computed again, with the same bits.
+//! A new group first exchanges the [`Position`]s of its members over the data plane. The largest
+//! step that any of them has committed wins, because all members of its generation had voted for
+//! it. A member that only missed the outcome still holds the gradient and applies it; any other
+//! member copies the state from those that have it. The coordinator is not involved, and ended
+//! workers do not count: a step that only they had committed is computed again, with the same bits.
 
 use ronde_core::Step;
-use ronde_core::session::{self, Courses, Standing};
+use ronde_core::session::{CatchUp, CatchUpPlan, StateReport};
 use serde::{Deserialize, Serialize};
 
 use crate::{ElasticError, StartFrom};
 
-/// Where a member stands.
+/// A member's position in the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
-    /// Its next step, when its state is complete: all steps before are committed and applied.
+    /// Its next step, if its state is complete: all earlier steps are committed and applied.
     pub next: Option<Step>,
     /// Whether it holds the complete reduced gradient of that step.
     pub holds_gradient: bool,
 }
 
 impl Position {
-    /// The same in the words of the session, which decides about members that train.
-    fn standing(&self) -> Standing {
-        Standing {
+    /// Converts the position to the type with which the session decides.
+    fn standing(&self) -> StateReport {
+        StateReport {
             next: self.next.unwrap_or_default(),
             holds_gradient: self.holds_gradient,
-            is_whole: self.next.is_some(),
+            is_complete: self.next.is_some(),
         }
     }
 }
@@ -38,22 +39,22 @@ impl Position {
 pub enum Course {
     /// Nothing: it has the newest state.
     Keep,
-    /// It applies the gradient that it holds, and takes the votes of that step from a member that
-    /// keeps: sample ids and losses are in them.
+    /// It applies the gradient that it holds, and copies the votes of that step (sample ids and
+    /// losses) from an up-to-date member.
     Apply,
-    /// It takes the state over from the members that keep, from several at once. Until it is complete
-    /// it holds no shards, but takes part in reductions and votes.
+    /// It copies the state from all up-to-date members in parallel. Until the copy is complete it
+    /// holds no shards, but takes part in reductions and votes.
     Heal,
     /// It loads the checkpoint or the initial weights.
     Load,
 }
 
-/// How a generation begins.
+/// How a generation starts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryPlan {
-    /// The step that all compute first.
+    /// The first step that all members compute.
     pub next: Step,
-    /// What each rank does before.
+    /// The action of each rank before that step.
     pub courses: Vec<Course>,
 }
 
@@ -61,11 +62,11 @@ impl RecoveryPlan {
     /// Decides for all members from their positions, by rank.
     ///
     /// # Errors
-    /// [`ElasticError::NoState`] when no member has a complete state and `start` does not allow to
-    /// begin anew.
+    /// Returns [`ElasticError::NoState`] if no member has a complete state and `start` does not
+    /// allow a start without one.
     pub fn new(positions: &[Position], start: StartFrom) -> Result<Self, ElasticError> {
-        let standings: Vec<Standing> = positions.iter().map(Position::standing).collect();
-        let Some(decided) = Courses::of(&standings) else {
+        let standings: Vec<StateReport> = positions.iter().map(Position::standing).collect();
+        let Some(decided) = CatchUpPlan::new(&standings) else {
             let StartFrom::Checkpoint(checkpoint) = start else {
                 return Err(ElasticError::NoState {
                     members: positions.len(),
@@ -77,9 +78,9 @@ impl RecoveryPlan {
             });
         };
         let courses = decided.each.iter().map(|course| match course {
-            session::Course::Level => Course::Keep,
-            session::Course::Apply => Course::Apply,
-            session::Course::Heal => Course::Heal,
+            CatchUp::UpToDate => Course::Keep,
+            CatchUp::ApplyGradient => Course::Apply,
+            CatchUp::CopyState => Course::Heal,
         });
         Ok(Self {
             next: decided.next,
@@ -87,7 +88,7 @@ impl RecoveryPlan {
         })
     }
 
-    /// The ranks that hold the newest state: those that heal take it from all of them.
+    /// Returns the ranks that hold the newest state, from all of which the others copy it.
     #[must_use]
     pub fn holders(&self) -> Vec<usize> {
         let keeps = |rank: &usize| self.courses[*rank] == Course::Keep;
@@ -132,16 +133,19 @@ mod tests {
     }
 
     #[test]
-    fn without_a_state_a_generation_begins_only_where_it_may() {
+    fn without_a_state_a_generation_starts_only_from_an_allowed_checkpoint() {
         let error = RecoveryPlan::new(&[FRESH, FRESH], StartFrom::Peers).unwrap_err();
         assert_eq!(error, ElasticError::NoState { members: 2 });
         let plan = |positions: &[Position], checkpoint: Option<u64>| {
             RecoveryPlan::new(positions, StartFrom::Checkpoint(checkpoint.map(Step))).unwrap()
         };
-        let anew = plan(&[FRESH, FRESH], Some(40));
-        assert_eq!((anew.next, anew.courses), (Step(40), vec![Course::Load; 2]));
+        let loaded = plan(&[FRESH, FRESH], Some(40));
+        assert_eq!(
+            (loaded.next, loaded.courses),
+            (Step(40), vec![Course::Load; 2])
+        );
         assert_eq!(plan(&[FRESH], None).next, Step(0));
-        // A state that somebody holds is never thrown away.
+        // A state that any member holds is never discarded.
         let kept = plan(&[FRESH, at(50, false)], Some(40));
         assert_eq!(
             (kept.next, kept.courses),

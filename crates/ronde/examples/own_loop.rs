@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use ronde::core::batch::BatchPlan;
 use ronde::core::exact::TreeSum;
-use ronde::core::session::{Committed, OpenStep, ShardReport};
+use ronde::core::session::{CommittedStep, OpenStep, ShardReport};
 use ronde::core::shards::ShardPlan;
 use ronde::core::weight_hash::hash;
 use ronde::core::{Buffer, DType, Operation, Shard};
@@ -118,7 +118,7 @@ impl Loop {
         Ok(self.place.farewell())
     }
 
-    fn apply(&mut self, committed: &Committed, reduced: &Buffer) {
+    fn apply(&mut self, committed: &CommittedStep, reduced: &Buffer) {
         for (weight, gradient) in self.weights.iter_mut().zip(reduced.as_slice::<f32>()) {
             *weight -= RATE * (gradient / committed.samples as f32);
         }
@@ -144,7 +144,7 @@ impl Loop {
             self.apply(&committed, &reduced);
         }
         let state = &mut [self.weights.as_mut_slice()];
-        if self.place.heal(&rejoined.courses, state)? {
+        if self.place.heal(&rejoined.plan, state)? {
             let digest = hash(&self.weights);
             self.place.healed(&mut self.session, digest);
         }

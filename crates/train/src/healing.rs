@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use ronde_core::event::PhaseTimes;
-use ronde_core::session::{Committed, Courses};
+use ronde_core::session::{CatchUpPlan, CommittedStep};
 use ronde_core::shards::even_range;
 use ronde_core::{Buffer, CollectiveError, DType, Group, GroupRank, Tag, Work};
 use ronde_parallel::Reduced;
@@ -29,19 +29,19 @@ pub(crate) struct Healing {
     /// Which run of the replica, which elements of it, and the message that brings them.
     receives: Vec<(usize, Range<usize>, Box<dyn Work>)>,
     /// Steps that are committed and not applied here.
-    missed: Vec<(Committed, Reduced, PhaseTimes)>,
+    missed: Vec<(CommittedStep, Reduced, PhaseTimes)>,
     /// Steps until all wait for the end of the transfer.
     steps_left: usize,
 }
 
 impl Healing {
-    /// Starts this rank's part of what `courses` ask for. All members call it with the same courses.
+    /// Starts this rank's part of what `catch_up` ask for. All members call it with the same catch_up.
     pub(crate) fn start(
-        courses: &Courses,
+        catch_up: &CatchUpPlan,
         group: &dyn Group,
         state: &[&[f32]],
     ) -> Result<Self, CollectiveError> {
-        let (whole, healing) = courses.sides();
+        let (whole, healing) = catch_up.holders_and_receivers();
         let (me, parts) = (group.rank().index(), whole.len() as u64);
         let values: usize = state.iter().map(|run| run.len()).sum();
         let part_bytes = size_of::<f32>() * values / whole.len().max(1);
@@ -104,12 +104,12 @@ impl Healing {
     }
 
     /// Keeps a step that cannot be applied yet.
-    pub(crate) fn miss(&mut self, committed: Committed, reduced: Reduced, times: PhaseTimes) {
+    pub(crate) fn miss(&mut self, committed: CommittedStep, reduced: Reduced, times: PhaseTimes) {
         self.missed.push((committed, reduced, times));
     }
 
     /// The steps to be applied now that the state is complete, in order.
-    pub(crate) fn missed(&mut self) -> Vec<(Committed, Reduced, PhaseTimes)> {
+    pub(crate) fn missed(&mut self) -> Vec<(CommittedStep, Reduced, PhaseTimes)> {
         std::mem::take(&mut self.missed)
     }
 

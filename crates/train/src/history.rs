@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use ronde_core::session::{Course, Courses};
+use ronde_core::session::{CatchUp, CatchUpPlan};
 use ronde_core::{CollectiveError, Collectives, CollectivesExt, Event, GroupRank, Tracker};
 
 /// Events that are kept: of rather more steps than a group commits before it notices that a host is cut off.
@@ -50,16 +50,20 @@ impl History {
     }
 
     /// Members that take the state over take this over as well. All members of the group call it with the
-    /// same courses. Cost: two broadcasts, of 8 bytes and of about 200 for each event.
+    /// same catch_up. Cost: two broadcasts, of 8 bytes and of about 200 for each event.
     ///
     /// # Errors
     /// A peer was lost.
     pub(crate) fn share(
         &mut self,
         group: &dyn Collectives,
-        courses: &Courses,
+        catch_up: &CatchUpPlan,
     ) -> Result<(), CollectiveError> {
-        let Some(root) = courses.each.iter().position(|each| *each != Course::Heal) else {
+        let Some(root) = catch_up
+            .each
+            .iter()
+            .position(|each| *each != CatchUp::CopyState)
+        else {
             return Ok(());
         };
         let root = GroupRank(root as u32);
@@ -73,7 +77,7 @@ impl History {
         group.broadcast(&mut len, root)?;
         bytes.resize(len[0] as usize, 0);
         group.broadcast(&mut bytes, root)?;
-        if courses.each[group.rank().index()] == Course::Heal {
+        if catch_up.each[group.rank().index()] == CatchUp::CopyState {
             let events: Vec<Event> = serde_json::from_slice(&bytes).unwrap_or_default();
             self.clear();
             events.into_iter().for_each(|event| self.note(event));
@@ -148,11 +152,11 @@ mod tests {
                 }
                 assert_eq!(told(&mut history), ["a", "b"]);
             }
-            let courses = Courses {
+            let catch_up = CatchUpPlan {
                 next: Step(2),
-                each: vec![Course::Heal, Course::Level, Course::Heal],
+                each: vec![CatchUp::CopyState, CatchUp::UpToDate, CatchUp::CopyState],
             };
-            history.share(&group, &courses)?;
+            history.share(&group, &catch_up)?;
             history.note(event("c"));
             Ok::<_, CollectiveError>(told(&mut history))
         });

@@ -10,7 +10,9 @@
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use ronde_core::session::{Committed, Course, Courses, OpenStep, Rejoined, Session, SessionError};
+use ronde_core::session::{
+    CatchUp, CatchUpPlan, CommittedStep, OpenStep, RejoinOutcome, Session, SessionError,
+};
 use ronde_core::shards::ShardPlan;
 use ronde_core::{
     Assignment, CollectiveError, Generation, Group, Membership, Milestone, Rank, Tracker, WorldSize,
@@ -93,13 +95,13 @@ impl Place {
         session: &mut Session,
         shards: ShardPlan,
         holds_gradient: bool,
-    ) -> Result<Rejoined, SessionError> {
+    ) -> Result<RejoinOutcome, SessionError> {
         let group = self.group.clone();
         let rejoined = session.rejoin(group, self.generation, shards, holds_gradient)?;
-        let courses = &rejoined.courses;
-        self.reached(Milestone::Level {
-            next: courses.next,
-            is_whole: courses.each[self.group.rank().index()] != Course::Heal,
+        let catch_up = &rejoined.plan;
+        self.reached(Milestone::Synchronized {
+            next: catch_up.next,
+            is_complete: catch_up.each[self.group.rank().index()] != CatchUp::CopyState,
         });
         Ok(rejoined)
     }
@@ -112,11 +114,11 @@ impl Place {
     /// A peer was lost.
     pub fn heal(
         &self,
-        courses: &Courses,
+        catch_up: &CatchUpPlan,
         state: &mut [&mut [f32]],
     ) -> Result<bool, CollectiveError> {
         let runs: Vec<&[f32]> = state.iter().map(|run| &**run).collect();
-        let mut healing = Healing::start(courses, &*self.group, &runs)?;
+        let mut healing = Healing::start(catch_up, &*self.group, &runs)?;
         healing.send_all(&*self.group)?;
         let has_healed = healing.receive(state)?;
         healing.sent()?;
@@ -136,7 +138,11 @@ impl Place {
     /// # Errors
     /// As [`Session::commit`]. When the vote itself failed, others may have heard all votes: keep the
     /// gradient for [`Place::rejoin`].
-    pub fn commit(&self, session: &mut Session, open: OpenStep) -> Result<Committed, SessionError> {
+    pub fn commit(
+        &self,
+        session: &mut Session,
+        open: OpenStep,
+    ) -> Result<CommittedStep, SessionError> {
         let step = open.step();
         self.reached(Milestone::Reduced(step));
         if let Some(newest) = self.seat.as_ref().and_then(Seat::pending) {
@@ -152,7 +158,7 @@ impl Place {
 
     /// Whether all members leave this generation after a step, once they have applied it.
     #[must_use]
-    pub fn is_left_after(&self, committed: &Committed) -> bool {
+    pub fn is_left_after(&self, committed: &CommittedStep) -> bool {
         committed.newest > self.generation
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use ronde_core::event::PhaseTimes;
-use ronde_core::session::{Committed, Session};
+use ronde_core::session::{CommittedStep, Session};
 use ronde_core::weight_hash;
 use ronde_core::{CollectivesExt, Epoch, Event, Generation, Rank, Recovery, Step};
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Targets, Traffic};
@@ -48,7 +48,7 @@ enum Ended {
 #[derive(Debug, Clone)]
 pub struct Trained {
     /// The last committed step.
-    pub last: Option<Committed>,
+    pub last: Option<CommittedStep>,
     /// Result on the test set, if there is one.
     pub evaluation: Option<Evaluation>,
     /// Where this worker's time went.
@@ -68,7 +68,7 @@ pub struct Training {
     split: Split,
     times: PhaseTimes,
     /// The last committed step of this worker.
-    last: Option<Committed>,
+    last: Option<CommittedStep>,
     /// What was committed last, by whomever it was told.
     history: History,
     /// The gradient of a step whose vote failed.
@@ -271,10 +271,10 @@ impl Training {
         while self.session.next_step().0 < self.plan.steps {
             self.compute_apart();
             let committed = self.step(&mut loader)?;
-            if committed.wishes.save || committed.wishes.stop {
+            if committed.requests.save || committed.requests.stop {
                 self.step_aside();
             }
-            let some_heal = committed.wishes.heals && !self.catch_up_if_due(&committed)?;
+            let some_heal = committed.requests.heals && !self.catch_up_if_due(&committed)?;
             self.save_if_wished(&committed)?;
             if self.place.is_left_after(&committed) {
                 return Ok(Ended::On);
@@ -399,9 +399,9 @@ impl Training {
 
     /// After a step in which some took the state over: whether what comes next needs it whole on all, who
     /// then have waited for that.
-    fn catch_up_if_due(&mut self, committed: &Committed) -> Result<bool, TrainError> {
-        let is_due = committed.wishes.save
-            || committed.wishes.stop
+    fn catch_up_if_due(&mut self, committed: &CommittedStep) -> Result<bool, TrainError> {
+        let is_due = committed.requests.save
+            || committed.requests.stop
             || self.is_evaluation_due()
             || self.healing.is_overdue();
         if is_due {

@@ -3,12 +3,12 @@
 use super::*;
 use crate::seed::{Purpose, SeedTree};
 
-fn order(samples: u64, shuffle: Shuffle, epoch: u64) -> Order {
+fn order(samples: u64, shuffle: Shuffle, epoch: u64) -> SampleOrder {
     let stream = SeedTree::new(3).stream(Purpose::Shuffle, &[epoch]);
-    Order::new(samples, shuffle, stream)
+    SampleOrder::new(samples, shuffle, stream)
 }
 
-fn all(order: &Order, samples: u64) -> Vec<u64> {
+fn all(order: &SampleOrder, samples: u64) -> Vec<u64> {
     (0..samples)
         .map(|position| order.sample(position))
         .collect()

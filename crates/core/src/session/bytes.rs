@@ -1,8 +1,8 @@
-//! [`Reader`]: takes little-endian numbers off the front of bytes that another rank sent.
+//! [`ByteReader`]: reads little-endian numbers from the front of bytes that another rank sent.
 
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+pub(super) struct ByteReader<'a>(pub(super) &'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> ByteReader<'a> {
     fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
         let (head, rest) = self.0.split_first_chunk::<N>().ok_or("it ends too early")?;
         self.0 = rest;
@@ -23,7 +23,7 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    /// There must be nothing left.
+    /// Checks that no bytes are left.
     pub(super) fn end(&self) -> Result<(), String> {
         match self.0.len() {
             0 => Ok(()),

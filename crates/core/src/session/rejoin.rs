@@ -1,83 +1,84 @@
-//! How a session goes on in the next generation: [`Session::rejoin`].
+//! [`Session::rejoin`]: continues a session in the next generation.
 
 use std::sync::Arc;
 
-use crate::session::bytes::Reader;
-use crate::session::standing::{Course, Courses, Standing};
-use crate::session::{Committed, LastVote, Session, SessionError};
+use crate::session::bytes::ByteReader;
+use crate::session::catch_up::{CatchUp, CatchUpPlan, StateReport};
+use crate::session::{CommittedStep, LastVote, Session, SessionError};
 use crate::shards::ShardPlan;
 use crate::{CollectiveError, Collectives, CollectivesExt, Generation, Step};
 
-/// What came of a rejoin.
+/// The outcome of [`Session::rejoin`].
 #[derive(Debug, Clone, PartialEq)]
-pub struct Rejoined {
-    /// What each rank does before the next step.
-    pub courses: Courses,
-    /// For [`Course::Apply`]: the step that is final now, whose gradient the caller applies.
-    pub committed: Option<Committed>,
+pub struct RejoinOutcome {
+    /// The action of each rank before the next step.
+    pub plan: CatchUpPlan,
+    /// The step that became final, if this rank's action is [`CatchUp::ApplyGradient`]; the caller applies its
+    /// gradient.
+    pub committed: Option<CommittedStep>,
 }
 
 impl Session {
-    /// Goes on in another group, all members of which call this first. `holds_gradient`: whether the
-    /// caller kept the complete reduced gradient of [`Session::next_step`].
+    /// Continues the session in another group. All members of the group call this first. `holds_gradient`:
+    /// whether the caller kept the complete reduced gradient of [`Session::next_step`].
     ///
-    /// A member that has to [`Course::Heal`] has the cursor and the ledger of the others afterwards,
-    /// but not yet the weights: those the caller fetches, and then calls [`Session::healed`]. Cost: one small all-gather; one more that
-    /// carries the last vote when somebody missed it, and the ledger when somebody heals.
+    /// A member whose action is [`CatchUp::CopyState`] has the cursor and the ledger afterwards, but not yet the
+    /// weights: the caller fetches them and then calls [`Session::healed`]. Cost: one small all-gather, and a
+    /// second one that carries the last vote when a member missed it and the ledger when a member copies the
+    /// state.
     ///
     /// # Errors
-    /// The exchange failed, or what came is of another run. The session is then as before, but for
-    /// the group, and can rejoin once more.
+    /// The exchange failed, or the received data belongs to another run. The session is then unchanged except
+    /// for its group, and can rejoin again.
     pub fn rejoin(
         &mut self,
         group: Arc<dyn Collectives>,
         generation: Generation,
         shards: ShardPlan,
         holds_gradient: bool,
-    ) -> Result<Rejoined, SessionError> {
+    ) -> Result<RejoinOutcome, SessionError> {
         self.group = group;
         self.generation = generation;
         self.shards = shards;
         self.newest = generation;
-        let standings = self.exchange_standings(holds_gradient)?;
-        let courses = Courses::of(&standings).ok_or(SessionError::StateLost)?;
+        let reports = self.exchange_reports(holds_gradient)?;
+        let plan = CatchUpPlan::new(&reports).ok_or(SessionError::StateLost)?;
         let mut committed = None;
-        let (someone_applies, someone_heals) = (
-            courses.each.contains(&Course::Apply),
-            courses.each.contains(&Course::Heal),
+        let (any_applies, any_copies) = (
+            plan.each.contains(&CatchUp::ApplyGradient),
+            plan.each.contains(&CatchUp::CopyState),
         );
-        if someone_applies || someone_heals {
-            let leads = self.group.rank().index() == courses.leader();
-            let told = match leads {
-                true => self.snapshot(someone_heals),
+        if any_applies || any_copies {
+            let snapshot = match self.group.rank().index() == plan.source() {
+                true => self.snapshot(any_copies),
                 false => Vec::new(),
             };
-            let told = self.gather(&told)?;
-            match courses.each[self.group.rank().index()] {
-                Course::Level => {}
-                Course::Apply => committed = Some(self.adopt(&told)?),
-                Course::Heal => self
-                    .restore(&told)
+            let snapshot = self.gather(&snapshot)?;
+            match plan.each[self.group.rank().index()] {
+                CatchUp::UpToDate => {}
+                CatchUp::ApplyGradient => committed = Some(self.adopt(&snapshot)?),
+                CatchUp::CopyState => self
+                    .restore(&snapshot)
                     .map_err(|problem| self.broken(problem))?,
             }
         }
-        Ok(Rejoined { courses, committed })
+        Ok(RejoinOutcome { plan, committed })
     }
 
-    /// This rank has the whole state of the others now; `digest` as for [`Session::set_digest`].
+    /// Notes that this rank has received the whole state; `digest` as for [`Session::set_digest`].
     pub fn healed(&mut self, digest: u64) {
         self.digest = Some(digest);
-        self.is_whole = true;
+        self.is_complete = true;
     }
 
-    /// Shares the shards out anew, from the next step on. All ranks call it at the same step.
+    /// Replaces the assignment of shards to ranks, from the next step on. All ranks call it at the same step.
     pub fn reshard(&mut self, shards: ShardPlan) {
         self.shards = shards;
     }
 
     fn gather(&self, bytes: &[u8]) -> Result<Vec<u8>, SessionError> {
-        let told = self.group.all_gather(bytes);
-        told.map_err(|source| self.vote_failed(source))
+        let gathered = self.group.all_gather(bytes);
+        gathered.map_err(|source| self.vote_failed(source))
     }
 
     fn vote_failed(&self, source: CollectiveError) -> SessionError {
@@ -89,26 +90,26 @@ impl Session {
         SessionError::BrokenVote { rank: 0, problem }
     }
 
-    fn exchange_standings(&self, holds_gradient: bool) -> Result<Vec<Standing>, SessionError> {
+    fn exchange_reports(&self, holds_gradient: bool) -> Result<Vec<StateReport>, SessionError> {
         let mut mine = self.next.0.to_le_bytes().to_vec();
         mine.push(u8::from(holds_gradient));
-        mine.push(u8::from(self.is_whole));
-        let told = self.gather(&mine)?;
-        if told.len() != mine.len() * self.group.size() {
-            return Err(self.broken(format!("{} bytes of standings", told.len())));
+        mine.push(u8::from(self.is_complete));
+        let gathered = self.gather(&mine)?;
+        if gathered.len() != mine.len() * self.group.size() {
+            return Err(self.broken(format!("{} bytes of state reports", gathered.len())));
         }
-        let each = told.chunks_exact(mine.len()).map(|bytes| {
+        let each = gathered.chunks_exact(mine.len()).map(|bytes| {
             let (next, holds) = bytes.split_at(8);
-            Standing {
+            StateReport {
                 next: Step(u64::from_le_bytes(next.try_into().unwrap_or_default())),
                 holds_gradient: holds[0] == 1,
-                is_whole: holds[1] == 1,
+                is_complete: holds[1] == 1,
             }
         });
         Ok(each.collect())
     }
 
-    /// The last vote, and for those that heal the cursor and the ledger.
+    /// Encodes the last vote and the cursor, with the ledger for ranks that copy the state.
     fn snapshot(&self, with_ledger: bool) -> Vec<u8> {
         let last = &self.last;
         let ledger = if with_ledger {
@@ -119,28 +120,28 @@ impl Session {
         encode(self.next, self.samples, last, &ledger)
     }
 
-    /// Commits the step that the others have committed with the votes that they saw.
-    fn adopt(&mut self, told: &[u8]) -> Result<Committed, SessionError> {
-        let (_, _, last, _) = read(told).map_err(|problem| self.broken(problem))?;
+    /// Commits the step that other ranks have committed, with the votes that they received.
+    fn adopt(&mut self, snapshot: &[u8]) -> Result<CommittedStep, SessionError> {
+        let (_, _, last, _) = read(snapshot).map_err(|problem| self.broken(problem))?;
         let open = self.begin_step();
         self.settle(&open, last)
     }
 
-    pub(super) fn restore(&mut self, told: &[u8]) -> Result<(), String> {
-        let (next, samples, last, ledger) = read(told)?;
+    pub(super) fn restore(&mut self, snapshot: &[u8]) -> Result<(), String> {
+        let (next, samples, last, ledger) = read(snapshot)?;
         if !self.ledger.take_over(&ledger) {
-            return Err("a ledger of another data set".to_owned());
+            return Err("the ledger belongs to another data set".to_owned());
         }
         self.next = next;
         self.samples = samples;
         self.last = last;
         self.digest = None;
-        self.is_whole = false;
+        self.is_complete = false;
         Ok(())
     }
 }
 
-/// Where a session stands, as [`read`] takes it.
+/// Encodes the position of a session for [`read`].
 pub(super) fn encode(next: Step, samples: u64, last: &LastVote, ledger: &[u64]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(48 + last.votes.len() + 8 * ledger.len());
     for word in [
@@ -161,7 +162,7 @@ pub(super) fn encode(next: Step, samples: u64, last: &LastVote, ledger: &[u64]) 
 }
 
 fn read(bytes: &[u8]) -> Result<(Step, u64, LastVote, Vec<u64>), String> {
-    let mut reader = Reader(bytes);
+    let mut reader = ByteReader(bytes);
     let (next, samples) = (Step(reader.u64()?), reader.u64()?);
     let (generation, ranks) = (Generation(reader.u64()?), reader.u64()?);
     let (votes, words) = (reader.u64()? as usize, reader.u64()?);

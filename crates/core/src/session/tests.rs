@@ -1,4 +1,4 @@
-//! Sessions of two ranks over a group that is told what the other rank says.
+//! Sessions of two ranks over a group whose second rank is scripted.
 
 use std::sync::Mutex;
 
@@ -10,9 +10,9 @@ struct Scripted {
     peer: Mutex<Option<Vec<u8>>>,
 }
 
-struct Done(Buffer);
+struct FinishedWork(Buffer);
 
-impl Work for Done {
+impl Work for FinishedWork {
     fn is_finished(&self) -> bool {
         true
     }
@@ -42,12 +42,12 @@ impl Collectives for Scripted {
     ) -> Result<Box<dyn Work>, CollectiveError> {
         assert_eq!(operation, Operation::AllGather);
         match self.peer.lock().unwrap().take() {
-            Some(theirs) => Ok(Box::new(Done(Buffer::copy_of(
+            Some(theirs) => Ok(Box::new(FinishedWork(Buffer::copy_of(
                 &[buffer.bytes(), &theirs].concat(),
             )))),
             None => Err(CollectiveError::Aborted {
                 by: "test".into(),
-                reason: "script is over".into(),
+                reason: "the script ended".into(),
             }),
         }
     }
@@ -93,13 +93,13 @@ fn peer(step: u64, digest: Option<u64>, shard: u32, ids: &[u64]) -> Vote {
         newest: Generation(3),
         reports: vec![report(shard, 3.0)],
         sample_ids: ids.to_vec(),
-        wishes: Wishes::default(),
+        requests: VoteRequests::default(),
         note: Vec::new(),
     }
 }
 
 impl Two {
-    fn commit(&mut self, theirs: Vote) -> Result<Committed, SessionError> {
+    fn commit(&mut self, theirs: Vote) -> Result<CommittedStep, SessionError> {
         let mut open = self.session.begin_step();
         open.record(report(0, 1.0), &[0, 1, 2, 3]);
         *self.script.peer.lock().unwrap() = Some(theirs.encode());
@@ -131,7 +131,7 @@ fn a_failed_or_aborted_step_changes_nothing() {
 }
 
 #[test]
-fn disagreements_are_told_by_name() {
+fn errors_name_the_rank_shard_or_sample_that_disagrees() {
     let check = |theirs: Vote, fragment: &str| {
         let mut two = two();
         let message = two.commit(theirs).unwrap_err().to_string();
@@ -152,7 +152,7 @@ fn disagreements_are_told_by_name() {
             reports: vec![],
             ..peer(0, None, 1, &[4, 5, 6, 7])
         },
-        "shard 1 was computed by nobody",
+        "shard 1 was not computed by any rank",
     );
 }
 
@@ -172,48 +172,48 @@ fn diverged_weights_stop_the_next_commit() {
 }
 
 #[test]
-fn who_takes_the_state_over_has_no_weights_to_compare_and_says_so() {
+fn weights_of_a_rank_that_copies_the_state_are_not_compared() {
     let mut two = two();
     two.commit(peer(0, None, 1, &[4, 5, 6, 7])).unwrap();
     two.session.set_digest(0xabc);
     let mut theirs = peer(1, None, 1, &[4, 5, 6, 7]);
-    theirs.wishes.heals = true;
+    theirs.requests.heals = true;
     let committed = two.commit(theirs).unwrap();
-    assert!(committed.wishes.heals);
+    assert!(committed.requests.heals);
 }
 
 #[test]
-fn wishes_and_notes_of_any_rank_reach_all_once() {
+fn requests_and_notes_of_any_rank_reach_all_ranks_once() {
     let mut two = two();
-    let save = Wishes {
+    let save = VoteRequests {
         heals: false,
         save: true,
         stop: false,
     };
-    two.session.wish(save);
+    two.session.request(save);
     two.session.attach(vec![1, 2]);
     let open = two.session.begin_step();
     two.session.commit(open).unwrap_err();
-    let stop = Wishes {
+    let stop = VoteRequests {
         heals: false,
         save: false,
         stop: true,
     };
     let theirs = Vote {
-        wishes: stop,
+        requests: stop,
         note: vec![3],
         ..peer(0, None, 1, &[4, 5, 6, 7])
     };
     let committed = two.commit(theirs).unwrap();
-    assert!(committed.wishes.save && committed.wishes.stop);
+    assert!(committed.requests.save && committed.requests.stop);
     assert_eq!(committed.notes, [vec![1, 2], vec![3]]);
     let committed = two.commit(peer(1, None, 1, &[4, 5, 6, 7])).unwrap();
-    assert_eq!(committed.wishes, Wishes::default());
+    assert_eq!(committed.requests, VoteRequests::default());
     assert_eq!(committed.notes, [vec![], vec![]]);
 }
 
 #[test]
-fn a_session_goes_on_from_its_cursor_and_from_no_other() {
+fn a_session_resumes_from_its_own_cursor_only() {
     let mut first = two();
     first.commit(peer(0, None, 1, &[4, 5, 6, 7])).unwrap();
     let cursor = first.session.cursor();

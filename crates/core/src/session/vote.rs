@@ -1,12 +1,12 @@
-//! What a rank says in the vote on a step, and its bytes.
+//! [`Vote`]: a rank's vote on a step, and its encoding.
 //!
-//! Little-endian: version, count of reports, count of ids, length of the note (u32 each), step, has-digest,
-//! digest, newest generation, wishes (u64 each), reports (shard u32, samples u64, skipped u64, loss_sum f64, correct u64),
+//! Little-endian: version, number of reports, number of ids, length of the note (u32 each), step, has-digest,
+//! digest, newest generation, requests (u64 each), reports (shard u32, samples u64, skipped u64, loss_sum f64, correct u64),
 //! ids (u64 each), the note.
 
 use crate::session::ShardReport;
-use crate::session::bytes::Reader;
-use crate::session::wishes::Wishes;
+use crate::session::bytes::ByteReader;
+use crate::session::requests::VoteRequests;
 use crate::{Generation, Shard, Step};
 
 const VERSION: u32 = 5;
@@ -15,12 +15,12 @@ const VERSION: u32 = 5;
 pub(super) struct Vote {
     pub(super) step: Step,
     pub(super) digest: Option<u64>,
-    /// The newest generation that the rank knows of.
+    /// The newest generation that the rank knows.
     pub(super) newest: Generation,
     pub(super) reports: Vec<ShardReport>,
     pub(super) sample_ids: Vec<u64>,
-    pub(super) wishes: Wishes,
-    /// What the rank tells all others beside the step.
+    pub(super) requests: VoteRequests,
+    /// Bytes for all ranks; see [`super::Session::attach`].
     pub(super) note: Vec<u8>,
 }
 
@@ -41,7 +41,7 @@ impl Vote {
             u64::from(self.digest.is_some()),
             self.digest.unwrap_or_default(),
             self.newest.0,
-            self.wishes.to_bits(),
+            self.requests.to_bits(),
         ] {
             bytes.extend(word.to_le_bytes());
         }
@@ -59,21 +59,21 @@ impl Vote {
         bytes
     }
 
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, String> {
+    fn decode(reader: &mut ByteReader<'_>) -> Result<Self, String> {
         let version = reader.u32()?;
         if version != VERSION {
-            return Err(format!("version {version}, not {VERSION}"));
+            return Err(format!("version {version}, expected {VERSION}"));
         }
         let (reports, ids, note) = (reader.u32()?, reader.u32()?, reader.u32()?);
         let step = Step(reader.u64()?);
         let digest = match (reader.u64()?, reader.u64()?) {
             (0, 0) => None,
             (1, digest) => Some(digest),
-            (flag, _) => return Err(format!("digest flag {flag}")),
+            (flag, _) => return Err(format!("invalid digest flag {flag}")),
         };
         let newest = Generation(reader.u64()?);
-        let wishes = Wishes::from_bits(reader.u64()?)?;
-        // Collecting into a `Result` reserves nothing up front, so a wrong count cannot allocate.
+        let requests = VoteRequests::from_bits(reader.u64()?)?;
+        // Collecting into a `Result` reserves no memory up front, so a wrong number cannot cause a large allocation.
         let reports = (0..reports)
             .map(|_| {
                 Ok(ShardReport {
@@ -95,15 +95,15 @@ impl Vote {
             newest,
             reports,
             sample_ids,
-            wishes,
+            requests,
             note,
         })
     }
 }
 
-/// The votes of all ranks, which stand one after the other; else who is wrong and how.
+/// Decodes the concatenated votes of all ranks. An error has the rank of the invalid vote and the problem.
 pub(super) fn decode_all(bytes: &[u8], ranks: usize) -> Result<Vec<Vote>, (usize, String)> {
-    let mut reader = Reader(bytes);
+    let mut reader = ByteReader(bytes);
     let votes = (0..ranks)
         .map(|rank| Vote::decode(&mut reader).map_err(|problem| (rank, problem)))
         .collect::<Result<Vec<_>, _>>()?;
@@ -132,7 +132,7 @@ mod tests {
                 correct: 1,
             }],
             sample_ids: vec![4, 5],
-            wishes: Wishes {
+            requests: VoteRequests {
                 save: true,
                 stop: false,
                 heals: true,
@@ -142,12 +142,12 @@ mod tests {
     }
 
     #[test]
-    fn votes_come_back_as_they_were() {
+    fn votes_survive_encoding_and_decoding() {
         let other = Vote {
             digest: None,
             reports: vec![],
             sample_ids: vec![],
-            wishes: Wishes::default(),
+            requests: VoteRequests::default(),
             note: vec![],
             ..vote()
         };
@@ -159,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn decoding_any_bytes_does_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = decode_all(&bytes, 3);
         }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ronde_core::batch::BatchPlan;
-use ronde_core::order::Order;
+use ronde_core::order::SampleOrder;
 use ronde_core::{Epoch, Shard, Step};
 
 use super::LoaderPlan;
@@ -38,7 +38,7 @@ pub(super) struct Planner {
     plan: LoaderPlan,
     /// Bytes of a sample, and of a unit; `None` where reading neighbours at once is of no use.
     sizes: Option<(u64, u64)>,
-    order: Option<(Epoch, Order)>,
+    order: Option<(Epoch, SampleOrder)>,
     /// Step and shard that are next, and the batch that is begun.
     index: u64,
     shard: u32,
@@ -51,7 +51,7 @@ pub(super) struct Planner {
 #[derive(Debug)]
 struct Open {
     batch: PlannedBatch,
-    order: Order,
+    order: SampleOrder,
     positions: Range<u64>,
 }
 

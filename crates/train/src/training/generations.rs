@@ -6,7 +6,7 @@
 //! ```
 
 use ronde_core::event::PhaseTimes;
-use ronde_core::session::{Course, Rejoined};
+use ronde_core::session::{CatchUp, RejoinOutcome};
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Event, MembershipError, Rank, Step};
 use ronde_parallel::Strategy;
@@ -38,19 +38,22 @@ impl Training {
         let next = self.session.next_step();
         let holds = matches!(&self.held, Some((step, _)) if *step == next);
         let even = self.even_shards()?;
-        let Rejoined { courses, committed } = self.place.rejoin(&mut self.session, even, holds)?;
+        let RejoinOutcome {
+            plan: catch_up,
+            committed,
+        } = self.place.rejoin(&mut self.session, even, holds)?;
         let held = self.held.take();
         if let (Some(committed), Some((_, reduced))) = (committed, held) {
             self.apply(&committed, reduced, PhaseTimes::default())?;
         }
-        let heals = courses.each.contains(&Course::Heal);
+        let heals = catch_up.each.contains(&CatchUp::CopyState);
         if heals {
-            let shared = self.history.share(&*group, &courses);
+            let shared = self.history.share(&*group, &catch_up);
             shared.map_err(TrainError::Heal)?;
         }
         // Who heals does so while the others compute the next steps, if there are any.
         let is_at_end = self.session.next_step().0 >= self.plan.steps;
-        let spared = courses
+        let spared = catch_up
             .computing()
             .filter(|_| !is_at_end)
             .map(|computing| computing.min(even.computing()))
@@ -62,13 +65,13 @@ impl Training {
         self.strategy.regroup(group.clone(), self.plan.shards);
         self.tune_buckets();
         if heals {
-            let healing = Healing::start(&courses, &*group, &self.strategy.replica());
+            let healing = Healing::start(&catch_up, &*group, &self.strategy.replica());
             self.healing = healing.map_err(TrainError::Heal)?;
         }
         if spared.is_none() {
             self.catch_up()?;
         }
-        self.record_resumed(&courses.each);
+        self.record_resumed(&catch_up.each);
         Ok(())
     }
 
@@ -91,7 +94,7 @@ impl Training {
     /// Takes over the state that the others send, if this rank has to, and applies what was committed
     /// meanwhile.
     fn heal(&mut self) -> Result<(), TrainError> {
-        // The state is not touched without need: stages read it where it lies.
+        // The state is not touched without need: layers read it where it lies.
         if !self.healing.receives() {
             return Ok(());
         }
@@ -133,18 +136,18 @@ impl Training {
             })
     }
 
-    fn record_resumed(&mut self, courses: &[Course]) {
+    fn record_resumed(&mut self, catch_up: &[CatchUp]) {
         if self.place.rank != Rank(0) {
             return;
         }
         self.tell_history();
-        let count = |course| courses.iter().filter(|each| **each == course).count() as u32;
+        let count = |course| catch_up.iter().filter(|each| **each == course).count() as u32;
         self.place.tracker.record(Event::Resumed {
             generation: self.place.generation,
-            world_size: courses.len() as u32,
+            world_size: catch_up.len() as u32,
             step: self.session.next_step(),
-            applied: count(Course::Apply),
-            healed: count(Course::Heal),
+            applied: count(CatchUp::ApplyGradient),
+            healed: count(CatchUp::CopyState),
         });
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use ronde_comm::{GroupConfig, ProcessGroup};
-use ronde_core::session::{Committed, Wishes};
+use ronde_core::session::{CommittedStep, VoteRequests};
 use ronde_core::{CollectivesExt, Event, Generation, GroupRank, Rank, Step, weight_hash};
 use ronde_parallel::Strategy;
 
@@ -39,7 +39,7 @@ impl Training {
         let told = self.saving().map(|(saving, now)| saving.before_vote(&now));
         let (save, note) = told.unwrap_or_default();
         let stop = self.stop.load(Ordering::Relaxed);
-        self.session.wish(Wishes {
+        self.session.request(VoteRequests {
             save,
             stop,
             heals: false,
@@ -51,15 +51,15 @@ impl Training {
     ///
     /// # Errors
     /// A peer was lost; [`TrainError::Stopped`] when the run ends here.
-    pub(super) fn save_if_wished(&mut self, committed: &Committed) -> Result<(), TrainError> {
+    pub(super) fn save_if_wished(&mut self, committed: &CommittedStep) -> Result<(), TrainError> {
         let world_size = self.place.group.size() as u32;
         if let Some((saving, now)) = self.saving() {
             saving.hear(&now, &committed.notes, world_size);
         }
-        if committed.wishes.stop {
+        if committed.requests.stop {
             return self.stop(committed.step);
         }
-        if committed.wishes.save {
+        if committed.requests.save {
             self.begin_saving();
             if self.saving.as_ref().is_some_and(Saving::is_waited_for) {
                 self.finish_saving()?;
@@ -165,7 +165,7 @@ impl Training {
         let Some(saving) = &self.saving else {
             return Ok(());
         };
-        let holds = !self.session.is_fresh() && self.session.is_whole();
+        let holds = !self.session.is_fresh() && self.session.is_complete();
         let mine = [i64::from(holds), saving.term().unwrap_or_default() as i64];
         let told = self.place.group.all_gather(&mine);
         let told = told.map_err(TrainError::Heal)?;

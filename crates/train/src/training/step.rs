@@ -1,7 +1,7 @@
 //! One step of a [`Training`]: compute, reduce, vote, apply, and what is recorded of it.
 
 use ronde_core::event::{PhaseTimes, SampleUnit};
-use ronde_core::session::{Committed, SessionError};
+use ronde_core::session::{CommittedStep, SessionError};
 use ronde_core::{Event, Rank, Step};
 use ronde_data::{Batch, Loader, StepBatches};
 use ronde_parallel::{Applied, MicroBatch, ParallelError, Reduced, Strategy};
@@ -15,7 +15,7 @@ impl Training {
     ///
     /// # Errors
     /// Data, engine, reduction or vote failed. Before the vote nothing has changed.
-    pub fn step(&mut self, loader: &mut Loader) -> Result<Committed, TrainError> {
+    pub fn step(&mut self, loader: &mut Loader) -> Result<CommittedStep, TrainError> {
         let mut watch = Stopwatch::start();
         let mut times = PhaseTimes::default();
         let mut open = self.session.begin_step();
@@ -67,13 +67,13 @@ impl Training {
         };
         times.communicate_s = watch.lap_s();
         let took = times.compute_s + times.communicate_s;
-        if self.session.is_whole() {
+        if self.session.is_complete() {
             self.apply(&committed, reduced, times)?;
         } else {
             self.healing.miss(committed.clone(), reduced, times);
         }
         // Gradients that are kept are cut as the others are.
-        if !committed.wishes.heals {
+        if !committed.requests.heals {
             self.step_took(took)?;
         }
         Ok(committed)
@@ -82,7 +82,7 @@ impl Training {
     /// Applies the gradient of a step that is final. What the step took before comes in as `times`.
     pub(super) fn apply(
         &mut self,
-        committed: &Committed,
+        committed: &CommittedStep,
         reduced: Reduced,
         mut times: PhaseTimes,
     ) -> Result<(), TrainError> {
@@ -190,7 +190,7 @@ impl Training {
 
     fn record_step(
         &mut self,
-        committed: &Committed,
+        committed: &CommittedStep,
         applied: Applied,
         learning_rate: f64,
         times: PhaseTimes,

@@ -1,0 +1,96 @@
+//! [`VoteRequests`]: requests that travel with votes; and the cursor from which a session resumes.
+
+use crate::Step;
+use crate::session::rejoin;
+use crate::session::{LastVote, Session};
+
+/// Requests of a rank to all ranks, carried by its vote on a step and fulfilled after that step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct VoteRequests {
+    /// Save the state.
+    pub save: bool,
+    /// Stop training.
+    pub stop: bool,
+    /// The rank's state is not complete yet: the rank copies it from others, holds no shard, and its weights
+    /// are not compared. The session sets this by itself.
+    pub heals: bool,
+}
+
+impl VoteRequests {
+    pub(super) fn to_bits(self) -> u64 {
+        u64::from(self.save) | u64::from(self.stop) << 1 | u64::from(self.heals) << 2
+    }
+
+    pub(super) fn from_bits(bits: u64) -> Result<Self, String> {
+        let [save, stop, heals] = [1, 2, 4].map(|bit| bits & bit == bit);
+        if bits > 7 {
+            return Err(format!("invalid requests {bits:#x}"));
+        }
+        Ok(Self { save, stop, heals })
+    }
+
+    /// Returns the union of the requests of all ranks.
+    pub(super) fn union(each: impl Iterator<Item = Self>) -> Self {
+        each.fold(Self::default(), |all, one| Self {
+            save: all.save || one.save,
+            stop: all.stop || one.stop,
+            heals: all.heals || one.heals,
+        })
+    }
+}
+
+impl Session {
+    /// Sends requests with the next vote; all ranks see them in [`super::CommittedStep::requests`] of the same
+    /// step. They are repeated until a vote succeeds.
+    pub fn request(&mut self, requests: VoteRequests) {
+        self.requests = VoteRequests::union([self.requests, requests].into_iter());
+    }
+
+    /// Sends bytes to all ranks with the next vote that succeeds; they arrive in
+    /// [`super::CommittedStep::notes`]. A rank whose vote failed may send them twice. Cost: the bytes, to each rank.
+    pub fn attach(&mut self, note: Vec<u8>) {
+        self.note = note;
+    }
+
+    /// Forgets the requests and the note after a vote has carried them.
+    pub(super) fn clear_carried(&mut self) {
+        self.requests = VoteRequests::default();
+        self.note.clear();
+    }
+
+    /// Returns the bytes from which a later session of the same plan resumes, in addition to the state of the
+    /// model: the next step, the number of samples and the ledger. Equal on all ranks. About two bits per
+    /// sample of the data set.
+    #[must_use]
+    pub fn cursor(&self) -> Vec<u8> {
+        rejoin::encode(
+            self.next,
+            self.samples,
+            &LastVote::default(),
+            &self.ledger.words(),
+        )
+    }
+
+    /// Resumes at the step where [`Session::cursor`] was taken; `digest` as for [`Session::set_digest`], of the
+    /// state at that step. Returns false and changes nothing when the bytes are not a cursor of this data set.
+    #[must_use]
+    pub fn resume(&mut self, cursor: &[u8], digest: u64) -> bool {
+        let resumed = self.restore(cursor).is_ok();
+        if resumed {
+            self.healed(digest);
+        }
+        resumed
+    }
+
+    /// Returns whether no step has been committed yet.
+    #[must_use]
+    pub fn is_fresh(&self) -> bool {
+        self.next == Step(0)
+    }
+
+    /// Returns whether the state of this rank is complete: false while it is copied from other ranks.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+}
