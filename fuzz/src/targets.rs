@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
 use ronde_cluster::decoders::Line;
-use ronde_comm::decoders::Piece;
+use ronde_comm::decoders::WireFormat;
 use ronde_core::Rank;
 use ronde_data::decoders::Kind;
 use ronde_identity::rustls::pki_types::CertificateDer;
@@ -54,8 +54,8 @@ pub const ALL: [&Target; 18] = [
 /// The header of a frame: nothing is kept but what an error says.
 pub const FRAME: Target = Target {
     name: "frame",
-    samples: || Piece::Frame.samples(),
-    read: |bytes| Piece::Frame.read(bytes),
+    samples: || WireFormat::Frame.samples(),
+    read: |bytes| WireFormat::Frame.read(bytes),
     memory: (0, 1 << 10),
     needs_its_end: true,
     cases: 200_000,
@@ -64,8 +64,8 @@ pub const FRAME: Target = Target {
 /// The first frame: each part of a plan is two texts in a map, and what differs is told.
 pub const HELLO: Target = Target {
     name: "hello",
-    samples: || Piece::Hello.samples(),
-    read: |bytes| Piece::Hello.read(bytes),
+    samples: || WireFormat::Hello.samples(),
+    read: |bytes| WireFormat::Hello.read(bytes),
     memory: (64, 16 << 10),
     needs_its_end: true,
     cases: 100_000,
@@ -74,8 +74,8 @@ pub const HELLO: Target = Target {
 /// The cause of a failure.
 pub const NOTICE: Target = Target {
     name: "notice",
-    samples: || Piece::Notice.samples(),
-    read: |bytes| Piece::Notice.read(bytes),
+    samples: || WireFormat::Notice.samples(),
+    read: |bytes| WireFormat::Notice.read(bytes),
     // A byte that is no text becomes three, and the words are held a few times.
     memory: (16, 4 << 10),
     needs_its_end: false,

@@ -11,12 +11,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ronde_comm::{Calibration, Choice, GroupConfig, ProcessGroup, Security, TransportChoice, bind};
+use ronde_comm::{
+    AlgorithmChoice, Calibration, GroupConfig, ProcessGroup, Security, TransportChoice, bind,
+};
 use ronde_core::exact::ExactSum;
 use ronde_core::{Buffer, Collectives, CollectivesExt, DType, GroupRank, Operation, ReduceOp};
 use ronde_schedule::{Algorithm, Hosts};
 
-type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+type ExampleResult<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// Logical shards of the exact sum.
 const SHARDS: usize = 8;
@@ -32,7 +34,7 @@ fn now() -> Instant {
 
 /// What is to be measured.
 #[derive(Debug, Clone)]
-struct Plan {
+struct GridPlan {
     ranks: usize,
     hosts: Vec<usize>,
     at: Vec<(String, IpAddr)>,
@@ -43,8 +45,8 @@ struct Plan {
     csv: bool,
 }
 
-impl Plan {
-    fn of(words: &[String]) -> Outcome<Self> {
+impl GridPlan {
+    fn of(words: &[String]) -> ExampleResult<Self> {
         let found = |name: &str| {
             let value = |word: &String| word.strip_prefix(&format!("{name}=")).map(str::to_owned);
             words.iter().find_map(value)
@@ -116,14 +118,14 @@ fn operand(number: usize, len: usize) -> impl Iterator<Item = f32> {
 }
 
 /// One operation of the grid.
-struct Measured {
+struct GridMeasurement {
     name: String,
     sum: ExactSum,
     size: usize,
 }
 
-impl Measured {
-    fn new(name: &str, size: usize) -> Outcome<Self> {
+impl GridMeasurement {
+    fn new(name: &str, size: usize) -> ExampleResult<Self> {
         let bounds = (0..=size)
             .map(|rank| (rank * SHARDS / size) as u32)
             .collect();
@@ -135,7 +137,7 @@ impl Measured {
         })
     }
 
-    fn operation(&self, turn: usize) -> Outcome<Operation> {
+    fn operation(&self, turn: usize) -> ExampleResult<Operation> {
         let (op, root) = (ReduceOp::Sum, GroupRank((turn % self.size) as u32));
         Ok(match self.name.as_str() {
             "all_reduce" => Operation::AllReduce(op),
@@ -162,7 +164,7 @@ impl Measured {
     }
 
     /// Checks a result: all of a short one, samples of a long one.
-    fn check(&self, result: &Buffer, rank: usize, len: usize, turn: usize) -> Outcome<()> {
+    fn check(&self, result: &Buffer, rank: usize, len: usize, turn: usize) -> ExampleResult<()> {
         let root = turn % self.size;
         if self.name == "reduce" && rank != root {
             return Ok(());
@@ -189,15 +191,15 @@ impl Measured {
 }
 
 /// One member: the group that chooses, and one group for each algorithm.
-struct Worker {
+struct GridMember {
     group: ProcessGroup,
     forced: Vec<(Algorithm, ProcessGroup)>,
-    plan: Plan,
+    plan: GridPlan,
 }
 
-impl Worker {
+impl GridMember {
     /// Tells where it listens, hears where all do, joins.
-    fn join(plan: Plan, rank: usize) -> Outcome<Self> {
+    fn join(plan: GridPlan, rank: usize) -> ExampleResult<Self> {
         let (listener, at) = bind(plan.at[rank].1)?;
         writeln!(io::stdout(), "{at}")?;
         let mut line = String::new();
@@ -229,11 +231,11 @@ impl Worker {
     /// Seconds of one operation by one algorithm, of the slowest rank.
     fn time(
         &self,
-        measured: &Measured,
+        measured: &GridMeasurement,
         group: &ProcessGroup,
         len: usize,
         check: bool,
-    ) -> Outcome<f64> {
+    ) -> ExampleResult<f64> {
         let rank = group.rank().index();
         let input = measured.input(rank, len);
         let count = if 4 * len < LONG_BYTES { BATCH } else { 1 };
@@ -257,7 +259,7 @@ impl Worker {
     }
 
     /// All algorithms of one operation and size, in turns; rank 0 prints a line for each.
-    fn cell(&self, measured: &Measured, bytes: usize) -> Outcome<()> {
+    fn cell(&self, measured: &GridMeasurement, bytes: usize) -> ExampleResult<()> {
         let (len, operation) = ((bytes / 4).max(1), measured.operation(0)?);
         let able = |(algorithm, group): &&(Algorithm, ProcessGroup)| {
             group.choice(&operation, DType::F32, len).algorithm == Some(*algorithm)
@@ -276,7 +278,7 @@ impl Worker {
         let choice = self.group.choice(&operation, DType::F32, len);
         for ((algorithm, group), mut times) in able.iter().zip(times) {
             times.sort_by(f64::total_cmp);
-            let line = Line {
+            let line = GridLine {
                 operation: measured.name.clone(),
                 bytes,
                 algorithm: algorithm.name().to_owned(),
@@ -292,9 +294,9 @@ impl Worker {
         Ok(())
     }
 
-    fn work(&self) -> Outcome<()> {
+    fn work(&self) -> ExampleResult<()> {
         for name in &self.plan.operations {
-            let measured = Measured::new(name, self.plan.ranks)?;
+            let measured = GridMeasurement::new(name, self.plan.ranks)?;
             for &bytes in &self.plan.sizes {
                 self.cell(&measured, bytes)?;
             }
@@ -303,14 +305,14 @@ impl Worker {
     }
 }
 
-fn predicted(choice: &Choice) -> f64 {
+fn predicted(choice: &AlgorithmChoice) -> f64 {
     choice
         .predicted
         .map_or(f64::NAN, |time| time.as_secs_f64() * 1e6)
 }
 
 /// One algorithm in one cell.
-struct Line {
+struct GridLine {
     operation: String,
     bytes: usize,
     algorithm: String,
@@ -320,7 +322,7 @@ struct Line {
     reason: String,
 }
 
-impl Line {
+impl GridLine {
     fn encode(&self) -> String {
         let Self {
             operation,
@@ -336,7 +338,7 @@ impl Line {
         )
     }
 
-    fn decode(text: &str) -> Outcome<Self> {
+    fn decode(text: &str) -> ExampleResult<Self> {
         let words: Vec<&str> = text.split('\t').collect();
         let [
             operation,
@@ -363,7 +365,7 @@ impl Line {
 }
 
 /// Starts the members, which find each other through this process; what rank 0 prints.
-fn run(plan: &Plan, words: &[String]) -> Outcome<Vec<Line>> {
+fn run(plan: &GridPlan, words: &[String]) -> ExampleResult<Vec<GridLine>> {
     let program = std::env::current_exe()?;
     let mut children: Vec<Child> = Vec::new();
     for (rank, (namespace, _)) in plan.at.iter().enumerate() {
@@ -401,7 +403,7 @@ fn run(plan: &Plan, words: &[String]) -> Outcome<Vec<Line>> {
         if plan.csv {
             writeln!(io::stdout(), "{line}")?;
         }
-        lines.push(Line::decode(&line)?);
+        lines.push(GridLine::decode(&line)?);
     }
     for (rank, mut child) in children.into_iter().enumerate() {
         if !child.wait()?.success() {
@@ -411,8 +413,8 @@ fn run(plan: &Plan, words: &[String]) -> Outcome<Vec<Line>> {
     Ok(lines)
 }
 
-fn report(lines: &[Line]) -> Outcome<()> {
-    let mut cells: BTreeMap<(&str, usize), Vec<&Line>> = BTreeMap::new();
+fn report(lines: &[GridLine]) -> ExampleResult<()> {
+    let mut cells: BTreeMap<(&str, usize), Vec<&GridLine>> = BTreeMap::new();
     for line in lines {
         cells
             .entry((&line.operation, line.bytes))
@@ -437,8 +439,8 @@ fn report(lines: &[Line]) -> Outcome<()> {
             .ok_or("nothing was chosen")?;
         let ratio = chosen.micros / best.micros;
         ratios.entry(operation).or_default().push(ratio);
-        let told = |line: &&Line| {
-            let Line {
+        let told = |line: &&GridLine| {
+            let GridLine {
                 algorithm,
                 micros,
                 predicted,
@@ -469,11 +471,11 @@ fn report(lines: &[Line]) -> Outcome<()> {
     Ok(())
 }
 
-fn main() -> Outcome<()> {
+fn main() -> ExampleResult<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let plan = Plan::of(&words)?;
+    let plan = GridPlan::of(&words)?;
     match words.iter().find_map(|word| word.strip_prefix("rank=")) {
-        Some(rank) => Worker::join(plan, rank.parse()?)?.work(),
+        Some(rank) => GridMember::join(plan, rank.parse()?)?.work(),
         None => report(&run(&plan, &words)?),
     }
 }

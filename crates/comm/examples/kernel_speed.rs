@@ -47,12 +47,12 @@ fn add_plainly(into: &mut [u32], other: &[u32]) {
 }
 
 /// One size of operands, as often as makes 64 MiB.
-struct Size {
+struct OperandSize {
     bytes: usize,
     repeats: usize,
 }
 
-impl Size {
+impl OperandSize {
     /// GB/s of a pass over so many operands that takes `work`.
     fn rate(&self, parts: f64, mut work: impl FnMut()) -> f64 {
         let time = seconds(|| (0..self.repeats).for_each(|_| work()));
@@ -97,7 +97,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     )?;
     for bytes in [64 << 10, 1 << 20, 64 << 20] {
         let repeats = (64 << 20) / bytes;
-        let size = Size { bytes, repeats };
+        let size = OperandSize { bytes, repeats };
         let plain = size.plain_loop();
         let mut line = |name: &str, rate: f64| {
             let (kib, part) = (bytes >> 10, rate / plain);

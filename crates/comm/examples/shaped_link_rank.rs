@@ -20,7 +20,7 @@ use ronde_schedule::Algorithm;
 
 const JOB: &str = "shaped-links";
 
-type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+type RankResult<T> = Result<T, Box<dyn std::error::Error>>;
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 fn now() -> Instant {
@@ -34,7 +34,7 @@ fn option<'a>(arguments: &'a [String], name: &str) -> Option<&'a str> {
 }
 
 /// Writes a new identity for each of so many ranks.
-fn identities(ranks: u32, directory: &str) -> Outcome<()> {
+fn identities(ranks: u32, directory: &str) -> RankResult<()> {
     let day = Validity::from_now(SystemTime::now(), Duration::from_secs(86_400));
     let authority = Authority::new(JOB, day)?;
     for rank in 0..ranks {
@@ -44,7 +44,7 @@ fn identities(ranks: u32, directory: &str) -> Outcome<()> {
     Ok(())
 }
 
-fn configuration(rank: u32, arguments: &[String]) -> Outcome<GroupConfig> {
+fn configuration(rank: u32, arguments: &[String]) -> RankResult<GroupConfig> {
     let mut config = GroupConfig::new("speed", JOB, GroupRank(rank));
     // Namespaces share a kernel, but count as hosts: memory is shared inside each only.
     let connections = option(arguments, "--connections").map(str::parse);
@@ -64,7 +64,7 @@ fn configuration(rank: u32, arguments: &[String]) -> Outcome<GroupConfig> {
 }
 
 /// Median seconds of an all-reduce.
-fn measure(group: &ProcessGroup, bytes: usize, rounds: usize) -> Outcome<f64> {
+fn measure(group: &ProcessGroup, bytes: usize, rounds: usize) -> RankResult<f64> {
     let (rank, size) = (group.rank().0, group.size());
     let len = (bytes / 4).max(1);
     let ones = Buffer::copy_of(&vec![rank as f32 + 1.0; len]);
@@ -91,7 +91,7 @@ fn measure(group: &ProcessGroup, bytes: usize, rounds: usize) -> Outcome<f64> {
     Ok(times[times.len() / 2])
 }
 
-fn main() -> Outcome<()> {
+fn main() -> RankResult<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (rank, address) = match arguments.as_slice() {
         [what, ranks, directory] if what == "identities" => {

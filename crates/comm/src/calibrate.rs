@@ -18,7 +18,7 @@ use crate::host::this_host;
 use crate::kernels;
 use crate::program::{self, invalid};
 use crate::{Calibration, ProcessGroup};
-use planner::{Planner, Step};
+use planner::{CalibrationPlanner, TrialOperation};
 
 const NAME: &str = "calibrating";
 /// Words of the shortest operation: plan and time, and some more.
@@ -36,7 +36,7 @@ const SPARSE: [Algorithm; 2] = [Algorithm::HalvingDoubling, Algorithm::Tree];
 
 /// What one member brings to the calibration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Card {
+struct CalibrationInput {
     /// Nanoseconds; 0 for none.
     within: u64,
     cores: u64,
@@ -46,7 +46,7 @@ struct Card {
     told_hosts: u64,
 }
 
-impl Card {
+impl CalibrationInput {
     fn words(self) -> [i64; CARD_WORDS] {
         [self.within, self.cores, self.host, self.told_hosts].map(u64::cast_signed)
     }
@@ -108,24 +108,27 @@ impl ProcessGroup {
     }
 
     /// What all members bring, by rank.
-    fn tell(&self, within: Duration) -> Result<Vec<Card>, CollectiveError> {
+    fn tell(&self, within: Duration) -> Result<Vec<CalibrationInput>, CollectiveError> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let told = self.config().hosts.as_ref();
-        let mine = Card {
+        let mine = CalibrationInput {
             within: u64::try_from(within.as_nanos()).unwrap_or(u64::MAX / 2),
             cores: cores as u64,
             host: this_host(),
             told_hosts: told.map_or(0, |hosts| program::places(hosts) | 1),
         };
         let all = self.start_and_wait(Operation::AllGather, Buffer::copy_of(&mine.words()))?;
-        let cards = all.as_slice::<i64>().chunks(CARD_WORDS).map(Card::of);
-        let cards: Option<Vec<Card>> = cards.collect();
+        let cards = all
+            .as_slice::<i64>()
+            .chunks(CARD_WORDS)
+            .map(CalibrationInput::of);
+        let cards: Option<Vec<CalibrationInput>> = cards.collect();
         cards
             .filter(|cards| cards.len() == self.size())
             .ok_or_else(|| invalid(NAME, "a member that speaks in another way".to_owned()))
     }
 
-    fn measure(&self, cards: &[Card]) -> Result<(), CollectiveError> {
+    fn measure(&self, cards: &[CalibrationInput]) -> Result<(), CollectiveError> {
         let within = cards.iter().map(|card| card.within).min().unwrap_or(0);
         if within == 0 {
             return Ok(());
@@ -136,7 +139,7 @@ impl ProcessGroup {
             byte_reduced_s: byte_reduced_s(),
             ..CostModel::default()
         };
-        let mut run = Run {
+        let mut run = CalibrationRun {
             group: self,
             buffers: Vec::new(),
             planner: self.planner(start.cores, Duration::from_nanos(within)),
@@ -151,7 +154,7 @@ impl ProcessGroup {
     }
 
     /// Rank 0's plan; the others know the lengths only.
-    fn planner(&self, cores: usize, within: Duration) -> Planner {
+    fn planner(&self, cores: usize, within: Duration) -> CalibrationPlanner {
         let hosts = self.chooser().hosts();
         let (is_first, is_large) = (self.rank() == GroupRank(0), self.size() > LARGE);
         let counted = |algorithm, len| {
@@ -163,7 +166,7 @@ impl ProcessGroup {
             let operation = Operation::AllReduce(ReduceOp::Sum);
             counts(algorithm, &operation, hosts, len, DType::I64.size(), cores).ok()
         };
-        Planner::new(within, WORDS, counted)
+        CalibrationPlanner::new(within, WORDS, counted)
     }
 
     /// The costs of rank 0.
@@ -188,14 +191,14 @@ impl ProcessGroup {
 }
 
 /// One calibration under way.
-struct Run<'a> {
+struct CalibrationRun<'a> {
     group: &'a ProcessGroup,
     /// By length, in words; all zero but the first words.
     buffers: Vec<(usize, Buffer)>,
-    planner: Planner,
+    planner: CalibrationPlanner,
 }
 
-impl Run<'_> {
+impl CalibrationRun<'_> {
     /// Runs what rank 0 plans until it plans nothing more; its samples, none on other ranks.
     fn all_steps(&mut self) -> Result<Vec<Sample>, CollectiveError> {
         let is_first = self.group.rank() == GroupRank(0);
@@ -210,7 +213,7 @@ impl Run<'_> {
             } else {
                 None
             };
-            let plan = next.map_or(0, Step::encode);
+            let plan = next.map_or(0, TrialOperation::encode);
             let words = [
                 plan,
                 i64::try_from(took.as_nanos()).unwrap_or(i64::MAX >> 16),
@@ -226,7 +229,7 @@ impl Run<'_> {
             match told[0] {
                 0 => return Ok(self.planner.samples()),
                 plan => {
-                    let next = Step::decode(plan, self.planner.lens().len());
+                    let next = TrialOperation::decode(plan, self.planner.lens().len());
                     step = next.ok_or_else(|| invalid(NAME, format!("no step {plan}")))?;
                 }
             }
@@ -236,7 +239,7 @@ impl Run<'_> {
     /// One operation that carries two words.
     fn one(
         &mut self,
-        step: Step,
+        step: TrialOperation,
         words: [i64; 2],
     ) -> Result<([i64; 2], Duration), CollectiveError> {
         let len = self.planner.lens()[step.level];
@@ -276,13 +279,13 @@ mod tests {
 
     #[test]
     fn cards_survive_the_wire() {
-        let card = Card {
+        let card = CalibrationInput {
             within: u64::MAX / 2,
             cores: 3,
             host: u64::MAX,
             told_hosts: 1 << 63 | 5,
         };
-        assert_eq!(Card::of(&card.words()), Some(card));
-        assert_eq!(Card::of(&card.words()[1..]), None);
+        assert_eq!(CalibrationInput::of(&card.words()), Some(card));
+        assert_eq!(CalibrationInput::of(&card.words()[1..]), None);
     }
 }

@@ -1,4 +1,4 @@
-//! [`Choice`]: which way an operation of a group goes, and why; remembered, so that asking is cheap.
+//! [`AlgorithmChoice`]: which way an operation of a group goes, and why; remembered, so that asking is cheap.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -22,7 +22,7 @@ const CLASSES: u32 = 4;
 
 /// Which way an operation of a group goes, and why.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Choice {
+pub struct AlgorithmChoice {
     /// The algorithm over the group's connections; `None` over shared memory, in a group of one, and
     /// for operations that have one schedule.
     pub algorithm: Option<Algorithm>,
@@ -37,20 +37,20 @@ pub struct Choice {
 
 /// A choice that a group has taken, for all operations alike and of about one length.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Taken {
+pub struct RecordedChoice {
     /// `all_reduce`, `exact_sum`, `reduce`, `broadcast`.
     pub operation: String,
     /// Bytes of an operand, from the least to one more than the most.
     pub bytes: Range<u64>,
     /// What was taken, and why; `predicted` is for the least of `bytes`.
-    pub choice: Choice,
+    pub choice: AlgorithmChoice,
     /// How often.
     pub times: u64,
 }
 
 /// What is alike for all operations that take one choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Class {
+struct OperationClass {
     kind: CallKind,
     /// Smallest length of the class.
     len: usize,
@@ -60,15 +60,15 @@ struct Class {
 }
 
 #[derive(Debug, Clone)]
-struct Remembered {
+struct RecordedDecision {
     decision: Decision,
     times: u64,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct ChoiceTable {
     model: CostModel,
-    remembered: HashMap<Class, Remembered>,
+    remembered: HashMap<OperationClass, RecordedDecision>,
 }
 
 /// Chooses for one group; all members must hold the same.
@@ -76,7 +76,7 @@ struct Table {
 pub(crate) struct Chooser {
     preferred: Option<Algorithm>,
     hosts: Arc<Hosts>,
-    table: Mutex<Table>,
+    table: Mutex<ChoiceTable>,
 }
 
 impl Chooser {
@@ -88,7 +88,7 @@ impl Chooser {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, ChoiceTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -104,7 +104,7 @@ impl Chooser {
 
     /// Chooses by other costs from now on.
     pub(crate) fn set_model(&self, model: CostModel) {
-        *self.lock() = Table {
+        *self.lock() = ChoiceTable {
             model,
             remembered: HashMap::new(),
         };
@@ -124,7 +124,7 @@ impl Chooser {
             table.remembered.clear();
         }
         let times = 1;
-        let remembered = Remembered { decision, times };
+        let remembered = RecordedDecision { decision, times };
         table.remembered.insert(class, remembered);
         algorithm
     }
@@ -139,7 +139,7 @@ impl Chooser {
         }
     }
 
-    fn decide(&self, model: &CostModel, operation: &Operation, class: &Class) -> Decision {
+    fn decide(&self, model: &CostModel, operation: &Operation, class: &OperationClass) -> Decision {
         let operation = self.alike(operation);
         let (preferred, hosts) = (self.preferred, &*self.hosts);
         schedule::choose_on(
@@ -152,13 +152,13 @@ impl Chooser {
         )
     }
 
-    fn class(&self, call: &Call) -> Class {
+    fn class(&self, call: &Call) -> OperationClass {
         let len = match call.len {
             ANY_LEN => UNKNOWN_LEN,
             len => len as usize,
         };
         let has_root = matches!(call.kind, CallKind::Reduce | CallKind::Broadcast);
-        Class {
+        OperationClass {
             kind: call.kind,
             len: class_of(len).start,
             element_bytes: call.dtype.size(),
@@ -185,16 +185,16 @@ impl Chooser {
         }
     }
 
-    fn taken(&self) -> Vec<Taken> {
+    fn taken(&self) -> Vec<RecordedChoice> {
         let table = self.lock();
         let mut all: Vec<_> = table.remembered.iter().collect();
         all.sort_by_key(|(class, _)| **class);
-        let of = |(class, known): (&Class, &Remembered)| {
+        let of = |(class, known): (&OperationClass, &RecordedDecision)| {
             let (lens, element) = (class_of(class.len), class.element_bytes as u64);
-            Taken {
+            RecordedChoice {
                 operation: class.kind.name().to_owned(),
                 bytes: lens.start as u64 * element..lens.end as u64 * element,
-                choice: Choice {
+                choice: AlgorithmChoice {
                     algorithm: Some(known.decision.algorithm),
                     reason: known.decision.reason.clone(),
                     predicted: known.decision.seconds.and_then(duration),
@@ -228,8 +228,8 @@ impl ProcessGroup {
     /// Nothing is sent. Cost: a look into a table and the making of the schedules of all ranks, some
     /// microseconds for few ranks, some milliseconds for hundreds.
     #[must_use]
-    pub fn choice(&self, operation: &Operation, dtype: DType, len: usize) -> Choice {
-        let mut choice = Choice {
+    pub fn choice(&self, operation: &Operation, dtype: DType, len: usize) -> AlgorithmChoice {
+        let mut choice = AlgorithmChoice {
             algorithm: None,
             reason: "a group of one sends nothing".to_owned(),
             predicted: None,
@@ -272,7 +272,7 @@ impl ProcessGroup {
     /// and lengths: one for each operation and class of lengths, a quarter of a power of two wide. At
     /// most the last 4,096; those from before the costs were measured anew are forgotten.
     #[must_use]
-    pub fn choices(&self) -> Vec<Taken> {
+    pub fn choices(&self) -> Vec<RecordedChoice> {
         self.chooser().taken()
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ronde_core::{Generation, GroupRank, PlanIdentity};
 use ronde_schedule::{Algorithm, Hosts};
 
-use crate::engine::LINGER;
+use crate::stream_executor::LINGER;
 use crate::{FailureHook, Security};
 
 /// How members of a group reach each other.
@@ -44,9 +44,9 @@ impl Default for Calibration {
 
 /// Ends the joining of a group early: asked every few milliseconds.
 #[derive(Clone)]
-pub struct GiveUp(Arc<dyn Fn() -> bool + Send + Sync>);
+pub struct JoinCancellation(Arc<dyn Fn() -> bool + Send + Sync>);
 
-impl GiveUp {
+impl JoinCancellation {
     /// Gives up once `is_wanted` says so; it must return at once.
     #[must_use]
     pub fn when(is_wanted: impl Fn() -> bool + Send + Sync + 'static) -> Self {
@@ -58,9 +58,9 @@ impl GiveUp {
     }
 }
 
-impl std::fmt::Debug for GiveUp {
+impl std::fmt::Debug for JoinCancellation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("GiveUp")
+        f.write_str("JoinCancellation")
     }
 }
 
@@ -94,7 +94,7 @@ pub struct GroupConfig {
     /// stopped lets it wait all that time; short where somebody else tells all members.
     pub linger_failed: Duration,
     /// When to stop waiting for the others to join; `None` waits until the limit.
-    pub give_up: Option<GiveUp>,
+    pub give_up: Option<JoinCancellation>,
     /// Algorithm to prefer; `None` takes the one that should take the least time, by the costs that
     /// the group has measured (see [`GroupConfig::calibration`]). Must agree.
     ///

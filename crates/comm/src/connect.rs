@@ -1,6 +1,6 @@
 //! Joining over TCP: every member dials those before it and listens for those after it.
 
-mod wire;
+mod connection;
 
 use std::cmp::Ordering;
 use std::io::{self, ErrorKind};
@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use ronde_core::{CollectiveError, GroupRank};
 
-use crate::GiveUp;
 use crate::GroupConfig;
+use crate::JoinCancellation;
 use crate::clock;
-use crate::hello::{Hello, PREFIX_BYTES, PROTOCOL_VERSION};
+use crate::hello::{JoinHello, PREFIX_BYTES, PROTOCOL_VERSION};
 use crate::program::invalid;
-use crate::security::Keys;
-pub(crate) use wire::{Wire, transport};
+use crate::security::TlsKeys;
+pub(crate) use connection::{PeerConnection, transport};
 
 /// How long the other members are still answered after one was refused, so that they hear of it.
 const GRACE: Duration = Duration::from_secs(2);
@@ -75,9 +75,9 @@ fn failed(what: String, cause: &dyn ToString) -> CollectiveError {
 }
 
 /// What comes of a connection.
-enum Met {
+enum ConnectionOutcome {
     /// A connection to a member, of this number.
-    Member(usize, usize, Wire),
+    Member(usize, usize, PeerConnection),
     /// Somebody who was turned away, and why; the right one may still come.
     Refused(String),
     /// Joining is not possible.
@@ -85,45 +85,45 @@ enum Met {
 }
 
 /// This member as it joins.
-struct Joining {
-    hello: Hello,
+struct Joiner {
+    hello: JoinHello,
     /// What it says first, by the number of the connection.
     greetings: Vec<Vec<u8>>,
-    keys: Option<Keys>,
+    keys: Option<TlsKeys>,
     end: Instant,
-    calls: Calls,
+    calls: DialledSockets,
 }
 
 /// All connections, and who was turned away meanwhile.
-pub(crate) struct Mesh {
+pub(crate) struct Connections {
     /// By group rank and number of the connection; `None` for this member.
-    pub(crate) wires: Vec<Option<Wire>>,
+    pub(crate) wires: Vec<Option<PeerConnection>>,
     pub(crate) refused: Vec<String>,
 }
 
 /// Connects to all other members.
 pub(crate) fn mesh(
-    mine: &Hello,
-    keys: Option<Keys>,
+    mine: &JoinHello,
+    keys: Option<TlsKeys>,
     listener: TcpListener,
     peers: &[SocketAddr],
     limit: Duration,
-    give_up: Option<&GiveUp>,
-) -> Result<Mesh, CollectiveError> {
+    give_up: Option<&JoinCancellation>,
+) -> Result<Connections, CollectiveError> {
     let rank = mine.rank as usize;
     let greeting = |connection| {
         let mine = mine.clone();
-        Hello { connection, ..mine }.encode()
+        JoinHello { connection, ..mine }.encode()
     };
     let greetings: Result<_, _> = (0..mine.connections).map(greeting).collect();
-    let joining = Arc::new(Joining {
+    let joining = Arc::new(Joiner {
         hello: mine.clone(),
         greetings: greetings?,
         keys,
         end: clock::deadline(limit),
-        calls: Calls::default(),
+        calls: DialledSockets::default(),
     });
-    let (met, meetings) = mpsc::channel::<Met>();
+    let (met, meetings) = mpsc::channel::<ConnectionOutcome>();
     thread::scope(|scope| {
         let (stop, stopped) = mpsc::channel::<()>();
         let joining = &joining;
@@ -132,8 +132,9 @@ pub(crate) fn mesh(
                 let met = met.clone();
                 scope.spawn(move || {
                     let outcome = dial(joining, (peer, connection), address);
-                    let outcome = outcome
-                        .map_or_else(Met::Failed, |wire| Met::Member(peer, connection, wire));
+                    let outcome = outcome.map_or_else(ConnectionOutcome::Failed, |wire| {
+                        ConnectionOutcome::Member(peer, connection, wire)
+                    });
                     // The receiver is gone once the outcome is decided.
                     let _late = met.send(outcome);
                 });
@@ -152,19 +153,19 @@ pub(crate) fn mesh(
 
 /// Collects the connections; after a failure the others are still heard for a while.
 fn gather(
-    mine: &Hello,
+    mine: &JoinHello,
     peers: &[SocketAddr],
-    meetings: &mpsc::Receiver<Met>,
+    meetings: &mpsc::Receiver<ConnectionOutcome>,
     mut end: Instant,
-    give_up: Option<&GiveUp>,
-) -> Result<Mesh, CollectiveError> {
+    give_up: Option<&JoinCancellation>,
+) -> Result<Connections, CollectiveError> {
     let each = mine.connections as usize;
-    let mut wires: Vec<Option<Wire>> = (0..peers.len() * each).map(|_| None).collect();
+    let mut wires: Vec<Option<PeerConnection>> = (0..peers.len() * each).map(|_| None).collect();
     let (mut refused, mut refusals) = (Vec::new(), 0);
     let mut failure: Option<CollectiveError> = None;
     let mut heard = each;
     while heard < wires.len() {
-        if give_up.is_some_and(GiveUp::is_wanted) {
+        if give_up.is_some_and(JoinCancellation::is_wanted) {
             return Err(failed(
                 format!("joining generation {}", mine.generation),
                 &"it was given up, for there is a newer one",
@@ -173,20 +174,20 @@ fn gather(
         let left = clock::left(end);
         match meetings.recv_timeout(left.min(GIVE_UP_PAUSE)) {
             Err(RecvTimeoutError::Timeout) if left > GIVE_UP_PAUSE => {}
-            Ok(Met::Member(peer, connection, wire)) => {
+            Ok(ConnectionOutcome::Member(peer, connection, wire)) => {
                 if wires[peer * each + connection].replace(wire).is_some() {
                     let what = format!("group rank {peer} joining");
                     failure.get_or_insert(failed(what, &"it came twice"));
                 }
                 heard += 1;
             }
-            Ok(Met::Refused(who)) => {
+            Ok(ConnectionOutcome::Refused(who)) => {
                 refusals += 1;
                 if refused.len() < REFUSALS_MAX {
                     refused.push(who);
                 }
             }
-            Ok(Met::Failed(error)) => {
+            Ok(ConnectionOutcome::Failed(error)) => {
                 end = end.min(clock::deadline(GRACE));
                 failure.get_or_insert(error);
                 heard += 1;
@@ -206,15 +207,15 @@ fn gather(
             }
         }
     }
-    failure.map_or(Ok(Mesh { wires, refused }), Err)
+    failure.map_or(Ok(Connections { wires, refused }), Err)
 }
 
 /// Dials a peer until it answers or time is up.
 fn dial(
-    joining: &Joining,
+    joining: &Joiner,
     (peer, connection): (usize, usize),
     address: SocketAddr,
-) -> Result<Wire, CollectiveError> {
+) -> Result<PeerConnection, CollectiveError> {
     let what = || format!("connecting to group rank {peer} at {address}");
     let end = joining.end;
     loop {
@@ -253,12 +254,15 @@ fn dial(
 /// Listens until told to stop. Strangers are turned away without harm; other plans are an error.
 fn accept(
     listener: &TcpListener,
-    joining: &Arc<Joining>,
-    met: &mpsc::Sender<Met>,
+    joining: &Arc<Joiner>,
+    met: &mpsc::Sender<ConnectionOutcome>,
     stopped: &mpsc::Receiver<()>,
 ) {
     if let Err(error) = listener.set_nonblocking(true) {
-        let _late = met.send(Met::Failed(failed("listening".to_owned(), &error)));
+        let _late = met.send(ConnectionOutcome::Failed(failed(
+            "listening".to_owned(),
+            &error,
+        )));
         return;
     }
     let size = joining.hello.size as usize;
@@ -278,43 +282,43 @@ fn accept(
 }
 
 /// Meets one that has dialled.
-fn welcome(stream: TcpStream, from: SocketAddr, joining: &Joining) -> Met {
+fn welcome(stream: TcpStream, from: SocketAddr, joining: &Joiner) -> ConnectionOutcome {
     let mine = &joining.hello;
     let (wire, theirs) = match joining.receive(stream) {
         Ok(met) => met,
-        Err(Unmet::OtherVersion(version)) => {
-            let error = Unmet::OtherVersion(version);
-            return Met::Failed(error.error(GroupRank(u32::MAX), from.to_string()));
+        Err(GreetError::OtherVersion(version)) => {
+            let error = GreetError::OtherVersion(version);
+            return ConnectionOutcome::Failed(error.error(GroupRank(u32::MAX), from.to_string()));
         }
-        Err(unmet) => return Met::Refused(format!("{from}: {}", unmet.words())),
+        Err(unmet) => return ConnectionOutcome::Refused(format!("{from}: {}", unmet.words())),
     };
     match mine.age_of(&theirs) {
         Ordering::Less => {
             let (rank, generation) = (theirs.rank, theirs.generation);
-            return Met::Refused(format!(
+            return ConnectionOutcome::Refused(format!(
                 "{from}: group rank {rank} of generation {generation}, which is over"
             ));
         }
-        Ordering::Greater => return Met::Failed(over(mine, &theirs)),
+        Ordering::Greater => return ConnectionOutcome::Failed(over(mine, &theirs)),
         Ordering::Equal => {}
     }
     if let Err(error) = mine.check(&theirs) {
-        return Met::Failed(error);
+        return ConnectionOutcome::Failed(error);
     }
     if theirs.rank <= mine.rank || theirs.rank >= mine.size {
         let what = format!("{from} joining as group rank {}", theirs.rank);
-        return Met::Failed(failed(what, &"that rank does not dial this one"));
+        return ConnectionOutcome::Failed(failed(what, &"that rank does not dial this one"));
     }
     if theirs.connection >= mine.connections {
         let what = format!("{from} joining as group rank {}", theirs.rank);
         let cause = format!("it dials connection {}", theirs.connection);
-        return Met::Failed(failed(what, &cause));
+        return ConnectionOutcome::Failed(failed(what, &cause));
     }
-    Met::Member(theirs.rank as usize, theirs.connection as usize, wire)
+    ConnectionOutcome::Member(theirs.rank as usize, theirs.connection as usize, wire)
 }
 
 /// A member of a newer generation of the same group was met.
-fn over(mine: &Hello, theirs: &Hello) -> CollectiveError {
+fn over(mine: &JoinHello, theirs: &JoinHello) -> CollectiveError {
     failed(
         format!("joining generation {}", mine.generation),
         &format!(
@@ -326,12 +330,12 @@ fn over(mine: &Hello, theirs: &Hello) -> CollectiveError {
 
 /// Connections that this member has dialled, so that waiting on them can end.
 #[derive(Default)]
-struct Calls {
+struct DialledSockets {
     streams: Mutex<Vec<TcpStream>>,
     over: AtomicBool,
 }
 
-impl Calls {
+impl DialledSockets {
     fn add(&self, stream: &TcpStream) {
         // One that cannot be cloned is not ended early, but by its deadline.
         if let Ok(stream) = stream.try_clone() {
@@ -360,13 +364,13 @@ impl Calls {
 }
 
 /// Why a hello did not come.
-enum Unmet {
+enum GreetError {
     Io(io::Error),
     NoHello(String),
     OtherVersion(u32),
 }
 
-impl Unmet {
+impl GreetError {
     fn words(&self) -> String {
         match self {
             Self::Io(error) if error.kind() == ErrorKind::UnexpectedEof => {
@@ -392,15 +396,15 @@ impl Unmet {
     }
 }
 
-impl Joining {
+impl Joiner {
     /// Greets a peer that this member has dialled; hears whether the peer accepts it.
     fn call_on(
         &self,
         stream: TcpStream,
         (peer, connection): (usize, usize),
-    ) -> Result<(Wire, Hello), Unmet> {
+    ) -> Result<(PeerConnection, JoinHello), GreetError> {
         let end = self.end;
-        let mut wire = Wire::dial(stream, self.keys.as_ref(), peer as u32, end)?;
+        let mut wire = PeerConnection::dial(stream, self.keys.as_ref(), peer as u32, end)?;
         let theirs = self.greet(&mut wire, connection, end)?;
         if self.keys.is_some() {
             wire.hear_verdict(end)?;
@@ -409,42 +413,47 @@ impl Joining {
     }
 
     /// Greets one that has dialled, and makes sure that it is who it says it is.
-    fn receive(&self, stream: TcpStream) -> Result<(Wire, Hello), Unmet> {
+    fn receive(&self, stream: TcpStream) -> Result<(PeerConnection, JoinHello), GreetError> {
         let end = self.end.min(clock::deadline(STRANGER_MAX));
-        stream.set_nonblocking(false).map_err(Unmet::Io)?;
-        let mut wire = Wire::accept(stream, self.keys.as_ref(), end)?;
+        stream.set_nonblocking(false).map_err(GreetError::Io)?;
+        let mut wire = PeerConnection::accept(stream, self.keys.as_ref(), end)?;
         let theirs = self.greet(&mut wire, 0, end)?;
         if let Some(keys) = &self.keys {
             let problem = wire.imposture(keys, theirs.rank);
             wire.give_verdict(problem.as_deref().unwrap_or(""), end)?;
             if let Some(problem) = problem {
-                return Err(Unmet::NoHello(problem));
+                return Err(GreetError::NoHello(problem));
             }
         }
         Ok((wire, theirs))
     }
 
     /// Both sides say who they are at once, then read who the other one is.
-    fn greet(&self, wire: &mut Wire, connection: usize, end: Instant) -> Result<Hello, Unmet> {
+    fn greet(
+        &self,
+        wire: &mut PeerConnection,
+        connection: usize,
+        end: Instant,
+    ) -> Result<JoinHello, GreetError> {
         let unsaid = wire.write_all(&self.greetings[connection], end);
         let mut prefix = [0; PREFIX_BYTES];
         // One that refuses does not listen, but says why.
         let said = wire.read_all(&mut prefix, end);
-        if let Some(unmet) = wire::tls_in_plain(&prefix) {
+        if let Some(unmet) = connection::tls_in_plain(&prefix) {
             return Err(unmet);
         }
         said?;
-        unsaid.map_err(Unmet::Io)?;
-        let (version, len) = Hello::decode_prefix(&prefix).map_err(Unmet::NoHello)?;
+        unsaid.map_err(GreetError::Io)?;
+        let (version, len) = JoinHello::decode_prefix(&prefix).map_err(GreetError::NoHello)?;
         if version != PROTOCOL_VERSION {
-            return Err(Unmet::OtherVersion(version));
+            return Err(GreetError::OtherVersion(version));
         }
         let mut body = vec![0; len];
         wire.read_all(&mut body, end)?;
-        let theirs = Hello::decode(&body).map_err(Unmet::NoHello)?;
+        let theirs = JoinHello::decode(&body).map_err(GreetError::NoHello)?;
         let is_namesake = theirs.rank == self.hello.rank && theirs.job == self.hello.job;
         if is_namesake && theirs.generation == self.hello.generation {
-            return Err(Unmet::NoHello("it has this member's rank".to_owned()));
+            return Err(GreetError::NoHello("it has this member's rank".to_owned()));
         }
         Ok(theirs)
     }

@@ -4,13 +4,13 @@ use ronde_core::{DType, Generation, GroupRank, ReduceOp};
 use ronde_schedule::Algorithm;
 
 use crate::GroupConfig;
-use crate::frame::{Call, CallKind, FrameKind, HEADER_BYTES, Header};
-use crate::hello::{Hello, PREFIX_BYTES, PROTOCOL_VERSION};
+use crate::frame::{Call, CallKind, FrameHeader, FrameKind, HEADER_BYTES};
+use crate::hello::{JoinHello, PREFIX_BYTES, PROTOCOL_VERSION};
 use crate::notice::Notice;
 
 /// A piece of the wire format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Piece {
+pub enum WireFormat {
     /// The header of every frame.
     Frame,
     /// The first frame between two members, prefix and body.
@@ -19,7 +19,7 @@ pub enum Piece {
     Notice,
 }
 
-impl Piece {
+impl WireFormat {
     /// Bytes that must be accepted, to begin with.
     #[must_use]
     pub fn samples(self) -> Vec<Vec<u8>> {
@@ -48,7 +48,7 @@ impl Piece {
 
 fn frame(bytes: &[u8]) -> Result<(), String> {
     let bytes: &[u8; HEADER_BYTES] = bytes.try_into().map_err(|_| "not of its length")?;
-    let header = Header::decode(bytes)?;
+    let header = FrameHeader::decode(bytes)?;
     assert_eq!(
         header.encode(),
         *bytes,
@@ -62,15 +62,15 @@ fn frame(bytes: &[u8]) -> Result<(), String> {
 fn hello(bytes: &[u8]) -> Result<(), String> {
     let (prefix, body) = bytes.split_at_checked(PREFIX_BYTES).ok_or("too short")?;
     let prefix = prefix.try_into().map_err(|_| "too short")?;
-    let (version, len) = Hello::decode_prefix(prefix)?;
+    let (version, len) = JoinHello::decode_prefix(prefix)?;
     if version != PROTOCOL_VERSION || body.len() != len {
         return Err("another version, or not all of it".to_owned());
     }
-    let hello = Hello::decode(body)?;
-    let mine = Hello::new(&GroupConfig::new("dp", "job", GroupRank(0)), 2, 1);
+    let hello = JoinHello::decode(body)?;
+    let mine = JoinHello::new(&GroupConfig::new("dp", "job", GroupRank(0)), 2, 1);
     let _words = mine.check(&hello).map_err(|error| error.to_string());
     let again = hello.encode().map_err(|error| error.to_string())?;
-    let again = Hello::decode(&again[PREFIX_BYTES..]).expect("what was written is read");
+    let again = JoinHello::decode(&again[PREFIX_BYTES..]).expect("what was written is read");
     assert_eq!(again, hello, "a hello is read as it was written");
     Ok(())
 }
@@ -99,8 +99,8 @@ fn call(kind: CallKind, algorithm: Option<Algorithm>) -> Call {
     }
 }
 
-fn frames() -> Vec<Header> {
-    let header = |kind, call, bytes| Header {
+fn frames() -> Vec<FrameHeader> {
+    let header = |kind, call, bytes| FrameHeader {
         kind,
         generation: Generation(7),
         sequence: 12,
@@ -116,13 +116,13 @@ fn frames() -> Vec<Header> {
     ]
 }
 
-fn hellos() -> Vec<Hello> {
+fn hellos() -> Vec<JoinHello> {
     let mut config = GroupConfig::new("dp", "job", GroupRank(1));
-    let bare = Hello::new(&config, 2, 1);
+    let bare = JoinHello::new(&config, 2, 1);
     for (name, value) in [("run.seed", "42"), ("cpu", "avx2"), ("model", "")] {
         config.plan.set(name, value);
     }
-    vec![bare, Hello::new(&config, 4000, 16)]
+    vec![bare, JoinHello::new(&config, 4000, 16)]
 }
 
 fn notices() -> Vec<Notice> {

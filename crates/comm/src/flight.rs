@@ -1,4 +1,4 @@
-//! [`Flight`]: the recorder that always runs, over the last operations of one rank in one group.
+//! [`FlightRecorder`]: the recorder that always runs, over the last operations of one rank in one group.
 //!
 //! It costs a look at the clock per event, no lock, and no memory while it records. A short operation
 //! over shared memory costs one look in all: its end is told from when the ranks have come.
@@ -15,7 +15,7 @@ use ronde_core::{CollectiveError, GroupRank};
 
 use crate::clock;
 use crate::frame::{ANY_LEN, Call, CallKind};
-pub use record::{Arrival, FailureHook, FlightRecord, OperationRecord};
+pub use record::{FailureHook, FirstArrival, FlightRecord, OperationRecord};
 pub use report::merge_report;
 
 /// Operations that are remembered.
@@ -27,7 +27,7 @@ const AHEAD: usize = 4;
 
 /// What a caller has asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asks {
+pub(crate) enum RecordedRequest {
     Collective,
     SendTo(u32),
     ReceiveFrom(u32),
@@ -35,15 +35,15 @@ pub(crate) enum Asks {
 
 /// Names an operation to the recorder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ticket(u64);
+pub(crate) struct RecordId(u64);
 
 /// A moment, in nanoseconds since the recorder began; 0 for never.
-type Moment = u64;
+type RecorderTime = u64;
 
 /// One remembered operation. Written by whoever issues it and then by the progress thread; read by
 /// anybody, who leaves out what is being written over.
 #[derive(Debug, Default)]
-struct Slot {
+struct RecordSlot {
     /// One more than the ticket that it holds; 0 while it is being written over.
     holds: AtomicU64,
     asks: AtomicU64,
@@ -60,14 +60,14 @@ struct Slot {
 
 /// The first bytes of an operation that is not called here yet.
 #[derive(Debug, Default)]
-struct Ahead {
+struct EarlyArrival {
     sequence: AtomicU64,
     came: AtomicU64,
 }
 
 /// The recorder of one rank in one group: atomic numbers, no lock.
 #[derive(Debug)]
-pub(crate) struct Flight {
+pub(crate) struct FlightRecorder {
     began: Instant,
     /// The same moment on the clock of the host.
     began_ns: u64,
@@ -85,13 +85,13 @@ pub(crate) struct Flight {
     /// Nanoseconds from turn to end, summed over all operations that have ended.
     under_way: AtomicU64,
     /// By ticket, modulo [`OPERATIONS`].
-    slots: Vec<Slot>,
+    slots: Vec<RecordSlot>,
     /// Ticket of a streamed collective by its number among them, modulo [`OPERATIONS`].
     by_sequence: Vec<AtomicU64>,
     /// First bytes of each operation, by place and peer; none in very large groups.
     arrivals: Vec<AtomicU64>,
     /// By peer, [`AHEAD`] each.
-    ahead: Vec<Ahead>,
+    ahead: Vec<EarlyArrival>,
 }
 
 fn zeros(count: usize) -> Vec<AtomicU64> {
@@ -102,7 +102,7 @@ fn set(number: &AtomicU64, value: u64) {
     number.store(value, Relaxed);
 }
 
-impl Flight {
+impl FlightRecorder {
     pub(crate) fn new(rank: GroupRank, size: usize) -> Self {
         let noted = if size > ARRIVALS_SIZE_MAX { 0 } else { size };
         Self {
@@ -117,23 +117,25 @@ impl Flight {
             collectives: AtomicU64::new(0),
             streamed: AtomicU64::new(0),
             under_way: AtomicU64::new(0),
-            slots: (0..OPERATIONS).map(|_| Slot::default()).collect(),
+            slots: (0..OPERATIONS).map(|_| RecordSlot::default()).collect(),
             by_sequence: zeros(OPERATIONS),
             arrivals: zeros(OPERATIONS * noted),
-            ahead: (0..AHEAD * noted).map(|_| Ahead::default()).collect(),
+            ahead: (0..AHEAD * noted)
+                .map(|_| EarlyArrival::default())
+                .collect(),
         }
     }
 
-    fn moment(&self, at: Instant) -> Moment {
+    fn moment(&self, at: Instant) -> RecorderTime {
         let since = at.saturating_duration_since(self.began).as_nanos();
         u64::try_from(since).unwrap_or(u64::MAX / 2).max(1)
     }
 
-    fn now(&self) -> Moment {
+    fn now(&self) -> RecorderTime {
         self.host_moment(clock::host_ns())
     }
 
-    fn host_moment(&self, ns: u64) -> Moment {
+    fn host_moment(&self, ns: u64) -> RecorderTime {
         ns.saturating_sub(self.began_ns).max(1)
     }
 
@@ -147,30 +149,30 @@ impl Flight {
     }
 
     /// A caller asks for something; collectives are numbered in the order of these calls.
-    pub(crate) fn issued(&self, asks: Asks, call: Call, bytes: usize) -> Ticket {
+    pub(crate) fn issued(&self, asks: RecordedRequest, call: Call, bytes: usize) -> RecordId {
         self.note(asks, call, bytes, self.now(), 0)
     }
 
     /// A caller asks for a collective, whose turn has come, at a moment on the clock of the host.
-    pub(crate) fn issued_and_begun(&self, call: Call, bytes: usize, ns: u64) -> Ticket {
+    pub(crate) fn issued_and_begun(&self, call: Call, bytes: usize, ns: u64) -> RecordId {
         let moment = self.host_moment(ns);
-        self.note(Asks::Collective, call, bytes, moment, moment)
+        self.note(RecordedRequest::Collective, call, bytes, moment, moment)
     }
 
     fn note(
         &self,
-        asks: Asks,
+        asks: RecordedRequest,
         call: Call,
         bytes: usize,
-        issued: Moment,
-        started: Moment,
-    ) -> Ticket {
-        let ticket = Ticket(self.issued.fetch_add(1, AcqRel));
+        issued: RecorderTime,
+        started: RecorderTime,
+    ) -> RecordId {
+        let ticket = RecordId(self.issued.fetch_add(1, AcqRel));
         let slot = &self.slots[ticket.place()];
         slot.holds.store(0, Relaxed);
         fence(Release);
         let sequence = match asks {
-            Asks::Collective => self.collectives.fetch_add(1, Relaxed),
+            RecordedRequest::Collective => self.collectives.fetch_add(1, Relaxed),
             _ => 0,
         };
         set(&slot.asks, asks.encode());
@@ -192,7 +194,7 @@ impl Flight {
 
     /// A collective goes to the progress thread, which numbers those that it runs in the order of
     /// these calls. Callers take turns: the mailbox's lock sees to it.
-    pub(crate) fn streams(&self, ticket: Ticket) {
+    pub(crate) fn streams(&self, ticket: RecordId) {
         let sequence = self.streamed.load(Relaxed);
         let place = sequence as usize;
         set(&self.slots[ticket.place()].streamed, sequence + 1);
@@ -234,14 +236,14 @@ impl Flight {
     }
 
     /// A remembered streamed collective and its place.
-    fn collective(&self, sequence: u64) -> Option<(usize, &Slot)> {
-        let ticket = Ticket(self.by_sequence[sequence as usize % OPERATIONS].load(Relaxed));
+    fn collective(&self, sequence: u64) -> Option<(usize, &RecordSlot)> {
+        let ticket = RecordId(self.by_sequence[sequence as usize % OPERATIONS].load(Relaxed));
         let slot = self.slot(ticket)?;
         let is_it = slot.streamed.load(Relaxed) == sequence + 1;
         is_it.then_some((ticket.place(), slot))
     }
 
-    fn slot(&self, ticket: Ticket) -> Option<&Slot> {
+    fn slot(&self, ticket: RecordId) -> Option<&RecordSlot> {
         let slot = &self.slots[ticket.place()];
         (slot.holds.load(Acquire) == ticket.0.wrapping_add(1)).then_some(slot)
     }
@@ -276,7 +278,7 @@ impl Flight {
         }
     }
 
-    fn arrived_at(&self, sequence: u64, peer: usize, at: Option<Moment>) {
+    fn arrived_at(&self, sequence: u64, peer: usize, at: Option<RecorderTime>) {
         if let Some((place, _)) = self.collective(sequence) {
             let first = &self.arrivals(place)[peer];
             if first.load(Relaxed) == 0 {
@@ -287,14 +289,14 @@ impl Flight {
 
     /// A collective's turn has come elsewhere than on the progress thread, at a moment on the clock of
     /// the host.
-    pub(crate) fn begun(&self, ticket: Ticket, ns: u64) {
+    pub(crate) fn begun(&self, ticket: RecordId, ns: u64) {
         if let Some(slot) = self.slot(ticket) {
             set(&slot.started, self.host_moment(ns));
         }
     }
 
     /// A peer on this host came to a collective at a moment on the clock that both share.
-    pub(crate) fn came(&self, ticket: Ticket, peer: usize, ns: u64) {
+    pub(crate) fn came(&self, ticket: RecordId, peer: usize, ns: u64) {
         if self.slot(ticket).is_some()
             && let Some(came) = self.arrivals(ticket.place()).get(peer)
         {
@@ -303,12 +305,12 @@ impl Flight {
     }
 
     /// An operation is over.
-    pub(crate) fn ended(&self, ticket: Ticket, failed: bool) {
+    pub(crate) fn ended(&self, ticket: RecordId, failed: bool) {
         self.ended_at(ticket, failed, clock::host_ns());
     }
 
     /// An operation was over at a moment on the clock of the host.
-    pub(crate) fn ended_at(&self, ticket: Ticket, failed: bool, ns: u64) {
+    pub(crate) fn ended_at(&self, ticket: RecordId, failed: bool, ns: u64) {
         if let Some(slot) = self.slot(ticket) {
             let ended = self.host_moment(ns);
             set(&slot.ended, ended << 1 | u64::from(failed));
@@ -332,7 +334,7 @@ impl Flight {
         let hidden = self.hidden.load(Relaxed);
         let oldest = issued.saturating_sub(OPERATIONS as u64).max(hidden);
         let operations = (oldest..issued)
-            .filter_map(|ticket| self.operation(Ticket(ticket)))
+            .filter_map(|ticket| self.operation(RecordId(ticket)))
             .collect();
         let began = self.began_at.duration_since(UNIX_EPOCH).unwrap_or_default();
         FlightRecord {
@@ -352,23 +354,26 @@ impl Flight {
     }
 
     /// One operation; `None` when it was written over meanwhile.
-    fn operation(&self, ticket: Ticket) -> Option<OperationRecord> {
+    fn operation(&self, ticket: RecordId) -> Option<OperationRecord> {
         let slot = self.slot(ticket)?;
         let load = |number: &AtomicU64| number.load(Relaxed);
         let words = slot.call.each_ref().map(load);
-        let (asks, sequence) = (Asks::decode(load(&slot.asks)), load(&slot.sequence));
+        let (asks, sequence) = (
+            RecordedRequest::decode(load(&slot.asks)),
+            load(&slot.sequence),
+        );
         let (issued, started) = (load(&slot.issued), load(&slot.started));
         let (bytes, ended) = (load(&slot.bytes), load(&slot.ended));
-        let came: Vec<Moment> = self.arrivals(ticket.place()).iter().map(load).collect();
+        let came: Vec<RecorderTime> = self.arrivals(ticket.place()).iter().map(load).collect();
         fence(Acquire);
         if load(&slot.holds) != ticket.0 + 1 {
             return None;
         }
         let call = Call::from_words(words)?;
         let (kind, peer, sequence) = match asks {
-            Asks::Collective => (call.kind.name(), None, Some(sequence)),
-            Asks::SendTo(peer) => ("send", Some(GroupRank(peer)), None),
-            Asks::ReceiveFrom(peer) => ("receive", Some(GroupRank(peer)), None),
+            RecordedRequest::Collective => (call.kind.name(), None, Some(sequence)),
+            RecordedRequest::SendTo(peer) => ("send", Some(GroupRank(peer)), None),
+            RecordedRequest::ReceiveFrom(peer) => ("receive", Some(GroupRank(peer)), None),
         };
         let is_message = call.kind == CallKind::Message;
         let came = came.into_iter().enumerate().filter(|&(_, came)| came != 0);
@@ -387,7 +392,7 @@ impl Flight {
             ended_s: (ended != 0).then(|| seconds(ended >> 1)),
             failed: ended & 1 == 1,
             arrivals: came
-                .map(|(peer, came)| Arrival {
+                .map(|(peer, came)| FirstArrival {
                     peer: GroupRank(peer as u32),
                     after_s: seconds(came) - seconds(issued),
                 })
@@ -396,7 +401,7 @@ impl Flight {
     }
 }
 
-impl Asks {
+impl RecordedRequest {
     fn encode(self) -> u64 {
         match self {
             Self::Collective => 0,
@@ -414,13 +419,13 @@ impl Asks {
     }
 }
 
-impl Ticket {
+impl RecordId {
     fn place(self) -> usize {
         self.0 as usize % OPERATIONS
     }
 }
 
-fn seconds(moment: Moment) -> f64 {
+fn seconds(moment: RecorderTime) -> f64 {
     moment as f64 / 1e9
 }
 

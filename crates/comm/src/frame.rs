@@ -185,7 +185,7 @@ impl Call {
 
 /// The header of every frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct FrameHeader {
     pub(crate) kind: FrameKind,
     pub(crate) generation: Generation,
     /// Number of the collective in its group; 0 in other frames.
@@ -195,7 +195,7 @@ pub(crate) struct Header {
     pub(crate) bytes: u64,
 }
 
-impl Header {
+impl FrameHeader {
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
         out[..3].copy_from_slice(&MAGIC);

@@ -11,13 +11,13 @@ use ronde_schedule::Hosts;
 
 use crate::GroupConfig;
 use crate::choice::Chooser;
-use crate::engine::{Command, Mailbox, Seat};
-use crate::flight::{Flight, FlightRecord};
+use crate::flight::{FlightRecord, FlightRecorder};
 use crate::frame::Call;
-use crate::program::{Member, invalid};
-use crate::running::Asked;
-use crate::shared::{self, Lane};
-use crate::split::Origin;
+use crate::program::{GroupMember, invalid};
+use crate::running::CollectiveRequest;
+use crate::shared::{self, SharedQueue};
+use crate::split::GroupOrigin;
+use crate::stream_executor::{ExecutorCommand, ExecutorDriver, Mailbox};
 use crate::work::{finished, pending};
 
 /// Connected ranks that run collectives and exchange messages.
@@ -29,10 +29,10 @@ use crate::work::{finished, pending};
 #[derive(Debug)]
 pub struct ProcessGroup {
     config: GroupConfig,
-    member: Member,
+    member: GroupMember,
     chooser: Chooser,
     /// How sub-groups are made, and how many times that was asked for.
-    pub(crate) origin: Origin,
+    pub(crate) origin: GroupOrigin,
     pub(crate) splits: AtomicU64,
     link: Link,
     refused: Vec<String>,
@@ -47,10 +47,10 @@ enum Link {
     Others {
         mailbox: Arc<Mailbox>,
         /// From which the streams are driven.
-        seat: Arc<Seat>,
+        seat: Arc<ExecutorDriver>,
         progress: Option<JoinHandle<()>>,
         /// Shared memory, where all members have it.
-        lane: Option<Arc<Lane>>,
+        lane: Option<Arc<SharedQueue>>,
     },
 }
 
@@ -66,7 +66,7 @@ impl ProcessGroup {
         self.shares_memory() && shared::is_direct(operation, call)
     }
 
-    pub(crate) fn member(&self) -> Member {
+    pub(crate) fn member(&self) -> GroupMember {
         self.member
     }
 
@@ -79,14 +79,14 @@ impl ProcessGroup {
         self.chooser = Chooser::new(self.config.algorithm, hosts);
     }
 
-    fn lane(&self) -> Option<&Arc<Lane>> {
+    fn lane(&self) -> Option<&Arc<SharedQueue>> {
         match &self.link {
             Link::Others { lane, .. } => lane.as_ref(),
             Link::Alone(_) => None,
         }
     }
 
-    pub(crate) fn with_origin(mut self, origin: Origin) -> Self {
+    pub(crate) fn with_origin(mut self, origin: GroupOrigin) -> Self {
         self.origin = origin;
         self
     }
@@ -109,7 +109,7 @@ impl ProcessGroup {
     #[must_use]
     pub fn flight_record(&self) -> FlightRecord {
         let record = match &self.link {
-            Link::Alone(_) => Flight::new(self.member.rank, 1).record(),
+            Link::Alone(_) => FlightRecorder::new(self.member.rank, 1).record(),
             Link::Others { mailbox, .. } => mailbox.flight_record(),
         };
         named(record, &self.config)
@@ -142,14 +142,14 @@ impl ProcessGroup {
             return lane.run(operation, call, buffer, self.chooser.hosts());
         }
         let (completion, work) = pending();
-        let asked = Asked {
+        let asked = CollectiveRequest {
             operation,
             call,
             buffer,
             completion,
             hosts: Arc::clone(self.chooser.hosts()),
         };
-        seat.run(Command::Collective(asked), &work)?;
+        seat.run(ExecutorCommand::Collective(asked), &work)?;
         Box::new(work).wait()
     }
 
@@ -171,7 +171,7 @@ impl ProcessGroup {
             };
         }
         let (completion, work) = pending();
-        let asked = Asked {
+        let asked = CollectiveRequest {
             operation,
             call,
             buffer,
@@ -180,12 +180,12 @@ impl ProcessGroup {
         };
         match self.lane() {
             Some(lane) => lane.start(asked)?,
-            None => self.post(Command::Collective(asked))?,
+            None => self.post(ExecutorCommand::Collective(asked))?,
         }
         Ok(Box::new(work))
     }
 
-    pub(crate) fn post(&self, command: Command) -> Result<(), CollectiveError> {
+    pub(crate) fn post(&self, command: ExecutorCommand) -> Result<(), CollectiveError> {
         match &self.link {
             Link::Others { mailbox, .. } => mailbox.post(command),
             Link::Alone(_) => Err(invalid("message", "the group has one member".to_owned())),

@@ -1,4 +1,4 @@
-//! [`Hello`]: the first frame between two members, by which each refuses another job, membership,
+//! [`JoinHello`]: the first frame between two members, by which each refuses another job, membership,
 //! protocol or plan.
 
 use std::cmp::Ordering;
@@ -19,7 +19,7 @@ const MAGIC: [u8; 8] = *b"rondehi\n";
 
 /// Who a member is and what it brings.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Hello {
+pub(crate) struct JoinHello {
     pub(crate) name: String,
     pub(crate) job: String,
     pub(crate) generation: Generation,
@@ -34,7 +34,7 @@ pub(crate) struct Hello {
     pub(crate) plan: PlanIdentity,
 }
 
-impl Hello {
+impl JoinHello {
     pub(crate) fn new(config: &GroupConfig, size: usize, connections: usize) -> Self {
         Self {
             name: config.name.clone(),
@@ -110,7 +110,7 @@ impl Hello {
 
     /// Reads a body of [`PROTOCOL_VERSION`].
     pub(crate) fn decode(body: &[u8]) -> Result<Self, String> {
-        let mut rest = Rest(body);
+        let mut rest = HelloReader(body);
         let (generation, rank, size) = (rest.number(8)?, rest.number(4)?, rest.number(4)?);
         let (connections, connection) = (rest.number(4)?, rest.number(4)?);
         let mut plan_hash = [0; 32];
@@ -185,9 +185,9 @@ impl Hello {
 }
 
 /// What of a body is not read yet.
-struct Rest<'a>(&'a [u8]);
+struct HelloReader<'a>(&'a [u8]);
 
-impl<'a> Rest<'a> {
+impl<'a> HelloReader<'a> {
     fn take(&mut self, count: usize) -> Result<&'a [u8], String> {
         let split = self.0.split_at_checked(count);
         let (taken, rest) = split.ok_or("a hello that ends too early")?;

@@ -14,10 +14,12 @@ use half::{bf16, f16};
 use ronde_core::{Buffer, CollectiveError, DType, ReduceOp};
 
 use crate::program::{check_memory, invalid};
-use elements::{And, Divide, Each, EachPair, Max, Min, Or, Product, Sum, Xor};
-use extremes::{Extreme, Format};
-use halves::EachHalf;
-use instructions::{Instructions, run};
+use elements::{
+    AndOp, DivideLoop, ElementLoop, ElementPairLoop, MaxOp, MinOp, OrOp, ProductOp, SumOp, XorOp,
+};
+use extremes::{ExtremeLoop, HalfFormat};
+use halves::HalfLoop;
+use instructions::{InstructionSet, run};
 
 /// Up to so many bytes it takes longer to ask for the best instructions than they save.
 const FEW_BYTES: usize = 64;
@@ -63,15 +65,15 @@ pub(crate) fn reduce(
     into_is_left: bool,
 ) {
     let by = if into.len() <= FEW_BYTES {
-        Instructions::Plain
+        InstructionSet::Plain
     } else {
-        Instructions::best()
+        InstructionSet::best()
     };
     reduce_by(by, dtype, op, into, other, into_is_left);
 }
 
 fn reduce_by(
-    by: Instructions,
+    by: InstructionSet,
     dtype: DType,
     op: ReduceOp,
     into: &mut [u8],
@@ -92,12 +94,12 @@ fn reduce_by(
 
 /// Divides every element by `count`, which makes a mean of a sum. Integers stay as they are.
 pub(crate) fn divide(dtype: DType, values: &mut [u8], count: usize) {
-    let by = Instructions::best();
+    let by = InstructionSet::best();
     match dtype {
-        DType::F64 => run(by, Divide::<f64>::new(values, count as f64)),
-        DType::F32 => run(by, Divide::<f32>::new(values, count as f32)),
-        DType::F16 => run(by, Divide::<f16>::new(values, count as f32)),
-        DType::Bf16 => run(by, Divide::<bf16>::new(values, count as f32)),
+        DType::F64 => run(by, DivideLoop::<f64>::new(values, count as f64)),
+        DType::F32 => run(by, DivideLoop::<f32>::new(values, count as f32)),
+        DType::F16 => run(by, DivideLoop::<f16>::new(values, count as f32)),
+        DType::Bf16 => run(by, DivideLoop::<bf16>::new(values, count as f32)),
         DType::I64 | DType::I32 | DType::U32 | DType::U8 => {}
     }
 }
@@ -106,19 +108,19 @@ pub(crate) fn divide(dtype: DType, values: &mut [u8], count: usize) {
 macro_rules! by_operator {
     ($op:expr, $into_is_left:expr, $run:ident) => {
         match ($op, $into_is_left) {
-            (ReduceOp::Product, _) => $run!(Product),
-            (ReduceOp::Min, true) => $run!(Min<true>),
-            (ReduceOp::Min, false) => $run!(Min<false>),
-            (ReduceOp::Max, true) => $run!(Max<true>),
-            (ReduceOp::Max, false) => $run!(Max<false>),
+            (ReduceOp::Product, _) => $run!(ProductOp),
+            (ReduceOp::Min, true) => $run!(MinOp<true>),
+            (ReduceOp::Min, false) => $run!(MinOp<false>),
+            (ReduceOp::Max, true) => $run!(MaxOp<true>),
+            (ReduceOp::Max, false) => $run!(MaxOp<false>),
             // Bitwise operators of floats are refused before they come here.
-            _ => $run!(Sum),
+            _ => $run!(SumOp),
         }
     };
 }
 
-fn floats<T: elements::Float>(
-    by: Instructions,
+fn floats<T: elements::FloatElement>(
+    by: InstructionSet,
     op: ReduceOp,
     into: &mut [u8],
     other: &[u8],
@@ -126,64 +128,69 @@ fn floats<T: elements::Float>(
 ) {
     macro_rules! each {
         ($o:ty) => {
-            run(by, Each::<T, $o>::new(into, other))
+            run(by, ElementLoop::<T, $o>::new(into, other))
         };
     }
     by_operator!(op, into_is_left, each);
 }
 
 /// Min and max of 16 bits; false for other operators.
-fn extremes<F: Format>(
-    by: Instructions,
+fn extremes<F: HalfFormat>(
+    by: InstructionSet,
     op: ReduceOp,
     into: &mut [u8],
     other: &[u8],
     into_is_left: bool,
 ) -> bool {
     match (op, into_is_left) {
-        (ReduceOp::Min, true) => run(by, Extreme::<F, false, true>::new(into, other)),
-        (ReduceOp::Min, false) => run(by, Extreme::<F, false, false>::new(into, other)),
-        (ReduceOp::Max, true) => run(by, Extreme::<F, true, true>::new(into, other)),
-        (ReduceOp::Max, false) => run(by, Extreme::<F, true, false>::new(into, other)),
+        (ReduceOp::Min, true) => run(by, ExtremeLoop::<F, false, true>::new(into, other)),
+        (ReduceOp::Min, false) => run(by, ExtremeLoop::<F, false, false>::new(into, other)),
+        (ReduceOp::Max, true) => run(by, ExtremeLoop::<F, true, true>::new(into, other)),
+        (ReduceOp::Max, false) => run(by, ExtremeLoop::<F, true, false>::new(into, other)),
         _ => return false,
     }
     true
 }
 
-fn pairs(by: Instructions, op: ReduceOp, into: &mut [u8], other: &[u8], into_is_left: bool) {
+fn pairs(by: InstructionSet, op: ReduceOp, into: &mut [u8], other: &[u8], into_is_left: bool) {
     if extremes::<bf16>(by, op, into, other, into_is_left) {
         return;
     }
     macro_rules! each {
         ($o:ty) => {
-            run(by, EachPair::<bf16, $o>::new(into, other))
+            run(by, ElementPairLoop::<bf16, $o>::new(into, other))
         };
     }
     match op {
-        ReduceOp::Product => each!(Product),
-        _ => each!(Sum),
+        ReduceOp::Product => each!(ProductOp),
+        _ => each!(SumOp),
     }
 }
 
-fn halves(by: Instructions, op: ReduceOp, into: &mut [u8], other: &[u8], into_is_left: bool) {
+fn halves(by: InstructionSet, op: ReduceOp, into: &mut [u8], other: &[u8], into_is_left: bool) {
     if extremes::<f16>(by, op, into, other, into_is_left) {
         return;
     }
     match op {
-        ReduceOp::Product => EachHalf::<Product>::new(into, other).run_by(by),
-        _ => EachHalf::<Sum>::new(into, other).run_by(by),
+        ReduceOp::Product => HalfLoop::<ProductOp>::new(into, other).run_by(by),
+        _ => HalfLoop::<SumOp>::new(into, other).run_by(by),
     }
 }
 
-fn integers<T: elements::Integer>(by: Instructions, op: ReduceOp, into: &mut [u8], other: &[u8]) {
+fn integers<T: elements::IntegerElement>(
+    by: InstructionSet,
+    op: ReduceOp,
+    into: &mut [u8],
+    other: &[u8],
+) {
     match op {
-        ReduceOp::And => run(by, Each::<T, And>::new(into, other)),
-        ReduceOp::Or => run(by, Each::<T, Or>::new(into, other)),
-        ReduceOp::Xor => run(by, Each::<T, Xor>::new(into, other)),
-        ReduceOp::Product => run(by, Each::<T, Product>::new(into, other)),
-        ReduceOp::Min => run(by, Each::<T, Min<true>>::new(into, other)),
-        ReduceOp::Max => run(by, Each::<T, Max<true>>::new(into, other)),
+        ReduceOp::And => run(by, ElementLoop::<T, AndOp>::new(into, other)),
+        ReduceOp::Or => run(by, ElementLoop::<T, OrOp>::new(into, other)),
+        ReduceOp::Xor => run(by, ElementLoop::<T, XorOp>::new(into, other)),
+        ReduceOp::Product => run(by, ElementLoop::<T, ProductOp>::new(into, other)),
+        ReduceOp::Min => run(by, ElementLoop::<T, MinOp<true>>::new(into, other)),
+        ReduceOp::Max => run(by, ElementLoop::<T, MaxOp<true>>::new(into, other)),
         // A mean of integers is refused before it comes here.
-        ReduceOp::Sum | ReduceOp::Mean => run(by, Each::<T, Sum>::new(into, other)),
+        ReduceOp::Sum | ReduceOp::Mean => run(by, ElementLoop::<T, SumOp>::new(into, other)),
     }
 }

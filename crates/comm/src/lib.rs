@@ -11,7 +11,6 @@ mod config;
 mod connect;
 #[doc(hidden)]
 pub mod decoders;
-mod engine;
 mod flight;
 mod frame;
 mod group;
@@ -27,16 +26,17 @@ mod running;
 mod security;
 mod shared;
 mod split;
+mod stream_executor;
 mod streaming;
 mod sync;
 pub mod testing;
 pub mod transport;
 mod work;
 
-pub use choice::{Choice, Taken};
-pub use config::{Calibration, GiveUp, GroupConfig, TransportChoice};
+pub use choice::{AlgorithmChoice, RecordedChoice};
+pub use config::{Calibration, GroupConfig, JoinCancellation, TransportChoice};
 pub use connect::bind;
-pub use flight::{Arrival, FailureHook, FlightRecord, OperationRecord, merge_report};
+pub use flight::{FailureHook, FirstArrival, FlightRecord, OperationRecord, merge_report};
 pub use group::ProcessGroup;
 pub use kernels::reduce_local;
 pub use security::{Security, TlsMembers};

@@ -1,4 +1,4 @@
-//! [`Memory`]: the caller's buffer and the scratch of one schedule, addressed by regions.
+//! [`ScheduleMemory`]: the caller's buffer and the scratch of one schedule, addressed by regions.
 
 use std::ops::Range;
 
@@ -8,12 +8,12 @@ use ronde_schedule::{Region, Schedule};
 
 /// Bytes of one of the two areas.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct MemoryRange {
     scratch: bool,
     bytes: Range<usize>,
 }
 
-impl Place {
+impl MemoryRange {
     /// Count of bytes.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
@@ -43,7 +43,7 @@ impl Place {
 
 /// The slots of one rank's schedule.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct ScheduleMemory {
     caller: Buffer,
     scratch: Buffer,
     inputs: usize,
@@ -52,7 +52,7 @@ pub(crate) struct Memory {
     element: usize,
 }
 
-impl Memory {
+impl ScheduleMemory {
     /// Memory for `schedule`. `old` is scratch of an earlier one, used again when it is long enough.
     pub(crate) fn new(schedule: &Schedule, dtype: DType, caller: Buffer, old: Buffer) -> Self {
         let element = dtype.size();
@@ -82,9 +82,9 @@ impl Memory {
     }
 
     /// Where a region lies.
-    pub(crate) fn place(&self, region: &Region) -> Place {
+    pub(crate) fn place(&self, region: &Region) -> MemoryRange {
         let start = self.starts[region.slot];
-        Place {
+        MemoryRange {
             scratch: region.slot >= self.inputs,
             bytes: start + region.elements.start * self.element
                 ..start + region.elements.end * self.element,
@@ -92,7 +92,7 @@ impl Memory {
     }
 
     /// The bytes of a place.
-    pub(crate) fn bytes(&self, place: &Place) -> &[u8] {
+    pub(crate) fn bytes(&self, place: &MemoryRange) -> &[u8] {
         let area = if place.scratch {
             &self.scratch
         } else {
@@ -102,7 +102,7 @@ impl Memory {
     }
 
     /// The bytes of a place, writable.
-    pub(crate) fn bytes_mut(&mut self, place: &Place) -> &mut [u8] {
+    pub(crate) fn bytes_mut(&mut self, place: &MemoryRange) -> &mut [u8] {
         let area = if place.scratch {
             &mut self.scratch
         } else {
@@ -112,7 +112,7 @@ impl Memory {
     }
 
     /// Two places that do not overlap, the first one writable.
-    pub(crate) fn pair(&mut self, into: &Place, other: &Place) -> (&mut [u8], &[u8]) {
+    pub(crate) fn pair(&mut self, into: &MemoryRange, other: &MemoryRange) -> (&mut [u8], &[u8]) {
         match (into.scratch, other.scratch) {
             (false, true) => (
                 &mut self.caller.bytes_mut()[into.bytes.clone()],

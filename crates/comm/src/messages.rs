@@ -3,9 +3,9 @@
 use ronde_core::{Buffer, CollectiveError, GroupRank, PointToPoint, ReduceOp, Tag, Work};
 
 use crate::ProcessGroup;
-use crate::engine::Command;
 use crate::frame::{Call, CallKind};
-use crate::program::{self, Member, invalid};
+use crate::program::{self, GroupMember, invalid};
+use crate::stream_executor::ExecutorCommand;
 use crate::work::pending;
 
 impl ProcessGroup {
@@ -17,7 +17,7 @@ impl ProcessGroup {
         tag: Tag,
         buffer: &Buffer,
     ) -> Result<(Call, usize), CollectiveError> {
-        let Member { rank, size } = self.member();
+        let GroupMember { rank, size } = self.member();
         if peer == rank || peer.index() >= size {
             let problem = format!("group rank {peer} is no other member of a group of {size}");
             return Err(invalid(what, problem));
@@ -44,7 +44,7 @@ impl PointToPoint for ProcessGroup {
     ) -> Result<Box<dyn Work>, CollectiveError> {
         let (call, to) = self.message("send", to, tag, &buffer)?;
         let (completion, work) = pending();
-        self.post(Command::Send {
+        self.post(ExecutorCommand::Send {
             to,
             call,
             buffer,
@@ -61,7 +61,7 @@ impl PointToPoint for ProcessGroup {
     ) -> Result<Box<dyn Work>, CollectiveError> {
         let (call, from) = self.message("receive", from, tag, &buffer)?;
         let (completion, work) = pending();
-        self.post(Command::Receive {
+        self.post(ExecutorCommand::Receive {
             from,
             call,
             buffer,

@@ -11,7 +11,7 @@ const TOLD_BYTES_MAX: u64 = 16 << 30;
 
 /// A member's place in its group.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Member {
+pub(crate) struct GroupMember {
     pub(crate) rank: GroupRank,
     pub(crate) size: usize,
 }
@@ -20,7 +20,7 @@ pub(crate) struct Member {
 pub(crate) fn describe(
     operation: &Operation,
     buffer: &Buffer,
-    member: Member,
+    member: GroupMember,
 ) -> Result<Call, CollectiveError> {
     let (kind, op, detail, len) = outline(operation, buffer, member)?;
     if kind == CallKind::Barrier {
@@ -78,7 +78,7 @@ pub(crate) fn sketch(operation: &Operation, dtype: DType, len: usize) -> Option<
 fn outline(
     operation: &Operation,
     buffer: &Buffer,
-    member: Member,
+    member: GroupMember,
 ) -> Result<(CallKind, ReduceOp, u64, u64), CollectiveError> {
     let len = buffer.len() as u64;
     let none = ReduceOp::Sum;
@@ -144,7 +144,11 @@ fn outline(
 }
 
 /// The root's index, if there is such a rank.
-fn member_of(operation: &str, root: GroupRank, member: Member) -> Result<u64, CollectiveError> {
+fn member_of(
+    operation: &str,
+    root: GroupRank,
+    member: GroupMember,
+) -> Result<u64, CollectiveError> {
     if root.index() < member.size {
         return Ok(u64::from(root.0));
     }
@@ -153,7 +157,7 @@ fn member_of(operation: &str, root: GroupRank, member: Member) -> Result<u64, Co
 }
 
 /// Elements of each of as many parts as there are ranks.
-fn part_len(operation: &str, buffer: &Buffer, member: Member) -> Result<u64, CollectiveError> {
+fn part_len(operation: &str, buffer: &Buffer, member: GroupMember) -> Result<u64, CollectiveError> {
     if buffer.len().is_multiple_of(member.size) {
         return Ok((buffer.len() / member.size) as u64);
     }
@@ -166,7 +170,7 @@ fn check_lens(
     send_lens: &[usize],
     receive_lens: &[usize],
     buffer: &Buffer,
-    member: Member,
+    member: GroupMember,
 ) -> Result<(), CollectiveError> {
     let invalid = |problem| Err(invalid("all_to_all_unequal", problem));
     let (size, me) = (member.size, member.rank.index());
@@ -216,7 +220,11 @@ pub(crate) fn check_memory(operation: &str, buffer: &Buffer) -> Result<(), Colle
 }
 
 /// Elements of each subtree that this rank brings; 0 when it brings none.
-fn operand_len(sum: &ExactSum, buffer: &Buffer, member: Member) -> Result<usize, CollectiveError> {
+fn operand_len(
+    sum: &ExactSum,
+    buffer: &Buffer,
+    member: GroupMember,
+) -> Result<usize, CollectiveError> {
     let invalid = |problem| Err(invalid("exact_sum", problem));
     if sum.size() != member.size {
         return invalid(format!("{} runs for {} ranks", sum.size(), member.size));
@@ -262,7 +270,7 @@ pub(crate) fn needs_lens(call: &Call) -> bool {
 }
 
 /// How lengths are told: one number per rank.
-pub(crate) fn telling_lens(operation: &Operation, member: Member) -> Schedule {
+pub(crate) fn telling_lens(operation: &Operation, member: GroupMember) -> Schedule {
     let (rank, ones) = (member.rank.index(), vec![1; member.size]);
     match operation {
         Operation::Gather { root } => schedule::gather(rank, root.index(), &ones),
@@ -271,7 +279,7 @@ pub(crate) fn telling_lens(operation: &Operation, member: Member) -> Schedule {
 }
 
 /// What this rank tells the others where lengths differ: its elements per operand.
-pub(crate) fn own_len(operation: &Operation, buffer: &Buffer, member: Member) -> u64 {
+pub(crate) fn own_len(operation: &Operation, buffer: &Buffer, member: GroupMember) -> u64 {
     match operation {
         Operation::ExactSum(sum) => match sum.nodes(member.rank).len() {
             0 => ANY_LEN,
@@ -286,11 +294,11 @@ pub(crate) fn own_len(operation: &Operation, buffer: &Buffer, member: Member) ->
 pub(crate) fn schedule(
     operation: &Operation,
     call: &Call,
-    member: Member,
+    member: GroupMember,
     hosts: &Hosts,
     lens: &[u64],
 ) -> Result<Schedule, CollectiveError> {
-    let Member { rank, size } = member;
+    let GroupMember { rank, size } = member;
     let index = rank.index();
     let len = call.len as usize;
     let algorithm = call.algorithm.unwrap_or(Algorithm::Direct);
@@ -337,7 +345,7 @@ fn told_lens(call: &Call, lens: &[u64]) -> Result<Vec<usize>, CollectiveError> {
 }
 
 /// The one length of all ranks that bring something.
-fn agreed_len(call: &Call, member: Member, lens: &[u64]) -> Result<u64, CollectiveError> {
+fn agreed_len(call: &Call, member: GroupMember, lens: &[u64]) -> Result<u64, CollectiveError> {
     let mut told = lens.iter().enumerate().filter(|(_, len)| **len != ANY_LEN);
     let (first, &agreed) = told
         .next()

@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use ronde_schedule::{LocalAction, Round, Transfer};
 
-use crate::memory::{Memory, Place};
-use crate::streaming::{PIECE_BYTES, Streaming};
+use crate::memory::{MemoryRange, ScheduleMemory};
+use crate::streaming::{PIECE_BYTES, StreamedActions};
 
 /// Rounds that are under way at once.
 const OPEN_MAX: usize = 4;
@@ -20,7 +20,7 @@ const AHEAD_BYTES_MIN: usize = 2 * PIECE_BYTES;
 
 /// When the bytes of a message are final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Gate {
+enum ReadyCondition {
     /// They are.
     Open,
     /// As far as the actions of a round have come; the message begins `offset` bytes behind theirs.
@@ -35,17 +35,17 @@ enum Gate {
 
 /// A message to be sent.
 #[derive(Debug, Clone)]
-pub(crate) struct Sending {
-    pub(crate) place: Place,
+pub(crate) struct OutgoingMessage {
+    pub(crate) place: MemoryRange,
     round: usize,
     index: usize,
-    gate: Gate,
+    gate: ReadyCondition,
 }
 
 /// A message that is awaited.
 #[derive(Debug, Clone)]
-pub(crate) struct Awaited {
-    pub(crate) place: Place,
+pub(crate) struct ExpectedMessage {
+    pub(crate) place: MemoryRange,
     /// Bytes of it that are here.
     pub(crate) here: usize,
     round: usize,
@@ -54,7 +54,7 @@ pub(crate) struct Awaited {
     answers: Option<(usize, usize)>,
 }
 
-impl Awaited {
+impl ExpectedMessage {
     /// Number of its round.
     pub(crate) fn round(&self) -> usize {
         self.round
@@ -63,28 +63,28 @@ impl Awaited {
 
 /// Messages of a round that has been opened, with the other ranks.
 #[derive(Debug, Default)]
-pub(crate) struct Opened {
-    pub(crate) sends: Vec<(usize, Sending)>,
-    pub(crate) receives: Vec<(usize, Awaited)>,
+pub(crate) struct RoundMessages {
+    pub(crate) sends: Vec<(usize, OutgoingMessage)>,
+    pub(crate) receives: Vec<(usize, ExpectedMessage)>,
 }
 
 /// A round that is under way.
 #[derive(Debug)]
-struct Open {
+struct OpenRound {
     sends_left: usize,
     receives_left: usize,
     /// Receiver, place, and bytes that are gone.
-    sent: Vec<(usize, Place, usize)>,
+    sent: Vec<(usize, MemoryRange, usize)>,
     /// Place, and bytes that are here.
-    arriving: Vec<(Place, usize)>,
+    arriving: Vec<(MemoryRange, usize)>,
     /// What its actions read or write, and what they write.
-    touched: Vec<Place>,
-    written: Vec<Place>,
-    streaming: Option<Streaming>,
+    touched: Vec<MemoryRange>,
+    written: Vec<MemoryRange>,
+    streaming: Option<StreamedActions>,
 }
 
-impl Open {
-    fn of(round: &Round, memory: &Memory) -> Self {
+impl OpenRound {
+    fn of(round: &Round, memory: &ScheduleMemory) -> Self {
         let (mut touched, mut written) = (Vec::new(), Vec::new());
         for action in &round.actions {
             let (into, operands) = match action {
@@ -110,7 +110,7 @@ impl Open {
             arriving,
             touched,
             written,
-            streaming: Streaming::of(round, memory),
+            streaming: StreamedActions::of(round, memory),
         }
     }
 
@@ -120,30 +120,33 @@ impl Open {
 
     /// When `place` is final as far as this round, number `round`, goes; `None` when that cannot be told
     /// piece by piece.
-    fn gate(&self, round: usize, place: &Place) -> Option<Gate> {
+    fn gate(&self, round: usize, place: &MemoryRange) -> Option<ReadyCondition> {
         let mut writers = self.written.iter().filter(|w| w.overlaps(place));
         if let Some(first) = writers.next() {
             let offset = first.offset_of(place)?;
             return writers
                 .all(|other| other == first)
-                .then_some(Gate::Acted { round, offset });
+                .then_some(ReadyCondition::Acted { round, offset });
         }
         let arriving = self.arriving.iter().enumerate();
         let mut messages = arriving.filter(|(_, (p, _))| p.overlaps(place));
         let Some((index, (message, _))) = messages.next() else {
-            return Some(Gate::Open);
+            return Some(ReadyCondition::Open);
         };
         let offset = message.offset_of(place)?;
-        messages.next().is_none().then_some(Gate::Arrived {
-            round,
-            index,
-            offset,
-        })
+        messages
+            .next()
+            .is_none()
+            .then_some(ReadyCondition::Arrived {
+                round,
+                index,
+                offset,
+            })
     }
 
     /// Whether a later round may receive into `place` while this one is under way; the index of the
     /// message that it then answers.
-    fn admits(&self, from: usize, place: &Place, answers: bool) -> Option<Option<usize>> {
+    fn admits(&self, from: usize, place: &MemoryRange, answers: bool) -> Option<Option<usize>> {
         let arriving = self.arriving.iter().map(|(place, _)| place);
         if arriving.chain(&self.touched).any(|p| p.overlaps(place)) {
             return None;
@@ -161,7 +164,7 @@ impl Open {
 /// The rounds of one schedule that are under way.
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
-    open: VecDeque<Open>,
+    open: VecDeque<OpenRound>,
     /// Number of the first of them.
     first: usize,
 }
@@ -182,13 +185,13 @@ impl Rounds {
     pub(crate) fn open_next(
         &mut self,
         rounds: &mut [Round],
-        memory: &Memory,
+        memory: &ScheduleMemory,
         answers: bool,
-    ) -> Option<Opened> {
+    ) -> Option<RoundMessages> {
         let number = self.first + self.open.len();
         let round = rounds.get_mut(number)?;
         let opened = self.prepare(number, round, memory, answers)?;
-        self.open.push_back(Open::of(round, memory));
+        self.open.push_back(OpenRound::of(round, memory));
         round.transfers = Vec::new();
         Some(opened)
     }
@@ -197,21 +200,21 @@ impl Rounds {
         &self,
         number: usize,
         round: &Round,
-        memory: &Memory,
+        memory: &ScheduleMemory,
         answers: bool,
-    ) -> Option<Opened> {
+    ) -> Option<RoundMessages> {
         let ahead = !self.open.is_empty();
         if ahead && (self.open.len() == OPEN_MAX || bytes(round, memory) < AHEAD_BYTES_MIN) {
             return None;
         }
-        let mut opened = Opened::default();
+        let mut opened = RoundMessages::default();
         for transfer in &round.transfers {
             match transfer {
                 Transfer::Send { to, region } => {
                     let place = memory.place(region);
                     let gate = self.gate(&place)?;
                     let index = opened.sends.len();
-                    let sending = Sending {
+                    let sending = OutgoingMessage {
                         place,
                         round: number,
                         index,
@@ -223,7 +226,7 @@ impl Rounds {
                     let place = memory.place(region);
                     let answers = self.admits(from.index(), &place, answers)?;
                     let index = opened.receives.len();
-                    let awaited = Awaited {
+                    let awaited = ExpectedMessage {
                         place,
                         here: 0,
                         round: number,
@@ -237,17 +240,17 @@ impl Rounds {
         Some(opened)
     }
 
-    fn numbered(&self) -> impl Iterator<Item = (usize, &Open)> {
+    fn numbered(&self) -> impl Iterator<Item = (usize, &OpenRound)> {
         (self.first..).zip(&self.open)
     }
 
     /// What `place` waits for, over all rounds under way; at most one of them may write it.
-    fn gate(&self, place: &Place) -> Option<Gate> {
-        let mut found = Gate::Open;
+    fn gate(&self, place: &MemoryRange) -> Option<ReadyCondition> {
+        let mut found = ReadyCondition::Open;
         for (round, open) in self.numbered() {
             match (open.gate(round, place)?, found) {
-                (Gate::Open, _) => {}
-                (gate, Gate::Open) => found = gate,
+                (ReadyCondition::Open, _) => {}
+                (gate, ReadyCondition::Open) => found = gate,
                 _ => return None,
             }
         }
@@ -255,7 +258,12 @@ impl Rounds {
     }
 
     /// Whether a round behind those under way may receive into `place`, and what that answers.
-    fn admits(&self, from: usize, place: &Place, answers: bool) -> Option<Option<(usize, usize)>> {
+    fn admits(
+        &self,
+        from: usize,
+        place: &MemoryRange,
+        answers: bool,
+    ) -> Option<Option<(usize, usize)>> {
         let mut found = None;
         for (round, open) in self.numbered() {
             if let Some(index) = open.admits(from, place, answers)? {
@@ -268,24 +276,27 @@ impl Rounds {
         Some(found)
     }
 
-    fn at(&self, round: usize) -> Option<&Open> {
+    fn at(&self, round: usize) -> Option<&OpenRound> {
         self.open.get(round.checked_sub(self.first)?)
     }
 
-    fn at_mut(&mut self, round: usize) -> Option<&mut Open> {
+    fn at_mut(&mut self, round: usize) -> Option<&mut OpenRound> {
         self.open.get_mut(round.checked_sub(self.first)?)
     }
 
     /// Bytes of a message that can be sent by now, those included that have been.
-    pub(crate) fn ready(&self, sending: &Sending) -> usize {
+    pub(crate) fn ready(&self, sending: &OutgoingMessage) -> usize {
         let len = sending.place.len();
         let (come, offset) = match sending.gate {
-            Gate::Open => return len,
-            Gate::Acted { round, offset } => match self.at(round) {
+            ReadyCondition::Open => return len,
+            ReadyCondition::Acted { round, offset } => match self.at(round) {
                 None => return len,
-                Some(open) => (open.streaming.as_ref().map_or(0, Streaming::acted), offset),
+                Some(open) => (
+                    open.streaming.as_ref().map_or(0, StreamedActions::acted),
+                    offset,
+                ),
             },
-            Gate::Arrived {
+            ReadyCondition::Arrived {
                 round,
                 index,
                 offset,
@@ -298,21 +309,21 @@ impl Rounds {
     }
 
     /// `count` more bytes of a message are gone.
-    pub(crate) fn gone(&mut self, sending: &Sending, count: usize) {
+    pub(crate) fn gone(&mut self, sending: &OutgoingMessage, count: usize) {
         if let Some(open) = self.at_mut(sending.round) {
             open.sent[sending.index].2 += count;
         }
     }
 
     /// A message is gone completely.
-    pub(crate) fn sent(&mut self, sending: &Sending) {
+    pub(crate) fn sent(&mut self, sending: &OutgoingMessage) {
         if let Some(open) = self.at_mut(sending.round) {
             open.sends_left -= 1;
         }
     }
 
     /// `count` more bytes of a message are here; false when that cannot be yet.
-    pub(crate) fn came(&mut self, awaited: &Awaited, count: usize) -> bool {
+    pub(crate) fn came(&mut self, awaited: &ExpectedMessage, count: usize) -> bool {
         if let Some((round, index)) = awaited.answers
             && let Some(open) = self.at(round)
             && open.sent[index].2 < awaited.here + count
@@ -329,7 +340,7 @@ impl Rounds {
     }
 
     /// A message is complete.
-    pub(crate) fn complete(&mut self, awaited: &Awaited) {
+    pub(crate) fn complete(&mut self, awaited: &ExpectedMessage) {
         if let Some(open) = self.at_mut(awaited.round) {
             open.receives_left -= 1;
         }
@@ -342,13 +353,13 @@ impl Rounds {
 
     /// Whether all messages of the current round are through.
     pub(crate) fn current_is_over(&self) -> bool {
-        self.open.front().is_some_and(Open::is_over)
+        self.open.front().is_some_and(OpenRound::is_over)
     }
 
     /// How many bytes the actions of the current round have been done on already.
     pub(crate) fn acted(&self) -> usize {
         let streaming = self.open.front().and_then(|open| open.streaming.as_ref());
-        streaming.map_or(0, Streaming::acted)
+        streaming.map_or(0, StreamedActions::acted)
     }
 
     /// The current round is behind: the next one is current.
@@ -359,7 +370,7 @@ impl Rounds {
 }
 
 /// Bytes that a round moves.
-fn bytes(round: &Round, memory: &Memory) -> usize {
+fn bytes(round: &Round, memory: &ScheduleMemory) -> usize {
     let of = |transfer: &Transfer| match transfer {
         Transfer::Send { region, .. } | Transfer::Receive { region, .. } => {
             memory.place(region).len()

@@ -1,4 +1,4 @@
-//! [`Running`]: one collective on its way through its schedule.
+//! [`RunningCollective`]: one collective on its way through its schedule.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use ronde_schedule::{Algorithm, Hosts, LocalAction, Schedule};
 use crate::clock;
 use crate::frame::{Call, CallKind};
 use crate::kernels;
-use crate::memory::{Memory, Place};
-use crate::program::{self, Member};
-use crate::rounds::{Awaited, Opened, Rounds};
+use crate::memory::{MemoryRange, ScheduleMemory};
+use crate::program::{self, GroupMember};
+use crate::rounds::{ExpectedMessage, RoundMessages, Rounds};
 use crate::work::Completion;
 
 /// How long a rank waits before it tells those that it has not heard of which call it is in.
 const TELL_AFTER: Duration = Duration::from_millis(10);
 
 /// A collective that the caller has started.
-pub(crate) struct Asked {
+pub(crate) struct CollectiveRequest {
     pub(crate) operation: Operation,
     pub(crate) call: Call,
     pub(crate) buffer: Buffer,
@@ -28,15 +28,15 @@ pub(crate) struct Asked {
 }
 
 /// The collective that is being run.
-pub(crate) struct Running {
+pub(crate) struct RunningCollective {
     pub(crate) call: Call,
     pub(crate) sequence: u64,
     pub(crate) schedule: Schedule,
-    pub(crate) memory: Memory,
+    pub(crate) memory: ScheduleMemory,
     pub(crate) completion: Completion,
     pub(crate) rounds: Rounds,
     /// What the rounds under way wait for, by peer, but for what is arriving.
-    pub(crate) expected: Vec<VecDeque<Awaited>>,
+    pub(crate) expected: Vec<VecDeque<ExpectedMessage>>,
     pub(crate) started: Instant,
     pub(crate) deadline: Instant,
     /// When others are told which call this is, those first who have not been heard of; `None` when all
@@ -49,22 +49,22 @@ pub(crate) struct Running {
     /// Bytes that have become due so far, by peer.
     pub(crate) due: Vec<usize>,
     operation: Operation,
-    member: Member,
+    member: GroupMember,
     hosts: Arc<Hosts>,
     /// The caller's buffer while the ranks tell each other their lengths.
     held: Option<Buffer>,
 }
 
-impl Running {
+impl RunningCollective {
     /// Begins a collective. `scratch` is that of an earlier one.
     pub(crate) fn new(
-        asked: Asked,
+        asked: CollectiveRequest,
         sequence: u64,
-        member: Member,
+        member: GroupMember,
         limit: Duration,
         scratch: Buffer,
     ) -> Result<Self, (Completion, CollectiveError)> {
-        let Asked {
+        let CollectiveRequest {
             operation,
             call,
             buffer,
@@ -86,7 +86,7 @@ impl Running {
         let (memory, held) = if asks {
             let own = program::own_len(&operation, &buffer, member);
             let lens = Buffer::copy_of(&[own as i64]);
-            let memory = Memory::new(&schedule, DType::I64, lens, scratch);
+            let memory = ScheduleMemory::new(&schedule, DType::I64, lens, scratch);
             (memory, Some(buffer))
         } else {
             let dtype = if is_token(&call) {
@@ -94,7 +94,7 @@ impl Running {
             } else {
                 call.dtype
             };
-            (Memory::new(&schedule, dtype, buffer, scratch), None)
+            (ScheduleMemory::new(&schedule, dtype, buffer, scratch), None)
         };
         Ok(Self {
             call,
@@ -123,7 +123,7 @@ impl Running {
     }
 
     /// Opens the next round if that can be, its messages still to be posted.
-    pub(crate) fn open_next(&mut self) -> Option<Opened> {
+    pub(crate) fn open_next(&mut self) -> Option<RoundMessages> {
         let answers = matches!(self.call.kind, CallKind::AllReduce | CallKind::ExactSum)
             && matches!(
                 self.call.algorithm,
@@ -135,7 +135,7 @@ impl Running {
 
     /// `count` more bytes of a message are in place: acts on what is complete. False when they cannot
     /// be there yet.
-    pub(crate) fn came(&mut self, awaited: &mut Awaited, count: usize) -> bool {
+    pub(crate) fn came(&mut self, awaited: &mut ExpectedMessage, count: usize) -> bool {
         let may_be = self.rounds.came(awaited, count);
         awaited.here += count;
         self.act_on_due();
@@ -163,7 +163,7 @@ impl Running {
     fn act_on(&mut self, from: usize, to: Option<usize>) {
         let round = self.rounds.current();
         let actions = std::mem::take(&mut self.schedule.rounds[round].actions);
-        let part = |place: Place| place.part(from..to.unwrap_or(place.len()));
+        let part = |place: MemoryRange| place.part(from..to.unwrap_or(place.len()));
         for action in &actions {
             match action {
                 LocalAction::Reduce { into, left, right } => {
@@ -184,13 +184,13 @@ impl Running {
         self.schedule.rounds[round].actions = actions;
     }
 
-    /// Ends the schedule: either the lengths are known now and the real one begins ([`Finished::Lens`]),
+    /// Ends the schedule: either the lengths are known now and the real one begins ([`FinishedSchedule::Lens`]),
     /// or this is the result, with the scratch.
-    pub(crate) fn finish(self) -> Result<Finished, (Completion, CollectiveError)> {
+    pub(crate) fn finish(self) -> Result<FinishedSchedule, (Completion, CollectiveError)> {
         let Some(buffer) = self.held else {
             if is_token(&self.call) {
                 let (buffer, scratch) = self.memory.into_parts();
-                return Ok(Finished::Result(self.completion, buffer, scratch));
+                return Ok(FinishedSchedule::Result(self.completion, buffer, scratch));
             }
             let (mut buffer, scratch) = self
                 .memory
@@ -198,7 +198,7 @@ impl Running {
             if self.call.op == ReduceOp::Mean {
                 kernels::divide(self.call.dtype, buffer.bytes_mut(), self.member.size);
             }
-            return Ok(Finished::Result(self.completion, buffer, scratch));
+            return Ok(FinishedSchedule::Result(self.completion, buffer, scratch));
         };
         let (lens, scratch) = self.memory.into_result(&self.schedule.result, DType::I64);
         let lens: Vec<u64> = lens.as_slice::<i64>().iter().map(|&l| l as u64).collect();
@@ -219,8 +219,8 @@ impl Running {
             }
             Err(error) => return Err((self.completion, error)),
         };
-        Ok(Finished::Lens(Box::new(Self {
-            memory: Memory::new(&schedule, self.call.dtype, buffer, scratch),
+        Ok(FinishedSchedule::Lens(Box::new(Self {
+            memory: ScheduleMemory::new(&schedule, self.call.dtype, buffer, scratch),
             schedule,
             rounds: Rounds::default(),
             held: None,
@@ -236,9 +236,9 @@ fn is_token(call: &Call) -> bool {
 }
 
 /// What comes of the last round of a schedule.
-pub(crate) enum Finished {
+pub(crate) enum FinishedSchedule {
     /// The result, and the scratch for the next operation.
     Result(Completion, Buffer, Buffer),
     /// The lengths are known; the same operation goes on with its real schedule.
-    Lens(Box<Running>),
+    Lens(Box<RunningCollective>),
 }

@@ -73,7 +73,7 @@ impl Security {
     }
 
     /// What TLS needs for a group of `size`; `None` for plain connections.
-    pub(crate) fn keys(&self, size: usize) -> Result<Option<Keys>, CollectiveError> {
+    pub(crate) fn keys(&self, size: usize) -> Result<Option<TlsKeys>, CollectiveError> {
         let Self::Tls(TlsMembers { identity, members }) = self else {
             return Ok(None);
         };
@@ -87,7 +87,7 @@ impl Security {
             what: "setting up TLS".to_owned(),
             cause: error.to_string(),
         };
-        Ok(Some(Keys {
+        Ok(Some(TlsKeys {
             client: identity.client_config(PROTOCOL).map_err(failed)?,
             server: identity.server_config(PROTOCOL).map_err(failed)?,
             identity: identity.clone(),
@@ -118,14 +118,14 @@ fn expected(members: Option<&[Member]>, group_rank: u32) -> Member {
 
 /// TLS settings of one member of one group.
 #[derive(Debug)]
-pub(crate) struct Keys {
+pub(crate) struct TlsKeys {
     pub(crate) client: Arc<ClientConfig>,
     pub(crate) server: Arc<ServerConfig>,
     pub(crate) identity: Identity,
     members: Option<Arc<[Member]>>,
 }
 
-impl Keys {
+impl TlsKeys {
     /// Who must be behind a group rank.
     pub(crate) fn member(&self, group_rank: u32) -> Member {
         expected(self.members.as_deref(), group_rank)

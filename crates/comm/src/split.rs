@@ -24,31 +24,31 @@ const WISH_BYTES: usize = 32;
 
 /// How a group came about, and so how its sub-groups do.
 #[derive(Debug, Clone)]
-pub(crate) enum Origin {
+pub(crate) enum GroupOrigin {
     /// It has one member.
     Alone,
     /// Its members listen; sub-groups listen on the same address, on other ports.
     Sockets(IpAddr),
     /// Its members are threads of one process.
-    Threads(Arc<Nursery>),
+    Threads(Arc<SplitRegistry>),
     /// The caller brought the streams: there is no way to make others.
     Foreign,
 }
 
 /// Number of the split and colour.
-type Family = (u64, u32);
+type SplitId = (u64, u32);
 /// Streams of a sub-group that its members have not taken yet, and its own nursery.
-type Cradle = (Vec<Option<InProcess>>, Arc<Nursery>);
+type PendingSplit = (Vec<Option<InProcess>>, Arc<SplitRegistry>);
 
 /// Where the threads of one process meet to make sub-groups.
 #[derive(Debug, Default)]
-pub(crate) struct Nursery {
-    cradles: Mutex<BTreeMap<Family, Cradle>>,
+pub(crate) struct SplitRegistry {
+    cradles: Mutex<BTreeMap<SplitId, PendingSplit>>,
 }
 
-impl Nursery {
+impl SplitRegistry {
     /// This member's streams of a sub-group; the first one to come makes those of all.
-    fn take(&self, family: Family, rank: usize, size: usize) -> Option<(InProcess, Arc<Self>)> {
+    fn take(&self, family: SplitId, rank: usize, size: usize) -> Option<(InProcess, Arc<Self>)> {
         let mut cradles = self.cradles.lock().unwrap_or_else(PoisonError::into_inner);
         let cradle = cradles.entry(family).or_insert_with(|| {
             let streams = in_process::connect(size).into_iter().map(Some).collect();
@@ -65,7 +65,7 @@ impl Nursery {
 
 /// What a member asks for in a split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Wish {
+struct SplitRequest {
     /// `None`: it is in no sub-group.
     colour: Option<u32>,
     key: u32,
@@ -73,7 +73,7 @@ struct Wish {
     address: Option<SocketAddr>,
 }
 
-impl Wish {
+impl SplitRequest {
     fn encode(self) -> [u8; WISH_BYTES] {
         let mut out = [0; WISH_BYTES];
         out[0] = u8::from(self.colour.is_some());
@@ -143,13 +143,13 @@ impl ProcessGroup {
         key: u32,
         configure: impl FnOnce(&mut GroupConfig),
     ) -> Result<Option<Self>, CollectiveError> {
-        if matches!(self.origin, Origin::Foreign) {
+        if matches!(self.origin, GroupOrigin::Foreign) {
             let problem = "the group is over streams that its caller made";
             return Err(invalid(NAME, problem.to_owned()));
         }
         let number = self.splits.fetch_add(1, Ordering::Relaxed);
         let bound = match (&self.origin, colour) {
-            (Origin::Sockets(address), Some(_)) => Some(bind(*address)),
+            (GroupOrigin::Sockets(address), Some(_)) => Some(bind(*address)),
             _ => None,
         };
         let address = match &bound {
@@ -157,7 +157,7 @@ impl ProcessGroup {
             _ => None,
         };
         // Told even when listening failed: the others must not wait for this member.
-        let wishes = self.tell_wish(Wish {
+        let wishes = self.tell_wish(SplitRequest {
             colour,
             key,
             address,
@@ -210,20 +210,20 @@ impl ProcessGroup {
         group.ok_or_else(|| invalid(NAME, "no group came of it".to_owned()))
     }
 
-    fn tell_wish(&self, wish: Wish) -> Result<Vec<Wish>, CollectiveError> {
+    fn tell_wish(&self, wish: SplitRequest) -> Result<Vec<SplitRequest>, CollectiveError> {
         let told = self.all_gather(&wish.encode())?;
         let (wishes, rest) = told.as_chunks::<WISH_BYTES>();
         if wishes.len() != self.size() || !rest.is_empty() {
             let problem = format!("{} bytes from {} members", told.len(), self.size());
             return Err(invalid(NAME, problem));
         }
-        Ok(wishes.iter().map(Wish::decode).collect())
+        Ok(wishes.iter().map(SplitRequest::decode).collect())
     }
 
     fn join(
         &self,
         config: GroupConfig,
-        family: Family,
+        family: SplitId,
         addresses: Vec<Option<SocketAddr>>,
         listener: Option<TcpListener>,
     ) -> Result<Self, CollectiveError> {
@@ -236,7 +236,7 @@ impl ProcessGroup {
         if size == 1 {
             return Ok(Self::alone(config));
         }
-        if let Origin::Threads(nursery) = &self.origin {
+        if let GroupOrigin::Threads(nursery) = &self.origin {
             let (streams, own) = nursery
                 .take(family, rank, size)
                 .ok_or_else(|| invalid(NAME, "the members split in different orders".to_owned()))?;
@@ -244,7 +244,7 @@ impl ProcessGroup {
             if let Some(model) = known {
                 group.chooser().set_model(model);
             }
-            return Ok(group.with_origin(Origin::Threads(own)));
+            return Ok(group.with_origin(GroupOrigin::Threads(own)));
         }
         let peers: Option<Vec<SocketAddr>> = addresses.into_iter().collect();
         match (listener, peers) {
@@ -267,12 +267,12 @@ mod tests {
         for address in addresses.map(|text| text.map(|text| text.parse().unwrap())) {
             for colour in [None, Some(0), Some(u32::MAX)] {
                 let key = 7;
-                let wish = Wish {
+                let wish = SplitRequest {
                     colour,
                     key,
                     address,
                 };
-                assert_eq!(Wish::decode(&wish.encode()), wish);
+                assert_eq!(SplitRequest::decode(&wish.encode()), wish);
             }
         }
     }

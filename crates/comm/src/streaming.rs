@@ -1,4 +1,4 @@
-//! [`Streaming`]: the local actions of a round on what has arrived so far, while the rest is under way.
+//! [`StreamedActions`]: the local actions of a round on what has arrived so far, while the rest is under way.
 //!
 //! A piece that was just received is still in the cache when it is reduced, and the next one arrives
 //! meanwhile. Actions work element by element, so that doing all of them on one piece after the other
@@ -6,23 +6,23 @@
 
 use ronde_schedule::{LocalAction, Region, Round, Transfer};
 
-use crate::memory::{Memory, Place};
+use crate::memory::{MemoryRange, ScheduleMemory};
 
 /// Bytes that are received at once and acted on at once; the operands of a few stay in the cache.
 pub(crate) const PIECE_BYTES: usize = 256 << 10;
 
 /// How far a round that is acted on in pieces has come.
 #[derive(Debug)]
-pub(crate) struct Streaming {
+pub(crate) struct StreamedActions {
     /// Operands that are received in this round, and how many bytes of each are here.
-    arriving: Vec<(Place, usize)>,
+    arriving: Vec<(MemoryRange, usize)>,
     /// Bytes of every operand that have been acted on.
     acted: usize,
 }
 
-impl Streaming {
+impl StreamedActions {
     /// For rounds of much data whose actions touch equal runs only and nothing that is being sent.
-    pub(crate) fn of(round: &Round, memory: &Memory) -> Option<Self> {
+    pub(crate) fn of(round: &Round, memory: &ScheduleMemory) -> Option<Self> {
         let regions: Vec<&Region> = round.actions.iter().flat_map(touched).collect();
         let first = memory.place(regions.first()?);
         let fits = |one: &Region, other: &Region| one == other || !one.overlaps(other);
@@ -59,7 +59,7 @@ impl Streaming {
     }
 
     /// `count` more bytes of `place` are here.
-    pub(crate) fn arrived(&mut self, place: &Place, count: usize) {
+    pub(crate) fn arrived(&mut self, place: &MemoryRange, count: usize) {
         if let Some((_, here)) = self.arriving.iter_mut().find(|(p, _)| p == place) {
             *here += count;
         }
@@ -105,12 +105,12 @@ mod tests {
 
     use super::*;
 
-    fn streaming(make: impl Fn() -> ronde_schedule::Schedule) -> Option<Streaming> {
+    fn streaming(make: impl Fn() -> ronde_schedule::Schedule) -> Option<StreamedActions> {
         let schedule = make();
         let caller = Buffer::host(DType::F32, schedule.input_len());
         let scratch = Buffer::host(DType::U8, 0);
-        let memory = Memory::new(&schedule, DType::F32, caller, scratch);
-        Streaming::of(&schedule.rounds[0], &memory)
+        let memory = ScheduleMemory::new(&schedule, DType::F32, caller, scratch);
+        StreamedActions::of(&schedule.rounds[0], &memory)
     }
 
     #[test]
@@ -124,7 +124,7 @@ mod tests {
         assert!(streaming(direct(1000)).is_none());
         assert!(streaming(|| ronde_schedule::all_to_all(0, 2, 1 << 20)).is_none());
         let mut streaming = streaming(direct(3 << 18)).expect("much");
-        let places: Vec<Place> = streaming.arriving.iter().map(|(p, _)| p.clone()).collect();
+        let places: Vec<MemoryRange> = streaming.arriving.iter().map(|(p, _)| p.clone()).collect();
         assert_eq!(places.len(), 2);
         streaming.arrived(&places[0], 600 << 10);
         assert_eq!(streaming.due(), None);

@@ -2,41 +2,41 @@
 
 use ronde_core::{Buffer, CollectiveError, Work};
 
-use crate::flight::{Flight, Ticket};
+use crate::flight::{FlightRecorder, RecordId};
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-type Outcome = Result<Buffer, CollectiveError>;
+type OperationResult = Result<Buffer, CollectiveError>;
 
 #[derive(Default)]
-struct Cell {
-    outcome: Mutex<Option<Outcome>>,
+struct PendingCell {
+    outcome: Mutex<Option<OperationResult>>,
     changed: Condvar,
 }
 
-impl Cell {
-    fn lock(&self) -> MutexGuard<'_, Option<Outcome>> {
+impl PendingCell {
+    fn lock(&self) -> MutexGuard<'_, Option<OperationResult>> {
         self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The caller's end.
-pub(crate) struct Pending(Arc<Cell>);
+pub(crate) struct PendingOperation(Arc<PendingCell>);
 
 /// The progress thread's end. Dropped without an outcome it reports an abort, so no wait is for ever.
 pub(crate) struct Completion {
-    cell: Option<Arc<Cell>>,
+    cell: Option<Arc<PendingCell>>,
     /// Hears of the end.
-    recorder: Option<(Arc<Flight>, Ticket)>,
+    recorder: Option<(Arc<FlightRecorder>, RecordId)>,
 }
 
 /// Both ends of a pending operation.
-pub(crate) fn pending() -> (Completion, Pending) {
-    let cell = Arc::new(Cell::default());
+pub(crate) fn pending() -> (Completion, PendingOperation) {
+    let cell = Arc::new(PendingCell::default());
     let completion = Completion {
         cell: Some(Arc::clone(&cell)),
         recorder: None,
     };
-    (completion, Pending(cell))
+    (completion, PendingOperation(cell))
 }
 
 /// An operation that is complete already.
@@ -48,20 +48,20 @@ pub(crate) fn finished(buffer: Buffer) -> Box<dyn Work> {
 
 impl Completion {
     /// Has the end recorded.
-    pub(crate) fn recorded_by(&mut self, flight: &Arc<Flight>, ticket: Ticket) {
+    pub(crate) fn recorded_by(&mut self, flight: &Arc<FlightRecorder>, ticket: RecordId) {
         self.recorder = Some((Arc::clone(flight), ticket));
     }
 
     /// Under which the recorder knows the operation.
-    pub(crate) fn ticket(&self) -> Option<Ticket> {
+    pub(crate) fn ticket(&self) -> Option<RecordId> {
         self.recorder.as_ref().map(|(_, ticket)| *ticket)
     }
 
-    pub(crate) fn complete(mut self, outcome: Outcome) {
+    pub(crate) fn complete(mut self, outcome: OperationResult) {
         self.set(outcome);
     }
 
-    fn set(&mut self, outcome: Outcome) {
+    fn set(&mut self, outcome: OperationResult) {
         if let Some((flight, ticket)) = self.recorder.take() {
             flight.ended(ticket, outcome.is_err());
         }
@@ -81,19 +81,19 @@ impl Drop for Completion {
     }
 }
 
-impl Pending {
+impl PendingOperation {
     /// Whether the outcome is known.
     pub(crate) fn has_ended(&self) -> bool {
         self.0.lock().is_some()
     }
 }
 
-impl Work for Pending {
+impl Work for PendingOperation {
     fn is_finished(&self) -> bool {
         self.has_ended()
     }
 
-    fn wait(self: Box<Self>) -> Outcome {
+    fn wait(self: Box<Self>) -> OperationResult {
         let mut outcome = self.0.lock();
         loop {
             if let Some(outcome) = outcome.take() {

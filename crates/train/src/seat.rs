@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use ronde_comm::GiveUp;
+use ronde_comm::JoinCancellation;
 use ronde_core::{Assignment, Generation, Group, Membership, Milestone, Recovery};
 
 use crate::TrainError;
@@ -11,7 +11,7 @@ use crate::TrainError;
 /// Connects a worker to the peers of an assignment. They reach it at the listener; a generation that
 /// is over before all have met is given up.
 pub type Connect =
-    dyn Fn(&Assignment, TcpListener, GiveUp) -> Result<Arc<dyn Group>, TrainError> + Send + Sync;
+    dyn Fn(&Assignment, TcpListener, JoinCancellation) -> Result<Arc<dyn Group>, TrainError> + Send + Sync;
 
 /// A worker's place at the table: who says where it sits, and where its peers reach it.
 pub struct Seat {
@@ -111,7 +111,7 @@ impl Seat {
             .map_err(|source| TrainError::Listener { source })?;
         let (membership, generation) = (self.membership.clone(), assignment.generation);
         let pending = move || membership.as_ref().and_then(|m| m.pending());
-        let give_up = GiveUp::when(move || pending().is_some_and(|newest| newest > generation));
+        let give_up = JoinCancellation::when(move || pending().is_some_and(|newest| newest > generation));
         let group = (self.connect)(assignment, listener, give_up)?;
         if let Some(membership) = &self.membership {
             membership.entered(generation, group.clone());

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_checkpoint::CheckpointError;
-use ronde_comm::{GiveUp, GroupConfig, ProcessGroup, Security, TransportChoice};
+use ronde_comm::{JoinCancellation, GroupConfig, ProcessGroup, Security, TransportChoice};
 use ronde_core::{Assignment, Event, Group, GroupRank, Membership, Rank, Tracker};
 use ronde_data::DataNews;
-use ronde_engine::Stage;
+use ronde_engine::Layer;
 use ronde_schedule::Algorithm;
 
 use crate::checkpoints::{self, Resume, Saving, Surroundings};
@@ -157,7 +157,7 @@ pub fn connect(
     assignment: &Assignment,
     listener: Option<TcpListener>,
     (plan, secure): (&Plan, &Secure),
-    give_up: Option<(GiveUp, bool)>,
+    give_up: Option<(JoinCancellation, bool)>,
     flights: &Flights,
 ) -> Result<Arc<dyn Group>, TrainError> {
     let mut config = GroupConfig::new("dp", &assignment.job, GroupRank(assignment.rank.0));

@@ -1,4 +1,4 @@
-//! [`Planner`]: which operation is measured next, and when it is enough. Pure: time is an argument.
+//! [`CalibrationPlanner`]: which operation is measured next, and when it is enough. Pure: time is an argument.
 //!
 //! First one algorithm climbs from short operands to long ones, as far as an operation takes a small
 //! part of the time. That warms memory and connections. Then all algorithms are measured from that
@@ -60,13 +60,13 @@ const END: f64 = 2.0;
 
 /// One operation: an algorithm on an operand of a length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Step {
+pub(super) struct TrialOperation {
     pub(super) algorithm: Algorithm,
     /// Index of its length.
     pub(super) level: usize,
 }
 
-impl Step {
+impl TrialOperation {
     /// As a word that is not 0.
     pub(super) fn encode(self) -> i64 {
         let algorithm = Algorithm::ALL.iter().position(|a| *a == self.algorithm);
@@ -83,7 +83,7 @@ impl Step {
 
 /// What is measured for one algorithm.
 #[derive(Debug)]
-struct Course {
+struct AlgorithmTrials {
     algorithm: Algorithm,
     /// By level.
     counts: Vec<Counts>,
@@ -95,7 +95,7 @@ struct Course {
 
 /// How far the plan has come.
 #[derive(Debug)]
-enum Phase {
+enum CalibrationPhase {
     /// The first operation comes again so many times: at first it waits for members that are late.
     Waking(usize),
     /// This level comes next.
@@ -103,16 +103,16 @@ enum Phase {
     /// A short operation comes next, while the one on the climb is timed; then the climb goes on here.
     Waiting(usize),
     /// What is still wanted, in order, and whether its time counts.
-    Down(VecDeque<(Step, bool)>),
+    Down(VecDeque<(TrialOperation, bool)>),
 }
 
 /// Rank 0's plan.
 #[derive(Debug)]
-pub(super) struct Planner {
+pub(super) struct CalibrationPlanner {
     within: Duration,
     lens: Vec<usize>,
-    courses: Vec<Course>,
-    phase: Phase,
+    courses: Vec<AlgorithmTrials>,
+    phase: CalibrationPhase,
     /// Whether bytes cross between hosts.
     is_across: bool,
     /// The level of each operation of the climb, and its seconds on this rank.
@@ -123,7 +123,7 @@ pub(super) struct Planner {
     planned: VecDeque<bool>,
 }
 
-impl Planner {
+impl CalibrationPlanner {
     /// Plans for `within`; operations have at least `len_min` words. `counted` counts an algorithm on
     /// an operand of so many words, and leaves out those that cannot.
     pub(super) fn new(
@@ -132,7 +132,7 @@ impl Planner {
         counted: impl Fn(Algorithm, usize) -> Option<Counts>,
     ) -> Self {
         let lens: Vec<usize> = LENS.iter().map(|&len| len.max(len_min)).collect();
-        let mut courses: Vec<Course> = Vec::new();
+        let mut courses: Vec<AlgorithmTrials> = Vec::new();
         for algorithm in ORDER {
             let counts = lens.iter().map(|&len| counted(algorithm, len));
             let Some(counts) = counts.collect::<Option<Vec<Counts>>>() else {
@@ -140,7 +140,7 @@ impl Planner {
             };
             let crosses = counts.iter().any(|counts| counts.bytes_across > 0.0);
             if !crosses || is_new(&courses, &counts) {
-                courses.push(Course {
+                courses.push(AlgorithmTrials {
                     algorithm,
                     counts,
                     times: vec![Vec::new(); lens.len()],
@@ -148,13 +148,13 @@ impl Planner {
                 });
             }
         }
-        let crosses = |course: &Course| course.counts.iter().any(|c| c.bytes_across > 0.0);
+        let crosses = |course: &AlgorithmTrials| course.counts.iter().any(|c| c.bytes_across > 0.0);
         Self {
             within,
             lens,
             is_across: courses.iter().any(crosses),
             courses,
-            phase: Phase::Waking(WAKING),
+            phase: CalibrationPhase::Waking(WAKING),
             climbed: Vec::new(),
             climbed_for: 0.0,
             planned: VecDeque::from([false]),
@@ -167,26 +167,26 @@ impl Planner {
     }
 
     /// The step that all ranks begin with.
-    pub(super) fn first(&self) -> Step {
+    pub(super) fn first(&self) -> TrialOperation {
         self.step(0, 0)
     }
 
-    fn step(&self, course: usize, level: usize) -> Step {
+    fn step(&self, course: usize, level: usize) -> TrialOperation {
         let course = self.courses.get(course);
-        Step {
+        TrialOperation {
             algorithm: course.map_or(ORDER[0], |course| course.algorithm),
             level,
         }
     }
 
     /// What comes after `now`, which is about to run, `spent` after the beginning; `None` ends it.
-    pub(super) fn next(&mut self, now: Step, spent: Duration) -> Option<Step> {
+    pub(super) fn next(&mut self, now: TrialOperation, spent: Duration) -> Option<TrialOperation> {
         let within = self.within.as_secs_f64();
         let spent = spent.as_secs_f64() + self.estimate(now) + END * self.shortest();
         if self.within.is_zero() {
             return None;
         }
-        let is_waking = matches!(self.phase, Phase::Waking(_));
+        let is_waking = matches!(self.phase, CalibrationPhase::Waking(_));
         let (next, counts) = match self.climb(spent) {
             Some(step) if is_waking => (Some(step), false),
             Some(step) => {
@@ -204,34 +204,34 @@ impl Planner {
     }
 
     /// The next step of the climb, when `spent` has passed; else the way down is planned.
-    fn climb(&mut self, spent: f64) -> Option<Step> {
+    fn climb(&mut self, spent: f64) -> Option<TrialOperation> {
         match self.phase {
-            Phase::Waking(times) => {
+            CalibrationPhase::Waking(times) => {
                 self.phase = match times {
-                    0 | 1 => Phase::Waiting(1),
-                    _ => Phase::Waking(times - 1),
+                    0 | 1 => CalibrationPhase::Waiting(1),
+                    _ => CalibrationPhase::Waking(times - 1),
                 };
                 Some(self.first())
             }
-            Phase::Climbing(level) => {
+            CalibrationPhase::Climbing(level) => {
                 let next = self.climb_to(level, spent);
                 self.phase = match next {
-                    Some(next) => Phase::Waiting(next + 1),
+                    Some(next) => CalibrationPhase::Waiting(next + 1),
                     None => {
                         if self.is_across {
                             self.climbed_for = spent;
                         }
-                        Phase::Down(self.way_down(level - 1))
+                        CalibrationPhase::Down(self.way_down(level - 1))
                     }
                 };
                 next.map(|level| self.step(0, level))
             }
-            Phase::Waiting(level) => {
-                self.phase = Phase::Climbing(level);
+            CalibrationPhase::Waiting(level) => {
+                self.phase = CalibrationPhase::Climbing(level);
                 let other = 1 + (level - 1) % (self.courses.len() - 1).max(1);
                 Some(self.step(other, 0))
             }
-            Phase::Down(_) => None,
+            CalibrationPhase::Down(_) => None,
         }
     }
 
@@ -296,7 +296,7 @@ impl Planner {
         (1.0 / SETTLED..=SETTLED).contains(&ratio)
     }
 
-    fn way_down(&self, top: usize) -> VecDeque<(Step, bool)> {
+    fn way_down(&self, top: usize) -> VecDeque<(TrialOperation, bool)> {
         if !self.is_across {
             return self.way_down_within(top);
         }
@@ -315,7 +315,7 @@ impl Planner {
         wanted.into_iter().map(step).collect()
     }
 
-    fn way_down_within(&self, top: usize) -> VecDeque<(Step, bool)> {
+    fn way_down_within(&self, top: usize) -> VecDeque<(TrialOperation, bool)> {
         let mut wanted = VecDeque::new();
         let within = self.within.as_secs_f64();
         // The longest ones last: they take most of the time.
@@ -338,9 +338,9 @@ impl Planner {
     }
 
     /// The next that is wanted and fits.
-    fn descend(&mut self, left: f64) -> Option<(Step, bool)> {
+    fn descend(&mut self, left: f64) -> Option<(TrialOperation, bool)> {
         loop {
-            let Phase::Down(wanted) = &mut self.phase else {
+            let CalibrationPhase::Down(wanted) = &mut self.phase else {
                 return None;
             };
             let (step, counts) = wanted.pop_front()?;
@@ -352,12 +352,12 @@ impl Planner {
     }
 
     /// A step took so long on this rank: for what is planned next.
-    pub(super) fn took(&mut self, step: Step, seconds: f64) {
-        if matches!(self.phase, Phase::Waking(left) if left + 1 == WAKING) {
+    pub(super) fn took(&mut self, step: TrialOperation, seconds: f64) {
+        if matches!(self.phase, CalibrationPhase::Waking(left) if left + 1 == WAKING) {
             // The first one, whose time is nobody's.
             return;
         }
-        let is_climb = !matches!(self.phase, Phase::Down(_));
+        let is_climb = !matches!(self.phase, CalibrationPhase::Down(_));
         if is_climb && step.level > 0 {
             self.climbed.push((step.level, seconds));
         }
@@ -370,14 +370,14 @@ impl Planner {
     }
 
     /// The first step of those planned that was not heard of took so many seconds on all ranks.
-    pub(super) fn heard(&mut self, step: Step, seconds: f64) {
+    pub(super) fn heard(&mut self, step: TrialOperation, seconds: f64) {
         let counts = self.planned.pop_front().unwrap_or(true);
         if let Some(course) = self.course(step).filter(|_| counts) {
             course.times[step.level].push(seconds);
         }
     }
 
-    fn course(&mut self, step: Step) -> Option<&mut Course> {
+    fn course(&mut self, step: TrialOperation) -> Option<&mut AlgorithmTrials> {
         let mut courses = self.courses.iter_mut();
         courses.find(|course| course.algorithm == step.algorithm)
     }
@@ -432,7 +432,7 @@ impl Planner {
 
     /// Seconds that a step should take: as last time; or else what it should be by its time for less,
     /// in proportion to the length, and by twice the climber's time, whichever is less.
-    fn estimate(&self, step: Step) -> f64 {
+    fn estimate(&self, step: TrialOperation) -> f64 {
         let mut courses = self.courses.iter();
         let Some(course) = courses.find(|course| course.algorithm == step.algorithm) else {
             return 2.0 * self.shortest();
@@ -470,7 +470,7 @@ fn median(times: &[f64]) -> Option<f64> {
 /// Whether an algorithm of these counts does something, at some level, that none of the others does
 /// there: few ranks do the same by several algorithms. What has no cost of its own does not
 /// count.
-fn is_new(courses: &[Course], counts: &[Counts]) -> bool {
+fn is_new(courses: &[AlgorithmTrials], counts: &[Counts]) -> bool {
     let costs = |counts: &Counts| Counts {
         scratch_bytes: 0.0,
         turns_across: 0.0,

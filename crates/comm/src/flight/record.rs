@@ -78,26 +78,26 @@ pub struct OperationRecord {
     /// When the first bytes of each peer's part of a collective came, by peer; not in groups of more
     /// than 1,024. Over connections only of those peers that the algorithm makes this rank hear, over
     /// shared memory of all, and by their own look at the clock: when their turn for it had come.
-    pub arrivals: Vec<Arrival>,
+    pub arrivals: Vec<FirstArrival>,
 }
 
 /// The first bytes from one peer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Arrival {
+pub struct FirstArrival {
     /// The peer.
     pub peer: GroupRank,
     /// Seconds after this rank issued the operation; negative when the peer was ahead.
     pub after_s: f64,
 }
 
-type Hook = dyn Fn(&FlightRecord, &CollectiveError) + Send + Sync;
+type FailureCallback = dyn Fn(&FlightRecord, &CollectiveError) + Send + Sync;
 
 /// What to do with the record when a group fails; called once per group and rank.
 ///
 /// It runs on the group's progress thread after every waiting caller and every peer was told, and
 /// before dropping the group returns.
 #[derive(Clone)]
-pub struct FailureHook(Arc<Hook>);
+pub struct FailureHook(Arc<FailureCallback>);
 
 impl FailureHook {
     /// Calls `hook`.

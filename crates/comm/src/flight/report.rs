@@ -27,7 +27,7 @@ pub fn merge_report(records: &[FlightRecord]) -> String {
         let size = records.values().map(|record| record.size).max();
         let size = size.unwrap_or(0);
         let word = if size == 1 { "rank" } else { "ranks" };
-        let merged = Merged { records, size };
+        let merged = MergedRecords { records, size };
         let mut lines = vec![format!(
             "group {group}, generation {generation}, {size} {word}"
         )];
@@ -45,12 +45,12 @@ pub fn merge_report(records: &[FlightRecord]) -> String {
 }
 
 /// The records of one group by rank.
-struct Merged<'a> {
+struct MergedRecords<'a> {
     records: BTreeMap<u32, &'a FlightRecord>,
     size: u32,
 }
 
-impl Merged<'_> {
+impl MergedRecords<'_> {
     fn collectives(&self, lines: &mut Vec<String>) {
         let Some(sequence) = self.in_question() else {
             lines.push(match self.last_of_all() {

@@ -18,10 +18,14 @@ fn call(kind: CallKind, len: u64) -> Call {
 
 #[test]
 fn an_operation_is_recorded_with_its_times_and_arrivals() {
-    let flight = Flight::new(GroupRank(1), 3);
+    let flight = FlightRecorder::new(GroupRank(1), 3);
     // Rank 2 is ahead of this rank, rank 0 is not.
     flight.arrived(0, 2);
-    let ticket = flight.issued(Asks::Collective, call(CallKind::AllReduce, 10), 40);
+    let ticket = flight.issued(
+        RecordedRequest::Collective,
+        call(CallKind::AllReduce, 10),
+        40,
+    );
     flight.streams(ticket);
     flight.started(0, clock::now());
     flight.arrived(0, 0);
@@ -29,7 +33,7 @@ fn an_operation_is_recorded_with_its_times_and_arrivals() {
     flight.arrived(0, 0);
     flight.arrived(0, 9);
     flight.ended(ticket, false);
-    let message = flight.issued(Asks::SendTo(2), call(CallKind::Message, 3), 12);
+    let message = flight.issued(RecordedRequest::SendTo(2), call(CallKind::Message, 3), 12);
     flight.ended(message, true);
     let record = flight.record();
     assert_eq!(
@@ -69,13 +73,17 @@ fn an_operation_is_recorded_with_its_times_and_arrivals() {
 
 #[test]
 fn the_last_thousand_are_remembered() {
-    let flight = Flight::new(GroupRank(0), 2);
+    let flight = FlightRecorder::new(GroupRank(0), 2);
     let mut tickets = Vec::new();
     for sequence in 0..2500 {
         if sequence % 3 == 0 {
-            flight.issued(Asks::ReceiveFrom(1), call(CallKind::Message, 1), 4);
+            flight.issued(
+                RecordedRequest::ReceiveFrom(1),
+                call(CallKind::Message, 1),
+                4,
+            );
         }
-        let ticket = flight.issued(Asks::Collective, call(CallKind::Barrier, 0), 0);
+        let ticket = flight.issued(RecordedRequest::Collective, call(CallKind::Barrier, 0), 0);
         flight.streams(ticket);
         tickets.push(ticket);
         flight.started(sequence, clock::now());
@@ -111,10 +119,14 @@ fn the_last_thousand_are_remembered() {
 fn cost_of_recording() {
     const COUNT: u64 = 1_000_000;
     for size in [2, 4, 8, 64] {
-        let flight = Flight::new(GroupRank(0), size);
+        let flight = FlightRecorder::new(GroupRank(0), size);
         let begin = clock::now();
         for sequence in 0..COUNT {
-            let ticket = flight.issued(Asks::Collective, call(CallKind::AllReduce, 256), 1024);
+            let ticket = flight.issued(
+                RecordedRequest::Collective,
+                call(CallKind::AllReduce, 256),
+                1024,
+            );
             flight.started(sequence, begin);
             for peer in 1..size.min(4) {
                 flight.arrived(sequence, peer);
@@ -211,7 +223,7 @@ fn a_rank_that_has_not_entered_is_named() {
 #[test]
 fn a_rank_without_a_record_or_without_operations_is_named() {
     let mut records = vec![record(0, 3, &[BROADCAST, REDUCE]), record(1, 3, &[])];
-    records[0].operations[0].arrivals = vec![Arrival {
+    records[0].operations[0].arrivals = vec![FirstArrival {
         peer: GroupRank(2),
         after_s: 0.5,
     }];
@@ -245,7 +257,7 @@ fn disagreement_and_hangs_inside_are_told() {
         "{report}"
     );
     let mut records = [record(0, 2, &[REDUCE]), record(1, 2, &[REDUCE])];
-    records[1].operations[0].arrivals = vec![Arrival {
+    records[1].operations[0].arrivals = vec![FirstArrival {
         peer: GroupRank(0),
         after_s: 0.1,
     }];
@@ -351,7 +363,7 @@ proptest! {
 
 #[test]
 fn a_record_taken_while_others_write_is_whole() {
-    let flight = Flight::new(GroupRank(0), 2);
+    let flight = FlightRecorder::new(GroupRank(0), 2);
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -361,7 +373,7 @@ fn a_record_taken_while_others_write_is_whole() {
                 }
                 let len = sequence * 3;
                 let ticket = flight.issued(
-                    Asks::Collective,
+                    RecordedRequest::Collective,
                     call(CallKind::AllReduce, len),
                     len as usize * 4,
                 );

@@ -13,11 +13,13 @@ use super::{Link, ProcessGroup, named};
 use crate::choice::Chooser;
 use crate::clock;
 use crate::connect;
-use crate::engine::{Command, Engine, Mailbox, Reporter, Seat};
-use crate::hello::Hello;
-use crate::program::{Member, invalid};
+use crate::hello::JoinHello;
+use crate::program::{GroupMember, invalid};
 use crate::shared::{self};
-use crate::split::{Nursery, Origin};
+use crate::split::{GroupOrigin, SplitRegistry};
+use crate::stream_executor::{
+    ExecutorCommand, ExecutorDriver, FailureReporter, Mailbox, StreamExecutor,
+};
 use crate::transport::near::introduce;
 use crate::transport::{Transport, in_process};
 use crate::{GroupConfig, TransportChoice};
@@ -64,7 +66,7 @@ impl ProcessGroup {
         })?;
         config.security.check_addresses(listening, peers)?;
         let connections = connect::connections(&config, peers)?;
-        let hello = Hello::new(&config, peers.len(), connections);
+        let hello = JoinHello::new(&config, peers.len(), connections);
         let keys = config.security.keys(peers.len())?;
         let is_tls = keys.is_some();
         let limit = config.connect_timeout;
@@ -76,7 +78,7 @@ impl ProcessGroup {
         let wants = |peer| config.transport != TransportChoice::Tcp && here(peer);
         let wants: Vec<bool> = (0..peers.len()).map(wants).collect();
         let transport = introduce(transport, me, (&wants, clock::deadline(limit)), give_up)?;
-        let origin = Origin::Sockets(peers[config.rank.index()].ip());
+        let origin = GroupOrigin::Sockets(peers[config.rank.index()].ip());
         let limit = config.timeout;
         config.timeout = limit.max(config.connect_timeout);
         let mut group = Self::over(config, peers.len(), transport)?.with_origin(origin);
@@ -92,7 +94,7 @@ impl ProcessGroup {
             return Ok(self);
         };
         let mailbox = Arc::clone(mailbox);
-        let terms = shared::Terms {
+        let terms = shared::JoinParameters {
             choice: match self.config.transport {
                 TransportChoice::Auto if self.chooser.hosts().count() > 1 => TransportChoice::Tcp,
                 choice => choice,
@@ -108,7 +110,7 @@ impl ProcessGroup {
             Some(model) => self.chooser.set_model(model),
             None => self.settle_costs()?,
         }
-        mailbox.post(Command::Limit(limit))?;
+        mailbox.post(ExecutorCommand::Limit(limit))?;
         mailbox.flight().joined(shared.is_none());
         if let Link::Others { lane, .. } = &mut self.link {
             *lane = shared;
@@ -123,9 +125,9 @@ impl ProcessGroup {
     #[must_use]
     pub fn in_process(configs: Vec<GroupConfig>) -> Vec<Result<Self, CollectiveError>> {
         let size = configs.len();
-        let hellos: Vec<Hello> = configs.iter().map(|c| Hello::new(c, size, 1)).collect();
+        let hellos: Vec<JoinHello> = configs.iter().map(|c| JoinHello::new(c, size, 1)).collect();
         let transports = in_process::connect(size);
-        let nursery = Arc::new(Nursery::default());
+        let nursery = Arc::new(SplitRegistry::default());
         let members = configs.into_iter().zip(transports).enumerate();
         members
             .map(|(place, (config, transport))| {
@@ -139,7 +141,7 @@ impl ProcessGroup {
                 if size == 1 {
                     return Ok(Self::alone(config));
                 }
-                let origin = Origin::Threads(Arc::clone(&nursery));
+                let origin = GroupOrigin::Threads(Arc::clone(&nursery));
                 Ok(Self::over(config, size, Box::new(transport))?.with_origin(origin))
             })
             .collect()
@@ -158,9 +160,9 @@ impl ProcessGroup {
     ) -> Result<Self, CollectiveError> {
         check_rank(&config, size)?;
         let rank = config.rank;
-        let member = Member { rank, size };
+        let member = GroupMember { rank, size };
         let mailbox = Arc::new(Mailbox::new(transport.waker(), member));
-        let engine = Engine::new(
+        let engine = StreamExecutor::new(
             transport,
             Arc::clone(&mailbox),
             member,
@@ -169,7 +171,7 @@ impl ProcessGroup {
             reporter(&config),
         )
         .lingering(config.linger_failed);
-        let seat = Arc::new(Seat::new(engine, Arc::clone(&mailbox)));
+        let seat = Arc::new(ExecutorDriver::new(engine, Arc::clone(&mailbox)));
         let attended = Arc::clone(&seat);
         let progress = thread::Builder::new()
             .name(format!("ronde {} {rank}", config.name))
@@ -181,7 +183,7 @@ impl ProcessGroup {
         let progress = Some(progress);
         Ok(Self {
             chooser: chooser(&config, size),
-            origin: Origin::Foreign,
+            origin: GroupOrigin::Foreign,
             splits: AtomicU64::new(0),
             config,
             member,
@@ -200,13 +202,13 @@ impl ProcessGroup {
     #[must_use]
     pub fn alone(mut config: GroupConfig) -> Self {
         config.rank = GroupRank(0);
-        let member = Member {
+        let member = GroupMember {
             rank: config.rank,
             size: 1,
         };
         Self {
             chooser: chooser(&config, 1),
-            origin: Origin::Alone,
+            origin: GroupOrigin::Alone,
             splits: AtomicU64::new(0),
             config,
             member,
@@ -222,7 +224,7 @@ fn chooser(config: &GroupConfig, size: usize) -> Chooser {
     Chooser::new(config.algorithm, hosts)
 }
 
-fn reporter(config: &GroupConfig) -> Option<Reporter> {
+fn reporter(config: &GroupConfig) -> Option<FailureReporter> {
     let hook = config.on_failure.clone()?;
     let config = config.clone();
     Some(Box::new(move |record, error| {

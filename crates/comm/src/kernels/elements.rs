@@ -5,17 +5,17 @@ use std::marker::PhantomData;
 use bytemuck::Pod;
 use half::{bf16, f16};
 
-use super::instructions::Kernel;
+use super::instructions::VectorLoop;
 
 /// A floating-point element and the type that it is computed in.
-pub(super) trait Float:
+pub(super) trait FloatElement:
     Pod
-    + Operand<Sum>
-    + Operand<Product>
-    + Operand<Min<true>>
-    + Operand<Min<false>>
-    + Operand<Max<true>>
-    + Operand<Max<false>>
+    + ElementOperator<SumOp>
+    + ElementOperator<ProductOp>
+    + ElementOperator<MinOp<true>>
+    + ElementOperator<MinOp<false>>
+    + ElementOperator<MaxOp<true>>
+    + ElementOperator<MaxOp<false>>
 {
     /// `self / divisor`, rounded once.
     fn divided(self, divisor: Self::Wide) -> Self;
@@ -24,38 +24,38 @@ pub(super) trait Float:
 }
 
 /// An integer element.
-pub(super) trait Integer:
+pub(super) trait IntegerElement:
     Pod
-    + Operand<Sum>
-    + Operand<Product>
-    + Operand<Min<true>>
-    + Operand<Max<true>>
-    + Operand<And>
-    + Operand<Or>
-    + Operand<Xor>
+    + ElementOperator<SumOp>
+    + ElementOperator<ProductOp>
+    + ElementOperator<MinOp<true>>
+    + ElementOperator<MaxOp<true>>
+    + ElementOperator<AndOp>
+    + ElementOperator<OrOp>
+    + ElementOperator<XorOp>
 {
 }
 
 /// What `O` makes of two elements; the first one is replaced by it.
-pub(super) trait Operand<O>: Pod {
+pub(super) trait ElementOperator<O>: Pod {
     /// The result. Must be `#[inline(always)]`.
     fn apply(into: Self, other: Self) -> Self;
 }
 
 /// Sum; integers wrap.
-pub(super) struct Sum;
+pub(super) struct SumOp;
 /// Product; integers wrap.
-pub(super) struct Product;
+pub(super) struct ProductOp;
 /// The smaller one; of equal ones the replaced one when `KEEP`.
-pub(super) struct Min<const KEEP: bool>;
+pub(super) struct MinOp<const KEEP: bool>;
 /// The larger one; of equal ones the replaced one when `KEEP`.
-pub(super) struct Max<const KEEP: bool>;
+pub(super) struct MaxOp<const KEEP: bool>;
 /// Bitwise and.
-pub(super) struct And;
+pub(super) struct AndOp;
 /// Bitwise or.
-pub(super) struct Or;
+pub(super) struct OrOp;
 /// Bitwise exclusive or.
-pub(super) struct Xor;
+pub(super) struct XorOp;
 
 macro_rules! canonical {
     ($t:ty, $value:expr) => {{
@@ -66,15 +66,15 @@ macro_rules! canonical {
 
 macro_rules! wide_float {
     ($($t:ty),*) => { $(
-        impl Operand<Sum> for $t {
+        impl ElementOperator<SumOp> for $t {
             #[inline(always)]
             fn apply(into: $t, other: $t) -> $t { canonical!($t, into + other) }
         }
-        impl Operand<Product> for $t {
+        impl ElementOperator<ProductOp> for $t {
             #[inline(always)]
             fn apply(into: $t, other: $t) -> $t { canonical!($t, into * other) }
         }
-        impl<const KEEP: bool> Operand<Min<KEEP>> for $t {
+        impl<const KEEP: bool> ElementOperator<MinOp<KEEP>> for $t {
             #[inline(always)]
             fn apply(into: $t, other: $t) -> $t {
                 let (left, right) = if KEEP { (into, other) } else { (other, into) };
@@ -82,7 +82,7 @@ macro_rules! wide_float {
                 if left.is_nan() | right.is_nan() { <$t>::NAN } else { smaller }
             }
         }
-        impl<const KEEP: bool> Operand<Max<KEEP>> for $t {
+        impl<const KEEP: bool> ElementOperator<MaxOp<KEEP>> for $t {
             #[inline(always)]
             fn apply(into: $t, other: $t) -> $t {
                 let (left, right) = if KEEP { (into, other) } else { (other, into) };
@@ -90,7 +90,7 @@ macro_rules! wide_float {
                 if left.is_nan() | right.is_nan() { <$t>::NAN } else { larger }
             }
         }
-        impl Float for $t {
+        impl FloatElement for $t {
             type Wide = $t;
             #[inline(always)]
             fn divided(self, divisor: $t) -> $t {
@@ -102,9 +102,9 @@ macro_rules! wide_float {
 
 wide_float!(f32, f64);
 
-impl<O> Operand<O> for bf16
+impl<O> ElementOperator<O> for bf16
 where
-    f32: Operand<O>,
+    f32: ElementOperator<O>,
 {
     #[inline(always)]
     fn apply(into: Self, other: Self) -> Self {
@@ -112,7 +112,7 @@ where
     }
 }
 
-impl Float for bf16 {
+impl FloatElement for bf16 {
     type Wide = f32;
     #[inline(always)]
     fn divided(self, divisor: f32) -> Self {
@@ -120,9 +120,9 @@ impl Float for bf16 {
     }
 }
 
-impl<O> Operand<O> for f16
+impl<O> ElementOperator<O> for f16
 where
-    f32: Operand<O>,
+    f32: ElementOperator<O>,
 {
     #[inline(always)]
     fn apply(into: Self, other: Self) -> Self {
@@ -130,7 +130,7 @@ where
     }
 }
 
-impl Float for f16 {
+impl FloatElement for f16 {
     type Wide = f32;
     #[inline(always)]
     fn divided(self, divisor: f32) -> Self {
@@ -164,47 +164,47 @@ fn rounded(value: f32) -> u32 {
 
 macro_rules! integer {
     ($($t:ty),*) => { $(
-        impl Operand<Sum> for $t {
+        impl ElementOperator<SumOp> for $t {
             #[inline(always)]
             fn apply(into: $t, other: $t) -> $t { into.wrapping_add(other) }
         }
-        impl Operand<Product> for $t {
+        impl ElementOperator<ProductOp> for $t {
             #[inline(always)]
             fn apply(into: $t, other: $t) -> $t { into.wrapping_mul(other) }
         }
-        impl Operand<Min<true>> for $t {
+        impl ElementOperator<MinOp<true>> for $t {
             #[inline(always)]
             fn apply(into: $t, other: $t) -> $t { into.min(other) }
         }
-        impl Operand<Max<true>> for $t {
+        impl ElementOperator<MaxOp<true>> for $t {
             #[inline(always)]
             fn apply(into: $t, other: $t) -> $t { into.max(other) }
         }
-        impl Operand<And> for $t {
+        impl ElementOperator<AndOp> for $t {
             #[inline(always)]
             fn apply(into: $t, other: $t) -> $t { into & other }
         }
-        impl Operand<Or> for $t {
+        impl ElementOperator<OrOp> for $t {
             #[inline(always)]
             fn apply(into: $t, other: $t) -> $t { into | other }
         }
-        impl Operand<Xor> for $t {
+        impl ElementOperator<XorOp> for $t {
             #[inline(always)]
             fn apply(into: $t, other: $t) -> $t { into ^ other }
         }
-        impl Integer for $t {}
+        impl IntegerElement for $t {}
     )* };
 }
 integer!(i64, i32, u32, u8);
 
 /// `into = into O other`, element by element.
-pub(super) struct Each<'a, T, O> {
+pub(super) struct ElementLoop<'a, T, O> {
     into: &'a mut [T],
     other: &'a [T],
     operator: PhantomData<O>,
 }
 
-impl<'a, T: Pod, O> Each<'a, T, O> {
+impl<'a, T: Pod, O> ElementLoop<'a, T, O> {
     pub(super) fn new(into: &'a mut [u8], other: &'a [u8]) -> Self {
         Self {
             into: bytemuck::cast_slice_mut(into),
@@ -214,7 +214,7 @@ impl<'a, T: Pod, O> Each<'a, T, O> {
     }
 }
 
-impl<T: Operand<O>, O> Kernel for Each<'_, T, O> {
+impl<T: ElementOperator<O>, O> VectorLoop for ElementLoop<'_, T, O> {
     #[inline(always)]
     fn run(self) {
         for (into, &other) in self.into.iter_mut().zip(self.other) {
@@ -223,14 +223,14 @@ impl<T: Operand<O>, O> Kernel for Each<'_, T, O> {
     }
 }
 
-/// As [`Each`] for bf16, two at once: as words of 32 bits nothing has to be packed or unpacked.
-pub(super) struct EachPair<'a, T, O> {
+/// As [`ElementLoop`] for bf16, two at once: as words of 32 bits nothing has to be packed or unpacked.
+pub(super) struct ElementPairLoop<'a, T, O> {
     into: &'a mut [T],
     other: &'a [T],
     operator: PhantomData<O>,
 }
 
-impl<'a, O> EachPair<'a, bf16, O> {
+impl<'a, O> ElementPairLoop<'a, bf16, O> {
     pub(super) fn new(into: &'a mut [u8], other: &'a [u8]) -> Self {
         Self {
             into: bytemuck::cast_slice_mut(into),
@@ -240,9 +240,9 @@ impl<'a, O> EachPair<'a, bf16, O> {
     }
 }
 
-impl<O> Kernel for EachPair<'_, bf16, O>
+impl<O> VectorLoop for ElementPairLoop<'_, bf16, O>
 where
-    f32: Operand<O>,
+    f32: ElementOperator<O>,
 {
     #[inline(always)]
     fn run(self) {
@@ -266,12 +266,12 @@ where
 }
 
 /// Every element divided by one number.
-pub(super) struct Divide<'a, T: Float> {
+pub(super) struct DivideLoop<'a, T: FloatElement> {
     values: &'a mut [T],
     divisor: T::Wide,
 }
 
-impl<'a, T: Float> Divide<'a, T> {
+impl<'a, T: FloatElement> DivideLoop<'a, T> {
     pub(super) fn new(values: &'a mut [u8], divisor: T::Wide) -> Self {
         Self {
             values: bytemuck::cast_slice_mut(values),
@@ -280,7 +280,7 @@ impl<'a, T: Float> Divide<'a, T> {
     }
 }
 
-impl<T: Float> Kernel for Divide<'_, T> {
+impl<T: FloatElement> VectorLoop for DivideLoop<'_, T> {
     #[inline(always)]
     fn run(self) {
         for value in self.values {

@@ -1,21 +1,21 @@
 //! The smaller and the larger of floats of 16 bits, compared as whole numbers: nothing is converted.
 
-use super::instructions::Kernel;
+use super::instructions::VectorLoop;
 
 /// What tells one format of 16 bits from another.
-pub(super) trait Format {
+pub(super) trait HalfFormat {
     /// Bits of the positive infinity: whatever has a larger magnitude is no number.
     const INFINITY: u16;
     /// Bits of the canonical NaN.
     const NAN: u16;
 }
 
-impl Format for half::f16 {
+impl HalfFormat for half::f16 {
     const INFINITY: u16 = 0x7c00;
     const NAN: u16 = 0x7e00;
 }
 
-impl Format for half::bf16 {
+impl HalfFormat for half::bf16 {
     const INFINITY: u16 = 0x7f80;
     const NAN: u16 = 0x7fc0;
 }
@@ -32,13 +32,13 @@ fn rank(bits: u16) -> i16 {
 
 /// `into = max(into, other)`, or the smaller one where not `MAX`; of equal ones the replaced one when
 /// `KEEP`, and NaN with NaN.
-pub(super) struct Extreme<'a, F, const MAX: bool, const KEEP: bool> {
+pub(super) struct ExtremeLoop<'a, F, const MAX: bool, const KEEP: bool> {
     into: &'a mut [u16],
     other: &'a [u16],
     format: std::marker::PhantomData<F>,
 }
 
-impl<'a, F: Format, const MAX: bool, const KEEP: bool> Extreme<'a, F, MAX, KEEP> {
+impl<'a, F: HalfFormat, const MAX: bool, const KEEP: bool> ExtremeLoop<'a, F, MAX, KEEP> {
     pub(super) fn new(into: &'a mut [u8], other: &'a [u8]) -> Self {
         Self {
             into: bytemuck::cast_slice_mut(into),
@@ -48,7 +48,9 @@ impl<'a, F: Format, const MAX: bool, const KEEP: bool> Extreme<'a, F, MAX, KEEP>
     }
 }
 
-impl<F: Format, const MAX: bool, const KEEP: bool> Kernel for Extreme<'_, F, MAX, KEEP> {
+impl<F: HalfFormat, const MAX: bool, const KEEP: bool> VectorLoop
+    for ExtremeLoop<'_, F, MAX, KEEP>
+{
     #[inline(always)]
     fn run(self) {
         for (into, &other) in self.into.iter_mut().zip(self.other) {

@@ -4,19 +4,19 @@ use std::marker::PhantomData;
 
 use half::f16;
 
-use super::elements::Operand;
-use super::instructions::{Instructions, Kernel, run};
+use super::elements::ElementOperator;
+use super::instructions::{InstructionSet, VectorLoop, run};
 
 /// `into = into O other`, computed in f32 and rounded once.
-pub(super) struct EachHalf<'a, O> {
+pub(super) struct HalfLoop<'a, O> {
     into: &'a mut [f16],
     other: &'a [f16],
     operator: PhantomData<O>,
 }
 
-impl<'a, O> EachHalf<'a, O>
+impl<'a, O> HalfLoop<'a, O>
 where
-    f32: Operand<O>,
+    f32: ElementOperator<O>,
 {
     pub(super) fn new(into: &'a mut [u8], other: &'a [u8]) -> Self {
         Self {
@@ -30,12 +30,12 @@ where
         target_arch = "x86_64",
         expect(unsafe_code, reason = "a function for instructions that were detected")
     )]
-    pub(super) fn run_by(self, by: Instructions) {
+    pub(super) fn run_by(self, by: InstructionSet) {
         match by {
-            Instructions::Plain => run(by, self),
+            InstructionSet::Plain => run(by, self),
             #[cfg(target_arch = "x86_64")]
-            Instructions::V3 | Instructions::V4 => {
-                // SAFETY: these values come from `Instructions::all` only where AVX2 and F16C were
+            InstructionSet::V3 | InstructionSet::V4 => {
+                // SAFETY: these values come from `InstructionSet::all` only where AVX2 and F16C were
                 // detected.
                 unsafe { by_hardware::<O>(self.into, self.other) }
             }
@@ -43,9 +43,9 @@ where
     }
 }
 
-impl<O> Kernel for EachHalf<'_, O>
+impl<O> VectorLoop for HalfLoop<'_, O>
 where
-    f32: Operand<O>,
+    f32: ElementOperator<O>,
 {
     #[inline(always)]
     fn run(self) {
@@ -59,7 +59,7 @@ where
 #[target_feature(enable = "avx2,f16c")]
 fn by_hardware<O>(into: &mut [f16], other: &[f16])
 where
-    f32: Operand<O>,
+    f32: ElementOperator<O>,
 {
     use std::arch::x86_64::{__m128i, __m256, _mm256_cvtph_ps, _mm256_cvtps_ph};
 

@@ -1,14 +1,14 @@
-//! Runs a [`Kernel`] with the widest instructions that this machine has.
+//! Runs a [`VectorLoop`] with the widest instructions that this machine has.
 
 /// A loop whose body is inlined into a function for each instruction set.
-pub(super) trait Kernel {
+pub(super) trait VectorLoop {
     /// Does the work; must be `#[inline(always)]`, or it is not compiled for each instruction set.
     fn run(self);
 }
 
 /// A set of instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Instructions {
+pub(super) enum InstructionSet {
     /// What every machine of this architecture has.
     Plain,
     /// x86-64-v3: 256 bits at once.
@@ -19,7 +19,7 @@ pub(super) enum Instructions {
     V4,
 }
 
-impl Instructions {
+impl InstructionSet {
     /// The best that this machine has. Cost: a few loads, the answer is cached by the standard library.
     pub(super) fn best() -> Self {
         Self::all().last().unwrap_or(Self::Plain)
@@ -46,22 +46,22 @@ impl Instructions {
     }
 }
 
-/// Runs `kernel` compiled for `by`, which must be one of [`Instructions::all`].
+/// Runs `kernel` compiled for `by`, which must be one of [`InstructionSet::all`].
 #[cfg_attr(
     target_arch = "x86_64",
     expect(unsafe_code, reason = "functions for instructions that were detected")
 )]
-pub(super) fn run<K: Kernel>(by: Instructions, kernel: K) {
+pub(super) fn run<K: VectorLoop>(by: InstructionSet, kernel: K) {
     match by {
-        Instructions::Plain => kernel.run(),
+        InstructionSet::Plain => kernel.run(),
         #[cfg(target_arch = "x86_64")]
-        Instructions::V3 => {
-            // SAFETY: this value comes from `Instructions::all` only where all of `v3` was detected.
+        InstructionSet::V3 => {
+            // SAFETY: this value comes from `InstructionSet::all` only where all of `v3` was detected.
             unsafe { v3(kernel) }
         }
         #[cfg(target_arch = "x86_64")]
-        Instructions::V4 => {
-            // SAFETY: this value comes from `Instructions::all` only where all of `v4` was detected.
+        InstructionSet::V4 => {
+            // SAFETY: this value comes from `InstructionSet::all` only where all of `v4` was detected.
             unsafe { v4(kernel) }
         }
     }
@@ -69,12 +69,12 @@ pub(super) fn run<K: Kernel>(by: Instructions, kernel: K) {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi2,fma")]
-fn v3<K: Kernel>(kernel: K) {
+fn v3<K: VectorLoop>(kernel: K) {
     kernel.run();
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,bmi2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-fn v4<K: Kernel>(kernel: K) {
+fn v4<K: VectorLoop>(kernel: K) {
     kernel.run();
 }

@@ -94,7 +94,7 @@ fn every_instruction_set_gives_the_same_bits() {
                 let (left, right) = (hostile(1, bytes), hostile(2, bytes));
                 let right = &bytemuck::cast_slice(&right)[..bytes];
                 for into_is_left in [true, false] {
-                    let results: Vec<Vec<u64>> = Instructions::all()
+                    let results: Vec<Vec<u64>> = InstructionSet::all()
                         .map(|by| {
                             let mut into = left.clone();
                             let into_bytes = &mut bytemuck::cast_slice_mut(&mut into)[..bytes];

@@ -17,12 +17,12 @@ use std::sync::Arc;
 
 use ronde_core::Buffer;
 
-use super::control::{Place, RIDE_MAX, STAGE_BYTES, STAGES};
-use super::exchange::{Current, Exchange};
-use super::flow::{Step, moved, part, scaled};
-use super::halt::Halt;
+use super::control::{OperandLocation, RIDE_MAX, STAGE_BYTES, STAGES};
+use super::executor::{CurrentOperation, SharedExecutor};
+use super::flow::{PieceStep, moved, part, scaled};
+use super::halt::HaltReason;
 use super::mapping::{Mapping, Span};
-use super::tree::{self, Kernel, Tree};
+use super::tree::{self, ReduceKernel, ReductionTree};
 
 /// Slices begin at multiples of this many elements.
 const GRAIN: usize = 64;
@@ -38,15 +38,15 @@ fn slice(len: usize, rank: usize, size: usize) -> Range<usize> {
     (rank * each).min(len)..((rank + 1) * each).min(len)
 }
 
-impl Exchange {
+impl SharedExecutor {
     /// Sums what all bring along a tree; the result is at the front of every buffer.
     pub(super) fn reduce_all(
         &mut self,
-        current: &Current<'_>,
-        tree: &Tree,
-        kernel: Kernel,
+        current: &CurrentOperation<'_>,
+        tree: &ReductionTree,
+        kernel: ReduceKernel,
         buffer: &mut Buffer,
-    ) -> Result<(), Halt> {
+    ) -> Result<(), HaltReason> {
         let (me, element) = (self.me, kernel.dtype.size());
         let own = tree.brought(me);
         let len = buffer.len() / own.max(1);
@@ -73,14 +73,14 @@ impl Exchange {
     /// Everybody reads everything, one operand of each rank.
     pub(super) fn reduce_short(
         &self,
-        current: &Current<'_>,
-        kernel: Kernel,
+        current: &CurrentOperation<'_>,
+        kernel: ReduceKernel,
         buffer: &mut Buffer,
-    ) -> Result<(), Halt> {
+    ) -> Result<(), HaltReason> {
         if buffer.bytes().len() <= RIDE_MAX && self.size() <= RIDERS_MAX {
             return self.reduce_riding(current, kernel, buffer);
         }
-        self.post(current, Place::Inline, 0, buffer.bytes());
+        self.post(current, OperandLocation::Inline, 0, buffer.bytes());
         self.meet(current, |_, _| ())?;
         let result = Span::of(buffer.bytes_mut());
         for (rank, neighbour) in self.neighbours.iter().enumerate() {
@@ -97,12 +97,12 @@ impl Exchange {
     /// What is so short that it comes with the calls themselves.
     fn reduce_riding(
         &self,
-        current: &Current<'_>,
-        kernel: Kernel,
+        current: &CurrentOperation<'_>,
+        kernel: ReduceKernel,
         buffer: &mut Buffer,
-    ) -> Result<(), Halt> {
+    ) -> Result<(), HaltReason> {
         let own = buffer.bytes_mut();
-        self.post(current, Place::Inline, 0, own);
+        self.post(current, OperandLocation::Inline, 0, own);
         let mut rides = [0; RIDERS_MAX];
         bytemuck::bytes_of_mut(&mut rides[self.me])[..own.len()].copy_from_slice(own);
         self.meet(current, |peer, post| rides[peer] = post.ride)?;
@@ -118,13 +118,13 @@ impl Exchange {
     /// Everybody reads everything, several operands of a rank or in another order than that of ranks.
     fn reduce_inline(
         &mut self,
-        current: &Current<'_>,
-        tree: &Tree,
-        kernel: Kernel,
+        current: &CurrentOperation<'_>,
+        tree: &ReductionTree,
+        kernel: ReduceKernel,
         buffer: &mut Buffer,
         bytes: usize,
-    ) -> Result<(), Halt> {
-        self.post(current, Place::Inline, 0, buffer.bytes());
+    ) -> Result<(), HaltReason> {
+        self.post(current, OperandLocation::Inline, 0, buffer.bytes());
         self.meet(current, |_, _| ())?;
         let room = bytes.next_multiple_of(64);
         self.with_scratch(tree.operands.len() * room, |this, scratch| {
@@ -146,16 +146,16 @@ impl Exchange {
     /// All buffers are shared: each rank reduces its slice and writes it to everybody.
     fn reduce_in_place(
         &mut self,
-        current: &Current<'_>,
-        tree: &Tree,
-        kernel: Kernel,
+        current: &CurrentOperation<'_>,
+        tree: &ReductionTree,
+        kernel: ReduceKernel,
         regions: &[(Arc<Mapping>, u64)],
         len: usize,
-    ) -> Result<(), Halt> {
+    ) -> Result<(), HaltReason> {
         let element = kernel.dtype.size();
         let mine = scaled(&slice(len, self.me, self.size()), element);
         let work = |step, _| {
-            if step == Step::Work && !mine.is_empty() {
+            if step == PieceStep::Work && !mine.is_empty() {
                 let of = |&(rank, place): &(usize, usize)| {
                     part(&regions[rank], &moved(&mine, place * len * element))
                 };
@@ -171,12 +171,12 @@ impl Exchange {
     /// Some buffer is not shared: all go through the stages.
     fn reduce_staged(
         &mut self,
-        current: &Current<'_>,
-        tree: &Tree,
-        kernel: Kernel,
+        current: &CurrentOperation<'_>,
+        tree: &ReductionTree,
+        kernel: ReduceKernel,
         buffer: &mut Buffer,
         len: usize,
-    ) -> Result<(), Halt> {
+    ) -> Result<(), HaltReason> {
         let (me, size, element) = (self.me, self.size(), kernel.dtype.size());
         let own = tree.brought(me);
         let piece_len = piece_len(len, tree.operands_max * element, size);
@@ -202,15 +202,15 @@ impl Exchange {
             };
             let mine = slice_of(me, count);
             match step {
-                Step::Bring => {
+                PieceStep::Bring => {
                     for node in 0..own {
                         for range in [0..mine.start, mine.end..count] {
                             stage(me, piece, node, &range).copy_from(at_host(node, &range));
                         }
                     }
                 }
-                Step::Work if mine.is_empty() => {}
-                Step::Work => {
+                PieceStep::Work if mine.is_empty() => {}
+                PieceStep::Work => {
                     let of = |&(rank, node): &(usize, usize)| {
                         if rank == me {
                             at_host(node, &mine)
@@ -223,7 +223,7 @@ impl Exchange {
                     let seed = (tree.operands[0].0 != me).then_some(shown);
                     tree::reduce(&operands, &tree.additions, seed, &[home, shown], kernel);
                 }
-                Step::Take => {
+                PieceStep::Take => {
                     for rank in (0..size).filter(|&rank| rank != me) {
                         let theirs = slice_of(rank, count);
                         at_host(0, &theirs).copy_from(stage(rank, piece, 0, &theirs));

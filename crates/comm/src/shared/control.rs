@@ -1,4 +1,4 @@
-//! [`Control`]: the words through which a member tells the others how far it is, and the memory for
+//! [`ControlMemory`]: the words through which a member tells the others how far it is, and the memory for
 //! what is short or must be copied.
 //!
 //! Layout of the file that every member makes: a header with a secret (so that no other file is
@@ -46,7 +46,7 @@ pub(super) const CONTROL_BYTES: usize = RING + STAGES as usize * STAGE_BYTES;
 
 /// Where the bytes of a rank are in an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum OperandLocation {
     /// It brings none.
     Nothing,
     /// Behind the call.
@@ -57,7 +57,7 @@ pub(super) enum Place {
     Staged,
 }
 
-impl Place {
+impl OperandLocation {
     /// In a word, with the offset beside it.
     fn encode(self) -> (u32, u64) {
         match self {
@@ -83,9 +83,9 @@ impl Place {
 
 /// What a rank says at the beginning of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Post {
+pub(super) struct Announcement {
     pub(super) call: [u64; 3],
-    pub(super) place: Place,
+    pub(super) place: OperandLocation,
     /// Elements that this rank brings, where ranks may bring different counts.
     pub(super) own_len: u64,
     /// When this rank asked for the operation, on the clock of the host.
@@ -94,7 +94,7 @@ pub(super) struct Post {
     pub(super) ride: u64,
 }
 
-impl Post {
+impl Announcement {
     /// The call in words.
     pub(super) fn describe(&self) -> String {
         let call = Call::from_words(self.call);
@@ -104,9 +104,9 @@ impl Post {
 
 /// A member's control memory, of this rank or a peer.
 #[derive(Debug)]
-pub(super) struct Control(Mapping);
+pub(super) struct ControlMemory(Mapping);
 
-impl Control {
+impl ControlMemory {
     /// Takes a mapping of [`CONTROL_BYTES`].
     pub(super) fn new(mapping: Mapping) -> Self {
         assert_eq!(
@@ -159,8 +159,8 @@ impl Control {
         self.0.long_word(slot(sequence) + at)
     }
 
-    /// Fills the slot of an operation, but for [`Control::arrived`].
-    pub(super) fn write_post(&self, sequence: u32, post: &Post) {
+    /// Fills the slot of an operation, but for [`ControlMemory::arrived`].
+    pub(super) fn write_post(&self, sequence: u32, post: &Announcement) {
         let set = |at, value| self.post_word(sequence, at).store(value, Ordering::Relaxed);
         let (place, offset) = post.place.encode();
         self.place(sequence).store(place, Ordering::Relaxed);
@@ -174,12 +174,12 @@ impl Control {
     }
 
     /// What the owner has posted, once it has arrived.
-    pub(super) fn read_post(&self, sequence: u32) -> Post {
+    pub(super) fn read_post(&self, sequence: u32) -> Announcement {
         let load = |at| self.post_word(sequence, at).load(Ordering::Relaxed);
         let place = self.place(sequence).load(Ordering::Relaxed);
-        Post {
+        Announcement {
             call: [load(CALL_AT), load(CALL_AT + 8), load(CALL_AT + 16)],
-            place: Place::decode(place, load(OFFSET_AT)),
+            place: OperandLocation::decode(place, load(OFFSET_AT)),
             own_len: load(OWN_LEN_AT),
             moment: load(MOMENT_AT),
             ride: load(RIDE_AT),
@@ -229,19 +229,19 @@ mod tests {
     #[test]
     fn a_post_survives_and_slots_do_not_overlap() {
         let (_file, mapping) = Mapping::create(CONTROL_BYTES).unwrap();
-        let control = Control::new(mapping);
+        let control = ControlMemory::new(mapping);
         control.mark(&[5; 16]);
         assert!(control.is_marked(&[5; 16]) && !control.is_marked(&[6; 16]));
         for place in [
-            Place::Nothing,
-            Place::Inline,
-            Place::Segment {
+            OperandLocation::Nothing,
+            OperandLocation::Inline,
+            OperandLocation::Segment {
                 id: 3,
                 offset: 1 << 40,
             },
-            Place::Staged,
+            OperandLocation::Staged,
         ] {
-            let post = Post {
+            let post = Announcement {
                 call: [u64::MAX, 9, 1],
                 place,
                 own_len: u64::MAX,

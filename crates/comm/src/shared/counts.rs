@@ -1,4 +1,4 @@
-//! [`Side`]: how far the two ends of a ring are, and which of them sleeps.
+//! [`RingSide`]: how far the two ends of a ring are, and which of them sleeps.
 //!
 //! This file knows no mapping and no bytes: the loom tests compile it as it is, with loom's atomics in
 //! place of [`super::atomics`], and try all interleavings.
@@ -13,7 +13,7 @@ use super::atomics::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// One end of a ring, with the words of both.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Side<'a> {
+pub(super) struct RingSide<'a> {
     /// Bytes that have passed this end, and the other one.
     pub(super) mine: &'a AtomicU64,
     pub(super) theirs: &'a AtomicU64,
@@ -22,7 +22,7 @@ pub(super) struct Side<'a> {
     pub(super) they_sleep: &'a AtomicU32,
 }
 
-impl Side<'_> {
+impl RingSide<'_> {
     /// What the other side has counted; what it did to those bytes can be seen now.
     pub(super) fn theirs(self) -> u64 {
         self.theirs.load(Ordering::Acquire)
@@ -47,7 +47,7 @@ impl Side<'_> {
     }
 
     /// Whether the other side sleeps and is to be woken now, by this side alone. After
-    /// [`Side::publish`].
+    /// [`RingSide::publish`].
     pub(super) fn must_wake(self) -> bool {
         self.they_sleep.load(Ordering::Relaxed) != 0
             && self.they_sleep.swap(0, Ordering::AcqRel) != 0

@@ -38,7 +38,7 @@ pub(super) struct Flag<'a> {
 
 /// How a wait goes about it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pace {
+pub(super) struct WaitPace {
     /// Looks before the core is offered to others.
     pub(super) spins: u32,
     /// Looks between which the core is offered to others.
@@ -49,7 +49,7 @@ pub(super) struct Pace {
 
 /// How a wait ended well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum WaitOutcome {
     /// After so many looks in vain, without offering the core to others.
     Spinning(u32),
     /// After offering it.
@@ -83,14 +83,14 @@ impl<'a> Flag<'a> {
     /// What `stop` says.
     pub(super) fn wait<E>(
         self,
-        pace: Pace,
+        pace: WaitPace,
         is_there: impl Fn(u32) -> bool,
         news: impl Fn() -> bool,
         mut stop: impl FnMut() -> Option<E>,
-    ) -> Result<Found, E> {
+    ) -> Result<WaitOutcome, E> {
         for spins in 0..pace.spins {
             if is_there(self.value()) {
-                return Ok(Found::Spinning(spins));
+                return Ok(WaitOutcome::Spinning(spins));
             }
             if spins >= EAGER {
                 if news() {
@@ -100,19 +100,19 @@ impl<'a> Flag<'a> {
             }
         }
         if is_there(self.value()) {
-            return Ok(Found::Spinning(pace.spins));
+            return Ok(WaitOutcome::Spinning(pace.spins));
         }
         for _ in 0..pace.yields {
             yield_now();
             if is_there(self.value()) {
-                return Ok(Found::Later);
+                return Ok(WaitOutcome::Later);
             }
         }
         loop {
             self.nap(pace.nap, &is_there);
             let stop = stop();
             if is_there(self.value()) {
-                return Ok(Found::Later);
+                return Ok(WaitOutcome::Later);
             }
             if let Some(stop) = stop {
                 return Err(stop);

@@ -1,15 +1,15 @@
-//! [`Exchange::flow`]: runs the pieces of an operation, and helpers for ranges of them.
+//! [`SharedExecutor::flow`]: runs the pieces of an operation, and helpers for ranges of them.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::control::{Control, STAGES};
-use super::exchange::{Current, Exchange};
+use super::control::{ControlMemory, STAGES};
+use super::executor::{CurrentOperation, SharedExecutor};
 use super::flags::{Flag, reached};
-use super::halt::Halt;
+use super::halt::HaltReason;
 use super::mapping::{Mapping, Span};
-pub(super) use super::pieces::Step;
-use super::pieces::{self, Board, Mark, Terms};
+pub(super) use super::pieces::PieceStep;
+use super::pieces::{self, PieceTask, ProgressBoard, ProgressMark};
 
 /// A range in smaller units.
 pub(super) fn scaled(range: &Range<usize>, by: usize) -> Range<usize> {
@@ -21,39 +21,45 @@ pub(super) fn moved(range: &Range<usize>, by: usize) -> Range<usize> {
 }
 
 /// Memory of a rank that is read and written in place.
-pub(super) type Region = Option<(Arc<Mapping>, u64)>;
+pub(super) type MappedRange = Option<(Arc<Mapping>, u64)>;
 
 pub(super) fn part<'a>(region: &'a (Arc<Mapping>, u64), range: &Range<usize>) -> Span<'a> {
     region.0.span(moved(range, region.1 as usize))
 }
 
 /// The counts of all ranks, for one operation.
-struct Counts<'a> {
-    exchange: &'a Exchange,
-    current: &'a Current<'a>,
+struct ProgressCounters<'a> {
+    exchange: &'a SharedExecutor,
+    current: &'a CurrentOperation<'a>,
     pieces: u32,
     /// Bytes that this rank expects in all.
     expected: usize,
 }
 
-impl Board for Counts<'_> {
-    type Stop = Halt;
+impl ProgressBoard for ProgressCounters<'_> {
+    type Stop = HaltReason;
 
-    fn flag(&self, rank: usize, mark: Mark) -> Flag<'_> {
+    fn flag(&self, rank: usize, mark: ProgressMark) -> Flag<'_> {
         let control = self.exchange.control(rank);
         match mark {
-            Mark::Brought => control.brought(),
-            Mark::Worked => control.worked(),
+            ProgressMark::Brought => control.brought(),
+            ProgressMark::Worked => control.worked(),
         }
     }
 
-    fn wait(&self, rank: usize, mark: Mark, value: u32, piece: u32) -> Result<(), Halt> {
+    fn wait(
+        &self,
+        rank: usize,
+        mark: ProgressMark,
+        value: u32,
+        piece: u32,
+    ) -> Result<(), HaltReason> {
         let flag = self.flag(rank, mark);
         let is_there = |now| reached(now, value);
         let waited = self.current.watch.wait(rank, flag, is_there, || false);
         waited.map_err(|stop| {
             let received = self.expected as u64 * u64::from(piece) / u64::from(self.pieces);
-            Halt::Stopped {
+            HaltReason::Stopped {
                 peer: rank,
                 stop,
                 received: received as usize,
@@ -62,9 +68,9 @@ impl Board for Counts<'_> {
     }
 }
 
-impl Exchange {
+impl SharedExecutor {
     /// Everybody's control memory, by rank.
-    pub(super) fn controls(&self) -> Vec<Arc<Control>> {
+    pub(super) fn controls(&self) -> Vec<Arc<ControlMemory>> {
         let all = self.neighbours.iter();
         all.map(|neighbour| Arc::clone(&neighbour.control))
             .collect()
@@ -73,33 +79,33 @@ impl Exchange {
     /// Takes all pieces through their steps, each as soon as the other ranks allow it.
     pub(super) fn flow(
         &mut self,
-        current: &Current<'_>,
+        current: &CurrentOperation<'_>,
         pieces: u32,
         brings: impl Fn(usize) -> bool,
         expected: usize,
-        step: impl FnMut(Step, u32),
-    ) -> Result<(), Halt> {
+        step: impl FnMut(PieceStep, u32),
+    ) -> Result<(), HaltReason> {
         let outcome = self.flow_from(current, pieces, brings, expected, step);
         self.base = self.base.wrapping_add(pieces);
         outcome
     }
 
-    /// As [`Exchange::flow`], but the caller counts the pieces afterwards.
+    /// As [`SharedExecutor::flow`], but the caller counts the pieces afterwards.
     pub(super) fn flow_from(
         &self,
-        current: &Current<'_>,
+        current: &CurrentOperation<'_>,
         pieces: u32,
         brings: impl Fn(usize) -> bool,
         expected: usize,
-        step: impl FnMut(Step, u32),
-    ) -> Result<(), Halt> {
-        let counts = Counts {
+        step: impl FnMut(PieceStep, u32),
+    ) -> Result<(), HaltReason> {
+        let counts = ProgressCounters {
             exchange: self,
             current,
             pieces,
             expected,
         };
-        let terms = Terms {
+        let terms = PieceTask {
             me: self.me,
             size: self.size(),
             base: self.base,

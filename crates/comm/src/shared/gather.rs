@@ -2,27 +2,27 @@
 
 use ronde_core::{Buffer, DType};
 
-use super::control::{Place, STAGE_BYTES};
-use super::exchange::{Current, Exchange};
-use super::flow::{Region, Step, moved, part};
-use super::halt::Halt;
+use super::control::{OperandLocation, STAGE_BYTES};
+use super::executor::{CurrentOperation, SharedExecutor};
+use super::flow::{MappedRange, PieceStep, moved, part};
+use super::halt::HaltReason;
 use super::mapping::Span;
 
 /// Most bytes of a result whose length other ranks decide.
 const TOLD_BYTES_MAX: u64 = 16 << 30;
 
 /// Where everybody's bytes are and where they go.
-struct Whole {
-    places: Vec<Place>,
+struct GatherLayout {
+    places: Vec<OperandLocation>,
     /// Bytes.
     counts: Vec<usize>,
     /// First bytes in the result.
     starts: Vec<usize>,
-    regions: Vec<Region>,
+    regions: Vec<MappedRange>,
 }
 
 /// The bytes of each rank, of lengths that the ranks have told.
-fn told_bytes(lens: &[u64], dtype: DType) -> Result<Vec<usize>, Halt> {
+fn told_bytes(lens: &[u64], dtype: DType) -> Result<Vec<usize>, HaltReason> {
     let add = |sum: u64, &len: &u64| sum.checked_add(len.checked_mul(dtype.size() as u64)?);
     match lens.iter().try_fold(0, add) {
         Some(total) if total <= TOLD_BYTES_MAX => {
@@ -31,24 +31,27 @@ fn told_bytes(lens: &[u64], dtype: DType) -> Result<Vec<usize>, Halt> {
         }
         _ => {
             let problem = format!("lengths {lens:?} are too many");
-            Err(Halt::Error(crate::program::invalid("all_gather", problem)))
+            Err(HaltReason::Error(crate::program::invalid(
+                "all_gather",
+                problem,
+            )))
         }
     }
 }
 
-impl Exchange {
+impl SharedExecutor {
     /// All ranks' elements in rank order, in a new buffer.
     pub(super) fn all_gather(
         &mut self,
-        current: &Current<'_>,
+        current: &CurrentOperation<'_>,
         buffer: &mut Buffer,
-    ) -> Result<Buffer, Halt> {
+    ) -> Result<Buffer, HaltReason> {
         let (me, size, dtype) = (self.me, self.size(), buffer.dtype());
         let own_bytes = buffer.bytes().len();
         let inline = own_bytes <= self.inline_max();
         let place = match own_bytes {
-            0 => Place::Nothing,
-            _ if inline => Place::Inline,
+            0 => OperandLocation::Nothing,
+            _ if inline => OperandLocation::Inline,
             _ => self.place(buffer),
         };
         let (mut places, mut lens) = (vec![place; size], vec![buffer.len() as u64; size]);
@@ -65,7 +68,7 @@ impl Exchange {
         let starts: Vec<usize> = (0..size).map(|rank| counts[..rank].iter().sum()).collect();
         let total: usize = counts.iter().sum();
         let mut result = self.pool.allocate(dtype, total / dtype.size(), false);
-        let whole = Whole {
+        let whole = GatherLayout {
             regions: (0..size)
                 .map(|rank| self.region(rank, places[rank], counts[rank]))
                 .collect::<Result<_, _>>()?,
@@ -84,13 +87,19 @@ impl Exchange {
     }
 
     /// Takes this rank's own bytes, and those that are behind the calls.
-    fn gather_short(&self, current: &Current<'_>, whole: &Whole, host: Span<'_>, into: Span<'_>) {
+    fn gather_short(
+        &self,
+        current: &CurrentOperation<'_>,
+        whole: &GatherLayout,
+        host: Span<'_>,
+        into: Span<'_>,
+    ) {
         for rank in 0..self.size() {
             let (start, count) = (whole.starts[rank], whole.counts[rank]);
             let place = into.part(start..start + count);
             match whole.places[rank] {
                 _ if rank == self.me => place.copy_from(host),
-                Place::Inline if count <= self.inline_max() => {
+                OperandLocation::Inline if count <= self.inline_max() => {
                     place.copy_from(self.control(rank).inline(current.sequence, count));
                 }
                 _ => {}
@@ -101,22 +110,22 @@ impl Exchange {
     /// Takes what is in other ranks' memory, and what comes through their stages.
     fn gather_long(
         &mut self,
-        current: &Current<'_>,
-        whole: &Whole,
+        current: &CurrentOperation<'_>,
+        whole: &GatherLayout,
         host: Span<'_>,
         into: Span<'_>,
-    ) -> Result<(), Halt> {
-        let Whole {
+    ) -> Result<(), HaltReason> {
+        let GatherLayout {
             places,
             counts,
             starts,
             regions,
         } = whole;
         let (me, size) = (self.me, self.size());
-        let staged = |rank: usize| places[rank] == Place::Staged;
+        let staged = |rank: usize| places[rank] == OperandLocation::Staged;
         let pieces = (0..size).map(|rank| match places[rank] {
-            Place::Staged => counts[rank].div_ceil(STAGE_BYTES) as u32,
-            Place::Segment { .. } => 1,
+            OperandLocation::Staged => counts[rank].div_ceil(STAGE_BYTES) as u32,
+            OperandLocation::Segment { .. } => 1,
             _ => 0,
         });
         let pieces = pieces.max().unwrap_or(0);
@@ -126,14 +135,14 @@ impl Exchange {
             start..counts[rank].min(start + STAGE_BYTES)
         };
         let step = |step, at: u32| match step {
-            Step::Bring => {
+            PieceStep::Bring => {
                 let range = piece(me, at);
                 controls[me]
                     .stage(at)
                     .part(0..range.len())
                     .copy_from(host.part(range));
             }
-            Step::Work => {
+            PieceStep::Work => {
                 for rank in (0..size).filter(|&rank| rank != me) {
                     let start = starts[rank];
                     match &regions[rank] {
@@ -151,7 +160,7 @@ impl Exchange {
                     }
                 }
             }
-            Step::Take => {}
+            PieceStep::Take => {}
         };
         self.flow(current, pieces, staged, into.len(), step)
     }
@@ -159,18 +168,18 @@ impl Exchange {
     /// Everybody gets the root's bytes.
     pub(super) fn broadcast(
         &mut self,
-        current: &Current<'_>,
+        current: &CurrentOperation<'_>,
         root: usize,
         buffer: &mut Buffer,
-    ) -> Result<(), Halt> {
+    ) -> Result<(), HaltReason> {
         let (me, bytes) = (self.me, buffer.bytes().len());
         let inline = bytes <= self.inline_max();
         let mut place = match me == root {
-            false => Place::Nothing,
-            true if inline => Place::Inline,
+            false => OperandLocation::Nothing,
+            true if inline => OperandLocation::Inline,
             true => self.place(buffer),
         };
-        let shown: &[u8] = if place == Place::Inline {
+        let shown: &[u8] = if place == OperandLocation::Inline {
             buffer.bytes()
         } else {
             &[]
@@ -204,11 +213,13 @@ impl Exchange {
             let range = start..bytes.min(start + piece_bytes);
             let stage = || controls[root].stage(piece).part(0..range.len());
             match (step, &region) {
-                (Step::Bring, _) => stage().copy_from(host.part(range)),
-                (Step::Work, Some(region)) if me != root => {
+                (PieceStep::Bring, _) => stage().copy_from(host.part(range)),
+                (PieceStep::Work, Some(region)) if me != root => {
                     host.part(range.clone()).copy_from(part(region, &range));
                 }
-                (Step::Work, None) if me != root => host.part(range.clone()).copy_from(stage()),
+                (PieceStep::Work, None) if me != root => {
+                    host.part(range.clone()).copy_from(stage())
+                }
                 _ => {}
             }
         };

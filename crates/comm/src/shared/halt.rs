@@ -1,19 +1,19 @@
-//! [`Halt`]: why an operation over shared memory did not complete, as the error of all ranks.
+//! [`HaltReason`]: why an operation over shared memory did not complete, as the error of all ranks.
 
 use ronde_core::{CollectiveError, GroupRank};
 
-use super::exchange::{Current, Exchange};
-use super::wait::Stop;
-use crate::engine::Command;
+use super::executor::{CurrentOperation, SharedExecutor};
+use super::wait::WaitError;
 use crate::frame::Call;
 use crate::notice::Notice;
+use crate::stream_executor::ExecutorCommand;
 
 /// Why an operation did not complete.
-pub(super) enum Halt {
+pub(super) enum HaltReason {
     /// Waiting for a peer ended.
     Stopped {
         peer: usize,
-        stop: Stop,
+        stop: WaitError,
         received: usize,
     },
     /// A peer has posted another call.
@@ -22,14 +22,14 @@ pub(super) enum Halt {
     Error(CollectiveError),
 }
 
-impl Exchange {
+impl SharedExecutor {
     /// Why an operation cannot even begin in a group that has failed.
-    pub(super) fn halt(&self, current: &Current<'_>) -> Halt {
-        let mismatch = self.odd(current).map(|peer| Halt::Mismatch { peer });
+    pub(super) fn halt(&self, current: &CurrentOperation<'_>) -> HaltReason {
+        let mismatch = self.odd(current).map(|peer| HaltReason::Mismatch { peer });
         let peer = self.me;
-        mismatch.unwrap_or(Halt::Stopped {
+        mismatch.unwrap_or(HaltReason::Stopped {
             peer,
-            stop: Stop::Failed,
+            stop: WaitError::Failed,
             received: 0,
         })
     }
@@ -37,24 +37,24 @@ impl Exchange {
     /// Turns a halt into the error of all ranks, and tells the others.
     pub(super) fn fail(
         &mut self,
-        current: &Current<'_>,
-        mut halt: Halt,
+        current: &CurrentOperation<'_>,
+        mut halt: HaltReason,
         sequence: u64,
         call: &Call,
         expected: usize,
     ) -> CollectiveError {
-        if let Halt::Stopped {
-            stop: Stop::Looked | Stop::Failed,
+        if let HaltReason::Stopped {
+            stop: WaitError::Looked | WaitError::Failed,
             ..
         } = halt
             && let Some(peer) = self.odd(current)
         {
-            halt = Halt::Mismatch { peer };
+            halt = HaltReason::Mismatch { peer };
         }
         let (error, notice) = match halt {
-            Halt::Error(error) => (error, None),
-            Halt::Mismatch { peer } => self.mismatch(current, peer, sequence, call),
-            Halt::Stopped {
+            HaltReason::Error(error) => (error, None),
+            HaltReason::Mismatch { peer } => self.mismatch(current, peer, sequence, call),
+            HaltReason::Stopped {
                 peer,
                 stop,
                 received,
@@ -65,7 +65,7 @@ impl Exchange {
         };
         self.failed = Some(error.clone());
         // It fails when the group has failed already, which is what is wanted.
-        let _told = self.mailbox.post(Command::Fail {
+        let _told = self.mailbox.post(ExecutorCommand::Fail {
             error: error.clone(),
             notice,
         });
@@ -74,7 +74,7 @@ impl Exchange {
 
     fn mismatch(
         &self,
-        current: &Current<'_>,
+        current: &CurrentOperation<'_>,
         peer: usize,
         sequence: u64,
         call: &Call,
@@ -99,7 +99,7 @@ impl Exchange {
     fn stopped(
         &self,
         peer: usize,
-        stop: &Stop,
+        stop: &WaitError,
         (received, expected): (usize, usize),
         sequence: u64,
         call: &Call,
@@ -107,8 +107,8 @@ impl Exchange {
         let operation = call.kind.name().to_owned();
         let generation = self.generation;
         let (peer, cause) = match (stop, self.mailbox.error()) {
-            (Stop::Left, _) => (GroupRank(peer as u32), "it has left the group".to_owned()),
-            (Stop::Late { waited }, _) => {
+            (WaitError::Left, _) => (GroupRank(peer as u32), "it has left the group".to_owned()),
+            (WaitError::Late { waited }, _) => {
                 return CollectiveError::Timeout {
                     operation,
                     sequence,
@@ -122,7 +122,7 @@ impl Exchange {
             }
             (_, Some(CollectiveError::PeerLost { peer, cause, .. })) => (peer, cause),
             (_, Some(error)) => return error,
-            (Stop::Gone, None) => (
+            (WaitError::Gone, None) => (
                 GroupRank(peer as u32),
                 "its shared memory is gone".to_owned(),
             ),

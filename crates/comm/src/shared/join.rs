@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use ronde_core::{Buffer, CollectiveError, Collectives, CollectivesExt, DType, Generation};
 
-use super::control::{CONTROL_BYTES, Control};
-use super::exchange::{Exchange, Neighbour};
-use super::lane::Lane;
+use super::control::{CONTROL_BYTES, ControlMemory};
+use super::executor::{LocalPeer, SharedExecutor};
 use super::mapping::Mapping;
-use super::pool::Pool;
-use super::tree::Tree;
-use super::wait::Patience;
+use super::pool::MemoryPool;
+use super::queue::SharedQueue;
+use super::tree::ReductionTree;
+use super::wait::SpinBudget;
 use crate::TransportChoice;
-use crate::engine::Mailbox;
 use crate::frame::number;
 use crate::host::this_host;
+use crate::stream_executor::Mailbox;
 
 /// Bytes of a card before the reason.
 const CARD_BYTES: usize = 1 + 8 + 4 + 4 + 4 + 16;
@@ -26,7 +26,7 @@ const REASON_BYTES_MAX: usize = 300;
 
 /// What a member tells the others of its shared memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Card {
+struct MemoryDescription {
     /// The memory must be shared.
     required: bool,
     /// Which host it is on; 0 where the system does not tell.
@@ -39,7 +39,7 @@ struct Card {
     refusal: String,
 }
 
-impl Card {
+impl MemoryDescription {
     fn encode(&self) -> Vec<u8> {
         let mut out = vec![u8::from(self.required)];
         out.extend(self.host.to_le_bytes());
@@ -81,12 +81,12 @@ impl Card {
 }
 
 /// This member's control memory, before the others have mapped it.
-struct Offer {
+struct ControlOffer {
     file: OwnedFd,
-    control: Control,
+    control: ControlMemory,
 }
 
-fn offer(secret: &mut [u8; 16], host: u64) -> io::Result<Offer> {
+fn offer(secret: &mut [u8; 16], host: u64) -> io::Result<ControlOffer> {
     if host == 0 {
         return Err(io::Error::other(
             "the system does not tell which host this is",
@@ -94,13 +94,13 @@ fn offer(secret: &mut [u8; 16], host: u64) -> io::Result<Offer> {
     }
     rustix::rand::getrandom(&mut secret[..], rustix::rand::GetRandomFlags::empty())?;
     let (file, mapping) = Mapping::create(CONTROL_BYTES)?;
-    let control = Control::new(mapping);
+    let control = ControlMemory::new(mapping);
     control.mark(secret);
-    Ok(Offer { file, control })
+    Ok(ControlOffer { file, control })
 }
 
 /// This member's card, and its control memory if it offers any.
-fn deal(choice: TransportChoice) -> (Card, Option<Offer>) {
+fn deal(choice: TransportChoice) -> (MemoryDescription, Option<ControlOffer>) {
     let (mut secret, host) = ([0; 16], this_host());
     let (offered, refusal) = match choice {
         TransportChoice::Tcp => (None, "it was told to use TCP".to_owned()),
@@ -109,7 +109,7 @@ fn deal(choice: TransportChoice) -> (Card, Option<Offer>) {
             Err(error) => (None, format!("making shared memory failed: {error}")),
         },
     };
-    let card = Card {
+    let card = MemoryDescription {
         required: choice == TransportChoice::SharedMemory,
         host,
         user: rustix::process::getuid().as_raw(),
@@ -127,7 +127,7 @@ fn deal(choice: TransportChoice) -> (Card, Option<Offer>) {
 }
 
 /// What joining needs to know of the group.
-pub(crate) struct Terms<'a> {
+pub(crate) struct JoinParameters<'a> {
     pub(crate) choice: TransportChoice,
     pub(crate) name: &'a str,
     pub(crate) limit: Duration,
@@ -142,11 +142,14 @@ pub(crate) struct Terms<'a> {
 /// [`CollectiveError::Connect`] on all ranks when one of them requires what is not possible.
 pub(crate) fn join(
     group: &dyn Collectives,
-    terms: &Terms<'_>,
-) -> Result<Option<Arc<Lane>>, CollectiveError> {
+    terms: &JoinParameters<'_>,
+) -> Result<Option<Arc<SharedQueue>>, CollectiveError> {
     let (card, offered) = deal(terms.choice);
     let cards = tell(group, &card.encode())?;
-    let cards: Option<Vec<Card>> = cards.iter().map(|bytes| Card::decode(bytes)).collect();
+    let cards: Option<Vec<MemoryDescription>> = cards
+        .iter()
+        .map(|bytes| MemoryDescription::decode(bytes))
+        .collect();
     let cards = cards.ok_or_else(|| failed("a card that says nothing".to_owned()))?;
     let required = cards.iter().any(|card| card.required);
     let refused = |obstacle: String| {
@@ -190,7 +193,7 @@ fn failed(cause: String) -> CollectiveError {
 }
 
 /// Why some two members cannot share memory; the same on all ranks.
-fn obstacle(cards: &[Card]) -> Option<String> {
+fn obstacle(cards: &[MemoryDescription]) -> Option<String> {
     let all = cards.iter().enumerate();
     all.filter_map(|(rank, card)| Some((rank, cards[0].obstacle(card)?)))
         .map(|(rank, why)| format!("group rank {rank}: {why}"))
@@ -219,48 +222,48 @@ fn tell(group: &dyn Collectives, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Collectiv
 /// Maps the others' control memory, and starts the lane.
 fn map(
     group: &dyn Collectives,
-    terms: &Terms<'_>,
-    cards: &[Card],
-    offered: Offer,
-) -> io::Result<Arc<Lane>> {
+    terms: &JoinParameters<'_>,
+    cards: &[MemoryDescription],
+    offered: ControlOffer,
+) -> io::Result<Arc<SharedQueue>> {
     let me = group.rank().index();
-    let Offer { file, control } = offered;
+    let ControlOffer { file, control } = offered;
     let control = Arc::new(control);
     let mut neighbours = Vec::with_capacity(cards.len());
     for (rank, card) in cards.iter().enumerate() {
         let control = if rank == me {
             Arc::clone(&control)
         } else {
-            let theirs = Control::new(Mapping::open(card.pid, card.fd, CONTROL_BYTES)?);
+            let theirs = ControlMemory::new(Mapping::open(card.pid, card.fd, CONTROL_BYTES)?);
             if !theirs.is_marked(&card.secret) {
                 return Err(io::Error::other("found memory that is not the member's"));
             }
             Arc::new(theirs)
         };
-        neighbours.push(Neighbour {
+        neighbours.push(LocalPeer {
             pid: card.pid,
             control,
             segments: Vec::new(),
         });
     }
-    let exchange = Exchange {
+    let exchange = SharedExecutor {
         me,
         neighbours,
-        pool: Pool::new(&format!("group {}", terms.name), control),
+        pool: MemoryPool::new(&format!("group {}", terms.name), control),
         mailbox: Arc::clone(terms.mailbox),
         limit: terms.limit,
         generation: terms.generation,
         begun: 0,
         base: 0,
-        chain: Arc::new(Tree::chain(cards.len())),
+        chain: Arc::new(ReductionTree::chain(cards.len())),
         exact: None,
         scratch: Buffer::host(DType::U8, 0),
         failed: None,
         _file: file,
     };
-    Lane::open(
+    SharedQueue::open(
         exchange,
-        Patience::new(cards.len()),
+        SpinBudget::new(cards.len()),
         &format!("{} {me}", terms.name),
     )
 }
@@ -269,8 +272,8 @@ fn map(
 mod tests {
     use super::*;
 
-    fn card(rank: u32) -> Card {
-        Card {
+    fn card(rank: u32) -> MemoryDescription {
+        MemoryDescription {
             required: rank == 1,
             host: 7,
             user: 1000,
@@ -285,9 +288,12 @@ mod tests {
     fn a_card_survives_and_says_who_stands_in_the_way() {
         let cards = [card(0), card(1), card(2)];
         for card in &cards {
-            assert_eq!(Card::decode(&card.encode()).as_ref(), Some(card));
+            assert_eq!(
+                MemoryDescription::decode(&card.encode()).as_ref(),
+                Some(card)
+            );
         }
-        assert_eq!(Card::decode(&[0; CARD_BYTES - 1]), None);
+        assert_eq!(MemoryDescription::decode(&[0; CARD_BYTES - 1]), None);
         assert_eq!(obstacle(&cards), None);
         let mut odd = cards.clone();
         odd[2].host = 8;

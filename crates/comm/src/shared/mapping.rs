@@ -219,12 +219,12 @@ impl<'a> Span<'a> {
 
 /// A block that its owner alone uses but for operations that it is handed over to.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct MemoryBlock {
     mapping: Arc<Mapping>,
     range: Range<usize>,
 }
 
-impl Block {
+impl MemoryBlock {
     /// A part of a mapping. The allocator gives no byte to two blocks.
     pub(super) fn new(mapping: Arc<Mapping>, range: Range<usize>) -> Self {
         assert!(

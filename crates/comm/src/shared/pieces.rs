@@ -6,7 +6,7 @@ use super::flags::{Flag, reached};
 
 /// A step of a rank on a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum PieceStep {
     /// Copy this rank's part to its stage.
     Bring,
     /// Reduce or read what all have brought.
@@ -17,7 +17,7 @@ pub(super) enum Step {
 
 /// A count that a rank publishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mark {
+pub(super) enum ProgressMark {
     /// Pieces that are copied to the stages, ever.
     Brought,
     /// Pieces that are reduced or read, ever.
@@ -25,20 +25,26 @@ pub(super) enum Mark {
 }
 
 /// The flags of all ranks.
-pub(super) trait Board {
+pub(super) trait ProgressBoard {
     /// Why a wait ended in vain.
     type Stop;
 
     /// A count of a rank.
-    fn flag(&self, rank: usize, mark: Mark) -> Flag<'_>;
+    fn flag(&self, rank: usize, mark: ProgressMark) -> Flag<'_>;
 
     /// Waits until a count of another rank has reached a value, for a piece of this operation.
-    fn wait(&self, rank: usize, mark: Mark, value: u32, piece: u32) -> Result<(), Self::Stop>;
+    fn wait(
+        &self,
+        rank: usize,
+        mark: ProgressMark,
+        value: u32,
+        piece: u32,
+    ) -> Result<(), Self::Stop>;
 }
 
 /// What is to be done.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Terms {
+pub(super) struct PieceTask {
     pub(super) me: usize,
     pub(super) size: usize,
     /// Pieces of all operations before this one.
@@ -62,20 +68,20 @@ pub(super) fn stage_of(piece: u32, stages: u32) -> u32 {
 /// That needs each rank's part of a piece to lie at the same place of its stage, in `p - stages` and
 /// `p` alike: else what is brought would overwrite results that are not taken yet. All stages are free
 /// at the beginning, for nobody posts an operation before it has ended the one before.
-pub(super) fn run<B: Board>(
+pub(super) fn run<B: ProgressBoard>(
     board: &B,
-    terms: Terms,
+    terms: PieceTask,
     brings: impl Fn(usize) -> bool,
-    mut step: impl FnMut(Step, u32),
+    mut step: impl FnMut(PieceStep, u32),
 ) -> Result<(), B::Stop> {
-    let Terms {
+    let PieceTask {
         me, pieces, stages, ..
     } = terms;
     let (mut brought, mut worked, mut taken) = (0, 0, 0);
     let value = |piece: u32| terms.base.wrapping_add(piece).wrapping_add(1);
-    let behind = |piece: u32, mark: Mark| {
+    let behind = |piece: u32, mark: ProgressMark| {
         let others = (0..terms.size).filter(|&rank| rank != me);
-        let mut concerned = others.filter(|&rank| mark == Mark::Worked || brings(rank));
+        let mut concerned = others.filter(|&rank| mark == ProgressMark::Worked || brings(rank));
         let late = |&rank: &usize| !reached(board.flag(rank, mark).value(), value(piece));
         concerned.find(late).map(|rank| (rank, piece, mark))
     };
@@ -83,18 +89,18 @@ pub(super) fn run<B: Board>(
     while taken < pieces {
         let mut waits = None;
         if taken < worked {
-            waits = behind(taken, Mark::Worked);
+            waits = behind(taken, ProgressMark::Worked);
             if waits.is_none() {
-                step(Step::Take, taken);
+                step(PieceStep::Take, taken);
                 taken += 1;
                 continue;
             }
         }
         if worked < pieces && (!i_bring || worked < brought) {
-            let lacks = behind(worked, Mark::Brought);
+            let lacks = behind(worked, ProgressMark::Brought);
             if lacks.is_none() {
-                step(Step::Work, worked);
-                board.flag(me, Mark::Worked).raise(value(worked));
+                step(PieceStep::Work, worked);
+                board.flag(me, ProgressMark::Worked).raise(value(worked));
                 worked += 1;
                 continue;
             }
@@ -103,8 +109,8 @@ pub(super) fn run<B: Board>(
             waits = waits.or(lacks);
         }
         if i_bring && brought < pieces.min(taken + stages) {
-            step(Step::Bring, brought);
-            board.flag(me, Mark::Brought).raise(value(brought));
+            step(PieceStep::Bring, brought);
+            board.flag(me, ProgressMark::Brought).raise(value(brought));
             brought += 1;
             continue;
         }

@@ -1,4 +1,4 @@
-//! [`Pool`]: blocks of shared memory for buffers that peers read and write in place.
+//! [`MemoryPool`]: blocks of shared memory for buffers that peers read and write in place.
 //!
 //! Blocks come in sizes of four steps per power of two, are cut from segments that grow with what is
 //! asked for, and are used again when their buffers are dropped. Segments live until the group and
@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ronde_core::buffer::{ALIGNMENT, Memory};
 use ronde_core::{Buffer, DType, MemoryKind};
 
-use super::control::{Control, SEGMENTS_MAX};
-use super::mapping::{Block, Mapping, Span};
+use super::control::{ControlMemory, SEGMENTS_MAX};
+use super::mapping::{Mapping, MemoryBlock, Span};
 
 /// Bytes of the first segment; each one is twice as long as that before it.
 const FIRST_SEGMENT: usize = 1 << 20;
@@ -24,40 +24,40 @@ const POOL_BYTES_MAX: usize = 32 << 30;
 
 /// Where a buffer lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Lot {
+pub(super) struct BufferLocation {
     pub(super) id: u32,
     pub(super) offset: usize,
 }
 
 #[derive(Debug)]
-struct Segment {
+struct PoolSegment {
     _file: OwnedFd,
     mapping: Arc<Mapping>,
     used: usize,
 }
 
 #[derive(Debug, Default)]
-struct Blocks {
-    segments: Vec<Segment>,
+struct FreeBlocks {
+    segments: Vec<PoolSegment>,
     /// Segment of each first address.
     addresses: BTreeMap<usize, u32>,
     /// Blocks that were used before, by size.
-    free: BTreeMap<usize, Vec<Lot>>,
+    free: BTreeMap<usize, Vec<BufferLocation>>,
     bytes: usize,
 }
 
 /// The shared memory of one member beside its control memory.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(super) struct MemoryPool {
     owner: Arc<str>,
-    control: Arc<Control>,
-    blocks: Mutex<Blocks>,
+    control: Arc<ControlMemory>,
+    blocks: Mutex<FreeBlocks>,
     /// The group has failed: peers may still write to what they were told of.
     spoiled: AtomicBool,
 }
 
-impl Pool {
-    pub(super) fn new(owner: &str, control: Arc<Control>) -> Arc<Self> {
+impl MemoryPool {
+    pub(super) fn new(owner: &str, control: Arc<ControlMemory>) -> Arc<Self> {
         Arc::new(Self {
             owner: owner.into(),
             control,
@@ -66,7 +66,7 @@ impl Pool {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Blocks> {
+    fn lock(&self) -> MutexGuard<'_, FreeBlocks> {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -92,7 +92,7 @@ impl Pool {
         Buffer::from_memory(dtype, len, Box::new(memory))
     }
 
-    fn take(&self, size: usize) -> Option<(Block, Lot, bool)> {
+    fn take(&self, size: usize) -> Option<(MemoryBlock, BufferLocation, bool)> {
         if self.spoiled.load(Ordering::Relaxed) {
             return None;
         }
@@ -105,14 +105,14 @@ impl Pool {
         };
         let mapping = Arc::clone(&blocks.segments[lot.id as usize].mapping);
         Some((
-            Block::new(mapping, lot.offset..lot.offset + size),
+            MemoryBlock::new(mapping, lot.offset..lot.offset + size),
             lot,
             fresh,
         ))
     }
 
     /// Where a buffer's bytes lie; `None` when they are not of this pool.
-    pub(super) fn find(&self, buffer: &Buffer) -> Option<Lot> {
+    pub(super) fn find(&self, buffer: &Buffer) -> Option<BufferLocation> {
         if buffer.memory_kind() != MemoryKind::Shared || buffer.is_empty() {
             return None;
         }
@@ -121,7 +121,7 @@ impl Pool {
         let (&start, &id) = blocks.addresses.range(..=address).next_back()?;
         let offset = address - start;
         let end = offset + bytes.len();
-        (end <= blocks.segments[id as usize].mapping.len()).then_some(Lot { id, offset })
+        (end <= blocks.segments[id as usize].mapping.len()).then_some(BufferLocation { id, offset })
     }
 
     /// The mapping of a segment.
@@ -135,10 +135,10 @@ impl Pool {
     }
 }
 
-impl Blocks {
+impl FreeBlocks {
     /// A block that was never used.
-    fn cut(&mut self, size: usize, control: &Control) -> Option<Lot> {
-        let fits = |segment: &Segment| segment.mapping.len() - segment.used >= size;
+    fn cut(&mut self, size: usize, control: &ControlMemory) -> Option<BufferLocation> {
+        let fits = |segment: &PoolSegment| segment.mapping.len() - segment.used >= size;
         if !self.segments.last().is_some_and(fits) {
             self.grow(size, control)?;
         }
@@ -146,13 +146,13 @@ impl Blocks {
         let segment = &mut self.segments[id];
         let offset = segment.used;
         segment.used += size;
-        Some(Lot {
+        Some(BufferLocation {
             id: id as u32,
             offset,
         })
     }
 
-    fn grow(&mut self, size: usize, control: &Control) -> Option<()> {
+    fn grow(&mut self, size: usize, control: &ControlMemory) -> Option<()> {
         let id = self.segments.len();
         let next = (FIRST_SEGMENT << id.min(10)).min(SEGMENT_BYTES).max(size);
         let len = next.next_multiple_of(if next > 2 << 20 { 2 << 20 } else { 4096 });
@@ -163,7 +163,7 @@ impl Blocks {
         control.enter_segment(id as u32, file.as_raw_fd() as u32, len as u64);
         self.addresses.insert(mapping.address(), id as u32);
         self.bytes += len;
-        self.segments.push(Segment {
+        self.segments.push(PoolSegment {
             _file: file,
             mapping: Arc::new(mapping),
             used: 0,
@@ -180,10 +180,10 @@ fn class(bytes: usize) -> usize {
 
 /// Memory of a buffer; goes back to the pool when dropped.
 struct SharedMemory {
-    block: Block,
-    lot: Lot,
+    block: MemoryBlock,
+    lot: BufferLocation,
     size: usize,
-    pool: Arc<Pool>,
+    pool: Arc<MemoryPool>,
 }
 
 impl Memory for SharedMemory {
@@ -225,9 +225,9 @@ mod tests {
     use super::super::control::CONTROL_BYTES;
     use super::*;
 
-    fn pool() -> Arc<Pool> {
+    fn pool() -> Arc<MemoryPool> {
         let (_file, mapping) = Mapping::create(CONTROL_BYTES).unwrap();
-        Pool::new("group test", Arc::new(Control::new(mapping)))
+        MemoryPool::new("group test", Arc::new(ControlMemory::new(mapping)))
     }
 
     #[test]

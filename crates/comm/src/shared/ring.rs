@@ -1,13 +1,13 @@
 //! A stream of bytes from one process to another, through a ring of memory that both have mapped.
 //!
 //! One side writes, the other reads; each counts its bytes in a word of its own, published after they are
-//! copied, and says in another one that it sleeps: the words are [`Side`]'s. Who sleeps is woken by other
+//! copied, and says in another one that it sleeps: the words are [`RingSide`]'s. Who sleeps is woken by other
 //! means.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
-use super::counts::Side;
+use super::counts::RingSide;
 use super::mapping::Mapping;
 
 /// Bytes of a ring: they stay in a core's cache.
@@ -24,22 +24,22 @@ pub(crate) const SLOT_BYTES: usize = HEADER_BYTES + RING_BYTES;
 
 /// A part of a mapping.
 #[derive(Debug)]
-struct Ring {
+struct RingMemory {
     mapping: Arc<Mapping>,
     base: usize,
 }
 
-impl Ring {
+impl RingMemory {
     fn new(mapping: &Arc<Mapping>, base: usize) -> Self {
         let mapping = Arc::clone(mapping);
         Self { mapping, base }
     }
 
     /// The words as one end sees them: its count and the other's, whether it sleeps and the other one.
-    fn side(&self, [mine, theirs, i_sleep, they_sleep]: [usize; 4]) -> Side<'_> {
+    fn side(&self, [mine, theirs, i_sleep, they_sleep]: [usize; 4]) -> RingSide<'_> {
         let word = |offset| self.mapping.word(self.base + offset);
         let long_word = |offset| self.mapping.long_word(self.base + offset);
-        Side {
+        RingSide {
             mine: long_word(mine),
             theirs: long_word(theirs),
             i_sleep: word(i_sleep),
@@ -47,11 +47,11 @@ impl Ring {
         }
     }
 
-    fn writer(&self) -> Side<'_> {
+    fn writer(&self) -> RingSide<'_> {
         self.side([WRITTEN, READ, WRITER_SLEEPS, READER_SLEEPS])
     }
 
-    fn reader(&self) -> Side<'_> {
+    fn reader(&self) -> RingSide<'_> {
         self.side([READ, WRITTEN, READER_SLEEPS, WRITER_SLEEPS])
     }
 
@@ -74,16 +74,16 @@ fn held(written: u64, read: u64) -> io::Result<usize> {
 
 /// The end at which bytes are written.
 #[derive(Debug)]
-pub(crate) struct Writer {
-    ring: Ring,
+pub(crate) struct RingWriter {
+    ring: RingMemory,
     written: u64,
 }
 
-impl Writer {
+impl RingWriter {
     /// The only writer of the ring at `base`, which is [`SLOT_BYTES`] long and empty.
     pub(crate) fn new(mapping: &Arc<Mapping>, base: usize) -> Self {
         Self {
-            ring: Ring::new(mapping, base),
+            ring: RingMemory::new(mapping, base),
             written: 0,
         }
     }
@@ -136,16 +136,16 @@ impl Writer {
 
 /// The end at which bytes are read.
 #[derive(Debug)]
-pub(crate) struct Reader {
-    ring: Ring,
+pub(crate) struct RingReader {
+    ring: RingMemory,
     read: u64,
 }
 
-impl Reader {
+impl RingReader {
     /// The only reader of the ring at `base`, which is [`SLOT_BYTES`] long and empty.
     pub(crate) fn new(mapping: &Arc<Mapping>, base: usize) -> Self {
         Self {
-            ring: Ring::new(mapping, base),
+            ring: RingMemory::new(mapping, base),
             read: 0,
         }
     }
@@ -199,10 +199,10 @@ mod tests {
 
     use super::*;
 
-    fn ends() -> (Writer, Reader) {
+    fn ends() -> (RingWriter, RingReader) {
         let (_file, mapping) = Mapping::create(SLOT_BYTES).unwrap();
         let mapping = Arc::new(mapping);
-        (Writer::new(&mapping, 0), Reader::new(&mapping, 0))
+        (RingWriter::new(&mapping, 0), RingReader::new(&mapping, 0))
     }
 
     #[test]
@@ -259,7 +259,7 @@ mod tests {
     fn nonsense_of_the_other_side_is_an_error() {
         let (_file, mapping) = Mapping::create(SLOT_BYTES).unwrap();
         let mapping = Arc::new(mapping);
-        let (mut writer, mut reader) = (Writer::new(&mapping, 0), Reader::new(&mapping, 0));
+        let (mut writer, mut reader) = (RingWriter::new(&mapping, 0), RingReader::new(&mapping, 0));
         mapping
             .long_word(WRITTEN)
             .store(u64::MAX, Ordering::Relaxed);

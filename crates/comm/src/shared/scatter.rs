@@ -4,18 +4,24 @@ use std::sync::Arc;
 
 use ronde_core::Buffer;
 
-use super::control::{Place, STAGE_BYTES};
-use super::exchange::{Current, Exchange};
-use super::flow::{Region, Step, part, scaled};
-use super::halt::Halt;
+use super::control::{OperandLocation, STAGE_BYTES};
+use super::executor::{CurrentOperation, SharedExecutor};
+use super::flow::{MappedRange, PieceStep, part, scaled};
+use super::halt::HaltReason;
 use super::mapping::Span;
-use super::tree::{self, Kernel, Tree};
+use super::tree::{self, ReduceKernel, ReductionTree};
 
 /// Bytes of scratch for [`blockwise`].
 const SCRATCH_BYTES: usize = 16 << 10;
 
 /// Reduces operands that are only read, block by block, into `result`.
-fn blockwise(all: &[Span<'_>], chain: &Tree, kernel: Kernel, scratch: Span<'_>, result: Span<'_>) {
+fn blockwise(
+    all: &[Span<'_>],
+    chain: &ReductionTree,
+    kernel: ReduceKernel,
+    scratch: Span<'_>,
+    result: Span<'_>,
+) {
     let bytes = result.len();
     let mut start = 0;
     while start < bytes {
@@ -33,20 +39,20 @@ fn blockwise(all: &[Span<'_>], chain: &Tree, kernel: Kernel, scratch: Span<'_>, 
     }
 }
 
-impl Exchange {
+impl SharedExecutor {
     /// Each rank gets its part of the sum of all buffers, at the front of its own.
     pub(super) fn reduce_scatter(
         &mut self,
-        current: &Current<'_>,
-        kernel: Kernel,
+        current: &CurrentOperation<'_>,
+        kernel: ReduceKernel,
         buffer: &mut Buffer,
-    ) -> Result<(), Halt> {
+    ) -> Result<(), HaltReason> {
         let (me, size) = (self.me, self.size());
         let bytes = buffer.bytes().len() / size;
         let inline = buffer.bytes().len() <= self.inline_max();
         let mut places = vec![
             if inline {
-                Place::Inline
+                OperandLocation::Inline
             } else {
                 self.place(buffer)
             };
@@ -71,10 +77,10 @@ impl Exchange {
     /// Everybody's bytes are behind the calls.
     fn scatter_short(
         &self,
-        current: &Current<'_>,
-        kernel: Kernel,
+        current: &CurrentOperation<'_>,
+        kernel: ReduceKernel,
         buffer: &mut Buffer,
-    ) -> Result<(), Halt> {
+    ) -> Result<(), HaltReason> {
         let (me, size) = (self.me, self.size());
         let (len, bytes) = (buffer.len() / size, buffer.bytes().len() / size);
         {
@@ -96,11 +102,11 @@ impl Exchange {
     /// Each rank reads its slice of everybody's memory, or of their stages.
     fn scatter_long(
         &mut self,
-        current: &Current<'_>,
-        kernel: Kernel,
+        current: &CurrentOperation<'_>,
+        kernel: ReduceKernel,
         buffer: &mut Buffer,
-        regions: &[Region],
-    ) -> Result<(), Halt> {
+        regions: &[MappedRange],
+    ) -> Result<(), HaltReason> {
         let (me, size, element) = (self.me, self.size(), kernel.dtype.size());
         let len = buffer.len() / size;
         let bytes = len * element;
@@ -126,7 +132,7 @@ impl Exchange {
             let at =
                 |slice: usize| scaled(&(slice * piece_len..slice * piece_len + count), element);
             match step {
-                Step::Bring => {
+                PieceStep::Bring => {
                     for slice in (0..size).filter(|&slice| slice != me) {
                         controls[me]
                             .stage(piece)
@@ -134,7 +140,7 @@ impl Exchange {
                             .copy_from(host.part(from(slice)));
                     }
                 }
-                Step::Work => {
+                PieceStep::Work => {
                     let of = |rank: usize| match &regions[rank] {
                         _ if rank == me => host.part(from(me)),
                         Some(region) => part(region, &from(me)),
@@ -143,7 +149,7 @@ impl Exchange {
                     let all: Vec<Span<'_>> = (0..size).map(of).collect();
                     blockwise(&all, &chain, kernel, scratch, host.part(from(me)));
                 }
-                Step::Take => {}
+                PieceStep::Take => {}
             }
         };
         self.with_flow_scratch(current, pieces, staged, size * bytes, step)?;
@@ -156,12 +162,12 @@ impl Exchange {
 
     fn with_flow_scratch(
         &mut self,
-        current: &Current<'_>,
+        current: &CurrentOperation<'_>,
         pieces: u32,
         brings: impl Fn(usize) -> bool,
         expected: usize,
-        mut step: impl FnMut(Step, u32, Span<'_>),
-    ) -> Result<(), Halt> {
+        mut step: impl FnMut(PieceStep, u32, Span<'_>),
+    ) -> Result<(), HaltReason> {
         let outcome = self.with_scratch(SCRATCH_BYTES, |this, scratch| {
             let scratch = scratch.part(0..SCRATCH_BYTES);
             this.flow_from(current, pieces, brings, expected, |s, p| {
@@ -172,7 +178,11 @@ impl Exchange {
         outcome
     }
 
-    fn regions(&mut self, places: &[Place], bytes: usize) -> Result<Vec<Region>, Halt> {
+    fn regions(
+        &mut self,
+        places: &[OperandLocation],
+        bytes: usize,
+    ) -> Result<Vec<MappedRange>, HaltReason> {
         let all = places.iter().enumerate();
         all.map(|(rank, &place)| self.region(rank, place, bytes))
             .collect()

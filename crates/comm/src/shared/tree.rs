@@ -1,4 +1,4 @@
-//! [`Tree`]: which operand is added to which, and the reduction of runs of bytes along it.
+//! [`ReductionTree`]: which operand is added to which, and the reduction of runs of bytes along it.
 
 use ronde_core::buffer::ALIGNMENT;
 use ronde_core::exact::{self, ExactSum};
@@ -15,7 +15,7 @@ const BLOCK_BYTES: std::ops::RangeInclusive<usize> = 2 << 10..=16 << 10;
 
 /// The order of a reduction over all ranks.
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(super) struct ReductionTree {
     /// Rank and place among its operands.
     pub(super) operands: Vec<(usize, usize)>,
     /// `into += from`, indices of operands; the result ends in operand 0.
@@ -24,7 +24,7 @@ pub(super) struct Tree {
     pub(super) operands_max: usize,
 }
 
-impl Tree {
+impl ReductionTree {
     /// One operand a rank, in the order of ranks.
     pub(super) fn chain(size: usize) -> Self {
         Self {
@@ -52,7 +52,7 @@ impl Tree {
     }
 }
 
-impl Tree {
+impl ReductionTree {
     /// Whether each rank brings one operand and they are added in the order of ranks.
     pub(super) fn is_chain(&self) -> bool {
         let chain = (1..).map(|rank| (0, rank));
@@ -72,13 +72,13 @@ impl Tree {
 
 /// How two runs of elements become one.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Kernel {
+pub(super) struct ReduceKernel {
     pub(super) dtype: DType,
     /// `None` for the sum with canonical NaNs.
     pub(super) op: Option<ReduceOp>,
 }
 
-impl Kernel {
+impl ReduceKernel {
     pub(super) fn apply(self, into: &mut [u8], from: &[u8]) {
         // The exact sum adds as the plain one does; the test of the kernels compares the bits.
         let op = self.op.unwrap_or(ReduceOp::Sum);
@@ -95,7 +95,7 @@ pub(super) fn reduce(
     additions: &[(usize, usize)],
     seed: Option<Span<'_>>,
     results: &[Span<'_>],
-    kernel: Kernel,
+    kernel: ReduceKernel,
 ) {
     let bytes = operands[0].len();
     let each = (NEAR_BYTES / operands.len()).next_multiple_of(ALIGNMENT);

@@ -1,12 +1,12 @@
-//! [`Watch`]: the waits of one operation, with one deadline, and how long it is worth to spin.
+//! [`DeadlineWaiter`]: the waits of one operation, with one deadline, and how long it is worth to spin.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use super::flags::{Flag, Found, Pace};
+use super::flags::{Flag, WaitOutcome, WaitPace};
 use crate::clock;
-use crate::engine::{Mailbox, Verdict};
+use crate::stream_executor::{Mailbox, PeerHealth};
 
 /// Looks at a word while spinning, where there is a core for every rank: some 50 microseconds.
 const SPINS_MAX: u32 = 1500;
@@ -21,7 +21,7 @@ const YIELDS: u32 = 400;
 const NAP: Duration = Duration::from_millis(2);
 
 /// Why a wait ended without what it waited for.
-pub(super) enum Stop {
+pub(super) enum WaitError {
     /// The group has failed, here or elsewhere; the mailbox says how.
     Failed,
     /// The peer has left in good order.
@@ -30,15 +30,15 @@ pub(super) enum Stop {
     Gone,
     /// The deadline has passed.
     Late { waited: Duration },
-    /// Something else is wrong: what [`Watch::wait`] was asked to look for.
+    /// Something else is wrong: what [`DeadlineWaiter::wait`] was asked to look for.
     Looked,
 }
 
 /// The waits of one operation, with one deadline.
-pub(super) struct Watch<'a> {
+pub(super) struct DeadlineWaiter<'a> {
     pub(super) mailbox: &'a Mailbox,
     pub(super) limit: Duration,
-    pub(super) patience: &'a Patience,
+    pub(super) patience: &'a SpinBudget,
     pub(super) began: Cell<Option<Instant>>,
     /// Whether some wait took longer than spinning.
     pub(super) was_long: Cell<bool>,
@@ -47,14 +47,14 @@ pub(super) struct Watch<'a> {
 /// How long it is worth to spin: long while a spin finds what it waits for, short where it does not,
 /// because a peer has no core of its own.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct SpinBudget {
     spins: AtomicU32,
     most: u32,
     /// Spins that were in vain.
     vain: AtomicU32,
 }
 
-impl Patience {
+impl SpinBudget {
     /// For so many ranks on this host.
     pub(super) fn new(ranks: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -66,8 +66,8 @@ impl Patience {
         }
     }
 
-    fn pace(&self) -> Pace {
-        Pace {
+    fn pace(&self) -> WaitPace {
+        WaitPace {
             spins: self.spins.load(Ordering::Relaxed),
             yields: YIELDS,
             nap: NAP,
@@ -92,7 +92,7 @@ impl Patience {
     }
 }
 
-impl Watch<'_> {
+impl DeadlineWaiter<'_> {
     /// Waits until the `flag` of `peer` satisfies `is_there`.
     ///
     /// `look` is asked now and then whether the wait is in vain.
@@ -102,11 +102,11 @@ impl Watch<'_> {
         flag: Flag<'_>,
         is_there: impl Fn(u32) -> bool,
         look: impl Fn() -> bool,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), WaitError> {
         let pace = self.patience.pace();
         let news = || self.mailbox.has_news();
         let found = flag.wait(pace, is_there, news, || self.state(peer, &look));
-        if let Ok(Found::Spinning(spins)) = found {
+        if let Ok(WaitOutcome::Spinning(spins)) = found {
             self.patience.was_enough(spins, pace.spins);
             return Ok(());
         }
@@ -115,19 +115,19 @@ impl Watch<'_> {
         found.map(|_| ())
     }
 
-    fn state(&self, peer: usize, look: impl Fn() -> bool) -> Option<Stop> {
+    fn state(&self, peer: usize, look: impl Fn() -> bool) -> Option<WaitError> {
         if look() {
-            return Some(Stop::Looked);
+            return Some(WaitError::Looked);
         }
         match self.mailbox.verdict(peer) {
-            Verdict::Failed => return Some(Stop::Failed),
-            Verdict::Left => return Some(Stop::Left),
-            Verdict::Fine => {}
+            PeerHealth::Failed => return Some(WaitError::Failed),
+            PeerHealth::Left => return Some(WaitError::Left),
+            PeerHealth::Fine => {}
         }
         let now = clock::now();
         let began = self.began.get().unwrap_or(now);
         self.began.set(Some(began));
         let waited = now.duration_since(began);
-        (waited >= self.limit).then_some(Stop::Late { waited })
+        (waited >= self.limit).then_some(WaitError::Late { waited })
     }
 }

@@ -12,12 +12,12 @@ use crate::clock;
 const PIPE_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug, Default)]
-struct Bell {
+struct InProcessWaker {
     rung: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Waker for Bell {
+impl Waker for InProcessWaker {
     fn wake(&self) {
         let mut rung = lock(&self.rung);
         if !*rung {
@@ -28,7 +28,7 @@ impl Waker for Bell {
 }
 
 #[derive(Debug, Default)]
-struct Pipe {
+struct InProcessPipe {
     bytes: VecDeque<u8>,
     /// The writer has ended its stream or is gone.
     finished: bool,
@@ -37,15 +37,15 @@ struct Pipe {
 }
 
 #[derive(Debug)]
-struct Wiring {
+struct InProcessPipes {
     size: usize,
     /// By writer and reader.
-    pipes: Vec<Mutex<Pipe>>,
-    bells: Vec<Arc<Bell>>,
+    pipes: Vec<Mutex<InProcessPipe>>,
+    bells: Vec<Arc<InProcessWaker>>,
 }
 
-impl Wiring {
-    fn pipe(&self, from: usize, to: usize) -> MutexGuard<'_, Pipe> {
+impl InProcessPipes {
+    fn pipe(&self, from: usize, to: usize) -> MutexGuard<'_, InProcessPipe> {
         lock(&self.pipes[from * self.size + to])
     }
 }
@@ -54,12 +54,12 @@ impl Wiring {
 #[derive(Debug)]
 pub(crate) struct InProcess {
     rank: usize,
-    wiring: Arc<Wiring>,
+    wiring: Arc<InProcessPipes>,
 }
 
 /// Connects `size` members.
 pub(crate) fn connect(size: usize) -> Vec<InProcess> {
-    let wiring = Arc::new(Wiring {
+    let wiring = Arc::new(InProcessPipes {
         size,
         pipes: (0..size * size).map(|_| Mutex::default()).collect(),
         bells: (0..size).map(|_| Arc::default()).collect(),

@@ -1,4 +1,4 @@
-//! [`Near`]: bytes for members of the same host go through rings of shared memory, those for all others over
+//! [`NearStreams`]: bytes for members of the same host go through rings of shared memory, those for all others over
 //! another transport. That one stays between all members: it wakes who sleeps before an empty or a full
 //! ring, and its end is the end of the peer.
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Interest, Transport, Waker};
-use crate::shared::{Reader, Writer};
+use crate::shared::{RingReader, RingWriter};
 pub(crate) use introduce::introduce;
 
 /// The streams below are looked at in every so many waits that do not block, while rings alone are waited
@@ -21,7 +21,7 @@ const PIECE_BYTES: usize = 16 << 10;
 
 /// How the stream below has ended, if it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+enum StreamEnd {
     Open,
     Finished,
     Lost(ErrorKind),
@@ -29,25 +29,25 @@ enum End {
 
 /// A member whose memory this one shares.
 #[derive(Debug)]
-struct Neighbour {
-    out: Writer,
-    into: Reader,
-    end: End,
+struct NearPeer {
+    out: RingWriter,
+    into: RingReader,
+    end: StreamEnd,
 }
 
-impl Neighbour {
-    fn new(out: Writer, into: Reader) -> Self {
-        let end = End::Open;
+impl NearPeer {
+    fn new(out: RingWriter, into: RingReader) -> Self {
+        let end = StreamEnd::Open;
         Self { out, into, end }
     }
 
     /// What of `wanted` is possible; with `sleeps`, this member is woken once more is.
     fn possible(&self, wanted: Interest, sleeps: bool) -> Interest {
-        let is_open = self.end == End::Open;
+        let is_open = self.end == StreamEnd::Open;
         Interest {
             read: wanted.read && (self.into.has_bytes(sleeps && is_open) || !is_open),
             write: wanted.write
-                && (self.out.has_room(sleeps && is_open) || matches!(self.end, End::Lost(_))),
+                && (self.out.has_room(sleeps && is_open) || matches!(self.end, StreamEnd::Lost(_))),
         }
     }
 
@@ -59,16 +59,16 @@ impl Neighbour {
 
 /// Streams to all other members, those of this host through shared memory.
 #[derive(Debug)]
-pub(crate) struct Near {
+pub(crate) struct NearStreams {
     below: Box<dyn Transport>,
     /// By group rank.
-    neighbours: Vec<Option<Neighbour>>,
+    neighbours: Vec<Option<NearPeer>>,
     /// Waits since the streams below were looked at.
     unlooked: u32,
 }
 
-impl Near {
-    fn new(below: Box<dyn Transport>, neighbours: Vec<Option<Neighbour>>) -> Self {
+impl NearStreams {
+    fn new(below: Box<dyn Transport>, neighbours: Vec<Option<NearPeer>>) -> Self {
         Self {
             below,
             neighbours,
@@ -91,7 +91,7 @@ impl Near {
         let each = self.neighbours.iter().zip(wanted);
         each.map(|(neighbour, &wanted)| match neighbour {
             Some(neighbour) => Interest {
-                read: any(wanted) && neighbour.end == End::Open,
+                read: any(wanted) && neighbour.end == StreamEnd::Open,
                 write: false,
             },
             None => wanted,
@@ -126,15 +126,15 @@ impl Near {
 }
 
 /// Takes what a neighbour has said to wake this member: nothing but that.
-fn hear(below: &mut dyn Transport, peer: usize) -> End {
+fn hear(below: &mut dyn Transport, peer: usize) -> StreamEnd {
     let mut calls = [0; 64];
     loop {
         match below.read(peer, &mut calls) {
-            Ok(0) => return End::Finished,
-            Ok(count) if count < calls.len() => return End::Open,
+            Ok(0) => return StreamEnd::Finished,
+            Ok(count) if count < calls.len() => return StreamEnd::Open,
             Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return End::Open,
-            Err(error) => return End::Lost(error.kind()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return StreamEnd::Open,
+            Err(error) => return StreamEnd::Lost(error.kind()),
         }
     }
 }
@@ -153,7 +153,7 @@ fn union(one: &[Interest], other: &[Interest]) -> Vec<Interest> {
         .collect()
 }
 
-impl Transport for Near {
+impl Transport for NearStreams {
     fn read(&mut self, peer: usize, into: &mut [u8]) -> io::Result<usize> {
         let Some(neighbour) = &mut self.neighbours[peer] else {
             return self.below.read(peer, into);
@@ -162,9 +162,9 @@ impl Transport for Near {
         let end = neighbour.end;
         match (neighbour.into.read(into)?, end) {
             ((0, _), _) if into.is_empty() => Ok(0),
-            ((0, _), End::Open) => Err(ErrorKind::WouldBlock.into()),
-            ((0, _), End::Finished) => Ok(0),
-            ((0, _), End::Lost(kind)) => Err(kind.into()),
+            ((0, _), StreamEnd::Open) => Err(ErrorKind::WouldBlock.into()),
+            ((0, _), StreamEnd::Finished) => Ok(0),
+            ((0, _), StreamEnd::Lost(kind)) => Err(kind.into()),
             ((count, must_wake), _) => {
                 if must_wake {
                     self.wake(peer);
@@ -178,7 +178,7 @@ impl Transport for Near {
         let Some(neighbour) = &self.neighbours[peer] else {
             return self.below.write(peer, head, body);
         };
-        if let End::Lost(kind) = neighbour.end {
+        if let StreamEnd::Lost(kind) = neighbour.end {
             return Err(kind.into());
         }
         let (len, mut count) = (head.len() + body.len(), 0);
@@ -208,7 +208,7 @@ impl Transport for Near {
     fn wait(&mut self, interest: &mut [Interest], limit: Option<Duration>) -> io::Result<()> {
         let wanted = interest.to_vec();
         let sleeps = limit != Some(Duration::ZERO);
-        let far = |near: &Option<Neighbour>, wanted: &Interest| near.is_none() && any(*wanted);
+        let far = |near: &Option<NearPeer>, wanted: &Interest| near.is_none() && any(*wanted);
         let is_far = self.neighbours.iter().zip(&wanted).any(|(n, w)| far(n, w));
         let mut possible = self.by_rings(&wanted, sleeps);
         let is_ready = possible.iter().copied().any(any);
@@ -223,7 +223,7 @@ impl Transport for Near {
             possible = union(&below, &self.by_rings(&wanted, false));
         }
         if sleeps {
-            self.neighbours.iter().flatten().for_each(Neighbour::get_up);
+            self.neighbours.iter().flatten().for_each(NearPeer::get_up);
         }
         interest.copy_from_slice(&possible);
         Ok(())

@@ -27,7 +27,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What waits to be sent on one connection.
 #[derive(Debug, Default)]
-struct Sending {
+struct StripeSender {
     /// The rest of a stripe that there was no room for: `pending[at..]`.
     pending: Vec<u8>,
     at: usize,
@@ -36,7 +36,7 @@ struct Sending {
     closed: bool,
 }
 
-impl Sending {
+impl StripeSender {
     fn is_free(&self) -> bool {
         self.at == self.pending.len()
     }
@@ -44,7 +44,7 @@ impl Sending {
 
 /// What comes on one connection.
 #[derive(Debug, Default)]
-struct Receiving {
+struct StripeReceiver {
     header: [u8; HEADER_BYTES],
     have: usize,
     /// Number of the stripe whose bytes come next, and how many are missing.
@@ -53,7 +53,7 @@ struct Receiving {
     lost: bool,
 }
 
-impl Receiving {
+impl StripeReceiver {
     /// Whether what comes next on this connection can be used: a header, or the stripe `next`.
     fn is_wanted(&self, next: u64) -> bool {
         let in_turn = self.stripe.is_none_or(|(number, _)| number == next);
@@ -64,8 +64,8 @@ impl Receiving {
 /// Both directions of the stream to one peer.
 #[derive(Debug)]
 struct Stripes {
-    sending: Vec<Sending>,
-    receiving: Vec<Receiving>,
+    sending: Vec<StripeSender>,
+    receiving: Vec<StripeReceiver>,
     /// Numbers of the next stripe to be sent and to be read.
     next_out: u64,
     next_in: u64,
@@ -89,8 +89,10 @@ impl Striped {
     /// Takes a transport with `connections` streams for each of `size` peers, one peer after the other.
     pub(crate) fn new(inner: Box<dyn Transport>, size: usize, connections: usize) -> Self {
         let stripes = || Stripes {
-            sending: (0..connections).map(|_| Sending::default()).collect(),
-            receiving: (0..connections).map(|_| Receiving::default()).collect(),
+            sending: (0..connections).map(|_| StripeSender::default()).collect(),
+            receiving: (0..connections)
+                .map(|_| StripeReceiver::default())
+                .collect(),
             next_out: 0,
             next_in: 0,
             turn: 0,
@@ -209,7 +211,7 @@ impl Striped {
     fn read_some(&mut self, peer: usize, into: &mut [u8]) -> io::Result<usize> {
         loop {
             let next = self.peers[peer].next_in;
-            let in_turn = |r: &Receiving| r.stripe.is_some_and(|(number, _)| number == next);
+            let in_turn = |r: &StripeReceiver| r.stripe.is_some_and(|(number, _)| number == next);
             let found = self.peers[peer].receiving.iter().position(in_turn);
             if let Some(connection) = found
                 && let Some((_, left)) = self.peers[peer].receiving[connection].stripe
@@ -245,14 +247,15 @@ impl Striped {
     fn wanted(&self, interest: &[Interest]) -> Vec<Interest> {
         let of = |(stripes, wanted): (&Stripes, &Interest)| -> Vec<Interest> {
             let links = stripes.sending.iter().zip(&stripes.receiving).enumerate();
-            let of_link = |(connection, (sending, receiving)): (usize, (&Sending, &Receiving))| {
-                let may_take = connection == 0 || !stripes.first_only;
-                let unfinished = stripes.finishing && !sending.closed;
-                Interest {
-                    read: wanted.read && receiving.is_wanted(stripes.next_in),
-                    write: !sending.is_free() || unfinished || (wanted.write && may_take),
-                }
-            };
+            let of_link =
+                |(connection, (sending, receiving)): (usize, (&StripeSender, &StripeReceiver))| {
+                    let may_take = connection == 0 || !stripes.first_only;
+                    let unfinished = stripes.finishing && !sending.closed;
+                    Interest {
+                        read: wanted.read && receiving.is_wanted(stripes.next_in),
+                        write: !sending.is_free() || unfinished || (wanted.write && may_take),
+                    }
+                };
             links.map(of_link).collect()
         };
         self.peers.iter().zip(interest).flat_map(of).collect()

@@ -23,9 +23,9 @@ const LOOPBACK_BYTES: (usize, usize) = (128 << 10, 1 << 20);
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]
-pub(super) struct Bell(OwnedFd);
+pub(super) struct TcpWaker(OwnedFd);
 
-impl Bell {
+impl TcpWaker {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self(eventfd(
             0,
@@ -34,7 +34,7 @@ impl Bell {
     }
 }
 
-impl Waker for Bell {
+impl Waker for TcpWaker {
     fn wake(&self) {
         // It can only fail when it is rung already.
         let _rung = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
@@ -45,7 +45,7 @@ impl Waker for Bell {
 #[derive(Debug)]
 pub(crate) struct Tcp {
     streams: Vec<Option<TcpStream>>,
-    bell: Arc<Bell>,
+    bell: Arc<TcpWaker>,
 }
 
 impl Tcp {
@@ -54,7 +54,7 @@ impl Tcp {
         for stream in streams.iter().flatten() {
             set_up(stream)?;
         }
-        let bell = Arc::new(Bell::new()?);
+        let bell = Arc::new(TcpWaker::new()?);
         Ok(Self { streams, bell })
     }
 
@@ -86,7 +86,7 @@ pub(super) fn set_up(stream: &TcpStream) -> io::Result<()> {
 /// Waits for the bell or any of the sockets; what is possible with each socket, a lost one counting
 /// as possible.
 pub(super) fn poll_all(
-    bell: &Bell,
+    bell: &TcpWaker,
     sockets: &[(BorrowedFd<'_>, PollFlags)],
     limit: Option<Duration>,
 ) -> io::Result<Vec<Interest>> {

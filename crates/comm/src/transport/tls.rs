@@ -16,7 +16,7 @@ use ronde_identity::rustls::{
 };
 use rustix::event::PollFlags;
 
-use super::tcp::{self, Bell};
+use super::tcp::{self, TcpWaker};
 use super::unanswered::unanswered;
 use super::{Interest, Transport, Waker};
 use crate::clock;
@@ -238,7 +238,7 @@ fn refused(error: ronde_identity::rustls::Error) -> io::Error {
 #[derive(Debug)]
 pub(crate) struct Tls {
     streams: Vec<Option<TlsStream>>,
-    bell: Arc<Bell>,
+    bell: Arc<TcpWaker>,
 }
 
 impl Tls {
@@ -247,7 +247,7 @@ impl Tls {
         for stream in streams.iter().flatten() {
             tcp::set_up(&stream.socket)?;
         }
-        let bell = Arc::new(Bell::new()?);
+        let bell = Arc::new(TcpWaker::new()?);
         Ok(Self { streams, bell })
     }
 

@@ -13,14 +13,14 @@ const TABLES: [&str; 2] = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/t
 const SENDS_AGAIN: &str = "01";
 
 /// Both ends of a connection, this one first.
-type Ends = [(IpAddr, u16); 2];
+type ConnectionEnds = [(IpAddr, u16); 2];
 
 /// The places of those streams whose other end acknowledges nothing. None where there is no such table.
 ///
 /// Cost: reads the table of all connections of the system, some microseconds each.
 pub(super) fn unanswered<'a>(streams: impl Iterator<Item = (usize, &'a TcpStream)>) -> Vec<usize> {
     let tables = TABLES.map(|path| std::fs::read_to_string(path).unwrap_or_default());
-    let silent: HashSet<Ends> = tables.iter().flat_map(|table| silent(table)).collect();
+    let silent: HashSet<ConnectionEnds> = tables.iter().flat_map(|table| silent(table)).collect();
     let is_silent = |stream: &TcpStream| {
         let end = |at: SocketAddr| (at.ip(), at.port());
         match (stream.local_addr(), stream.peer_addr()) {
@@ -33,7 +33,7 @@ pub(super) fn unanswered<'a>(streams: impl Iterator<Item = (usize, &'a TcpStream
 }
 
 /// The connections of a table on which something was sent again without an answer.
-fn silent(table: &str) -> impl Iterator<Item = Ends> {
+fn silent(table: &str) -> impl Iterator<Item = ConnectionEnds> {
     table.lines().filter_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);
         let ends = [end(fields.next()?)?, end(fields.next()?)?];

@@ -24,8 +24,8 @@ use std::time::Duration;
 use loom::cell::UnsafeCell;
 
 use atomics::{AtomicU32, Bug, with_bug};
-use flags::{Flag, Found, Pace, TURNS, reached, turn};
-use pieces::{Board, Mark, Step, Terms, stage_of};
+use flags::{Flag, TURNS, WaitOutcome, WaitPace, reached, turn};
+use pieces::{PieceStep, PieceTask, ProgressBoard, ProgressMark, stage_of};
 
 /// Preemptions that are tried in each run: what needs more than two is hardly ever seen.
 const PREEMPTIONS: usize = 2;
@@ -60,8 +60,8 @@ impl Words {
 }
 
 /// Waits as the library does, `spins` looks before it sleeps.
-fn wait(flag: Flag<'_>, spins: u32, is_there: impl Fn(u32) -> bool) -> Found {
-    let pace = Pace {
+fn wait(flag: Flag<'_>, spins: u32, is_there: impl Fn(u32) -> bool) -> WaitOutcome {
+    let pace = WaitPace {
         spins,
         yields: 0,
         nap: Duration::ZERO,
@@ -146,18 +146,18 @@ fn all_post(size: usize, operations: u32) {
 /// Words of all ranks, as a board.
 struct AllWords(Vec<Words>);
 
-impl Board for AllWords {
+impl ProgressBoard for AllWords {
     type Stop = Infallible;
 
-    fn flag(&self, rank: usize, mark: Mark) -> Flag<'_> {
+    fn flag(&self, rank: usize, mark: ProgressMark) -> Flag<'_> {
         let words = &self.0[rank];
         words.flag(match mark {
-            Mark::Brought => &words.brought,
-            Mark::Worked => &words.worked,
+            ProgressMark::Brought => &words.brought,
+            ProgressMark::Worked => &words.worked,
         })
     }
 
-    fn wait(&self, rank: usize, mark: Mark, value: u32, _: u32) -> Result<(), Infallible> {
+    fn wait(&self, rank: usize, mark: ProgressMark, value: u32, _: u32) -> Result<(), Infallible> {
         wait(self.flag(rank, mark), 0, |now| reached(now, value));
         Ok(())
     }
@@ -183,7 +183,7 @@ fn sum_where(size: usize, pieces: u32, stages: u32, real: u32, place: fn(u32, us
         words.worked.preset(base);
     }
     ranks(size, move |me| {
-        let terms = Terms {
+        let terms = PieceTask {
             me,
             size,
             base,
@@ -199,14 +199,14 @@ fn sum_where(size: usize, pieces: u32, stages: u32, real: u32, place: fn(u32, us
         let value = |rank: usize, piece: u32| 1 + rank as u32 + 100 * piece;
         let sum = |piece: u32| (0..size).map(|rank| value(rank, piece)).sum::<u32>();
         let step = |step, piece| match step {
-            Step::Bring => {
+            PieceStep::Bring => {
                 others().for_each(|slice| cell(me, piece, slice).write(value(me, piece)))
             }
-            Step::Work => {
+            PieceStep::Work => {
                 let theirs: u32 = others().map(|rank| cell(rank, piece, me).read()).sum();
                 cell(me, piece, me).write(theirs + value(me, piece));
             }
-            Step::Take => {
+            PieceStep::Take => {
                 others().for_each(|rank| assert_eq!(cell(rank, piece, rank).read(), sum(piece)));
             }
         };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use loom::sync::{Condvar, Mutex};
 
 use super::atomics::{AtomicU32, AtomicU64, Bug, with_bug};
-use super::counts::Side;
+use super::counts::RingSide;
 use super::{Guarded, PREEMPTIONS, check};
 
 /// Bytes of the ring.
@@ -48,9 +48,9 @@ const WRITER: usize = 0;
 const READER: usize = 1;
 
 impl Ring {
-    fn side(&self, me: usize) -> Side<'_> {
+    fn side(&self, me: usize) -> RingSide<'_> {
         let other = 1 - me;
-        Side {
+        RingSide {
             mine: &self.counts[me],
             theirs: &self.counts[other],
             i_sleep: &self.sleeps[me],

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::meshes::{Kind, configs, groups, join};
 use ronde_comm::testing::run_ranks;
-use ronde_comm::{GiveUp, GroupConfig, ProcessGroup, bind};
+use ronde_comm::{GroupConfig, JoinCancellation, ProcessGroup, bind};
 use ronde_core::{
     Buffer, CollectiveError, Collectives, CollectivesExt, Generation, Operation, Recovery, ReduceOp,
 };
@@ -131,7 +131,9 @@ fn joining_can_be_given_up() {
         let wanted = Arc::new(AtomicBool::new(false));
         let mut config = member(rank, 0);
         let asked = Arc::clone(&wanted);
-        config.give_up = Some(GiveUp::when(move || asked.swap(true, Ordering::SeqCst)));
+        config.give_up = Some(JoinCancellation::when(move || {
+            asked.swap(true, Ordering::SeqCst)
+        }));
         // The other one never comes; its listener takes the connection and says nothing.
         let error = ProcessGroup::connect(config, listener, &peers).unwrap_err();
         assert!(error.to_string().contains("given up"), "{error}");

@@ -8,8 +8,8 @@ use ronde_schedule::{CORRECTED_BYTES, CostModel, Hosts};
 
 use super::*;
 
-fn planner(hosts: &Hosts, within: Duration) -> Planner {
-    Planner::new(within, 16, |algorithm, len| {
+fn planner(hosts: &Hosts, within: Duration) -> CalibrationPlanner {
+    CalibrationPlanner::new(within, 16, |algorithm, len| {
         let operation = Operation::AllReduce(ReduceOp::Sum);
         if algorithm == Algorithm::Hierarchical && !hosts.are_nested() {
             return None;
@@ -21,9 +21,9 @@ fn planner(hosts: &Hosts, within: Duration) -> Planner {
 /// Plays a calibration in which each operation takes as long as `takes` says of what it does, of which step
 /// it is and how many there were before: the steps, and the time of all.
 fn play_by(
-    planner: &mut Planner,
-    mut takes: impl FnMut(&Counts, Step, usize) -> f64,
-) -> (Vec<Step>, f64) {
+    planner: &mut CalibrationPlanner,
+    mut takes: impl FnMut(&Counts, TrialOperation, usize) -> f64,
+) -> (Vec<TrialOperation>, f64) {
     let (mut step, mut spent, mut steps) = (planner.first(), 0.0, Vec::new());
     loop {
         let next = planner.next(step, Duration::from_secs_f64(spent));
@@ -64,14 +64,18 @@ fn play_on(
     within: Duration,
     model: &CostModel,
     burst: f64,
-) -> (Vec<Step>, f64, Planner) {
+) -> (Vec<TrialOperation>, f64, CalibrationPlanner) {
     let mut planner = planner(hosts, within);
     let mut link = shaped(model, burst);
     let (steps, spent) = play_by(&mut planner, |counts, _, _| link(counts));
     (steps, spent, planner)
 }
 
-fn play(hosts: &Hosts, within: Duration, model: &CostModel) -> (Vec<Step>, f64, Planner) {
+fn play(
+    hosts: &Hosts,
+    within: Duration,
+    model: &CostModel,
+) -> (Vec<TrialOperation>, f64, CalibrationPlanner) {
     play_on(hosts, within, model, 0.0)
 }
 
@@ -88,14 +92,17 @@ fn gigabit() -> CostModel {
 fn steps_survive_the_wire() {
     for algorithm in Algorithm::ALL {
         for level in 0..LENS.len() {
-            let step = Step { algorithm, level };
+            let step = TrialOperation { algorithm, level };
             assert_ne!(step.encode(), 0);
-            assert_eq!(Step::decode(step.encode(), LENS.len()), Some(step));
-            assert_eq!(Step::decode(step.encode(), level), None);
+            assert_eq!(
+                TrialOperation::decode(step.encode(), LENS.len()),
+                Some(step)
+            );
+            assert_eq!(TrialOperation::decode(step.encode(), level), None);
         }
     }
     for nonsense in [0, -1, i64::MIN, i64::MAX, 8] {
-        assert_eq!(Step::decode(nonsense, 6), None);
+        assert_eq!(TrialOperation::decode(nonsense, 6), None);
     }
 }
 

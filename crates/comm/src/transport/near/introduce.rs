@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use ronde_core::CollectiveError;
 
-use super::{Near, Neighbour};
+use super::{NearPeer, NearStreams};
 use crate::frame::number;
 use crate::host::this_host;
-use crate::shared::{Mapping, Reader, SLOT_BYTES, Writer};
+use crate::shared::{Mapping, RingReader, RingWriter, SLOT_BYTES};
 use crate::transport::{Interest, Transport};
-use crate::{GiveUp, clock};
+use crate::{JoinCancellation, clock};
 
 /// Bytes before the rings of a file: the secret that tells it from any other one.
 const SECRET_BYTES: usize = 16;
@@ -35,7 +35,7 @@ struct Meeting<'a> {
     size: usize,
     transport: Box<dyn Transport>,
     end: Instant,
-    give_up: Option<&'a GiveUp>,
+    give_up: Option<&'a JoinCancellation>,
 }
 
 /// Messages by group rank.
@@ -76,7 +76,7 @@ pub(crate) fn introduce(
     transport: Box<dyn Transport>,
     me: usize,
     (wants, end): (&[bool], Instant),
-    give_up: Option<&GiveUp>,
+    give_up: Option<&JoinCancellation>,
 ) -> Result<Box<dyn Transport>, CollectiveError> {
     let size = wants.len();
     let mut meeting = Meeting {
@@ -108,12 +108,12 @@ pub(crate) fn introduce(
     let places = candidates.iter().enumerate();
     let places = places.map(|(ring, &peer)| (peer, place(rings.as_ref(), ring, candidates.len())));
     let theirs = meeting.exchange(places.collect(), WHERE_BYTES)?;
-    let mut neighbours: Vec<Option<Neighbour>> = (0..size).map(|_| None).collect();
+    let mut neighbours: Vec<Option<NearPeer>> = (0..size).map(|_| None).collect();
     for (ring, &peer) in candidates.iter().enumerate() {
         let out = theirs.get(&peer).and_then(|place| open(place).ok());
         if let (Some(rings), Some(out)) = (&rings, out) {
-            let into = Reader::new(&rings.mapping, base(ring));
-            neighbours[peer] = Some(Neighbour::new(out, into));
+            let into = RingReader::new(&rings.mapping, base(ring));
+            neighbours[peer] = Some(NearPeer::new(out, into));
         }
     }
     let verdicts = candidates.iter();
@@ -123,7 +123,7 @@ pub(crate) fn introduce(
             neighbours[peer] = None;
         }
     }
-    Ok(Box::new(Near::new(meeting.transport, neighbours)))
+    Ok(Box::new(NearStreams::new(meeting.transport, neighbours)))
 }
 
 fn place(rings: Option<&Rings>, ring: usize, count: usize) -> Vec<u8> {
@@ -138,7 +138,7 @@ fn place(rings: Option<&Rings>, ring: usize, count: usize) -> Vec<u8> {
 }
 
 /// The ring of a peer that this member writes to.
-fn open(place: &[u8]) -> io::Result<Writer> {
+fn open(place: &[u8]) -> io::Result<RingWriter> {
     let word = |at: usize| number(&place[4 * at..4 * at + 4]);
     let (pid, fd) = (word(0) as u32, word(1) as u32);
     let (ring, count) = (word(2) as usize, word(3) as usize);
@@ -151,7 +151,7 @@ fn open(place: &[u8]) -> io::Result<Writer> {
     if secret != place[16..] {
         return Err(io::Error::other("found memory that is not the member's"));
     }
-    Ok(Writer::new(&Arc::new(mapping), base(ring)))
+    Ok(RingWriter::new(&Arc::new(mapping), base(ring)))
 }
 
 impl Meeting<'_> {
@@ -188,7 +188,7 @@ impl Meeting<'_> {
                 return Ok(got);
             };
             let left = clock::left(self.end);
-            let is_given_up = self.give_up.is_some_and(GiveUp::is_wanted);
+            let is_given_up = self.give_up.is_some_and(JoinCancellation::is_wanted);
             if is_given_up {
                 return Err(lost(peer, &"it was given up, for there is a newer one"));
             }

@@ -26,13 +26,13 @@ mod flight {
     use crate::sync::Mutex;
 
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub(crate) struct Ticket(pub(crate) u64);
+    pub(crate) struct RecordId(pub(crate) u64);
 
     #[derive(Default)]
-    pub(crate) struct Flight(pub(crate) Mutex<Vec<(Ticket, bool)>>);
+    pub(crate) struct FlightRecorder(pub(crate) Mutex<Vec<(RecordId, bool)>>);
 
-    impl Flight {
-        pub(crate) fn ended(&self, ticket: Ticket, failed: bool) {
+    impl FlightRecorder {
+        pub(crate) fn ended(&self, ticket: RecordId, failed: bool) {
             self.0.lock().unwrap().push((ticket, failed));
         }
     }
@@ -43,9 +43,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use ronde_core::{Buffer, CollectiveError, DType, Work};
 use shuttle::thread;
 
-use flight::{Flight, Ticket};
+use flight::{FlightRecorder, RecordId};
 use sync::Arc;
-use work::{Completion, Pending, pending};
+use work::{Completion, PendingOperation, pending};
 
 /// Random schedules of each test.
 const SCHEDULES: usize = 10_000;
@@ -58,7 +58,7 @@ fn buffer(value: u32) -> Buffer {
     Buffer::copy_of(&[value])
 }
 
-fn wait(work: Pending) -> Result<u32, CollectiveError> {
+fn wait(work: PendingOperation) -> Result<u32, CollectiveError> {
     let work: Box<dyn Work> = Box::new(work);
     Ok(work.wait()?.as_slice::<u32>()[0])
 }
@@ -70,7 +70,7 @@ fn is_aborted(outcome: &Result<u32, CollectiveError>) -> bool {
 #[test]
 fn every_wait_gets_its_own_outcome_in_whatever_order() {
     under_all(|| {
-        let (completions, works): (Vec<Completion>, Vec<Pending>) =
+        let (completions, works): (Vec<Completion>, Vec<PendingOperation>) =
             (0..3).map(|_| pending()).unzip();
         let progress = thread::spawn(move || {
             for (value, completion) in (0..).zip(completions) {
@@ -160,17 +160,17 @@ fn one_of_abort_and_completion_wins_and_the_wait_ends() {
 #[test]
 fn the_recorder_hears_of_the_end_before_the_caller_does() {
     under_all(|| {
-        let flight = Arc::new(Flight::default());
+        let flight = Arc::new(FlightRecorder::default());
         let works = [(1, true), (2, false)].map(|(ticket, is_good)| {
             let (mut completion, work) = pending();
-            completion.recorded_by(&flight, Ticket(ticket));
+            completion.recorded_by(&flight, RecordId(ticket));
             let progress = thread::spawn(move || {
-                assert_eq!(completion.ticket(), Some(Ticket(ticket)));
+                assert_eq!(completion.ticket(), Some(RecordId(ticket)));
                 if is_good {
                     completion.complete(Ok(Buffer::host(DType::U32, 1)));
                 }
             });
-            (work, progress, Ticket(ticket), is_good)
+            (work, progress, RecordId(ticket), is_good)
         });
         for (work, progress, ticket, is_good) in works {
             assert_eq!(wait(work).is_ok(), is_good);

@@ -3,17 +3,17 @@
 use std::io::ErrorKind;
 use std::sync::atomic::Ordering;
 
-use super::Engine;
-use super::peer::{Outgoing, Payload, Presence};
-use crate::frame::{Call, CallKind, FrameKind, HEADER_BYTES, Header};
-use crate::running::Running;
+use super::StreamExecutor;
+use super::peer::{OutgoingFrame, OutgoingPayload, StreamState};
+use crate::frame::{Call, CallKind, FrameHeader, FrameKind, HEADER_BYTES};
+use crate::running::RunningCollective;
 
 /// Most bytes of one frame of a collective: what is to be told in between waits for no more than that.
 ///
 /// Every frame costs about as much as copying 64 KiB, for its header ends a segment on both sides.
 const CHUNK_BYTES: usize = 4 << 20;
 
-impl Engine {
+impl StreamExecutor {
     /// Queues a frame.
     pub(super) fn enqueue(
         &mut self,
@@ -21,9 +21,9 @@ impl Engine {
         kind: FrameKind,
         sequence: u64,
         call: Call,
-        payload: Payload,
+        payload: OutgoingPayload,
     ) {
-        let header = Header {
+        let header = FrameHeader {
             kind,
             generation: self.generation,
             sequence,
@@ -32,7 +32,7 @@ impl Engine {
         };
         let state = &mut self.peers[peer];
         state.starved = false;
-        let frame = Outgoing {
+        let frame = OutgoingFrame {
             header,
             payload,
             before: 0,
@@ -49,8 +49,8 @@ impl Engine {
 
     pub(super) fn say_goodbye(&mut self) {
         for peer in self.others() {
-            if self.peers[peer].presence != Presence::Closed {
-                let nothing = Payload::Bytes(Vec::new());
+            if self.peers[peer].presence != StreamState::Closed {
+                let nothing = OutgoingPayload::Bytes(Vec::new());
                 self.enqueue(peer, FrameKind::Goodbye, 0, Call::NOTHING, nothing);
             }
         }
@@ -101,7 +101,7 @@ impl Engine {
                     .payload_bytes
                     .fetch_add(payload as u64, Ordering::Relaxed);
                 let is_complete = frame.done == total;
-                if let (Payload::Collective(sending), Some(running)) =
+                if let (OutgoingPayload::Collective(sending), Some(running)) =
                     (&frame.payload, &mut self.running)
                 {
                     running.rounds.gone(sending, payload);
@@ -139,9 +139,9 @@ impl Engine {
             return false;
         };
         match frame.payload {
-            Payload::Bytes(_) => {}
-            Payload::Message(message) => message.finish(),
-            Payload::Collective(sending) => {
+            OutgoingPayload::Bytes(_) => {}
+            OutgoingPayload::Message(message) => message.finish(),
+            OutgoingPayload::Collective(sending) => {
                 if let Some(running) = &mut self.running {
                     running.rounds.sent(&sending);
                 }
@@ -151,25 +151,27 @@ impl Engine {
     }
 }
 
-impl Outgoing {
+impl OutgoingFrame {
     /// Bytes of the payload.
     pub(super) fn len(&self) -> usize {
         match &self.payload {
-            Payload::Bytes(bytes) => bytes.len(),
-            Payload::Collective(sending) => sending.place.len(),
-            Payload::Message(message) => message.buffer.bytes().len(),
+            OutgoingPayload::Bytes(bytes) => bytes.len(),
+            OutgoingPayload::Collective(sending) => sending.place.len(),
+            OutgoingPayload::Message(message) => message.buffer.bytes().len(),
         }
     }
 
     /// Bytes of the payload for the next frame.
-    fn next_bytes(&self, running: Option<&Running>) -> usize {
+    fn next_bytes(&self, running: Option<&RunningCollective>) -> usize {
         let left = self.len() - self.before;
         match (&self.payload, running) {
             // Its receiver tells by the length of the frame whether both mean the same.
-            (Payload::Collective(_), _) if self.header.call.kind == CallKind::AllToAllUnequal => {
+            (OutgoingPayload::Collective(_), _)
+                if self.header.call.kind == CallKind::AllToAllUnequal =>
+            {
                 left
             }
-            (Payload::Collective(sending), Some(running)) => {
+            (OutgoingPayload::Collective(sending), Some(running)) => {
                 let ready = running.rounds.ready(sending) - self.before;
                 left.min(ready).min(CHUNK_BYTES)
             }
@@ -183,13 +185,15 @@ impl Outgoing {
     }
 
     /// The bytes of the frame under way.
-    pub(super) fn body<'a>(&'a self, running: Option<&'a Running>) -> &'a [u8] {
+    pub(super) fn body<'a>(&'a self, running: Option<&'a RunningCollective>) -> &'a [u8] {
         let bytes = match (&self.payload, running) {
-            (Payload::Bytes(bytes), _) => bytes.as_slice(),
-            (Payload::Message(message), _) => message.buffer.bytes(),
-            (Payload::Collective(sending), Some(running)) => running.memory.bytes(&sending.place),
+            (OutgoingPayload::Bytes(bytes), _) => bytes.as_slice(),
+            (OutgoingPayload::Message(message), _) => message.buffer.bytes(),
+            (OutgoingPayload::Collective(sending), Some(running)) => {
+                running.memory.bytes(&sending.place)
+            }
             // Frames of a collective are taken back before it ends.
-            (Payload::Collective(_), None) => &[],
+            (OutgoingPayload::Collective(_), None) => &[],
         };
         let bytes = bytes.get(self.before..).unwrap_or_default();
         &bytes[..bytes.len().min(self.header.bytes as usize)]

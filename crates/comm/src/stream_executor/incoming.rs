@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use ronde_core::{CollectiveError, GroupRank};
 
-use super::peer::{Arriving, EARLY_BYTES_MAX, Peer, Presence, Target};
-use super::{Early, Engine};
+use super::peer::{EARLY_BYTES_MAX, FrameTarget, IncomingFrame, Peer, StreamState};
+use super::{EarlyFrame, StreamExecutor};
 use crate::clock;
-use crate::frame::{FrameKind, HEADER_BYTES, Header};
+use crate::frame::{FrameHeader, FrameKind, HEADER_BYTES};
 use crate::notice::Notice;
-use crate::running::Running;
+use crate::running::RunningCollective;
 use crate::streaming::PIECE_BYTES;
 use crate::transport::Interest;
 
@@ -29,7 +29,7 @@ const SPIN: Duration = Duration::from_micros(50);
 
 /// How one waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Patience {
+pub(super) enum WaitMode {
     /// Awake for a moment, giving way to whoever has something to do: sleeping and being woken takes
     /// longer than most answers.
     Awake,
@@ -37,9 +37,9 @@ pub(super) enum Patience {
     Asleep,
 }
 
-impl Engine {
+impl StreamExecutor {
     /// Waits until something can be read or written, a caller calls, or `limit` has passed; then reads.
-    pub(super) fn wait_and_read(&mut self, limit: Option<Duration>, patience: Patience) {
+    pub(super) fn wait_and_read(&mut self, limit: Option<Duration>, patience: WaitMode) {
         let possible = match self.wait(limit, patience) {
             Ok(possible) => possible,
             Err(error) => {
@@ -69,9 +69,9 @@ impl Engine {
     fn wait(
         &mut self,
         limit: Option<Duration>,
-        patience: Patience,
+        patience: WaitMode,
     ) -> std::io::Result<Vec<Interest>> {
-        let is_awake = patience == Patience::Awake && !self.crowd.is_to_sleep();
+        let is_awake = patience == WaitMode::Awake && !self.crowd.is_to_sleep();
         let end = clock::deadline(match is_awake {
             true => SPIN.min(limit.unwrap_or(SPIN)),
             false => Duration::ZERO,
@@ -155,7 +155,7 @@ impl Engine {
                 let Some(header) = unread.first_chunk::<HEADER_BYTES>() else {
                     return;
                 };
-                let header = Header::decode(header);
+                let header = FrameHeader::decode(header);
                 state.unread.take(HEADER_BYTES);
                 match header {
                     Ok(header) => self.header_came(peer, header),
@@ -163,7 +163,7 @@ impl Engine {
                 }
                 continue;
             };
-            if matches!(arriving.target, Target::Parked) || unread.is_empty() {
+            if matches!(arriving.target, FrameTarget::Parked) || unread.is_empty() {
                 return;
             }
             let room = room(arriving, &mut self.running);
@@ -180,11 +180,11 @@ impl Engine {
             return;
         };
         arriving.done += count;
-        if let Target::Collective(awaited) = arriving.target {
+        if let FrameTarget::Collective(awaited) = arriving.target {
             let Some(awaited) = self.came(peer, awaited, count) else {
                 return;
             };
-            arriving.target = Target::Collective(awaited);
+            arriving.target = FrameTarget::Collective(awaited);
         }
         if arriving.left() == 0 {
             self.frame_came(peer, arriving);
@@ -193,7 +193,7 @@ impl Engine {
         }
     }
 
-    fn header_came(&mut self, peer: usize, header: Header) {
+    fn header_came(&mut self, peer: usize, header: FrameHeader) {
         if header.generation != self.generation {
             let problem = format!(
                 "it is of generation {}, this is generation {}",
@@ -201,7 +201,7 @@ impl Engine {
             );
             return self.broken(peer, problem);
         }
-        if self.peers[peer].presence == Presence::Left {
+        if self.peers[peer].presence == StreamState::Left {
             return self.broken(peer, "it came after goodbye".to_owned());
         }
         if header.kind == FrameKind::Collective {
@@ -216,23 +216,23 @@ impl Engine {
             FrameKind::Collective => self.collective_target(peer, &header).map(Some),
         };
         let target = match target {
-            Ok(None) => Target::Aside(Vec::new()),
+            Ok(None) => FrameTarget::Aside(Vec::new()),
             Ok(Some(Some(target))) => target,
             Ok(Some(None)) => {
                 let kept = self.peers[peer]
                     .early_bytes
-                    .saturating_add(Early::weight(&header));
+                    .saturating_add(EarlyFrame::weight(&header));
                 if kept > EARLY_BYTES_MAX {
-                    Target::Parked
+                    FrameTarget::Parked
                 } else {
                     self.peers[peer].early_bytes = kept;
-                    Target::Aside(Vec::new())
+                    FrameTarget::Aside(Vec::new())
                 }
             }
             Err(error) => return self.fail(error),
         };
-        let parked = matches!(target, Target::Parked);
-        self.peers[peer].arriving = Some(Arriving {
+        let parked = matches!(target, FrameTarget::Parked);
+        self.peers[peer].arriving = Some(IncomingFrame {
             header,
             target,
             done: 0,
@@ -253,15 +253,15 @@ impl Engine {
     }
 
     /// A frame is complete.
-    fn frame_came(&mut self, peer: usize, arriving: Arriving) {
-        let Arriving { header, target, .. } = arriving;
+    fn frame_came(&mut self, peer: usize, arriving: IncomingFrame) {
+        let IncomingFrame { header, target, .. } = arriving;
         match target {
-            Target::Collective(awaited) => self.frame_ended(peer, awaited),
-            Target::Message(posted) => posted.finish(),
-            Target::Parked => {}
-            Target::Aside(bytes) => match header.kind {
+            FrameTarget::Collective(awaited) => self.frame_ended(peer, awaited),
+            FrameTarget::Message(posted) => posted.finish(),
+            FrameTarget::Parked => {}
+            FrameTarget::Aside(bytes) => match header.kind {
                 FrameKind::Goodbye => {
-                    self.peers[peer].presence = Presence::Left;
+                    self.peers[peer].presence = StreamState::Left;
                     self.mailbox.note_left(peer);
                     self.check_presence(peer);
                 }
@@ -269,12 +269,14 @@ impl Engine {
                 FrameKind::Call => self.heard_of(peer, &header, &bytes),
                 FrameKind::Message => {
                     let address = (peer, header.call.detail);
-                    let early = Early { header, bytes };
+                    let early = EarlyFrame { header, bytes };
                     self.letters.entry(address).or_default().push_back(early);
                     self.settle_messages(address);
                 }
                 FrameKind::Collective => {
-                    self.peers[peer].early.push_back(Early { header, bytes });
+                    self.peers[peer]
+                        .early
+                        .push_back(EarlyFrame { header, bytes });
                     self.settle(peer);
                 }
             },
@@ -306,10 +308,13 @@ impl Engine {
 }
 
 /// Where the next bytes of an arriving frame go; never more than are missing.
-fn room<'a>(arriving: &'a mut Arriving, running: &'a mut Option<Running>) -> &'a mut [u8] {
+fn room<'a>(
+    arriving: &'a mut IncomingFrame,
+    running: &'a mut Option<RunningCollective>,
+) -> &'a mut [u8] {
     let (done, left) = (arriving.done, arriving.left());
     match &mut arriving.target {
-        Target::Collective(awaited) => match running {
+        FrameTarget::Collective(awaited) => match running {
             Some(running) => {
                 let piece = awaited.here..awaited.here + left.min(PIECE_BYTES);
                 running.memory.bytes_mut(&awaited.place.part(piece))
@@ -317,13 +322,13 @@ fn room<'a>(arriving: &'a mut Arriving, running: &'a mut Option<Running>) -> &'a
             // Frames are turned away before the collective that wants them ends.
             None => &mut [],
         },
-        Target::Message(posted) => &mut posted.buffer.bytes_mut()[done..],
-        Target::Aside(bytes) => {
+        FrameTarget::Message(posted) => &mut posted.buffer.bytes_mut()[done..],
+        FrameTarget::Aside(bytes) => {
             if bytes.len() == done {
                 bytes.resize(done + left.min(ASIDE_STEP.max(done)), 0);
             }
             &mut bytes[done..]
         }
-        Target::Parked => &mut [],
+        FrameTarget::Parked => &mut [],
     }
 }

@@ -4,20 +4,20 @@ use std::time::Instant;
 
 use ronde_core::{CollectiveError, GroupRank};
 
-use super::peer::{Payload, Presence, Target};
-use super::{Address, Command, Early, Engine, HISTORY, Posted};
+use super::peer::{FrameTarget, OutgoingPayload, StreamState};
+use super::{EarlyFrame, ExecutorCommand, HISTORY, MessageAddress, PostedMessage, StreamExecutor};
 use crate::clock;
-use crate::frame::{Call, CallKind, FrameKind, Header};
-use crate::rounds::{Awaited, Opened};
-use crate::running::{Finished, Running};
+use crate::frame::{Call, CallKind, FrameHeader, FrameKind};
+use crate::rounds::{ExpectedMessage, RoundMessages};
+use crate::running::{FinishedSchedule, RunningCollective};
 
-impl Engine {
+impl StreamExecutor {
     /// Takes a command from a caller.
-    pub(super) fn accept(&mut self, command: Command) {
+    pub(super) fn accept(&mut self, command: ExecutorCommand) {
         if let Some(error) = self.failed.clone() {
-            if let Command::Collective(super::Asked { completion, .. })
-            | Command::Send { completion, .. }
-            | Command::Receive { completion, .. } = command
+            if let ExecutorCommand::Collective(super::CollectiveRequest { completion, .. })
+            | ExecutorCommand::Send { completion, .. }
+            | ExecutorCommand::Receive { completion, .. } = command
             {
                 completion.complete(Err(error));
             }
@@ -26,42 +26,51 @@ impl Engine {
         let started = clock::now();
         let deadline = clock::deadline(self.timeout);
         match command {
-            Command::Collective(asked) => self.queue.push_back(asked),
-            Command::Limit(limit) => self.timeout = limit,
-            Command::Fail { error, notice } => {
+            ExecutorCommand::Collective(asked) => self.queue.push_back(asked),
+            ExecutorCommand::Limit(limit) => self.timeout = limit,
+            ExecutorCommand::Fail { error, notice } => {
                 self.disagreement = notice;
                 self.fail(error);
             }
-            Command::Send {
+            ExecutorCommand::Send {
                 to,
                 call,
                 buffer,
                 completion,
             } => {
-                let message = Posted {
+                let message = PostedMessage {
                     call,
                     buffer,
                     completion,
                     started,
                     deadline,
                 };
-                self.enqueue(to, FrameKind::Message, 0, call, Payload::Message(message));
+                self.enqueue(
+                    to,
+                    FrameKind::Message,
+                    0,
+                    call,
+                    OutgoingPayload::Message(message),
+                );
                 self.check_presence(to);
             }
-            Command::Receive {
+            ExecutorCommand::Receive {
                 from,
                 call,
                 buffer,
                 completion,
             } => {
                 let address = (from, call.detail);
-                self.posted.entry(address).or_default().push_back(Posted {
-                    call,
-                    buffer,
-                    completion,
-                    started,
-                    deadline,
-                });
+                self.posted
+                    .entry(address)
+                    .or_default()
+                    .push_back(PostedMessage {
+                        call,
+                        buffer,
+                        completion,
+                        started,
+                        deadline,
+                    });
                 self.settle_messages(address);
                 self.unpark(from);
                 self.check_presence(from);
@@ -96,7 +105,7 @@ impl Engine {
         self.history.push_back((sequence, asked.call));
         let scratch = self.scratch.take();
         let scratch = scratch.unwrap_or_else(|| ronde_core::Buffer::host(ronde_core::DType::U8, 0));
-        match Running::new(asked, sequence, self.member, self.timeout, scratch) {
+        match RunningCollective::new(asked, sequence, self.member, self.timeout, scratch) {
             Ok(running) => {
                 self.mailbox.flight.started(sequence, running.started);
                 let call = running.call;
@@ -116,7 +125,7 @@ impl Engine {
     fn open_rounds(&mut self) {
         self.feed();
         while let Some(running) = &mut self.running
-            && let Some(Opened { sends, receives }) = running.open_next()
+            && let Some(RoundMessages { sends, receives }) = running.open_next()
         {
             let (sequence, call) = (running.sequence, running.call);
             for (peer, awaited) in receives {
@@ -124,7 +133,7 @@ impl Engine {
                 running.expected[peer].push_back(awaited);
             }
             for (peer, sending) in sends {
-                let payload = Payload::Collective(sending);
+                let payload = OutgoingPayload::Collective(sending);
                 self.enqueue(peer, FrameKind::Collective, sequence, call, payload);
             }
         }
@@ -143,11 +152,11 @@ impl Engine {
             return;
         };
         match running.finish() {
-            Ok(Finished::Result(completion, buffer, scratch)) => {
+            Ok(FinishedSchedule::Result(completion, buffer, scratch)) => {
                 self.scratch = Some(scratch);
                 completion.complete(Ok(buffer));
             }
-            Ok(Finished::Lens(running)) => {
+            Ok(FinishedSchedule::Lens(running)) => {
                 self.running = Some(*running);
                 self.open_rounds();
             }
@@ -162,8 +171,8 @@ impl Engine {
     pub(super) fn collective_target(
         &mut self,
         peer: usize,
-        header: &Header,
-    ) -> Result<Option<Target>, CollectiveError> {
+        header: &FrameHeader,
+    ) -> Result<Option<FrameTarget>, CollectiveError> {
         let first = self.peers[peer].early.is_empty();
         let current = self.running.as_ref().map(|running| {
             let waits = !running.expected[peer].is_empty();
@@ -190,7 +199,11 @@ impl Engine {
     }
 
     /// The place that the running collective has for a frame of its own.
-    fn wanted(&mut self, peer: usize, header: &Header) -> Result<Option<Target>, CollectiveError> {
+    fn wanted(
+        &mut self,
+        peer: usize,
+        header: &FrameHeader,
+    ) -> Result<Option<FrameTarget>, CollectiveError> {
         let Some(running) = &mut self.running else {
             return Ok(None);
         };
@@ -207,7 +220,9 @@ impl Engine {
                 problem: format!("{} bytes where {left} belong", header.bytes),
             });
         }
-        Ok(running.expected[peer].pop_front().map(Target::Collective))
+        Ok(running.expected[peer]
+            .pop_front()
+            .map(FrameTarget::Collective))
     }
 
     /// Gives early collective frames of a peer to the running collective, as far as it wants them.
@@ -220,14 +235,14 @@ impl Engine {
             let target = self.collective_target(peer, &early.header);
             self.peers[peer].early = after;
             match (target, &mut self.running) {
-                (Ok(Some(Target::Collective(awaited))), Some(running)) => {
+                (Ok(Some(FrameTarget::Collective(awaited))), Some(running)) => {
                     let count = early.bytes.len();
                     let place = awaited.place.part(awaited.here..awaited.here + count);
                     running
                         .memory
                         .bytes_mut(&place)
                         .copy_from_slice(&early.bytes);
-                    self.peers[peer].early_bytes -= Early::weight(&early.header);
+                    self.peers[peer].early_bytes -= EarlyFrame::weight(&early.header);
                     if let Some(awaited) = self.came(peer, awaited, count) {
                         self.frame_ended(peer, awaited);
                     }
@@ -250,19 +265,19 @@ impl Engine {
             return;
         };
         let header = arriving.header;
-        let is_aside = matches!(arriving.target, Target::Aside(_));
+        let is_aside = matches!(arriving.target, FrameTarget::Aside(_));
         if !is_aside || header.kind != FrameKind::Collective || self.failed.is_some() {
             return;
         }
         match (self.collective_target(peer, &header), &mut self.running) {
-            (Ok(Some(Target::Collective(awaited))), Some(running)) => {
+            (Ok(Some(FrameTarget::Collective(awaited))), Some(running)) => {
                 let state = &mut self.peers[peer];
-                state.early_bytes -= Early::weight(&header);
+                state.early_bytes -= EarlyFrame::weight(&header);
                 let Some(mut arriving) = state.arriving.take() else {
                     return;
                 };
                 let came = arriving.done;
-                if let Target::Aside(bytes) = &arriving.target {
+                if let FrameTarget::Aside(bytes) = &arriving.target {
                     let place = awaited.place.part(awaited.here..awaited.here + came);
                     running
                         .memory
@@ -270,7 +285,7 @@ impl Engine {
                         .copy_from_slice(&bytes[..came]);
                 }
                 if let Some(awaited) = self.came(peer, awaited, came) {
-                    arriving.target = Target::Collective(awaited);
+                    arriving.target = FrameTarget::Collective(awaited);
                     self.peers[peer].arriving = Some(arriving);
                 }
             }
@@ -283,9 +298,9 @@ impl Engine {
     pub(super) fn came(
         &mut self,
         peer: usize,
-        mut awaited: Awaited,
+        mut awaited: ExpectedMessage,
         count: usize,
-    ) -> Option<Awaited> {
+    ) -> Option<ExpectedMessage> {
         let running = self.running.as_mut()?;
         running.received[peer] += count;
         if running.came(&mut awaited, count) {
@@ -300,7 +315,7 @@ impl Engine {
     }
 
     /// A frame of a collective is complete: its message is too, or the next frame goes on with it.
-    pub(super) fn frame_ended(&mut self, peer: usize, awaited: Awaited) {
+    pub(super) fn frame_ended(&mut self, peer: usize, awaited: ExpectedMessage) {
         let Some(running) = &mut self.running else {
             return;
         };
@@ -315,8 +330,8 @@ impl Engine {
     pub(super) fn message_target(
         &mut self,
         peer: usize,
-        header: &Header,
-    ) -> Result<Option<Target>, CollectiveError> {
+        header: &FrameHeader,
+    ) -> Result<Option<FrameTarget>, CollectiveError> {
         let address = (peer, header.call.detail);
         if self.letters.contains_key(&address) {
             return Ok(None);
@@ -328,10 +343,15 @@ impl Engine {
             posted.completion.complete(Err(error.clone()));
             return Err(error);
         }
-        Ok(Some(Target::Message(posted)))
+        Ok(Some(FrameTarget::Message(posted)))
     }
 
-    fn misfit(&self, peer: usize, header: &Header, posted: &Posted) -> Option<CollectiveError> {
+    fn misfit(
+        &self,
+        peer: usize,
+        header: &FrameHeader,
+        posted: &PostedMessage,
+    ) -> Option<CollectiveError> {
         if header.call == posted.call && header.bytes as usize == posted.buffer.bytes().len() {
             return None;
         }
@@ -343,7 +363,7 @@ impl Engine {
         })
     }
 
-    fn next_posted(&mut self, address: Address) -> Option<Posted> {
+    fn next_posted(&mut self, address: MessageAddress) -> Option<PostedMessage> {
         let waiting = self.posted.get_mut(&address)?;
         let posted = waiting.pop_front();
         if waiting.is_empty() {
@@ -353,7 +373,7 @@ impl Engine {
     }
 
     /// Gives messages that came early to the receives that want them.
-    pub(super) fn settle_messages(&mut self, address: Address) {
+    pub(super) fn settle_messages(&mut self, address: MessageAddress) {
         while self.failed.is_none()
             && self.letters.contains_key(&address)
             && let Some(mut posted) = self.next_posted(address)
@@ -363,7 +383,7 @@ impl Engine {
             if waiting.is_empty() {
                 self.letters.remove(&address);
             }
-            self.peers[address.0].early_bytes -= Early::weight(&early.header);
+            self.peers[address.0].early_bytes -= EarlyFrame::weight(&early.header);
             if let Some(error) = self.misfit(address.0, &early.header, &posted) {
                 posted.completion.complete(Err(error.clone()));
                 return self.fail(error);
@@ -378,13 +398,13 @@ impl Engine {
     }
 
     /// Messages that are being received into their buffers, with their senders and bytes so far.
-    pub(super) fn arriving_messages(&self) -> impl Iterator<Item = (usize, usize, &Posted)> {
+    pub(super) fn arriving_messages(&self) -> impl Iterator<Item = (usize, usize, &PostedMessage)> {
         let arriving = self.peers.iter().map(|peer| peer.arriving.as_ref());
         arriving
             .enumerate()
             .filter_map(|(peer, arriving)| match arriving {
                 Some(arriving) => match &arriving.target {
-                    Target::Message(posted) => Some((peer, arriving.done, posted)),
+                    FrameTarget::Message(posted) => Some((peer, arriving.done, posted)),
                     _ => None,
                 },
                 None => None,
@@ -393,7 +413,7 @@ impl Engine {
 
     /// Fails when something is wanted of a peer that has gone.
     pub(super) fn check_presence(&mut self, peer: usize) {
-        if self.peers[peer].presence == Presence::Here || self.failed.is_some() {
+        if self.peers[peer].presence == StreamState::Here || self.failed.is_some() {
             return;
         }
         let wanted = self
@@ -403,7 +423,7 @@ impl Engine {
         let sending = self.peers[peer]
             .out
             .iter()
-            .any(|frame| !matches!(frame.payload, Payload::Bytes(_)));
+            .any(|frame| !matches!(frame.payload, OutgoingPayload::Bytes(_)));
         let posted = self.posted.keys().any(|&(from, _)| from == peer);
         if wanted || sending || posted {
             self.lost(peer, "it has left the group");
@@ -422,12 +442,12 @@ impl Engine {
     }
 
     /// Messages that are being sent, with their receivers and bytes so far.
-    pub(super) fn messages_going(&self) -> impl Iterator<Item = (usize, usize, &Posted)> {
+    pub(super) fn messages_going(&self) -> impl Iterator<Item = (usize, usize, &PostedMessage)> {
         let frames = self.peers.iter().enumerate();
         frames
             .flat_map(|(peer, state)| state.out.iter().map(move |frame| (peer, frame)))
             .filter_map(|(peer, frame)| match &frame.payload {
-                Payload::Message(posted) => Some((peer, frame.done, posted)),
+                OutgoingPayload::Message(posted) => Some((peer, frame.done, posted)),
                 _ => None,
             })
     }

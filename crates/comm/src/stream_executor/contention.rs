@@ -1,4 +1,4 @@
-//! [`Crowd`]: whether ranks that wait for each other share a core, while another one may be idle.
+//! [`CoreContention`]: whether ranks that wait for each other share a core, while another one may be idle.
 //!
 //! Two that give way to each other on one core never sleep and never wait long: to the system they are
 //! programs that run well where they are, and it leaves them there for seconds, at half their speed. Who
@@ -15,7 +15,7 @@ const WAITS: u32 = 16;
 
 /// What the last waits of one rank have shown.
 #[derive(Debug)]
-pub(super) struct Crowd {
+pub(super) struct CoreContention {
     /// Whether there may be a core for each rank.
     has_room: bool,
     /// Waits in a row in which somebody else had the core.
@@ -25,7 +25,7 @@ pub(super) struct Crowd {
     was_away: bool,
 }
 
-impl Crowd {
+impl CoreContention {
     /// For a group of so many ranks on hosts of so many cores.
     pub(super) fn new(ranks: usize, cores: usize) -> Self {
         Self {
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     /// Whether the next of waits like this one sleeps, one after the other.
-    fn sleeps(crowd: &mut Crowd, took: &[Duration], times: u32) -> u32 {
+    fn sleeps(crowd: &mut CoreContention, took: &[Duration], times: u32) -> u32 {
         let mut slept = 0;
         for _ in 0..times {
             took.iter().for_each(|took| crowd.gave_way(*took));
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn one_sleeps_after_many_waits_in_which_others_had_the_core() {
-        let mut crowd = Crowd::new(2, 2);
+        let mut crowd = CoreContention::new(2, 2);
         let brief = Duration::from_nanos(400);
         assert_eq!(sleeps(&mut crowd, &[AWAY, brief], WAITS - 1), 0);
         // Nobody gave way: nothing new is known.
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(sleeps(&mut crowd, &[brief, brief], 1), 0);
         assert_eq!(sleeps(&mut crowd, &[AWAY], WAITS - 1), 0);
         // No core is free for anybody.
-        let mut crowd = Crowd::new(3, 2);
+        let mut crowd = CoreContention::new(3, 2);
         assert_eq!(sleeps(&mut crowd, &[AWAY], 9 * WAITS), 0);
     }
 }

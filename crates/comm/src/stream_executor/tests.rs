@@ -9,8 +9,8 @@ use ronde_core::{
     Tag,
 };
 
-use crate::frame::{Call, CallKind, FrameKind, HEADER_BYTES, Header};
-use crate::hello::{Hello, PREFIX_BYTES};
+use crate::frame::{Call, CallKind, FrameHeader, FrameKind, HEADER_BYTES};
+use crate::hello::{JoinHello, PREFIX_BYTES};
 use crate::notice::Notice;
 use crate::transport::in_process::{self, InProcess};
 use crate::transport::{Interest, Transport};
@@ -36,7 +36,7 @@ fn with_bare_last_for(size: usize, timeout: Duration) -> (Vec<ProcessGroup>, InP
 fn header(kind: FrameKind, call: Call, bytes: u64) -> [u8; HEADER_BYTES] {
     let generation = Generation(0);
     let sequence = 0;
-    Header {
+    FrameHeader {
         kind,
         generation,
         sequence,
@@ -176,16 +176,16 @@ proptest! {
 
     #[test]
     fn any_bytes_are_decoded_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        let _ = Hello::decode(&bytes);
+        let _ = JoinHello::decode(&bytes);
         let _ = Notice::decode(&bytes);
         if let Some(prefix) = bytes.first_chunk::<PREFIX_BYTES>() {
-            prop_assert!(Hello::decode_prefix(prefix).is_err());
+            prop_assert!(JoinHello::decode_prefix(prefix).is_err());
         }
         if let Some(head) = bytes.first_chunk::<HEADER_BYTES>() {
             let mut head = *head;
             head[..3].copy_from_slice(b"rnd");
-            if let Ok(header) = Header::decode(&head) {
-                prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
+            if let Ok(header) = FrameHeader::decode(&head) {
+                prop_assert_eq!(FrameHeader::decode(&header.encode()), Ok(header));
             }
         }
     }
@@ -200,12 +200,12 @@ proptest! {
         for (name, value) in parts {
             config.plan.set(name, value);
         }
-        let hello = Hello::new(&config, 8, 1);
+        let hello = JoinHello::new(&config, 8, 1);
         let wire = hello.encode().unwrap();
         let body = &wire[PREFIX_BYTES..];
-        prop_assert_eq!(Hello::decode(body), Ok(hello));
+        prop_assert_eq!(JoinHello::decode(body), Ok(hello));
         for end in 0..body.len() {
-            prop_assert!(Hello::decode(&body[..end]).is_err());
+            prop_assert!(JoinHello::decode(&body[..end]).is_err());
         }
     }
 }

@@ -5,16 +5,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ronde_core::{CollectiveError, GroupRank};
 
-use super::Command;
-use super::seat::Signs;
-use crate::flight::{Asks, Flight, FlightRecord};
-use crate::program::Member;
-use crate::running::Asked;
+use super::ExecutorCommand;
+use super::driver::DriverFlags;
+use crate::flight::{FlightRecord, FlightRecorder, RecordedRequest};
+use crate::program::GroupMember;
+use crate::running::CollectiveRequest;
 use crate::transport::Waker;
 
 /// What is known of the group while waiting for a peer elsewhere than on the progress thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum PeerHealth {
     /// Nothing is known to be wrong.
     Fine,
     /// The peer has left in good order.
@@ -23,28 +23,38 @@ pub(crate) enum Verdict {
     Failed,
 }
 
-impl Command {
+impl ExecutorCommand {
     /// Tells the recorder, which will hear of the end too.
-    fn record(&mut self, flight: &Arc<Flight>) {
+    fn record(&mut self, flight: &Arc<FlightRecorder>) {
         let (asks, call, buffer, completion) = match self {
-            Self::Collective(Asked {
+            Self::Collective(CollectiveRequest {
                 call,
                 buffer,
                 completion,
                 ..
-            }) => (Asks::Collective, call, buffer, completion),
+            }) => (RecordedRequest::Collective, call, buffer, completion),
             Self::Send {
                 to,
                 call,
                 buffer,
                 completion,
-            } => (Asks::SendTo(*to as u32), call, buffer, completion),
+            } => (
+                RecordedRequest::SendTo(*to as u32),
+                call,
+                buffer,
+                completion,
+            ),
             Self::Receive {
                 from,
                 call,
                 buffer,
                 completion,
-            } => (Asks::ReceiveFrom(*from as u32), call, buffer, completion),
+            } => (
+                RecordedRequest::ReceiveFrom(*from as u32),
+                call,
+                buffer,
+                completion,
+            ),
             Self::Limit(_) | Self::Fail { .. } => return,
         };
         let ticket = completion.ticket().unwrap_or_else(|| {
@@ -52,15 +62,15 @@ impl Command {
             completion.recorded_by(flight, ticket);
             ticket
         });
-        if asks == Asks::Collective {
+        if asks == RecordedRequest::Collective {
             flight.streams(ticket);
         }
     }
 }
 
 #[derive(Default)]
-struct Mail {
-    commands: Vec<Command>,
+struct MailboxState {
+    commands: Vec<ExecutorCommand>,
     abort: Option<String>,
     leave: bool,
     failed: Option<CollectiveError>,
@@ -73,50 +83,50 @@ struct Mail {
 /// What callers and the progress thread share.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    mail: Mutex<Mail>,
-    pub(super) signs: Signs,
+    mail: Mutex<MailboxState>,
+    pub(super) signs: DriverFlags,
     pub(super) bytes: AtomicU64,
     pub(super) payload_bytes: AtomicU64,
-    pub(super) flight: Arc<Flight>,
+    pub(super) flight: Arc<FlightRecorder>,
     shared_bytes: AtomicU64,
     shared_payload_bytes: AtomicU64,
     /// Somebody has left, or the group has failed.
     news: AtomicBool,
 }
 
-impl std::fmt::Debug for Mail {
+impl std::fmt::Debug for MailboxState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Mail({} commands)", self.commands.len())
     }
 }
 
 impl Mailbox {
-    pub(crate) fn new(waker: Arc<dyn Waker>, member: Member) -> Self {
+    pub(crate) fn new(waker: Arc<dyn Waker>, member: GroupMember) -> Self {
         Self {
             mail: Mutex::default(),
-            signs: Signs::new(waker),
+            signs: DriverFlags::new(waker),
             bytes: AtomicU64::new(0),
             payload_bytes: AtomicU64::new(0),
-            flight: Arc::new(Flight::new(member.rank, member.size)),
+            flight: Arc::new(FlightRecorder::new(member.rank, member.size)),
             shared_bytes: AtomicU64::new(0),
             shared_payload_bytes: AtomicU64::new(0),
             news: AtomicBool::new(false),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Mail> {
+    fn lock(&self) -> MutexGuard<'_, MailboxState> {
         self.mail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Hands over a command, or says why the group is over.
-    pub(crate) fn post(&self, command: Command) -> Result<(), CollectiveError> {
+    pub(crate) fn post(&self, command: ExecutorCommand) -> Result<(), CollectiveError> {
         self.leave_there(command)?;
         self.signs.call();
         Ok(())
     }
 
     /// As [`Mailbox::post`], for one who looks after the mail itself.
-    pub(super) fn leave_there(&self, mut command: Command) -> Result<(), CollectiveError> {
+    pub(super) fn leave_there(&self, mut command: ExecutorCommand) -> Result<(), CollectiveError> {
         let mut mail = self.lock();
         if let Some(error) = &mail.failed {
             return Err(error.clone());
@@ -128,7 +138,7 @@ impl Mailbox {
     }
 
     /// What has come since the last look; whether the group was asked to abort, and to leave.
-    pub(super) fn take(&self) -> (Vec<Command>, Option<String>, bool) {
+    pub(super) fn take(&self) -> (Vec<ExecutorCommand>, Option<String>, bool) {
         self.signs.heard();
         let mut mail = self.lock();
         let commands = std::mem::take(&mut mail.commands);
@@ -170,7 +180,7 @@ impl Mailbox {
     }
 
     /// The recorder.
-    pub(crate) fn flight(&self) -> &Arc<Flight> {
+    pub(crate) fn flight(&self) -> &Arc<FlightRecorder> {
         &self.flight
     }
 
@@ -195,15 +205,15 @@ impl Mailbox {
     }
 
     /// What is known of the group and one peer.
-    pub(crate) fn verdict(&self, peer: usize) -> Verdict {
+    pub(crate) fn verdict(&self, peer: usize) -> PeerHealth {
         if !self.news.load(Ordering::Acquire) {
-            return Verdict::Fine;
+            return PeerHealth::Fine;
         }
         let mail = self.lock();
         match &mail.failed {
-            Some(_) => Verdict::Failed,
-            None if mail.left.contains(&peer) => Verdict::Left,
-            None => Verdict::Fine,
+            Some(_) => PeerHealth::Failed,
+            None if mail.left.contains(&peer) => PeerHealth::Left,
+            None => PeerHealth::Fine,
         }
     }
 
@@ -247,9 +257,9 @@ impl Mailbox {
 }
 
 /// Closes the mailbox when the progress thread ends, even by a panic.
-pub(super) struct Closing(pub(super) Arc<Mailbox>);
+pub(super) struct MailboxCloser(pub(super) Arc<Mailbox>);
 
-impl Drop for Closing {
+impl Drop for MailboxCloser {
     fn drop(&mut self) {
         self.0.close();
     }

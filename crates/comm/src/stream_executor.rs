@@ -1,18 +1,18 @@
-//! [`Engine`]: what runs the operations of a group, over any transport.
+//! [`StreamExecutor`]: what runs the operations of a group, over any transport.
 //!
 //! Collectives run one after the other in the order of their calls; messages run beside them. What
 //! arrives before it is wanted is kept, up to a bound, so that two members that first send and then
 //! receive do not wait for each other. The first failure ends everything and is told to all.
 
 mod agreement;
-mod crowd;
+mod contention;
+mod driver;
 mod failure;
 mod incoming;
 mod mailbox;
 mod outgoing;
 mod peer;
 mod progress;
-mod seat;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -22,17 +22,17 @@ use ronde_core::{Buffer, CollectiveError, DType, Generation};
 
 use crate::clock;
 use crate::flight::FlightRecord;
-use crate::frame::{Call, HEADER_BYTES, Header};
+use crate::frame::{Call, FrameHeader, HEADER_BYTES};
 use crate::notice::Notice;
-use crate::program::Member;
-use crate::running::{Asked, Running};
+use crate::program::GroupMember;
+use crate::running::{CollectiveRequest, RunningCollective};
 use crate::transport::Transport;
 use crate::work::Completion;
-use crowd::Crowd;
-use incoming::Patience;
-pub(crate) use mailbox::{Mailbox, Verdict};
+use contention::CoreContention;
+pub(crate) use driver::ExecutorDriver;
+use incoming::WaitMode;
+pub(crate) use mailbox::{Mailbox, PeerHealth};
 use peer::Peer;
-pub(crate) use seat::Seat;
 
 /// How many past calls are remembered to name them when a peer disagrees late.
 const HISTORY: usize = 256;
@@ -42,8 +42,8 @@ const FLUSH_MAX: Duration = Duration::from_secs(5);
 pub(crate) const LINGER: Duration = Duration::from_millis(100);
 
 /// What callers ask of the progress thread.
-pub(crate) enum Command {
-    Collective(Asked),
+pub(crate) enum ExecutorCommand {
+    Collective(CollectiveRequest),
     Send {
         to: usize,
         call: Call,
@@ -66,7 +66,7 @@ pub(crate) enum Command {
 }
 
 /// A receive that waits for its message.
-struct Posted {
+struct PostedMessage {
     call: Call,
     buffer: Buffer,
     completion: Completion,
@@ -75,37 +75,37 @@ struct Posted {
 }
 
 /// A frame that came before it was wanted.
-struct Early {
-    header: Header,
+struct EarlyFrame {
+    header: FrameHeader,
     bytes: Vec<u8>,
 }
 
-impl Early {
+impl EarlyFrame {
     /// What it counts for in the bound on what is kept.
-    fn weight(header: &Header) -> u64 {
+    fn weight(header: &FrameHeader) -> u64 {
         header.bytes.saturating_add(HEADER_BYTES as u64)
     }
 }
 
 /// Peer and tag.
-type Address = (usize, u64);
+type MessageAddress = (usize, u64);
 
 /// The progress thread's state.
-pub(crate) struct Engine {
+pub(crate) struct StreamExecutor {
     transport: Box<dyn Transport>,
     mailbox: Arc<Mailbox>,
-    member: Member,
+    member: GroupMember,
     generation: Generation,
     timeout: Duration,
     peers: Vec<Peer>,
-    queue: VecDeque<Asked>,
-    running: Option<Running>,
+    queue: VecDeque<CollectiveRequest>,
+    running: Option<RunningCollective>,
     next_sequence: u64,
     history: VecDeque<(u64, Call)>,
-    posted: BTreeMap<Address, VecDeque<Posted>>,
-    letters: BTreeMap<Address, VecDeque<Early>>,
+    posted: BTreeMap<MessageAddress, VecDeque<PostedMessage>>,
+    letters: BTreeMap<MessageAddress, VecDeque<EarlyFrame>>,
     scratch: Option<Buffer>,
-    crowd: Crowd,
+    crowd: CoreContention,
     failed: Option<CollectiveError>,
     /// The disagreement behind a failure, to tell the others both calls.
     disagreement: Option<Notice>,
@@ -113,20 +113,20 @@ pub(crate) struct Engine {
     /// How long the others may take to leave when the group has failed.
     linger_failed: Duration,
     /// Told once of the failure.
-    reporter: Option<Reporter>,
+    reporter: Option<FailureReporter>,
 }
 
 /// What is done with the flight record when the group fails.
-pub(crate) type Reporter = Box<dyn FnOnce(FlightRecord, &CollectiveError) + Send>;
+pub(crate) type FailureReporter = Box<dyn FnOnce(FlightRecord, &CollectiveError) + Send>;
 
-impl Engine {
+impl StreamExecutor {
     pub(crate) fn new(
         transport: Box<dyn Transport>,
         mailbox: Arc<Mailbox>,
-        member: Member,
+        member: GroupMember,
         generation: Generation,
         timeout: Duration,
-        reporter: Option<Reporter>,
+        reporter: Option<FailureReporter>,
     ) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
@@ -143,7 +143,7 @@ impl Engine {
             posted: BTreeMap::new(),
             letters: BTreeMap::new(),
             scratch: Some(Buffer::host(DType::U8, 0)),
-            crowd: Crowd::new(member.size, cores),
+            crowd: CoreContention::new(member.size, cores),
             failed: None,
             disagreement: None,
             leaving: false,
@@ -178,7 +178,7 @@ impl Engine {
     }
 
     /// Waits for news of the other members or of callers, and takes in what has come.
-    fn await_news(&mut self, patience: Patience) {
+    fn await_news(&mut self, patience: WaitMode) {
         let limit = self.next_deadline().map(clock::left);
         self.wait_and_read(limit, patience);
     }
@@ -246,7 +246,7 @@ impl Engine {
         let end = clock::deadline(FLUSH_MAX.min(self.timeout));
         while self.peers.iter().any(Peer::has_to_send) && !clock::left(end).is_zero() {
             self.flush();
-            self.wait_and_read(Some(clock::left(end).min(LINGER)), Patience::Asleep);
+            self.wait_and_read(Some(clock::left(end).min(LINGER)), WaitMode::Asleep);
         }
         self.report();
         for peer in self.others() {
@@ -258,7 +258,7 @@ impl Engine {
         };
         let end = clock::deadline(linger);
         while self.others().any(|p| self.peers[p].is_open()) && !clock::left(end).is_zero() {
-            self.wait_and_read(Some(clock::left(end)), Patience::Asleep);
+            self.wait_and_read(Some(clock::left(end)), WaitMode::Asleep);
         }
     }
 }

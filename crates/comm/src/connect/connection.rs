@@ -1,4 +1,4 @@
-//! [`Wire`]: a connection while members meet, plain or TLS; blocking, with a deadline on everything.
+//! [`PeerConnection`]: a connection while members meet, plain or TLS; blocking, with a deadline on everything.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use ronde_core::CollectiveError;
 
-use super::{Unmet, failed};
+use super::{GreetError, failed};
 use crate::clock;
 use crate::frame::number;
-use crate::security::Keys;
+use crate::security::TlsKeys;
 use crate::transport::Transport;
 use crate::transport::striped::Striped;
 use crate::transport::tcp::Tcp;
@@ -19,45 +19,45 @@ use crate::transport::tls::{Tls, TlsStream};
 const VERDICT_BYTES_MAX: usize = 1 << 10;
 
 /// A connection to one that may be a member.
-pub(crate) enum Wire {
+pub(crate) enum PeerConnection {
     Plain(TcpStream),
     Tls(Box<TlsStream>),
 }
 
-impl Wire {
+impl PeerConnection {
     /// Makes a dialled connection one to `peer`, by TLS where there are keys.
     pub(super) fn dial(
         stream: TcpStream,
-        keys: Option<&Keys>,
+        keys: Option<&TlsKeys>,
         peer: u32,
         end: Instant,
-    ) -> Result<Self, Unmet> {
+    ) -> Result<Self, GreetError> {
         let Some(keys) = keys else {
             return Ok(Self::Plain(stream));
         };
         let name = keys.identity.name_of(&keys.member(peer));
-        let name = name.map_err(|error| Unmet::NoHello(error.to_string()))?;
+        let name = name.map_err(|error| GreetError::NoHello(error.to_string()))?;
         TlsStream::dial(stream, keys.client.clone(), name, end)
             .map(|stream| Self::Tls(Box::new(stream)))
-            .map_err(|error| Unmet::Io(timed_out(error)))
+            .map_err(|error| GreetError::Io(timed_out(error)))
     }
 
     /// The same for one that has dialled.
     pub(super) fn accept(
         stream: TcpStream,
-        keys: Option<&Keys>,
+        keys: Option<&TlsKeys>,
         end: Instant,
-    ) -> Result<Self, Unmet> {
+    ) -> Result<Self, GreetError> {
         let Some(keys) = keys else {
             return Ok(Self::Plain(stream));
         };
         TlsStream::accept(stream, keys.server.clone(), end)
             .map(|stream| Self::Tls(Box::new(stream)))
-            .map_err(|error| Unmet::Io(timed_out(error)))
+            .map_err(|error| GreetError::Io(timed_out(error)))
     }
 
     /// Why the certificate shown is not that of who claims to be there.
-    pub(super) fn imposture(&self, keys: &Keys, rank: u32) -> Option<String> {
+    pub(super) fn imposture(&self, keys: &TlsKeys, rank: u32) -> Option<String> {
         let Self::Tls(stream) = self else {
             return None;
         };
@@ -70,20 +70,20 @@ impl Wire {
     }
 
     /// Tells one that has dialled whether it is accepted; no words mean that it is.
-    pub(super) fn give_verdict(&mut self, problem: &str, end: Instant) -> Result<(), Unmet> {
+    pub(super) fn give_verdict(&mut self, problem: &str, end: Instant) -> Result<(), GreetError> {
         let words = &problem.as_bytes()[..problem.len().min(VERDICT_BYTES_MAX)];
         let mut verdict = (words.len() as u16).to_le_bytes().to_vec();
         verdict.extend(words);
-        self.write_all(&verdict, end).map_err(Unmet::Io)
+        self.write_all(&verdict, end).map_err(GreetError::Io)
     }
 
     /// Hears whether this member is accepted.
-    pub(super) fn hear_verdict(&mut self, end: Instant) -> Result<(), Unmet> {
+    pub(super) fn hear_verdict(&mut self, end: Instant) -> Result<(), GreetError> {
         let mut len = [0; 2];
         self.read_all(&mut len, end)?;
         let len = number(&len) as usize;
         if len > VERDICT_BYTES_MAX {
-            return Err(Unmet::NoHello(format!("a verdict of {len} bytes")));
+            return Err(GreetError::NoHello(format!("a verdict of {len} bytes")));
         }
         let mut words = vec![0; len];
         self.read_all(&mut words, end)?;
@@ -92,7 +92,7 @@ impl Wire {
         }
         let words = String::from_utf8_lossy(&words);
         let problem = format!("it refused this member: {words}");
-        Err(Unmet::Io(io::Error::new(
+        Err(GreetError::Io(io::Error::new(
             ErrorKind::PermissionDenied,
             problem,
         )))
@@ -117,13 +117,13 @@ impl Wire {
     }
 
     /// Fills `into` before `end`, however slowly the bytes drip.
-    pub(super) fn read_all(&mut self, mut into: &mut [u8], end: Instant) -> Result<(), Unmet> {
+    pub(super) fn read_all(&mut self, mut into: &mut [u8], end: Instant) -> Result<(), GreetError> {
         while !into.is_empty() {
             match self.read(into, end) {
-                Ok(0) => return Err(Unmet::Io(ErrorKind::UnexpectedEof.into())),
+                Ok(0) => return Err(GreetError::Io(ErrorKind::UnexpectedEof.into())),
                 Ok(count) => into = &mut into[count..],
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(Unmet::Io(timed_out(error))),
+                Err(error) => return Err(GreetError::Io(timed_out(error))),
             }
         }
         Ok(())
@@ -156,17 +156,17 @@ fn timed_out(error: io::Error) -> io::Error {
 }
 
 /// What it means that TLS came where a plain hello was expected.
-pub(super) fn tls_in_plain(prefix: &[u8]) -> Option<Unmet> {
+pub(super) fn tls_in_plain(prefix: &[u8]) -> Option<GreetError> {
     let is_tls = matches!(prefix, [0x15 | 0x16, 3, 0..=4, ..]);
     is_tls.then(|| {
         let words = "it speaks TLS, this member was told to speak plainly";
-        Unmet::Io(io::Error::new(ErrorKind::InvalidData, words))
+        GreetError::Io(io::Error::new(ErrorKind::InvalidData, words))
     })
 }
 
 /// The transport over connected wires, which are all of one kind, `connections` for each member.
 pub(crate) fn transport(
-    wires: Vec<Option<Wire>>,
+    wires: Vec<Option<PeerConnection>>,
     is_tls: bool,
     connections: usize,
 ) -> Result<Box<dyn Transport>, CollectiveError> {
@@ -178,17 +178,20 @@ pub(crate) fn transport(
     Ok(Box::new(Striped::new(streams, size, connections)))
 }
 
-fn streams(wires: Vec<Option<Wire>>, is_tls: bool) -> Result<Box<dyn Transport>, CollectiveError> {
+fn streams(
+    wires: Vec<Option<PeerConnection>>,
+    is_tls: bool,
+) -> Result<Box<dyn Transport>, CollectiveError> {
     let setting_up = |error: io::Error| failed("setting up connections".to_owned(), &error);
     if is_tls {
         let tls = wires.into_iter().map(|wire| match wire {
-            Some(Wire::Tls(stream)) => Some(*stream),
+            Some(PeerConnection::Tls(stream)) => Some(*stream),
             _ => None,
         });
         return Ok(Box::new(Tls::new(tls.collect()).map_err(setting_up)?));
     }
     let plain = wires.into_iter().map(|wire| match wire {
-        Some(Wire::Plain(stream)) => Some(stream),
+        Some(PeerConnection::Plain(stream)) => Some(stream),
         _ => None,
     });
     Ok(Box::new(Tcp::new(plain.collect()).map_err(setting_up)?))

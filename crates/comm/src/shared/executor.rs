@@ -1,4 +1,4 @@
-//! [`Exchange`]: one operation after the other over shared memory, on the thread that asks.
+//! [`SharedExecutor`]: one operation after the other over shared memory, on the thread that asks.
 //!
 //! Every rank posts its call and where its bytes are, then waits until all others have posted the
 //! same call. Short bytes are behind the call: everybody reads all of them and is done. Otherwise
@@ -14,33 +14,33 @@ use std::time::Duration;
 use ronde_core::exact::ExactSum;
 use ronde_core::{Buffer, CollectiveError, Generation, GroupRank, Operation, ReduceOp};
 
-use super::control::{Control, INLINE_MAX, Place, Post, RIDE_MAX};
-use super::halt::Halt;
+use super::control::{Announcement, ControlMemory, INLINE_MAX, OperandLocation, RIDE_MAX};
+use super::halt::HaltReason;
 use super::mapping::{Mapping, Span};
-use super::pool::{self, Pool};
-use super::tree::{Kernel, Tree};
-use super::wait::{Patience, Stop, Watch};
-use crate::engine::Mailbox;
-use crate::flight::Ticket;
+use super::pool::{self, MemoryPool};
+use super::tree::{ReduceKernel, ReductionTree};
+use super::wait::{DeadlineWaiter, SpinBudget, WaitError};
+use crate::flight::RecordId;
 use crate::frame::{ANY_LEN, Call};
+use crate::stream_executor::Mailbox;
 
 /// Shared memory of one other member.
 #[derive(Debug)]
-pub(super) struct Neighbour {
+pub(super) struct LocalPeer {
     pub(super) pid: u32,
-    pub(super) control: Arc<Control>,
+    pub(super) control: Arc<ControlMemory>,
     pub(super) segments: Vec<Option<Arc<Mapping>>>,
 }
 
 /// How the recorder knows an operation whose turn has come, and when that was, on the host's clock.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Begun {
-    pub(super) ticket: Ticket,
+pub(super) struct OperationStart {
+    pub(super) ticket: RecordId,
     pub(super) ns: u64,
 }
 
 /// What became of an operation.
-pub(super) enum Done {
+pub(super) enum OperationOutcome {
     /// It is complete, since a moment on the host's clock where that is known without a look at it.
     Result(Buffer, Option<u64>),
     /// All have called it; it is to be run over the streams.
@@ -49,11 +49,11 @@ pub(super) enum Done {
 
 /// One member's end of the shared memory of a group.
 #[derive(Debug)]
-pub(crate) struct Exchange {
+pub(crate) struct SharedExecutor {
     pub(super) me: usize,
     /// By rank; this member's own control memory is in its place.
-    pub(super) neighbours: Vec<Neighbour>,
-    pub(super) pool: Arc<Pool>,
+    pub(super) neighbours: Vec<LocalPeer>,
+    pub(super) pool: Arc<MemoryPool>,
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) limit: Duration,
     pub(super) generation: Generation,
@@ -61,8 +61,8 @@ pub(crate) struct Exchange {
     pub(super) begun: u64,
     /// Pieces of all operations before this one.
     pub(super) base: u32,
-    pub(super) chain: Arc<Tree>,
-    pub(super) exact: Option<(ExactSum, Arc<Tree>)>,
+    pub(super) chain: Arc<ReductionTree>,
+    pub(super) exact: Option<(ExactSum, Arc<ReductionTree>)>,
     pub(super) scratch: Buffer,
     /// Kept open: others map the control memory through it.
     pub(super) _file: std::os::fd::OwnedFd,
@@ -70,17 +70,17 @@ pub(crate) struct Exchange {
 }
 
 /// The operation under way.
-pub(super) struct Current<'a> {
+pub(super) struct CurrentOperation<'a> {
     /// As it is in the slots.
     pub(super) sequence: u32,
     pub(super) call: [u64; 3],
-    pub(super) begun: Begun,
+    pub(super) begun: OperationStart,
     /// When the last rank came.
     pub(super) complete_ns: Cell<u64>,
-    pub(super) watch: Watch<'a>,
+    pub(super) watch: DeadlineWaiter<'a>,
 }
 
-impl Exchange {
+impl SharedExecutor {
     pub(super) fn size(&self) -> usize {
         self.neighbours.len()
     }
@@ -90,29 +90,29 @@ impl Exchange {
         (0..self.size()).filter(move |&peer| peer != me)
     }
 
-    pub(super) fn control(&self, rank: usize) -> &Control {
+    pub(super) fn control(&self, rank: usize) -> &ControlMemory {
         &self.neighbours[rank].control
     }
 
     /// Runs an operation to its end.
     pub(super) fn run(
         &mut self,
-        (mailbox, patience, begun): (&Mailbox, &Patience, Begun),
+        (mailbox, patience, begun): (&Mailbox, &SpinBudget, OperationStart),
         operation: &Operation,
         call: &Call,
         mut buffer: Buffer,
-    ) -> Result<Done, CollectiveError> {
+    ) -> Result<OperationOutcome, CollectiveError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
         let at = self.begun;
         self.begun += 1;
-        let current = Current {
+        let current = CurrentOperation {
             sequence: (at as u32).wrapping_add(1),
             call: call.words(),
             begun,
             complete_ns: Cell::new(begun.ns),
-            watch: Watch {
+            watch: DeadlineWaiter {
                 mailbox,
                 limit: self.limit,
                 patience,
@@ -126,16 +126,16 @@ impl Exchange {
             self.perform(&current, operation, call, &mut buffer)
         };
         match outcome {
-            Ok(Some(result)) => Ok(Done::Result(result, None)),
+            Ok(Some(result)) => Ok(OperationOutcome::Result(result, None)),
             Ok(None) if is_direct(operation, call) => {
                 let is_short = call.len == 0 || buffer.bytes().len() <= RIDE_MAX;
                 let told = is_short && !current.watch.was_long.get();
-                Ok(Done::Result(
+                Ok(OperationOutcome::Result(
                     buffer,
                     told.then(|| current.complete_ns.get()),
                 ))
             }
-            Ok(None) => Ok(Done::Over(buffer)),
+            Ok(None) => Ok(OperationOutcome::Over(buffer)),
             Err(halt) => {
                 let expected = buffer.bytes().len();
                 let error = self.fail(&current, halt, at, call, expected);
@@ -150,17 +150,17 @@ impl Exchange {
     /// The result where it is not in `buffer`.
     fn perform(
         &mut self,
-        current: &Current<'_>,
+        current: &CurrentOperation<'_>,
         operation: &Operation,
         call: &Call,
         buffer: &mut Buffer,
-    ) -> Result<Option<Buffer>, Halt> {
+    ) -> Result<Option<Buffer>, HaltReason> {
         if !is_direct(operation, call) || call.len == 0 {
-            self.post(current, Place::Nothing, 0, &[]);
+            self.post(current, OperandLocation::Nothing, 0, &[]);
             self.meet(current, |_, _| ())?;
             return Ok(None);
         }
-        let kernel = |op| Kernel {
+        let kernel = |op| ReduceKernel {
             dtype: call.dtype,
             op,
         };
@@ -187,26 +187,32 @@ impl Exchange {
             Operation::AllGather => return self.all_gather(current, buffer).map(Some),
             Operation::Broadcast { root } => self.broadcast(current, root.index(), buffer)?,
             _ => {
-                self.post(current, Place::Nothing, 0, &[]);
+                self.post(current, OperandLocation::Nothing, 0, &[]);
                 self.meet(current, |_, _| ())?;
             }
         }
         Ok(None)
     }
 
-    fn exact_tree(&mut self, sum: &ExactSum) -> Arc<Tree> {
+    fn exact_tree(&mut self, sum: &ExactSum) -> Arc<ReductionTree> {
         if let Some((of, tree)) = &self.exact
             && of == sum
         {
             return Arc::clone(tree);
         }
-        let tree = Arc::new(Tree::exact(sum));
+        let tree = Arc::new(ReductionTree::exact(sum));
         self.exact = Some((sum.clone(), Arc::clone(&tree)));
         tree
     }
 
     /// Tells the others this rank's call, with `bytes` behind it.
-    pub(super) fn post(&self, current: &Current<'_>, place: Place, own_len: u64, bytes: &[u8]) {
+    pub(super) fn post(
+        &self,
+        current: &CurrentOperation<'_>,
+        place: OperandLocation,
+        own_len: u64,
+        bytes: &[u8],
+    ) {
         let control = self.control(self.me);
         let mut ride = [0];
         if bytes.len() <= RIDE_MAX {
@@ -214,7 +220,7 @@ impl Exchange {
         } else {
             control.inline(current.sequence, bytes.len()).write(bytes);
         }
-        let post = Post {
+        let post = Announcement {
             call: current.call,
             place,
             own_len,
@@ -231,9 +237,9 @@ impl Exchange {
     /// Waits until all others have posted the same call; tells `each` what.
     pub(super) fn meet(
         &self,
-        current: &Current<'_>,
-        mut each: impl FnMut(usize, &Post),
-    ) -> Result<(), Halt> {
+        current: &CurrentOperation<'_>,
+        mut each: impl FnMut(usize, &Announcement),
+    ) -> Result<(), HaltReason> {
         let sequence = current.sequence;
         for peer in self.others() {
             let control = self.control(peer);
@@ -241,14 +247,14 @@ impl Exchange {
             let look = || self.odd(current).is_some();
             let is_there = |now| now == sequence;
             let waited = current.watch.wait(peer, flag, is_there, look);
-            waited.map_err(|stop| Halt::Stopped {
+            waited.map_err(|stop| HaltReason::Stopped {
                 peer,
                 stop,
                 received: 0,
             })?;
             let post = control.read_post(sequence);
             if post.call != current.call {
-                return Err(Halt::Mismatch { peer });
+                return Err(HaltReason::Mismatch { peer });
             }
             self.note_arrival(current, peer, &post);
             each(peer, &post);
@@ -256,7 +262,7 @@ impl Exchange {
         Ok(())
     }
 
-    fn note_arrival(&self, current: &Current<'_>, peer: usize, post: &Post) {
+    fn note_arrival(&self, current: &CurrentOperation<'_>, peer: usize, post: &Announcement) {
         let flight = self.mailbox.flight();
         flight.came(current.begun.ticket, peer, post.moment);
         let latest = current.complete_ns.get().max(post.moment);
@@ -264,7 +270,7 @@ impl Exchange {
     }
 
     /// A peer that has posted another call. Notes who has come, also behind one that is waited for.
-    pub(super) fn odd(&self, current: &Current<'_>) -> Option<usize> {
+    pub(super) fn odd(&self, current: &CurrentOperation<'_>) -> Option<usize> {
         let sequence = current.sequence;
         let mut odd = None;
         for peer in self.others() {
@@ -284,17 +290,17 @@ impl Exchange {
     pub(super) fn region(
         &mut self,
         rank: usize,
-        place: Place,
+        place: OperandLocation,
         bytes: usize,
-    ) -> Result<Option<(Arc<Mapping>, u64)>, Halt> {
-        let Place::Segment { id, offset } = place else {
+    ) -> Result<Option<(Arc<Mapping>, u64)>, HaltReason> {
+        let OperandLocation::Segment { id, offset } = place else {
             return Ok(None);
         };
         if rank == self.me {
             return Ok(Some((self.pool.mapping(id), offset)));
         }
         let broken = |problem: String| {
-            Halt::Error(CollectiveError::Protocol {
+            HaltReason::Error(CollectiveError::Protocol {
                 peer: GroupRank(rank as u32),
                 problem,
             })
@@ -314,9 +320,9 @@ impl Exchange {
                 let mapping =
                     Mapping::open(neighbour.pid, fd, len).map_err(|error| match error.kind() {
                         // It was killed, or has closed what it had, between its post and now.
-                        io::ErrorKind::NotFound => Halt::Stopped {
+                        io::ErrorKind::NotFound => HaltReason::Stopped {
                             peer: rank,
-                            stop: Stop::Gone,
+                            stop: WaitError::Gone,
                             received: 0,
                         },
                         _ => broken(format!("its segment {id}: {error}")),
@@ -333,13 +339,13 @@ impl Exchange {
     }
 
     /// Where the bytes of a buffer are told to be.
-    pub(super) fn place(&self, buffer: &Buffer) -> Place {
+    pub(super) fn place(&self, buffer: &Buffer) -> OperandLocation {
         match self.pool.find(buffer) {
-            Some(lot) => Place::Segment {
+            Some(lot) => OperandLocation::Segment {
                 id: lot.id,
                 offset: lot.offset as u64,
             },
-            None => Place::Staged,
+            None => OperandLocation::Staged,
         }
     }
 

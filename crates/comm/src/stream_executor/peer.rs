@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use ronde_core::Buffer;
 
-use super::{Early, Posted};
-use crate::frame::Header;
-use crate::rounds::{Awaited, Sending};
+use super::{EarlyFrame, PostedMessage};
+use crate::frame::FrameHeader;
+use crate::rounds::{ExpectedMessage, OutgoingMessage};
 use crate::transport::Interest;
 use crate::work::Completion;
 
@@ -14,20 +14,20 @@ use crate::work::Completion;
 pub(super) const EARLY_BYTES_MAX: u64 = 1 << 30;
 
 /// What a frame on its way out carries.
-pub(super) enum Payload {
+pub(super) enum OutgoingPayload {
     /// Nothing or bytes of its own.
     Bytes(Vec<u8>),
     /// A part of the running collective's memory, in as many frames as it takes.
-    Collective(Sending),
+    Collective(OutgoingMessage),
     /// A message.
-    Message(Posted),
+    Message(PostedMessage),
 }
 
 /// A payload on its way out, with the frame that carries the next part of it.
-pub(super) struct Outgoing {
+pub(super) struct OutgoingFrame {
     /// That of the frame; its count of bytes is set when it begins.
-    pub(super) header: Header,
-    pub(super) payload: Payload,
+    pub(super) header: FrameHeader,
+    pub(super) payload: OutgoingPayload,
     /// Bytes of the payload that went in frames before this one.
     pub(super) before: usize,
     /// Bytes of this frame's header and payload that are gone already.
@@ -35,11 +35,11 @@ pub(super) struct Outgoing {
 }
 
 /// Where a frame's bytes go.
-pub(super) enum Target {
+pub(super) enum FrameTarget {
     /// Into the running collective's memory.
-    Collective(Awaited),
+    Collective(ExpectedMessage),
     /// Into a waiting receive's buffer.
-    Message(Posted),
+    Message(PostedMessage),
     /// Aside, until somebody wants them.
     Aside(Vec<u8>),
     /// Nowhere yet: no room aside. Nothing more is read from this peer.
@@ -47,13 +47,13 @@ pub(super) enum Target {
 }
 
 /// A frame whose header is here.
-pub(super) struct Arriving {
-    pub(super) header: Header,
-    pub(super) target: Target,
+pub(super) struct IncomingFrame {
+    pub(super) header: FrameHeader,
+    pub(super) target: FrameTarget,
     pub(super) done: usize,
 }
 
-impl Arriving {
+impl IncomingFrame {
     pub(super) fn left(&self) -> usize {
         self.header.bytes as usize - self.done
     }
@@ -61,7 +61,7 @@ impl Arriving {
 
 /// Whether a peer can still send.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) enum Presence {
+pub(super) enum StreamState {
     #[default]
     Here,
     /// It has said goodbye.
@@ -72,7 +72,7 @@ pub(super) enum Presence {
 
 /// How far a rank that waits has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Progress {
+pub(super) struct CollectiveProgress {
     /// Number of the collective.
     pub(super) sequence: u64,
     /// The first round of which it misses something.
@@ -83,8 +83,8 @@ pub(super) struct Progress {
 
 /// What a peer has told of its waiting.
 #[derive(Debug)]
-pub(super) struct Waits {
-    pub(super) at: Progress,
+pub(super) struct WaitReport {
+    pub(super) at: CollectiveProgress,
     /// For whom.
     pub(super) awaited: Vec<usize>,
 }
@@ -92,41 +92,41 @@ pub(super) struct Waits {
 /// The two streams to one other member, and what waits in them.
 #[derive(Default)]
 pub(super) struct Peer {
-    pub(super) out: VecDeque<Outgoing>,
+    pub(super) out: VecDeque<OutgoingFrame>,
     /// The transport has no room.
     pub(super) blocked: bool,
     /// What is to be sent first is not ready.
     pub(super) starved: bool,
     /// Writing failed; reading will tell why.
     pub(super) deaf: bool,
-    pub(super) arriving: Option<Arriving>,
-    pub(super) unread: Unread,
+    pub(super) arriving: Option<IncomingFrame>,
+    pub(super) unread: ReadBuffer,
     /// Calls that it has told of and that have not begun here.
-    pub(super) told: VecDeque<Header>,
+    pub(super) told: VecDeque<FrameHeader>,
     /// The wait that it has last told of.
-    pub(super) waits: Option<Waits>,
+    pub(super) waits: Option<WaitReport>,
     /// Collective frames that came early.
-    pub(super) early: VecDeque<Early>,
+    pub(super) early: VecDeque<EarlyFrame>,
     /// Bytes of all frames of this peer that came early.
     pub(super) early_bytes: u64,
-    pub(super) presence: Presence,
+    pub(super) presence: StreamState,
 }
 
 impl Peer {
     pub(super) fn interest(&self) -> Interest {
         Interest {
-            read: self.presence != Presence::Closed && !self.is_parked(),
+            read: self.presence != StreamState::Closed && !self.is_parked(),
             write: self.blocked && self.has_to_send(),
         }
     }
 
     pub(super) fn is_parked(&self) -> bool {
         let target = self.arriving.as_ref().map(|arriving| &arriving.target);
-        matches!(target, Some(Target::Parked))
+        matches!(target, Some(FrameTarget::Parked))
     }
 
     pub(super) fn is_open(&self) -> bool {
-        self.presence != Presence::Closed
+        self.presence != StreamState::Closed
     }
 
     pub(super) fn has_to_send(&self) -> bool {
@@ -141,13 +141,13 @@ impl Peer {
 
 /// Bytes that were read but not looked at.
 #[derive(Default)]
-pub(super) struct Unread {
+pub(super) struct ReadBuffer {
     bytes: Vec<u8>,
     at: usize,
     end: usize,
 }
 
-impl Unread {
+impl ReadBuffer {
     /// What is there.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[self.at..self.end]
@@ -183,7 +183,7 @@ impl Unread {
 }
 
 /// A message on its way out keeps what it needs to be given back or reported.
-impl Posted {
+impl PostedMessage {
     pub(super) fn finish(self) {
         let Self {
             buffer, completion, ..

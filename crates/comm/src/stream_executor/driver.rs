@@ -1,4 +1,4 @@
-//! [`Seat`]: who drives the engine. A caller that waits for its operation does so itself, for there is
+//! [`ExecutorDriver`]: who drives the engine. A caller that waits for its operation does so itself, for there is
 //! then no other thread to be woken; at all other times the progress thread does.
 //!
 //! After a caller has gone the progress thread leaves the engine alone for a moment, as long as nothing
@@ -11,18 +11,18 @@ use std::time::Duration;
 
 use ronde_core::CollectiveError;
 
-use super::incoming::Patience;
-use super::mailbox::{Closing, Mailbox};
-use super::{Command, Engine};
+use super::incoming::WaitMode;
+use super::mailbox::{Mailbox, MailboxCloser};
+use super::{ExecutorCommand, StreamExecutor};
 use crate::transport::Waker;
-use crate::work::Pending;
+use crate::work::PendingOperation;
 
 /// How long nobody looks after the streams of an idle group after a blocking call.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// What callers and the progress thread tell each other without a lock.
 #[derive(Debug)]
-pub(super) struct Signs {
+pub(super) struct DriverFlags {
     /// A caller drives, or is about to.
     driven: AtomicBool,
     /// The progress thread has the engine, and may be waiting with it.
@@ -37,7 +37,7 @@ pub(super) struct Signs {
     waker: Arc<dyn Waker>,
 }
 
-impl Signs {
+impl DriverFlags {
     pub(super) fn new(waker: Arc<dyn Waker>) -> Self {
         Self {
             driven: AtomicBool::new(false),
@@ -90,12 +90,12 @@ impl Signs {
 }
 
 /// The engine, and who drives it.
-pub(crate) struct Seat {
-    engine: Mutex<Option<Engine>>,
+pub(crate) struct ExecutorDriver {
+    engine: Mutex<Option<StreamExecutor>>,
     mailbox: Arc<Mailbox>,
 }
 
-impl std::fmt::Debug for Seat {
+impl std::fmt::Debug for ExecutorDriver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Seat")
             .field("signs", &self.mailbox.signs)
@@ -103,8 +103,8 @@ impl std::fmt::Debug for Seat {
     }
 }
 
-impl Seat {
-    pub(crate) fn new(engine: Engine, mailbox: Arc<Mailbox>) -> Self {
+impl ExecutorDriver {
+    pub(crate) fn new(engine: StreamExecutor, mailbox: Arc<Mailbox>) -> Self {
         Self {
             engine: Mutex::new(Some(engine)),
             mailbox,
@@ -113,7 +113,7 @@ impl Seat {
 
     /// What the progress thread does, until the group is left.
     pub(crate) fn attend(&self) {
-        let _closing = Closing(Arc::clone(&self.mailbox));
+        let _closing = MailboxCloser(Arc::clone(&self.mailbox));
         let signs = &self.mailbox.signs;
         let _only_once = signs.progress.set(thread::current());
         let mut drives_seen = 0;
@@ -133,9 +133,9 @@ impl Seat {
                 if engine.leaving {
                     let engine = place.take();
                     drop(place);
-                    return engine.map_or((), Engine::depart);
+                    return engine.map_or((), StreamExecutor::depart);
                 }
-                engine.await_news(Patience::Asleep);
+                engine.await_news(WaitMode::Asleep);
             }
             signs.watched.store(false, Ordering::SeqCst);
         }
@@ -146,7 +146,11 @@ impl Seat {
     ///
     /// # Errors
     /// Why the group is over.
-    pub(crate) fn run(&self, command: Command, work: &Pending) -> Result<(), CollectiveError> {
+    pub(crate) fn run(
+        &self,
+        command: ExecutorCommand,
+        work: &PendingOperation,
+    ) -> Result<(), CollectiveError> {
         let Some(mut drive) = self.sit_down() else {
             return self.mailbox.post(command);
         };
@@ -155,7 +159,7 @@ impl Seat {
         Ok(())
     }
 
-    fn sit_down(&self) -> Option<Drive<'_>> {
+    fn sit_down(&self) -> Option<DriverGuard<'_>> {
         let signs = &self.mailbox.signs;
         if signs.driven.swap(true, Ordering::SeqCst) {
             return None;
@@ -163,7 +167,7 @@ impl Seat {
         if signs.watched.load(Ordering::SeqCst) {
             signs.waker.wake();
         }
-        let mut drive = Drive {
+        let mut drive = DriverGuard {
             seat: self,
             engine: None,
         };
@@ -175,13 +179,13 @@ impl Seat {
 }
 
 /// A caller in the seat.
-struct Drive<'a> {
-    seat: &'a Seat,
-    engine: Option<MutexGuard<'a, Option<Engine>>>,
+struct DriverGuard<'a> {
+    seat: &'a ExecutorDriver,
+    engine: Option<MutexGuard<'a, Option<StreamExecutor>>>,
 }
 
-impl Drive<'_> {
-    fn until_ended(&mut self, work: &Pending) {
+impl DriverGuard<'_> {
+    fn until_ended(&mut self, work: &PendingOperation) {
         let Some(engine) = self.engine.as_mut().and_then(|engine| engine.as_mut()) else {
             return;
         };
@@ -190,16 +194,16 @@ impl Drive<'_> {
             if work.has_ended() || engine.leaving {
                 return;
             }
-            engine.await_news(Patience::Awake);
+            engine.await_news(WaitMode::Awake);
         }
     }
 }
 
-impl Drop for Drive<'_> {
+impl Drop for DriverGuard<'_> {
     fn drop(&mut self) {
         let signs = &self.seat.mailbox.signs;
         if let Some(engine) = self.engine.take() {
-            let busy = engine.as_ref().is_some_and(Engine::is_busy);
+            let busy = engine.as_ref().is_some_and(StreamExecutor::is_busy);
             signs.drives.fetch_add(1, Ordering::SeqCst);
             if busy {
                 signs.urgent.store(true, Ordering::SeqCst);

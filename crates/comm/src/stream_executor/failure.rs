@@ -4,14 +4,14 @@ use std::time::Instant;
 
 use ronde_core::{CollectiveError, GroupRank};
 
-use super::Engine;
-use super::peer::{Payload, Presence, Target};
+use super::StreamExecutor;
+use super::peer::{FrameTarget, OutgoingPayload, StreamState};
 use crate::clock;
 use crate::frame::{Call, CallKind, FrameKind};
 use crate::notice::{Notice, operation_name};
 
 /// What is known of a wait that was too long.
-struct Overdue {
+struct OverdueWait {
     call: Call,
     sequence: u64,
     peer: usize,
@@ -20,7 +20,7 @@ struct Overdue {
     started: Instant,
 }
 
-impl Engine {
+impl StreamExecutor {
     /// Ends everything with an error that arose here, and tells the others.
     pub(super) fn fail(&mut self, error: CollectiveError) {
         if self.failed.is_some() {
@@ -64,18 +64,18 @@ impl Engine {
             state.told.clear();
             state.starved = false;
             if let Some(arriving) = state.arriving.take()
-                && let Target::Message(posted) = arriving.target
+                && let FrameTarget::Message(posted) = arriving.target
             {
                 posted.completion.complete(Err(error.clone()));
             }
             for (place, mut frame) in std::mem::take(&mut state.out).into_iter().enumerate() {
                 let half_sent = place == 0 && frame.done > 0;
                 let body = half_sent.then(|| frame.body(self.running.as_ref()).to_vec());
-                if let Payload::Message(message) = frame.payload {
+                if let OutgoingPayload::Message(message) = frame.payload {
                     message.completion.complete(Err(error.clone()));
                 }
                 if let Some(body) = body {
-                    frame.payload = Payload::Bytes(body);
+                    frame.payload = OutgoingPayload::Bytes(body);
                     frame.before = 0;
                     state.out.push_back(frame);
                 }
@@ -85,8 +85,8 @@ impl Engine {
 
     pub(super) fn tell(&mut self, notice: &[u8]) {
         for peer in self.others() {
-            if self.peers[peer].presence == Presence::Here {
-                let payload = Payload::Bytes(notice.to_vec());
+            if self.peers[peer].presence == StreamState::Here {
+                let payload = OutgoingPayload::Bytes(notice.to_vec());
                 self.enqueue(peer, FrameKind::Notice, 0, Call::NOTHING, payload);
             }
         }
@@ -129,14 +129,14 @@ impl Engine {
 
     /// A peer's stream has ended.
     pub(super) fn stream_ended(&mut self, peer: usize, cause: &str) {
-        let before = std::mem::replace(&mut self.peers[peer].presence, Presence::Closed);
+        let before = std::mem::replace(&mut self.peers[peer].presence, StreamState::Closed);
         self.peers[peer].deaf = true;
         if self.failed.is_some() {
             return;
         }
         match before {
-            Presence::Left => self.check_presence(peer),
-            Presence::Here | Presence::Closed => self.lost(peer, cause),
+            StreamState::Left => self.check_presence(peer),
+            StreamState::Here | StreamState::Closed => self.lost(peer, cause),
         }
     }
 
@@ -203,7 +203,7 @@ impl Engine {
         first.is_some_and(|first| clock::now().duration_since(first) >= self.timeout / 2)
     }
 
-    fn overdue_collective(&self, unanswered: &[usize]) -> Option<Overdue> {
+    fn overdue_collective(&self, unanswered: &[usize]) -> Option<OverdueWait> {
         let running = self.running.as_ref()?;
         if !clock::left(running.deadline).is_zero() {
             return None;
@@ -217,7 +217,7 @@ impl Engine {
             0 => (running.received.iter().sum(), running.due.iter().sum()),
             due => (running.received[peer], due),
         };
-        Some(Overdue {
+        Some(OverdueWait {
             call: running.call,
             sequence: running.sequence,
             peer,
@@ -227,7 +227,7 @@ impl Engine {
         })
     }
 
-    fn overdue_message(&self) -> Option<Overdue> {
+    fn overdue_message(&self) -> Option<OverdueWait> {
         let waiting = self.posted.iter();
         let waiting = waiting.flat_map(|(&(peer, _), all)| all.iter().map(move |p| (peer, 0, p)));
         let all = waiting
@@ -236,7 +236,7 @@ impl Engine {
         let (peer, received, posted) = all
             .into_iter()
             .find(|(_, _, posted)| clock::left(posted.deadline).is_zero())?;
-        Some(Overdue {
+        Some(OverdueWait {
             call: posted.call,
             sequence: 0,
             peer,

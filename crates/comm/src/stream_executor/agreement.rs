@@ -7,17 +7,17 @@
 
 use ronde_core::{CollectiveError, GroupRank};
 
-use super::Engine;
-use super::peer::{Payload, Presence, Progress, Target, Waits};
+use super::StreamExecutor;
+use super::peer::{CollectiveProgress, FrameTarget, OutgoingPayload, StreamState, WaitReport};
 use crate::clock;
-use crate::frame::{Call, FrameKind, Header};
+use crate::frame::{Call, FrameHeader, FrameKind};
 use crate::notice::Notice;
-use crate::running::Running;
+use crate::running::RunningCollective;
 
 /// Most calls of a peer that are remembered before they begin here.
 const TOLD_MAX: usize = 16;
 
-impl Engine {
+impl StreamExecutor {
     /// Tells those who have not been heard of which call this rank is in, once it has waited for a while.
     pub(super) fn tell_call(&mut self) {
         let Some(running) = &mut self.running else {
@@ -33,7 +33,7 @@ impl Engine {
             return;
         };
         let silent = |peer: usize| running.received[peer] == 0 && running.is_waiting_for(peer);
-        let here = |peer: &usize| self.peers[*peer].presence == Presence::Here;
+        let here = |peer: &usize| self.peers[*peer].presence == StreamState::Here;
         let told = self.others().filter(here);
         let told: Vec<usize> = told.filter(|&peer| is_last || silent(peer)).collect();
         let (at, awaited) = self.awaited(running);
@@ -41,19 +41,19 @@ impl Engine {
         let numbers = [at.round, at.received].into_iter().chain(awaited);
         let numbers: Vec<u8> = numbers.flat_map(u64::to_le_bytes).collect();
         for peer in told {
-            let numbers = Payload::Bytes(numbers.clone());
+            let numbers = OutgoingPayload::Bytes(numbers.clone());
             self.enqueue(peer, FrameKind::Call, sequence, call, numbers);
         }
     }
 
     /// How far a collective has come here, and whom it waits for, the most urgent one first; last come
     /// those that do not take what they are sent.
-    fn awaited(&self, running: &Running) -> (Progress, Vec<usize>) {
+    fn awaited(&self, running: &RunningCollective) -> (CollectiveProgress, Vec<usize>) {
         let of = |peer: usize| {
             let state = &self.peers[peer];
             let arriving = state.arriving.as_ref().map(|arriving| &arriving.target);
             match (arriving, running.expected[peer].front()) {
-                (Some(Target::Collective(awaited)), _) | (_, Some(awaited)) => {
+                (Some(FrameTarget::Collective(awaited)), _) | (_, Some(awaited)) => {
                     Some((awaited.round(), peer))
                 }
                 _ => (state.blocked && state.has_to_send()).then_some((usize::MAX, peer)),
@@ -61,7 +61,7 @@ impl Engine {
         };
         let mut all: Vec<(usize, usize)> = self.others().filter_map(of).collect();
         all.sort_unstable();
-        let at = Progress {
+        let at = CollectiveProgress {
             sequence: running.sequence,
             round: all.first().map_or(u64::MAX, |&(round, _)| round as u64),
             received: running.received.iter().sum::<usize>() as u64,
@@ -106,7 +106,7 @@ impl Engine {
     }
 
     /// A peer waits in a call: it must be that of this rank.
-    pub(super) fn heard_of(&mut self, peer: usize, header: &Header, numbers: &[u8]) {
+    pub(super) fn heard_of(&mut self, peer: usize, header: &FrameHeader, numbers: &[u8]) {
         let (numbers, rest) = numbers.as_chunks::<8>();
         let numbers: Vec<u64> = numbers.iter().map(|n| u64::from_le_bytes(*n)).collect();
         let size = self.member.size as u64;
@@ -114,20 +114,20 @@ impl Engine {
             &[round, received, ref awaited @ ..]
                 if rest.is_empty() && awaited.iter().all(|&rank| rank < size) =>
             {
-                let at = Progress {
+                let at = CollectiveProgress {
                     sequence: header.sequence,
                     round,
                     received,
                 };
                 let awaited = awaited.iter().map(|&rank| rank as usize).collect();
-                self.peers[peer].waits = Some(Waits { at, awaited });
+                self.peers[peer].waits = Some(WaitReport { at, awaited });
             }
             _ => return self.broken(peer, "it waits for ranks that do not exist".to_owned()),
         }
         self.compare_heard(peer, header);
     }
 
-    fn compare_heard(&mut self, peer: usize, header: &Header) {
+    fn compare_heard(&mut self, peer: usize, header: &FrameHeader) {
         let current = self.running.as_ref().map(|running| {
             let waits = !running.expected[peer].is_empty();
             (running.sequence, running.call, waits)
@@ -166,7 +166,7 @@ impl Engine {
         }
     }
 
-    fn compare(&mut self, peer: usize, theirs: &Header, mine: Call) {
+    fn compare(&mut self, peer: usize, theirs: &FrameHeader, mine: Call) {
         if theirs.call != mine && self.failed.is_none() {
             let error = self.mismatch(peer, theirs, mine, theirs.sequence);
             self.fail(error);
@@ -177,7 +177,7 @@ impl Engine {
     pub(super) fn other_len(
         &mut self,
         peer: usize,
-        header: &Header,
+        header: &FrameHeader,
         expected: u64,
     ) -> CollectiveError {
         let element = header.call.dtype.size() as u64;
@@ -185,7 +185,7 @@ impl Engine {
             len: bytes / element,
             ..header.call
         };
-        let theirs = Header {
+        let theirs = FrameHeader {
             call: of(header.bytes),
             ..*header
         };
@@ -196,7 +196,7 @@ impl Engine {
     pub(super) fn mismatch(
         &mut self,
         peer: usize,
-        header: &Header,
+        header: &FrameHeader,
         mine: Call,
         at: u64,
     ) -> CollectiveError {

@@ -1,4 +1,4 @@
-//! [`Lane`]: the order of a group's operations over shared memory, and who runs them.
+//! [`SharedQueue`]: the order of a group's operations over shared memory, and who runs them.
 //!
 //! A blocking call runs on the caller's thread when nothing is pending, so nothing is handed over;
 //! started operations run on a worker. Either way they run one after the other as they were called.
@@ -11,36 +11,36 @@ use std::thread::{self, JoinHandle};
 use ronde_core::{Buffer, CollectiveError, DType, Operation, Work};
 use ronde_schedule::Hosts;
 
-use super::exchange::{Begun, Done, Exchange};
-use super::pool::Pool;
-use super::wait::Patience;
+use super::executor::{OperationOutcome, OperationStart, SharedExecutor};
+use super::pool::MemoryPool;
+use super::wait::SpinBudget;
 use crate::clock;
-use crate::engine::{Command, Mailbox};
-use crate::flight::Asks;
+use crate::flight::RecordedRequest;
 use crate::frame::Call;
-use crate::running::Asked;
+use crate::running::CollectiveRequest;
+use crate::stream_executor::{ExecutorCommand, Mailbox};
 use crate::work::{Completion, pending};
 
-struct Line {
-    waiting: VecDeque<Asked>,
+struct QueueLine {
+    waiting: VecDeque<CollectiveRequest>,
     leaving: bool,
 }
 
 /// The operations of one member over shared memory.
-pub(crate) struct Lane {
+pub(crate) struct SharedQueue {
     /// Locked by whoever runs an operation, as long as it runs.
-    exchange: Mutex<Box<Exchange>>,
-    line: Mutex<Line>,
+    exchange: Mutex<Box<SharedExecutor>>,
+    line: Mutex<QueueLine>,
     /// Operations that were left to the worker and are not over here.
     left: AtomicUsize,
     moved: Condvar,
     mailbox: Arc<Mailbox>,
-    pool: Arc<Pool>,
-    patience: Patience,
+    pool: Arc<MemoryPool>,
+    patience: SpinBudget,
     worker: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl std::fmt::Debug for Lane {
+impl std::fmt::Debug for SharedQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Lane")
             .field("pool", &self.pool)
@@ -53,14 +53,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The right to run an operation.
-struct Turn<'a> {
-    lane: &'a Lane,
-    exchange: MutexGuard<'a, Box<Exchange>>,
+struct QueueTurn<'a> {
+    lane: &'a SharedQueue,
+    exchange: MutexGuard<'a, Box<SharedExecutor>>,
 }
 
-impl<'a> Turn<'a> {
+impl<'a> QueueTurn<'a> {
     /// The turn, unless somebody else has it or operations are in line.
-    fn at_once(lane: &'a Lane) -> Option<Self> {
+    fn at_once(lane: &'a SharedQueue) -> Option<Self> {
         if lane.left.load(Ordering::Acquire) > 0 {
             return None;
         }
@@ -77,14 +77,14 @@ impl<'a> Turn<'a> {
         operation: &Operation,
         call: &Call,
         buffer: Buffer,
-        begun: Begun,
-    ) -> Result<Done, CollectiveError> {
+        begun: OperationStart,
+    ) -> Result<OperationOutcome, CollectiveError> {
         let around = (&*self.lane.mailbox, &self.lane.patience, begun);
         self.exchange.run(around, operation, call, buffer)
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for QueueTurn<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.lane.mailbox.abort("an operation panicked");
@@ -92,11 +92,11 @@ impl Drop for Turn<'_> {
     }
 }
 
-impl Lane {
+impl SharedQueue {
     /// Starts the worker.
     pub(super) fn open(
-        exchange: Exchange,
-        patience: Patience,
+        exchange: SharedExecutor,
+        patience: SpinBudget,
         name: &str,
     ) -> std::io::Result<Arc<Self>> {
         let lane = Arc::new(Self {
@@ -105,7 +105,7 @@ impl Lane {
             mailbox: Arc::clone(&exchange.mailbox),
             pool: Arc::clone(&exchange.pool),
             exchange: Mutex::new(Box::new(exchange)),
-            line: Mutex::new(Line {
+            line: Mutex::new(QueueLine {
                 waiting: VecDeque::new(),
                 leaving: false,
             }),
@@ -132,30 +132,30 @@ impl Lane {
         buffer: Buffer,
         hosts: &Arc<Hosts>,
     ) -> Result<Buffer, CollectiveError> {
-        let asked = |operation, buffer, completion| Asked {
+        let asked = |operation, buffer, completion| CollectiveRequest {
             operation,
             call,
             buffer,
             completion,
             hosts: Arc::clone(hosts),
         };
-        let Some(mut turn) = Turn::at_once(self) else {
+        let Some(mut turn) = QueueTurn::at_once(self) else {
             let (completion, work) = pending();
             self.join_line(asked(operation, buffer, completion));
             return Box::new(work).wait();
         };
         let (flight, ns) = (self.mailbox.flight(), clock::host_ns());
         let ticket = flight.issued_and_begun(call, buffer.bytes().len(), ns);
-        match turn.run(&operation, &call, buffer, Begun { ticket, ns }) {
-            Ok(Done::Result(buffer, since)) => {
+        match turn.run(&operation, &call, buffer, OperationStart { ticket, ns }) {
+            Ok(OperationOutcome::Result(buffer, since)) => {
                 flight.ended_at(ticket, false, since.unwrap_or_else(clock::host_ns));
                 Ok(buffer)
             }
-            Ok(Done::Over(buffer)) => {
+            Ok(OperationOutcome::Over(buffer)) => {
                 let (mut completion, work) = pending();
                 completion.recorded_by(flight, ticket);
                 let asked = asked(operation, buffer, completion);
-                self.mailbox.post(Command::Collective(asked))?;
+                self.mailbox.post(ExecutorCommand::Collective(asked))?;
                 drop(turn);
                 Box::new(work).wait()
             }
@@ -167,7 +167,7 @@ impl Lane {
     }
 
     /// Starts an operation.
-    pub(crate) fn start(&self, asked: Asked) -> Result<(), CollectiveError> {
+    pub(crate) fn start(&self, asked: CollectiveRequest) -> Result<(), CollectiveError> {
         if let Some(error) = self.mailbox.error() {
             return Err(error);
         }
@@ -176,7 +176,7 @@ impl Lane {
     }
 
     /// Leaves an operation to the worker.
-    fn join_line(&self, mut asked: Asked) {
+    fn join_line(&self, mut asked: CollectiveRequest) {
         let mut line = lock(&self.line);
         self.record(&asked.call, &asked.buffer, &mut asked.completion);
         line.waiting.push_back(asked);
@@ -189,7 +189,7 @@ impl Lane {
     /// Tells the recorder, in the order of the line.
     fn record(&self, call: &Call, buffer: &Buffer, completion: &mut Completion) {
         let flight = self.mailbox.flight();
-        let ticket = flight.issued(Asks::Collective, *call, buffer.bytes().len());
+        let ticket = flight.issued(RecordedRequest::Collective, *call, buffer.bytes().len());
         completion.recorded_by(flight, ticket);
     }
 
@@ -208,7 +208,7 @@ impl Lane {
             }
             drop(line);
             let exchange = lock(&self.exchange);
-            let turn = Turn {
+            let turn = QueueTurn {
                 lane: self,
                 exchange,
             };
@@ -219,8 +219,8 @@ impl Lane {
         }
     }
 
-    fn work_on(&self, mut turn: Turn<'_>, asked: Asked) {
-        let Asked {
+    fn work_on(&self, mut turn: QueueTurn<'_>, asked: CollectiveRequest) {
+        let CollectiveRequest {
             operation,
             call,
             buffer,
@@ -233,12 +233,12 @@ impl Lane {
         };
         let ns = clock::host_ns();
         self.mailbox.flight().begun(ticket, ns);
-        let outcome = turn.run(&operation, &call, buffer, Begun { ticket, ns });
+        let outcome = turn.run(&operation, &call, buffer, OperationStart { ticket, ns });
         // The caller that hears of the end finds the turn free and nothing left.
         let over = || self.left.fetch_sub(1, Ordering::Release);
         let outcome = match outcome {
-            Ok(Done::Over(buffer)) => {
-                let asked = Asked {
+            Ok(OperationOutcome::Over(buffer)) => {
+                let asked = CollectiveRequest {
                     operation,
                     call,
                     buffer,
@@ -247,10 +247,10 @@ impl Lane {
                 };
                 over();
                 // When the group has failed the completion says so as it is dropped.
-                let _ended = self.mailbox.post(Command::Collective(asked));
+                let _ended = self.mailbox.post(ExecutorCommand::Collective(asked));
                 return;
             }
-            Ok(Done::Result(buffer, _)) => Ok(buffer),
+            Ok(OperationOutcome::Result(buffer, _)) => Ok(buffer),
             Err(error) => Err(error),
         };
         drop(turn);
