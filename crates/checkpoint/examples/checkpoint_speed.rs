@@ -5,7 +5,7 @@
 #![expect(
     clippy::print_stdout,
     clippy::disallowed_methods,
-    reason = "a measurement takes the time and shows it"
+    reason = "a benchmark reads the clock and prints results"
 )]
 
 use std::fs::File;
@@ -15,26 +15,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ronde_checkpoint::{
-    Checkpoint, Lineage, Proof, Publish, ReadInto, Retention, Save, Saver, Slice, Vector, publish,
-    retain,
+    Checkpoint, Lineage, Proof, PublishRequest, ReadRequest, Retention, SaveRequest, Saver, Slice,
+    StateVector, publish, retain,
 };
 use ronde_core::layout::{Arena, Role, StateLayout, TensorEntry};
 use ronde_core::{Epoch, Generation, PlanIdentity, Rank, Step, WorldSize};
 use ronde_store::{Encrypted, LocalStore, MasterKey, Store};
 
-type Failure = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
-/// Only the last one is kept, so that the disk does not fill.
+/// Keeps only the last checkpoint, so that the disk does not fill up.
 const LAST: Retention = Retention {
     keep_last: 1,
     keep_every: 0,
     proof: Proof::Lengths,
 };
 
-/// Elements of a tensor.
+/// The number of elements of a tensor.
 const TENSOR: usize = 1 << 20;
 
-fn main() -> Result<(), Failure> {
+fn main() -> Result<(), BoxError> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let argument = |index: usize, default: &str| {
         arguments
@@ -58,7 +58,7 @@ fn main() -> Result<(), Failure> {
             .map(|(index, &n)| TensorEntry::f32(format!("t{index}"), &[n], Role::Parameter))
             .collect(),
     };
-    let vector = Vector::of_layout("weights", &layout, &Arena::new(lengths.iter().copied()))?;
+    let vector = StateVector::of_layout("weights", &layout, &Arena::new(lengths.iter().copied()))?;
     let mut bench = Bench {
         values: (0..elements as u32).map(f32::from_bits).collect(),
         into: vec![0.0; elements],
@@ -74,7 +74,7 @@ fn main() -> Result<(), Failure> {
     let fence = Lineage::claim_next(&*bench.store, Generation(0), Step(0))?;
     let mut saver = Saver::start(Arc::clone(&bench.store), bytes)?;
     for round in 0..rounds {
-        // In turns: who comes second may find the disk still busy.
+        // Alternating order, because the second writer may find the disk still busy.
         let (plain, saved);
         if round % 2 == 0 {
             plain = bench.plain_write()?;
@@ -97,14 +97,14 @@ fn main() -> Result<(), Failure> {
 struct Bench<'a> {
     values: Vec<f32>,
     into: Vec<f32>,
-    vectors: [Vector; 1],
+    vectors: [StateVector; 1],
     folder: &'a Path,
     store: Arc<dyn Store>,
 }
 
 impl Bench<'_> {
-    /// What `cat` and `fsync` would take: the same bytes in the same memory, nothing else.
-    fn plain_write(&self) -> Result<f64, Failure> {
+    /// Returns the seconds of writing the same bytes from the same memory with `fsync`.
+    fn plain_write(&self) -> Result<f64, BoxError> {
         let start = Instant::now();
         let mut file = File::create(self.folder.join("plain"))?;
         for piece in bytemuck::cast_slice::<f32, u8>(&self.values).chunks(4 << 20) {
@@ -114,7 +114,7 @@ impl Bench<'_> {
         Ok(start.elapsed().as_secs_f64())
     }
 
-    fn plain_read(&mut self) -> Result<f64, Failure> {
+    fn plain_read(&mut self) -> Result<f64, BoxError> {
         let path = self.folder.join("plain");
         let start = Instant::now();
         File::open(&path)?.read_exact(bytemuck::cast_slice_mut(&mut self.into))?;
@@ -123,15 +123,15 @@ impl Bench<'_> {
         Ok(seconds)
     }
 
-    /// Seconds of the copy, of hashing, of writing, and of all from the call to the manifest.
+    /// Returns the seconds of copying, hashing and writing, and from the call to the published manifest.
     fn save(
         &self,
         saver: &mut Saver,
         fence: ronde_checkpoint::Fence,
         round: u64,
-    ) -> Result<[f64; 4], Failure> {
+    ) -> Result<[f64; 4], BoxError> {
         let start = Instant::now();
-        let copied = saver.begin(&Save {
+        let copied = saver.begin(&SaveRequest {
             step: Step(round),
             fence,
             rank: Rank(0),
@@ -141,7 +141,7 @@ impl Bench<'_> {
         })?;
         let part = saver.wait(Duration::from_secs(600))?;
         let (hashing, writing) = (part.hashing_s, part.writing_s);
-        let what = Publish {
+        let what = PublishRequest {
             run: "speed",
             step: Step(round),
             epoch: Epoch(0),
@@ -161,11 +161,11 @@ impl Bench<'_> {
         ])
     }
 
-    fn load(&mut self, round: u64) -> Result<f64, Failure> {
+    fn load(&mut self, round: u64) -> Result<f64, BoxError> {
         let start = Instant::now();
         let checkpoint = Checkpoint::open(Arc::clone(&self.store), Step(round))?;
         let into = bytemuck::cast_slice_mut(&mut self.into);
-        let request = ReadInto {
+        let request = ReadRequest {
             vector: "weights",
             start: 0,
             into,
@@ -178,7 +178,7 @@ impl Bench<'_> {
             .zip(&self.values)
             .all(|(a, b)| a.to_bits() == b.to_bits());
         if !same {
-            return Err("what was loaded is not what was saved".into());
+            return Err("the loaded values differ from the saved ones".into());
         }
         Ok(seconds)
     }

@@ -1,4 +1,4 @@
-//! What a store holds: steps from the newest to the oldest, and which of them count.
+//! Lists the checkpoints of a store, from the newest to the oldest, with the status of each.
 
 use std::collections::BTreeMap;
 
@@ -8,39 +8,39 @@ use ronde_store::{ObjectName, Store, StoreError, StoreExt};
 use crate::manifest::MANIFEST_BYTES_MAX;
 use crate::{CheckpointError, Lineage, Manifest, names};
 
-/// Whether a checkpoint may be resumed from, as far as lengths and terms tell.
+/// Whether training may resume from a checkpoint. Judged by file lengths and claims; digests are not compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
-    /// It counts, and all files are there with their lengths.
+pub enum CheckpointStatus {
+    /// Usable: all files exist with the expected lengths.
     Complete,
-    /// It has no manifest: a save that never ended, or has not yet.
+    /// Without a manifest: a save that failed or is still running.
     Unpublished,
-    /// Its manifest or a file is missing or not what it should be.
+    /// The manifest or a file is missing or differs from the saved one. Holds the cause.
     Damaged(String),
-    /// It was published under an authority that had been replaced.
+    /// Published under a fence that had been superseded. Holds the cause.
     CutOff(String),
-    /// It was encrypted with another key.
+    /// Encrypted with another key. Holds the store's message.
     Locked(String),
 }
 
-/// One step of a store.
+/// One checkpoint in a store's listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
-    /// Committed steps.
+pub struct CheckpointEntry {
+    /// The number of committed steps.
     pub step: Step,
-    /// Whether it can be used.
-    pub standing: Standing,
-    /// Its manifest, if that can be read.
+    /// Whether the checkpoint can be used.
+    pub status: CheckpointStatus,
+    /// The manifest, if it can be read.
     pub manifest: Option<Manifest>,
-    /// Bytes of all files in its folder, leftovers included.
+    /// The bytes of all files in its folder, including leftovers of failed saves.
     pub bytes: u64,
 }
 
-/// All steps of a store, the newest first. Reads the manifests, but no slices.
+/// Lists all checkpoints of a store, the newest first. Reads manifests, but not slices.
 ///
 /// # Errors
-/// [`CheckpointError::Store`]. Damage is no error here; it is told of each step.
-pub fn list(store: &dyn Store) -> Result<Vec<Listed>, CheckpointError> {
+/// [`CheckpointError::Store`]. Damage is not an error here; it is part of each entry's status.
+pub fn list(store: &dyn Store) -> Result<Vec<CheckpointEntry>, CheckpointError> {
     let catalog = Catalog::read(store)?;
     catalog
         .steps
@@ -50,10 +50,10 @@ pub fn list(store: &dyn Store) -> Result<Vec<Listed>, CheckpointError> {
         .collect()
 }
 
-/// One listing of a store, and the claims at that time.
+/// One listing of a store, with the claims read after it.
 pub(crate) struct Catalog {
     pub(crate) lineage: Lineage,
-    /// What is wrong with the claims' file; then everything counts.
+    /// The damage of `lineage.json`, if any. No checkpoint is then treated as cut off.
     pub(crate) lineage_damage: Option<String>,
     pub(crate) steps: BTreeMap<Step, BTreeMap<ObjectName, u64>>,
 }
@@ -67,7 +67,7 @@ impl Catalog {
                 files.insert(entry.name, entry.bytes);
             }
         }
-        // After the listing: a claim that cuts off what is in it is seen.
+        // Read after the listing, so that a claim that cuts off a listed checkpoint is not missed.
         let (lineage, lineage_damage) = match Lineage::read(store) {
             Ok(lineage) => (lineage, None),
             Err(error) if error.is_damage() => (Lineage::default(), Some(error.to_string())),
@@ -80,30 +80,36 @@ impl Catalog {
         })
     }
 
-    /// How a step stands.
-    pub(crate) fn look(&self, store: &dyn Store, step: Step) -> Result<Listed, CheckpointError> {
+    /// Returns the entry of a step.
+    pub(crate) fn look(
+        &self,
+        store: &dyn Store,
+        step: Step,
+    ) -> Result<CheckpointEntry, CheckpointError> {
         let none = BTreeMap::new();
         let files = self.steps.get(&step).unwrap_or(&none);
         let name = names::manifest(step)?;
-        let (standing, manifest) = if files.contains_key(&name) {
+        let (status, manifest) = if files.contains_key(&name) {
             match read_manifest(store, step) {
-                Ok(manifest) => (self.standing(files, &manifest), Some(manifest)),
-                // Removed since it was listed.
+                Ok(manifest) => (self.status(files, &manifest), Some(manifest)),
+                // The checkpoint was removed after the listing.
                 Err(CheckpointError::Store(StoreError::NotFound { .. })) => {
-                    (Standing::Unpublished, None)
+                    (CheckpointStatus::Unpublished, None)
                 }
                 Err(error @ CheckpointError::Store(StoreError::OtherKey { .. })) => {
-                    (Standing::Locked(error.to_string()), None)
+                    (CheckpointStatus::Locked(error.to_string()), None)
                 }
-                Err(error) if error.is_damage() => (Standing::Damaged(error.to_string()), None),
+                Err(error) if error.is_damage() => {
+                    (CheckpointStatus::Damaged(error.to_string()), None)
+                }
                 Err(error) => return Err(error),
             }
         } else {
-            (Standing::Unpublished, None)
+            (CheckpointStatus::Unpublished, None)
         };
-        Ok(Listed {
+        Ok(CheckpointEntry {
             step,
-            standing,
+            status,
             manifest,
             bytes: files
                 .values()
@@ -111,31 +117,31 @@ impl Catalog {
         })
     }
 
-    fn standing(&self, files: &BTreeMap<ObjectName, u64>, manifest: &Manifest) -> Standing {
+    fn status(&self, files: &BTreeMap<ObjectName, u64>, manifest: &Manifest) -> CheckpointStatus {
         if let Some(by) = self.lineage.cut_off_by(manifest.fence, manifest.step) {
-            return Standing::CutOff(format!(
-                "it was published under {}, but {by} had gone on from an earlier step",
+            return CheckpointStatus::CutOff(format!(
+                "it was published under {}, but {by} had resumed from an earlier step",
                 manifest.fence
             ));
         }
-        missing(files, manifest).map_or(Standing::Complete, |error| {
-            Standing::Damaged(error.to_string())
+        missing(files, manifest).map_or(CheckpointStatus::Complete, |error| {
+            CheckpointStatus::Damaged(error.to_string())
         })
     }
 }
 
-/// The first file that is missing or has another length.
+/// Returns the damage of the first file that is missing or has an unexpected length.
 pub(crate) fn missing(
     files: &BTreeMap<ObjectName, u64>,
     manifest: &Manifest,
 ) -> Option<CheckpointError> {
     manifest.needed().find_map(|(name, bytes)| {
-        let there = ObjectName::new(name).ok().and_then(|name| files.get(&name));
-        match there {
-            None => Some(CheckpointError::damaged(name, "it is missing")),
-            Some(there) if *there != bytes => Some(CheckpointError::damaged(
+        let found = ObjectName::new(name).ok().and_then(|name| files.get(&name));
+        match found {
+            None => Some(CheckpointError::damaged(name, "the file is missing")),
+            Some(found) if *found != bytes => Some(CheckpointError::damaged(
                 name,
-                format!("it has {there} bytes instead of {bytes}"),
+                format!("expected {bytes} bytes, found {found}"),
             )),
             Some(_) => None,
         }

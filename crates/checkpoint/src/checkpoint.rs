@@ -6,41 +6,41 @@ use ronde_core::{Buffer, PlanIdentity, Step};
 use ronde_store::{ObjectName, Store, StoreError, StoreExt};
 
 use crate::catalog::read_manifest;
-use crate::reading::{self, Target, batches};
+use crate::reading::{self, ReadTarget, batches};
 use crate::{CheckpointError, Digest, Manifest};
 
-/// A checkpoint whose manifest has been read and checked. Slices are read when asked for.
+/// A checkpoint whose manifest has been read and checked. Slices are read on demand.
 #[derive(Debug, Clone)]
 pub struct Checkpoint {
     store: Arc<dyn Store>,
     manifest: Manifest,
 }
 
-/// Elements that are wanted, and the memory that they go to.
+/// A range of elements to read, and the memory to read them into.
 #[derive(Debug)]
-pub struct ReadInto<'a> {
-    /// Name of the vector.
+pub struct ReadRequest<'a> {
+    /// The name of the vector.
     pub vector: &'a str,
-    /// First element.
+    /// The first element.
     pub start: u64,
-    /// As many bytes as the elements have.
+    /// The destination; its length determines the number of elements.
     pub into: &'a mut [u8],
 }
 
 /// A whole vector in memory.
 #[derive(Debug)]
 pub struct LoadedVector {
-    /// Its name.
+    /// The name of the vector.
     pub name: String,
-    /// Its elements.
+    /// The elements.
     pub values: Buffer,
 }
 
 impl Checkpoint {
-    /// Opens the checkpoint of a step, whether it counts or not.
+    /// Opens the checkpoint of a step, even if a later claim cuts it off.
     ///
     /// # Errors
-    /// [`CheckpointError::Damaged`] when its manifest is; [`CheckpointError::Store`], also when there is none.
+    /// [`CheckpointError::Damaged`] when its manifest is damaged; [`CheckpointError::Store`], also when it has no manifest.
     pub fn open(store: Arc<dyn Store>, step: Step) -> Result<Self, CheckpointError> {
         let manifest = read_manifest(&*store, step)?;
         Ok(Self { store, manifest })
@@ -50,24 +50,24 @@ impl Checkpoint {
         Self { store, manifest }
     }
 
-    /// What it consists of.
+    /// Returns the manifest.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Committed steps.
+    /// Returns the number of committed steps.
     #[must_use]
     pub fn step(&self) -> Step {
         self.manifest.step
     }
 
-    /// Refuses another plan than `mine`. The world size is no part of a plan.
+    /// Returns an error unless the checkpoint was saved under the plan `mine`. The world size is not part of a plan.
     ///
     /// # Errors
     /// [`CheckpointError::OtherPlan`], naming the parts that differ.
     pub fn check_plan(&self, mine: &PlanIdentity) -> Result<(), CheckpointError> {
-        mine.difference(&self.manifest.identity())
+        mine.changes_since(&self.manifest.identity())
             .map_or(Ok(()), |difference| {
                 Err(CheckpointError::OtherPlan {
                     step: self.manifest.step,
@@ -76,7 +76,7 @@ impl Checkpoint {
             })
     }
 
-    /// What only the training loop understands.
+    /// Reads the cursor: opaque bytes of the training loop.
     ///
     /// # Errors
     /// [`CheckpointError::Damaged`]; [`CheckpointError::Store`].
@@ -87,28 +87,30 @@ impl Checkpoint {
             .store
             .get(&ObjectName::new(&record.name)?, record.bytes)
         {
-            Err(error) if error.is_not_found() => return Err(damaged("it is missing".to_owned())),
+            Err(error) if error.is_not_found() => {
+                return Err(damaged("the file is missing".to_owned()));
+            }
             Err(StoreError::Damaged { problem, .. }) => return Err(damaged(problem)),
             other => other?,
         };
         let found = Digest::of(&bytes);
         if found != record.blake3 {
             return Err(damaged(format!(
-                "its blake3 is {found}, not {}, as was saved",
+                "its blake3 is {found}, but {} was saved",
                 record.blake3
             )));
         }
         Ok(bytes)
     }
 
-    /// Reads everything and compares it with the digests; gives all damage that there is.
+    /// Reads all files, compares them with their digests and returns all damage.
     ///
     /// # Errors
-    /// What is not damage: the store cannot be reached and the like.
+    /// Errors other than damage, for example an unreachable store.
     pub fn verify(&self, threads: usize) -> Result<Vec<CheckpointError>, CheckpointError> {
         let work = batches(&self.manifest)
             .into_iter()
-            .map(|batch| (batch, Target::Nowhere))
+            .map(|batch| (batch, ReadTarget::Nowhere))
             .collect();
         let mut damage = match self.cursor() {
             Ok(_) => Vec::new(),
@@ -125,15 +127,15 @@ impl Checkpoint {
         Ok(damage)
     }
 
-    /// Reads any ranges of any vectors, by `threads` threads. What overlaps a range is verified; the bytes read beyond it
-    /// are at most 8 MiB at each end of a slice.
+    /// Reads any ranges of any vectors with `threads` threads. Every part that overlaps a range is verified, so up to 8 MiB
+    /// beyond each end of a range are read in each slice.
     ///
     /// # Errors
-    /// [`CheckpointError::Damaged`], naming file and tensor; the memory then holds anything.
-    /// [`CheckpointError::Invalid`] for a range that the vector does not have; [`CheckpointError::Store`].
+    /// [`CheckpointError::Damaged`], naming file and tensor; the contents of the destination are then unspecified.
+    /// [`CheckpointError::Invalid`] for a range outside the vector; [`CheckpointError::Store`].
     pub fn read_into(
         &self,
-        requests: &mut [ReadInto<'_>],
+        requests: &mut [ReadRequest<'_>],
         threads: usize,
     ) -> Result<(), CheckpointError> {
         let mut work = Vec::new();
@@ -144,7 +146,7 @@ impl Checkpoint {
         damage.into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// Reads all vectors whole, in the manifest's order.
+    /// Reads all vectors in the manifest's order.
     ///
     /// # Errors
     /// As [`Checkpoint::read_into`].
@@ -158,9 +160,9 @@ impl Checkpoint {
                 values: Buffer::host(vector.dtype, vector.elements as usize),
             })
             .collect();
-        let mut requests: Vec<ReadInto<'_>> = loaded
+        let mut requests: Vec<ReadRequest<'_>> = loaded
             .iter_mut()
-            .map(|vector| ReadInto {
+            .map(|vector| ReadRequest {
                 vector: &vector.name,
                 start: 0,
                 into: vector.values.bytes_mut(),
@@ -170,11 +172,11 @@ impl Checkpoint {
         Ok(loaded)
     }
 
-    /// Cuts a request at the borders of batches.
+    /// Splits a request at the boundaries of batches.
     fn plan<'m, 'r>(
         &'m self,
-        request: &'r mut ReadInto<'_>,
-        work: &mut Vec<(reading::Batch<'m>, Target<'r>)>,
+        request: &'r mut ReadRequest<'_>,
+        work: &mut Vec<(reading::PartBatch<'m>, ReadTarget<'r>)>,
     ) -> Result<(), CheckpointError> {
         let vector = self.manifest.vector(request.vector)?;
         let size = vector.dtype.size();
@@ -186,7 +188,7 @@ impl Checkpoint {
             return Err(CheckpointError::invalid(
                 format!("range of vector {}", vector.name),
                 format!(
-                    "{} bytes from element {} do not fit {} elements of {}",
+                    "{} bytes from element {} do not fit {} elements of type {}",
                     request.into.len(),
                     request.start,
                     vector.elements,
@@ -200,7 +202,7 @@ impl Checkpoint {
                 batch.vector == vector.name && batch.start < end && batch.end() > request.start
             })
             .collect();
-        // The slices of a manifest cover each vector once, so these follow each other without gaps.
+        // The slices of a manifest cover each vector exactly once, so these batches are contiguous.
         wanted.sort_by_key(|batch| batch.start);
         let mut rest: &mut [u8] = request.into;
         for batch in wanted {
@@ -209,9 +211,9 @@ impl Checkpoint {
             let (into, later) = std::mem::take(&mut rest).split_at_mut(bytes);
             rest = later;
             let target = if bytes as u64 == batch.elements * size as u64 {
-                Target::Whole(into)
+                ReadTarget::Whole(into)
             } else {
-                Target::Piece {
+                ReadTarget::Piece {
                     from: (from - batch.start) as usize * size,
                     into,
                 }

@@ -1,21 +1,21 @@
-//! The one place of this crate that reads the time: what a save costs.
+//! Time measurement for this crate; no other module reads the clock.
 
 use std::time::Instant;
 
-/// A running measurement.
-pub(crate) struct Stopwatch(Instant);
+/// A timer for the phases of a save.
+pub(crate) struct SaveTimer(Instant);
 
-impl Stopwatch {
+impl SaveTimer {
     /// Starts measuring.
     #[expect(
         clippy::disallowed_methods,
-        reason = "a saver tells what it held training up for"
+        reason = "a saver reports how long it blocked training"
     )]
     pub(crate) fn start() -> Self {
         Self(Instant::now())
     }
 
-    /// Seconds since the start.
+    /// Returns the seconds since the start.
     pub(crate) fn elapsed_s(&self) -> f64 {
         self.0.elapsed().as_secs_f64()
     }

@@ -1,12 +1,12 @@
-//! Cutting a slice into the parts that are hashed apart: at tensor borders and every 8 MiB.
+//! Splits a slice into separately hashed parts, at tensor boundaries and every 8 MiB.
 
-use crate::Vector;
+use crate::StateVector;
 
-/// No part is longer.
+/// The maximum length of a part.
 pub(crate) const PART_BYTES_MAX: u64 = 8 << 20;
 
-/// Tensor and count of elements of each part of `start..start + elements`.
-pub(crate) fn parts(vector: &Vector, start: u64, elements: u64) -> Vec<(Option<String>, u64)> {
+/// Returns the tensor and the number of elements of each part of `start..start + elements`.
+pub(crate) fn parts(vector: &StateVector, start: u64, elements: u64) -> Vec<(Option<String>, u64)> {
     let longest = PART_BYTES_MAX / vector.dtype.size() as u64;
     let end = start + elements;
     let mut parts = Vec::new();
@@ -26,18 +26,18 @@ mod tests {
     use ronde_core::layout::Role;
 
     use super::*;
-    use crate::TensorPlace;
+    use crate::VectorTensor;
 
     #[test]
     fn parts_fill_a_slice_and_never_span_two_tensors() {
         let long = 5 << 20;
-        let place = |name: &str, shape: &[u64], start| TensorPlace {
+        let place = |name: &str, shape: &[u64], start| VectorTensor {
             name: name.into(),
             shape: shape.to_vec(),
             role: Role::Parameter,
             start,
         };
-        let vector = Vector {
+        let vector = StateVector {
             name: "w".into(),
             dtype: DType::F32,
             elements: 10 + long + 64,

@@ -1,4 +1,4 @@
-//! The envelope of small JSON files: header, blake3 of the exact bytes of the body, body; still one JSON object.
+//! Encodes small JSON files as one JSON object with a header, the blake3 digest of the body's exact bytes, and the body.
 //!
 //! ```text
 //! {"header":{"format":"ronde.checkpoint","version":1},"blake3":"..","manifest":
@@ -6,29 +6,32 @@
 //! }
 //! ```
 //!
-//! Reading rebuilds all bytes before and after the body and compares them, so that no changed byte goes unnoticed.
+//! The reader rebuilds all bytes before and after the body and compares them, so it detects any changed byte.
 
 use ronde_core::FormatHeader;
 use serde::{Deserialize, Serialize};
 
-/// Which file: its format, version, and the body's key.
+/// The type of a file: format, version, and the key of the body.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Kind {
+pub(crate) struct FileFormat {
     pub(crate) format: (&'static str, u32),
     pub(crate) key: &'static str,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Head {
+struct EnvelopeHeader {
     header: FormatHeader,
     blake3: String,
 }
 
 const END: &[u8] = b"\n}\n";
 
-/// The file of `body`.
-pub(crate) fn encode<T: Serialize>(kind: Kind, body: &T) -> Result<Vec<u8>, serde_json::Error> {
+/// Encodes `body` as a file.
+pub(crate) fn encode<T: Serialize>(
+    kind: FileFormat,
+    body: &T,
+) -> Result<Vec<u8>, serde_json::Error> {
     let body = serde_json::to_vec_pretty(body)?;
     let mut bytes = before(kind, &blake3::hash(&body).to_hex())?;
     bytes.extend(body);
@@ -36,33 +39,36 @@ pub(crate) fn encode<T: Serialize>(kind: Kind, body: &T) -> Result<Vec<u8>, serd
     Ok(bytes)
 }
 
-/// The body of a file, or what is wrong with it.
-pub(crate) fn decode<T: for<'a> Deserialize<'a>>(kind: Kind, bytes: &[u8]) -> Result<T, String> {
+/// Decodes and verifies the body of a file; the error describes the damage.
+pub(crate) fn decode<T: for<'a> Deserialize<'a>>(
+    kind: FileFormat,
+    bytes: &[u8],
+) -> Result<T, String> {
     let separator = format!(",\"{}\":\n", kind.key);
     let at = bytes
         .windows(separator.len())
         .take(512)
         .position(|window| window == separator.as_bytes())
-        .ok_or("it does not start as it should")?;
+        .ok_or("the file does not start with a valid header")?;
     let head = [&bytes[..at], b"}"].concat();
-    let head: Head = serde_json::from_slice(&head)
-        .map_err(|error| format!("its header cannot be read: {error}"))?;
+    let head: EnvelopeHeader = serde_json::from_slice(&head)
+        .map_err(|error| format!("cannot parse its header: {error}"))?;
     head.header.check(kind.format)?;
     let body = bytes[at + separator.len()..]
         .strip_suffix(END)
-        .ok_or("its end is missing")?;
+        .ok_or("the end of the file is missing")?;
     let digest = blake3::hash(body).to_hex();
     if before(kind, &digest).ok().as_deref() != Some(&bytes[..at + separator.len()]) {
         return Err(format!(
-            "its blake3 is {digest}, not {}, as it says",
+            "its blake3 is {digest}, but its header states {}",
             head.blake3
         ));
     }
-    serde_json::from_slice(body).map_err(|error| format!("it cannot be read: {error}"))
+    serde_json::from_slice(body).map_err(|error| format!("cannot parse its body: {error}"))
 }
 
-fn before(kind: Kind, digest: &str) -> Result<Vec<u8>, serde_json::Error> {
-    let head = Head {
+fn before(kind: FileFormat, digest: &str) -> Result<Vec<u8>, serde_json::Error> {
+    let head = EnvelopeHeader {
         header: FormatHeader::of(kind.format),
         blake3: digest.to_owned(),
     };
@@ -76,7 +82,7 @@ fn before(kind: Kind, digest: &str) -> Result<Vec<u8>, serde_json::Error> {
 mod tests {
     use super::*;
 
-    const KIND: Kind = Kind {
+    const KIND: FileFormat = FileFormat {
         format: ("ronde.test", 1),
         key: "body",
     };
@@ -101,7 +107,7 @@ mod tests {
 
     #[test]
     fn another_version_is_named() {
-        let newer = Kind {
+        let newer = FileFormat {
             format: ("ronde.test", 2),
             ..KIND
         };

@@ -1,118 +1,120 @@
-//! [`CheckpointError`]: what can go wrong with checkpoints, told by step, file and tensor.
+//! [`CheckpointError`]: errors of checkpoints, with step, file and tensor.
 
 use ronde_core::{Recovery, Step};
 use ronde_store::StoreError;
 
 use crate::Fence;
 
-/// Why a checkpoint was not saved, published or loaded.
+/// An error while saving, publishing or loading a checkpoint.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// The store did not do what it was asked.
+    /// An operation of the store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A file is not what was saved.
+    /// A file differs from the saved one.
     #[error("checkpoint {file} is damaged{}: {problem}", of(tensor.as_deref()))]
     Damaged {
-        /// Which file, its step included.
+        /// The name of the file, which includes the step.
         file: String,
-        /// Which tensor of which vector, where that is known.
+        /// Tensor and vector, where known.
         tensor: Option<String>,
-        /// What is wrong with it.
+        /// The kind of damage.
         problem: String,
     },
     /// The checkpoint belongs to another plan.
     #[error("the checkpoint of step {step} belongs to another plan: {difference}")]
     OtherPlan {
-        /// Which checkpoint.
+        /// The step of the checkpoint.
         step: Step,
-        /// The parts that differ: "here" is the plan at hand, "there" the checkpoint's.
+        /// The parts that differ: "here" is the current plan, "there" the checkpoint's.
         difference: String,
     },
-    /// Somebody with a newer authority has taken over.
-    #[error("step {step} may not be published under {mine}: {theirs} has taken over")]
+    /// A newer fence has been claimed.
+    #[error("cannot publish step {step} under {mine}: {theirs} has taken over")]
     Superseded {
-        /// Which step.
+        /// The step.
         step: Step,
-        /// The authority at hand.
+        /// The fence of the caller.
         mine: Fence,
-        /// The newer one.
+        /// The newer fence.
         theirs: Fence,
     },
-    /// The same authority has published something else as the same step.
-    #[error("step {step} was published under {fence} with other contents: {difference}")]
+    /// Other contents have been published for the same step under the same fence.
+    #[error(
+        "cannot publish step {step} under {fence}: it was published with other contents: {difference}"
+    )]
     OtherContents {
-        /// Which step.
+        /// The step.
         step: Step,
-        /// The authority.
+        /// The fence.
         fence: Fence,
         /// The first difference.
         difference: String,
     },
-    /// The authority has not been claimed, or from another step.
+    /// The fence has not been claimed, or was claimed from another step.
     #[error("{fence} {problem}")]
     Claim {
-        /// The authority.
+        /// The fence.
         fence: Fence,
-        /// What is wrong with it.
+        /// The cause, as the rest of a sentence that starts with the fence.
         problem: String,
     },
-    /// The saved parts of the ranks do not make a checkpoint.
-    #[error("the saved parts do not make a checkpoint of step {step}: {problem}")]
+    /// The saved parts of the ranks are not a complete checkpoint.
+    #[error("cannot publish the checkpoint of step {step} from its saved parts: {problem}")]
     Parts {
-        /// Which step.
+        /// The step.
         step: Step,
-        /// What is wrong with them.
+        /// The cause.
         problem: String,
     },
-    /// There are checkpoints, but none can be used.
-    #[error("no checkpoint can be used: {}", told(skipped))]
+    /// Checkpoints exist, but none can be used.
+    #[error("no checkpoint can be used: {}", summary(skipped))]
     NoneGood {
-        /// All of them, the newest first.
-        skipped: Vec<Skipped>,
+        /// All checkpoints, the newest first.
+        skipped: Vec<SkippedCheckpoint>,
     },
-    /// A save is still under way.
+    /// An earlier save is still running.
     #[error("step {step} is still being saved")]
     Busy {
-        /// Which step.
+        /// The step.
         step: Step,
     },
-    /// A save takes longer than the caller waits.
-    #[error("saving step {step} has not ended after {limit_s:.1} s")]
+    /// A save takes longer than the limit.
+    #[error("cannot save step {step}: not finished after {limit_s:.1} s")]
     Timeout {
-        /// Which step.
+        /// The step.
         step: Step,
         /// The limit in seconds.
         limit_s: f64,
     },
-    /// The saver's thread could not be started, or ended.
-    #[error("the saver's thread: {problem}")]
+    /// The saver's thread could not be started, or has ended.
+    #[error("the saver's thread failed: {problem}")]
     Thread {
-        /// What happened.
+        /// The cause.
         problem: String,
     },
-    /// The caller asked for what cannot be.
-    #[error("{what}: {problem}")]
+    /// An argument of the caller is invalid.
+    #[error("invalid {what}: {problem}")]
     Invalid {
         /// The argument.
         what: String,
-        /// What is wrong with it.
+        /// The cause.
         problem: String,
     },
 }
 
-/// A checkpoint that was passed over, and why.
+/// A checkpoint that was not used, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Skipped {
-    /// Which one.
+pub struct SkippedCheckpoint {
+    /// The step of the checkpoint.
     pub step: Step,
-    /// Why, as a sentence.
+    /// The reason, as a sentence.
     pub reason: String,
 }
 
 impl CheckpointError {
-    /// What to do about it.
+    /// Returns how the caller can recover.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         match self {
@@ -125,7 +127,7 @@ impl CheckpointError {
         }
     }
 
-    /// Whether it says that files are not what was saved, so that an older checkpoint may serve.
+    /// Returns whether stored files are damaged, so that an older checkpoint may still be usable.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         matches!(
@@ -159,7 +161,7 @@ fn of(tensor: Option<&str>) -> String {
     tensor.map_or_else(String::new, |tensor| format!(" in {tensor}"))
 }
 
-fn told(skipped: &[Skipped]) -> String {
+fn summary(skipped: &[SkippedCheckpoint]) -> String {
     const TOLD: usize = 3;
     let mut text: Vec<String> = skipped
         .iter()

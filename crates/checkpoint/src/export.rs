@@ -1,16 +1,16 @@
-//! Export of a vector's tensors as a safetensors file.
+//! Exports a vector's tensors as a safetensors file.
 
 use ronde_core::DType;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
-use crate::{Checkpoint, CheckpointError, ReadInto};
+use crate::{Checkpoint, CheckpointError, ReadRequest};
 
-/// The bytes of a safetensors file of all tensors of a vector, by their names. The same state gives the same bytes,
-/// whatever the number of ranks that saved it. Memory: the vector twice.
+/// Returns the bytes of a safetensors file with all tensors of a vector. The same state gives the same bytes, whatever
+/// the number of ranks that saved it. Memory: twice the vector.
 ///
 /// # Errors
-/// As [`Checkpoint::read_into`]; [`CheckpointError::Invalid`] when the format refuses a tensor.
+/// As [`Checkpoint::read_into`]; [`CheckpointError::Invalid`] when the format does not support a tensor.
 pub fn to_safetensors(
     checkpoint: &Checkpoint,
     vector: &str,
@@ -19,7 +19,7 @@ pub fn to_safetensors(
     let vector = checkpoint.manifest().vector(vector)?;
     let size = vector.dtype.size();
     let mut values = vec![0; vector.elements as usize * size];
-    let mut request = [ReadInto {
+    let mut request = [ReadRequest {
         vector: &vector.name,
         start: 0,
         into: &mut values,

@@ -1,19 +1,19 @@
-//! [`Fence`]: under whose authority something was published.
+//! [`Fence`]: the fencing token under which a checkpoint is published.
 
 use std::fmt;
 
 use ronde_core::Generation;
 use serde::{Deserialize, Serialize};
 
-/// Term and generation; the higher one is the newer authority.
+/// A fencing token: coordinator term and generation. A higher token supersedes a lower one.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 #[serde(deny_unknown_fields)]
 pub struct Fence {
-    /// Grows when the authority that gives out generations changes hands.
+    /// The coordinator's term; it grows with each change of the coordinator.
     pub term: u64,
-    /// Version of the membership.
+    /// The version of the membership.
     pub generation: Generation,
 }
 

@@ -1,4 +1,4 @@
-//! Finding the checkpoint to resume from: the newest that counts and is good, and what was passed over.
+//! Finds the checkpoint to resume from: the newest one that is neither damaged nor cut off.
 
 use std::sync::Arc;
 
@@ -6,22 +6,22 @@ use ronde_core::PlanIdentity;
 use ronde_store::Store;
 
 use crate::catalog::Catalog;
-use crate::{Checkpoint, CheckpointError, Listed, Skipped, Standing};
+use crate::{Checkpoint, CheckpointEntry, CheckpointError, CheckpointStatus, SkippedCheckpoint};
 
 /// The checkpoint to resume from.
 #[derive(Debug, Clone)]
 pub struct LastGood<T> {
     /// The checkpoint.
     pub checkpoint: Checkpoint,
-    /// What the caller's check gave.
+    /// The result of the caller's check.
     pub checked: T,
-    /// Newer ones that cannot be used, the newest first. To be told to the user.
-    pub skipped: Vec<Skipped>,
-    /// A damage of the claims, because of which everything counts. To be told, too.
+    /// Newer checkpoints that cannot be used, the newest first. Callers should report them to the user.
+    pub skipped: Vec<SkippedCheckpoint>,
+    /// The damage of `lineage.json`, if any; no checkpoint was then treated as cut off. Callers should report it.
     pub warning: Option<String>,
 }
 
-/// The newest checkpoint that counts and whose files are there with their lengths; nothing else is verified.
+/// Returns the newest checkpoint that is not cut off and whose files have the expected lengths. Verifies nothing else.
 ///
 /// # Errors
 /// As [`last_good`].
@@ -32,11 +32,12 @@ pub fn latest(
     last_good_with(store, plan, |_| Ok(()))
 }
 
-/// The newest checkpoint that counts and is good in every byte; `None` when there is none at all. Reads it whole.
+/// Returns the newest checkpoint that is not cut off and whose bytes all match their digests, or `None` when the store
+/// has no checkpoint. Reads the whole checkpoint.
 ///
 /// # Errors
-/// [`CheckpointError::NoneGood`] when there are some, but none is good; [`CheckpointError::OtherPlan`] when the newest that
-/// counts belongs to another plan; [`CheckpointError::Store`].
+/// [`CheckpointError::NoneGood`] when all checkpoints are unusable; [`CheckpointError::OtherPlan`] when the newest one that
+/// is not cut off belongs to another plan; [`CheckpointError::Store`].
 pub fn last_good(
     store: &Arc<dyn Store>,
     plan: &PlanIdentity,
@@ -51,11 +52,11 @@ pub fn last_good(
     })
 }
 
-/// As [`last_good`], with another way to find out whether a checkpoint is good: loading it at once, for example.
-/// When `check` says damage, the next older one is tried.
+/// As [`last_good`], but uses `check` to verify a checkpoint, for example by loading it. If `check` reports damage, the
+/// next older checkpoint is tried.
 ///
 /// # Errors
-/// As [`last_good`], and what `check` says that is no damage.
+/// As [`last_good`], and errors of `check` other than damage.
 pub fn last_good_with<T>(
     store: &Arc<dyn Store>,
     plan: &PlanIdentity,
@@ -65,8 +66,8 @@ pub fn last_good_with<T>(
     let mut skipped = Vec::new();
     for &step in catalog.steps.keys().rev() {
         let reason = match catalog.look(&**store, step)? {
-            Listed {
-                standing: Standing::Complete,
+            CheckpointEntry {
+                status: CheckpointStatus::Complete,
                 manifest: Some(manifest),
                 ..
             } => {
@@ -85,15 +86,17 @@ pub fn last_good_with<T>(
                     Err(error) => return Err(error),
                 }
             }
-            Listed {
-                standing:
-                    Standing::Damaged(reason) | Standing::CutOff(reason) | Standing::Locked(reason),
+            CheckpointEntry {
+                status:
+                    CheckpointStatus::Damaged(reason)
+                    | CheckpointStatus::CutOff(reason)
+                    | CheckpointStatus::Locked(reason),
                 ..
             } => reason,
-            // A save that never ended was never a checkpoint.
+            // An unfinished save is not a checkpoint, so it is not reported as skipped.
             _ => continue,
         };
-        skipped.push(Skipped { step, reason });
+        skipped.push(SkippedCheckpoint { step, reason });
     }
     if skipped.is_empty() {
         return Ok(None);

@@ -2,17 +2,17 @@
 //!
 //! ```text
 //! every rank: Saver::begin (copies) -> a thread hashes and writes -> SavedPart
-//! one rank:   publish(all parts) -> manifest, put last, on a condition
-//! to resume:  last_good -> Checkpoint::load or read_into -> claim the step to go on from
+//! one rank:   publish(all parts) -> manifest, written last, by a conditional put
+//! to resume:  last_good -> Checkpoint::load or read_into -> claim the step to resume from
 //! ```
 //!
-//! Plain types go in and come out; how ranks exchange their [`SavedPart`]s is the caller's business. The layout of the
-//! folder, the format and the guarantees are in `docs/checkpoints.md`.
+//! The caller exchanges the [`SavedPart`]s between ranks. `docs/checkpoints.md` describes the layout of the folder, the
+//! format and the guarantees.
 
 #![forbid(unsafe_code)]
 
 #[cfg(target_endian = "big")]
-compile_error!("slices are little-endian, written from memory as they are");
+compile_error!("slices are little-endian and written from memory without conversion");
 
 mod catalog;
 mod checkpoint;
@@ -33,15 +33,15 @@ mod saver;
 mod vector;
 mod writer;
 
-pub use catalog::{Listed, Standing, list};
-pub use checkpoint::{Checkpoint, LoadedVector, ReadInto};
-pub use error::{CheckpointError, Skipped};
+pub use catalog::{CheckpointEntry, CheckpointStatus, list};
+pub use checkpoint::{Checkpoint, LoadedVector, ReadRequest};
+pub use error::{CheckpointError, SkippedCheckpoint};
 pub use export::to_safetensors;
 pub use fence::Fence;
 pub use last_good::{LastGood, last_good, last_good_with, latest};
 pub use lineage::{Claim, Lineage};
 pub use manifest::{Digest, FileRecord, Manifest, PartRecord, SliceFile, SliceRecord};
-pub use publish::{Publish, Published, publish};
-pub use retention::{Proof, Removed, Retention, retain};
-pub use saver::{Copied, Save, SavedPart, Saver, Slice};
-pub use vector::{TensorPlace, Vector, share};
+pub use publish::{PublishOutcome, PublishRequest, publish};
+pub use retention::{Proof, Retention, RetentionReport, retain};
+pub use saver::{CopyCost, SaveRequest, SavedPart, Saver, Slice};
+pub use vector::{StateVector, VectorTensor, share};

@@ -1,33 +1,34 @@
-//! [`Lineage`]: who has gone on from which step, so that what fenced workers publish late does not count.
+//! [`Lineage`]: the record of which fence resumed from which step, so that late checkpoints of superseded workers are
+//! ignored.
 
 use ronde_core::{Generation, Step};
 use ronde_store::{Condition, ObjectName, Store, StoreExt};
 use serde::{Deserialize, Serialize};
 
-use crate::envelope::{self, Kind};
+use crate::envelope::{self, FileFormat};
 use crate::{CheckpointError, Fence, names};
 
-const KIND: Kind = Kind {
+const KIND: FileFormat = FileFormat {
     format: ("ronde.lineage", 1),
     key: "lineage",
 };
 const FILE_BYTES_MAX: u64 = 1 << 22;
-/// The oldest claims are forgotten beyond this many.
+/// The maximum number of claims; the oldest ones are dropped.
 const CLAIMS_MAX: usize = 1024;
-/// Attempts to write while others write, too.
+/// The maximum number of attempts when other processes write at the same time.
 const ATTEMPTS: usize = 64;
 
-/// Somebody goes on from a step.
+/// The statement that training resumed from a step under a fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
-    /// Who.
+    /// The fence.
     pub fence: Fence,
-    /// The number of committed steps that they go on from.
+    /// The number of committed steps at the resume.
     pub from: Step,
 }
 
-/// All claims, in the order of their fences.
+/// All claims in the order of their fences.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lineage {
@@ -35,7 +36,7 @@ pub struct Lineage {
 }
 
 impl Lineage {
-    /// Reads the claims; none when nobody has claimed anything.
+    /// Reads the claims; a missing file means that there are none.
     ///
     /// # Errors
     /// [`CheckpointError::Damaged`]; [`CheckpointError::Store`].
@@ -47,14 +48,14 @@ impl Lineage {
         }
     }
 
-    /// The claims.
+    /// Returns the claims.
     #[must_use]
     pub fn claims(&self) -> &[Claim] {
         &self.claims
     }
 
-    /// Claims `fence`, which a coordinator gave: from now on nothing under a lower one counts beyond step `from`.
-    /// Claiming the same again is done already.
+    /// Claims `fence`, which a coordinator has assigned. From now on, checkpoints beyond step `from` under a lower fence are
+    /// cut off. Repeating a claim has no effect.
     ///
     /// # Errors
     /// [`CheckpointError::Superseded`] when a higher fence has been claimed; [`CheckpointError::Claim`] when this one was
@@ -71,7 +72,7 @@ impl Lineage {
                 Some(newest) if newest.fence == fence => Err(CheckpointError::Claim {
                     fence,
                     problem: format!(
-                        "was claimed from step {} already, now from {from}",
+                        "was already claimed from step {}, and cannot be claimed from step {from}",
                         newest.from
                     ),
                 }),
@@ -81,7 +82,7 @@ impl Lineage {
         .map(|_| ())
     }
 
-    /// Claims a term above all others, where no coordinator gives one. Two callers never get the same.
+    /// Claims a term above all others, for runs in which no coordinator assigns one. Two callers never get the same term.
     ///
     /// # Errors
     /// [`CheckpointError::Store`].
@@ -100,10 +101,10 @@ impl Lineage {
         })?;
         claimed
             .map(|claim| claim.fence)
-            .ok_or_else(|| CheckpointError::invalid("claim", "nothing was claimed"))
+            .ok_or_else(|| CheckpointError::invalid("claim", "no fence was claimed"))
     }
 
-    /// Who, if anybody, has cut off what was published under `fence` as `step`.
+    /// Returns the fence that cuts off the checkpoint of `step` published under `fence`, if any.
     #[must_use]
     pub fn cut_off_by(&self, fence: Fence, step: Step) -> Option<Fence> {
         self.claims
@@ -112,7 +113,7 @@ impl Lineage {
             .map(|claim| claim.fence)
     }
 
-    /// Whether `fence` has been claimed.
+    /// Returns whether `fence` has been claimed.
     #[must_use]
     pub fn knows(&self, fence: Fence) -> bool {
         self.claims.iter().any(|claim| claim.fence == fence)
@@ -123,13 +124,13 @@ impl Lineage {
             .map_err(|problem| CheckpointError::damaged(names::LINEAGE, problem))
     }
 
-    /// What is known when the file is damaged: that somebody wrote objects under these fences.
+    /// Estimates the claims when the file is damaged, from the fences in the names of stored objects.
     fn guessed(store: &dyn Store) -> Result<Self, CheckpointError> {
         let entries = store.list(None)?;
         let fences = entries
             .iter()
             .filter_map(|entry| names::fence_of(&entry.name));
-        // From no step: a guess must not cut anything off.
+        // The largest step number, because an estimate must not cut off any checkpoint.
         let claims = fences.max().map(|fence| Claim {
             fence,
             from: Step(u64::MAX),
@@ -140,7 +141,7 @@ impl Lineage {
     }
 }
 
-/// Adds what `decide` wants to the claims, again when somebody else changed them meanwhile.
+/// Adds the claim that `decide` returns, and retries when another process has changed the file in between.
 fn change(
     store: &dyn Store,
     decide: impl Fn(&Lineage) -> Result<Option<Claim>, CheckpointError>,

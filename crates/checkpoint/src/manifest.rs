@@ -1,4 +1,4 @@
-//! [`Manifest`]: what a checkpoint consists of, as its file says.
+//! [`Manifest`]: the description of a checkpoint's contents.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,24 +6,24 @@ use ronde_core::{Epoch, PlanIdentity, Step};
 use ronde_store::ObjectName;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::envelope::{self, Kind};
+use crate::envelope::{self, FileFormat};
 use crate::vector::check_all;
-use crate::{CheckpointError, Fence, Vector, names};
+use crate::{CheckpointError, Fence, StateVector, names};
 
-const KIND: Kind = Kind {
+const KIND: FileFormat = FileFormat {
     format: ("ronde.checkpoint", 1),
     key: "manifest",
 };
 
-/// No manifest is longer; a bigger file is damaged.
+/// The maximum length of a manifest; a longer file is treated as damaged.
 pub(crate) const MANIFEST_BYTES_MAX: u64 = 1 << 30;
 
-/// A blake3 digest; 64 hexadecimal digits in files.
+/// A blake3 digest, written as 64 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
-    /// The digest of bytes.
+    /// Computes the digest of `bytes`.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(*blake3::hash(bytes).as_bytes())
@@ -55,85 +55,85 @@ impl<'de> Deserialize<'de> for Digest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileRecord {
-    /// Its name in the store.
+    /// The name in the store.
     pub name: String,
-    /// Its length.
+    /// The length in bytes.
     pub bytes: u64,
-    /// blake3 of all of it.
+    /// The digest of the whole file.
     pub blake3: Digest,
 }
 
-/// A file of slices, as one rank wrote it.
+/// A file of slices, written by one rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SliceFile {
-    /// Its name in the store.
+    /// The name in the store.
     pub name: String,
-    /// Who wrote it.
+    /// The rank that wrote the file.
     pub rank: u32,
-    /// Its length.
+    /// The length in bytes.
     pub bytes: u64,
-    /// Its slices, one after the other, without gaps.
+    /// The slices, in order and without gaps.
     pub slices: Vec<SliceRecord>,
 }
 
-/// A run of a vector's elements in a file.
+/// A contiguous range of a vector's elements in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SliceRecord {
-    /// Which vector.
+    /// The name of the vector.
     pub vector: String,
-    /// Its first element in the vector.
+    /// The first element in the vector.
     pub start: u64,
-    /// Count of elements.
+    /// The number of elements.
     pub elements: u64,
-    /// Its first byte in the file.
+    /// The first byte in the file.
     pub offset: u64,
-    /// Its parts, one after the other, without gaps.
+    /// The parts, in order and without gaps.
     pub parts: Vec<PartRecord>,
 }
 
-/// A run of elements that is verified at once: of one tensor, with the padding behind it.
+/// A range of elements with one digest: elements of one tensor and the padding after it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartRecord {
-    /// Which tensor; none before the first one.
+    /// The name of the tensor; none for padding before the first tensor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tensor: Option<String>,
-    /// Count of elements.
+    /// The number of elements.
     pub elements: u64,
-    /// blake3 of their bytes.
+    /// The digest of their bytes.
     pub blake3: Digest,
 }
 
-/// All that is known of a checkpoint.
+/// The description of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// Name of the training run.
+    /// The name of the training run.
     pub run: String,
-    /// Committed steps: the number of the next one.
+    /// The number of committed steps, which is also the number of the next step.
     pub step: Step,
-    /// The epoch in which the next step lies.
+    /// The epoch of the next step.
     pub epoch: Epoch,
-    /// Under whose authority it was published.
+    /// The fence under which the checkpoint was published.
     pub fence: Fence,
-    /// How many ranks saved it.
+    /// The number of ranks that saved it.
     pub world_size: u32,
-    /// When, in milliseconds since 1970.
+    /// The time of the save, in milliseconds since 1970.
     pub saved_unix_ms: u64,
     /// The parts of the plan by name.
     pub plan: BTreeMap<String, String>,
-    /// The state's vectors.
-    pub vectors: Vec<Vector>,
-    /// What only the training loop understands.
+    /// The vectors of the state.
+    pub vectors: Vec<StateVector>,
+    /// The file with the training loop's cursor, which is opaque to this crate.
     pub cursor: FileRecord,
     /// One file of slices for each rank.
     pub files: Vec<SliceFile>,
 }
 
 impl Manifest {
-    /// The plan that the checkpoint belongs to.
+    /// Returns the plan that the checkpoint belongs to.
     #[must_use]
     pub fn identity(&self) -> PlanIdentity {
         let mut identity = PlanIdentity::default();
@@ -143,24 +143,24 @@ impl Manifest {
         identity
     }
 
-    /// Bytes of all slices.
+    /// Returns the bytes of all slices.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
-    /// The vector of a name.
+    /// Returns the vector with a name.
     ///
     /// # Errors
-    /// [`CheckpointError::Invalid`], naming those that there are.
-    pub fn vector(&self, name: &str) -> Result<&Vector, CheckpointError> {
+    /// [`CheckpointError::Invalid`], which lists the existing names.
+    pub fn vector(&self, name: &str) -> Result<&StateVector, CheckpointError> {
         self.vectors
             .iter()
             .find(|vector| vector.name == name)
             .ok_or_else(|| {
                 let names: Vec<&str> = self.vectors.iter().map(|v| v.name.as_str()).collect();
                 CheckpointError::invalid(
-                    format!("vector {name}"),
+                    format!("vector `{name}`"),
                     format!(
                         "the checkpoint of step {} has {}",
                         self.step,
@@ -175,17 +175,17 @@ impl Manifest {
             .map_err(|error| CheckpointError::invalid("manifest", error.to_string()))
     }
 
-    /// Reads the manifest of `step`.
+    /// Decodes and checks the manifest of `step`.
     pub(crate) fn decode(step: Step, bytes: &[u8]) -> Result<Self, String> {
         let manifest: Self = envelope::decode(KIND, bytes)?;
         if manifest.step != step {
-            return Err(format!("it is that of step {}", manifest.step));
+            return Err(format!("it belongs to step {}", manifest.step));
         }
         manifest.check()?;
         Ok(manifest)
     }
 
-    /// Every file that the checkpoint needs, with its length.
+    /// Returns the name and length of every file of the checkpoint.
     pub(crate) fn needed(&self) -> impl Iterator<Item = (&str, u64)> {
         let slices = self
             .files
@@ -194,20 +194,23 @@ impl Manifest {
         std::iter::once((self.cursor.name.as_str(), self.cursor.bytes)).chain(slices)
     }
 
-    /// What is wrong with it, if anything: a gap, an overlap, a file of another step.
+    /// Checks that the slices cover each vector exactly once and that all files belong to the step.
     pub(crate) fn check(&self) -> Result<(), String> {
         check_all(&self.vectors)?;
         let mut names_seen = BTreeSet::new();
         for (name, _) in self.needed() {
             let object = ObjectName::new(name).map_err(|error| error.to_string())?;
             if names::step_of(&object) != Some(self.step) || !names_seen.insert(name) {
-                return Err(format!("file {name} is not one of step {}", self.step));
+                return Err(format!(
+                    "file {name} does not belong to step {} or is listed twice",
+                    self.step
+                ));
             }
         }
         let ranks = self.files.iter().map(|file| file.rank);
         if !ranks.eq(0..self.world_size) {
             return Err(format!(
-                "there is not one file for each of {} ranks, in their order",
+                "expected one file for each of {} ranks, in the order of ranks",
                 self.world_size
             ));
         }
@@ -221,7 +224,7 @@ impl Manifest {
                     Some(bytes) if slice.offset == offset => offset += bytes,
                     _ => {
                         return Err(format!(
-                            "a slice of {} in {} does not fit",
+                            "a slice of {} in {} has an invalid range",
                             slice.vector, file.name
                         ));
                     }
@@ -231,7 +234,7 @@ impl Manifest {
             }
             if offset != file.bytes {
                 return Err(format!(
-                    "the slices of {} have {offset} of {} bytes",
+                    "the slices of {} have {offset} bytes, but the file has {} bytes",
                     file.name, file.bytes
                 ));
             }
@@ -243,8 +246,8 @@ impl Manifest {
     }
 }
 
-/// Bytes of a slice, when it lies in its vector and its parts fill it.
-fn check_slice(vector: &Vector, slice: &SliceRecord) -> Option<u64> {
+/// Returns the bytes of a slice, or `None` when it exceeds its vector or its parts do not fill it.
+fn check_slice(vector: &StateVector, slice: &SliceRecord) -> Option<u64> {
     let end = slice.start.checked_add(slice.elements)?;
     let parts = slice.parts.iter().try_fold(0_u64, |sum, part| {
         (part.elements > 0).then_some(())?;
@@ -254,8 +257,8 @@ fn check_slice(vector: &Vector, slice: &SliceRecord) -> Option<u64> {
         .then_some(slice.elements * vector.dtype.size() as u64)
 }
 
-/// Whether slices cover a vector once.
-fn check_cover(vector: &Vector, mut ranges: Vec<(u64, u64)>) -> Result<(), String> {
+/// Checks that slices cover a vector exactly once.
+fn check_cover(vector: &StateVector, mut ranges: Vec<(u64, u64)>) -> Result<(), String> {
     ranges.sort_unstable();
     let mut at = 0;
     for (start, elements) in ranges {
@@ -263,9 +266,13 @@ fn check_cover(vector: &Vector, mut ranges: Vec<(u64, u64)>) -> Result<(), Strin
             continue;
         }
         if start != at {
-            let what = if start > at { "nobody" } else { "two slices" };
+            let writers = if start > at {
+                "no slice has"
+            } else {
+                "two slices have"
+            };
             return Err(format!(
-                "vector {}: {what} saved element {}",
+                "vector {}: {writers} element {}",
                 vector.name,
                 start.min(at)
             ));
@@ -273,7 +280,7 @@ fn check_cover(vector: &Vector, mut ranges: Vec<(u64, u64)>) -> Result<(), Strin
         at += elements;
     }
     if at != vector.elements {
-        return Err(format!("vector {}: nobody saved element {at}", vector.name));
+        return Err(format!("vector {}: no slice has element {at}", vector.name));
     }
     Ok(())
 }

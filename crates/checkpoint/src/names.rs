@@ -1,25 +1,25 @@
-//! How the objects of a checkpoint are called, and what a name tells.
+//! Builds and parses the names of a checkpoint's objects.
 
 use ronde_core::{Generation, Rank, Step, WorldSize};
 use ronde_store::{ObjectName, StoreError};
 
 use crate::Fence;
 
-/// Who may go on from which step.
+/// The name of the file of claims.
 pub(crate) const LINEAGE: &str = "lineage.json";
 const MANIFEST: &str = "manifest.json";
 
-/// `step-00001234`.
+/// Returns `step-00001234`.
 pub(crate) fn folder(step: Step) -> Result<ObjectName, StoreError> {
     ObjectName::new(format!("step-{:08}", step.0))
 }
 
-/// `step-00001234/manifest.json`.
+/// Returns `step-00001234/manifest.json`.
 pub(crate) fn manifest(step: Step) -> Result<ObjectName, StoreError> {
     folder(step)?.join(MANIFEST)
 }
 
-/// `step-00001234/g0003-t0002/rank-00002-of-00004-6f0c2a91d3e4.slice`.
+/// Returns `step-00001234/g0003-t0002/rank-00002-of-00004-6f0c2a91d3e4.slice`.
 pub(crate) fn slice(
     step: Step,
     fence: Fence,
@@ -27,31 +27,31 @@ pub(crate) fn slice(
     world_size: WorldSize,
     attempt: &str,
 ) -> Result<ObjectName, StoreError> {
-    authority(step, fence)?.join(&format!(
+    fence_folder(step, fence)?.join(&format!(
         "rank-{:05}-of-{:05}-{attempt}.slice",
         rank.0,
         world_size.get()
     ))
 }
 
-/// `step-00001234/g0003-t0002/cursor-6f0c2a91d3e4.bin`.
+/// Returns `step-00001234/g0003-t0002/cursor-6f0c2a91d3e4.bin`.
 pub(crate) fn cursor(step: Step, fence: Fence, attempt: &str) -> Result<ObjectName, StoreError> {
-    authority(step, fence)?.join(&format!("cursor-{attempt}.bin"))
+    fence_folder(step, fence)?.join(&format!("cursor-{attempt}.bin"))
 }
 
-fn authority(step: Step, fence: Fence) -> Result<ObjectName, StoreError> {
+fn fence_folder(step: Step, fence: Fence) -> Result<ObjectName, StoreError> {
     folder(step)?.join(&format!("g{:04}-t{:04}", fence.generation.0, fence.term))
 }
 
-/// The step that an object belongs to.
+/// Returns the step that an object belongs to.
 pub(crate) fn step_of(name: &ObjectName) -> Option<Step> {
     let digits = name.as_str().split('/').next()?.strip_prefix("step-")?;
     let step = Step(digits.parse().ok()?);
-    // Only the one spelling that this crate writes.
+    // Only the spelling that this crate writes is accepted.
     name.is_in(&folder(step).ok()?).then_some(step)
 }
 
-/// The authority that an object was written under.
+/// Returns the fence under which an object was written.
 pub(crate) fn fence_of(name: &ObjectName) -> Option<Fence> {
     let (generation, term) = name.as_str().split('/').nth(1)?.split_once("-t")?;
     Some(Fence {
@@ -60,10 +60,10 @@ pub(crate) fn fence_of(name: &ObjectName) -> Option<Fence> {
     })
 }
 
-/// A word that no other attempt to save has used: 48 random bits.
+/// Returns a suffix that no other attempt to save has used: 48 random bits in hexadecimal.
 pub(crate) fn attempt() -> String {
     use std::hash::{BuildHasher, Hasher};
-    // The standard library's keys of a hash map come from the system's random numbers.
+    // The standard library seeds the keys of hash maps from the operating system's random numbers.
     let random = std::collections::hash_map::RandomState::new()
         .build_hasher()
         .finish();
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_what_they_were_made_of() {
+    fn names_can_be_parsed_back() {
         let fence = Fence {
             term: 12_345,
             generation: Generation(7),

@@ -1,4 +1,4 @@
-//! [`publish`]: the parts of all ranks become a checkpoint, by one conditional put.
+//! [`publish`]: publishes the parts of all ranks as a checkpoint with one conditional put.
 
 use std::collections::BTreeMap;
 
@@ -8,60 +8,60 @@ use ronde_store::{Condition, ObjectName, Store, StoreError, StoreExt};
 use crate::catalog::missing;
 use crate::manifest::MANIFEST_BYTES_MAX;
 use crate::{
-    CheckpointError, Digest, Fence, FileRecord, Lineage, Manifest, SavedPart, Vector, names,
+    CheckpointError, Digest, Fence, FileRecord, Lineage, Manifest, SavedPart, StateVector, names,
 };
 
-/// Attempts to write while others write, too.
+/// The maximum number of attempts when other processes write at the same time.
 const ATTEMPTS: usize = 16;
 
-/// What a checkpoint says beside the slices.
+/// The contents of a checkpoint beside the slices.
 #[derive(Debug, Clone, Copy)]
-pub struct Publish<'a> {
-    /// Name of the training run.
+pub struct PublishRequest<'a> {
+    /// The name of the training run.
     pub run: &'a str,
-    /// Committed steps.
+    /// The number of committed steps.
     pub step: Step,
-    /// The epoch in which the next step lies.
+    /// The epoch of the next step.
     pub epoch: Epoch,
-    /// The authority; it has been claimed (see [`Lineage`]).
+    /// The fence; it must have been claimed (see [`Lineage`]).
     pub fence: Fence,
-    /// How many ranks saved.
+    /// The number of ranks that saved.
     pub world_size: WorldSize,
     /// The plan.
     pub identity: &'a PlanIdentity,
-    /// The state's vectors, as every rank knows them.
-    pub vectors: &'a [Vector],
-    /// What only the training loop understands; the same on all ranks.
+    /// The vectors of the state, the same on all ranks.
+    pub vectors: &'a [StateVector],
+    /// Opaque bytes of the training loop, the same on all ranks.
     pub cursor: &'a [u8],
     /// The time, in milliseconds since 1970.
     pub saved_unix_ms: u64,
 }
 
-/// How publishing ended.
+/// The result of a successful [`publish`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Published {
-    /// The checkpoint is there.
+pub enum PublishOutcome {
+    /// The checkpoint was published.
     New,
-    /// The same had been published already.
+    /// The same checkpoint had already been published.
     Already,
-    /// It took the place of an older authority's, or of a damaged one.
+    /// The checkpoint replaced one with a lower fence, or a damaged one.
     Replaced,
 }
 
-/// Puts the manifest, after making sure that all files are there. Called by one rank with the parts of all of them.
+/// Writes the manifest after checking that all files exist. Called by one rank with the parts of all ranks.
 ///
-/// Cost: one listing of the step's folder, the claims and an earlier manifest read, cursor and manifest written.
+/// Cost: one listing of the step's folder, reads of the claims and of an earlier manifest, writes of cursor and manifest.
 ///
 /// # Errors
-/// [`CheckpointError::Parts`] when the parts do not cover the state or a file cannot be seen;
-/// [`CheckpointError::Claim`] when the fence was not claimed; [`CheckpointError::Superseded`] when a newer authority has
-/// taken over; [`CheckpointError::OtherContents`], [`CheckpointError::OtherPlan`] when the step holds something else;
-/// [`CheckpointError::Store`].
+/// [`CheckpointError::Parts`] when the parts do not cover the state or a file is missing from the store;
+/// [`CheckpointError::Claim`] when the fence was not claimed; [`CheckpointError::Superseded`] when a newer fence has been
+/// claimed; [`CheckpointError::OtherContents`], [`CheckpointError::OtherPlan`] when the step was published with other
+/// contents; [`CheckpointError::Store`].
 pub fn publish(
     store: &dyn Store,
-    what: &Publish<'_>,
+    what: &PublishRequest<'_>,
     parts: &[SavedPart],
-) -> Result<Published, CheckpointError> {
+) -> Result<PublishOutcome, CheckpointError> {
     let manifest = assemble(what, parts)?;
     let wrong = |problem| CheckpointError::Parts {
         step: what.step,
@@ -74,25 +74,25 @@ pub fn publish(
     let files = folder(store, what.step)?;
     if let Some(error) = missing(&files, &manifest) {
         return Err(wrong(format!(
-            "{error}, as this rank sees the store; do all ranks write to the same place?"
+            "{error}; check that all ranks write to the same store"
         )));
     }
     put(store, what, &manifest)
 }
 
-fn assemble(what: &Publish<'_>, parts: &[SavedPart]) -> Result<Manifest, CheckpointError> {
+fn assemble(what: &PublishRequest<'_>, parts: &[SavedPart]) -> Result<Manifest, CheckpointError> {
     let wrong = |problem: String| CheckpointError::Parts {
         step: what.step,
         problem,
     };
     let mut ordered: Vec<Option<&SavedPart>> = vec![None; what.world_size.len()];
     for part in parts {
-        let place = ordered.get_mut(part.rank.index());
-        match place {
-            Some(place) if place.is_none() => *place = Some(part),
+        let slot = ordered.get_mut(part.rank.index());
+        match slot {
+            Some(slot) if slot.is_none() => *slot = Some(part),
             _ => {
                 return Err(wrong(format!(
-                    "rank {} is there twice or not one of {}",
+                    "rank {} appears twice or exceeds the world size {}",
                     part.rank,
                     what.world_size.get()
                 )));
@@ -100,7 +100,7 @@ fn assemble(what: &Publish<'_>, parts: &[SavedPart]) -> Result<Manifest, Checkpo
         }
         if (part.step, part.fence, part.world_size) != (what.step, what.fence, what.world_size) {
             return Err(wrong(format!(
-                "rank {} saved step {} under {} as one of {}",
+                "rank {} saved step {} under {} with world size {}",
                 part.rank,
                 part.step,
                 part.fence,
@@ -113,7 +113,7 @@ fn assemble(what: &Publish<'_>, parts: &[SavedPart]) -> Result<Manifest, Checkpo
         .enumerate()
         .map(|(rank, part)| {
             part.map(|part| part.file.clone())
-                .ok_or_else(|| wrong(format!("that of rank {rank} is missing")))
+                .ok_or_else(|| wrong(format!("the part of rank {rank} is missing")))
         })
         .collect::<Result<Vec<_>, _>>()?;
     let attempt = names::attempt();
@@ -139,7 +139,7 @@ fn assemble(what: &Publish<'_>, parts: &[SavedPart]) -> Result<Manifest, Checkpo
     })
 }
 
-fn check_claim(store: &dyn Store, what: &Publish<'_>) -> Result<(), CheckpointError> {
+fn check_claim(store: &dyn Store, what: &PublishRequest<'_>) -> Result<(), CheckpointError> {
     let lineage = Lineage::read(store)?;
     if let Some(theirs) = lineage.cut_off_by(what.fence, what.step) {
         return Err(CheckpointError::Superseded {
@@ -151,7 +151,7 @@ fn check_claim(store: &dyn Store, what: &Publish<'_>) -> Result<(), CheckpointEr
     if !lineage.knows(what.fence) {
         return Err(CheckpointError::Claim {
             fence: what.fence,
-            problem: "has not been claimed, so nothing may be published under it".to_owned(),
+            problem: "has not been claimed, so no checkpoint can be published under it".to_owned(),
         });
     }
     Ok(())
@@ -165,26 +165,29 @@ fn folder(store: &dyn Store, step: Step) -> Result<BTreeMap<ObjectName, u64>, Ch
         .collect())
 }
 
-/// Puts the manifest unless what is there speaks against it; looks again when somebody else was faster.
+/// Writes the manifest unless the stored one forbids it; retries when another process has changed it in between.
 fn put(
     store: &dyn Store,
-    what: &Publish<'_>,
+    what: &PublishRequest<'_>,
     manifest: &Manifest,
-) -> Result<Published, CheckpointError> {
+) -> Result<PublishOutcome, CheckpointError> {
     let name = names::manifest(what.step)?;
     let bytes = manifest.encode()?;
     let mut attempt = 0;
     loop {
         attempt += 1;
         let (condition, outcome) = match store.get_versioned(&name, MANIFEST_BYTES_MAX)? {
-            None => (Condition::Absent, Published::New),
+            None => (Condition::Absent, PublishOutcome::New),
             Some(there) => {
                 if let Some(theirs) = decode(what.step, there.contents)?
-                    && may_replace(what, manifest, &theirs)? == Published::Already
+                    && may_replace(what, manifest, &theirs)? == PublishOutcome::Already
                 {
-                    return Ok(Published::Already);
+                    return Ok(PublishOutcome::Already);
                 }
-                (Condition::Unchanged(there.version), Published::Replaced)
+                (
+                    Condition::Unchanged(there.version),
+                    PublishOutcome::Replaced,
+                )
             }
         };
         match store.put_if(&name, &bytes, &condition) {
@@ -195,7 +198,7 @@ fn put(
     }
 }
 
-/// The manifest that is there; none when it is damaged.
+/// Decodes the stored manifest; `None` when it is damaged.
 fn decode(
     step: Step,
     contents: Result<Vec<u8>, StoreError>,
@@ -207,12 +210,12 @@ fn decode(
     }
 }
 
-/// Whether `mine` takes the place of `theirs`, or is done already.
+/// Decides whether `mine` replaces `theirs` or has already been published.
 fn may_replace(
-    what: &Publish<'_>,
+    what: &PublishRequest<'_>,
     mine: &Manifest,
     theirs: &Manifest,
-) -> Result<Published, CheckpointError> {
+) -> Result<PublishOutcome, CheckpointError> {
     if let Some(difference) = what.identity.difference(&theirs.identity()) {
         return Err(CheckpointError::OtherPlan {
             step: what.step,
@@ -226,22 +229,22 @@ fn may_replace(
             mine: mine.fence,
             theirs: theirs.fence,
         }),
-        std::cmp::Ordering::Less => Ok(Published::Already),
-        std::cmp::Ordering::Greater => Ok(Published::Replaced),
+        std::cmp::Ordering::Less => Ok(PublishOutcome::Already),
+        std::cmp::Ordering::Greater => Ok(PublishOutcome::Replaced),
         std::cmp::Ordering::Equal => match difference {
             Some(difference) => Err(CheckpointError::OtherContents {
                 step: what.step,
                 fence: what.fence,
                 difference,
             }),
-            // The same call again; other files of the same contents are fresher and take over.
-            None if mine.files == theirs.files => Ok(Published::Already),
-            None => Ok(Published::Replaced),
+            // The same files: this call is a repetition. Other files with the same contents are newer and replace them.
+            None if mine.files == theirs.files => Ok(PublishOutcome::Already),
+            None => Ok(PublishOutcome::Replaced),
         },
     }
 }
 
-/// What differs in contents between two manifests of one plan, whatever their files are called.
+/// Returns the first difference in contents between two manifests of one plan. Ignores the names of files.
 fn difference(mine: &Manifest, theirs: &Manifest) -> Option<String> {
     if mine.vectors != theirs.vectors {
         return Some("the vectors differ".to_owned());
@@ -251,7 +254,7 @@ fn difference(mine: &Manifest, theirs: &Manifest) -> Option<String> {
     }
     if mine.files.len() != theirs.files.len() {
         return Some(format!(
-            "{} ranks saved here and {} there",
+            "saved by {} ranks here and by {} there",
             mine.files.len(),
             theirs.files.len()
         ));

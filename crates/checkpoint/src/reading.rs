@@ -1,4 +1,4 @@
-//! Reading slices in batches of parts, each part verified, by several threads.
+//! Reads and verifies slices in batches of parts with several threads.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,37 +8,37 @@ use ronde_store::{ObjectName, Store, StoreError, StoredObject};
 use crate::cutting::PART_BYTES_MAX;
 use crate::{CheckpointError, Digest, Manifest, PartRecord, SliceFile};
 
-/// Consecutive parts of a slice that are read at once.
-pub(crate) struct Batch<'m> {
+/// Consecutive parts of a slice that are read together.
+pub(crate) struct PartBatch<'m> {
     pub(crate) file: usize,
     pub(crate) vector: &'m str,
-    /// First byte in the file.
+    /// The first byte in the file.
     pub(crate) offset: u64,
-    /// First element in the vector.
+    /// The first element in the vector.
     pub(crate) start: u64,
     pub(crate) elements: u64,
     element_bytes: u64,
     parts: &'m [PartRecord],
 }
 
-impl Batch<'_> {
+impl PartBatch<'_> {
     pub(crate) fn end(&self) -> u64 {
         self.start + self.elements
     }
 }
 
-/// Where a batch goes.
-pub(crate) enum Target<'d> {
-    /// Nowhere: it is verified only.
+/// The destination of a batch.
+pub(crate) enum ReadTarget<'d> {
+    /// No destination: the batch is only verified.
     Nowhere,
-    /// All of it.
+    /// The memory for the whole batch.
     Whole(&'d mut [u8]),
-    /// What lies from byte `from` on.
+    /// The memory for the bytes of the batch that start at `from`.
     Piece { from: usize, into: &'d mut [u8] },
 }
 
-/// All batches of a manifest's slices, in the order of files.
-pub(crate) fn batches(manifest: &Manifest) -> Vec<Batch<'_>> {
+/// Returns all batches of a manifest's slices in the order of files.
+pub(crate) fn batches(manifest: &Manifest) -> Vec<PartBatch<'_>> {
     let mut batches = Vec::new();
     for (file, record) in manifest.files.iter().enumerate() {
         for slice in &record.slices {
@@ -59,7 +59,7 @@ pub(crate) fn batches(manifest: &Manifest) -> Vec<Batch<'_>> {
                     })
                     .count();
                 let (parts, later) = rest.split_at(count);
-                batches.push(Batch {
+                batches.push(PartBatch {
                     file,
                     vector: &slice.vector,
                     offset,
@@ -77,14 +77,14 @@ pub(crate) fn batches(manifest: &Manifest) -> Vec<Batch<'_>> {
     batches
 }
 
-/// Reads and verifies batches; gives all damage in the order of the batches, or only what the first thread met.
+/// Reads and verifies batches. Returns all damage in the order of the batches, or only the damage that was found first.
 ///
 /// # Errors
-/// What is not damage.
+/// Errors other than damage.
 pub(crate) fn read(
     store: &dyn Store,
     manifest: &Manifest,
-    work: Vec<(Batch<'_>, Target<'_>)>,
+    work: Vec<(PartBatch<'_>, ReadTarget<'_>)>,
     threads: usize,
     stop_at_damage: bool,
 ) -> Result<Vec<CheckpointError>, CheckpointError> {
@@ -127,7 +127,7 @@ pub(crate) fn read(
         others.into_iter().fold(mine, |result, other| {
             let theirs = other.join().unwrap_or_else(|_| {
                 Err(CheckpointError::Thread {
-                    problem: "a reader panicked".to_owned(),
+                    problem: "a reading thread panicked".to_owned(),
                 })
             });
             result.and(theirs)
@@ -140,15 +140,15 @@ pub(crate) fn read(
     Ok(found.into_iter().map(|(_, error)| error).collect())
 }
 
-type Opened = Option<Box<dyn StoredObject>>;
+type OpenSliceFile = Option<Box<dyn StoredObject>>;
 
-/// Opens the files that the work is about; those that cannot be used are left out and told.
+/// Opens the files that the work needs; unusable ones are left out and reported as damage.
 fn open_used(
     store: &dyn Store,
     manifest: &Manifest,
-    work: &[(Batch<'_>, Target<'_>)],
+    work: &[(PartBatch<'_>, ReadTarget<'_>)],
     damage: &mut Vec<(usize, CheckpointError)>,
-) -> Result<Vec<Opened>, CheckpointError> {
+) -> Result<Vec<OpenSliceFile>, CheckpointError> {
     let mut used = vec![false; manifest.files.len()];
     for (batch, _) in work {
         used[batch.file] = true;
@@ -173,25 +173,25 @@ fn open_used(
 fn open(store: &dyn Store, file: &SliceFile) -> Result<Box<dyn StoredObject>, CheckpointError> {
     let object = match store.open(&ObjectName::new(&file.name)?) {
         Err(error) if error.is_not_found() => {
-            return Err(CheckpointError::damaged(&file.name, "it is missing"));
+            return Err(CheckpointError::damaged(&file.name, "the file is missing"));
         }
         other => other?,
     };
     if object.bytes() != file.bytes {
         return Err(CheckpointError::damaged(
             &file.name,
-            format!("it has {} bytes instead of {}", object.bytes(), file.bytes),
+            format!("expected {} bytes, found {}", file.bytes, object.bytes()),
         ));
     }
     Ok(object)
 }
 
-/// Reads a batch to its target and gives the damage in it.
+/// Reads a batch to its destination and returns its damage.
 fn read_batch(
     object: &dyn StoredObject,
     file: &SliceFile,
-    batch: &Batch<'_>,
-    target: Target<'_>,
+    batch: &PartBatch<'_>,
+    target: ReadTarget<'_>,
     scratch: &mut Vec<u8>,
 ) -> Result<Vec<CheckpointError>, CheckpointError> {
     let get = |into: &mut [u8]| match object.read_at(batch.offset, into) {
@@ -199,19 +199,19 @@ fn read_batch(
         Err(StoreError::Damaged { problem, .. }) => Ok(vec![unreadable(problem, file, batch)]),
         Err(error) => Err(error.into()),
     };
-    if let Target::Whole(into) = target {
+    if let ReadTarget::Whole(into) = target {
         return get(into);
     }
     scratch.resize((batch.elements * batch.element_bytes) as usize, 0);
     let damage = get(scratch)?;
-    if let Target::Piece { from, into } = target {
+    if let ReadTarget::Piece { from, into } = target {
         into.copy_from_slice(&scratch[from..from + into.len()]);
     }
     Ok(damage)
 }
 
-/// The parts whose digests differ.
-fn damage(bytes: &[u8], file: &SliceFile, batch: &Batch<'_>) -> Vec<CheckpointError> {
+/// Returns an error for each part whose digest differs.
+fn damage(bytes: &[u8], file: &SliceFile, batch: &PartBatch<'_>) -> Vec<CheckpointError> {
     let mut rest = bytes;
     let mut damage = Vec::new();
     for part in batch.parts {
@@ -222,15 +222,15 @@ fn damage(bytes: &[u8], file: &SliceFile, batch: &Batch<'_>) -> Vec<CheckpointEr
             damage.push(CheckpointError::Damaged {
                 file: file.name.clone(),
                 tensor: Some(tensor(part.tensor.as_deref(), batch.vector)),
-                problem: format!("its blake3 is {found}, not {}, as was saved", part.blake3),
+                problem: format!("its blake3 is {found}, but {} was saved", part.blake3),
             });
         }
     }
     damage
 }
 
-/// Damage that the store found, with the tensors that it may concern.
-fn unreadable(problem: String, file: &SliceFile, batch: &Batch<'_>) -> CheckpointError {
+/// Returns damage that the store reported, with the tensors that it may affect.
+fn unreadable(problem: String, file: &SliceFile, batch: &PartBatch<'_>) -> CheckpointError {
     let first = batch.parts.first().and_then(|part| part.tensor.as_deref());
     let last = batch.parts.last().and_then(|part| part.tensor.as_deref());
     let tensor = if first == last {

@@ -1,4 +1,4 @@
-//! [`retain`]: old checkpoints go, but never the last good one.
+//! [`retain`]: removes old checkpoints, but never the last good one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,59 +7,62 @@ use ronde_core::Step;
 use ronde_store::{ObjectName, Store};
 
 use crate::catalog::Catalog;
-use crate::{Checkpoint, CheckpointError, Manifest, Skipped, Standing, names};
+use crate::{Checkpoint, CheckpointError, CheckpointStatus, Manifest, SkippedCheckpoint, names};
 
-/// How many checkpoints are kept.
+/// The number of checkpoints to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
-    /// The newest so many; one at least is always kept.
+    /// Number of recent checkpoints to keep; at least one is always kept.
     pub keep_last: u32,
-    /// Beside them, those whose step is a multiple of this; 0 for none.
+    /// Additionally keeps the checkpoints whose step is a multiple of this; 0 for none.
     pub keep_every: u64,
-    /// What is made sure of before anything is deleted.
+    /// The check of the kept checkpoints before others are deleted.
     pub proof: Proof,
 }
 
-/// How a kept checkpoint is known to be good.
+/// The check that a kept checkpoint must pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proof {
-    /// All files are there with their lengths. Reads manifests only.
+    /// All files exist with the expected lengths. Reads only manifests.
     Lengths,
-    /// One kept checkpoint is read whole and verified, by so many threads, each time.
+    /// The newest good checkpoint is read and verified in each call.
     Hashes {
-        /// Reading threads.
+        /// The number of reading threads.
         threads: usize,
     },
 }
 
-/// What retention did.
+/// The result of [`retain`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Removed {
-    /// Checkpoints that are gone.
+pub struct RetentionReport {
+    /// The removed checkpoints.
     pub steps: Vec<Step>,
-    /// Objects deleted, leftovers of killed saves included.
+    /// The number of deleted objects, including leftovers of failed saves.
     pub objects: u64,
-    /// Bytes that they had.
+    /// The bytes of the deleted objects.
     pub bytes: u64,
-    /// Kept ones that turned out to be damaged.
-    pub damaged: Vec<Skipped>,
+    /// Kept checkpoints that were found to be damaged.
+    pub damaged: Vec<SkippedCheckpoint>,
 }
 
-/// Deletes what need not be kept: manifests first, then files; then leftovers of saves that never ended and are older than
-/// the newest good checkpoint. Call it where checkpoints are published, after publishing.
+/// Deletes old checkpoints, manifests before files, then the leftovers of failed saves that are older than the newest good
+/// checkpoint. Call it on the rank that publishes, after publishing.
 ///
 /// # Errors
-/// [`CheckpointError::Store`]; what was deleted until then is gone, and the rest is swept the next time.
-pub fn retain(store: &Arc<dyn Store>, retention: &Retention) -> Result<Removed, CheckpointError> {
+/// [`CheckpointError::Store`]; objects deleted before the error stay deleted, and the next call deletes the rest.
+pub fn retain(
+    store: &Arc<dyn Store>,
+    retention: &Retention,
+) -> Result<RetentionReport, CheckpointError> {
     let catalog = Catalog::read(&**store)?;
-    let mut removed = Removed::default();
+    let mut removed = RetentionReport::default();
     let mut complete = Vec::new();
     let mut locked = BTreeSet::new();
     for &step in catalog.steps.keys().rev() {
         let listed = catalog.look(&**store, step)?;
-        match (listed.standing, listed.manifest) {
-            (Standing::Complete, Some(manifest)) => complete.push(manifest),
-            (Standing::Locked(_), _) => {
+        match (listed.status, listed.manifest) {
+            (CheckpointStatus::Complete, Some(manifest)) => complete.push(manifest),
+            (CheckpointStatus::Locked(_), _) => {
                 locked.insert(step);
             }
             _ => {}
@@ -68,8 +71,8 @@ pub fn retain(store: &Arc<dyn Store>, retention: &Retention) -> Result<Removed, 
     let Some((newest_good, mut kept)) = keep(store, retention, &complete, &mut removed)? else {
         return Ok(removed);
     };
-    // What is newer than the newest good one is not judged: it may be a save under way.
-    // What another key opens is not ours to judge either.
+    // Steps newer than the newest good checkpoint stay: they may be saves that are still running.
+    // Checkpoints that were encrypted with another key cannot be checked, so they stay.
     kept.extend(locked);
     kept.extend(catalog.steps.keys().filter(|step| **step > newest_good));
     for (&step, files) in &catalog.steps {
@@ -102,7 +105,7 @@ fn delete(
     store: &dyn Store,
     name: &ObjectName,
     bytes: u64,
-    removed: &mut Removed,
+    removed: &mut RetentionReport,
 ) -> Result<(), CheckpointError> {
     store.delete(name)?;
     removed.objects += 1;
@@ -110,12 +113,12 @@ fn delete(
     Ok(())
 }
 
-/// The newest good step and all that are kept; `None` when none is good.
+/// Returns the newest good step and all steps to keep; `None` when no checkpoint is good.
 fn keep(
     store: &Arc<dyn Store>,
     retention: &Retention,
     complete: &[Manifest],
-    removed: &mut Removed,
+    removed: &mut RetentionReport,
 ) -> Result<Option<(Step, BTreeSet<Step>)>, CheckpointError> {
     let last = retention.keep_last.max(1) as usize;
     let every = retention.keep_every;
@@ -132,7 +135,7 @@ fn keep(
             kept.insert(manifest.step);
             return Ok(Some((manifest.step, kept)));
         };
-        removed.damaged.push(Skipped {
+        removed.damaged.push(SkippedCheckpoint {
             step: manifest.step,
             reason,
         });

@@ -1,4 +1,4 @@
-//! [`Saver`]: one rank's side of a save; the caller is held up for the copy only.
+//! [`Saver`]: saves one rank's slices; it blocks the caller only while copying them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,24 +11,24 @@ use ronde_core::{Rank, Step, WorldSize};
 use ronde_store::Store;
 use serde::{Deserialize, Serialize};
 
-use crate::clock::Stopwatch;
+use crate::clock::SaveTimer;
 use crate::vector::check_all;
-use crate::writer::{Job, Outcome, Piece};
-use crate::{CheckpointError, Fence, SliceFile, Vector, cutting, names, writer};
+use crate::writer::{CopiedSlice, WriteResult, WriteTask};
+use crate::{CheckpointError, Fence, SliceFile, StateVector, cutting, names, writer};
 
-/// A run of a vector's elements in memory.
+/// A contiguous range of a vector's elements in memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Slice<'a> {
-    /// Name of the vector.
+    /// The name of the vector.
     pub vector: &'a str,
-    /// First element in the vector.
+    /// The first element in the vector.
     pub start: u64,
-    /// The elements, as they lie in memory.
+    /// The elements' bytes in memory order.
     pub bytes: &'a [u8],
 }
 
 impl<'a> Slice<'a> {
-    /// Elements `start..` of an f32 vector.
+    /// Returns a slice of an f32 vector that begins at element `start`.
     #[must_use]
     pub fn f32(vector: &'a str, start: u64, values: &'a [f32]) -> Self {
         Self {
@@ -39,80 +39,80 @@ impl<'a> Slice<'a> {
     }
 }
 
-/// What a rank saves.
+/// One rank's part of a save.
 #[derive(Debug, Clone, Copy)]
-pub struct Save<'a> {
-    /// Committed steps.
+pub struct SaveRequest<'a> {
+    /// The number of committed steps.
     pub step: Step,
-    /// The authority.
+    /// The fence.
     pub fence: Fence,
-    /// Who saves.
+    /// The rank that saves.
     pub rank: Rank,
-    /// Of how many.
+    /// The number of ranks.
     pub world_size: WorldSize,
     /// All vectors of the state, the same on all ranks.
-    pub vectors: &'a [Vector],
-    /// This rank's slices. Those of all ranks cover every vector once.
+    pub vectors: &'a [StateVector],
+    /// This rank's slices. The slices of all ranks cover every vector exactly once.
     pub slices: &'a [Slice<'a>],
 }
 
-/// What holding up the caller cost.
+/// The cost of copying slices, during which the caller was blocked.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Copied {
-    /// Bytes copied.
+pub struct CopyCost {
+    /// The copied bytes.
     pub bytes: u64,
-    /// Seconds it took.
+    /// The duration in seconds.
     pub seconds: f64,
 }
 
-/// One rank's file, written and durable. Small; it goes to the rank that publishes.
+/// The description of one rank's written and durable file. It is small and is sent to the rank that publishes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SavedPart {
-    /// Committed steps.
+    /// The number of committed steps.
     pub step: Step,
-    /// The authority.
+    /// The fence.
     pub fence: Fence,
-    /// Who saved.
+    /// The rank that saved.
     pub rank: Rank,
-    /// Of how many.
+    /// The number of ranks.
     pub world_size: WorldSize,
-    /// The file and what is in it.
+    /// The file and its contents.
     pub file: SliceFile,
-    /// Seconds of hashing.
+    /// The seconds spent hashing.
     pub hashing_s: f64,
-    /// Seconds of writing, encryption included.
+    /// The seconds spent writing, including encryption.
     pub writing_s: f64,
 }
 
 impl SavedPart {
-    /// As bytes for other ranks: JSON, about 150 bytes for each part of a slice.
+    /// Encodes the part for other ranks: JSON, about 150 bytes for each part of a slice.
     ///
     /// # Errors
-    /// [`CheckpointError::Invalid`] when a number cannot be written.
+    /// [`CheckpointError::Invalid`] when a number cannot be encoded.
     pub fn to_bytes(&self) -> Result<Vec<u8>, CheckpointError> {
         serde_json::to_vec(self)
             .map_err(|error| CheckpointError::invalid("saved part", error.to_string()))
     }
 
-    /// From another rank's bytes.
+    /// Decodes another rank's part.
     ///
     /// # Errors
-    /// [`CheckpointError::Invalid`], saying where they cannot be read.
+    /// [`CheckpointError::Invalid`], with the position of the error.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, CheckpointError> {
         serde_json::from_slice(bytes)
             .map_err(|error| CheckpointError::invalid("saved part", error.to_string()))
     }
 }
 
-/// Copies slices and has a thread hash and write them. One save at a time.
+/// Copies slices, and hashes and writes them in a thread. Runs one save at a time.
 ///
-/// Memory: one copy of the rank's slices, kept for the next save. Dropping it gives up a save under way, after the write
-/// that the thread is in; nothing of it is visible then.
+/// Memory: one copy of the rank's slices, reused by the next save. Dropping the saver aborts a running save after the
+/// current write; no object of an aborted save becomes visible.
 #[derive(Debug)]
 pub struct Saver {
-    jobs: Option<SyncSender<Job>>,
-    outcomes: Receiver<Outcome>,
+    jobs: Option<SyncSender<WriteTask>>,
+    outcomes: Receiver<WriteResult>,
     reserved: Receiver<Vec<u8>>,
     thread: Option<JoinHandle<()>>,
     give_up: Arc<AtomicBool>,
@@ -121,8 +121,8 @@ pub struct Saver {
 }
 
 impl Saver {
-    /// Starts the thread `ronde-checkpoint`, which writes to `store`. It first makes memory for `reserve_bytes` of slices
-    /// ready, so that the first copy is as fast as the later ones; 0 leaves that to the first copy.
+    /// Starts the thread `ronde-checkpoint`, which writes to `store`. The thread first allocates memory for `reserve_bytes` of
+    /// slices, so that the first copy is as fast as later ones; 0 allocates it at the first copy.
     ///
     /// # Errors
     /// [`CheckpointError::Thread`].
@@ -135,7 +135,7 @@ impl Saver {
         let thread = std::thread::Builder::new()
             .name("ronde-checkpoint".to_owned())
             .spawn(move || {
-                // Written to, so that its pages are there.
+                // Filled with ones, so that the pages are mapped.
                 let _ = ready.send(vec![1; reserve_bytes]);
                 writer::serve(&*store, &accepted, &done, &told);
             })
@@ -153,22 +153,22 @@ impl Saver {
         })
     }
 
-    /// The step that is being saved, if any.
+    /// Returns the step that is being saved, if any.
     #[must_use]
     pub fn under_way(&self) -> Option<Step> {
         self.under_way
     }
 
-    /// Copies the slices and returns; hashing and writing go on behind.
+    /// Copies the slices and returns; hashing and writing continue in the background.
     ///
     /// # Errors
     /// [`CheckpointError::Busy`] while an earlier save has not been waited for; [`CheckpointError::Invalid`] when a slice
     /// does not fit its vector, or the rank the world.
-    pub fn begin(&mut self, save: &Save<'_>) -> Result<Copied, CheckpointError> {
+    pub fn begin(&mut self, save: &SaveRequest<'_>) -> Result<CopyCost, CheckpointError> {
         if let Some(step) = self.under_way {
             return Err(CheckpointError::Busy { step });
         }
-        let watch = Stopwatch::start();
+        let watch = SaveTimer::start();
         let pieces = pieces(save)?;
         let name = names::slice(
             save.step,
@@ -186,11 +186,11 @@ impl Saver {
         for slice in save.slices {
             buffer.extend_from_slice(slice.bytes);
         }
-        let copied = Copied {
+        let copied = CopyCost {
             bytes: buffer.len() as u64,
             seconds: watch.elapsed_s(),
         };
-        let job = Job {
+        let job = WriteTask {
             name,
             part: SavedPart {
                 step: save.step,
@@ -220,7 +220,7 @@ impl Saver {
         Ok(copied)
     }
 
-    /// How the save under way ended, if it has; never blocks.
+    /// Returns the result of the running save if it has ended; never blocks.
     pub fn poll(&mut self) -> Option<Result<SavedPart, CheckpointError>> {
         self.under_way?;
         match self.outcomes.try_recv() {
@@ -233,14 +233,14 @@ impl Saver {
         }
     }
 
-    /// Waits for the end of the save under way, for `limit` at most.
+    /// Waits at most `limit` for the end of the running save.
     ///
     /// # Errors
-    /// [`CheckpointError::Timeout`], after which it may be waited for again; [`CheckpointError::Invalid`] when no save is
-    /// under way; what kept the file from being written.
+    /// [`CheckpointError::Timeout`], after which the caller may wait again; [`CheckpointError::Invalid`] when no save is
+    /// running; the error of the save.
     pub fn wait(&mut self, limit: Duration) -> Result<SavedPart, CheckpointError> {
         let Some(step) = self.under_way else {
-            return Err(CheckpointError::invalid("wait", "no save is under way"));
+            return Err(CheckpointError::invalid("wait", "no save is running"));
         };
         match self.outcomes.recv_timeout(limit) {
             Ok(outcome) => self.take(outcome),
@@ -255,7 +255,7 @@ impl Saver {
         }
     }
 
-    fn take(&mut self, outcome: Outcome) -> Result<SavedPart, CheckpointError> {
+    fn take(&mut self, outcome: WriteResult) -> Result<SavedPart, CheckpointError> {
         self.under_way = None;
         self.buffer = outcome.buffer;
         outcome.result
@@ -267,7 +267,7 @@ impl Drop for Saver {
         self.give_up.store(true, Ordering::Relaxed);
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was told as a lost channel, or nobody asked.
+            // A panic of the thread was already reported as a closed channel if a caller was waiting.
             let _ = thread.join();
         }
     }
@@ -275,17 +275,17 @@ impl Drop for Saver {
 
 fn ended() -> CheckpointError {
     CheckpointError::Thread {
-        problem: "it has ended".to_owned(),
+        problem: "the thread has ended".to_owned(),
     }
 }
 
-/// Checks the slices of a save and cuts them.
-fn pieces(save: &Save<'_>) -> Result<Vec<Piece>, CheckpointError> {
+/// Checks the slices of a save and splits them into parts.
+fn pieces(save: &SaveRequest<'_>) -> Result<Vec<CopiedSlice>, CheckpointError> {
     check_all(save.vectors).map_err(|problem| CheckpointError::invalid("vectors", problem))?;
     if save.rank.0 >= save.world_size.get() {
         return Err(CheckpointError::invalid(
             format!("rank {}", save.rank),
-            format!("there are {} ranks", save.world_size.get()),
+            format!("the world size is {}", save.world_size.get()),
         ));
     }
     save.slices
@@ -296,7 +296,7 @@ fn pieces(save: &Save<'_>) -> Result<Vec<Piece>, CheckpointError> {
                 .vectors
                 .iter()
                 .find(|vector| vector.name == slice.vector)
-                .ok_or_else(|| CheckpointError::invalid(what(), "there is no such vector"))?;
+                .ok_or_else(|| CheckpointError::invalid(what(), "no such vector"))?;
             let size = vector.dtype.size();
             let elements = (slice.bytes.len() / size) as u64;
             let end = slice.start.checked_add(elements);
@@ -304,7 +304,7 @@ fn pieces(save: &Save<'_>) -> Result<Vec<Piece>, CheckpointError> {
                 return Err(CheckpointError::invalid(
                     what(),
                     format!(
-                        "{} bytes from element {} do not fit {} elements of {}",
+                        "{} bytes from element {} do not fit {} elements of type {}",
                         slice.bytes.len(),
                         slice.start,
                         vector.elements,
@@ -312,7 +312,7 @@ fn pieces(save: &Save<'_>) -> Result<Vec<Piece>, CheckpointError> {
                     ),
                 ));
             }
-            Ok(Piece {
+            Ok(CopiedSlice {
                 vector: slice.vector.to_owned(),
                 start: slice.start,
                 elements,

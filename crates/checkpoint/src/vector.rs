@@ -1,4 +1,4 @@
-//! [`Vector`]: one flat array of the state, with the tensors that lie in it.
+//! [`StateVector`]: one flat array of the state and the tensors in it.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -9,22 +9,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::CheckpointError;
 
-/// Where a tensor lies in its vector.
+/// A tensor and its offset in a vector.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TensorPlace {
-    /// Global name.
+pub struct VectorTensor {
+    /// The global name.
     pub name: String,
-    /// Length of each dimension; empty for a scalar.
+    /// The length of each dimension; empty for a scalar.
     pub shape: Vec<u64>,
-    /// What it is for.
+    /// The role of the tensor in the state.
     pub role: Role,
-    /// Its first element in the vector.
+    /// The first element in the vector.
     pub start: u64,
 }
 
-impl TensorPlace {
-    /// Count of elements; `None` when no memory holds so many.
+impl VectorTensor {
+    /// Returns the number of elements; `None` on overflow.
     #[must_use]
     pub fn elements(&self) -> Option<u64> {
         self.shape
@@ -33,25 +33,25 @@ impl TensorPlace {
     }
 }
 
-/// A flat array of the state under a name: `weights`, `adam.m`. What lies between its tensors is saved, too.
+/// A named flat array of the state, for example `weights` or `adam.m`. The padding between its tensors is saved, too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Vector {
-    /// Its name, once in a state.
+pub struct StateVector {
+    /// The name, unique in a state.
     pub name: String,
-    /// Type of all elements.
+    /// The type of all elements.
     pub dtype: DType,
-    /// Count of elements, padding included.
+    /// The number of elements, including padding.
     pub elements: u64,
-    /// Tensors in the order of their places; they do not overlap.
-    pub tensors: Vec<TensorPlace>,
+    /// The tensors in the order of their offsets; they do not overlap.
+    pub tensors: Vec<VectorTensor>,
 }
 
-impl Vector {
-    /// A vector in which the tensors of `layout` lie as in `arena`, both in the same order.
+impl StateVector {
+    /// Returns a vector with the tensors of `layout` at the offsets of `arena`; both list them in the same order.
     ///
     /// # Errors
-    /// [`CheckpointError::Invalid`] when they do not fit, or a tensor has another type than the first.
+    /// [`CheckpointError::Invalid`] when layout and arena do not match, or the tensors have different types.
     pub fn of_layout(
         name: impl Into<String>,
         layout: &StateLayout,
@@ -69,7 +69,7 @@ impl Vector {
                 .tensors
                 .iter()
                 .zip(arena.ranges())
-                .map(|(tensor, range)| TensorPlace {
+                .map(|(tensor, range)| VectorTensor {
                     name: tensor.name.clone(),
                     shape: tensor.shape.iter().map(|&length| length as u64).collect(),
                     role: tensor.role,
@@ -78,12 +78,15 @@ impl Vector {
                 .collect(),
         };
         let problem = if layout.tensors.len() != arena.ranges().len() {
-            Some("layout and arena have different counts of tensors".to_owned())
+            Some("layout and arena have different numbers of tensors".to_owned())
         } else {
             let mut others = layout.tensors.iter().filter(|t| t.dtype != dtype);
-            others
-                .next()
-                .map(|t| format!("tensor {} is {}, the first one {dtype}", t.name, t.dtype))
+            others.next().map(|t| {
+                format!(
+                    "tensor {} has type {}, but the first one has type {dtype}",
+                    t.name, t.dtype
+                )
+            })
         };
         match problem {
             Some(problem) => Err(CheckpointError::invalid(
@@ -96,14 +99,14 @@ impl Vector {
         }
     }
 
-    /// Bytes of all elements; `None` when no memory holds so many.
+    /// Returns the bytes of all elements; `None` on overflow.
     #[must_use]
     pub fn bytes(&self) -> Option<u64> {
         self.elements.checked_mul(self.dtype.size() as u64)
     }
 
-    /// Name of the tensor that each run of elements belongs to, in order, from the first element on; padding belongs to
-    /// the tensor before it.
+    /// Returns the name of the tensor that owns an element, and the end of its range. Padding belongs to the tensor before
+    /// it.
     pub(crate) fn owner_of(&self, element: u64) -> (Option<&str>, u64) {
         let after = self
             .tensors
@@ -119,8 +122,8 @@ impl Vector {
     }
 }
 
-/// What is wrong with the vectors of a state, if anything.
-pub(crate) fn check_all(vectors: &[Vector]) -> Result<(), String> {
+/// Checks the vectors of a state; the error describes the first problem.
+pub(crate) fn check_all(vectors: &[StateVector]) -> Result<(), String> {
     let mut names = BTreeSet::new();
     for vector in vectors {
         let name = &vector.name;
@@ -128,13 +131,18 @@ pub(crate) fn check_all(vectors: &[Vector]) -> Result<(), String> {
             return Err(format!("vector {name} appears twice"));
         }
         if vector.bytes().is_none() {
-            return Err(format!("vector {name} is longer than any memory"));
+            return Err(format!(
+                "vector {name} is too long: its byte length overflows"
+            ));
         }
         let mut at = 0;
         let mut tensors = BTreeSet::new();
         for tensor in &vector.tensors {
             if !tensors.insert(&tensor.name) {
-                return Err(format!("vector {name}: tensor {} twice", tensor.name));
+                return Err(format!(
+                    "vector {name}: tensor {} appears twice",
+                    tensor.name
+                ));
             }
             let end = tensor
                 .elements()
@@ -143,7 +151,7 @@ pub(crate) fn check_all(vectors: &[Vector]) -> Result<(), String> {
                 Some(end) if tensor.start >= at && end <= vector.elements => at = end,
                 _ => {
                     return Err(format!(
-                        "vector {name}: tensor {} does not lie behind the one before and inside {} elements",
+                        "vector {name}: tensor {} overlaps the previous tensor or exceeds {} elements",
                         tensor.name, vector.elements
                     ));
                 }
@@ -153,14 +161,14 @@ pub(crate) fn check_all(vectors: &[Vector]) -> Result<(), String> {
     Ok(())
 }
 
-/// The elements of a vector that `index` of `count` ranks saves when all hold all of it: runs of nearly equal length
-/// that start at multiples of 64 elements.
+/// Returns the elements of a vector that rank `index` of `count` saves when every rank holds the whole vector: ranges of
+/// nearly equal length that start at multiples of 64 elements.
 #[must_use]
 pub fn share(elements: u64, index: u32, count: u32) -> Range<u64> {
     let block = ARENA_ALIGNMENT as u64;
     let blocks = elements.div_ceil(block);
     let (index, count) = (u64::from(index), u64::from(count.max(1)));
-    // Without the product blocks * index, which could overflow.
+    // Avoids the product blocks * index, which could overflow.
     let start = |i: u64| (blocks / count) * i + (blocks % count).min(i);
     let at = |i: u64| (start(i.min(count)) * block).min(elements);
     at(index)..at(index + 1)
@@ -186,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn wrong_vectors_are_told_by_name() {
-        let place = |name: &str, shape: &[u64], start| TensorPlace {
+    fn invalid_vectors_are_reported_by_name() {
+        let place = |name: &str, shape: &[u64], start| VectorTensor {
             name: name.into(),
             shape: shape.to_vec(),
             role: Role::Parameter,
             start,
         };
-        let vector = |tensors: Vec<TensorPlace>| Vector {
+        let vector = |tensors: Vec<VectorTensor>| StateVector {
             name: "w".into(),
             dtype: DType::F32,
             elements: 100,
@@ -205,7 +213,10 @@ mod tests {
             (vec![place("a", &[u64::MAX, 2], 0)], "tensor a"),
             (vec![place("a", &[1], u64::MAX)], "tensor a"),
             (vec![place("a", &[8], 0), place("b", &[8], 7)], "tensor b"),
-            (vec![place("a", &[8], 0), place("a", &[8], 8)], "a twice"),
+            (
+                vec![place("a", &[8], 0), place("a", &[8], 8)],
+                "a appears twice",
+            ),
         ] {
             let problem = check_all(&[vector(tensors)]).unwrap_err();
             assert!(problem.contains(part), "{problem}");
@@ -223,7 +234,7 @@ mod tests {
                 ronde_core::layout::TensorEntry::f32("b", &[3], Role::Buffer),
             ],
         };
-        let vector = Vector::of_layout("weights", &layout, &arena).unwrap();
+        let vector = StateVector::of_layout("weights", &layout, &arena).unwrap();
         assert_eq!(vector.owner_of(0), (Some("a"), 128));
         assert_eq!(vector.owner_of(127), (Some("a"), 128));
         assert_eq!(vector.owner_of(128), (Some("b"), 192));

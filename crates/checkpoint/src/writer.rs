@@ -1,28 +1,28 @@
-//! The saver's thread: hashes the parts of a copy and writes them as one object.
+//! The saver's thread: hashes the parts of the copied slices and writes them as one object.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
 
 use ronde_store::{ObjectName, Store};
 
-use crate::clock::Stopwatch;
+use crate::clock::SaveTimer;
 use crate::{CheckpointError, Digest, PartRecord, SavedPart, SliceRecord};
 
-/// Bytes that are written at once.
+/// The bytes of one write.
 const WRITE_BYTES: usize = 4 << 20;
 
-/// A copy to be written.
-pub(crate) struct Job {
+/// A copy of slices to write.
+pub(crate) struct WriteTask {
     pub(crate) name: ObjectName,
-    /// What is known already; slices and times are filled in.
+    /// The result so far; slices and times are filled in while writing.
     pub(crate) part: SavedPart,
-    pub(crate) pieces: Vec<Piece>,
-    /// The slices one after the other.
+    pub(crate) pieces: Vec<CopiedSlice>,
+    /// The concatenated slices.
     pub(crate) buffer: Vec<u8>,
 }
 
-/// A slice of the copy and how it is cut.
-pub(crate) struct Piece {
+/// A copied slice and its parts.
+pub(crate) struct CopiedSlice {
     pub(crate) vector: String,
     pub(crate) start: u64,
     pub(crate) elements: u64,
@@ -30,23 +30,23 @@ pub(crate) struct Piece {
     pub(crate) parts: Vec<(Option<String>, u64)>,
 }
 
-/// What became of a job; the buffer comes back in any case.
-pub(crate) struct Outcome {
+/// The result of a write; the buffer is returned in any case.
+pub(crate) struct WriteResult {
     pub(crate) result: Result<SavedPart, CheckpointError>,
     pub(crate) buffer: Vec<u8>,
 }
 
-/// Takes jobs until nobody sends any.
+/// Writes tasks until the channel closes.
 pub(crate) fn serve(
     store: &dyn Store,
-    jobs: &Receiver<Job>,
-    outcomes: &SyncSender<Outcome>,
+    jobs: &Receiver<WriteTask>,
+    outcomes: &SyncSender<WriteResult>,
     give_up: &AtomicBool,
 ) {
     while let Ok(mut job) = jobs.recv() {
         let buffer = std::mem::take(&mut job.buffer);
         let result = write(store, job, &buffer, give_up);
-        if outcomes.send(Outcome { result, buffer }).is_err() {
+        if outcomes.send(WriteResult { result, buffer }).is_err() {
             return;
         }
     }
@@ -54,7 +54,7 @@ pub(crate) fn serve(
 
 fn write(
     store: &dyn Store,
-    job: Job,
+    job: WriteTask,
     buffer: &[u8],
     give_up: &AtomicBool,
 ) -> Result<SavedPart, CheckpointError> {
@@ -75,10 +75,10 @@ fn write(
             let (bytes, behind) = rest.split_at(elements as usize * piece.element_bytes);
             rest = behind;
             offset += bytes.len();
-            let watch = Stopwatch::start();
+            let watch = SaveTimer::start();
             let blake3 = Digest::of(bytes);
             let hashed = watch.elapsed_s();
-            // Small tensors go together.
+            // Small tensors are written together.
             if offset - written >= WRITE_BYTES {
                 upload.write(&buffer[written..offset])?;
                 written = offset;
@@ -99,7 +99,7 @@ fn write(
             parts,
         });
     }
-    let watch = Stopwatch::start();
+    let watch = SaveTimer::start();
     upload.write(&buffer[written..])?;
     upload.publish()?;
     part.writing_s += watch.elapsed_s();

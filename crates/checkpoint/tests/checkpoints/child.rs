@@ -12,23 +12,23 @@ use ronde_store::{Encrypted, MasterKey, Store};
 use crate::state::{State, local, plan};
 
 const TASK: &str = "RONDE_TEST_CHILD";
-/// So that all children open what others wrote.
+/// The same key for all children, so that each can open the files of the others.
 const KEY: [u8; 32] = [7; 32];
 
 pub(crate) struct Child {
     process: std::process::Child,
     output: BufReader<ChildStdout>,
-    /// The last step that it said was published, as far as was listened to.
-    told: Option<u64>,
+    /// The last step that it reported as published in the output read so far.
+    published: Option<u64>,
 }
 
 impl Child {
-    /// Saves one step after the other as `world_size` ranks, from the last good one on.
+    /// Saves step after step as `world_size` ranks, starting after the last good checkpoint.
     pub(crate) fn save_on(folder: &Path, world_size: u32, is_encrypted: bool) -> Self {
         Self::start(folder, &format!("save {world_size} {is_encrypted}"))
     }
 
-    /// Saves and publishes one step, under a shared term or one that it claims.
+    /// Saves and publishes one step, under the given term or one that it claims.
     pub(crate) fn publish(folder: &Path, step: u64, term: Option<u64>) -> Self {
         Self::start(folder, &format!("publish {step} {}", term.unwrap_or(0)))
     }
@@ -45,15 +45,15 @@ impl Child {
         Self {
             process,
             output,
-            told: None,
+            published: None,
         }
     }
 
-    /// Waits until it says a word; false when it ended before.
-    pub(crate) fn has_said(&mut self, word: &str) -> bool {
+    /// Waits until its output contains a word; returns false when it ended before.
+    pub(crate) fn wait_for(&mut self, word: &str) -> bool {
         let mut line = String::new();
         while self.output.read_line(&mut line).unwrap() > 0 {
-            self.told = published(&line).or(self.told);
+            self.published = published(&line).or(self.published);
             if line.contains(word) {
                 return true;
             }
@@ -62,22 +62,22 @@ impl Child {
         false
     }
 
-    /// Kills it and gives the last step that it said was published.
+    /// Kills it and returns the last step that it reported as published.
     pub(crate) fn kill(mut self) -> Option<u64> {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
         let lines: Vec<String> = self.output.lines().map(Result::unwrap).collect();
-        // A line that was cut off in the middle of its number would tell too low a number, never too high a one.
+        // A line that was truncated within its number can only give too low a step, never too high a one.
         let later = lines.iter().filter_map(|line| published(line)).next_back();
-        later.or(self.told)
+        later.or(self.published)
     }
 
-    /// Waits for its end and gives what it said.
+    /// Waits for its end and returns its output.
     pub(crate) fn finish(mut self) -> String {
-        let mut said = String::new();
-        std::io::Read::read_to_string(&mut self.output, &mut said).unwrap();
+        let mut output = String::new();
+        std::io::Read::read_to_string(&mut self.output, &mut output).unwrap();
         self.process.wait().unwrap();
-        said
+        output
     }
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn store(folder: &Path, is_encrypted: bool) -> Arc<dyn Store> {
 }
 
 #[test]
-#[ignore = "started by other tests as a process of its own"]
+#[ignore = "started by other tests as a separate process"]
 fn as_a_process() {
     let Some(task) = std::env::var_os(TASK) else {
         return;
@@ -112,7 +112,7 @@ fn save_on(folder: &Path, world_size: u32, is_encrypted: bool) {
     let store = store(folder, is_encrypted);
     let found = last_good(&store, &plan(), 1).unwrap();
     let from = found.map_or(0, |found| found.checkpoint.step().0);
-    // The first random number of a process takes longer than the whole save that should be killed.
+    // The first random number of a process takes longer than the save that the test kills.
     MasterKey::generate().unwrap();
     println!("\nstarts");
     let fence = Lineage::claim_next(&*store, Generation(0), Step(from)).unwrap();

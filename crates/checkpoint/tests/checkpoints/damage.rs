@@ -1,9 +1,11 @@
-//! Every byte of a checkpoint changed, every file cut: found, named, and the one before is taken.
+//! Changes every byte and truncates every file of a checkpoint: the damage is detected and the previous one is used.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ronde_checkpoint::{Checkpoint, Lineage, Listed, Published, Standing, last_good, list};
+use ronde_checkpoint::{
+    Checkpoint, CheckpointEntry, CheckpointStatus, Lineage, PublishOutcome, last_good, list,
+};
 use ronde_core::{Generation, Step};
 use ronde_store::{Encrypted, MasterKey, Store};
 
@@ -23,12 +25,12 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What is found when `path` is not what it was.
+/// Checks that damage of `path` is reported and the right checkpoint is used.
 fn check(store: &Arc<dyn Store>, path: &Path, what: &str) {
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
     let found = last_good(store, &plan(), 1).unwrap().unwrap();
     if name == "lineage.json" {
-        let warning = found.warning.expect("damaged claims are told");
+        let warning = found.warning.expect("damaged claims are reported");
         assert!(warning.contains("lineage.json"), "{what}: {warning}");
         assert_eq!(found.checkpoint.step(), Step(2), "{what}");
         return;
@@ -69,13 +71,13 @@ fn every_change_is_found(store: &Arc<dyn Store>, folder: &Path, stride: usize) {
 }
 
 #[test]
-fn every_changed_byte_and_every_cut_is_found() {
+fn every_changed_byte_and_every_truncation_is_detected() {
     let folder = tempfile::tempdir().unwrap();
     every_change_is_found(&local(folder.path()), folder.path(), 1);
 }
 
 #[test]
-fn every_changed_byte_of_an_encrypted_one_is_found() {
+fn every_changed_byte_of_an_encrypted_checkpoint_is_detected() {
     let folder = tempfile::tempdir().unwrap();
     let key = MasterKey::generate().unwrap();
     let store: Arc<dyn Store> = Arc::new(Encrypted::new(local(folder.path()), key));
@@ -83,7 +85,7 @@ fn every_changed_byte_of_an_encrypted_one_is_found() {
 }
 
 #[test]
-fn the_tensor_is_named() {
+fn damage_names_the_tensor() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
     let fence = Lineage::claim_next(&*store, Generation(0), Step(0)).unwrap();
@@ -104,9 +106,9 @@ fn the_tensor_is_named() {
         std::fs::write(&path, &bytes).unwrap();
         let damage = checkpoint.verify(2).unwrap();
         assert_eq!(damage.len(), 1);
-        let told = damage[0].to_string();
-        assert!(told.contains(&format!(" in {tensor}:")), "{told}");
-        assert!(told.contains(&file.name), "{told}");
+        let message = damage[0].to_string();
+        assert!(message.contains(&format!(" in {tensor}:")), "{message}");
+        assert!(message.contains(&file.name), "{message}");
         bytes[at] ^= 4;
     }
     bytes[0] ^= 1;
@@ -116,7 +118,7 @@ fn the_tensor_is_named() {
 }
 
 #[test]
-fn a_lost_file_is_found_and_saving_the_step_again_mends_it() {
+fn a_missing_file_is_detected_and_saving_the_step_again_repairs_it() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
     let fence = Lineage::claim_next(&*store, Generation(0), Step(0)).unwrap();
@@ -129,21 +131,21 @@ fn a_lost_file_is_found_and_saving_the_step_again_mends_it() {
     assert_eq!(found.checkpoint.step(), Step(1));
     assert_eq!(
         found.skipped[0].reason,
-        format!("checkpoint {lost} is damaged: it is missing")
+        format!("checkpoint {lost} is damaged: the file is missing")
     );
-    let told = checkpoint.load(1).unwrap_err().to_string();
-    assert!(told.contains(&lost), "{told}");
-    let listed: Vec<Listed> = list(&*store).unwrap();
-    assert!(matches!(listed[0].standing, Standing::Damaged(_)));
-    assert_eq!(listed[1].standing, Standing::Complete);
+    let message = checkpoint.load(1).unwrap_err().to_string();
+    assert!(message.contains(&lost), "{message}");
+    let listed: Vec<CheckpointEntry> = list(&*store).unwrap();
+    assert!(matches!(listed[0].status, CheckpointStatus::Damaged(_)));
+    assert_eq!(listed[1].status, CheckpointStatus::Complete);
     let again = State::small(2).save(&store, fence, 3).unwrap();
-    assert_eq!(again, Published::Replaced);
+    assert_eq!(again, PublishOutcome::Replaced);
     let found = last_good(&store, &plan(), 1).unwrap().unwrap();
     State::small(2).assert_is(&found.checkpoint);
 }
 
 #[test]
-fn damaged_claims_keep_nobody_from_resuming() {
+fn damaged_claims_do_not_prevent_resuming() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
     let first = Lineage::claim_next(&*store, Generation(3), Step(0)).unwrap();
@@ -161,7 +163,7 @@ fn damaged_claims_keep_nobody_from_resuming() {
 }
 
 #[test]
-fn a_wrong_key_is_told_and_is_not_an_empty_store() {
+fn a_wrong_key_is_reported_and_does_not_look_like_an_empty_store() {
     let folder = tempfile::tempdir().unwrap();
     let below = local(folder.path());
     let store: Arc<dyn Store> = Arc::new(Encrypted::new(
@@ -174,7 +176,7 @@ fn a_wrong_key_is_told_and_is_not_an_empty_store() {
     let error = last_good(&wrong, &plan(), 1).unwrap_err().to_string();
     assert!(error.contains("encrypted with another key"), "{error}");
     assert!(matches!(
-        list(&*wrong).unwrap()[0].standing,
-        Standing::Locked(_)
+        list(&*wrong).unwrap()[0].status,
+        CheckpointStatus::Locked(_)
     ));
 }

@@ -1,4 +1,4 @@
-//! A disk that is full: a clear error, and the older checkpoint stays.
+//! A full disk gives a clear error and leaves the older checkpoint intact.
 
 use std::process::Command;
 
@@ -37,7 +37,7 @@ fn a_full_disk_keeps_the_older_checkpoint() {
     state(1).save(&store, fence, 3).unwrap();
     state(2).save(&store, fence, 2).unwrap();
     for step in 3..6 {
-        // 1.6 MB where 1 MB is left: some of the ranks find no room.
+        // 1.6 MB with 1 MB free: the writes of some ranks fail.
         let error = State::new(step, &[200_000])
             .save(&store, fence, 4)
             .unwrap_err()

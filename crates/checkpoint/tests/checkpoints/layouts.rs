@@ -1,10 +1,11 @@
-//! Saved by N, loaded by M: the same bits; and what does not fit together is refused.
+//! A state saved by N ranks and loaded by M has the same bits; inconsistent parts are rejected.
 
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use ronde_checkpoint::{
-    CheckpointError, Fence, Lineage, ReadInto, Save, Saver, Slice, last_good, share, to_safetensors,
+    CheckpointError, Fence, Lineage, ReadRequest, SaveRequest, Saver, Slice, last_good, share,
+    to_safetensors,
 };
 use ronde_core::{Generation, PlanIdentity, Rank, Step, WorldSize};
 use ronde_store::{Encrypted, MasterKey, Store};
@@ -26,7 +27,7 @@ fn round_trip(store: &Arc<dyn Store>, state: &State, n: u32) {
                 let range = share(vector.elements, rank, m);
                 let expected = &values[range.start as usize * size..range.end as usize * size];
                 let mut into = vec![0xff; expected.len()];
-                let request = ReadInto {
+                let request = ReadRequest {
                     vector: &vector.name,
                     start: range.start,
                     into: &mut into,
@@ -58,16 +59,16 @@ proptest! {
     }
 
     #[test]
-    fn any_range_is_verified_and_right(
+    fn any_range_is_verified_and_correct(
         a in 0_u64..=4_500_000,
         b in 0_u64..=4_500_000,
         threads in 1_usize..4,
     ) {
-        // 17 MiB, so that parts and batches are cut in the middle of tensors, too.
+        // 17 MiB, so that parts and batches are split within tensors, too.
         let shared = big();
         let (from, to) = (a.min(b), a.max(b));
         let mut into = vec![0; (to - from) as usize * 4];
-        let request = ReadInto { vector: "weights", start: from, into: &mut into };
+        let request = ReadRequest { vector: "weights", start: from, into: &mut into };
         shared.1.read_into(&mut [request], threads).unwrap();
         prop_assert!(into == shared.0.values[0][from as usize * 4..to as usize * 4]);
     }
@@ -88,7 +89,7 @@ fn big() -> &'static (State, ronde_checkpoint::Checkpoint, tempfile::TempDir) {
 }
 
 #[test]
-fn another_plan_is_refused_by_its_parts_and_the_world_size_is_none() {
+fn another_plan_is_rejected_and_the_world_size_is_not_part_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
     let fence = Lineage::claim_next(&*store, Generation(0), Step(0)).unwrap();
@@ -96,7 +97,7 @@ fn another_plan_is_refused_by_its_parts_and_the_world_size_is_none() {
     let mut other = plan();
     other.set("run.seed", "8");
     let error = last_good(&store, &other, 1).unwrap_err().to_string();
-    assert!(error.contains("run.seed is 8 here and 7 there"), "{error}");
+    assert!(error.contains("run.seed changed from 7 to 8"), "{error}");
     let parts = State::small(1).write(&store, fence, 2).unwrap();
     let error = State::small(1)
         .publish(&store, fence, &other, &parts)
@@ -119,7 +120,7 @@ fn an_empty_store_has_no_checkpoint() {
 }
 
 #[test]
-fn parts_that_do_not_make_a_state_are_refused_with_the_reason() {
+fn inconsistent_parts_are_rejected_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
     let fence = Lineage::claim_next(&*store, Generation(0), Step(0)).unwrap();
@@ -136,11 +137,11 @@ fn parts_that_do_not_make_a_state_are_refused_with_the_reason() {
     for (parts, reason) in [
         (
             vec![whole[0].clone(), whole[1].clone(), whole[1].clone()],
-            "rank 1 is there twice",
+            "rank 1 appears twice",
         ),
         (
             vec![whole[0].clone(), of_two[1].clone(), whole[2].clone()],
-            "as one of 2",
+            "with world size 2",
         ),
         (
             vec![whole[0].clone(), whole[1].clone(), later[2].clone()],
@@ -148,9 +149,9 @@ fn parts_that_do_not_make_a_state_are_refused_with_the_reason() {
         ),
         (
             vec![whole[0].clone(), unseen[1].clone(), whole[2].clone()],
-            "same place",
+            "same store",
         ),
-        (lying, "saved element"),
+        (lying, "have element"),
         (outside, "secret"),
     ] {
         let error = state.publish(&store, fence, &plan(), &parts).unwrap_err();
@@ -165,11 +166,11 @@ fn parts_that_do_not_make_a_state_are_refused_with_the_reason() {
 }
 
 #[test]
-fn slices_that_do_not_fit_and_a_second_save_are_refused() {
+fn invalid_slices_and_a_second_save_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let mut saver = Saver::start(local(folder.path()), 0).unwrap();
     let state = State::small(1);
-    let save = |slices: &'static [Slice<'static>]| Save {
+    let save = |slices: &'static [Slice<'static>]| SaveRequest {
         step: Step(1),
         fence: Fence::default(),
         rank: Rank(0),
@@ -191,7 +192,7 @@ fn slices_that_do_not_fit_and_a_second_save_are_refused() {
         (slice("weights", u64::MAX, &[0; 4]), "do not fit"),
     ] {
         let error = saver
-            .begin(&Save {
+            .begin(&SaveRequest {
                 vectors: &state.vectors,
                 slices: &slices,
                 ..save(&[])
@@ -212,7 +213,7 @@ fn slices_that_do_not_fit_and_a_second_save_are_refused() {
 }
 
 #[test]
-fn an_export_is_the_same_for_any_number_of_ranks_and_reads_back() {
+fn an_export_is_the_same_for_any_number_of_ranks_and_can_be_read_back() {
     let exports: Vec<Vec<u8>> = [1, 4]
         .into_iter()
         .map(|n| {

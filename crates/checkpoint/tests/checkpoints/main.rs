@@ -1,10 +1,10 @@
-//! Saving, loading, damage, kills, rival writers, retention: on real folders, with real processes.
+//! Tests of saving, loading, damage, kills, concurrent writers and retention, with real folders and processes.
 
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::disallowed_methods,
-    reason = "a test may stop at what should not be, says what it skips, and times its kills"
+    reason = "tests panic on failures, print what they skip, and time their kills"
 )]
 
 mod child;

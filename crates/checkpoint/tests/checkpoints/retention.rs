@@ -1,9 +1,11 @@
-//! Old checkpoints go; the last good one never does.
+//! Retention removes old checkpoints, but never the last good one.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use ronde_checkpoint::{Checkpoint, Lineage, Proof, Retention, Standing, last_good, list, retain};
+use ronde_checkpoint::{
+    Checkpoint, CheckpointStatus, Lineage, Proof, Retention, last_good, list, retain,
+};
 use ronde_core::{Generation, Step};
 use ronde_store::{LocalStore, Store};
 
@@ -19,7 +21,7 @@ fn complete(store: &Arc<dyn Store>) -> Vec<u64> {
     list(&**store)
         .unwrap()
         .into_iter()
-        .filter(|listed| listed.standing == Standing::Complete)
+        .filter(|listed| listed.status == CheckpointStatus::Complete)
         .map(|listed| listed.step.0)
         .collect()
 }
@@ -33,7 +35,7 @@ fn saved(folder: &Path, steps: impl Iterator<Item = u64>) -> Arc<dyn Store> {
     store
 }
 
-/// Changes a byte of a checkpoint, so that only hashes tell.
+/// Changes a byte of a checkpoint; only its digest can detect that.
 fn spoil(store: &Arc<dyn Store>, folder: &Path, step: u64) {
     let checkpoint = Checkpoint::open(Arc::clone(store), Step(step)).unwrap();
     let path = folder.join(&checkpoint.manifest().files[0].name);
@@ -67,7 +69,7 @@ fn the_newest_and_every_kth_are_kept() {
 }
 
 #[test]
-fn the_last_good_one_stays_when_newer_ones_are_damaged() {
+fn the_last_good_checkpoint_stays_when_newer_ones_are_damaged() {
     let folder = tempfile::tempdir().unwrap();
     let store = saved(folder.path(), 1..=6);
     for step in 4..=6 {
@@ -83,7 +85,7 @@ fn the_last_good_one_stays_when_newer_ones_are_damaged() {
 }
 
 #[test]
-fn nothing_goes_when_none_is_good() {
+fn nothing_is_removed_when_no_checkpoint_is_good() {
     let folder = tempfile::tempdir().unwrap();
     let store = saved(folder.path(), 1..=4);
     for step in 1..=4 {
@@ -97,14 +99,14 @@ fn nothing_goes_when_none_is_good() {
 }
 
 #[test]
-fn leftovers_go_when_something_newer_is_good_and_no_sooner() {
+fn leftovers_are_removed_once_a_newer_checkpoint_is_good() {
     let folder = tempfile::tempdir().unwrap();
     let store = saved(folder.path(), 1..=2);
     let fence = Lineage::claim_next(&*store, Generation(0), Step(2)).unwrap();
     State::small(3).write(&store, fence, 2).unwrap();
     std::fs::write(folder.path().join("step-00000003/.tmp-ronde-x"), b"x").unwrap();
     let removed = retain(&store, &HASHES).unwrap();
-    // Nobody holds the unfinished file; the slices may belong to a save under way.
+    // No process holds the temporary file, so it is removed; the slices may belong to a running save, so they stay.
     assert_eq!((removed.steps.len(), removed.objects), (0, 1));
     State::small(4).save(&store, fence, 2).unwrap();
     let removed = retain(&store, &HASHES).unwrap();
@@ -112,7 +114,7 @@ fn leftovers_go_when_something_newer_is_good_and_no_sooner() {
     assert_eq!(removed.objects, 2 + 4);
     assert!(!folder.path().join("step-00000003").exists());
     assert_eq!(complete(&store), [4, 2]);
-    // A replaced checkpoint's own leftovers go once it is not the newest.
+    // The leftovers of a replaced checkpoint are removed once it is no longer the newest.
     State::small(4).save(&store, fence, 2).unwrap();
     State::small(5).save(&store, fence, 2).unwrap();
     let four = |store: &dyn Store| {

@@ -1,11 +1,11 @@
-//! A made-up state that is a function of its step, and how N ranks save it.
+//! A synthetic state that is a function of its step, and functions to save it as N ranks.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_checkpoint::{
-    Checkpoint, CheckpointError, Fence, Publish, Published, Save, SavedPart, Saver, Slice, Vector,
-    publish, share,
+    Checkpoint, CheckpointError, Fence, PublishOutcome, PublishRequest, SaveRequest, SavedPart,
+    Saver, Slice, StateVector, publish, share,
 };
 use ronde_core::layout::{Arena, Role, StateLayout, TensorEntry};
 use ronde_core::{DType, Epoch, PlanIdentity, Rank, Step, WorldSize};
@@ -28,7 +28,7 @@ pub(crate) fn plan() -> PlanIdentity {
 /// The state after `step` steps of a model whose tensors have these lengths.
 pub(crate) struct State {
     pub(crate) step: Step,
-    pub(crate) vectors: Vec<Vector>,
+    pub(crate) vectors: Vec<StateVector>,
     pub(crate) values: Vec<Vec<u8>>,
 }
 
@@ -44,11 +44,11 @@ impl State {
                 .collect(),
         };
         let arena = Arena::new(tensors.iter().copied());
-        let mut vectors: Vec<Vector> = ["weights", "adam.m"]
+        let mut vectors: Vec<StateVector> = ["weights", "adam.m"]
             .iter()
-            .map(|name| Vector::of_layout(*name, &layout, &arena).unwrap())
+            .map(|name| StateVector::of_layout(*name, &layout, &arena).unwrap())
             .collect();
-        vectors.push(Vector {
+        vectors.push(StateVector {
             name: "counts".into(),
             dtype: DType::I64,
             elements: 13,
@@ -75,7 +75,7 @@ impl State {
         format!("next step {}", self.step).into_bytes()
     }
 
-    /// Writes the files of `count` ranks, each from a thread of its own.
+    /// Writes the files of `count` ranks, each in its own thread.
     pub(crate) fn write(
         &self,
         store: &Arc<dyn Store>,
@@ -112,7 +112,7 @@ impl State {
                 }
             })
             .collect();
-        saver.begin(&Save {
+        saver.begin(&SaveRequest {
             step: self.step,
             fence,
             rank: Rank(rank),
@@ -121,7 +121,7 @@ impl State {
             slices: &slices,
         })?;
         let part = saver.wait(LIMIT)?;
-        // As other ranks get it.
+        // Encoded and decoded, as between ranks.
         SavedPart::from_bytes(&part.to_bytes()?)
     }
 
@@ -131,9 +131,9 @@ impl State {
         fence: Fence,
         plan: &PlanIdentity,
         parts: &[SavedPart],
-    ) -> Result<Published, CheckpointError> {
+    ) -> Result<PublishOutcome, CheckpointError> {
         let cursor = self.cursor();
-        let what = Publish {
+        let what = PublishRequest {
             run: "test",
             step: self.step,
             epoch: Epoch(0),
@@ -153,7 +153,7 @@ impl State {
         store: &Arc<dyn Store>,
         fence: Fence,
         count: u32,
-    ) -> Result<Published, CheckpointError> {
+    ) -> Result<PublishOutcome, CheckpointError> {
         let parts = self.write(store, fence, count)?;
         self.publish(store, fence, &plan(), &parts)
     }

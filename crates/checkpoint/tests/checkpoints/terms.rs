@@ -1,8 +1,10 @@
-//! Who may publish: claims, terms, rivals in other processes.
+//! Tests of claims, terms, and concurrent publishers in other processes.
 
 use std::sync::Arc;
 
-use ronde_checkpoint::{CheckpointError, Fence, Lineage, Published, Standing, last_good, list};
+use ronde_checkpoint::{
+    CheckpointError, CheckpointStatus, Fence, Lineage, PublishOutcome, last_good, list,
+};
 use ronde_core::{Generation, Recovery, Step};
 use ronde_store::Store;
 
@@ -45,29 +47,29 @@ fn a_fenced_worker_that_wakes_up_cannot_publish() {
     assert_eq!(newest(&store), (10, 1));
     State::small(12).save(&store, new, 3).unwrap();
     assert_eq!(newest(&store), (12, 2));
-    // It still may publish what everybody agreed on before it was fenced.
+    // It may still publish a step up to the one that the new fence resumed from.
     State::small(9).save(&store, old, 2).unwrap();
     assert_eq!(newest(&store), (12, 2));
 }
 
 #[test]
-fn what_slipped_through_before_the_claim_does_not_count() {
+fn a_checkpoint_published_before_a_claim_from_an_earlier_step_is_cut_off() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
     let old = Lineage::claim_next(&*store, Generation(0), Step(0)).unwrap();
     State::small(10).save(&store, old, 2).unwrap();
-    // Others have decided to go on from step 10 when this is published.
+    // Published after other workers decided to resume from step 10.
     State::small(14).save(&store, old, 2).unwrap();
     let new = Lineage::claim_next(&*store, Generation(0), Step(10)).unwrap();
     let found = last_good(&store, &plan(), 1).unwrap().unwrap();
     assert_eq!(found.checkpoint.step(), Step(10));
-    assert!(found.skipped[0].reason.contains("had gone on"));
+    assert!(found.skipped[0].reason.contains("had resumed"));
     assert!(matches!(
-        list(&*store).unwrap()[0].standing,
-        Standing::CutOff(_)
+        list(&*store).unwrap()[0].status,
+        CheckpointStatus::CutOff(_)
     ));
     let published = State::small(14).save(&store, new, 3).unwrap();
-    assert_eq!(published, Published::Replaced);
+    assert_eq!(published, PublishOutcome::Replaced);
     assert_eq!(newest(&store), (14, 2));
     let error = State::small(14).save(&store, old, 2).unwrap_err();
     assert!(
@@ -78,15 +80,15 @@ fn what_slipped_through_before_the_claim_does_not_count() {
 }
 
 #[test]
-fn the_same_again_is_done_and_something_else_is_refused() {
+fn publishing_again_succeeds_and_other_contents_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
     let mine = Lineage::claim_next(&*store, Generation(0), Step(0)).unwrap();
     let state = State::small(3);
     let parts = state.write(&store, mine, 2).unwrap();
     let publish = |parts: &[_]| state.publish(&store, mine, &plan(), parts);
-    assert_eq!(publish(&parts).unwrap(), Published::New);
-    assert_eq!(publish(&parts).unwrap(), Published::Already);
+    assert_eq!(publish(&parts).unwrap(), PublishOutcome::New);
+    assert_eq!(publish(&parts).unwrap(), PublishOutcome::Already);
     let error = state.save(&store, mine, 3).unwrap_err();
     assert!(
         matches!(error, CheckpointError::OtherContents { .. }),
@@ -108,7 +110,10 @@ fn claims_only_rise_and_name_one_step() {
     Lineage::claim(&*store, fence(2, 1), Step(5)).unwrap();
     Lineage::claim(&*store, fence(2, 1), Step(5)).unwrap();
     let error = Lineage::claim(&*store, fence(2, 1), Step(6)).unwrap_err();
-    assert!(error.to_string().contains("from step 5 already"), "{error}");
+    assert!(
+        error.to_string().contains("already claimed from step 5"),
+        "{error}"
+    );
     let error = Lineage::claim(&*store, fence(1, 9), Step(5)).unwrap_err();
     assert!(matches!(error, CheckpointError::Superseded { .. }));
     Lineage::claim(&*store, fence(2, 2), Step(3)).unwrap();
@@ -143,11 +148,11 @@ fn no_two_claims_get_the_same_term() {
 }
 
 #[test]
-fn processes_that_publish_at_once_leave_one_good_checkpoint() {
+fn concurrent_publishers_leave_one_good_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
     for step in 1..=6_u64 {
-        // Odd steps: rivals of one term. Even steps: each process claims its own, and the lower ones may lose.
+        // Odd steps: publishers share one term. Even steps: each process claims a term, and lower terms may lose.
         let shared = (step % 2 == 1)
             .then(|| Lineage::claim_next(&*store, Generation(0), Step(step)).unwrap());
         let rivals: Vec<Child> = (0..3)
