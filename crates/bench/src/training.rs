@@ -30,7 +30,7 @@ pub struct TrainingSettings {
     pub steps: u64,
     /// How often each variant has its turn.
     pub rounds: u32,
-    /// Bytes up to which stages share a bucket; `None`: the run file's default.
+    /// Bytes up to which layers share a bucket; `None`: the run file's default.
     pub bucket_bytes: Option<u64>,
     /// What is measured.
     pub variants: Vec<Variant>,

@@ -1,4 +1,4 @@
-//! [`Activation`]: the values that cross a border between stages.
+//! [`Activation`]: the values that cross a border between layers.
 
 use burn::backend::{Autodiff, AutodiffBackend, Flex};
 use burn::tensor::{Device, Tensor};
@@ -7,7 +7,7 @@ use crate::ops::{Host, Input};
 
 /// Values of any rank, f32, row-major; the first dimension counts samples.
 ///
-/// Kept in the engine's own form, so that a stage takes it over without a copy, and shared with the graph
+/// Kept in the engine's own form, so that a layer takes it over without a copy, and shared with the graph
 /// that it came out of.
 #[derive(Debug, Clone)]
 pub struct Activation {
@@ -80,8 +80,8 @@ impl Activation {
         }
     }
 
-    /// The values of a tensor, made contiguous: a border between stages has one canonical form,
-    /// so that it is the same to the next stage whether it is in this process or another. Cost: a copy
+    /// The values of a tensor, made contiguous: a border between layers has one canonical form,
+    /// so that it is the same to the next layer whether it is in this process or another. Cost: a copy
     /// only where they are not.
     pub(crate) fn from_tensor<const D: usize>(tensor: Tensor<D>) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! [`Chain`]: a model as a chain of stages, itself a stage.
+//! [`Chain`]: a model as a chain of layers, itself a layer.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,31 +7,31 @@ use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
 
 use crate::{
-    Activation, EngineError, ForwardContext, LockStep, Precision, Recomputed, Rounded,
-    ShardGradient, ShardInput, ShardSums, Stage, StageCost,
+    Activation, EngineError, ForwardContext, Layer, LayerCost, LockStep, Precision, Recomputed,
+    Rounded, ShardGradient, ShardInput, ShardSums,
 };
 
-/// A model, or a contiguous part of one, as stages that run one after the other.
+/// A model, or a contiguous part of one, as layers that run one after the other.
 ///
-/// Tensors keep the names that the stages gave them, and stages the numbers that they have in the
+/// Tensors keep the names that the layers gave them, and layers the numbers that they have in the
 /// whole model, wherever it is cut: so cutting never changes a bit.
 pub struct Chain {
-    stages: Vec<Box<dyn Stage>>,
-    first_stage: u32,
+    layers: Vec<Box<dyn Layer>>,
+    first_layer: u32,
     layout: StateLayout,
-    /// The parameter that several stages use, if there is one: they stay together.
+    /// The parameter that several layers use, if there is one: they stay together.
     shared: Option<&'static str>,
 }
 
 impl Chain {
-    /// A model of the given stages.
+    /// A model of the given layers.
     ///
     /// # Errors
-    /// When there is no stage, or two tensors have one name.
-    pub fn new(stages: Vec<Box<dyn Stage>>) -> Result<Self, EngineError> {
-        let chain = Self::from_stage(stages, 0);
-        let problem = if chain.stages.is_empty() {
-            Err("there is no stage".to_owned())
+    /// When there is no layer, or two tensors have one name.
+    pub fn new(layers: Vec<Box<dyn Layer>>) -> Result<Self, EngineError> {
+        let chain = Self::from_layer(layers, 0);
+        let problem = if chain.layers.is_empty() {
+            Err("a model needs at least one layer".to_owned())
         } else {
             chain.layout.check()
         };
@@ -42,34 +42,34 @@ impl Chain {
         Ok(chain)
     }
 
-    fn from_stage(stages: Vec<Box<dyn Stage>>, first_stage: u32) -> Self {
-        let tensors = stages
+    fn from_layer(layers: Vec<Box<dyn Layer>>, first_layer: u32) -> Self {
+        let tensors = layers
             .iter()
-            .flat_map(|stage| stage.layout().tensors.clone());
+            .flat_map(|layer| layer.layout().tensors.clone());
         let layout = StateLayout {
             tensors: tensors.collect(),
         };
         Self {
-            stages,
-            first_stage,
+            layers,
+            first_layer,
             layout,
             shared: None,
         }
     }
 
-    /// From now on it cannot be cut: the first and the last stage use the same parameter.
+    /// From now on it cannot be cut: the first and the last layer use the same parameter.
     pub(crate) fn keep_together(&mut self, parameter: &'static str) {
         self.shared = Some(parameter);
     }
 
-    /// Cuts the chain before each of the given stages, counted from its own first one.
+    /// Cuts the chain before each of the given layers, counted from its own first one.
     ///
     /// # Errors
     /// When the cuts are not increasing and inside the chain, or its ends share a parameter.
     pub fn cut(mut self, before: &[usize]) -> Result<Vec<Self>, EngineError> {
         if let Some(parameter) = self.shared.filter(|_| !before.is_empty()) {
             let problem = format!(
-                "the first and the last stage share `{parameter}`: a model with a tied output layer cannot be cut before {before:?}"
+                "the first and the last layer share `{parameter}`: a model with a tied output layer cannot be cut before {before:?}"
             );
             return Err(EngineError::Model {
                 model: "chain".to_owned(),
@@ -77,94 +77,94 @@ impl Chain {
             });
         }
         let increasing = before.windows(2).all(|pair| pair[0] < pair[1]);
-        let inside = before.iter().all(|&at| 0 < at && at < self.stages.len());
+        let inside = before.iter().all(|&at| 0 < at && at < self.layers.len());
         if !(increasing && inside) {
-            let stages = self.stages.len();
+            let layers = self.layers.len();
             return Err(EngineError::Model {
                 model: "chain".to_owned(),
-                problem: format!("{stages} stages cannot be cut before {before:?}"),
+                problem: format!("{layers} layers cannot be cut before {before:?}"),
             });
         }
         let mut parts = Vec::new();
         for &at in before.iter().rev() {
-            let rest = self.stages.split_off(at);
-            parts.push(Self::from_stage(rest, self.first_stage + at as u32));
+            let rest = self.layers.split_off(at);
+            parts.push(Self::from_layer(rest, self.first_layer + at as u32));
         }
-        parts.push(Self::from_stage(self.stages, self.first_stage));
+        parts.push(Self::from_layer(self.layers, self.first_layer));
         parts.reverse();
         Ok(parts)
     }
 
-    /// Wraps each stage, given its index; the wrapped one has the same tensors.
+    /// Wraps each layer, given its index; the wrapped one has the same tensors.
     #[must_use]
     pub fn wrapped(
         mut self,
-        mut wrap: impl FnMut(usize, Box<dyn Stage>) -> Box<dyn Stage>,
+        mut wrap: impl FnMut(usize, Box<dyn Layer>) -> Box<dyn Layer>,
     ) -> Self {
-        let stages = self.stages.into_iter().enumerate();
-        self.stages = stages.map(|(index, stage)| wrap(index, stage)).collect();
+        let layers = self.layers.into_iter().enumerate();
+        self.layers = layers.map(|(index, layer)| wrap(index, layer)).collect();
         self
     }
 
-    /// Computes what backward needs again, stage by stage, in place of keeping it: see
-    /// [`Recomputed`]. Not the last stage's: its backward comes at once.
+    /// Computes what backward needs again, layer by layer, in place of keeping it: see
+    /// [`Recomputed`]. Not the last layer's: its backward comes at once.
     #[must_use]
     pub fn with_recomputation(self) -> Self {
-        let last = self.stages.len() - 1;
-        self.wrapped(|index, stage| {
+        let last = self.layers.len() - 1;
+        self.wrapped(|index, layer| {
             if index < last {
-                Box::new(Recomputed::new(stage))
+                Box::new(Recomputed::new(layer))
             } else {
-                stage
+                layer
             }
         })
     }
 
-    /// Rounds weights and activations between stages to a format: see [`Rounded`].
+    /// Rounds weights and activations between layers to a format: see [`Rounded`].
     #[must_use]
     pub fn with_precision(self, precision: Precision) -> Self {
         if precision == Precision::F32 {
             return self;
         }
-        self.wrapped(|_, stage| Box::new(Rounded::new(stage, precision)))
+        self.wrapped(|_, layer| Box::new(Rounded::new(layer, precision)))
     }
 
-    /// Count of stages.
+    /// Count of layers.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.stages.len()
+        self.layers.len()
     }
 
-    /// Whether there is no stage; never.
+    /// Whether there is no layer; never.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.stages.is_empty()
+        self.layers.is_empty()
     }
 
-    /// Number, in the whole model, of the first stage.
+    /// Number, in the whole model, of the first layer.
     #[must_use]
-    pub fn first_stage(&self) -> u32 {
-        self.first_stage
+    pub fn first_layer(&self) -> u32 {
+        self.first_layer
     }
 
-    /// The stages in order.
+    /// The layers in order.
     #[must_use]
-    pub fn stages(&self) -> &[Box<dyn Stage>] {
-        &self.stages
+    pub fn layers(&self) -> &[Box<dyn Layer>] {
+        &self.layers
     }
 
-    /// The stages in order. Whoever runs one alone sets
-    /// [`ForwardContext::stage`] to [`Chain::first_stage`] plus its index.
-    pub fn stages_mut(&mut self) -> &mut [Box<dyn Stage>] {
-        &mut self.stages
+    /// The layers in order. Whoever runs one alone sets
+    /// [`ForwardContext::layer`] to [`Chain::first_layer`] plus its index.
+    pub fn layers_mut(&mut self) -> &mut [Box<dyn Layer>] {
+        &mut self.layers
     }
 
-    /// Where in the layout the tensors of stage `index` are.
+    /// Where in the layout the tensors of layer `index` are.
     #[must_use]
     pub fn tensors_of(&self, index: usize) -> Range<usize> {
-        let counts = self.stages.iter().map(|stage| stage.layout().tensors.len());
+        let counts = self.layers.iter().map(|layer| layer.layout().tensors.len());
         let start = counts.take(index).sum();
-        start..start + self.stages[index].layout().tensors.len()
+        start..start + self.layers[index].layout().tensors.len()
     }
 
     /// The output in evaluation: running statistics, no dropout, nothing kept.
@@ -175,12 +175,12 @@ impl Chain {
         self.forward(input, &ForwardContext::evaluate())
     }
 
-    /// Backward, telling after each stage, last first, that its gradients are complete: `done`
-    /// gets the stage's index and the arena. With it a stage's gradients can be reduced while
-    /// the stages before it still compute.
+    /// Backward, telling after each layer, last first, that its gradients are complete: `done`
+    /// gets the layer's index and the arena. With it a layer's gradients can be reduced while
+    /// the layers before it still compute.
     ///
     /// # Errors
-    /// As [`Stage::backward`].
+    /// As [`Layer::backward`].
     pub fn backward_each(
         &mut self,
         shard: Shard,
@@ -191,59 +191,61 @@ impl Chain {
         mut done: impl FnMut(usize, &[f32]),
     ) -> Result<Option<Activation>, EngineError> {
         let mut gradient = Some(grad_output);
-        for index in (0..self.stages.len()).rev() {
+        for index in (0..self.layers.len()).rev() {
             let Some(output) = gradient.take() else {
                 break;
             };
             let ranges = &ranges[self.tensors_of(index)];
             let needed = index > 0 || needs_input_gradient;
-            gradient = self.stages[index].backward(shard, output, gradients, ranges, needed)?;
+            gradient = self.layers[index].backward(shard, output, gradients, ranges, needed)?;
             done(index, gradients);
         }
         Ok(gradient)
     }
 }
 
-impl Stage for Chain {
+impl Layer for Chain {
     fn layout(&self) -> &StateLayout {
         &self.layout
     }
 
     fn load(&mut self, state: &[f32], ranges: &[Range<usize>]) {
-        for index in 0..self.stages.len() {
+        for index in 0..self.layers.len() {
             let tensors = self.tensors_of(index);
-            self.stages[index].load(state, &ranges[tensors]);
+            self.layers[index].load(state, &ranges[tensors]);
         }
     }
 
     fn load_shared(&mut self, state: &Arc<Vec<f32>>, ranges: &[Range<usize>]) {
-        for index in 0..self.stages.len() {
+        for index in 0..self.layers.len() {
             let tensors = self.tensors_of(index);
-            self.stages[index].load_shared(state, &ranges[tensors]);
+            self.layers[index].load_shared(state, &ranges[tensors]);
         }
     }
 
-    fn let_go(&mut self) {
-        self.stages.iter_mut().for_each(|stage| stage.let_go());
+    fn release_state(&mut self) {
+        self.layers
+            .iter_mut()
+            .for_each(|layer| layer.release_state());
     }
 
     fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
-        for (index, stage) in self.stages.iter().enumerate() {
-            stage.save(state, &ranges[self.tensors_of(index)]);
+        for (index, layer) in self.layers.iter().enumerate() {
+            layer.save(state, &ranges[self.tensors_of(index)]);
         }
     }
 
-    /// As of any stage; each stage gets its number in the whole model as `context.stage`.
+    /// As of any layer; each layer gets its number in the whole model as `context.layer`.
     fn forward(
         &mut self,
         input: Activation,
         context: &ForwardContext,
     ) -> Result<Activation, EngineError> {
-        let numbered = (self.first_stage..).zip(&mut self.stages);
+        let numbered = (self.first_layer..).zip(&mut self.layers);
         numbered
             .into_iter()
-            .try_fold(input, |value, (number, stage)| {
-                stage.forward(value, &context.at_stage(number))
+            .try_fold(input, |value, (number, layer)| {
+                layer.forward(value, &context.at_layer(number))
             })
     }
 
@@ -265,14 +267,14 @@ impl Stage for Chain {
         )
     }
 
-    fn cost(&self, input_shape: &[usize]) -> StageCost {
-        let mut total = StageCost {
+    fn cost(&self, input_shape: &[usize]) -> LayerCost {
+        let mut total = LayerCost {
             output_shape: input_shape.to_vec(),
             kept_floats: 0,
         };
-        for stage in &self.stages {
-            let cost = stage.cost(&total.output_shape);
-            total = StageCost {
+        for layer in &self.layers {
+            let cost = layer.cost(&total.output_shape);
+            total = LayerCost {
                 output_shape: cost.output_shape,
                 kept_floats: total.kept_floats + cost.kept_floats,
             };
@@ -281,14 +283,14 @@ impl Stage for Chain {
     }
 
     fn discard(&mut self) {
-        for stage in &mut self.stages {
-            stage.discard();
+        for layer in &mut self.layers {
+            layer.discard();
         }
     }
 
     fn in_lock_step(&mut self) -> Option<&mut dyn LockStep> {
-        let mut stages = self.stages.iter_mut();
-        stages.find_map(|stage| stage.in_lock_step().map(drop))?;
+        let mut layers = self.layers.iter_mut();
+        layers.find_map(|layer| layer.in_lock_step().map(drop))?;
         Some(self)
     }
 }
@@ -299,12 +301,12 @@ impl LockStep for Chain {
         mut shards: Vec<ShardInput>,
         sums: &mut dyn ShardSums,
     ) -> Result<Vec<Activation>, EngineError> {
-        for (number, stage) in (self.first_stage..).zip(&mut self.stages) {
+        for (number, layer) in (self.first_layer..).zip(&mut self.layers) {
             let contexts: Vec<ForwardContext> = shards.iter().map(|s| s.context).collect();
             for shard in &mut shards {
-                shard.context = shard.context.at_stage(number);
+                shard.context = shard.context.at_layer(number);
             }
-            let outputs = stage.forward_shards(shards, sums)?;
+            let outputs = layer.forward_shards(shards, sums)?;
             let next = outputs.into_iter().zip(contexts);
             shards = next
                 .map(|(input, context)| ShardInput { input, context })
@@ -321,7 +323,7 @@ impl LockStep for Chain {
         sums: &mut dyn ShardSums,
     ) -> Result<Vec<Option<Activation>>, EngineError> {
         let mut of_inputs: Vec<Option<Activation>> = Vec::new();
-        for index in (0..self.stages.len()).rev() {
+        for index in (0..self.layers.len()).rev() {
             let given = shards.iter_mut().map(|given| ShardGradient {
                 shard: given.shard,
                 grad_output: std::mem::replace(&mut given.grad_output, Activation::nothing()),
@@ -330,8 +332,8 @@ impl LockStep for Chain {
             let given = given.collect();
             let tensors = self.tensors_of(index);
             let needed = index > 0 || needs_input_gradient;
-            let stage = &mut self.stages[index];
-            of_inputs = stage.backward_shards(given, &ranges[tensors], needed, sums)?;
+            let layer = &mut self.layers[index];
+            of_inputs = layer.backward_shards(given, &ranges[tensors], needed, sums)?;
             if index > 0 {
                 for (given, of_input) in shards.iter_mut().zip(of_inputs.drain(..)) {
                     given.grad_output = of_input.unwrap_or_else(Activation::nothing);

@@ -22,8 +22,8 @@ pub struct ForwardContext {
     pub step: Step,
     /// The logical shard that the samples belong to.
     pub shard: Shard,
-    /// The stage of the model, counted over the whole model wherever it is cut.
-    pub stage: u32,
+    /// The layer of the model, counted over the whole model wherever it is cut.
+    pub layer: u32,
     /// For training or not.
     pub mode: Mode,
 }
@@ -36,26 +36,26 @@ impl ForwardContext {
             seeds: SeedTree::new(0),
             step: Step(0),
             shard: Shard(0),
-            stage: 0,
+            layer: 0,
             mode: Mode::Evaluate,
         }
     }
 
-    /// The same pass at another stage.
+    /// The same pass at another layer.
     #[must_use]
-    pub fn at_stage(self, stage: u32) -> Self {
-        Self { stage, ..self }
+    pub fn at_layer(self, layer: u32) -> Self {
+        Self { layer, ..self }
     }
 
     /// Sets elements to zero with the given probability and scales the others by
     /// `1 / (1 - probability)`; the identity when evaluating.
     ///
-    /// The mask is keyed by (seed, step, shard, stage, `layer`); give each dropout of a stage its
-    /// own `layer`. `probability` is clamped to `0..=1`. Cost: a Philox number per element.
+    /// The mask is keyed by (seed, step, shard, layer, `index`); give each dropout of a layer its
+    /// own `index`. `probability` is clamped to `0..=1`. Cost: a Philox number per element.
     #[must_use]
-    pub fn dropout<const D: usize>(&self, x: Tensor<D>, probability: f64, layer: u64) -> Tensor<D> {
+    pub fn dropout<const D: usize>(&self, x: Tensor<D>, probability: f64, index: u64) -> Tensor<D> {
         let shape = x.dims();
-        let factors = self.dropout_factors(shape.iter().product(), probability, layer);
+        let factors = self.dropout_factors(shape.iter().product(), probability, index);
         let Some(factors) = factors else {
             return x;
         };
@@ -68,7 +68,7 @@ impl ForwardContext {
         &self,
         elements: usize,
         probability: f64,
-        layer: u64,
+        index: u64,
     ) -> Option<Vec<f32>> {
         let probability = probability.clamp(0.0, 1.0);
         if self.mode == Mode::Evaluate || probability == 0.0 {
@@ -77,8 +77,8 @@ impl ForwardContext {
         let coordinates = [
             self.step.0,
             u64::from(self.shard.0),
-            u64::from(self.stage),
-            layer,
+            u64::from(self.layer),
+            index,
         ];
         let mut mask = vec![0.0_f32; elements];
         self.seeds
@@ -101,7 +101,7 @@ impl ForwardContext {
 
     /// The seed of the engine's own generator for this pass.
     pub(crate) fn engine_seed(&self) -> u64 {
-        let coordinates = [self.step.0, u64::from(self.shard.0), u64::from(self.stage)];
+        let coordinates = [self.step.0, u64::from(self.shard.0), u64::from(self.layer)];
         crate::host::first_word(self.seeds.stream(Purpose::Engine, &coordinates))
     }
 }
@@ -112,20 +112,20 @@ mod tests {
 
     use super::*;
 
-    fn context(step: u64, shard: u32, stage: u32) -> ForwardContext {
+    fn context(step: u64, shard: u32, layer: u32) -> ForwardContext {
         ForwardContext {
             seeds: SeedTree::new(5),
             step: Step(step),
             shard: Shard(shard),
-            stage,
+            layer,
             mode: Mode::Train,
         }
     }
 
-    fn masked(context: &ForwardContext, probability: f64, layer: u64) -> Vec<f32> {
+    fn masked(context: &ForwardContext, probability: f64, index: u64) -> Vec<f32> {
         let ones = Tensor::<2>::ones([40, 50], &Device::default());
         context
-            .dropout(ones, probability, layer)
+            .dropout(ones, probability, index)
             .into_data()
             .try_into_vec()
             .unwrap()

@@ -2,15 +2,15 @@
 
 use ronde_core::{Recovery, Shard};
 
-/// Why a stage, a loss or a model could not do what was asked.
+/// Why a layer, a loss or a model could not do what was asked.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// A value has a shape that the stage does not take.
-    #[error("stage {stage}: {what} has shape {got:?}; expected {expected}")]
+    /// A value has a shape that the layer does not take.
+    #[error("layer {layer}: {what} has shape {got:?}; expected {expected}")]
     Shape {
-        /// Name or number of the stage.
-        stage: String,
+        /// Name or number of the layer.
+        layer: String,
         /// Which value: `input`, `output gradient`.
         what: &'static str,
         /// Its shape.
@@ -19,26 +19,26 @@ pub enum EngineError {
         expected: String,
     },
     /// `backward` of a shard whose training `forward` did not come before it.
-    #[error("stage {stage}: backward of shard {shard}, but no forward of it is in flight")]
+    #[error("layer {layer}: backward of shard {shard}, but no forward of it is in flight")]
     NotInFlight {
-        /// Name of the stage.
-        stage: String,
+        /// Name of the layer.
+        layer: String,
         /// The shard.
         shard: Shard,
     },
-    /// The gradient of an input was asked of a stage that was built without it.
-    #[error("stage {stage} was built without an input gradient, and shard {shard} asks for it")]
+    /// The gradient of an input was asked of a layer that was built without it.
+    #[error("layer {layer} was built without an input gradient, and shard {shard} asks for it")]
     NoInputGradient {
-        /// Name of the stage.
-        stage: String,
+        /// Name of the layer.
+        layer: String,
         /// The shard.
         shard: Shard,
     },
     /// A sum over all shards did not come about; who summed holds the cause.
-    #[error("stage {stage}: no sum over all shards")]
+    #[error("layer {layer}: no sum over all shards")]
     NotSummed {
-        /// Name of the stage.
-        stage: String,
+        /// Name of the layer.
+        layer: String,
     },
     /// A label that is not a class.
     #[error("sample {sample}: label {label}, but there are {classes} classes")]

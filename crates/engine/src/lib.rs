@@ -1,13 +1,13 @@
-//! One rank's world: stages, models, losses and optimizers on Burn; it knows of no other rank.
+//! One rank's world: layers, models, losses and optimizers on Burn; it knows of no other rank.
 //!
-//! A model is a [`Chain`] of [`Stage`]s. `backward` of a stage takes the gradient of its output and
+//! A model is a [`Chain`] of [`Layer`]s. `backward` of a layer takes the gradient of its output and
 //! gives the gradient of its input and of its parameters, so nothing needs hooks inside the
 //! autograd engine: data parallelism, pipelines and recomputation all stand on this one seam. Read
-//! [`stage`](Stage), then [`BurnStage`], which makes a stage of any Burn module.
+//! [`layer`](Layer), then [`BurnLayer`], which makes a layer of any Burn module.
 //!
 //! # The same bits
 //!
-//! What a stage computes depends on its state, its input and the coordinates of its
+//! What a layer computes depends on its state, its input and the coordinates of its
 //! [`ForwardContext`] alone: not on other shards, earlier steps or where buffers lie. `burn-flex`
 //! sums in an order that depends on its thread count, so **the engine is pinned to one thread**:
 //! Burn's `rayon` feature is off, and use of more cores comes from more ranks. Machines give equal
@@ -15,13 +15,13 @@
 //! use no transcendental function of the system.
 
 mod activation;
-mod burn_stage;
+mod burn_layer;
 mod chain;
 mod context;
 mod error;
-mod flight;
 mod host;
 mod initial;
+mod layer;
 mod learning_rate;
 mod lock_step;
 mod loss;
@@ -29,20 +29,21 @@ mod models;
 mod module_state;
 pub mod ops;
 mod optimizer;
+mod pending_shards;
 mod recomputed;
 mod rounded;
-mod stage;
 #[cfg(test)]
 mod testing;
 
 pub use burn;
 
 pub use activation::Activation;
-pub use burn_stage::BurnStage;
+pub use burn_layer::BurnLayer;
 pub use chain::Chain;
 pub use context::{ForwardContext, Mode};
 pub use error::EngineError;
 pub use host::{cpu_features, engine_name, seed_engine, training_device};
+pub use layer::{Layer, LayerCost};
 pub use learning_rate::{RateScaling, ScheduleConfig};
 pub use lock_step::{LockStep, NotSummed, ShardGradient, ShardInput, ShardSums};
 pub use loss::{IGNORED, Loss, LossOutput, SoftmaxCrossEntropy};
@@ -51,4 +52,3 @@ pub use optimizer::{OptimizerConfig, WeightDecayOn};
 pub use recomputed::Recomputed;
 pub use ronde_kernels::GradientScale;
 pub use rounded::{Precision, Rounded};
-pub use stage::{Stage, StageCost};

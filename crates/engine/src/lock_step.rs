@@ -1,6 +1,6 @@
-//! [`LockStep`]: stages that need values of all shards of the global batch in the middle of a pass.
+//! [`LockStep`]: layers that need values of all shards of the global batch in the middle of a pass.
 //!
-//! Such a stage runs the shards of a rank together: each as far as the values that are wanted of all, then
+//! Such a layer runs the shards of a rank together: each as far as the values that are wanted of all, then
 //! the sum of those, then each further. Who holds a shard, and how the sum comes about, is the business of
 //! the [`ShardSums`] that it is handed.
 
@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use ronde_core::Shard;
 
-use crate::{Activation, EngineError, ForwardContext, Stage};
+use crate::{Activation, EngineError, ForwardContext, Layer};
 
 /// A sum over shards that did not come about; who summed holds the cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,23 +45,23 @@ pub struct ShardGradient<'a> {
     pub gradients: &'a mut [f32],
 }
 
-/// A stage that runs all shards of a rank together. A rank that holds none calls it all the same, with no
+/// A layer that runs all shards of a rank together. A rank that holds none calls it all the same, with no
 /// shard: the sums need every rank.
 pub trait LockStep {
-    /// [`Stage::forward`] of all shards of this rank, in their order: their outputs.
+    /// [`Layer::forward`] of all shards of this rank, in their order: their outputs.
     ///
     /// # Errors
-    /// As [`Stage::forward`], and [`EngineError::NotSummed`].
+    /// As [`Layer::forward`], and [`EngineError::NotSummed`].
     fn forward_shards(
         &mut self,
         shards: Vec<ShardInput>,
         sums: &mut dyn ShardSums,
     ) -> Result<Vec<Activation>, EngineError>;
 
-    /// [`Stage::backward`] of all shards of this rank, in their order: the gradients of their inputs.
+    /// [`Layer::backward`] of all shards of this rank, in their order: the gradients of their inputs.
     ///
     /// # Errors
-    /// As [`Stage::backward`], and [`EngineError::NotSummed`].
+    /// As [`Layer::backward`], and [`EngineError::NotSummed`].
     fn backward_shards(
         &mut self,
         shards: Vec<ShardGradient<'_>>,
@@ -71,15 +71,15 @@ pub trait LockStep {
     ) -> Result<Vec<Option<Activation>>, EngineError>;
 }
 
-/// Any stage for all shards of a rank: in lock step where it asks for it, else one after the other.
-impl LockStep for dyn Stage + '_ {
+/// Any layer for all shards of a rank: in lock step where it asks for it, else one after the other.
+impl LockStep for dyn Layer + '_ {
     fn forward_shards(
         &mut self,
         shards: Vec<ShardInput>,
         sums: &mut dyn ShardSums,
     ) -> Result<Vec<Activation>, EngineError> {
-        if let Some(stage) = self.in_lock_step() {
-            return stage.forward_shards(shards, sums);
+        if let Some(layer) = self.in_lock_step() {
+            return layer.forward_shards(shards, sums);
         }
         shards
             .into_iter()
@@ -94,8 +94,8 @@ impl LockStep for dyn Stage + '_ {
         needs_input_gradient: bool,
         sums: &mut dyn ShardSums,
     ) -> Result<Vec<Option<Activation>>, EngineError> {
-        if let Some(stage) = self.in_lock_step() {
-            return stage.backward_shards(shards, ranges, needs_input_gradient, sums);
+        if let Some(layer) = self.in_lock_step() {
+            return layer.backward_shards(shards, ranges, needs_input_gradient, sums);
         }
         let back = |ShardGradient {
                         shard,

@@ -1,4 +1,4 @@
-//! [`Recomputed`]: a stage that keeps only its input between forward and backward.
+//! [`Recomputed`]: a layer that keeps only its input between forward and backward.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,24 +8,24 @@ use ronde_core::Shard;
 use ronde_core::layout::StateLayout;
 
 use crate::{
-    Activation, EngineError, ForwardContext, LockStep, Mode, ShardGradient, ShardInput, ShardSums,
-    Stage, StageCost,
+    Activation, EngineError, ForwardContext, Layer, LayerCost, LockStep, Mode, ShardGradient,
+    ShardInput, ShardSums,
 };
 
-/// Activation checkpointing: what the stage inside would keep for backward is computed again from
+/// Activation checkpointing: what the layer inside would keep for backward is computed again from
 /// its input. The same bits, as all randomness is keyed; the cost is a second forward pass.
 ///
-/// [`Stage::load`] forgets the shards in flight: they could not be computed again. Source: Chen, Xu,
+/// [`Layer::load`] forgets the shards in pending: they could not be computed again. Source: Chen, Xu,
 /// Zhang, Guestrin, arXiv:1604.06174, section 3.
 pub struct Recomputed {
-    inner: Box<dyn Stage>,
+    inner: Box<dyn Layer>,
     in_flight: BTreeMap<Shard, (Activation, ForwardContext)>,
 }
 
 impl Recomputed {
-    /// Wraps a stage.
+    /// Wraps a layer.
     #[must_use]
-    pub fn new(inner: Box<dyn Stage>) -> Self {
+    pub fn new(inner: Box<dyn Layer>) -> Self {
         Self {
             inner,
             in_flight: BTreeMap::new(),
@@ -33,7 +33,7 @@ impl Recomputed {
     }
 }
 
-impl Stage for Recomputed {
+impl Layer for Recomputed {
     fn layout(&self) -> &StateLayout {
         self.inner.layout()
     }
@@ -48,8 +48,8 @@ impl Stage for Recomputed {
         self.inner.load_shared(state, ranges);
     }
 
-    fn let_go(&mut self) {
-        self.inner.let_go();
+    fn release_state(&mut self) {
+        self.inner.release_state();
     }
 
     fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
@@ -79,7 +79,7 @@ impl Stage for Recomputed {
         ranges: &[Range<usize>],
         needs_input_gradient: bool,
     ) -> Result<Option<Activation>, EngineError> {
-        // Of a shard that is not in flight the stage inside tells by its own name.
+        // Of a shard that is not in flight the layer inside tells by its own name.
         if let Some((input, context)) = self.in_flight.remove(&shard) {
             self.inner.forward(input, &context)?;
         }
@@ -87,10 +87,10 @@ impl Stage for Recomputed {
             .backward(shard, grad_output, gradients, ranges, needs_input_gradient)
     }
 
-    /// As the stage inside, which keeps only its input; while it is computed again, for one shard at
+    /// As the layer inside, which keeps only its input; while it is computed again, for one shard at
     /// a time, it needs what it always did.
-    fn cost(&self, input_shape: &[usize]) -> StageCost {
-        StageCost {
+    fn cost(&self, input_shape: &[usize]) -> LayerCost {
+        LayerCost {
             kept_floats: input_shape.iter().product(),
             ..self.inner.cost(input_shape)
         }

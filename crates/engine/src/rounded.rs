@@ -1,4 +1,4 @@
-//! [`Rounded`]: a stage whose weights and borders have a shorter floating-point format.
+//! [`Rounded`]: a layer whose weights and borders have a shorter floating-point format.
 
 use std::ops::Range;
 
@@ -8,8 +8,8 @@ use ronde_core::layout::{Role, StateLayout};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Activation, EngineError, ForwardContext, LockStep, ShardGradient, ShardInput, ShardSums, Stage,
-    StageCost,
+    Activation, EngineError, ForwardContext, Layer, LayerCost, LockStep, ShardGradient, ShardInput,
+    ShardSums,
 };
 
 /// A floating-point format of weights and activations. Master weights are always `f32`.
@@ -54,21 +54,21 @@ impl Precision {
     }
 }
 
-/// Mixed precision: the stage inside gets weights, inputs and output gradients rounded to a format,
-/// and its outputs and gradients are rounded. Inside the stage all is computed in `f32`, as
+/// Mixed precision: the layer inside gets weights, inputs and output gradients rounded to a format,
+/// and its outputs and gradients are rounded. Inside the layer all is computed in `f32`, as
 /// accelerators accumulate; no CPU kernel here is faster for the short formats.
 ///
 /// Tensors of fewer than two dimensions (biases, normalisations) and buffers stay `f32`.
-/// [`Stage::save`] gives the rounded weights: whoever trains keeps the master weights.
+/// [`Layer::save`] gives the rounded weights: whoever trains keeps the master weights.
 pub struct Rounded {
-    inner: Box<dyn Stage>,
+    inner: Box<dyn Layer>,
     precision: Precision,
 }
 
 impl Rounded {
-    /// Wraps a stage.
+    /// Wraps a layer.
     #[must_use]
-    pub fn new(inner: Box<dyn Stage>, precision: Precision) -> Self {
+    pub fn new(inner: Box<dyn Layer>, precision: Precision) -> Self {
         Self { inner, precision }
     }
 
@@ -82,7 +82,7 @@ impl Rounded {
     }
 }
 
-impl Stage for Rounded {
+impl Layer for Rounded {
     fn layout(&self) -> &StateLayout {
         self.inner.layout()
     }
@@ -128,7 +128,7 @@ impl Stage for Rounded {
         Ok(input.map(|input| self.precision.rounded(input)))
     }
 
-    fn cost(&self, input_shape: &[usize]) -> StageCost {
+    fn cost(&self, input_shape: &[usize]) -> LayerCost {
         self.inner.cost(input_shape)
     }
 

@@ -7,8 +7,8 @@ use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::{Shard, Step};
 
 use crate::{
-    Activation, Chain, ForwardContext, Loss, LossOutput, Mode, ModelConfig, OptimizerConfig,
-    SoftmaxCrossEntropy, Stage,
+    Activation, Chain, ForwardContext, Layer, Loss, LossOutput, Mode, ModelConfig, OptimizerConfig,
+    SoftmaxCrossEntropy,
 };
 
 /// Numbers of `[-1, 1)`, the same for the same seed.
@@ -42,21 +42,21 @@ pub(crate) fn training(step: u64, shard: u32) -> ForwardContext {
         seeds: SeedTree::new(42),
         step: Step(step),
         shard: Shard(shard),
-        stage: 0,
+        layer: 0,
         mode: Mode::Train,
     }
 }
 
-pub(crate) fn arena<S: Stage + ?Sized>(stage: &S) -> Arena {
-    let tensors = &stage.layout().tensors;
+pub(crate) fn arena<S: Layer + ?Sized>(layer: &S) -> Arena {
+    let tensors = &layer.layout().tensors;
     Arena::new(tensors.iter().map(TensorEntry::elements))
 }
 
-/// The state of a stage as one flat run, with where its tensors lie.
-pub(crate) fn state<S: Stage + ?Sized>(stage: &S) -> (Vec<f32>, Arena) {
-    let arena = arena(stage);
+/// The state of a layer as one flat run, with where its tensors lie.
+pub(crate) fn state<S: Layer + ?Sized>(layer: &S) -> (Vec<f32>, Arena) {
+    let arena = arena(layer);
     let mut state = vec![0.0; arena.len()];
-    stage.save(&mut state, arena.ranges());
+    layer.save(&mut state, arena.ranges());
     (state, arena)
 }
 
@@ -65,21 +65,21 @@ pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 /// Forward, cross-entropy, backward of one shard of a model; the arena and the loss.
-pub(crate) fn gradients<S: Stage + ?Sized>(
-    stage: &mut S,
+pub(crate) fn gradients<S: Layer + ?Sized>(
+    layer: &mut S,
     input: Activation,
     labels: &[u32],
     context: &ForwardContext,
 ) -> (Vec<f32>, LossOutput) {
-    let logits = stage.forward(input, context).unwrap();
+    let logits = layer.forward(input, context).unwrap();
     let shape = logits.shape().to_vec();
     let classes = *shape.last().unwrap();
     let loss = Loss::CrossEntropy { classes };
     let loss = loss.of(logits.as_slice(), labels, shape[0]).unwrap();
-    let arena = arena(stage);
+    let arena = arena(layer);
     let mut gradients = vec![f32::NAN; arena.len()];
     let gradient = Activation::from_host(&shape, loss.gradient.clone());
-    stage
+    layer
         .backward(
             context.shard,
             gradient,

@@ -9,7 +9,7 @@ use ronde_engine::burn::module::Module;
 use ronde_engine::burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
 use ronde_engine::burn::tensor::Tensor;
 use ronde_engine::{
-    Activation, BurnStage, ForwardContext, Mode, Stage, seed_engine, training_device,
+    Activation, BurnLayer, ForwardContext, Layer, Mode, seed_engine, training_device,
 };
 
 #[derive(Module, Debug)]
@@ -18,13 +18,13 @@ struct Brought {
     dropout: Dropout,
 }
 
-fn stage() -> Box<dyn Stage> {
+fn layer() -> Box<dyn Layer> {
     seed_engine(&SeedTree::new(11));
     let module = Brought {
         linear: LinearConfig::new(4, 40).init(&training_device()),
         dropout: DropoutConfig::new(0.5).init(),
     };
-    Box::new(BurnStage::new(
+    Box::new(BurnLayer::new(
         module,
         |module: &Brought, x: Tensor<2>, _: &ForwardContext| {
             module.dropout.forward(module.linear.forward(x))
@@ -32,29 +32,29 @@ fn stage() -> Box<dyn Stage> {
     ))
 }
 
-fn state(stage: &dyn Stage) -> Vec<f32> {
-    let arena = Arena::new(stage.layout().tensors.iter().map(TensorEntry::elements));
+fn state(layer: &dyn Layer) -> Vec<f32> {
+    let arena = Arena::new(layer.layout().tensors.iter().map(TensorEntry::elements));
     let mut state = vec![0.0; arena.len()];
-    stage.save(&mut state, arena.ranges());
+    layer.save(&mut state, arena.ranges());
     state
 }
 
-fn output(stage: &mut dyn Stage, step: u64, shard: u32, number: u32) -> Vec<f32> {
+fn output(layer: &mut dyn Layer, step: u64, shard: u32, number: u32) -> Vec<f32> {
     let context = ForwardContext {
         seeds: SeedTree::new(42),
         step: Step(step),
         shard: Shard(shard),
-        stage: number,
+        layer: number,
         mode: Mode::Train,
     };
     let input = Activation::from_host(&[2, 4], vec![0.5; 8]);
-    let output = stage.forward(input, &context);
+    let output = layer.forward(input, &context);
     output.expect("the input fits").into_host()
 }
 
 #[test]
 fn initial_weights_and_dropout_repeat_whatever_was_drawn_before() {
-    let mut first = stage();
+    let mut first = layer();
     let before = state(&*first);
     let masked = output(&mut *first, 3, 2, 1);
     let zeros = masked.iter().filter(|&&x| x == 0.0).count();
@@ -62,7 +62,7 @@ fn initial_weights_and_dropout_repeat_whatever_was_drawn_before() {
     for (step, shard, number) in [(4, 2, 1), (3, 3, 1), (3, 2, 0)] {
         assert_ne!(output(&mut *first, step, shard, number), masked);
     }
-    let mut second = stage();
+    let mut second = layer();
     assert_eq!(state(&*second), before);
     assert_eq!(output(&mut *second, 3, 2, 1), masked);
     assert_eq!(output(&mut *first, 3, 2, 1), masked);

@@ -1,8 +1,8 @@
-//! Buckets: stages whose gradients are reduced together, last stage first.
+//! Buckets: layers whose gradients are reduced together, last layer first.
 //!
-//! A bucket is one run of the flat state, made of whole stages, so that a stage's backward pass
+//! A bucket is one run of the flat state, made of whole layers, so that a layer's backward pass
 //! writes straight into the buffer that is sent. Small neighbours share a bucket up to a size; a
-//! stage above the size has a bucket of its own. Buckets never change the bits: every element is
+//! layer above the size has a bucket of its own. Buckets never change the bits: every element is
 //! summed over shards by itself.
 
 use std::ops::Range;
@@ -10,29 +10,29 @@ use std::ops::Range;
 use ronde_core::exact::{Node, TreeSum};
 use ronde_core::{Buffer, CollectiveError, Collectives, DType, Operation, Work};
 
-/// Which stages a bucket holds and where it lies in the flat state.
+/// Which layers a bucket holds and where it lies in the flat state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketPlan {
-    /// Stages in backward order: the last stage of the range comes first.
-    pub stages: Range<usize>,
+    /// Layers in backward order: the last layer of the range comes first.
+    pub layers: Range<usize>,
     /// Elements of the flat state.
     pub elements: Range<usize>,
 }
 
-/// Cuts stages into buckets. `stage_elements[i]` is the run of stage `i` in the flat state, which
-/// is laid out in backward order: the last stage first. Buckets come in backward order.
+/// Cuts layers into buckets. `layer_elements[i]` is the run of layer `i` in the flat state, which
+/// is laid out in backward order: the last layer first. Buckets come in backward order.
 #[must_use]
-pub fn plan(stage_elements: &[Range<usize>], bucket_bytes_max: usize) -> Vec<BucketPlan> {
+pub fn plan(layer_elements: &[Range<usize>], bucket_bytes_max: usize) -> Vec<BucketPlan> {
     let mut buckets: Vec<BucketPlan> = Vec::new();
-    for (stage, elements) in stage_elements.iter().enumerate().rev() {
+    for (layer, elements) in layer_elements.iter().enumerate().rev() {
         if let Some(bucket) = buckets.last_mut()
             && (elements.end - bucket.elements.start) * DType::F32.size() <= bucket_bytes_max
         {
-            bucket.stages.start = stage;
+            bucket.layers.start = layer;
             bucket.elements.end = elements.end;
         } else {
             buckets.push(BucketPlan {
-                stages: stage..stage + 1,
+                layers: layer..layer + 1,
                 elements: elements.clone(),
             });
         }
@@ -137,12 +137,12 @@ mod tests {
 
     use super::*;
 
-    /// Lays stages of the given lengths out in backward order.
+    /// Lays layers of the given lengths out in backward order.
     fn layout(lengths: &[usize]) -> Vec<Range<usize>> {
         let mut at = 0;
         let mut ranges = vec![0..0; lengths.len()];
-        for (stage, &length) in lengths.iter().enumerate().rev() {
-            ranges[stage] = at..at + length;
+        for (layer, &length) in lengths.iter().enumerate().rev() {
+            ranges[layer] = at..at + length;
             at += length;
         }
         ranges
@@ -150,24 +150,24 @@ mod tests {
 
     proptest! {
         #[test]
-        fn buckets_are_whole_stages_in_backward_order_and_cover_all(
+        fn buckets_are_whole_layers_in_backward_order_and_cover_all(
             lengths in prop::collection::vec(0_usize..500, 1..30),
             bytes in 1_usize..4000,
         ) {
             let ranges = layout(&lengths);
             let buckets = plan(&ranges, bytes);
             let mut element = 0;
-            let mut stage = lengths.len();
+            let mut layer = lengths.len();
             for bucket in &buckets {
                 prop_assert_eq!(bucket.elements.start, element);
-                prop_assert_eq!(bucket.stages.end, stage);
-                let sum: usize = lengths[bucket.stages.clone()].iter().sum();
+                prop_assert_eq!(bucket.layers.end, layer);
+                let sum: usize = lengths[bucket.layers.clone()].iter().sum();
                 prop_assert_eq!(bucket.elements.len(), sum);
-                prop_assert!(bucket.stages.len() == 1 || sum * 4 <= bytes);
+                prop_assert!(bucket.layers.len() == 1 || sum * 4 <= bytes);
                 element = bucket.elements.end;
-                stage = bucket.stages.start;
+                layer = bucket.layers.start;
             }
-            prop_assert_eq!(stage, 0);
+            prop_assert_eq!(layer, 0);
             prop_assert_eq!(element, lengths.iter().sum::<usize>());
         }
     }

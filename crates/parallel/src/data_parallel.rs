@@ -1,10 +1,10 @@
 //! Synchronous data parallelism: every rank a full replica, each its own logical shards, gradients
 //! summed exactly over shards before the optimizer step.
 //!
-//! Shards of a rank run one after the other, unless a stage asks for lock step: see `lock_step`.
+//! Shards of a rank run one after the other, unless a layer asks for lock step: see `lock_step`.
 //! A shard's gradients are added bucket by bucket along the fixed tree ([`ronde_core::exact`]); with
-//! the last shard of the run a bucket's reduction over ranks starts as soon as its stages are
-//! through their backward pass, while the stages before them still compute.
+//! the last shard of the run a bucket's reduction over ranks starts as soon as its layers are
+//! through their backward pass, while the layers before them still compute.
 
 mod lock_step;
 mod shard;
@@ -19,7 +19,7 @@ use ronde_core::session::ShardReport;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Buffer, Collectives, Operation, Shard, Step};
 use ronde_engine::{
-    Chain, ForwardContext, GradientScale, Loss, LossOutput, Mode, OptimizerConfig, Stage,
+    Chain, ForwardContext, GradientScale, Layer, Loss, LossOutput, Mode, OptimizerConfig,
     WeightDecayOn,
 };
 
@@ -37,7 +37,7 @@ pub struct DataParallelConfig {
     pub weight_decay_on: WeightDecayOn,
     /// Global gradient norm above which the gradient is scaled down.
     pub clip_norm: Option<f64>,
-    /// Stages share a bucket up to this many bytes.
+    /// Layers share a bucket up to this many bytes.
     pub bucket_bytes_max: usize,
     /// What the outputs cost.
     pub loss: Loss,
@@ -153,10 +153,10 @@ impl DataParallel {
     /// How many buckets a size makes.
     #[must_use]
     pub fn buckets_of(&self, bucket_bytes_max: usize) -> usize {
-        bucket::plan(self.state.stage_elements(), bucket_bytes_max).len()
+        bucket::plan(self.state.layer_elements(), bucket_bytes_max).len()
     }
 
-    /// Stages share a bucket up to this many bytes from the next step on; no step is in flight and no
+    /// Layers share a bucket up to this many bytes from the next step on; no step is in flight and no
     /// reduced gradient waits. All ranks do so before the same step. Changes no bits.
     pub fn set_bucket_bytes(&mut self, bucket_bytes_max: usize) {
         if self.config.bucket_bytes_max != bucket_bytes_max {
@@ -174,12 +174,12 @@ impl DataParallel {
         self.shards.run(self.group.rank())
     }
 
-    fn context(&self, step: Step, shard: Shard, stage: usize, mode: Mode) -> ForwardContext {
+    fn context(&self, step: Step, shard: Shard, layer: usize, mode: Mode) -> ForwardContext {
         ForwardContext {
             seeds: self.seeds,
             step,
             shard,
-            stage: stage as u32,
+            layer: layer as u32,
             mode,
         }
     }
@@ -224,7 +224,7 @@ fn fresh_buckets(
     config: &DataParallelConfig,
     shards: &ShardPlan,
 ) -> Vec<Bucket> {
-    bucket::plan(state.stage_elements(), config.bucket_bytes_max)
+    bucket::plan(state.layer_elements(), config.bucket_bytes_max)
         .into_iter()
         .map(|plan| Bucket::new(plan, shards.shards()))
         .collect()
@@ -309,9 +309,9 @@ impl Strategy for DataParallel {
         self.is_computed = false;
         self.buckets.iter_mut().for_each(Bucket::reset);
         self.chain
-            .stages_mut()
+            .layers_mut()
             .iter_mut()
-            .for_each(|stage| stage.discard());
+            .for_each(|layer| layer.discard());
     }
 
     fn regroup(&mut self, group: Arc<dyn Collectives>, shards: ShardPlan) {

@@ -27,11 +27,11 @@ pub enum ParallelError {
         /// The collective's error.
         source: CollectiveError,
     },
-    /// A sum over all shards failed that a stage needs in the middle of a pass.
-    #[error("stage {stage}, sum over all shards: {source}")]
-    StageSum {
-        /// Name of the stage.
-        stage: String,
+    /// A sum over all shards failed that a layer needs in the middle of a pass.
+    #[error("layer {layer}, sum over all shards: {source}")]
+    LayerSum {
+        /// Name of the layer.
+        layer: String,
         /// The collective's error.
         source: CollectiveError,
     },
@@ -55,7 +55,7 @@ impl ParallelError {
     pub fn recovery(&self) -> Recovery {
         match self {
             Self::Engine { source, .. } => source.recovery(),
-            Self::Collective { source, .. } | Self::StageSum { source, .. } => source.recovery(),
+            Self::Collective { source, .. } | Self::LayerSum { source, .. } => source.recovery(),
             Self::OutOfOrder { .. } | Self::NotFinite { .. } => Recovery::Abort,
         }
     }

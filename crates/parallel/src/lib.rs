@@ -1,7 +1,7 @@
 //! The strategies: how one step of a model is spread over a process group.
 //!
 //! A strategy sees the group through [`ronde_core::Collectives`] and the model through
-//! [`ronde_engine::Stage`]: no socket, no thread; a clock only where one is handed in. Read [`bucket`],
+//! [`ronde_engine::Layer`]: no socket, no thread; a clock only where one is handed in. Read [`bucket`],
 //! then [`data_parallel`].
 
 #![forbid(unsafe_code)]

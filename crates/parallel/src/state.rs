@@ -1,7 +1,7 @@
 //! [`ModelState`]: parameters, buffers and optimizer state of a model in one flat run each.
 //!
-//! Stages lie in backward order (the last one first), so that the gradients that are ready first
-//! are neighbours; inside a stage tensors keep the stage's order. Every tensor starts at a multiple
+//! Layers lie in backward order (the last one first), so that the gradients that are ready first
+//! are neighbours; inside a layer tensors keep the layer's order. Every tensor starts at a multiple
 //! of 64 elements.
 
 use std::ops::Range;
@@ -16,8 +16,8 @@ use ronde_engine::Chain;
 pub struct TensorPlace {
     /// The tensor.
     pub entry: TensorEntry,
-    /// The stage that it belongs to.
-    pub stage: usize,
+    /// The layer that it belongs to.
+    pub layer: usize,
     /// Its elements, without padding.
     pub range: Range<usize>,
 }
@@ -26,9 +26,9 @@ pub struct TensorPlace {
 #[derive(Debug, Clone)]
 pub struct ModelState {
     places: Vec<TensorPlace>,
-    stage_elements: Vec<Range<usize>>,
-    stage_ranges: Vec<Vec<Range<usize>>>,
-    /// Shared with the stages that read them where they lie.
+    layer_elements: Vec<Range<usize>>,
+    layer_ranges: Vec<Vec<Range<usize>>>,
+    /// Shared with the layers that read them where they lie.
     values: Arc<Vec<f32>>,
 }
 
@@ -37,48 +37,48 @@ impl ModelState {
     #[must_use]
     pub fn of(chain: &Chain) -> Self {
         let order: Vec<(usize, &TensorEntry)> = chain
-            .stages()
+            .layers()
             .iter()
             .enumerate()
             .rev()
-            .flat_map(|(stage, s)| s.layout().tensors.iter().map(move |tensor| (stage, tensor)))
+            .flat_map(|(layer, s)| s.layout().tensors.iter().map(move |tensor| (layer, tensor)))
             .collect();
         let arena = Arena::new(order.iter().map(|(_, tensor)| tensor.elements()));
         let places: Vec<TensorPlace> = order
             .into_iter()
             .zip(arena.ranges())
-            .map(|((stage, entry), range)| TensorPlace {
+            .map(|((layer, entry), range)| TensorPlace {
                 entry: entry.clone(),
-                stage,
+                layer,
                 range: range.clone(),
             })
             .collect();
         let mut state = Self {
-            stage_ranges: (0..chain.len())
-                .map(|stage| {
+            layer_ranges: (0..chain.len())
+                .map(|layer| {
                     places
                         .iter()
-                        .filter(|p| p.stage == stage)
+                        .filter(|p| p.layer == layer)
                         .map(|p| p.range.clone())
                         .collect()
                 })
                 .collect(),
-            stage_elements: stage_elements(chain.len(), &places, arena.len()),
+            layer_elements: layer_elements(chain.len(), &places, arena.len()),
             places,
             values: Arc::default(),
         };
         let mut values = vec![0.0; arena.len()];
-        for (stage, ranges) in chain.stages().iter().zip(&state.stage_ranges) {
-            stage.save(&mut values, ranges);
+        for (layer, ranges) in chain.layers().iter().zip(&state.layer_ranges) {
+            layer.save(&mut values, ranges);
         }
         state.values = Arc::new(values);
         state
     }
 
-    /// Puts the state into a chain of the same layout, whose stages may hold it from now on.
+    /// Puts the state into a chain of the same layout, whose layers may hold it from now on.
     pub fn load_into(&self, chain: &mut Chain) {
-        for (stage, ranges) in chain.stages_mut().iter_mut().zip(&self.stage_ranges) {
-            stage.load_shared(&self.values, ranges);
+        for (layer, ranges) in chain.layers_mut().iter_mut().zip(&self.layer_ranges) {
+            layer.load_shared(&self.values, ranges);
         }
     }
 
@@ -88,16 +88,16 @@ impl ModelState {
         &self.places
     }
 
-    /// The elements of a stage, padding included.
+    /// The elements of a layer, padding included.
     #[must_use]
-    pub fn stage_elements(&self) -> &[Range<usize>] {
-        &self.stage_elements
+    pub fn layer_elements(&self) -> &[Range<usize>] {
+        &self.layer_elements
     }
 
-    /// Ranges of a stage's tensors, in the order of its layout, counted from `base`.
+    /// Ranges of a layer's tensors, in the order of its layout, counted from `base`.
     #[must_use]
-    pub fn stage_ranges(&self, stage: usize, base: usize) -> Vec<Range<usize>> {
-        self.stage_ranges[stage]
+    pub fn layer_ranges(&self, layer: usize, base: usize) -> Vec<Range<usize>> {
+        self.layer_ranges[layer]
             .iter()
             .map(|r| r.start - base..r.end - base)
             .collect()
@@ -109,7 +109,7 @@ impl ModelState {
         &self.values
     }
 
-    /// The flat state, writable. A copy of what others hold, such as the stages that it was loaded into:
+    /// The flat state, writable. A copy of what others hold, such as the layers that it was loaded into:
     /// they keep the values that they have.
     pub fn values_mut(&mut self) -> &mut [f32] {
         Arc::make_mut(&mut self.values).as_mut_slice()
@@ -147,14 +147,14 @@ impl ModelState {
     }
 }
 
-/// The run of each stage: from its first tensor to the first of the stage that lies after it.
-fn stage_elements(stages: usize, places: &[TensorPlace], len: usize) -> Vec<Range<usize>> {
-    let mut elements = vec![0..0; stages];
+/// The run of each layer: from its first tensor to the first of the layer that lies after it.
+fn layer_elements(layers: usize, places: &[TensorPlace], len: usize) -> Vec<Range<usize>> {
+    let mut elements = vec![0..0; layers];
     let mut end = len;
-    for (stage, run) in elements.iter_mut().enumerate() {
+    for (layer, run) in elements.iter_mut().enumerate() {
         let start = places
             .iter()
-            .find(|p| p.stage == stage)
+            .find(|p| p.layer == layer)
             .map_or(end, |p| p.range.start);
         *run = start..end;
         end = start;

@@ -15,7 +15,7 @@ use ronde_engine::burn::nn::{Linear, LinearConfig};
 use ronde_engine::burn::tensor::Tensor;
 use ronde_engine::ops::AfterNorm;
 use ronde_engine::{
-    BurnStage, Chain, ForwardContext, Loss, ModelConfig, OptimizerConfig, synchronised_batch_norm,
+    BurnLayer, Chain, ForwardContext, Loss, ModelConfig, OptimizerConfig, synchronised_batch_norm,
     training_device,
 };
 use ronde_parallel::{
@@ -44,7 +44,7 @@ fn resnet() -> Chain {
 fn of_own_modules() -> Chain {
     let device = training_device();
     let conv = Conv2dConfig::new([3, 5], [3, 3]).init(&device);
-    let conv = BurnStage::new(conv, |conv: &Conv2d, x, _: &ForwardContext| conv.forward(x))
+    let conv = BurnLayer::new(conv, |conv: &Conv2d, x, _: &ForwardContext| conv.forward(x))
         .named("conv")
         .with_initial_weights_from_seed(&seeds())
         .without_input_gradient();
@@ -54,7 +54,7 @@ fn of_own_modules() -> Chain {
         let samples = x.dims()[0];
         output.forward(x.reshape([samples, 5 * 6 * 6]))
     };
-    let output = BurnStage::new(output, run)
+    let output = BurnLayer::new(output, run)
         .named("output")
         .with_initial_weights_from_seed(&seeds());
     Chain::new(vec![Box::new(conv), norm, Box::new(output)]).unwrap()
@@ -141,7 +141,7 @@ fn the_bits_do_not_depend_on_the_ranks() {
 }
 
 #[test]
-fn a_sum_that_fails_is_told_by_its_stage_and_its_cause() {
+fn a_sum_that_fails_is_told_by_its_layer_and_its_cause() {
     let failures = testing::spawn_ranks(2, LIMIT, |group| {
         let group: Arc<dyn Collectives> = Arc::new(group);
         let shards = ShardPlan::new(4, WorldSize::new(2).unwrap()).unwrap();
@@ -150,7 +150,7 @@ fn a_sum_that_fails_is_told_by_its_stage_and_its_cause() {
         group.abort("the test ends it");
         let batches = run.map(|shard| micro_batch(0, shard)).collect();
         let error = strategy.backward(Step(0), batches).unwrap_err();
-        assert!(matches!(&error, ParallelError::StageSum { stage, .. } if stage == "bn1"));
+        assert!(matches!(&error, ParallelError::LayerSum { layer, .. } if layer == "bn1"));
         assert!(matches!(
             strategy.reduce(),
             Err(ParallelError::OutOfOrder { .. })

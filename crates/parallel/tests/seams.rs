@@ -16,8 +16,8 @@ use ronde_core::{
     Tag, WorldSize,
 };
 use ronde_engine::{
-    Activation, Chain, ForwardContext, Loss, Mode, ModelConfig, OptimizerConfig,
-    SoftmaxCrossEntropy, Stage,
+    Activation, Chain, ForwardContext, Layer, Loss, Mode, ModelConfig, OptimizerConfig,
+    SoftmaxCrossEntropy,
 };
 use ronde_parallel::{DataParallel, DataParallelConfig, MicroBatch, ModelState, Strategy};
 use ronde_schedule::pipeline::{Action, one_forward_one_backward};
@@ -153,7 +153,7 @@ fn context(step: u64, shard: u32, part: &Chain) -> ForwardContext {
         seeds: seeds(),
         step: Step(step),
         shard: Shard(shard),
-        stage: part.first_stage(),
+        layer: part.first_layer(),
         mode: Mode::Train,
     }
 }
@@ -293,7 +293,7 @@ fn a_pipeline_of_two_stages_gives_the_bits_of_the_plain_run() {
         });
         let mut whole: Bits = parts.into_iter().flatten().collect();
         whole.sort();
-        assert_eq!(whole, plain, "cut before stage {cut}");
+        assert_eq!(whole, plain, "cut before layer {cut}");
     }
 }
 

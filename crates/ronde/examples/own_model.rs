@@ -16,7 +16,7 @@ use ronde::engine::burn::nn::{
 };
 use ronde::engine::burn::tensor::activation::relu;
 use ronde::engine::burn::tensor::{Device, Tensor};
-use ronde::engine::{BurnStage, Chain, ForwardContext, training_device};
+use ronde::engine::{BurnLayer, Chain, ForwardContext, training_device};
 
 // From here to the next line: plain Burn, nothing of ronde.
 #[derive(Module, Debug)]
@@ -65,10 +65,10 @@ fn main() -> Result<(), ronde::Error> {
 
     let trained = worker.train(&config, data, || {
         let net = Net::new(&training_device());
-        let stage = BurnStage::new(net, |net: &Net, images, _: &ForwardContext| {
+        let layer = BurnLayer::new(net, |net: &Net, images, _: &ForwardContext| {
             net.forward(images)
         });
-        Chain::new(vec![Box::new(stage)])
+        Chain::new(vec![Box::new(layer)])
     })?;
 
     if worker.is_first() {

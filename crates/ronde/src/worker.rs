@@ -1,4 +1,4 @@
-//! [`Worker`]: this process as one rank, started alone or by `ronde run`; the same program does both.
+//! [`Worker`]: this process as one rank. The same program runs alone or under `ronde run`.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use ronde_core::{
     Assignment, Event, Group, GroupRank, Membership, NullTracker, Rank, Step, Tracker,
 };
 use ronde_data::Split;
-use ronde_engine::{Chain, EngineError, Stage, seed_engine};
+use ronde_engine::{Chain, EngineError, Layer, seed_engine};
 use ronde_identity::Member;
 use ronde_parallel::ModelState;
 use ronde_train::checkpoints::{self, Resume, Saving};
@@ -22,15 +22,15 @@ use ronde_train::worker::{LINGER_FAILED, Secure, on_one_host, take_place};
 use ronde_train::{Place, Plan, RunConfig, TrainError, Training};
 
 use crate::Error;
-use crate::ending::Ending;
 use crate::environment::{self, WorkerEnvironment};
+use crate::sigterm::SigtermGuard;
 
-/// How long the supervisor and the other ranks may take.
+/// Time limit of the rendezvous with the supervisor and the other ranks.
 const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Why there is no second group.
+/// The error of a second attempt to connect the group.
 const GROUP_TAKEN: &str =
-    "this process has connected its group already; split it or use it for both";
+    "this process has already connected its group; split it or share it";
 
 /// This process as one rank of a job.
 pub struct Worker {
@@ -43,11 +43,11 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Finds this process's place: from the supervisor that started it (`ronde run`, `ronde
-    /// train`), else as a world of one.
+    /// Joins the job of the supervisor that started this process (`ronde run`, `ronde train`), or creates a
+    /// job of one worker.
     ///
     /// # Errors
-    /// The supervisor cannot be reached, or not all ranks came in time.
+    /// The supervisor cannot be reached, or not all ranks joined in time.
     pub fn start() -> Result<Self, Error> {
         let worker = match WorkerEnvironment::read().map_err(Error::Environment)? {
             Some(environment) => Self::supervised(&environment)?,
@@ -91,65 +91,65 @@ impl Worker {
         })
     }
 
-    /// Global index of this process.
+    /// Returns the rank of this process.
     #[must_use]
     pub fn rank(&self) -> Rank {
         self.assignment.rank
     }
 
-    /// Processes in all.
+    /// Returns the total number of worker processes.
     #[must_use]
     pub fn world_size(&self) -> u32 {
         self.assignment.world_size.get()
     }
 
-    /// Whether this is rank 0, which speaks for all.
+    /// Returns whether this is rank 0, which reports for all ranks.
     #[must_use]
     pub fn is_first(&self) -> bool {
         self.assignment.rank == Rank(0)
     }
 
-    /// All that the supervisor said.
+    /// Returns the supervisor's assignment of this process.
     #[must_use]
     pub fn assignment(&self) -> &Assignment {
         &self.assignment
     }
 
-    /// The flight records of this worker's groups: they go to the folder that `ronde run --flight` has
-    /// named, when a group fails. A program may name another one, or write a record whenever it likes.
+    /// Returns the flight recorder of this worker's groups. When a group fails, its record is written to the folder
+    /// of `ronde run --flight`. A program may choose another folder, or write a record at any time.
     #[must_use]
     pub fn flights(&self) -> &Arc<Flights> {
         &self.flights
     }
 
-    /// The connection to the supervisor, if there is one.
+    /// Returns the connection to the supervisor, if there is one.
     #[must_use]
     pub fn link(&self) -> Option<&WorkerLink> {
         self.link.as_ref()
     }
 
-    /// Where this worker's events go: to the supervisor, or nowhere.
+    /// Returns the tracker of this worker's events, which sends them to the supervisor if there is one.
     #[must_use]
     pub fn tracker(&self) -> Arc<dyn Tracker> {
         self.tracker.clone()
     }
 
-    /// Sends events to `tracker` from now on.
+    /// Replaces the tracker of this worker's events.
     pub fn set_tracker(&mut self, tracker: Arc<dyn Tracker>) {
         self.tracker = tracker;
     }
 
-    /// What a training loop of one's own needs to join its group: the assignment, and the listener
-    /// that the peers know. The listener is gone after the first call, or when there are no peers.
+    /// Returns the assignment and the listener that the peers connect to, which a custom training loop needs to
+    /// join its group. The listener is `None` after the first call, or when there are no peers.
     pub fn take_parts(&mut self) -> (Assignment, Option<TcpListener>) {
         (self.assignment.clone(), self.listener.take())
     }
 
-    /// Connects all ranks into a group, for collectives and messages of your own. Once a process. The
-    /// group ends with its first lost member; see [`Worker::place`] for one that goes on.
+    /// Connects all ranks into a group, for your own collectives and messages. A process can call this once. The
+    /// group fails when a member is lost; see [`Worker::place`] for elastic jobs.
     ///
     /// # Errors
-    /// A peer cannot be reached, or the group was taken before.
+    /// A peer cannot be reached, or the group has been connected before.
     pub fn group(&mut self, name: &str) -> Result<ProcessGroup, Error> {
         let config = group_config(name, &self.assignment, &self.secure(), &self.flights);
         if self.world_size() == 1 && self.membership().is_none() {
@@ -163,8 +163,8 @@ impl Worker {
         )?)
     }
 
-    /// Connects all ranks, for a training loop of your own that goes on when workers die: under
-    /// `ronde run --elastic`. Elsewhere the place has one generation. Once a process.
+    /// Joins the job, for your own training loop that continues when workers die under `ronde run --elastic`.
+    /// Without `--elastic` there is only one generation. A process can call this once.
     ///
     /// # Errors
     /// As [`Worker::group`].
@@ -188,12 +188,12 @@ impl Worker {
             });
         };
         let (name, secure) = (name.to_owned(), self.secure());
-        let goes_on = self.membership().is_some();
+        let is_elastic = self.membership().is_some();
         let flights = self.flights.clone();
         let connect = move |assignment: &Assignment, listener, give_up| {
             let mut config = group_config(&name, assignment, &secure, &flights);
             config.give_up = Some(give_up);
-            if goes_on {
+            if is_elastic {
                 config.linger_failed = LINGER_FAILED;
             }
             let group = ProcessGroup::connect(config, listener, &assignment.peers);
@@ -216,8 +216,8 @@ impl Worker {
         Ok(place)
     }
 
-    /// How this worker's groups are secured: by TLS as soon as a member is on another host, with the
-    /// certificates of the members of that generation. On one host members share memory.
+    /// Returns how this worker's groups are secured: with TLS and the certificates of that generation's members
+    /// when any member is on another host. Members on one host use shared memory and loopback.
     #[must_use]
     pub fn secure(&self) -> Secure {
         let link = self.link.as_ref();
@@ -239,22 +239,22 @@ impl Worker {
         self.link.as_ref().and_then(WorkerLink::membership)
     }
 
-    /// Says whether [`Worker::train`] goes on from a checkpoint; without this it starts with its first step.
+    /// Sets whether [`Worker::train`] resumes from a checkpoint. By default it starts with step 0.
     pub fn set_resume(&mut self, resume: Resume) {
         self.resume = resume;
     }
 
-    /// Trains a model of your own to the end of `config`. Checkpoints are saved as `config.checkpoint`
-    /// says, when its `to` is set. Everything of `config` counts but
-    /// `workers.count` (the world is what it is), `model` and `data` (given here). The engine's
-    /// random numbers are seeded before `model` is called, so that all ranks start alike.
+    /// Trains your own model to the end of `config`. Checkpoints are saved according to `config.checkpoint`
+    /// when its `to` is set. All of `config` is used except `workers.count` (the launcher decides), `model` and
+    /// `data` (passed here). The engine's random numbers are seeded before `model` is called, so all ranks start
+    /// with the same weights.
     ///
-    /// Meanwhile SIGTERM does not end this process at once: the run ends after its step, with a last checkpoint
-    /// where there are any; in a job that goes on without this worker that is all that leaves.
+    /// During training, SIGTERM does not end this process at once: the run ends after the current step, with a last
+    /// checkpoint if checkpoints are enabled. In an elastic job only this worker leaves.
     ///
     /// # Errors
-    /// The plan is impossible, a peer has another plan, or training failed. [`TrainError::Stopped`], or
-    /// [`TrainError::Membership`] where workers come and go, when it was asked to end.
+    /// The plan is invalid, a peer has a different plan, or training failed. After a request to end:
+    /// [`TrainError::Stopped`], or [`TrainError::Membership`] in an elastic job.
     pub fn train(
         &mut self,
         config: &RunConfig,
@@ -263,7 +263,7 @@ impl Worker {
     ) -> Result<TrainedModel, Error> {
         let result = self.train_unreported(config, data, model);
         match &result {
-            // Whoever asked for the end knows of it.
+            // A requested end is not a failure.
             Ok(_) | Err(Error::Train(TrainError::Stopped { .. } | TrainError::Membership(_))) => {}
             Err(error) => self.report(error, None),
         }
@@ -283,7 +283,7 @@ impl Worker {
         let listener = self.listener.take();
         if self.world_size() > 1 && listener.is_none() {
             return Err(Error::GroupTaken(
-                "this process has connected its group already; a process trains once",
+                "this process has already connected its group; a process can train only once",
             ));
         }
         let membership = self.membership();
@@ -302,11 +302,11 @@ impl Worker {
             classes: data.train.classes(),
         };
         let saving = saving(config)?;
-        let ending = Ending::listen(self.membership());
+        let sigterm = SigtermGuard::listen(self.membership());
         let mut training = Training::new(place, plan, chain, data).with_checkpoints(
             saving,
             self.resume,
-            ending.stop.clone(),
+            sigterm.stop.clone(),
         );
         let trained = training.run()?;
         if training.rank() == Rank(0) {
@@ -323,7 +323,7 @@ impl Worker {
         })
     }
 
-    /// Tells the supervisor that this worker failed, so that the user sees why.
+    /// Reports the failure of this worker to the supervisor, which prints it.
     pub fn report(&self, error: &Error, last_step: Option<Step>) {
         let (secondary, user_error) = match error {
             Error::Train(error) => (error.is_secondary(), error.is_user_error()),
@@ -347,7 +347,7 @@ impl Worker {
     }
 }
 
-/// The checkpoints of a program of the user's own, if it wants any.
+/// Opens the checkpoint store of a user's program, if `checkpoint.to` is set.
 fn saving(config: &RunConfig) -> Result<Option<Saving>, TrainError> {
     let section = &config.checkpoint;
     let Some(to) = section.to.clone() else {
@@ -382,7 +382,7 @@ impl Drop for Worker {
     }
 }
 
-/// A trained model of one's own.
+/// A trained model of a user's program.
 pub struct TrainedModel {
     training: Training,
     trained: Trained,
@@ -390,22 +390,22 @@ pub struct TrainedModel {
 }
 
 impl TrainedModel {
-    /// What the training came to.
+    /// Returns the result of the training.
     #[must_use]
     pub fn summary(&self) -> &Trained {
         &self.trained
     }
 
-    /// Parameters and buffers by name.
+    /// Returns parameters and buffers by name.
     #[must_use]
     pub fn state(&self) -> &ModelState {
         self.training.state()
     }
 
-    /// blake3 of the weights as a safetensors file, 64 hexadecimal digits. Equal on all ranks.
+    /// Returns the blake3 hash of the weights as a safetensors file, 64 hexadecimal digits. Equal on all ranks.
     ///
     /// # Errors
-    /// The format refuses a tensor.
+    /// The format does not support a tensor.
     pub fn blake3(&self) -> Result<String, Error> {
         let mut hasher = blake3::Hasher::new();
         export::write_safetensors(self.state(), &mut hasher).map_err(|error| {
@@ -415,10 +415,10 @@ impl TrainedModel {
         Ok(hasher.finalize().to_hex().to_string())
     }
 
-    /// Writes weights and configuration into a folder. One rank does this.
+    /// Writes weights and configuration to a folder. Call this on one rank only.
     ///
     /// # Errors
-    /// The folder does not take it.
+    /// The folder cannot be written.
     pub fn save(&self, folder: &Path) -> Result<Saved, Error> {
         std::fs::create_dir_all(folder).map_err(|source| TrainError::File {
             action: "create",

@@ -1,4 +1,4 @@
-//! Why a run could not be planned, started or finished.
+//! [`TrainError`]: errors of planning, starting and finishing a run.
 
 use std::path::PathBuf;
 
@@ -12,55 +12,55 @@ use ronde_parallel::ParallelError;
 use crate::config::ConfigError;
 use crate::memory::MemoryEstimate;
 
-/// Why a run could not be planned, started or finished.
+/// An error of planning, starting or finishing a run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrainError {
-    /// The run cannot be as it was asked for.
-    #[error("{problem}\n  hint: {hint}")]
+    /// The run is impossible as configured.
+    #[error("{problem}\n  help: {hint}")]
     Impossible {
-        /// What is wrong, with the values.
+        /// The problem, with the values.
         problem: String,
-        /// What to do.
+        /// The next action for the user.
         hint: String,
     },
     /// A worker needs more memory than there is.
     #[error("{}", does_not_fit(.estimate, *.available_bytes, *.local_workers))]
     DoesNotFit {
-        /// What one worker needs.
+        /// The memory that one worker needs.
         estimate: MemoryEstimate,
-        /// Bytes that this host has left for all its workers.
+        /// The bytes available on this host for all its workers.
         available_bytes: u64,
-        /// Workers of this host.
+        /// The number of workers on this host.
         local_workers: u32,
     },
-    /// The task that the supervisor handed over cannot be read.
-    #[error("the task of this worker cannot be read: {problem}")]
+    /// The task that the supervisor sent cannot be read.
+    #[error("cannot read the task of this worker: {problem}")]
     BrokenTask {
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// The group could not be connected.
-    #[error("rank {rank} could not join the group: {source}")]
+    #[error("rank {rank} cannot join the group: {source}")]
     Connect {
         /// This worker.
         rank: u32,
         /// The transport's error.
         source: CollectiveError,
     },
-    /// The run cannot be written down.
+    /// The run cannot be written as a run file.
     #[error("{}", .0.render(false))]
     Config(#[from] ConfigError),
     /// The data cannot be read.
     #[error(transparent)]
     Data(#[from] DataError),
     /// The model cannot be built.
-    #[error("the model cannot be built: {0}")]
+    #[error("cannot build the model: {0}")]
     Model(EngineError),
     /// A step failed.
     #[error("step {step}: {source}")]
     Step {
-        /// Which.
+        /// The step.
         step: Step,
         /// The strategy's error.
         source: Box<ParallelError>,
@@ -68,90 +68,90 @@ pub enum TrainError {
     /// The gradient or the loss is infinite or not a number.
     #[error(
         "training diverged at step {step}: {what} is not finite (learning rate {learning_rate:.3e})\n  \
-         hint: try a lower train.learning_rate, a longer schedule.warmup_steps, or train.clip_norm"
+         help: try a lower train.learning_rate, a longer schedule.warmup_steps, or train.clip_norm"
     )]
     NotFinite {
-        /// Which step.
+        /// The step.
         step: Step,
-        /// What is not finite.
+        /// The quantity that is not finite.
         what: String,
-        /// The rate in force.
+        /// The learning rate of the step.
         learning_rate: f64,
     },
     /// The vote on a step failed.
     #[error(transparent)]
     Session(#[from] SessionError),
-    /// The replicas are no longer equal.
+    /// The replicas differ.
     #[error("{report}")]
     Diverged {
-        /// After which step.
+        /// The last committed step.
         step: Step,
-        /// Which ranks differ in which tensors.
+        /// The ranks and tensors that differ.
         report: String,
     },
-    /// The model could not be tried on the test set.
+    /// The model could not be evaluated on the test set.
     #[error("evaluation failed: {0}")]
     Evaluate(Box<ParallelError>),
     /// The results of an evaluation could not be gathered.
     #[error("evaluation failed: {0}")]
     EvaluateGather(CollectiveError),
     /// The times of the first steps could not be gathered.
-    #[error("the workers could not agree on a bucket size: {0}")]
+    #[error("cannot agree on a bucket size: {0}")]
     BucketSize(CollectiveError),
-    /// The state could not be handed over to a worker that came new.
-    #[error("handing the state over to another worker failed: {0}")]
+    /// The state could not be transferred to a new worker.
+    #[error("cannot transfer the state to another worker: {0}")]
     Heal(CollectiveError),
-    /// The others did not come to the end.
-    #[error("the model is trained, but not all workers came to the end: {0}")]
+    /// Another worker failed before it reached the end of the run.
+    #[error("the model is trained, but not all workers reached the end of the run: {0}")]
     Farewell(CollectiveError),
-    /// The group is gone, and there is nobody to ask for another one.
+    /// The group has failed, and this worker cannot join another generation.
     #[error("the group has ended: {cause}")]
-    NoSeat {
-        /// Why.
+    NoNextGeneration {
+        /// The cause of the failure.
         cause: String,
     },
-    /// There is no place for this worker any more.
+    /// This worker is no longer a member of the job.
     #[error(transparent)]
     Membership(#[from] MembershipError),
-    /// The socket that the peers connect to is of no use any more.
-    #[error("this worker cannot listen for its peers: {source}")]
+    /// The socket for incoming connections of peers has failed.
+    #[error("cannot listen for peers: {source}")]
     Listener {
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The checkpoints of the run cannot be used.
-    #[error("the checkpoints cannot be used: {0}")]
+    #[error("cannot use the checkpoints: {0}")]
     Checkpoint(Box<CheckpointError>),
     /// The key of encrypted checkpoints cannot be used.
-    #[error("the key of the checkpoints: {problem}")]
+    #[error("invalid encryption key of the checkpoints: {problem}")]
     Key {
-        /// What is wrong with it; never the key.
+        /// The problem; it never contains the key.
         problem: String,
     },
-    /// There is nothing to go on from.
+    /// There is no checkpoint to resume from.
     #[error(
         "there is no checkpoint in {address}\n  \
-         hint: without --resume the run starts with its first step"
+         help: remove --resume to start with the first step"
     )]
     NoCheckpoint {
-        /// Where none is.
+        /// The address of the checkpoint store.
         address: String,
     },
-    /// Another rank could not load the checkpoint that all should go on from.
-    #[error("rank 0 could not load the checkpoint")]
+    /// Rank 0 could not load the checkpoint to resume from.
+    #[error("rank 0 cannot load the checkpoint")]
     NotLoaded,
-    /// The run was asked to end and did so after a step.
-    #[error("the run stopped before step {step}, as it was asked to{}", saved_or_not(*.saved))]
+    /// The run stopped after a step, as requested.
+    #[error("the run stopped before step {step}, as requested{}", saved_or_not(*.saved))]
     Stopped {
-        /// The step that comes next.
+        /// The next step.
         step: Step,
-        /// Whether a checkpoint of it was saved.
+        /// Whether a checkpoint was saved.
         saved: bool,
     },
-    /// The weights cannot be written in their format.
-    #[error("the weights cannot be serialised: {problem}")]
+    /// The weights cannot be serialised.
+    #[error("cannot serialise the weights: {problem}")]
     Serialise {
-        /// The format's answer.
+        /// The error of the format.
         problem: String,
     },
     /// A file could not be written or read.
@@ -159,18 +159,18 @@ pub enum TrainError {
     File {
         /// `"write"`, `"create"`.
         action: &'static str,
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
 fn saved_or_not(saved: bool) -> &'static str {
     if saved {
-        "; a checkpoint of it is saved"
+        "; a checkpoint was saved"
     } else {
-        "; no checkpoint of it was saved"
+        "; no checkpoint was saved"
     }
 }
 
@@ -185,8 +185,8 @@ fn does_not_fit(estimate: &MemoryEstimate, available_bytes: u64, local_workers: 
     format!(
         "the model does not fit: {local_workers} worker{} x {} = {} needed, {} available on this host\n  \
          one worker: parameters {}, gradients {}, optimizer {}, activations {} ({} samples in the largest shard), \
-         samples that wait {}\n  \
-         hint: {}",
+         prefetched samples {}\n  \
+         help: {}",
         if local_workers == 1 { "" } else { "s" },
         gib(estimate.total()),
         gib(estimate.total().saturating_mul(local_workers.into())),
@@ -202,7 +202,7 @@ fn does_not_fit(estimate: &MemoryEstimate, available_bytes: u64, local_workers: 
 }
 
 impl TrainError {
-    /// What to do about it.
+    /// Returns how to recover from the error.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         match self {
@@ -219,31 +219,31 @@ impl TrainError {
         }
     }
 
-    /// Whether this worker only saw that another one failed.
+    /// Returns whether this error is only a consequence of another worker's failure.
     #[must_use]
     pub fn is_secondary(&self) -> bool {
         matches!(self, Self::Membership(_) | Self::NotLoaded)
             || self.collective().is_some_and(saw_another)
     }
 
-    /// What to try, where the message does not say it already.
+    /// Returns a hint, unless the message already contains one.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         if let Self::File { .. } = self {
             return Some(
-                "is the disk full, or the folder gone? Another one: --set run.output=FOLDER"
+                "check that the disk has space and the folder exists, or choose another with --set run.output=FOLDER"
                     .to_owned(),
             );
         }
         collective_hint(self.collective()?)
     }
 
-    /// The collective that failed, if one did.
+    /// Returns the failed collective, if any.
     fn collective(&self) -> Option<&CollectiveError> {
         match self {
             Self::Step { source, .. } | Self::Evaluate(source) => match &**source {
                 ParallelError::Collective { source, .. }
-                | ParallelError::StageSum { source, .. } => Some(source),
+                | ParallelError::LayerSum { source, .. } => Some(source),
                 _ => None,
             },
             Self::EvaluateGather(source)
@@ -256,7 +256,7 @@ impl TrainError {
         }
     }
 
-    /// Whether what the user asked for is to blame: the command then ends with exit code 2.
+    /// Returns whether the user's input caused the error; the command then exits with code 2.
     #[must_use]
     pub fn is_user_error(&self) -> bool {
         matches!(
@@ -272,7 +272,7 @@ impl TrainError {
     }
 }
 
-/// Whether a collective failed because another rank went away or gave up.
+/// Returns whether a collective failed because another rank exited or aborted.
 #[must_use]
 pub fn saw_another(error: &CollectiveError) -> bool {
     matches!(
@@ -281,16 +281,16 @@ pub fn saw_another(error: &CollectiveError) -> bool {
     )
 }
 
-/// What to try about a collective that failed, where there is something.
+/// Returns a hint for a failed collective, if there is one.
 #[must_use]
 pub fn collective_hint(error: &CollectiveError) -> Option<String> {
     match error {
         CollectiveError::Timeout { peer, .. } => Some(format!(
-            "rank {peer} was stopped, hung, slow, or waited for another rank itself; \
-             comm.timeout_s sets how long to wait"
+            "rank {peer} may be stopped, hung or slow, or waiting for another rank; \
+             comm.timeout_s sets the time limit"
         )),
         CollectiveError::OtherPlan { .. } => {
-            Some("all ranks must be started with the same program, run and data".to_owned())
+            Some("start all ranks with the same program, run and data".to_owned())
         }
         _ => None,
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ronde_checkpoint::{Lineage, Standing, list};
+use ronde_checkpoint::{Lineage, CheckpointStatus, list};
 use ronde_comm::ProcessGroup;
 use ronde_comm::testing::spawn_ranks;
 use ronde_core::{Collectives, Event, Generation, Rank, Step, Tracker, WorldSize, weight_hash};
@@ -201,7 +201,7 @@ fn training(
         .model
         .build(shape, classes, &plan.seeds)
         .map_err(TrainError::Model)?;
-    plan.bind_model(ronde_engine::Stage::layout(&chain));
+    plan.bind_model(ronde_engine::Layer::layout(&chain));
     let place = Place {
         rank: Rank(group.rank().0),
         group: Arc::new(group),
@@ -286,7 +286,7 @@ fn checkpoints_come_as_often_as_asked_and_old_ones_go() {
         let kept = list(&*store).unwrap();
         let steps: Vec<u64> = kept.iter().map(|listed| listed.step.0).collect();
         assert_eq!(steps, [*saved.last().unwrap()]);
-        assert_eq!(kept[0].standing, Standing::Complete);
+        assert_eq!(kept[0].status, CheckpointStatus::Complete);
         assert_eq!(kept[0].manifest.as_ref().unwrap().world_size, 3);
     }
 }
@@ -334,8 +334,8 @@ fn another_plan_and_an_empty_place_are_refused() {
     assert!(end.ranks[1].as_ref().unwrap_err().is_secondary());
     train_in(&store, &Start::new(2).stopping(4));
     for (set, part) in [
-        ("run.seed=7", "run.seed is 7 here and 42 there"),
-        ("model.channels=3", "model.channels is 3 here and 2 there"),
+        ("run.seed=7", "run.seed changed from 42 to 7"),
+        ("model.channels=3", "model.channels changed from 2 to 3"),
         ("data.samples=38", "data"),
     ] {
         let end = train_in(&store, &Start::new(2).with(set).resuming());

@@ -81,13 +81,13 @@ fn cut_anywhere_the_bits_are_those_of_one_piece() {
         let context = training(9, 3);
         let mut whole = [build()];
         let expected = through_parts(&mut whole, input.clone(), &labels, &context);
-        let stages = whole[0].len();
+        let layers = whole[0].len();
         let names = |parts: &[Chain]| -> Vec<String> {
             let tensors = parts.iter().flat_map(|part| &part.layout().tensors);
             tensors.map(|tensor| tensor.name.clone()).collect()
         };
-        let every: Vec<usize> = (1..stages).collect();
-        for cut in [vec![1], vec![stages - 1], every] {
+        let every: Vec<usize> = (1..layers).collect();
+        for cut in [vec![1], vec![layers - 1], every] {
             let mut parts = build().cut(&cut).unwrap();
             assert_eq!(names(&parts), names(&whole));
             let got = through_parts(&mut parts, input.clone(), &labels, &context);
@@ -154,7 +154,7 @@ fn shards_in_flight_together_do_not_mix() {
         let loss = SoftmaxCrossEntropy::loss(output.as_slice(), 10, &labels).unwrap();
         let gradient = Activation::from_host(&[4, 10], loss.gradient);
         let mut gradients = vec![0.0; arena.len()];
-        // A step may commit while shards of another are in flight: those keep their own weights.
+        // A step may commit while shards of another are in pending: those keep their own weights.
         chain.load(&vec![0.5; arena.len()], arena.ranges());
         chain
             .backward(
@@ -213,7 +213,7 @@ fn gradients_are_the_slopes_of_the_loss() {
 }
 
 #[test]
-fn stages_report_their_gradients_last_first() {
+fn layers_report_their_gradients_last_first() {
     let mut chain = digits();
     let (input, labels) = shard_of(&[4, 1, 8, 8], 0);
     let (expected, loss) = gradients(&mut digits(), input.clone(), &labels, &training(0, 0));
@@ -247,6 +247,6 @@ fn stages_report_their_gradients_last_first() {
 #[test]
 fn twins_and_emptiness_are_refused() {
     assert!(Chain::new(Vec::new()).is_err());
-    let twice = digits().stages.into_iter().chain(digits().stages).collect();
+    let twice = digits().layers.into_iter().chain(digits().layers).collect();
     assert!(matches!(Chain::new(twice), Err(EngineError::Model { .. })));
 }

@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::nn::{LayerNorm, Linear};
 use burn::tensor::{Device, Tensor};
 
-use super::layers::{linear_layer, normalise, row_norm};
+use super::modules::{linear_module, normalise, row_norm};
 use crate::ForwardContext;
 use crate::ops::{self, Seen, linear};
 
@@ -22,21 +22,21 @@ pub(super) struct Form {
 
 impl Form {
     /// Refuses what no layer can have.
-    pub(super) fn check(&self, layers: usize) -> Result<(), String> {
+    pub(super) fn check(&self, depth: usize) -> Result<(), String> {
         let Self {
             width,
             heads,
             inner,
             dropout,
         } = *self;
-        if layers == 0 || width == 0 || inner == 0 || heads == 0 || !width.is_multiple_of(heads) {
+        if depth == 0 || width == 0 || inner == 0 || heads == 0 || !width.is_multiple_of(heads) {
             return Err(format!(
-                "layers = {layers}, width = {width}, heads = {heads}; expected at least 1 of each, and a width that the heads divide"
+                "layers = {depth}, width = {width}, heads = {heads}; expected at least 1 of each, and a width that the heads divide"
             ));
         }
-        if layers > 1 << 12 || width > 1 << 20 || inner > 1 << 22 {
+        if depth > 1 << 12 || width > 1 << 20 || inner > 1 << 22 {
             return Err(format!(
-                "layers = {layers}, width = {width}; expected at most {} and {}",
+                "layers = {depth}, width = {width}; expected at most {} and {}",
                 1 << 12,
                 1 << 20
             ));
@@ -86,9 +86,9 @@ impl Attention {
     pub(super) fn new(form: Form, device: &Device) -> Self {
         Self {
             norm: row_norm(form.width, device),
-            query: linear_layer(form.width, form.width, true, device),
-            key_value: linear_layer(form.width, 2 * form.width, true, device),
-            output: linear_layer(form.width, form.width, true, device),
+            query: linear_module(form.width, form.width, true, device),
+            key_value: linear_module(form.width, 2 * form.width, true, device),
+            output: linear_module(form.width, form.width, true, device),
             heads: form.heads,
         }
     }
@@ -115,20 +115,20 @@ impl FeedForward {
     pub(super) fn new(form: Form, device: &Device) -> Self {
         Self {
             norm: row_norm(form.width, device),
-            up: linear_layer(form.width, form.inner, true, device),
-            down: linear_layer(form.inner, form.width, true, device),
+            up: linear_module(form.width, form.inner, true, device),
+            down: linear_module(form.inner, form.width, true, device),
         }
     }
 
-    /// `x` plus its transformation; `layer` keys the dropout inside.
+    /// `x` plus its transformation; `index` keys the dropout inside.
     pub(super) fn forward(
         &self,
         x: Tensor<3>,
         dropout: f64,
-        layer: u64,
+        index: u64,
         context: &ForwardContext,
     ) -> Tensor<3> {
         let inner = ops::gelu(linear(&self.up, normalise(&self.norm, x.clone())));
-        x + context.dropout(linear(&self.down, inner), dropout, layer)
+        x + context.dropout(linear(&self.down, inner), dropout, index)
     }
 }

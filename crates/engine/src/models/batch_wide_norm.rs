@@ -7,8 +7,8 @@ use ronde_core::Shard;
 use ronde_core::layout::{Role, StateLayout, TensorEntry};
 use ronde_kernels::{Affine, BatchNorm, BatchStatistics, rectified, rectified_noting, shut};
 
-use crate::flight::Flight;
 use crate::ops::AfterNorm;
+use crate::pending_shards::PendingShards;
 use crate::{Activation, EngineError, ForwardContext, NotSummed, ShardGradient, ShardSums};
 
 /// The engine's own defaults, as for the normalisation by shard.
@@ -25,7 +25,7 @@ pub(super) struct BatchWideNorm {
     channels: usize,
     after: AfterNorm,
     values: Arc<Values>,
-    flight: Flight<Kept>,
+    pending: PendingShards<Kept>,
 }
 
 #[derive(Clone)]
@@ -70,7 +70,7 @@ impl BatchWideNorm {
                 beta: zeros.clone(),
                 running: [zeros, ones],
             }),
-            flight: Flight::new(name, true),
+            pending: PendingShards::new(name, true),
         }
     }
 
@@ -109,7 +109,7 @@ impl BatchWideNorm {
             }),
             _ => {
                 let expected = format!("[samples, {}, height, width]", self.channels);
-                Err(self.flight.wrong_shape("input", x.shape(), expected))
+                Err(self.pending.wrong_shape("input", x.shape(), expected))
             }
         }
     }
@@ -153,7 +153,7 @@ impl BatchWideNorm {
                 open,
                 adds,
             };
-            self.flight.begin(context.shard, kept);
+            self.pending.begin(context.shard, kept);
         }
         Ok(outputs)
     }
@@ -200,8 +200,8 @@ impl BatchWideNorm {
         let mut parts = Vec::new();
         let mut turning = Vec::new();
         for back in shards {
-            let kept = self.flight.end(back.shard, true)?;
-            self.flight
+            let kept = self.pending.end(back.shard, true)?;
+            self.pending
                 .check_gradient(back.grad_output.shape(), kept.x.shape())?;
             let mut gradient = back.grad_output.into_host();
             if self.after == AfterNorm::Rectified {
@@ -244,7 +244,7 @@ impl BatchWideNorm {
         let len = 1 + 2 * self.channels;
         sums.sum(len, parts)
             .map_err(|NotSummed| EngineError::NotSummed {
-                stage: self.name.clone(),
+                layer: self.name.clone(),
             })
     }
 
@@ -261,6 +261,6 @@ impl BatchWideNorm {
     }
 
     pub(super) fn discard(&mut self) {
-        self.flight.clear();
+        self.pending.clear();
     }
 }

@@ -1,4 +1,4 @@
-//! [`Dense`]: a layer of a perceptron as a stage of its own, without the engine's graph.
+//! [`Dense`]: a linear layer of a perceptron, without the engine's graph.
 //!
 //! The same products in the same order as `ops::linear` and `ops::relu`, so the same bits; but the
 //! gradient of the weights is written where it is sent from, the weights are read where the state lies, and
@@ -12,10 +12,10 @@ use ronde_core::layout::{Role, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
 use ronde_kernels::{Matrix, add_rows, multiply, rectified, rectified_noting, shut};
 
-use crate::flight::Flight;
 use crate::initial::{Initial, fill};
 use crate::ops::memory::{give, take};
-use crate::{Activation, EngineError, ForwardContext, Mode, Stage, StageCost};
+use crate::pending_shards::PendingShards;
+use crate::{Activation, EngineError, ForwardContext, Layer, LayerCost, Mode};
 
 /// `max(x * weight + bias, 0)`, then dropout; or without the rectifier. Samples of any shape are seen as
 /// rows.
@@ -27,7 +27,7 @@ pub(super) struct Dense {
     is_rectified: bool,
     dropout: f64,
     values: Values,
-    flight: Flight<Kept>,
+    pending: PendingShards<Kept>,
 }
 
 /// Weight and bias where they lie: in memory of its own, or in the model's state.
@@ -89,7 +89,7 @@ impl Dense {
                 weight: 0..features * width,
                 bias: features * width..(features + 1) * width,
             },
-            flight: Flight::new(name, true),
+            pending: PendingShards::new(name, true),
         }
     }
 
@@ -101,12 +101,12 @@ impl Dense {
 
     /// For the first layer of a model: nobody asks for the gradient of its input.
     pub(super) fn without_input_gradient(mut self) -> Self {
-        self.flight.gives_input_gradient = false;
+        self.pending.gives_input_gradient = false;
         self
     }
 }
 
-impl Stage for Dense {
+impl Layer for Dense {
     fn layout(&self) -> &StateLayout {
         &self.layout
     }
@@ -129,7 +129,7 @@ impl Stage for Dense {
         };
     }
 
-    fn let_go(&mut self) {
+    fn release_state(&mut self) {
         self.values = Values::default();
     }
 
@@ -144,7 +144,7 @@ impl Stage for Dense {
         context: &ForwardContext,
     ) -> Result<Activation, EngineError> {
         let ([features, width], rows) = (self.sizes, input.samples());
-        self.flight.check_samples(input.shape(), &self.sample)?;
+        self.pending.check_samples(input.shape(), &self.sample)?;
         let mut output = take(rows * width);
         for row in output.chunks_exact_mut(width.max(1)) {
             row.copy_from_slice(self.values.bias());
@@ -167,7 +167,7 @@ impl Stage for Dense {
                 open,
                 mask,
             };
-            self.flight.begin(context.shard, kept);
+            self.pending.begin(context.shard, kept);
         } else if self.is_rectified {
             rectified(&mut output);
         }
@@ -182,9 +182,9 @@ impl Stage for Dense {
         ranges: &[Range<usize>],
         needs_input_gradient: bool,
     ) -> Result<Option<Activation>, EngineError> {
-        let kept = self.flight.end(shard, needs_input_gradient)?;
+        let kept = self.pending.end(shard, needs_input_gradient)?;
         let ([features, width], rows) = (self.sizes, kept.input.samples());
-        self.flight
+        self.pending
             .check_gradient(grad_output.shape(), &[rows, width])?;
         let mut gradient = grad_output.into_host();
         gradient
@@ -211,17 +211,17 @@ impl Stage for Dense {
         Ok(of_input)
     }
 
-    fn cost(&self, input_shape: &[usize]) -> StageCost {
+    fn cost(&self, input_shape: &[usize]) -> LayerCost {
         let [features, width] = self.sizes;
         let samples = input_shape.first().copied().unwrap_or(0);
-        StageCost {
+        LayerCost {
             output_shape: vec![samples, width],
             kept_floats: samples * (features + width * (1 + usize::from(self.dropout > 0.0))),
         }
     }
 
     fn discard(&mut self) {
-        self.flight.clear();
+        self.pending.clear();
     }
 }
 
@@ -233,18 +233,18 @@ mod tests {
     use super::*;
     use crate::ops::{linear, relu};
     use crate::testing::{arena, hashed, training};
-    use crate::{BurnStage, training_device};
+    use crate::{BurnLayer, training_device};
 
     /// Output, gradients and input gradient of one shard of some samples, in a step that drops values.
-    fn outcome(stage: &mut dyn Stage, samples: usize) -> [Vec<f32>; 3] {
-        let arena = arena(stage);
+    fn outcome(layer: &mut dyn Layer, samples: usize) -> [Vec<f32>; 3] {
+        let arena = arena(layer);
         let shape = [samples, 3, 5];
         let input = Activation::from_host(&shape, hashed(1, samples * 15));
         let context = training(0, 2);
-        let output = stage.forward(input, &context).unwrap();
+        let output = layer.forward(input, &context).unwrap();
         let given = Activation::from_host(output.shape(), hashed(2, output.as_slice().len()));
         let mut gradients = vec![f32::NAN; arena.len()];
-        let back = stage.backward(context.shard, given, &mut gradients, arena.ranges(), true);
+        let back = layer.backward(context.shard, given, &mut gradients, arena.ranges(), true);
         let back = back.unwrap().unwrap();
         assert_eq!(back.shape(), shape);
         let found = arena
@@ -272,14 +272,14 @@ mod tests {
                     y
                 }
             };
-            let mut graph = BurnStage::new(module, run)
+            let mut graph = BurnLayer::new(module, run)
                 .named("layer")
                 .with_initial_weights_from_seed(&seeds);
             assert_eq!(dense.layout(), graph.layout());
             assert_eq!(outcome(&mut dense, 4), outcome(&mut graph, 4));
-            let evaluated = |stage: &mut dyn Stage| {
+            let evaluated = |layer: &mut dyn Layer| {
                 let input = Activation::from_host(&[2, 3, 5], hashed(4, 30));
-                let output = stage.forward(input, &ForwardContext::evaluate());
+                let output = layer.forward(input, &ForwardContext::evaluate());
                 output.unwrap().into_host()
             };
             assert_eq!(evaluated(&mut dense), evaluated(&mut graph));
@@ -291,63 +291,63 @@ mod tests {
 
     #[test]
     fn shards_in_flight_keep_their_weights_and_misuse_is_told() {
-        let mut stage = Dense::new("layer", &[2], 1, Initial::Rectifier, &SeedTree::new(1));
-        let arena = arena(&stage);
-        let load = |stage: &mut Dense, weight: f32| {
+        let mut layer = Dense::new("layer", &[2], 1, Initial::Rectifier, &SeedTree::new(1));
+        let arena = arena(&layer);
+        let load = |layer: &mut Dense, weight: f32| {
             let mut state = vec![0.0; arena.len()];
             state[arena.range(0)].fill(weight);
-            stage.load(&state, arena.ranges());
+            layer.load(&state, arena.ranges());
         };
-        load(&mut stage, 2.0);
+        load(&mut layer, 2.0);
         let input = || Activation::from_host(&[1, 2], vec![1.0, 3.0]);
         let context = training(0, 0);
-        let output = stage.forward(input(), &context).unwrap();
+        let output = layer.forward(input(), &context).unwrap();
         assert_eq!(output.as_slice(), [8.0]);
-        load(&mut stage, 5.0);
+        load(&mut layer, 5.0);
         let mut gradients = vec![0.0; arena.len()];
-        let mut back = |stage: &mut Dense, shape: &[usize]| {
+        let mut back = |layer: &mut Dense, shape: &[usize]| {
             let given = Activation::from_host(shape, vec![1.0; shape.iter().product()]);
-            stage.backward(context.shard, given, &mut gradients, arena.ranges(), true)
+            layer.backward(context.shard, given, &mut gradients, arena.ranges(), true)
         };
-        let found = back(&mut stage, &[1, 1]).unwrap().unwrap();
+        let found = back(&mut layer, &[1, 1]).unwrap().unwrap();
         assert_eq!(found.as_slice(), [2.0, 2.0]);
-        let again = back(&mut stage, &[1, 1]).unwrap_err();
+        let again = back(&mut layer, &[1, 1]).unwrap_err();
         assert!(matches!(again, EngineError::NotInFlight { .. }));
-        stage.forward(input(), &context).unwrap();
-        let shape = back(&mut stage, &[2, 1]).unwrap_err();
+        layer.forward(input(), &context).unwrap();
+        let shape = back(&mut layer, &[2, 1]).unwrap_err();
         assert!(matches!(shape, EngineError::Shape { .. }));
-        let mut stage = stage.without_input_gradient();
-        let first = back(&mut stage, &[1, 1]).unwrap_err();
+        let mut layer = layer.without_input_gradient();
+        let first = back(&mut layer, &[1, 1]).unwrap_err();
         assert!(matches!(first, EngineError::NoInputGradient { .. }));
         let wrong = Activation::from_host(&[1, 3], vec![0.0; 3]);
-        assert!(stage.forward(wrong, &context).is_err());
+        assert!(layer.forward(wrong, &context).is_err());
     }
     #[test]
-    fn a_shared_state_is_read_where_it_lies_until_it_is_let_go() {
-        let mut stage = Dense::new("layer", &[2], 1, Initial::Rectifier, &SeedTree::new(1));
+    fn a_shared_state_is_read_where_it_lies_until_it_is_released() {
+        let mut layer = Dense::new("layer", &[2], 1, Initial::Rectifier, &SeedTree::new(1));
         let mut state = Arc::new(vec![9.0, 1.0, 2.0, 9.0, 3.0]);
         let ranges = [1..3, 4..5];
-        let output = |stage: &mut Dense, context: &ForwardContext| {
+        let output = |layer: &mut Dense, context: &ForwardContext| {
             let input = Activation::from_host(&[1, 2], vec![1.0, 10.0]);
-            stage.forward(input, context).unwrap().into_host()
+            layer.forward(input, context).unwrap().into_host()
         };
-        stage.load_shared(&state, &ranges);
-        assert_eq!(output(&mut stage, &training(0, 0)), [24.0]);
+        layer.load_shared(&state, &ranges);
+        assert_eq!(output(&mut layer, &training(0, 0)), [24.0]);
         // The shard in flight holds the old values, so they are not changed under it.
-        stage.let_go();
+        layer.release_state();
         assert!(Arc::get_mut(&mut state).is_none());
         Arc::make_mut(&mut state)[1] = 5.0;
-        stage.load_shared(&state, &ranges);
-        assert_eq!(output(&mut stage, &ForwardContext::evaluate()), [28.0]);
+        layer.load_shared(&state, &ranges);
+        assert_eq!(output(&mut layer, &ForwardContext::evaluate()), [28.0]);
         let given = Activation::from_host(&[1, 1], vec![1.0]);
         let mut gradients = [0.0; 5];
-        let back = stage.backward(Shard(0), given, &mut gradients, &ranges, true);
+        let back = layer.backward(Shard(0), given, &mut gradients, &ranges, true);
         assert_eq!(back.unwrap().unwrap().into_host(), [1.0, 2.0]);
-        stage.let_go();
+        layer.release_state();
         assert!(Arc::get_mut(&mut state).is_some());
         let mut saved = [0.0; 5];
-        stage.load(&state, &ranges);
-        stage.save(&mut saved, &ranges);
+        layer.load(&state, &ranges);
+        layer.save(&mut saved, &ranges);
         assert_eq!(saved, [0.0, 5.0, 2.0, 0.0, 3.0]);
     }
 }

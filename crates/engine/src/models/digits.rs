@@ -7,9 +7,9 @@ use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d
 use burn::tensor::{Device, Tensor};
 use ronde_core::seed::SeedTree;
 
-use super::{Stages, cost_per_sample, image};
+use super::{Layers, cost_per_sample, image};
 use crate::ops::{AfterNorm, batch_norm, conv2d, linear};
-use crate::{BurnStage, ForwardContext, training_device};
+use crate::{BurnLayer, ForwardContext, training_device};
 
 /// More would overflow sizes before it would fit any memory.
 const CHANNELS_MAX: usize = 1 << 16;
@@ -37,14 +37,14 @@ impl Block {
     }
 }
 
-/// Stages: two blocks and pooling; a block and the mean over places; dropout and the classifier.
-pub(super) fn stages(
+/// Layers: two blocks and pooling; a block and the mean over places; dropout and the classifier.
+pub(super) fn layers(
     input_shape: &[usize],
     classes: usize,
     channels: usize,
     dropout: f64,
     seeds: &SeedTree,
-) -> Stages {
+) -> Layers {
     let [from, height, width] = image(input_shape, 4)?;
     if !(1..=CHANNELS_MAX).contains(&channels) || !(0.0..1.0).contains(&dropout) {
         return Err(format!(
@@ -62,7 +62,7 @@ pub(super) fn stages(
         Block::new(from, channels, &device),
         Block::new(channels, channels, &device),
     ];
-    let first = BurnStage::new(blocks, move |blocks: &Vec<Block>, x, _: &ForwardContext| {
+    let first = BurnLayer::new(blocks, move |blocks: &Vec<Block>, x, _: &ForwardContext| {
         pool.forward(blocks.iter().fold(x, |x, block| block.forward(x)))
     })
     .named("features")
@@ -75,7 +75,7 @@ pub(super) fn stages(
     .without_input_gradient();
 
     let block = Block::new(channels, 2 * channels, &device);
-    let second = BurnStage::new(block, move |block: &Block, x, _: &ForwardContext| {
+    let second = BurnLayer::new(block, move |block: &Block, x, _: &ForwardContext| {
         average.forward(block.forward(x))
     })
     .named("top")
@@ -83,13 +83,13 @@ pub(super) fn stages(
     .with_initial_weights_from_seed(seeds)
     .with_cost(cost_per_sample(&last, middle[1] * middle[2] * 7 * channels));
 
-    let layer = LinearConfig::new(features, classes).init(&device);
-    let head = BurnStage::new(
-        layer,
-        move |layer: &Linear, x: Tensor<4>, context: &ForwardContext| {
+    let classifier = LinearConfig::new(features, classes).init(&device);
+    let head = BurnLayer::new(
+        classifier,
+        move |classifier: &Linear, x: Tensor<4>, context: &ForwardContext| {
             let samples = x.dims()[0];
             let x = context.dropout(x.reshape([samples, features]), dropout, 0);
-            linear(layer, x)
+            linear(classifier, x)
         },
     )
     .named("classifier")

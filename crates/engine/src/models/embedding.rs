@@ -1,4 +1,4 @@
-//! [`Embedding`]: tokens and their places as vectors, a stage without the engine's graph.
+//! [`Embedding`]: tokens and their places as vectors, a layer without the engine's graph.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use ronde_core::Shard;
 use ronde_core::layout::{Role, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
 
-use super::size::StageSize;
+use super::size::LayerSize;
 use super::table::{Table, Tables};
-use crate::flight::Flight;
 use crate::initial::{Initial, fill};
 use crate::ops::memory::take;
-use crate::{Activation, EngineError, ForwardContext, Mode, Stage, StageCost};
+use crate::pending_shards::PendingShards;
+use crate::{Activation, EngineError, ForwardContext, Layer, LayerCost, Mode};
 
 /// A vector for each token and one for each place, added; then dropout. Takes token numbers `[N, T]`. A
 /// number beyond the table counts as the last one: a made-up number must not end the process.
@@ -25,8 +25,8 @@ pub(super) struct Embedding {
     form: EmbeddingForm,
     /// Whether the output layer uses the table as well.
     is_tied: bool,
-    size: StageSize,
-    flight: Flight<Kept>,
+    size: LayerSize,
+    pending: PendingShards<Kept>,
 }
 
 /// Lengths of an embedding.
@@ -100,7 +100,7 @@ impl Embedding {
     pub(super) fn new(
         form: EmbeddingForm,
         is_tied: bool,
-        size: &StageSize,
+        size: &LayerSize,
         seeds: &SeedTree,
     ) -> Self {
         let tensors = [("token", form.tokens), ("position", form.places)].map(|(name, rows)| {
@@ -124,7 +124,7 @@ impl Embedding {
             form,
             is_tied,
             size: size.clone(),
-            flight: Flight::new("embedding", false),
+            pending: PendingShards::new("embedding", false),
         }
     }
 
@@ -161,7 +161,7 @@ impl Embedding {
     }
 }
 
-impl Stage for Embedding {
+impl Layer for Embedding {
     fn layout(&self) -> &StateLayout {
         &self.layout
     }
@@ -185,7 +185,7 @@ impl Stage for Embedding {
         context: &ForwardContext,
     ) -> Result<Activation, EngineError> {
         let (form, samples) = (self.form, input.samples());
-        self.flight.check_samples(input.shape(), &[form.places])?;
+        self.pending.check_samples(input.shape(), &[form.places])?;
         let last = form.tokens as f32 - 1.0;
         let tokens = input.as_slice().iter().map(|x| x.clamp(0.0, last) as u32);
         let tokens: Vec<u32> = tokens.collect();
@@ -206,7 +206,7 @@ impl Stage for Embedding {
                 samples,
                 mask: mask.unwrap_or_default(),
             };
-            self.flight.begin(context.shard, kept);
+            self.pending.begin(context.shard, kept);
         }
         let shape = [samples, form.places_out(), form.width];
         Ok(Activation::from_host(&shape, values))
@@ -221,10 +221,10 @@ impl Stage for Embedding {
         ranges: &[Range<usize>],
         needs_input_gradient: bool,
     ) -> Result<Option<Activation>, EngineError> {
-        let kept = self.flight.end(shard, needs_input_gradient)?;
+        let kept = self.pending.end(shard, needs_input_gradient)?;
         let (places, width) = (self.form.places, self.form.width);
         let shape = [kept.samples, self.form.places_out(), width];
-        self.flight.check_gradient(grad_output.shape(), &shape)?;
+        self.pending.check_gradient(grad_output.shape(), &shape)?;
         let mut given = grad_output.into_host();
         self.drop_out(&kept.mask, &mut given);
         let of_position = &mut gradients[ranges[1].clone()];
@@ -254,12 +254,12 @@ impl Stage for Embedding {
         Ok(None)
     }
 
-    fn cost(&self, input_shape: &[usize]) -> StageCost {
+    fn cost(&self, input_shape: &[usize]) -> LayerCost {
         super::cost_per_sample(&self.size.output, self.size.kept)(input_shape)
     }
 
     fn discard(&mut self) {
-        self.flight.clear();
+        self.pending.clear();
         self.table.forget();
     }
 }
@@ -271,7 +271,7 @@ mod tests {
 
     use super::*;
     use crate::testing::{arena, bits, hashed, state, training};
-    use crate::{BurnStage, training_device};
+    use crate::{BurnLayer, training_device};
 
     const FORM: EmbeddingForm = EmbeddingForm {
         tokens: 7,
@@ -282,9 +282,9 @@ mod tests {
     };
 
     fn embedding(form: EmbeddingForm) -> Embedding {
-        let size = StageSize {
+        let size = LayerSize {
             output: vec![form.places_out(), form.width],
-            ..StageSize::default()
+            ..LayerSize::default()
         };
         Embedding::new(form, false, &size, &SeedTree::new(3))
     }
@@ -302,15 +302,15 @@ mod tests {
     }
 
     /// Output and gradients of one shard, compared as numbers: a sum of one may be a negative zero.
-    fn outcome(stage: &mut dyn Stage, samples: usize) -> [Vec<f32>; 2] {
+    fn outcome(layer: &mut dyn Layer, samples: usize) -> [Vec<f32>; 2] {
         let context = training(1, 2);
-        let output = stage.forward(tokens(samples), &context).unwrap();
+        let output = layer.forward(tokens(samples), &context).unwrap();
         let given = hashed(2, output.as_slice().len());
         let given = Activation::from_host(output.shape(), given);
-        let arena = arena(stage);
+        let arena = arena(layer);
         let mut found = vec![0.0; arena.len()];
         let ranges = arena.ranges();
-        stage
+        layer
             .backward(context.shard, given, &mut found, ranges, false)
             .unwrap();
         [output.into_host(), found]
@@ -329,7 +329,7 @@ mod tests {
             let y = module::embedding(vectors.token.val(), numbers);
             context.dropout(y + vectors.position.val().unsqueeze(), 0.25, 0)
         };
-        let mut graph = BurnStage::new(vectors, run)
+        let mut graph = BurnLayer::new(vectors, run)
             .named("embedding")
             .with_initial_weights(&SeedTree::new(3), Initial::TRANSFORMER);
         assert_eq!(own.layout(), graph.layout());
@@ -344,19 +344,19 @@ mod tests {
 
     #[test]
     fn numbers_that_are_no_tokens_end_nothing_and_misuse_is_told() {
-        let mut stage = embedding(FORM);
+        let mut layer = embedding(FORM);
         let wild = vec![-1.0, f32::NAN, 1e9, 6.9, f32::INFINITY];
         let input = Activation::from_host(&[1, 5], wild);
-        let output = stage.forward(input, &ForwardContext::evaluate()).unwrap();
+        let output = layer.forward(input, &ForwardContext::evaluate()).unwrap();
         let expected = Activation::from_host(&[1, 5], vec![0.0, 0.0, 6.0, 6.0, 6.0]);
-        let expected = stage.forward(expected, &ForwardContext::evaluate());
+        let expected = layer.forward(expected, &ForwardContext::evaluate());
         assert_eq!(output.as_slice(), expected.unwrap().as_slice());
         let short = Activation::from_host(&[1, 4], vec![0.0; 4]);
-        assert!(stage.forward(short, &training(0, 0)).is_err());
+        assert!(layer.forward(short, &training(0, 0)).is_err());
         let given = Activation::from_host(&[1, 5, 3], vec![0.0; 15]);
         let ranges = [0..21, 21..36];
         let mut found = vec![0.0; 36];
-        let back = stage.backward(Shard(0), given, &mut found, &ranges, false);
+        let back = layer.backward(Shard(0), given, &mut found, &ranges, false);
         assert!(matches!(back, Err(EngineError::NotInFlight { .. })));
     }
 

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::*;
 use crate::testing::{arena, bits, hashed, state, training};
-use crate::{Activation, Chain, IGNORED, Loss, LossOutput, OptimizerConfig, Precision, Stage};
+use crate::{Activation, Chain, IGNORED, Layer, Loss, LossOutput, OptimizerConfig, Precision};
 
 /// A small model with samples, as `tests/pytorch/gradients.py` has it.
 struct Case {

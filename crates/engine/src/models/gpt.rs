@@ -8,13 +8,13 @@ use ronde_core::seed::SeedTree;
 
 use super::attention::{Attention, FeedForward, Form};
 use super::embedding::{Embedding, EmbeddingForm};
-use super::size::StageSize;
+use super::size::LayerSize;
 use super::table::Table;
 use super::tokens::{Normalised, Scores};
-use super::{Stages, cost_per_sample};
+use super::{Layers, cost_per_sample};
 use crate::initial::Initial;
 use crate::ops::Seen;
-use crate::{BurnStage, ForwardContext, Stage, training_device};
+use crate::{BurnLayer, ForwardContext, Layer, training_device};
 
 /// Attention to earlier places, then a layer for each place.
 #[derive(Module, Debug)]
@@ -33,35 +33,35 @@ fn places(input_shape: &[usize]) -> Result<usize, String> {
     }
 }
 
-/// What each stage takes: embedding, blocks, head.
+/// What each layer takes: embedding, blocks, head.
 pub(super) fn sizes(
     input_shape: &[usize],
     tokens: usize,
-    layers: usize,
+    depth: usize,
     form: Form,
     is_tied: bool,
-) -> Result<Vec<StageSize>, String> {
-    form.check(layers)?;
+) -> Result<Vec<LayerSize>, String> {
+    form.check(depth)?;
     let places = places(input_shape)?;
     let width = form.width;
-    let embedding = StageSize {
+    let embedding = LayerSize {
         parameters: (tokens + places) as u64 * width as u64,
         kept: places * (1 + 2 * width),
         output: vec![places, width],
     };
-    let block = StageSize {
+    let block = LayerSize {
         parameters: form.attention_parameters() + form.feed_forward_parameters(),
         kept: form.attention_kept(places, places) + form.feed_forward_kept(places),
         output: vec![places, width],
     };
     let own = if is_tied { 0 } else { tokens };
-    let head = StageSize {
+    let head = LayerSize {
         parameters: own as u64 * width as u64 + 2 * width as u64,
         kept: places * (3 * width + tokens),
         output: vec![places, tokens],
     };
     let mut sizes = vec![embedding];
-    sizes.extend(std::iter::repeat_n(block, layers));
+    sizes.extend(std::iter::repeat_n(block, depth));
     sizes.push(head);
     Ok(sizes)
 }
@@ -71,40 +71,40 @@ fn head(
     sample: &[usize],
     tokens: usize,
     table: Option<Arc<Table>>,
-    size: &StageSize,
+    size: &LayerSize,
     seeds: &SeedTree,
-) -> Box<dyn Stage> {
+) -> Box<dyn Layer> {
     let (device, width) = (training_device(), sample[1]);
     let cost = cost_per_sample(&size.output, size.kept);
     let Some(table) = table else {
         let scores = Scores::new(width, tokens, &device);
         let run = |scores: &Scores, x: Tensor<3>, _: &ForwardContext| scores.forward(x);
-        let stage = BurnStage::new(scores, run)
+        let layer = BurnLayer::new(scores, run)
             .named("head")
             .with_sample_shape(sample)
             .with_initial_weights(seeds, Initial::TRANSFORMER);
-        return Box::new(stage.with_cost(cost));
+        return Box::new(layer.with_cost(cost));
     };
     let run = move |norm: &Normalised, x: Tensor<3>, context: &ForwardContext| {
         table.scores(norm.forward(x), context.shard)
     };
-    let stage = BurnStage::new(Normalised::new(width, &device), run)
+    let layer = BurnLayer::new(Normalised::new(width, &device), run)
         .named("head")
         .with_sample_shape(sample);
-    Box::new(stage.with_cost(cost))
+    Box::new(layer.with_cost(cost))
 }
 
-/// Stages: `embedding`, `block1`, `block2`, ..., `head`. Of a tied model the first and the last share the
+/// Layers: `embedding`, `block1`, `block2`, ..., `head`. Of a tied model the first and the last share the
 /// vectors of the tokens.
-pub(super) fn stages(
+pub(super) fn layers(
     input_shape: &[usize],
     tokens: usize,
-    layers: usize,
+    depth: usize,
     form: Form,
     is_tied: bool,
     seeds: &SeedTree,
-) -> Stages {
-    let sizes = sizes(input_shape, tokens, layers, form, is_tied)?;
+) -> Layers {
+    let sizes = sizes(input_shape, tokens, depth, form, is_tied)?;
     let places = places(input_shape)?;
     let device = training_device();
     let dropout = form.dropout;
@@ -118,8 +118,8 @@ pub(super) fn stages(
     };
     let embedding = Embedding::new(embedded, is_tied, &sizes[0], seeds);
     let table = is_tied.then(|| embedding.table());
-    let mut stages: Vec<Box<dyn Stage>> = vec![Box::new(embedding)];
-    for (index, size) in sizes[1..=layers].iter().enumerate() {
+    let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(embedding)];
+    for (index, size) in sizes[1..=depth].iter().enumerate() {
         let block = Block {
             attention: Attention::new(form, &device),
             feed_forward: FeedForward::new(form, &device),
@@ -128,14 +128,14 @@ pub(super) fn stages(
             let x = block.attention.forward(x, None, Seen::of(true));
             block.feed_forward.forward(x, dropout, 0, context)
         };
-        stages.push(Box::new(
-            BurnStage::new(block, run)
+        layers.push(Box::new(
+            BurnLayer::new(block, run)
                 .named(&format!("block{}", index + 1))
                 .with_sample_shape(&sample)
                 .with_initial_weights(seeds, Initial::TRANSFORMER)
                 .with_cost(cost_per_sample(&size.output, size.kept)),
         ));
     }
-    stages.push(head(&sample, tokens, table, &sizes[layers + 1], seeds));
-    Ok(stages)
+    layers.push(head(&sample, tokens, table, &sizes[depth + 1], seeds));
+    Ok(layers)
 }

@@ -1,4 +1,4 @@
-//! [`ModelConfig`]: the models that come with ronde, each a chain of several stages.
+//! [`ModelConfig`]: the models that come with ronde, each a chain of layers.
 
 mod attention;
 mod batch_wide_norm;
@@ -6,7 +6,7 @@ mod dense;
 mod digits;
 mod embedding;
 mod gpt;
-mod layers;
+mod modules;
 mod perceptron;
 mod resnet;
 mod size;
@@ -20,9 +20,9 @@ mod wired;
 use ronde_core::seed::SeedTree;
 use serde::{Deserialize, Serialize};
 
-use crate::{Chain, EngineError, Stage, StageCost};
+use crate::{Chain, EngineError, Layer, LayerCost};
 
-pub use layers::Normalisation;
+pub use modules::Normalisation;
 pub use size::ModelSize;
 pub use synchronised::synchronised_batch_norm;
 
@@ -30,7 +30,7 @@ pub use synchronised::synchronised_batch_norm;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ModelConfig {
-    /// Three convolutions with batch normalisation, made for 8 x 8 digits: 3 stages. Takes samples
+    /// Three convolutions with batch normalisation, made for 8 x 8 digits: a chain of 3 layers. Takes samples
     /// of `[channels, height, width]`, 4 x 4 or larger.
     DigitsCnn {
         /// Channels of the first two convolutions; the third has twice as many.
@@ -40,7 +40,7 @@ pub enum ModelConfig {
         #[serde(default = "digits_dropout")]
         dropout: f64,
     },
-    /// Residual network of 18 layers in torchvision's layout: 6 stages. Takes samples of
+    /// ResNet-18 in torchvision's layout, as a chain of 6 layers. Takes samples of
     /// `[channels, height, width]`. Source: He, Zhang, Ren, Sun, CVPR 2016, table 1.
     #[serde(rename = "resnet18")]
     ResNet18 {
@@ -52,7 +52,7 @@ pub enum ModelConfig {
         #[serde(default, skip_serializing_if = "is_default")]
         normalisation: Normalisation,
     },
-    /// Residual network of 50 layers in torchvision's layout: 6 stages. Takes samples of
+    /// ResNet-50 in torchvision's layout, as a chain of 6 layers. Takes samples of
     /// `[channels, height, width]`. Source: as ResNet-18, with the stride in the 3 x 3 convolution.
     #[serde(rename = "resnet50")]
     ResNet50 {
@@ -63,7 +63,7 @@ pub enum ModelConfig {
         #[serde(default, skip_serializing_if = "is_default")]
         normalisation: Normalisation,
     },
-    /// 13 convolutions and 3 linear layers in torchvision's layout: 8 stages. Takes samples of
+    /// VGG-16 in torchvision's layout, as a chain of 8 layers. Takes samples of
     /// `[channels, height, width]`, 32 x 32 or larger. Source: Simonyan and Zisserman, ICLR 2015,
     /// table 1, column D.
     #[serde(rename = "vgg16")]
@@ -79,7 +79,7 @@ pub enum ModelConfig {
         #[serde(default = "vgg_dropout")]
         dropout: f64,
     },
-    /// Causal transformer in GPT-2's layout: a stage for each block and one at each end. Takes samples of `[places]`, token numbers below the count of
+    /// Causal transformer in GPT-2's layout: a layer for each block and one at each end. Takes samples of `[places]`, token numbers below the count of
     /// classes; gives `[places, classes]`. Source: Radford et al., 2019.
     Gpt {
         /// Blocks.
@@ -96,7 +96,7 @@ pub enum ModelConfig {
         #[serde(default, skip_serializing_if = "is_default")]
         tied: bool,
     },
-    /// Transformer with encoder and decoder: a stage for each layer and one at each end. Takes samples
+    /// Transformer with encoder and decoder: one layer per block and one at each end. Takes samples
     /// of `[source + target]`: the source text, then the target text as far as it is known; gives
     /// `[target, classes]`. Normalises before each part. Source: Vaswani et al., NeurIPS 2017.
     Transformer {
@@ -116,7 +116,7 @@ pub enum ModelConfig {
         #[serde(default)]
         dropout: f64,
     },
-    /// Perceptron with rectifiers: a stage for each layer. Takes samples of 1 to 3 dimensions.
+    /// Perceptron with rectifiers: one layer per linear module. Takes samples of 1 to 3 dimensions.
     Mlp {
         /// Width of each hidden layer.
         hidden: Vec<usize>,
@@ -166,31 +166,31 @@ impl ModelConfig {
         seeds: &SeedTree,
     ) -> Result<Chain, EngineError> {
         let classes = classes as usize;
-        let stages = if classes == 0 || input_shape.contains(&0) {
+        let layers = if classes == 0 || input_shape.contains(&0) {
             Err(format!(
                 "samples of {input_shape:?} and {classes} classes; expected at least 1 of each"
             ))
         } else {
-            self.stages(input_shape, classes, seeds)
+            self.layers(input_shape, classes, seeds)
         };
-        let stages = stages.map_err(|problem| EngineError::Model {
+        let layers = layers.map_err(|problem| EngineError::Model {
             model: self.kind().to_owned(),
             problem,
         })?;
-        let mut chain = Chain::new(stages)?;
+        let mut chain = Chain::new(layers)?;
         if matches!(self, Self::Gpt { tied: true, .. }) {
             chain.keep_together("embedding.token");
         }
         Ok(chain)
     }
 
-    fn stages(&self, input_shape: &[usize], classes: usize, seeds: &SeedTree) -> Stages {
+    fn layers(&self, input_shape: &[usize], classes: usize, seeds: &SeedTree) -> Layers {
         match self {
             Self::DigitsCnn { channels, dropout } => {
-                digits::stages(input_shape, classes, *channels, *dropout, seeds)
+                digits::layers(input_shape, classes, *channels, *dropout, seeds)
             }
             Self::ResNet18 { .. } | Self::ResNet50 { .. } => match self.resnet_form() {
-                Some(form) => resnet::stages(input_shape, classes, form, seeds),
+                Some(form) => resnet::layers(input_shape, classes, form, seeds),
                 None => Err("no residual network".to_owned()),
             },
             Self::Vgg16 {
@@ -203,7 +203,7 @@ impl ModelConfig {
                     normalisation: *normalisation,
                     dropout: *dropout,
                 };
-                vgg::stages(input_shape, classes, form, seeds)
+                vgg::layers(input_shape, classes, form, seeds)
             }
             Self::Gpt {
                 layers,
@@ -213,7 +213,7 @@ impl ModelConfig {
                 tied,
             } => {
                 let form = transformer_form(*width, *heads, *dropout);
-                gpt::stages(input_shape, classes, *layers, form, *tied, seeds)
+                gpt::layers(input_shape, classes, *layers, form, *tied, seeds)
             }
             Self::Transformer {
                 source,
@@ -225,10 +225,10 @@ impl ModelConfig {
             } => {
                 let form = transformer_form(*width, *heads, *dropout);
                 let text = text(*source, *padding);
-                transformer::stages(input_shape, classes, text, *layers, form, seeds)
+                transformer::layers(input_shape, classes, text, *layers, form, seeds)
             }
-            Self::Mlp { hidden } => perceptron::stages(input_shape, classes, hidden, seeds),
-            Self::Linear {} => perceptron::stages(input_shape, classes, &[], seeds),
+            Self::Mlp { hidden } => perceptron::layers(input_shape, classes, hidden, seeds),
+            Self::Linear {} => perceptron::layers(input_shape, classes, &[], seeds),
         }
     }
 
@@ -286,7 +286,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 /// What a model's parts are before they are a chain, or why they cannot be.
-type Stages = Result<Vec<Box<dyn Stage>>, String>;
+type Layers = Result<Vec<Box<dyn Layer>>, String>;
 
 /// `[channels, height, width]` of samples that are images of at least the given side.
 fn image(input_shape: &[usize], side: usize) -> Result<[usize; 3], String> {
@@ -300,17 +300,17 @@ fn image(input_shape: &[usize], side: usize) -> Result<[usize; 3], String> {
     }
 }
 
-/// Cost of a stage whose output and kept values grow with the samples alone.
+/// Cost of a layer whose output and kept values grow with the samples alone.
 fn cost_per_sample(
     output: &[usize],
     kept_floats: usize,
-) -> impl Fn(&[usize]) -> StageCost + Send + use<> {
+) -> impl Fn(&[usize]) -> LayerCost + Send + use<> {
     let output = output.to_vec();
     move |input| {
         let samples = input.first().copied().unwrap_or(0);
         let mut output_shape = vec![samples];
         output_shape.extend(&output);
-        StageCost {
+        LayerCost {
             output_shape,
             kept_floats: samples * kept_floats,
         }

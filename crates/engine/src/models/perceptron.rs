@@ -2,18 +2,18 @@
 
 use ronde_core::seed::SeedTree;
 
-use super::Stages;
+use super::Layers;
 use super::dense::Dense;
-use crate::Stage;
+use crate::Layer;
 use crate::initial::Initial;
 
-/// One stage for each layer: `layer1`, `layer2`, ..., `output`.
-pub(super) fn stages(
+/// The layers: `layer1`, `layer2`, ..., `output`.
+pub(super) fn layers(
     input_shape: &[usize],
     classes: usize,
     hidden: &[usize],
     seeds: &SeedTree,
-) -> Stages {
+) -> Layers {
     if hidden.contains(&0) {
         return Err(format!("hidden = {hidden:?}; expected widths above 0"));
     }
@@ -23,7 +23,7 @@ pub(super) fn stages(
         ));
     }
     let mut shape = input_shape.to_vec();
-    let mut stages: Vec<Box<dyn Stage>> = Vec::new();
+    let mut layers: Vec<Box<dyn Layer>> = Vec::new();
     for (index, width) in hidden.iter().copied().chain([classes]).enumerate() {
         let is_rectified = index < hidden.len();
         let name = if is_rectified {
@@ -38,8 +38,8 @@ pub(super) fn stages(
         if index == 0 {
             layer = layer.without_input_gradient();
         }
-        stages.push(Box::new(layer));
+        layers.push(Box::new(layer));
         shape = vec![width];
     }
-    Ok(stages)
+    Ok(layers)
 }

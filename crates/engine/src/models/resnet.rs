@@ -8,12 +8,12 @@ use burn::nn::conv::Conv2d;
 use burn::tensor::{Device, Tensor};
 use ronde_core::seed::SeedTree;
 
-use super::layers::{Apart, ChannelNorm, Normalisation, convolution, linear_layer};
-use super::size::StageSize;
-use super::{Stages, cost_per_sample, image};
+use super::modules::{Apart, ChannelNorm, Normalisation, convolution, linear_module};
+use super::size::LayerSize;
+use super::{Layers, cost_per_sample, image};
 use crate::initial::Initial;
 use crate::ops::{AfterNorm, Window, average_to, conv2d, linear, max_pool};
-use crate::{BurnStage, ForwardContext, Stage, training_device};
+use crate::{BurnLayer, ForwardContext, Layer, training_device};
 
 /// Which network.
 #[derive(Debug, Clone, Copy)]
@@ -192,12 +192,12 @@ fn block_size(form: Form, from: usize, width: usize, changes: bool, areas: [usiz
     [parameters, kept as u64]
 }
 
-/// What each stage takes: stem, four groups, head.
+/// What each layer takes: stem, four groups, head.
 pub(super) fn sizes(
     input_shape: &[usize],
     classes: usize,
     form: Form,
-) -> Result<Vec<StageSize>, String> {
+) -> Result<Vec<LayerSize>, String> {
     let [from, height, width] = image(input_shape, form.side())?;
     let window = form.stem_window();
     let mut side = [height, width].map(|length| window.count(length));
@@ -206,14 +206,14 @@ pub(super) fn sizes(
         side = side.map(|length| POOL.count(length));
         kept += WIDTHS[0] * side[0] * side[1];
     }
-    let mut sizes = vec![StageSize {
+    let mut sizes = vec![LayerSize {
         parameters: normalised(from, WIDTHS[0], window.side),
         kept,
         output: vec![WIDTHS[0], side[0], side[1]],
     }];
     let mut channels = WIDTHS[0];
     for (group, &width) in WIDTHS.iter().enumerate() {
-        let mut total = StageSize::default();
+        let mut total = LayerSize::default();
         for block in 0..form.blocks[group] {
             let stride = stride(group, block);
             let outer = side[0] * side[1];
@@ -228,7 +228,7 @@ pub(super) fn sizes(
         total.output = vec![channels, side[0], side[1]];
         sizes.push(total);
     }
-    sizes.push(StageSize {
+    sizes.push(LayerSize {
         parameters: ((channels + 1) * classes) as u64,
         kept: channels * (side[0] * side[1] + 1) + classes,
         output: vec![classes],
@@ -241,57 +241,57 @@ fn stride(group: usize, block: usize) -> usize {
     if group > 0 && block == 0 { 2 } else { 1 }
 }
 
-/// Stages: stem, four groups of blocks, head.
-pub(super) fn stages(
+/// Layers: stem, four groups of blocks, head.
+pub(super) fn layers(
     input_shape: &[usize],
     classes: usize,
     form: Form,
     seeds: &SeedTree,
-) -> Stages {
+) -> Layers {
     let sizes = sizes(input_shape, classes, form)?;
-    let mut stages = match form.normalisation.apart() {
+    let mut layers = match form.normalisation.apart() {
         Some(norm) => {
-            let mut stages: Vec<Box<dyn Stage>> =
+            let mut layers: Vec<Box<dyn Layer>> =
                 vec![Box::new(stem(input_shape, form, norm, &sizes[0], seeds))];
             for group in 0..WIDTHS.len() {
                 let sizes = [&sizes[group], &sizes[group + 1]];
-                stages.push(Box::new(layer(group, form, norm, sizes, seeds)));
+                layers.push(Box::new(group_layer(group, form, norm, sizes, seeds)));
             }
-            stages
+            layers
         }
-        None => synchronised::stages(input_shape, form, &sizes, seeds),
+        None => synchronised::layers(input_shape, form, &sizes, seeds),
     };
     let channels = form.outputs(WIDTHS[3]);
     let device = training_device();
     let (input, size) = (&sizes[4], &sizes[5]);
-    let head = linear_layer(channels, classes, true, &device);
-    let head = BurnStage::new(head, |head: &Linear, x: Tensor<4>, _: &ForwardContext| {
+    let head = linear_module(channels, classes, true, &device);
+    let head = BurnLayer::new(head, |head: &Linear, x: Tensor<4>, _: &ForwardContext| {
         let [samples, channels, ..] = x.dims();
         linear(head, average_to(x, 1).reshape([samples, channels]))
     });
-    stages.push(Box::new(
+    layers.push(Box::new(
         head.named("fc")
             .with_sample_shape(&input.output)
             .with_initial_weights(seeds, Initial::CLASSIFIER)
             .with_cost(cost_per_sample(&size.output, size.kept)),
     ));
-    Ok(stages)
+    Ok(layers)
 }
 
 /// Blocks of a group.
-fn layer(
+fn group_layer(
     group: usize,
     form: Form,
     norm: Apart,
-    [input, size]: [&StageSize; 2],
+    [input, size]: [&LayerSize; 2],
     seeds: &SeedTree,
-) -> impl Stage + 'static {
+) -> impl Layer + 'static {
     let device = training_device();
     let blocks: Vec<Block> = BlockShape::of_group(form, group, input.output[0])
         .into_iter()
         .map(|shape| Block::new(shape, form, norm, &device))
         .collect();
-    BurnStage::new(blocks, |blocks: &Vec<Block>, x, _: &ForwardContext| {
+    BurnLayer::new(blocks, |blocks: &Vec<Block>, x, _: &ForwardContext| {
         blocks.iter().fold(x, |x, block| block.forward(x))
     })
     .named(&format!("layer{}", group + 1))
@@ -304,9 +304,9 @@ fn stem(
     input: &[usize],
     form: Form,
     norm: Apart,
-    size: &StageSize,
+    size: &LayerSize,
     seeds: &SeedTree,
-) -> impl Stage + 'static {
+) -> impl Layer + 'static {
     let device = training_device();
     let module = Stem {
         conv1: convolution(input[0], WIDTHS[0], form.stem_window(), false, &device),
@@ -321,7 +321,7 @@ fn stem(
             max_pool(y, POOL)
         }
     };
-    BurnStage::new(module, forward)
+    BurnLayer::new(module, forward)
         .titled("stem")
         .with_sample_shape(input)
         .with_initial_weights_from_seed(seeds)

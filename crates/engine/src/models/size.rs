@@ -10,14 +10,14 @@ pub struct ModelSize {
     pub parameters: u64,
     /// Elements kept from forward until backward, for one sample; an estimate.
     pub kept_floats_per_sample: u64,
-    /// The same where stages compute what backward needs again: see
+    /// The same where layers compute what backward needs again: see
     /// [`Chain::with_recomputation`](crate::Chain::with_recomputation).
     pub recomputed_floats_per_sample: u64,
 }
 
-/// What one stage takes, for one sample.
+/// What one layer takes, for one sample.
 #[derive(Debug, Clone, Default)]
-pub(super) struct StageSize {
+pub(super) struct LayerSize {
     pub(super) parameters: u64,
     /// Floats kept from forward until backward; an estimate.
     pub(super) kept: usize,
@@ -25,13 +25,13 @@ pub(super) struct StageSize {
     pub(super) output: Vec<usize>,
 }
 
-fn total(stages: Vec<StageSize>) -> ModelSize {
+fn total(layers: Vec<LayerSize>) -> ModelSize {
     let mut size = ModelSize::default();
     let (mut greatest, mut borders) = (0, 0);
-    for stage in stages {
-        size.add(stage.parameters, stage.kept as u64);
-        greatest = greatest.max(stage.kept as u64);
-        borders += stage.output.iter().product::<usize>() as u64;
+    for layer in layers {
+        size.add(layer.parameters, layer.kept as u64);
+        greatest = greatest.max(layer.kept as u64);
+        borders += layer.output.iter().product::<usize>() as u64;
     }
     size.recomputed_floats_per_sample = borders + greatest;
     size
@@ -164,7 +164,7 @@ mod tests {
     use ronde_core::seed::SeedTree;
 
     use super::*;
-    use crate::Stage;
+    use crate::Layer;
 
     fn check(config: &ModelConfig, input_shape: &[usize], classes: u32) {
         let size = config.size(input_shape, classes).unwrap();

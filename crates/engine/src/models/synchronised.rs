@@ -1,16 +1,16 @@
 //! [`synchronised_batch_norm`]: for chains of users' own modules.
 
-use super::size::StageSize;
+use super::size::LayerSize;
 use super::wired::Wired;
-use crate::Stage;
+use crate::Layer;
 use crate::ops::AfterNorm;
 
-/// Batch normalisation over all samples of a step, on whatever workers they are, as a stage between others:
+/// Batch normalisation over all samples of a step, on whatever workers they are, as a layer between others:
 /// samples of `[channels, height, width]` come in and go out. Tensors are `{name}.gamma`, `.beta`,
 /// `.running_mean` and `.running_var`.
 ///
 /// The shards of a worker then go through the chain together, which keeps the activations of all of them.
-/// Two sums over all shards a step, of two f64 for each channel: one forward, one backward. A stage that is
+/// Two sums over all shards a step, of two f64 for each channel: one forward, one backward. A layer that is
 /// run by itself takes the shard for the whole batch.
 ///
 /// ```
@@ -18,24 +18,24 @@ use crate::ops::AfterNorm;
 /// use ronde_engine::burn::nn::{Linear, LinearConfig};
 /// use ronde_engine::burn::tensor::Tensor;
 /// use ronde_engine::ops::AfterNorm;
-/// use ronde_engine::{BurnStage, Chain, ForwardContext, Stage, synchronised_batch_norm, training_device};
+/// use ronde_engine::{BurnLayer, Chain, ForwardContext, Layer, synchronised_batch_norm, training_device};
 ///
 /// let device = training_device();
 /// let conv = Conv2dConfig::new([3, 8], [3, 3]).init(&device);
-/// let conv = BurnStage::new(conv, |conv: &Conv2d, x, _: &ForwardContext| conv.forward(x)).named("conv");
+/// let conv = BurnLayer::new(conv, |conv: &Conv2d, x, _: &ForwardContext| conv.forward(x)).named("conv");
 /// let norm = synchronised_batch_norm("norm", [8, 6, 6], AfterNorm::Rectified);
 /// let output = LinearConfig::new(8 * 6 * 6, 10).init(&device);
 /// let run = |output: &Linear, x: Tensor<4>, _: &ForwardContext| output.forward(x.flatten::<2>(1, 3));
-/// let output = BurnStage::new(output, run).named("output");
+/// let output = BurnLayer::new(output, run).named("output");
 /// let mut model = Chain::new(vec![Box::new(conv), norm, Box::new(output)])?;
 /// assert_eq!(model.layout().tensors[2].name, "norm.gamma");
 /// assert!(model.in_lock_step().is_some());
 /// # Ok::<(), ronde_engine::EngineError>(())
 /// ```
 #[must_use]
-pub fn synchronised_batch_norm(name: &str, sample: [usize; 3], after: AfterNorm) -> Box<dyn Stage> {
+pub fn synchronised_batch_norm(name: &str, sample: [usize; 3], after: AfterNorm) -> Box<dyn Layer> {
     let [channels, height, width] = sample;
-    let size = StageSize {
+    let size = LayerSize {
         parameters: 2 * channels as u64,
         kept: 2 * channels * height * width,
         output: sample.to_vec(),

@@ -62,7 +62,7 @@ impl Table {
     pub(super) fn add_found(&self, shard: Shard, gradient: &mut [f32]) -> Result<(), EngineError> {
         let found = locked(&self.found).remove(&shard);
         let found = found.ok_or_else(|| EngineError::NotInFlight {
-            stage: "head".to_owned(),
+            layer: "head".to_owned(),
             shard,
         })?;
         let elements = gradient.iter_mut().zip(&found);

@@ -32,16 +32,16 @@ fn all() -> Vec<(ModelConfig, Vec<usize>)> {
 }
 
 #[test]
-fn each_stage_makes_the_shape_that_its_cost_says() {
+fn each_layer_makes_the_shape_that_its_cost_says() {
     for (model, shape) in all() {
         let mut chain = model.build(&shape, 10, &SeedTree::new(1)).unwrap();
         for count in [2, 0] {
             let mut input = vec![count];
             input.extend(&shape);
             let mut value = samples(&input, 1);
-            for stage in chain.stages_mut() {
-                let cost = stage.cost(value.shape());
-                value = stage.forward(value, &training(0, 0)).unwrap();
+            for layer in chain.layers_mut() {
+                let cost = layer.cost(value.shape());
+                value = layer.forward(value, &training(0, 0)).unwrap();
                 assert_eq!(cost.output_shape, value.shape(), "{model:?}");
                 assert_eq!(cost.kept_floats == 0, count == 0, "{model:?}");
             }

@@ -6,7 +6,7 @@ use burn::tensor::{Device, Tensor};
 
 use crate::ops::linear;
 
-use super::layers::{linear_layer, normalise, row_norm};
+use super::modules::{linear_module, normalise, row_norm};
 
 /// Normalisation and a score for each token.
 #[derive(Module, Debug)]
@@ -19,7 +19,7 @@ impl Scores {
     pub(super) fn new(width: usize, tokens: usize, device: &Device) -> Self {
         Self {
             norm: row_norm(width, device),
-            output: linear_layer(width, tokens, false, device),
+            output: linear_module(width, tokens, false, device),
         }
     }
 

@@ -1,10 +1,10 @@
 //! A transformer with encoder and decoder, as a chain: what the decoder needs rides along.
 //!
 //! A sample is the source text and after it the target text as far as it is known, S and T token
-//! numbers. All activations between the stages are `[N, S + T, E]`: encoder stages change the
-//! source's places and hand the target's on, decoder stages change the target's and hand the memory
+//! numbers. All activations between the layers are `[N, S + T, E]`: encoder layers change the
+//! source's places and hand the target's on, decoder layers change the target's and hand the memory
 //! on. So encoder and decoder can be cut apart like any chain, and the memory's gradient is summed
-//! over the decoder's layers on its way back. Where a token is padding, a place more rides along, which
+//! over the decoder blocks on its way back. Where a token is padding, a place more rides along, which
 //! says how long the source is: see [`Padding`]. Targets that are padding are not counted by the loss, and
 //! no place sees later ones, so they need no mask.
 
@@ -15,13 +15,13 @@ use ronde_core::seed::SeedTree;
 
 use super::attention::{Attention, FeedForward, Form};
 use super::embedding::{Embedding, EmbeddingForm, Padding};
-use super::layers::{normalise, row_norm};
-use super::size::StageSize;
+use super::modules::{normalise, row_norm};
+use super::size::LayerSize;
 use super::tokens::Scores;
-use super::{Stages, cost_per_sample};
+use super::{Layers, cost_per_sample};
 use crate::initial::Initial;
 use crate::ops::Seen;
-use crate::{Activation, BurnStage, ForwardContext, Stage, training_device};
+use crate::{Activation, BurnLayer, ForwardContext, Layer, training_device};
 
 /// Sees all of the source. The last one normalises what it hands to the decoder.
 #[derive(Module, Debug)]
@@ -73,7 +73,7 @@ impl Text {
 }
 
 impl Places {
-    /// Places between stages: with what rides along.
+    /// Places between layers: with what rides along.
     fn between(&self) -> usize {
         self.source + self.target + usize::from(self.padding.is_some())
     }
@@ -104,15 +104,15 @@ impl Places {
     }
 }
 
-/// What each stage takes: embedding, encoders, decoders, head.
+/// What each layer takes: embedding, encoders, decoders, head.
 pub(super) fn sizes(
     input_shape: &[usize],
     tokens: usize,
     text: Text,
-    layers: usize,
+    depth: usize,
     form: Form,
-) -> Result<Vec<StageSize>, String> {
-    form.check(layers)?;
+) -> Result<Vec<LayerSize>, String> {
+    form.check(depth)?;
     let all = text.places(input_shape)?;
     let (source, target, width) = (all.source, all.target, form.width);
     if let Some(padding) = all.padding {
@@ -121,14 +121,14 @@ pub(super) fn sizes(
     let places = source + target;
     let between = vec![all.between(), width];
     let (attention, feed_forward) = (form.attention_parameters(), form.feed_forward_parameters());
-    let mut sizes = vec![StageSize {
+    let mut sizes = vec![LayerSize {
         parameters: (tokens + places) as u64 * width as u64,
         kept: places * (1 + 2 * width),
         output: between.clone(),
     }];
-    for layer in 1..=layers {
-        let norm = if layer == layers { 2 * width } else { 0 };
-        sizes.push(StageSize {
+    for number in 1..=depth {
+        let norm = if number == depth { 2 * width } else { 0 };
+        sizes.push(LayerSize {
             parameters: attention + feed_forward + norm as u64,
             kept: form.attention_kept(source, source)
                 + form.feed_forward_kept(source)
@@ -136,7 +136,7 @@ pub(super) fn sizes(
             output: between.clone(),
         });
     }
-    let decoder = StageSize {
+    let decoder = LayerSize {
         parameters: 2 * attention + feed_forward,
         kept: form.attention_kept(target, target)
             + form.attention_kept(target, source)
@@ -144,8 +144,8 @@ pub(super) fn sizes(
             + 2 * places * width,
         output: between,
     };
-    sizes.extend(std::iter::repeat_n(decoder, layers));
-    sizes.push(StageSize {
+    sizes.extend(std::iter::repeat_n(decoder, depth));
+    sizes.push(LayerSize {
         parameters: tokens as u64 * width as u64 + 2 * width as u64,
         kept: places * width + target * (3 * width + tokens),
         output: vec![target, tokens],
@@ -153,7 +153,7 @@ pub(super) fn sizes(
     Ok(sizes)
 }
 
-/// Builds one stage after the other.
+/// Builds one layer after the other.
 struct Builder<'a> {
     form: Form,
     places: Places,
@@ -161,15 +161,15 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn stage<M: Module + 'static, const O: usize>(
+    fn layer<M: Module + 'static, const O: usize>(
         &self,
         name: &str,
         module: M,
-        size: &StageSize,
+        size: &LayerSize,
         forward: impl Fn(&M, Tensor<3>, &ForwardContext) -> Tensor<O> + Send + 'static,
-    ) -> Box<dyn Stage> {
+    ) -> Box<dyn Layer> {
         Box::new(
-            BurnStage::new(module, forward)
+            BurnLayer::new(module, forward)
                 .named(name)
                 .with_sample_shape(&[self.places.between(), self.form.width])
                 .with_initial_weights(self.seeds, Initial::TRANSFORMER)
@@ -177,7 +177,7 @@ impl Builder<'_> {
         )
     }
 
-    fn encoder(&self, name: &str, is_last: bool, size: &StageSize) -> Box<dyn Stage> {
+    fn encoder(&self, name: &str, is_last: bool, size: &LayerSize) -> Box<dyn Layer> {
         let device = training_device();
         let module = Encoder {
             attention: Attention::new(self.form, &device),
@@ -197,10 +197,10 @@ impl Builder<'_> {
             let others = x.narrow(1, places.source, others);
             Tensor::cat(vec![y, others], 1)
         };
-        self.stage(name, module, size, forward)
+        self.layer(name, module, size, forward)
     }
 
-    fn decoder(&self, name: &str, size: &StageSize) -> Box<dyn Stage> {
+    fn decoder(&self, name: &str, size: &LayerSize) -> Box<dyn Layer> {
         let device = training_device();
         let module = Decoder {
             attention: Attention::new(self.form, &device),
@@ -222,20 +222,20 @@ impl Builder<'_> {
             }
             Tensor::cat(parts, 1)
         };
-        self.stage(name, module, size, forward)
+        self.layer(name, module, size, forward)
     }
 }
 
-/// Stages: `embedding`, `encoder1`, ..., `decoder1`, ..., `head`.
-pub(super) fn stages(
+/// Layers: `embedding`, `encoder1`, ..., `decoder1`, ..., `head`.
+pub(super) fn layers(
     input_shape: &[usize],
     tokens: usize,
     text: Text,
-    layers: usize,
+    depth: usize,
     form: Form,
     seeds: &SeedTree,
-) -> Stages {
-    let sizes = sizes(input_shape, tokens, text, layers, form)?;
+) -> Layers {
+    let sizes = sizes(input_shape, tokens, text, depth, form)?;
     let places = text.places(input_shape)?;
     let builder = Builder {
         form,
@@ -250,20 +250,20 @@ pub(super) fn stages(
         padding: places.padding,
     };
     let embedding = Embedding::new(embedded, false, &sizes[0], seeds);
-    let mut stages: Vec<Box<dyn Stage>> = vec![Box::new(embedding)];
-    for (layer, size) in (1..=layers).zip(&sizes[1..]) {
-        let name = format!("encoder{layer}");
-        stages.push(builder.encoder(&name, layer == layers, size));
+    let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(embedding)];
+    for (number, size) in (1..=depth).zip(&sizes[1..]) {
+        let name = format!("encoder{number}");
+        layers.push(builder.encoder(&name, number == depth, size));
     }
-    for (layer, size) in (1..=layers).zip(&sizes[1 + layers..]) {
-        let name = format!("decoder{layer}");
-        stages.push(builder.decoder(&name, size));
+    for (number, size) in (1..=depth).zip(&sizes[1 + depth..]) {
+        let name = format!("decoder{number}");
+        layers.push(builder.decoder(&name, size));
     }
-    let last = &sizes[2 * layers + 1];
+    let last = &sizes[2 * depth + 1];
     let scores = Scores::new(form.width, tokens, &training_device());
     let head = move |scores: &Scores, x: Tensor<3>, _: &ForwardContext| {
         scores.forward(places.target_of(&x))
     };
-    stages.push(builder.stage("head", scores, last, head));
-    Ok(stages)
+    layers.push(builder.layer("head", scores, last, head));
+    Ok(layers)
 }

@@ -7,12 +7,12 @@ use burn::nn::conv::Conv2d;
 use ronde_core::seed::SeedTree;
 
 use super::dense::Dense;
-use super::layers::{Apart, ChannelNorm, Normalisation, convolution};
-use super::size::StageSize;
-use super::{Stages, cost_per_sample, image};
+use super::modules::{Apart, ChannelNorm, Normalisation, convolution};
+use super::size::LayerSize;
+use super::{Layers, cost_per_sample, image};
 use crate::initial::Initial;
 use crate::ops::{AfterNorm, Window, average_to, conv2d, max_pool, relu};
-use crate::{BurnStage, ForwardContext, Stage, training_device};
+use crate::{BurnLayer, ForwardContext, Layer, training_device};
 
 /// Convolutions of each of the five blocks, and their channels.
 const BLOCKS: [(usize, usize); 5] = [(2, 64), (2, 128), (3, 256), (3, 512), (3, 512)];
@@ -47,17 +47,17 @@ impl Form {
 }
 
 #[derive(Module, Debug)]
-struct Layer {
+struct Convolution {
     conv: Conv2d,
     norm: Option<ChannelNorm>,
 }
 
-/// What each stage takes: five blocks, three linear layers.
+/// The size of each layer: five blocks of convolutions, three linear ones.
 pub(super) fn sizes(
     input_shape: &[usize],
     classes: usize,
     form: Form,
-) -> Result<Vec<StageSize>, String> {
+) -> Result<Vec<LayerSize>, String> {
     let [mut from, mut height, mut width] = image(input_shape, 32)?;
     if !(0.0..1.0).contains(&form.dropout) {
         let dropout = form.dropout;
@@ -66,14 +66,14 @@ pub(super) fn sizes(
         ));
     }
     let mut sizes = Vec::new();
-    for (layers, channels) in BLOCKS {
+    for (count, channels) in BLOCKS {
         let area = height * width;
         let norm = usize::from(form.normalisation.is_some());
-        let mut size = StageSize {
-            kept: (from + channels * layers * (2 + norm)) * area,
-            ..StageSize::default()
+        let mut size = LayerSize {
+            kept: (from + channels * count * (2 + norm)) * area,
+            ..LayerSize::default()
         };
-        for _ in 0..layers {
+        for _ in 0..count {
             size.parameters += ((9 * from + 1 + 2 * norm) * channels) as u64;
             from = channels;
         }
@@ -94,7 +94,7 @@ pub(super) fn sizes(
         (hidden, classes, true),
     ] {
         let is_dropped = !is_last && form.dropout > 0.0;
-        sizes.push(StageSize {
+        sizes.push(LayerSize {
             parameters: ((inputs + 1) * outputs) as u64,
             kept: inputs + outputs * (1 + usize::from(is_dropped)),
             output: vec![outputs],
@@ -103,29 +103,29 @@ pub(super) fn sizes(
     Ok(sizes)
 }
 
-/// Stages: `features1` to `features5`, `classifier1` to `classifier3`.
-pub(super) fn stages(
+/// Layers: `features1` to `features5`, `classifier1` to `classifier3`.
+pub(super) fn layers(
     input_shape: &[usize],
     classes: usize,
     form: Form,
     seeds: &SeedTree,
-) -> Stages {
+) -> Layers {
     let sizes = sizes(input_shape, classes, form)?;
-    let mut stages: Vec<Box<dyn Stage>> = Vec::new();
+    let mut layers: Vec<Box<dyn Layer>> = Vec::new();
     let mut shape = input_shape;
     for (block, size) in sizes[..BLOCKS.len()].iter().enumerate() {
-        stages.push(match form.normalisation.map(Normalisation::apart) {
+        layers.push(match form.normalisation.map(Normalisation::apart) {
             Some(None) => Box::new(synchronised::features(block, shape, size, seeds)),
             apart => features(block, shape, apart.flatten(), size, seeds),
         });
         shape = &size.output;
     }
-    stages.extend(classifier(shape, form, &sizes[BLOCKS.len()..], seeds));
-    Ok(stages)
+    layers.extend(classifier(shape, form, &sizes[BLOCKS.len()..], seeds));
+    Ok(layers)
 }
 
 /// The side that the images of a block are averaged to after its pooling, where they have another one.
-fn averaged_to(sample: &[usize], size: &StageSize) -> Option<usize> {
+fn averaged_to(sample: &[usize], size: &LayerSize) -> Option<usize> {
     let pooled = [1, 2].map(|dim: usize| POOL.count(sample[dim]));
     (pooled[..] != size.output[1..]).then(|| size.output[1])
 }
@@ -135,12 +135,12 @@ fn features(
     block: usize,
     sample: &[usize],
     norm: Option<Apart>,
-    size: &StageSize,
+    size: &LayerSize,
     seeds: &SeedTree,
-) -> Box<dyn Stage> {
+) -> Box<dyn Layer> {
     let device = training_device();
-    let (layers, channels) = BLOCKS[block];
-    let layer = |index| Layer {
+    let (count, channels) = BLOCKS[block];
+    let convolution_of = |index| Convolution {
         conv: convolution(
             if index == 0 { sample[0] } else { channels },
             channels,
@@ -150,30 +150,33 @@ fn features(
         ),
         norm: norm.map(|kind| ChannelNorm::new(kind, channels, &device)),
     };
-    let layers: Vec<Layer> = (0..layers).map(layer).collect();
+    let convolutions: Vec<Convolution> = (0..count).map(convolution_of).collect();
     let averaged = averaged_to(sample, size);
-    let stage = BurnStage::new(layers, move |block: &Vec<Layer>, x, _: &ForwardContext| {
-        let through = |x, layer: &Layer| {
-            let y = conv2d(&layer.conv, x);
-            match &layer.norm {
-                Some(norm) => norm.forward(y, None, AfterNorm::Rectified),
-                None => relu(y),
+    let layer = BurnLayer::new(
+        convolutions,
+        move |block: &Vec<Convolution>, x, _: &ForwardContext| {
+            let through = |x, convolution: &Convolution| {
+                let y = conv2d(&convolution.conv, x);
+                match &convolution.norm {
+                    Some(norm) => norm.forward(y, None, AfterNorm::Rectified),
+                    None => relu(y),
+                }
+            };
+            let y = max_pool(block.iter().fold(x, through), POOL);
+            match averaged {
+                Some(side) => average_to(y, side),
+                None => y,
             }
-        };
-        let y = max_pool(block.iter().fold(x, through), POOL);
-        match averaged {
-            Some(side) => average_to(y, side),
-            None => y,
-        }
-    })
+        },
+    )
     .named(&format!("features{}", block + 1))
     .with_sample_shape(sample)
     .with_initial_weights_from_seed(seeds)
     .with_cost(cost_per_sample(&size.output, size.kept));
     if block == 0 {
-        Box::new(stage.without_input_gradient())
+        Box::new(layer.without_input_gradient())
     } else {
-        Box::new(stage)
+        Box::new(layer)
     }
 }
 
@@ -181,11 +184,11 @@ fn features(
 fn classifier(
     shape: &[usize],
     form: Form,
-    sizes: &[StageSize],
+    sizes: &[LayerSize],
     seeds: &SeedTree,
-) -> Vec<Box<dyn Stage>> {
+) -> Vec<Box<dyn Layer>> {
     let mut shape = shape;
-    let mut stages: Vec<Box<dyn Stage>> = Vec::new();
+    let mut layers: Vec<Box<dyn Layer>> = Vec::new();
     for (index, size) in sizes.iter().enumerate() {
         let is_last = index + 1 == sizes.len();
         let initial = if is_last {
@@ -195,12 +198,12 @@ fn classifier(
         };
         let name = format!("classifier{}", index + 1);
         let layer = Dense::new(&name, shape, size.output[0], initial, seeds);
-        stages.push(Box::new(if is_last {
+        layers.push(Box::new(if is_last {
             layer
         } else {
             layer.rectified(form.dropout)
         }));
         shape = &size.output;
     }
-    stages
+    layers
 }

@@ -1,4 +1,4 @@
-//! [`Wired`]: a stage made of parts whose values may go more than one way, with normalisations over the
+//! [`Wired`]: a layer made of parts whose values may go more than one way, with normalisations over the
 //! whole global batch between them.
 
 mod image_parts;
@@ -10,20 +10,20 @@ use ronde_core::layout::StateLayout;
 
 use super::batch_wide_norm::BatchWideNorm;
 use super::cost_per_sample;
-use super::size::StageSize;
-use crate::flight::Flight;
+use super::size::LayerSize;
 use crate::lock_step::Alone;
+use crate::pending_shards::PendingShards;
 use crate::{
-    Activation, EngineError, ForwardContext, LockStep, Mode, ShardGradient, ShardInput, ShardSums,
-    Stage, StageCost,
+    Activation, EngineError, ForwardContext, Layer, LayerCost, LockStep, Mode, ShardGradient,
+    ShardInput, ShardSums,
 };
 
 pub(super) use image_parts::Images;
 
-/// A part of a stage.
+/// A part of a layer.
 pub(super) enum Part {
     /// Runs every shard by itself.
-    Stage(Box<dyn Stage>),
+    Layer(Box<dyn Layer>),
     /// Needs the sums over all shards.
     Norm(BatchWideNorm),
 }
@@ -44,22 +44,22 @@ struct Wire {
     added: Option<Value>,
 }
 
-/// A small graph of parts as one stage. The last wire gives the output.
+/// A small graph of parts as one layer. The last wire gives the output.
 pub(super) struct Wired {
     layout: StateLayout,
     sample: Vec<usize>,
-    size: StageSize,
+    size: LayerSize,
     parts: Vec<Part>,
     /// Where the tensors of each part are in the layout.
     tensors: Vec<Range<usize>>,
     wires: Vec<Wire>,
     /// Shapes of input and output.
-    flight: Flight<[Vec<usize>; 2]>,
+    pending: PendingShards<[Vec<usize>; 2]>,
 }
 
 impl Wired {
-    /// No part yet, for samples of a shape. The first stage of a model gives no input gradient.
-    pub(super) fn new(name: &str, sample: &[usize], size: &StageSize, is_first: bool) -> Self {
+    /// No part yet, for samples of a shape. The first layer of a model gives no input gradient.
+    pub(super) fn new(name: &str, sample: &[usize], size: &LayerSize, is_first: bool) -> Self {
         Self {
             layout: StateLayout::default(),
             sample: sample.to_vec(),
@@ -67,14 +67,14 @@ impl Wired {
             parts: Vec::new(),
             tensors: Vec::new(),
             wires: Vec::new(),
-            flight: Flight::new(name, !is_first),
+            pending: PendingShards::new(name, !is_first),
         }
     }
 
     /// Adds a part; its tensors follow those before it.
     pub(super) fn part(&mut self, part: Part) -> PartId {
         let layout = match &part {
-            Part::Stage(stage) => stage.layout(),
+            Part::Layer(layer) => layer.layout(),
             Part::Norm(norm) => norm.layout(),
         };
         let start = self.layout.tensors.len();
@@ -84,7 +84,7 @@ impl Wired {
         PartId(self.parts.len() - 1)
     }
 
-    /// The input of the stage, which is images.
+    /// The input of the layer, which is images.
     pub(super) fn images(&self) -> Images {
         let shape = std::array::from_fn(|dim| self.sample.get(dim).copied().unwrap_or(0));
         Images {
@@ -134,7 +134,7 @@ impl Wired {
 /// Values of all shards, by [`Value`].
 type Values = Vec<Vec<Activation>>;
 
-impl Stage for Wired {
+impl Layer for Wired {
     fn layout(&self) -> &StateLayout {
         &self.layout
     }
@@ -143,7 +143,7 @@ impl Stage for Wired {
         for (part, tensors) in self.parts.iter_mut().zip(&self.tensors) {
             let ranges = &ranges[tensors.clone()];
             match part {
-                Part::Stage(stage) => stage.load(state, ranges),
+                Part::Layer(layer) => layer.load(state, ranges),
                 Part::Norm(norm) => norm.load(state, ranges),
             }
         }
@@ -153,7 +153,7 @@ impl Stage for Wired {
         for (part, tensors) in self.parts.iter().zip(&self.tensors) {
             let ranges = &ranges[tensors.clone()];
             match part {
-                Part::Stage(stage) => stage.save(state, ranges),
+                Part::Layer(layer) => layer.save(state, ranges),
                 Part::Norm(norm) => norm.save(state, ranges),
             }
         }
@@ -190,15 +190,15 @@ impl Stage for Wired {
             .map(only)
     }
 
-    fn cost(&self, input_shape: &[usize]) -> StageCost {
+    fn cost(&self, input_shape: &[usize]) -> LayerCost {
         cost_per_sample(&self.size.output, self.size.kept)(input_shape)
     }
 
     fn discard(&mut self) {
-        self.flight.clear();
+        self.pending.clear();
         for part in &mut self.parts {
             match part {
-                Part::Stage(stage) => stage.discard(),
+                Part::Layer(layer) => layer.discard(),
                 Part::Norm(norm) => norm.discard(),
             }
         }
@@ -215,14 +215,14 @@ impl Wired {
         input: Activation,
         context: &ForwardContext,
     ) -> Result<Activation, EngineError> {
-        self.flight.check_samples(input.shape(), &self.sample)?;
+        self.pending.check_samples(input.shape(), &self.sample)?;
         let mut values: Values = vec![Vec::new(); self.wires.len() + 1];
         values[0] = vec![input];
         for wire in 0..self.wires.len() {
             let (from, added) = self.taken(&mut values, wire);
             let from = only(from);
             let output = match &mut self.parts[self.wires[wire].part] {
-                Part::Stage(stage) => stage.forward(from, context)?,
+                Part::Layer(layer) => layer.forward(from, context)?,
                 Part::Norm(norm) => norm.evaluate(&from, added.map(only))?,
             };
             values[wire + 1] = vec![output];
@@ -241,7 +241,7 @@ impl LockStep for Wired {
         let mut contexts = Vec::new();
         let mut shapes = Vec::new();
         for ShardInput { input, context } in shards {
-            self.flight.check_samples(input.shape(), &self.sample)?;
+            self.pending.check_samples(input.shape(), &self.sample)?;
             shapes.push(input.shape().to_vec());
             values[0].push(input);
             contexts.push(context);
@@ -250,17 +250,17 @@ impl LockStep for Wired {
             let (from, added) = self.taken(&mut values, wire);
             values[wire + 1] = match &mut self.parts[self.wires[wire].part] {
                 Part::Norm(norm) => norm.forward(from, added, &contexts, sums)?,
-                Part::Stage(stage) => {
+                Part::Layer(layer) => {
                     let each = from.into_iter().zip(&contexts);
                     let each = each.map(|(input, &context)| ShardInput { input, context });
-                    stage.forward_shards(each.collect(), sums)?
+                    layer.forward_shards(each.collect(), sums)?
                 }
             };
         }
         let outputs = values.pop().unwrap_or_default();
         for ((output, context), input) in outputs.iter().zip(&contexts).zip(shapes) {
             let shapes = [input, output.shape().to_vec()];
-            self.flight.begin(context.shard, shapes);
+            self.pending.begin(context.shard, shapes);
         }
         Ok(outputs)
     }
@@ -275,8 +275,8 @@ impl LockStep for Wired {
         let mut found: Values = vec![Vec::new(); self.wires.len() + 1];
         let mut buffers: Buffers<'_> = Vec::new();
         for given in shards {
-            let [_, output] = self.flight.end(given.shard, needs_input_gradient)?;
-            self.flight
+            let [_, output] = self.pending.end(given.shard, needs_input_gradient)?;
+            self.pending
                 .check_gradient(given.grad_output.shape(), &output)?;
             found[self.wires.len()].push(given.grad_output);
             buffers.push((given.shard, given.gradients));
@@ -317,8 +317,8 @@ impl Wired {
             });
         let given: Vec<ShardGradient<'_>> = given.collect();
         match &mut self.parts[part] {
-            Part::Stage(stage) => {
-                let back = stage.backward_shards(given, ranges, is_needed, sums)?;
+            Part::Layer(layer) => {
+                let back = layer.backward_shards(given, ranges, is_needed, sums)?;
                 add(&mut found[from.0], back.into_iter().flatten().collect());
             }
             Part::Norm(norm) => {

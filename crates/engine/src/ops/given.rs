@@ -1,4 +1,4 @@
-//! [`with_gradient`]: where backward of a stage begins.
+//! [`with_gradient`]: where backward of a layer begins.
 
 use burn::tensor::Tensor;
 

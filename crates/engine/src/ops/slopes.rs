@@ -6,12 +6,12 @@ use burn::tensor::Tensor;
 
 use super::*;
 use crate::testing::{arena, hashed, state, training};
-use crate::{Activation, BurnStage, ForwardContext, Stage, training_device};
+use crate::{Activation, BurnLayer, ForwardContext, Layer, training_device};
 
 /// Checks the slopes of `sum(output * fixed)` along every tensor and the input.
-fn check(name: &str, mut stage: impl Stage, shape: &[usize]) {
+fn check(name: &str, mut layer: impl Layer, shape: &[usize]) {
     let count = shape.iter().product();
-    let (mut values, arena) = state(&stage);
+    let (mut values, arena) = state(&layer);
     for (index, range) in arena.ranges().iter().enumerate() {
         let moved = hashed(100 + index as u64, range.len());
         for (value, by) in values[range.clone()].iter_mut().zip(moved) {
@@ -20,15 +20,15 @@ fn check(name: &str, mut stage: impl Stage, shape: &[usize]) {
     }
     let input = hashed(5, count);
     let mut run = |values: &[f32], input: &[f32]| {
-        stage.load(values, arena.ranges());
+        layer.load(values, arena.ranges());
         let given = Activation::from_host(shape, input.to_vec());
-        let output = stage.forward(given, &training(0, 0)).unwrap();
+        let output = layer.forward(given, &training(0, 0)).unwrap();
         let weights = hashed(6, output.as_slice().len());
         let products = output.as_slice().iter().zip(&weights);
         let sum: f64 = products.map(|(y, w)| f64::from(*y) * f64::from(*w)).sum();
         let mut gradients = vec![0.0; arena.len()];
         let gradient = Activation::from_host(output.shape(), weights);
-        let back = stage.backward(
+        let back = layer.backward(
             training(0, 0).shard,
             gradient,
             &mut gradients,
@@ -67,9 +67,9 @@ fn check(name: &str, mut stage: impl Stage, shape: &[usize]) {
 
 fn bare<const I: usize, const O: usize>(
     forward: impl Fn(Tensor<I>) -> Tensor<O> + Send,
-) -> impl Stage {
+) -> impl Layer {
     let run = move |_: &Vec<LayerNorm>, x, _: &ForwardContext| forward(x);
-    BurnStage::new(Vec::<LayerNorm>::new(), run)
+    BurnLayer::new(Vec::<LayerNorm>::new(), run)
 }
 
 #[derive(Module, Debug)]
@@ -99,7 +99,7 @@ fn slopes_of_functions_without_parameters() {
 fn slopes_of_normalisations() {
     let device = training_device();
     let norm = LayerNormConfig::new(6).init(&device);
-    let rows = BurnStage::new(
+    let rows = BurnLayer::new(
         norm,
         |norm: &LayerNorm, x: Tensor<3>, _: &ForwardContext| {
             let beta = norm.beta.as_ref().unwrap().val();
@@ -111,7 +111,7 @@ fn slopes_of_normalisations() {
         gamma: Param::from_tensor(Tensor::ones([6], &device)),
         beta: Param::from_tensor(Tensor::zeros([6], &device)),
     };
-    let groups = BurnStage::new(scale, |scale: &Scale, x: Tensor<4>, _: &ForwardContext| {
+    let groups = BurnLayer::new(scale, |scale: &Scale, x: Tensor<4>, _: &ForwardContext| {
         group_norm(x, scale.gamma.val(), scale.beta.val(), 3, 1e-5)
     });
     check("group_norm", groups, &[2, 6, 3, 2]);
@@ -119,11 +119,11 @@ fn slopes_of_normalisations() {
 
 #[test]
 fn a_place_does_not_see_later_ones() {
-    let mut stage = bare(|x: Tensor<3>| attention(x.clone(), x.clone(), x, 2, true));
+    let mut layer = bare(|x: Tensor<3>| attention(x.clone(), x.clone(), x, 2, true));
     let mut input = hashed(1, 5 * 8);
     let mut first_three = |input: &[f32]| {
         let given = Activation::from_host(&[1, 5, 8], input.to_vec());
-        let output = stage.forward(given, &ForwardContext::evaluate()).unwrap();
+        let output = layer.forward(given, &ForwardContext::evaluate()).unwrap();
         output.as_slice()[..3 * 8].to_vec()
     };
     let before = first_three(&input);
@@ -131,5 +131,5 @@ fn a_place_does_not_see_later_ones() {
     assert_eq!(first_three(&input), before);
     input[0] = 3.0;
     assert_ne!(first_three(&input), before);
-    assert_eq!(arena(&stage).len(), 0);
+    assert_eq!(arena(&layer).len(), 0);
 }

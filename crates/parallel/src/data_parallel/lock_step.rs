@@ -1,9 +1,9 @@
-//! Shards in lock step: all shards of a rank go through a stage before any goes on, because a stage needs
+//! Shards in lock step: all shards of a rank go through a layer before any goes on, because a layer needs
 //! sums over all shards in the middle of its pass.
 //!
 //! Statistics are added along the same fixed tree as gradients, so their bits do not depend on who holds
 //! which shard. The price: activations of all shards of the run are kept, and each sum waits for all
-//! ranks. Buckets go out as ever, each when its stages are through backward with all shards.
+//! ranks. Buckets go out as ever, each when its layers are through backward with all shards.
 
 use ronde_core::exact::TreeSum;
 use ronde_core::session::ShardReport;
@@ -33,11 +33,11 @@ impl<'a> GroupSums<'a> {
         }
     }
 
-    /// What a stage's failure was.
+    /// What a layer's failure was.
     fn explain(&mut self, shard: Shard, source: EngineError) -> ParallelError {
         match (source, self.failed.take()) {
-            (EngineError::NotSummed { stage }, Some(source)) => {
-                ParallelError::StageSum { stage, source }
+            (EngineError::NotSummed { layer }, Some(source)) => {
+                ParallelError::LayerSum { layer, source }
             }
             (source, _) => ParallelError::Engine { shard, source },
         }
@@ -70,7 +70,7 @@ impl ShardSums for GroupSums<'_> {
 }
 
 impl DataParallel {
-    /// Forward and backward of all shards of this rank, stage by stage.
+    /// Forward and backward of all shards of this rank, layer by layer.
     pub(super) fn backward_together(
         &mut self,
         step: Step,
@@ -131,7 +131,7 @@ impl DataParallel {
         outputs.map_err(|source| sums.explain(first, source))
     }
 
-    /// Backward of the stages of one bucket; gives the gradients of their inputs.
+    /// Backward of the layers of one bucket; gives the gradients of their inputs.
     fn bucket_together(
         &mut self,
         place: usize,
@@ -143,8 +143,8 @@ impl DataParallel {
         let mut sums = GroupSums::new(&*group, self.shards);
         let first = batches.first().map_or(Shard(0), |batch| batch.shard);
         let bucket = self.buckets[place].plan.clone();
-        for stage in bucket.stages.clone().rev() {
-            let ranges = self.state.stage_ranges(stage, bucket.elements.start);
+        for layer in bucket.layers.clone().rev() {
+            let ranges = self.state.layer_ranges(layer, bucket.elements.start);
             let given = batches.iter().zip(outputs).zip(&mut *buffers);
             let given = given.map(|((batch, grad_output), buffer)| ShardGradient {
                 shard: batch.shard,
@@ -152,11 +152,11 @@ impl DataParallel {
                 gradients: buffer.as_mut_slice(),
             });
             let given = given.collect();
-            let stages = self.chain.stages_mut();
-            let inputs = stages[stage].backward_shards(given, &ranges, stage > 0, &mut sums);
+            let layers = self.chain.layers_mut();
+            let inputs = layers[layer].backward_shards(given, &ranges, layer > 0, &mut sums);
             let inputs = inputs.map_err(|source| sums.explain(first, source))?;
             for (batch, buffer) in batches.iter().zip(&mut *buffers) {
-                self.weigh_buffers(stage, batch.samples(), &ranges, buffer.as_mut_slice());
+                self.weigh_buffers(layer, batch.samples(), &ranges, buffer.as_mut_slice());
             }
             outputs = inputs.into_iter().flatten().collect();
         }

@@ -35,14 +35,14 @@ impl DataParallel {
     ) -> Result<Activation, EngineError> {
         let mut activation =
             Activation::from_host(&batch.shape, std::mem::take(&mut batch.features));
-        for stage in 0..self.chain.len() {
-            let context = self.context(step, batch.shard, stage, mode);
-            activation = self.chain.stages_mut()[stage].forward(activation, &context)?;
+        for layer in 0..self.chain.len() {
+            let context = self.context(step, batch.shard, layer, mode);
+            activation = self.chain.layers_mut()[layer].forward(activation, &context)?;
         }
         Ok(activation)
     }
 
-    /// Backward of all stages, last first; fills, adds and (with the run's last shard) sends buckets.
+    /// Backward of all layers, last first; fills, adds and (with the run's last shard) sends buckets.
     fn backward_buckets(
         &mut self,
         batch: &MicroBatch,
@@ -55,7 +55,7 @@ impl DataParallel {
             match gradient.take() {
                 Some(output) => {
                     let input = self
-                        .backward_stages(place, batch, output, buffer.as_mut_slice())
+                        .backward_layers(place, batch, output, buffer.as_mut_slice())
                         .map_err(|source| ParallelError::Engine {
                             shard: batch.shard,
                             source,
@@ -73,8 +73,8 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Backward of the stages of one bucket into its buffer; gives the gradient of their input.
-    fn backward_stages(
+    /// Backward of the layers of one bucket into its buffer; gives the gradient of their input.
+    fn backward_layers(
         &mut self,
         place: usize,
         batch: &MicroBatch,
@@ -83,17 +83,17 @@ impl DataParallel {
     ) -> Result<Option<Activation>, EngineError> {
         let bucket = &self.buckets[place].plan;
         let mut gradient = Some(output);
-        for stage in bucket.stages.clone().rev() {
+        for layer in bucket.layers.clone().rev() {
             let Some(output) = gradient.take() else { break };
-            let ranges = self.state.stage_ranges(stage, bucket.elements.start);
-            gradient = self.chain.stages_mut()[stage].backward(
+            let ranges = self.state.layer_ranges(layer, bucket.elements.start);
+            gradient = self.chain.layers_mut()[layer].backward(
                 batch.shard,
                 output,
                 buffer,
                 &ranges,
-                stage > 0,
+                layer > 0,
             )?;
-            self.weigh_buffers(stage, batch.samples(), &ranges, buffer);
+            self.weigh_buffers(layer, batch.samples(), &ranges, buffer);
         }
         Ok(gradient)
     }
@@ -148,15 +148,15 @@ impl DataParallel {
         Ok(Activation::from_host(output.shape(), loss.gradient))
     }
 
-    /// Turns the buffers of a stage, as a shard's forward left them, into what is summed over shards.
+    /// Turns the buffers of a layer, as a shard's forward left them, into what is summed over shards.
     pub(super) fn weigh_buffers(
         &self,
-        stage: usize,
+        layer: usize,
         samples: usize,
         ranges: &[Range<usize>],
         to: &mut [f32],
     ) {
-        let tensors = &self.chain.stages()[stage].layout().tensors;
+        let tensors = &self.chain.layers()[layer].layout().tensors;
         for (entry, range) in tensors.iter().zip(ranges) {
             if entry.role == Role::Buffer {
                 let weight = samples as f32;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use ronde_core::Buffer;
 use ronde_core::layout::Role;
-use ronde_engine::{GradientScale, Stage};
+use ronde_engine::{GradientScale, Layer};
 
 use super::DataParallel;
 use crate::ParallelError;
@@ -47,7 +47,7 @@ impl DataParallel {
     ) {
         let mut part = std::mem::take(&mut self.part);
         // Otherwise the state would be copied: they get the new one when it is complete.
-        self.chain.let_go();
+        self.chain.release_state();
         for index in 0..self.state.places().len() {
             let place = &self.state.places()[index];
             let (range, role) = (place.range.clone(), place.entry.role);

@@ -1,4 +1,4 @@
-//! What a type cannot say about a run: pure functions that return all problems at once.
+//! Checks a run for problems that its types cannot exclude. The functions are pure and return all problems at once.
 
 use std::path::Path;
 
@@ -13,33 +13,33 @@ use super::{
     CommSection, LoaderSection, Problem, RunConfig, RunSection, TrainSection, WorkersSection,
 };
 
-/// Smallest useful bucket: below this the headers of messages outweigh the gradients.
+/// The smallest useful bucket. In smaller ones the message headers exceed the gradients.
 pub const BUCKET_BYTES_MIN: u64 = 1024;
 
-/// Most logical shards.
+/// The largest number of logical shards.
 pub const LOGICAL_SHARDS_MAX: u32 = 65_536;
 
-/// Longest wait that can be asked for, in seconds: a day.
+/// The longest time limit that can be set, in seconds: one day.
 pub const TIMEOUT_S_MAX: f64 = 86_400.0;
 
-/// Shortest silence after which a worker can count as lost: a busy machine makes as much of it.
+/// The shortest silence after which a worker can be considered lost. A busy machine causes shorter ones.
 const SILENCE_S_MIN: f64 = 0.2;
-/// Shorter than this, a disk that is busy for a moment costs a coordinator its lease.
+/// The shortest lease. With a shorter one, a coordinator loses its lease when the disk is briefly busy.
 const LEASE_S_MIN: f64 = 0.5;
 
-/// Most threads of a worker's loader.
+/// The largest number of loader threads of a worker.
 const LOADER_THREADS_MAX: usize = 1024;
 
-/// Most channels of a convolution.
+/// The largest number of channels of a convolution.
 const CHANNELS_MAX: usize = 65_536;
 
-/// Most units of a layer.
+/// The largest number of units of a layer.
 const WIDTH_MAX: usize = 16_777_216;
 
-/// Most letters of the name of a run.
+/// The longest name of a run, in characters.
 const NAME_LETTERS_MAX: usize = 100;
 
-/// Everything that is wrong or odd in a run, as far as the run alone can tell.
+/// Returns all problems of a run that can be found without reading data.
 #[must_use]
 pub fn run(config: &RunConfig) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -72,7 +72,8 @@ pub fn run(config: &RunConfig) -> Vec<Problem> {
     problems
 }
 
-/// Data files that do not exist, as `exists` tells; relative paths start from `base`.
+/// Returns a problem for each data file for which `exists` returns false. Relative paths are resolved against
+/// `base`.
 #[must_use]
 pub fn files(data: &DataConfig, base: &Path, exists: &dyn Fn(&Path) -> bool) -> Vec<Problem> {
     data.files()
@@ -80,8 +81,8 @@ pub fn files(data: &DataConfig, base: &Path, exists: &dyn Fn(&Path) -> bool) -> 
         .map(|(key, path)| (key, base.join(path)))
         .filter(|(_, path)| !exists(path))
         .map(|(key, path)| {
-            let message = format!("there is no file {}", path.display());
-            let hint = "a path starts from the folder of the run file";
+            let message = format!("no such file: {}", path.display());
+            let hint = "relative paths are resolved against the folder of the run file";
             Problem::error(format!("data.{key}"), message).hint(hint)
         })
         .collect()
@@ -98,9 +99,9 @@ fn run_section(run: &RunSection, problems: &mut Vec<Problem>) {
     let letters = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let starts = name.starts_with(|c: char| c.is_ascii_alphanumeric());
     if !starts || name.len() > NAME_LETTERS_MAX || !name.chars().all(letters) {
-        let message = format!("`run.name` cannot be {name:?}, as it names a folder");
+        let message = format!("invalid `run.name` {name:?}: it is also the name of a folder");
         let hint = format!(
-            "use 1 to {NAME_LETTERS_MAX} letters, digits, `-`, `_` and `.`, a letter or digit first"
+            "use 1 to {NAME_LETTERS_MAX} letters, digits, `-`, `_` and `.`, starting with a letter or digit"
         );
         problems.push(Problem::error("run.name", message).hint(hint));
     }
@@ -109,11 +110,11 @@ fn run_section(run: &RunSection, problems: &mut Vec<Problem>) {
         .as_deref()
         .is_some_and(|folder| folder.as_os_str().is_empty())
     {
-        let hint = "leave it out for runs/<name>";
-        problems.push(Problem::error("run.output", "`run.output` names no folder").hint(hint));
+        let hint = "remove it to use runs/<name>";
+        problems.push(Problem::error("run.output", "`run.output` is empty").hint(hint));
     }
     if i64::try_from(run.seed).is_err() {
-        let message = format!("`run.seed` is {}, above {}", run.seed, i64::MAX);
+        let message = format!("`run.seed` is {}, but must be at most {}", run.seed, i64::MAX);
         problems.push(Problem::error("run.seed", message));
     }
 }
@@ -128,7 +129,7 @@ fn workers(workers: &WorkersSection, problems: &mut Vec<Problem>) {
     at_least_one("workers.logical_shards", logical_shards.into(), problems);
     if logical_shards > LOGICAL_SHARDS_MAX {
         let message =
-            format!("{logical_shards} logical shards are too many; at most {LOGICAL_SHARDS_MAX}");
+            format!("`workers.logical_shards` is {logical_shards}, but must be at most {LOGICAL_SHARDS_MAX}");
         problems.push(Problem::error("workers.logical_shards", message));
     }
     if count == 0 || logical_shards == 0 {
@@ -137,7 +138,7 @@ fn workers(workers: &WorkersSection, problems: &mut Vec<Problem>) {
     let plan = WorldSize::new(count).and_then(|size| ShardPlan::new(logical_shards, size));
     let Some(plan) = plan else {
         let message = format!(
-            "{logical_shards} logical shards are fewer than {count} workers, so some would have nothing to do"
+            "{logical_shards} logical shards are fewer than {count} workers, so some workers would be idle"
         );
         let hint = format!("set `workers.logical_shards` to {count} or more, or use fewer workers");
         problems.push(Problem::error("workers.count", message).hint(hint));
@@ -145,14 +146,14 @@ fn workers(workers: &WorkersSection, problems: &mut Vec<Problem>) {
     };
     if plan.efficiency() < 1.0 {
         let message = format!(
-            "{count} workers share {logical_shards} logical shards unevenly: {:.0} % of their time is used",
+            "{count} workers share {logical_shards} logical shards unevenly: they are busy {:.0} % of the time",
             100.0 * plan.efficiency()
         );
-        // A power of two a worker: then each sends one subtree, the fewest bytes.
+        // With a power of two for each worker, each sends a single subtree, which is the fewest bytes.
         let multiple =
             u64::from(logical_shards.div_ceil(count)).next_power_of_two() * u64::from(count);
         let hint = format!(
-            "`workers.logical_shards` = {multiple} would use all of it, but trains to other bits"
+            "`workers.logical_shards` = {multiple} keeps all workers busy, but changes the trained bits"
         );
         problems.push(Problem::notice("workers.count", message).hint(hint));
     }
@@ -183,23 +184,23 @@ fn train(train: &TrainSection, problems: &mut Vec<Problem>) {
         .filter(|clip| !(clip.is_finite() && *clip > 0.0))
     {
         let message = format!("`train.clip_norm` is {clip}, but must be above 0");
-        let hint = "leave it out to train without clipping";
+        let hint = "remove it to train without clipping";
         problems.push(Problem::error("train.clip_norm", message).hint(hint));
     }
 }
 
-/// A rate that is scaled needs the batch that it is right for.
+/// Checks that a scaled learning rate has a reference batch size, and an unscaled one has none.
 fn rate_scaling(train: &TrainSection, problems: &mut Vec<Problem>) {
     let path = "train.learning_rate_batch_size";
     match (train.learning_rate_scaling, train.learning_rate_batch_size) {
         (RateScaling::None, Some(_)) => {
-            let message = format!("`{path}` is given, but the learning rate is not scaled");
+            let message = format!("`{path}` is set, but the learning rate is not scaled");
             let hint = "add `learning_rate_scaling = \"linear\"` or \"square_root\", or remove it";
             problems.push(Problem::error(path, message).hint(hint));
         }
         (RateScaling::Linear | RateScaling::SquareRoot, None) => {
-            let message = format!("a learning rate that is scaled needs `{path}`");
-            let hint = "add the global batch for which `train.learning_rate` is right";
+            let message = format!("a scaled learning rate needs `{path}`");
+            let hint = "add the global batch size for which `train.learning_rate` was chosen";
             problems.push(Problem::error("train.learning_rate_scaling", message).hint(hint));
         }
         (_, size) => at_least_one(path, size.unwrap_or(1), problems),
@@ -207,7 +208,7 @@ fn rate_scaling(train: &TrainSection, problems: &mut Vec<Problem>) {
 }
 
 fn optimizer(optimizer: &OptimizerConfig, problems: &mut Vec<Problem>) {
-    // Numbers out of range are named one by one by `section_numbers`.
+    // `section_numbers` reports each number that is out of range.
     let before = problems.len();
     section_numbers("optimizer", optimizer, problems);
     if problems.len() == before
@@ -230,7 +231,7 @@ fn batch(config: &RunConfig, problems: &mut Vec<Problem>) {
             "a global batch of {batch} leaves {} of {shards} logical shards empty in every step",
             shards - batch
         );
-        let hint = "that is allowed, but their workers wait";
+        let hint = "this is allowed, but workers with empty shards wait";
         problems.push(Problem::notice("train.global_batch_size", message).hint(hint));
     }
 }
@@ -244,7 +245,7 @@ fn warmup(config: &RunConfig, problems: &mut Vec<Problem>) {
         && warmup_steps > steps
     {
         let message = format!(
-            "the learning rate rises for {warmup_steps} steps, but the run has only {steps}"
+            "the warmup takes {warmup_steps} steps, but the run has only {steps}"
         );
         problems.push(Problem::notice("schedule.warmup_steps", message));
     }
@@ -297,7 +298,7 @@ fn data(data: &DataConfig, problems: &mut Vec<Problem>) {
     };
     at_least_one("data.classes", classes.into(), problems);
     if shape.contains(&0) {
-        let message = format!("`data.shape` is {shape:?}, but no axis can be 0");
+        let message = format!("`data.shape` is {shape:?}, but all dimensions must be at least 1");
         problems.push(Problem::error("data.shape", message));
     }
     if let DataConfig::Csv {
@@ -305,7 +306,7 @@ fn data(data: &DataConfig, problems: &mut Vec<Problem>) {
     } = data
         && !scale.is_normal()
     {
-        let message = format!("`data.scale` is {scale}, by which nothing can be divided");
+        let message = format!("`data.scale` is {scale}, but must be a finite number other than 0");
         problems.push(Problem::error("data.scale", message));
     }
 }
@@ -333,7 +334,7 @@ fn comm(comm: &CommSection, problems: &mut Vec<Problem>) {
     {
         let message =
             format!("`comm.bucket_bytes_max` is {bytes}, but must be at least {BUCKET_BYTES_MIN}");
-        let hint = "without it the first steps try several sizes";
+        let hint = "remove it to let the first steps choose a size";
         problems.push(Problem::error("comm.bucket_bytes_max", message).hint(hint));
     }
     let timeout = comm.timeout_s;
@@ -352,7 +353,7 @@ fn loader(loader: &LoaderSection, problems: &mut Vec<Problem>) {
     };
     at_least_one("loader.threads", threads as u64, problems);
     if threads > LOADER_THREADS_MAX {
-        let message = format!("{threads} threads are too many; at most {LOADER_THREADS_MAX}");
+        let message = format!("`loader.threads` is {threads}, but must be at most {LOADER_THREADS_MAX}");
         problems.push(Problem::error("loader.threads", message));
     }
 }
@@ -372,7 +373,7 @@ fn elastic(config: &RunConfig, problems: &mut Vec<Problem>) {
     let most = config.workers.logical_shards;
     if elastic.max_workers > most || (1..count).contains(&elastic.max_workers) {
         let message = format!(
-            "`elastic.max_workers` is {}, but must be 0 or between the {count} workers of the run and its {most} logical shards",
+            "`elastic.max_workers` is {}, but must be 0, or between {count} (workers.count) and {most} (workers.logical_shards)",
             elastic.max_workers,
         );
         problems.push(Problem::error("elastic.max_workers", message));
@@ -391,8 +392,8 @@ fn elastic(config: &RunConfig, problems: &mut Vec<Problem>) {
     }
 }
 
-/// Checks the numbers of a section by their names, whatever its kind: chances and decays lie in
-/// `[0, 1)`, all other rates are finite and not negative.
+/// Checks the numbers of a section of any kind by their names: probabilities and decay rates must be in
+/// `[0, 1)`, all other numbers finite and not negative.
 fn section_numbers(section: &str, config: &impl Serialize, problems: &mut Vec<Problem>) {
     match Table::try_from(config) {
         Ok(table) => table_numbers(section, &table, problems),
@@ -417,11 +418,11 @@ fn table_numbers(prefix: &str, table: &Table, problems: &mut Vec<Problem>) {
 }
 
 fn number(key: &str, path: &str, value: f64, problems: &mut Vec<Problem>) {
-    let is_share = ["dropout", "momentum", "beta"]
+    let is_fraction = ["dropout", "momentum", "beta"]
         .iter()
         .any(|word| key.contains(word));
-    if is_share && !(0.0..1.0).contains(&value) {
-        let message = format!("`{path}` is {value}, but must lie in [0, 1)");
+    if is_fraction && !(0.0..1.0).contains(&value) {
+        let message = format!("`{path}` is {value}, but must be in [0, 1)");
         problems.push(Problem::error(path, message));
     } else if !(value.is_finite() && value >= 0.0) {
         let message = format!("`{path}` is {value}, but must be a finite number of 0 or more");

@@ -1,4 +1,4 @@
-//! `[checkpoint]`: when the state of a run is saved, where, and how much of it is kept.
+//! `[checkpoint]`: when and where the state of a run is saved, and how many checkpoints are kept.
 
 use std::path::Path;
 
@@ -7,33 +7,33 @@ use serde::{Deserialize, Serialize};
 
 use super::Problem;
 
-/// Longest time between checkpoints that can be asked for, in minutes: a month.
+/// The longest interval between checkpoints that can be set, in minutes: one month.
 const MINUTES_MAX: f64 = 44_640.0;
 
-/// Longest time for the last checkpoint of a job that is asked to end, in seconds: a day.
+/// The longest time limit for the last checkpoint of a stopping job, in seconds: one day.
 const FINISH_LIMIT_S_MAX: f64 = 86_400.0;
 
 /// `[checkpoint]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointSection {
-    /// A checkpoint after each so many steps; default 0: not by steps.
+    /// Save a checkpoint every this many steps; default 0: not by steps.
     pub every_steps: u64,
-    /// A checkpoint when the last one is so many minutes old; default 10. 0: not by time.
+    /// Save a checkpoint when the last one is this many minutes old; default 10. 0: not by time.
     pub every_minutes: f64,
     /// A folder, `s3://bucket/prefix` or `az://container/prefix`; default `checkpoints` in the run's folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// The newest so many are kept; default 2.
+    /// Number of recent checkpoints to keep; default 2.
     pub keep: u32,
-    /// Beside them those whose step is a multiple of this; default 0: none.
+    /// Also keep checkpoints whose step is a multiple of this; default 0: none.
     pub keep_every_steps: u64,
-    /// Training goes on while a checkpoint is written; default true.
+    /// Whether training continues while a checkpoint is written; default true.
     pub overlap: bool,
-    /// How long a job that is asked to end may take to save a last checkpoint; default 300 seconds. 0: it
-    /// ends without one.
+    /// Time limit for saving a last checkpoint when the job is asked to stop; default 300 seconds. 0: stop without
+    /// one.
     pub finish_limit_s: f64,
-    /// Where the key of encrypted checkpoints is: `file:PATH` or `variable:NAME`; absent: not encrypted.
+    /// The source of the encryption key: `file:PATH` or `variable:NAME`; absent: checkpoints are not encrypted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encrypt: Option<String>,
 }
@@ -54,10 +54,10 @@ impl Default for CheckpointSection {
 }
 
 impl CheckpointSection {
-    /// Where checkpoints are; `output` is the run's folder.
+    /// Returns the address of the checkpoint store; `output` is the run's folder.
     ///
     /// # Errors
-    /// The address is none.
+    /// `to` is not a valid address.
     pub fn address(&self, output: &Path) -> Result<Address, StoreError> {
         match &self.to {
             Some(to) => to.parse(),
@@ -65,23 +65,23 @@ impl CheckpointSection {
         }
     }
 
-    /// Where the key is; `None` when checkpoints are not encrypted.
+    /// Returns the source of the encryption key; `None` if checkpoints are not encrypted.
     ///
     /// # Errors
-    /// What is wrong, as a sentence.
+    /// A description of the problem.
     pub fn key_source(&self) -> Result<Option<KeySource>, String> {
         let source = self.encrypt.as_deref().map(str::parse).transpose();
         source.map_err(|problem: String| format!("`checkpoint.encrypt` {problem}"))
     }
 }
 
-/// What is wrong with the section.
+/// Checks the section.
 pub(super) fn check(section: &CheckpointSection, problems: &mut Vec<Problem>) {
     let minutes = section.every_minutes;
     if !(0.0..=MINUTES_MAX).contains(&minutes) {
         let message =
             format!("`checkpoint.every_minutes` is {minutes}, but must be 0 to {MINUTES_MAX}");
-        let hint = "0: no checkpoints by time";
+        let hint = "0 turns off checkpoints by time";
         problems.push(Problem::error("checkpoint.every_minutes", message).hint(hint));
     }
     let limit = section.finish_limit_s;
@@ -89,7 +89,7 @@ pub(super) fn check(section: &CheckpointSection, problems: &mut Vec<Problem>) {
         let message = format!(
             "`checkpoint.finish_limit_s` is {limit}, but must be 0 to {FINISH_LIMIT_S_MAX}"
         );
-        let hint = "0: the job ends without a last checkpoint";
+        let hint = "with 0 the job stops without a last checkpoint";
         problems.push(Problem::error("checkpoint.finish_limit_s", message).hint(hint));
     }
     if section.keep == 0 {
@@ -101,7 +101,7 @@ pub(super) fn check(section: &CheckpointSection, problems: &mut Vec<Problem>) {
         problems.push(Problem::error("checkpoint.to", message));
     }
     if let Err(message) = section.key_source() {
-        let hint = "the key is 64 hexadecimal digits, as `openssl rand -hex 32` gives";
+        let hint = "create a key of 64 hexadecimal digits with `openssl rand -hex 32`";
         problems.push(Problem::error("checkpoint.encrypt", message).hint(hint));
     }
 }

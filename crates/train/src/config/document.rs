@@ -1,4 +1,4 @@
-//! [`Document`]: the texts behind a [`RunConfig`], so that every value can be traced to its origin.
+//! [`Document`]: the source texts of a [`RunConfig`], which trace every value to its origin.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,13 +8,13 @@ use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 use super::error::{Located, render};
-use super::layers::{Entry, Layers, Override};
+use super::merge::{Entry, MergedConfig, Override};
 use super::run_config::VERSION;
 use super::section::{self, About, Mistake};
 use super::text::{self, Place, Source, TEXT_BYTES_MAX};
 use super::{ConfigError, Origin, Problem, RunConfig, Severity, check, suggest};
 
-/// Sections of a run file, in the order in which they are shown.
+/// The sections of a run file, in the order in which messages list them.
 const SECTIONS: [&str; 12] = [
     "run",
     "workers",
@@ -30,10 +30,10 @@ const SECTIONS: [&str; 12] = [
     "checkpoint",
 ];
 
-/// Kinds of the sections that may be left out although they are told apart by a kind.
+/// The default kinds of optional sections that have a `kind`.
 const DEFAULT_KINDS: [(&str, &str); 2] = [("optimizer", "adamw"), ("schedule", "constant")];
 
-/// Where each value of a run was written, and what its author should know about them.
+/// The source positions of all values of a run, and notices about them.
 #[derive(Debug, Clone)]
 pub struct Document {
     file: Arc<Source>,
@@ -43,13 +43,13 @@ pub struct Document {
 }
 
 impl Document {
-    /// Reads a run. `file_name` is only shown. Of `environment` the variables that begin with
-    /// [`super::ENVIRONMENT_PREFIX`] count; flags win over `--set`, later ones over earlier ones.
-    /// Cost: linear in the text, which may have 256 KiB.
+    /// Reads a run. `file_name` is only used in messages. Variables of `environment` that begin with
+    /// [`super::ENVIRONMENT_PREFIX`] set values; flags take precedence over `--set`, later ones over earlier
+    /// ones. Cost: linear in the text, which may have up to 256 KiB.
     ///
     /// # Errors
-    /// Everything that is wrong: mistakes of syntax; else unknown keys and wrong types; else what
-    /// [`check::run`] finds.
+    /// All problems of the first kind that occurs: syntax errors; unknown keys and wrong types; the problems found
+    /// by [`check::run`].
     pub fn load(
         text: &str,
         file_name: &str,
@@ -58,7 +58,7 @@ impl Document {
     ) -> Result<(RunConfig, Self), ConfigError> {
         if text.len() > TEXT_BYTES_MAX {
             let message = format!(
-                "{file_name} has {} bytes; a run file has at most {TEXT_BYTES_MAX}",
+                "{file_name} has {} bytes, but a run file may have at most {TEXT_BYTES_MAX}",
                 text.len()
             );
             return Err(ConfigError::without_source(vec![Problem::error(
@@ -72,15 +72,15 @@ impl Document {
         });
         let parsed = text::parse(text).map_err(|errors| syntax_errors(&file, errors))?;
         let places = parsed.places.clone();
-        let layers = Layers::merge(parsed, environment, overrides);
+        let merged = MergedConfig::merge(parsed, environment, overrides);
         let mut document = Self {
             file,
             places,
-            entries: layers.entries,
+            entries: merged.entries,
             notices: Vec::new(),
         };
-        let (run, mut located) = document.read(&layers.table);
-        located.extend(layers.refused);
+        let (run, mut located) = document.read(&merged.table);
+        located.extend(merged.refused);
         let mut run = match run {
             Some(run) if located.is_empty() => run,
             _ => return Err(ConfigError::new(located)),
@@ -96,7 +96,7 @@ impl Document {
         }
     }
 
-    /// Where the value at a dotted path came from.
+    /// Returns the origin of the value at a dotted path.
     #[must_use]
     pub fn origin(&self, path: &str) -> Origin {
         self.entries
@@ -104,20 +104,20 @@ impl Document {
             .map_or(Origin::Default, |entry| entry.origin.clone())
     }
 
-    /// All values that somebody gave, by dotted path, with their origins.
+    /// Returns the dotted paths and origins of all values that were set.
     pub fn origins(&self) -> impl Iterator<Item = (&str, &Origin)> {
         self.entries
             .iter()
             .map(|(path, entry)| (path.as_str(), &entry.origin))
     }
 
-    /// What the author of the run should know although it can start.
+    /// Returns the notices about a run that can start.
     #[must_use]
     pub fn notices(&self) -> &[Problem] {
         &self.notices
     }
 
-    /// The notices with the lines that they are about; empty when there are none.
+    /// Renders the notices with the lines they refer to; empty if there are none.
     #[must_use]
     pub fn render_notices(&self, colour: bool) -> String {
         let notices = self.notices.iter().cloned();
@@ -125,8 +125,7 @@ impl Document {
         render(&located, colour)
     }
 
-    /// Problems that were found later, with the lines that they are about; `None` when there are
-    /// none.
+    /// Attaches the lines they refer to to problems that were found later; `None` if there are none.
     #[must_use]
     pub fn refuse(&self, problems: Vec<Problem>) -> Option<ConfigError> {
         let located: Vec<Located> = problems
@@ -136,7 +135,7 @@ impl Document {
         (!located.is_empty()).then(|| ConfigError::new(located))
     }
 
-    /// Reads all sections and collects what is wrong in any of them.
+    /// Reads all sections and collects the problems of all of them.
     fn read(&self, table: &Table) -> (Option<RunConfig>, Vec<Located>) {
         let mut reading = Reading {
             document: self,
@@ -178,7 +177,7 @@ impl Document {
         (all(), located)
     }
 
-    /// Finds the text that a problem is about: the value itself, else the section round it.
+    /// Finds the source text of a problem: the value itself, else the enclosing section.
     fn locate(&self, problem: Problem, about: About) -> Located {
         let place = self.place(&problem.path, about);
         Located { problem, place }
@@ -196,7 +195,7 @@ impl Document {
         if let Some(place) = self.places.get(path).filter(|place| place.is_table) {
             return Some((Arc::clone(&self.file), place.key.clone()));
         }
-        // A section that only arguments speak of: any of them.
+        // A section that only arguments set: report any of them.
         let under = format!("{path}.");
         if let Some((inner, _)) = self.entries.range(under.clone()..).next()
             && inner.starts_with(&under)
@@ -208,7 +207,7 @@ impl Document {
     }
 }
 
-/// Sections being read.
+/// Reads the sections one by one and collects their problems.
 struct Reading<'a> {
     document: &'a Document,
     table: &'a Table,
@@ -226,8 +225,8 @@ impl Reading<'_> {
             None => VERSION,
             Some(Value::Integer(VERSION)) => VERSION,
             Some(other) => {
-                let message = format!("run file version {other} is not known");
-                let hint = format!("this ronde reads version {VERSION}");
+                let message = format!("unknown run file version {other}");
+                let hint = format!("this version of ronde reads version {VERSION}");
                 self.note(Problem::error("version", message).hint(hint), About::Value);
                 VERSION
             }
@@ -254,13 +253,13 @@ impl Reading<'_> {
             Some(Value::Table(table)) => table.clone(),
             Some(other) => {
                 let message = format!("`{name}` must be a section, found {other}");
-                let hint = format!("write `[{name}]` on a line of its own, its keys below");
+                let hint = format!("write `[{name}]` on a separate line, followed by its keys");
                 self.note(Problem::error(name, message).hint(hint), About::Value);
                 return None;
             }
             None if name == "data" || name == "model" => {
                 let tag = if name == "data" { "source" } else { "kind" };
-                let hint = format!("add `[{name}]` and below it `{tag} = ...`");
+                let hint = format!("add `[{name}]`, followed by `{tag} = ...`");
                 let problem = Problem::error(name, format!("the section [{name}] is missing"));
                 self.note(problem.hint(hint), About::Section);
                 return None;
@@ -280,7 +279,7 @@ impl Reading<'_> {
     }
 }
 
-/// What a section that nobody wrote is read from.
+/// Returns the contents of a section that is absent from the run file.
 fn default_section(name: &str) -> Table {
     DEFAULT_KINDS
         .iter()
@@ -291,7 +290,7 @@ fn default_section(name: &str) -> Table {
 
 fn syntax_errors(file: &Arc<Source>, errors: Vec<text::SyntaxError>) -> ConfigError {
     let located = errors.into_iter().map(|error| Located {
-        problem: Problem::error("", format!("this is not TOML: {}", error.message)),
+        problem: Problem::error("", format!("invalid TOML: {}", error.message)),
         place: Some((Arc::clone(file), error.span)),
     });
     ConfigError::new(located.collect())

@@ -1,4 +1,4 @@
-//! [`ConfigError`]: everything that is wrong with a run, shown where it was written.
+//! [`ConfigError`]: all problems of a run, rendered with their source lines.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,20 +11,20 @@ use ronde_core::Recovery;
 use super::text::Source;
 use super::{Problem, Severity};
 
-/// Most problems that are shown; the others are counted.
+/// The largest number of problems that are rendered; the rest is only counted.
 const SHOWN_MAX: usize = 20;
 
-/// Columns that a shown line may take.
+/// The width of rendered lines in columns.
 const WIDTH: usize = 140;
 
-/// A problem and where it was written.
+/// A problem and its position in a source text.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Located {
     pub(super) problem: Problem,
     pub(super) place: Option<(Arc<Source>, Range<usize>)>,
 }
 
-/// All that is wrong with a run: at least one problem.
+/// All problems of a run; at least one.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ConfigError {
@@ -32,7 +32,7 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// Sorted: the whole run, then the file from top to bottom, then arguments.
+    /// Creates an error from problems, sorted: the whole run, then the file from top to bottom, then arguments.
     pub(super) fn new(mut located: Vec<Located>) -> Self {
         located.sort_by_key(|located| match &located.place {
             None => (0, 0),
@@ -51,18 +51,18 @@ impl ConfigError {
         Self::new(located.collect())
     }
 
-    /// The problems, in the order in which they are shown.
+    /// Returns the problems in the order in which they are rendered.
     pub fn problems(&self) -> impl Iterator<Item = &Problem> {
         self.located.iter().map(|located| &located.problem)
     }
 
-    /// The problems with the lines that they are about, for people.
+    /// Renders the problems with the lines they refer to.
     #[must_use]
     pub fn render(&self, colour: bool) -> String {
         render(&self.located, colour)
     }
 
-    /// Nothing will help but a change by the user.
+    /// Returns [`Recovery::Abort`]: the user has to change the run.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         Recovery::Abort
@@ -84,7 +84,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// Problems one after the other, with a blank line between them.
+/// Renders problems, separated by blank lines.
 pub(super) fn render(located: &[Located], colour: bool) -> String {
     let renderer = if colour {
         Renderer::styled()
@@ -128,17 +128,17 @@ fn group(located: &Located) -> Group<'_> {
     group
 }
 
-/// A span that lies inside the text, at borders of characters and on one line.
+/// Clamps a span to the text, to character boundaries and to one line.
 fn inside(text: &str, span: &Range<usize>) -> Range<usize> {
-    let border = |mut at: usize| {
+    let boundary = |mut at: usize| {
         at = at.min(text.len());
         while !text.is_char_boundary(at) {
             at -= 1;
         }
         at
     };
-    let start = border(span.start);
-    let end = border(span.end).max(start);
+    let start = boundary(span.start);
+    let end = boundary(span.end).max(start);
     let line = text[start..end].find(['\n', '\r']);
     start..line.map_or(end, |length| start + length)
 }

@@ -1,15 +1,15 @@
-//! What serde says about a value, in the words of a run file.
+//! Translates serde's error messages into the terms of a run file.
 
-/// A message of serde taken apart. Its forms are those of `serde::de::Error`'s provided methods.
+/// A parsed serde message. Its forms are those of `serde::de::Error`'s provided methods.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Message<'a> {
-    /// A key that the section does not have, and those that it has.
+    /// An unknown key, and the known keys of the section.
     UnknownKey { key: &'a str, known: Vec<&'a str> },
-    /// A word that is not one of a closed set, and the set.
+    /// An unknown word, and the known words.
     UnknownWord { word: &'a str, known: Vec<&'a str> },
-    /// A key that must be there.
+    /// A required key that is missing.
     Missing { key: &'a str },
-    /// A value of another type or out of range: what was found and what was expected.
+    /// A value of the wrong type or out of range.
     Wrong { found: &'a str, expected: String },
     /// Anything else.
     Other(&'a str),
@@ -43,7 +43,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// The text up to the last backquote before `, expected` or `, there are no`, and what follows.
+/// Splits at the last backquote before `, expected` or `, there are no`.
 fn quoted_after<'a>(text: &'a str, prefix: &str) -> Option<(&'a str, &'a str)> {
     let rest = text.strip_prefix(prefix)?;
     let end = ["`, expected ", "`, there are no "]
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_forms_of_serde_are_known() {
+    fn all_forms_of_serde_messages_are_parsed() {
         #[derive(Debug, serde::Deserialize)]
         #[serde(deny_unknown_fields)]
         #[expect(dead_code, reason = "only read into")]

@@ -1,28 +1,28 @@
-//! The run file: from TOML, environment and flags to a typed [`RunConfig`], with errors that point
-//! at the line or the argument that is wrong.
+//! The run file: parses TOML, environment and flags into a typed [`RunConfig`]. Errors point at the invalid line
+//! or argument.
 //!
 //! ```text
-//! defaults < file < environment < --set a.b=c < flags      layers: Document::load
+//! defaults < file < environment < --set a.b=c < flags      merged: Document::load
 //!      |  merged per key, each with its Origin
 //!      v
-//! sections read one by one, every mistake collected         section: unknown keys, wrong types
+//! sections read one by one, all errors collected            section: unknown keys, wrong types
 //!      v
-//! check::run(&RunConfig) -> [Problem]                       check: pure, what a type cannot say
+//! check::run(&RunConfig) -> [ConfigProblem]                 check: pure, constraints beyond types
 //!      v
 //! (RunConfig, Document) or ConfigError::render(colour)      render: annotated snippets
 //! ```
 //!
-//! A later layer wins key by key, with two rules on top: `train.epochs` and `train.steps` displace
-//! each other, and a later layer that names another `source` or `kind` drops what earlier layers
-//! said in that section, as keys of one kind mean nothing to the other.
+//! A later source wins key by key, with two rules on top: `train.epochs` and `train.steps` displace
+//! each other, and a later source that names another `source` or `kind` drops what earlier sources
+//! set in that section, because the keys of one kind do not apply to another.
 //!
-//! Nothing here reads a file, the environment or the clock.
+//! This module reads no file, environment variable or clock.
 
 pub mod check;
 mod checkpoint;
 mod document;
 mod error;
-mod layers;
+mod merge;
 mod message;
 mod origin;
 mod problem;
@@ -34,7 +34,7 @@ mod text;
 pub use checkpoint::CheckpointSection;
 pub use document::Document;
 pub use error::ConfigError;
-pub use layers::{ENVIRONMENT_PREFIX, Override};
+pub use merge::{ENVIRONMENT_PREFIX, Override};
 pub use origin::Origin;
 pub use problem::{Problem, Severity};
 pub use run_config::{

@@ -1,21 +1,21 @@
-//! [`Origin`]: where a value of a run came from.
+//! [`Origin`]: the source of a value of a run.
 
 use std::fmt;
 use std::ops::Range;
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody said anything.
+    /// The default.
     Default,
     /// The run file.
     File {
-        /// Bytes of the value in the text of the file.
+        /// The byte range of the value in the file.
         span: Range<usize>,
     },
     /// An environment variable.
     Environment {
-        /// Name of the variable.
+        /// The name of the variable.
         name: String,
     },
     /// An argument `--set a.b=c`.
@@ -25,7 +25,7 @@ pub enum Origin {
     },
     /// A flag of the command.
     Flag {
-        /// Name of the flag: `--workers`.
+        /// The name of the flag: `--workers`.
         name: String,
     },
 }

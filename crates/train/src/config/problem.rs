@@ -1,29 +1,29 @@
-//! [`Problem`]: one thing that is wrong with a run, by the path of the value that it is about.
+//! [`ConfigProblem`]: an error or a notice about one value of a run.
 
-/// How bad a problem is.
+/// The severity of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
     /// The run cannot start.
     Error,
-    /// The run can start, but not as its author may think.
+    /// The run can start, but may behave unexpectedly.
     Notice,
 }
 
-/// Something wrong with a value of a run.
+/// An error or a notice about a value of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Whether it stops the run.
+    /// The severity.
     pub severity: Severity,
-    /// Dotted path of the value: `train.global_batch_size`. Empty for the whole run.
+    /// The dotted path of the value: `train.global_batch_size`. Empty for the whole run.
     pub path: String,
-    /// What is wrong, with the numbers.
+    /// The message, with the values.
     pub message: String,
-    /// What to do about it.
+    /// The next action for the user.
     pub hint: Option<String>,
 }
 
 impl Problem {
-    /// A problem that stops the run.
+    /// Creates a problem that stops the run.
     #[must_use]
     pub fn error(path: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
@@ -34,7 +34,7 @@ impl Problem {
         }
     }
 
-    /// Something that the author of the run should know.
+    /// Creates a notice.
     #[must_use]
     pub fn notice(path: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
@@ -43,7 +43,7 @@ impl Problem {
         }
     }
 
-    /// The same with a hint.
+    /// Adds a hint.
     #[must_use]
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! [`RunConfig`]: everything that a run file can say, typed, with its defaults.
+//! [`RunConfig`]: all settings of a run file, typed, with their defaults.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{CheckpointSection, ConfigError, Problem};
 
-/// Version of the run file that this ronde reads and writes.
+/// The run file version that this program reads and writes.
 pub(super) const VERSION: i64 = 1;
 
-/// A whole run, one field per section of the run file.
+/// A complete run, with one field per section of the run file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunConfig {
-    /// Version of the format: 1.
+    /// The version of the format: 1.
     #[serde(default = "version")]
     pub version: i64,
     /// `[run]`: name, seed, output.
@@ -27,27 +27,27 @@ pub struct RunConfig {
     /// `[workers]`: processes and logical shards.
     #[serde(default)]
     pub workers: WorkersSection,
-    /// `[train]`: how long and in what batches.
+    /// `[train]`: length, batches and learning rate.
     #[serde(default)]
     pub train: TrainSection,
-    /// `[comm]`: how gradients travel.
+    /// `[comm]`: how gradients are exchanged.
     #[serde(default)]
     pub comm: CommSection,
-    /// `[check]`: how copies of the weights are compared.
+    /// `[check]`: how replicas of the weights are compared.
     #[serde(default)]
     pub check: CheckSection,
-    /// `[elastic]`: what happens when a worker dies.
+    /// `[elastic]`: recovery from lost workers.
     #[serde(default)]
     pub elastic: ElasticSection,
     /// `[checkpoint]`: when and where the state of the run is saved.
     #[serde(default)]
     pub checkpoint: CheckpointSection,
-    /// `[loader]`: how samples are fetched ahead.
+    /// `[loader]`: how samples are prefetched.
     #[serde(default)]
     pub loader: LoaderSection,
-    /// `[data]`: where samples come from.
+    /// `[data]`: the source of the samples.
     pub data: DataConfig,
-    /// `[model]`: what is trained.
+    /// `[model]`: the model to train.
     pub model: ModelConfig,
     /// `[optimizer]`: how weights are updated; its learning rate is `train.learning_rate`.
     pub optimizer: OptimizerConfig,
@@ -63,11 +63,11 @@ fn version() -> i64 {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunSection {
-    /// Name of the run; default `run`.
+    /// The name of the run; default `run`.
     pub name: String,
-    /// Root of all randomness; default 42.
+    /// The seed of all random numbers; default 42.
     pub seed: u64,
-    /// Folder for results; default `runs/<name>`. [`super::Document::load`] fills it in.
+    /// The folder for results; default `runs/<name>`, set by [`super::Document::load`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<PathBuf>,
 }
@@ -83,7 +83,7 @@ impl Default for RunSection {
 }
 
 impl RunSection {
-    /// The folder for results.
+    /// Returns the folder for results.
     #[must_use]
     pub fn output_folder(&self) -> PathBuf {
         let default = || PathBuf::from("runs").join(&self.name);
@@ -95,11 +95,11 @@ impl RunSection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WorkersSection {
-    /// Count of worker processes; default 1. The trained bits do not depend on it.
+    /// The number of worker processes; default 1. The trained bits do not depend on it.
     pub count: u32,
-    /// Parts that each global batch is cut into, at least one per worker; default 8.
+    /// The number of parts of each global batch, at least one per worker; default 8.
     pub logical_shards: u32,
-    /// The thread of a worker that computes gets a core of its own, its other threads the rest, where the
+    /// Whether each worker's computing thread gets a dedicated core and its other threads share the rest, if the
     /// host has two cores for each of its workers; default false. For hosts that run nothing else.
     #[serde(skip_serializing_if = "is_default")]
     pub pin_cores: bool,
@@ -115,7 +115,7 @@ impl Default for WorkersSection {
     }
 }
 
-/// How long a run trains.
+/// The length of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrainLength {
     /// Passes over the data.
@@ -134,35 +134,35 @@ pub struct TrainSection {
     /// Optimizer updates; either this or `epochs`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
-    /// Samples of one step over all workers; default 64.
+    /// The number of samples of one step, over all workers; default 64.
     pub global_batch_size: u64,
-    /// Leave out the smaller last batch of an epoch; default false.
+    /// Whether to skip the smaller last batch of an epoch; default false.
     pub drop_last: bool,
-    /// Visit samples in a new order each epoch; default true.
+    /// Whether to visit the samples in a new order in each epoch; default true.
     pub shuffle: bool,
-    /// Largest norm of the gradient; absent: not clipped.
+    /// The largest norm of the gradient; absent: gradients are not clipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_norm: Option<f64>,
-    /// Format of the weights and of the activations between stages; default `f32`. The master
-    /// weights are `f32` always. With `f16` the loss is scaled by a factor that follows the gradients.
+    /// The format of the weights and of the activations between layers; default `f32`. The master
+    /// weights are always `f32`. With `f16` the loss is scaled dynamically.
     #[serde(skip_serializing_if = "is_default")]
     pub precision: Precision,
-    /// Stages compute what backward needs again in place of keeping it; default false. The trained
+    /// Whether the backward pass recomputes activations instead of storing them; default false. The trained
     /// bits do not depend on it.
     #[serde(skip_serializing_if = "is_default")]
     pub recompute_activations: bool,
-    /// Which parameters are decayed; default `all`.
+    /// The parameters to which weight decay applies; default `all`.
     #[serde(skip_serializing_if = "is_default")]
     pub weight_decay_on: WeightDecayOn,
-    /// Learning rate that the schedule starts from, before it is scaled; default 0.001.
+    /// The base learning rate of the schedule, before scaling; default 0.001.
     pub learning_rate: f64,
-    /// How the learning rate follows from the global batch; default `none`.
+    /// How the learning rate is scaled with the global batch size; default `none`.
     #[serde(skip_serializing_if = "is_default")]
     pub learning_rate_scaling: RateScaling,
-    /// Global batch for which `learning_rate` is right; needed where it is scaled.
+    /// The global batch size for which `learning_rate` was chosen; required if it is scaled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub learning_rate_batch_size: Option<u64>,
-    /// Measure on the test set after this many epochs; absent: at the end only.
+    /// Evaluate on the test set every this many epochs; absent: only at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evaluate_every_epochs: Option<u64>,
 }
@@ -192,7 +192,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl TrainSection {
-    /// The learning rate that the schedule starts from: scaled to the global batch.
+    /// Returns the base learning rate of the schedule, scaled to the global batch size.
     #[must_use]
     pub fn base_learning_rate(&self) -> f64 {
         let from = self.learning_rate_batch_size;
@@ -201,21 +201,21 @@ impl TrainSection {
         self.learning_rate * scaling.factor(from, self.global_batch_size)
     }
 
-    /// What the precision means here, for people; `None` for `f32`.
+    /// Describes the precision for users; `None` for `f32`.
     #[must_use]
     pub fn precision_note(&self) -> Option<String> {
         let format = match self.precision {
             Precision::F32 => return None,
             Precision::Bf16 => "bf16",
-            Precision::F16 => "f16, the loss scaled",
+            Precision::F16 => "f16 with loss scaling",
         };
         Some(format!(
-            "precision: weights and activations between stages in {format}, master weights in f32; \
-             no kernel for this CPU is faster for it"
+            "precision: weights and activations between layers in {format}, master weights in f32; \
+             on this CPU it is not faster than f32"
         ))
     }
 
-    /// How the learning rate was scaled, for people; `None` where it was not.
+    /// Describes how the learning rate was scaled; `None` if it was not.
     #[must_use]
     pub fn learning_rate_rule(&self) -> Option<String> {
         let rule = match self.learning_rate_scaling {
@@ -233,7 +233,7 @@ impl TrainSection {
         ))
     }
 
-    /// How long the run trains; `None` unless exactly one of `epochs` and `steps` is given.
+    /// Returns the length of the run; `None` unless exactly one of `epochs` and `steps` is set.
     #[must_use]
     pub fn length(&self) -> Option<TrainLength> {
         match (self.epochs, self.steps) {
@@ -244,31 +244,31 @@ impl TrainSection {
     }
 }
 
-/// How gradients are summed over workers.
+/// The algorithm that sums gradients over workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CommAlgorithm {
-    /// Whichever is forecast to be fastest.
+    /// The algorithm with the shortest predicted time.
     #[default]
     Auto,
-    /// Every worker sends each other worker its slice.
+    /// Every worker sends each peer the slice that the peer reduces.
     Direct,
     /// Recursive halving, then doubling.
     HalvingDoubling,
-    /// Up a binary tree, and down again.
+    /// Reduce up a binary tree, then broadcast down.
     Tree,
-    /// One worker collects, sums and sends back.
+    /// One worker gathers, sums and sends back.
     Driver,
 }
 
-/// How workers of one host reach each other.
+/// The transport between workers of one host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CommTransport {
-    /// Shared memory where all workers are on one host, TCP otherwise.
+    /// Shared memory if all workers are on one host, otherwise TCP.
     #[default]
     Auto,
-    /// Shared memory, or the run does not start.
+    /// Shared memory; the run fails to start if it is not available.
     SharedMemory,
     /// TCP.
     Tcp,
@@ -278,15 +278,15 @@ pub enum CommTransport {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CommSection {
-    /// How gradients are summed; default `auto`.
+    /// The algorithm that sums gradients; default `auto`.
     pub algorithm: CommAlgorithm,
-    /// How workers of one host reach each other; default `auto`.
+    /// The transport between workers of one host; default `auto`.
     pub transport: CommTransport,
-    /// Gradients are reduced together up to this many bytes; absent: the best of several sizes, which the
-    /// first steps try. The bits do not depend on it.
+    /// The largest bucket of gradients that are reduced together, in bytes; absent: the first steps try several
+    /// sizes and choose one. The trained bits do not depend on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bucket_bytes_max: Option<u64>,
-    /// Seconds that any wait for another worker may take; default 30.
+    /// The longest wait for another worker, in seconds; default 30.
     pub timeout_s: f64,
 }
 
@@ -302,7 +302,7 @@ impl Default for CommSection {
 }
 
 impl CommSection {
-    /// The limit of a wait; zero for a number that `check` refuses.
+    /// Returns `timeout_s` as a duration; zero for a number that `check` rejects.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         Duration::try_from_secs_f64(self.timeout_s).unwrap_or_default()
@@ -313,9 +313,9 @@ impl CommSection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckSection {
-    /// The weights are hashed in this many parts, one part each step in turn; default 16.
+    /// The number of parts in which the weights are hashed, one part per step in turn; default 16.
     pub weight_hash_parts: u32,
-    /// All of the weights are hashed each so many steps; default 50.
+    /// All weights are hashed every this many steps; default 50.
     pub weight_hash_full_every: u64,
 }
 
@@ -328,14 +328,14 @@ impl Default for CheckSection {
     }
 }
 
-/// Who goes on when workers cannot be reached and may still run.
+/// Which workers continue when others are unreachable but may still be running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SuccessionKind {
-    /// Those whom the coordinator reaches that holds the job's lease.
+    /// The workers that can reach the coordinator that holds the job's lease.
     #[default]
     Lease,
-    /// More than half of the members that are not known to have ended.
+    /// More than half of the members that are not known to have exited.
     Majority,
 }
 
@@ -343,25 +343,25 @@ pub enum SuccessionKind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ElasticSection {
-    /// Whether the others go on when a worker dies; default true.
+    /// Whether training continues when a worker is lost; default true.
     pub enabled: bool,
-    /// Fewer workers do not train but wait for more; default 1.
+    /// The smallest number of workers that train; fewer wait for more. Default 1.
     pub min_workers: u32,
-    /// More never train together, whatever is asked for while the job runs; default 0: as many as there
-    /// are logical shards.
+    /// The largest number of workers that the job can be scaled to while it runs; default 0: the number of
+    /// logical shards.
     pub max_workers: u32,
-    /// How often a worker that died is started again within `restart_window_s` before its place is
-    /// given up; default 5. 0: the others go on without it.
+    /// How often a failed worker is restarted within `restart_window_s` before the job continues without it;
+    /// default 5. 0: no restarts.
     pub max_restarts: u32,
-    /// Deaths longer ago are forgotten; default 600 seconds. The pause before a restart doubles with
-    /// each death within it, from half a second to a minute.
+    /// Failures longer ago are not counted; default 600 seconds. The delay before a restart doubles with each
+    /// failure within this window, from half a second to a minute.
     pub restart_window_s: f64,
-    /// A worker that was not heard for this long is lost; default 1 second.
+    /// A worker that sends no heartbeat for this long is considered lost; default 1 second.
     pub silence_s: f64,
-    /// How long a coordinator that vanished keeps others from taking its place; default 3 seconds.
+    /// How long a failed coordinator's lease prevents another one from taking over; default 3 seconds.
     pub lease_s: f64,
-    /// Who goes on when others cannot be reached; default `lease`. With `majority` two halves that do not
-    /// see each other both wait.
+    /// Which workers continue when others are unreachable; default `lease`. With `majority`, two halves that
+    /// cannot reach each other both wait.
     pub succession: SuccessionKind,
     /// How long the job waits for `min_workers` before it ends; default 600 seconds.
     pub wait_s: f64,
@@ -387,11 +387,11 @@ impl Default for ElasticSection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LoaderSection {
-    /// Threads of a worker that fetch and decode samples; absent: one where samples are in memory, else one
-    /// for each core that the workers of the host leave free, at least one for each worker.
+    /// The number of threads of a worker that fetch and decode samples; absent: one if the samples are in memory,
+    /// else one for each core that the workers of the host leave free, at least one for each worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
-    /// Memory of a worker for samples that wait, as they are stored and decoded, in MiB; default 256.
+    /// The memory of a worker for prefetched samples, both as stored and decoded, in MiB; default 256.
     pub memory_mib: u64,
 }
 
@@ -405,7 +405,8 @@ impl Default for LoaderSection {
 }
 
 impl LoaderSection {
-    /// Threads and memory of a worker's loader; `free` is its share of cores that nobody computes on.
+    /// Returns the threads and memory of a worker's loader; `free` is its share of the cores not used for
+    /// computation.
     #[must_use]
     pub fn settings(&self, dataset: &dyn Dataset, free: usize) -> LoaderSettings {
         let usual = if dataset.locality().is_some() {
@@ -420,8 +421,8 @@ impl LoaderSection {
     }
 }
 
-/// What the trained bits do not depend on: sections, and keys of other sections. What is in the
-/// files of `[data]` is told by the identity of the data set, not by their names.
+/// Sections and keys that do not change the trained bits. The identity of the data set stands for the
+/// contents of the files of `[data]`, so their names are excluded.
 const NOT_IDENTITY: [&str; 19] = [
     "check",
     "checkpoint",
@@ -445,27 +446,27 @@ const NOT_IDENTITY: [&str; 19] = [
 ];
 
 impl RunConfig {
-    /// The whole run as a run file: what is saved with a model.
+    /// Returns the complete run as a run file, as it is saved with a model.
     ///
     /// # Errors
-    /// A seed above 2^63 - 1, or a path that is no Unicode: neither comes out of a run file.
+    /// A seed above 2^63 - 1, or a path that is not Unicode. Neither occurs in a run that was read from a file.
     pub fn to_toml(&self) -> Result<String, ConfigError> {
         toml::to_string(self).map_err(|cause| {
-            let message = format!("the run cannot be written as TOML: {cause}");
+            let message = format!("cannot write the run as TOML: {cause}");
             ConfigError::without_source(vec![Problem::error("", message)])
         })
     }
 
-    /// Dotted path and value of everything that the trained bits depend on: not the count of
-    /// workers, names, folders, communication and checks.
+    /// Returns the dotted path and value of every setting that the trained bits depend on. The number of workers,
+    /// names, folders, communication and checks are excluded.
     ///
     /// # Errors
     /// As [`RunConfig::to_toml`].
     pub fn identity_parts(&self) -> Result<Vec<(String, String)>, ConfigError> {
-        // Through the text, in which a 32-bit number is as short as it was in the run file.
+        // The text keeps the short form of 32-bit numbers that the run file has.
         let text = self.to_toml()?;
         let table: toml::Table = toml::from_str(&text).map_err(|cause| {
-            let message = format!("the run cannot be read back: {cause}");
+            let message = format!("cannot read the written run: {cause}");
             ConfigError::without_source(vec![Problem::error("", message)])
         })?;
         let mut parts = Vec::new();

@@ -1,9 +1,8 @@
-//! Reading one section into its type and finding *every* key that is wrong in it, not only the first.
+//! Reads one section into its type and reports *every* invalid key in it, not only the first.
 //!
-//! serde stops at the first mistake and, inside sections that are told apart by a `kind`, does not
-//! say where it is. Keys are visited in order, so the mistake is in the last key of the shortest
-//! run of keys with the same message; it is found by bisection, noted, taken out, and the rest is
-//! read again.
+//! serde stops at the first error and, in sections with a `kind`, does not report its position. Keys are visited
+//! in order, so the error is in the last key of the shortest prefix of keys that gives the same message. This
+//! module finds that key by bisection, records and removes it, and reads the rest again.
 
 use std::collections::BTreeSet;
 
@@ -14,13 +13,13 @@ use super::message::Message;
 use super::text::join;
 use super::{Problem, suggest};
 
-/// Keys that tell the kinds of a section apart; they are needed to make sense of the others.
+/// Keys that select the kind of a section; the other keys depend on them.
 const TAGS: [&str; 2] = ["kind", "source"];
 
-/// Most mistakes that are looked for in one section.
-const MISTAKES_MAX: usize = 20;
+/// The largest number of errors that are searched for in one section.
+const ERRORS_MAX: usize = 20;
 
-/// Which part of an assignment a mistake is about.
+/// The part of a `key = value` line that an error refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum About {
     Key,
@@ -28,39 +27,39 @@ pub(super) enum About {
     Section,
 }
 
-/// A mistake found in a section.
+/// An error found in a section.
 pub(super) struct Mistake {
     pub(super) problem: Problem,
     pub(super) about: About,
 }
 
-/// Reads a section; `raw` gives what an argument said for a path, to be tried as a string.
+/// Reads a section. `raw` returns the text of an argument for a path, which is tried as a string.
 pub(super) fn read<T: DeserializeOwned>(
     section: &str,
     table: &Table,
     raw: &dyn Fn(&str) -> Option<String>,
 ) -> Result<T, Vec<Mistake>> {
     let mut table = table.clone();
-    let mut mistakes: Vec<Mistake> = Vec::new();
+    let mut errors: Vec<Mistake> = Vec::new();
     let mut removed = BTreeSet::new();
     let mut tried = BTreeSet::new();
-    while mistakes.len() < MISTAKES_MAX {
+    while errors.len() < ERRORS_MAX {
         let message = match try_read::<T>(&table) {
-            Ok(read) if mistakes.is_empty() => return Ok(read),
+            Ok(read) if errors.is_empty() => return Ok(read),
             Ok(_) => break,
             Err(message) => message,
         };
         let parsed = Message::parse(&message);
         if let Message::Missing { key } = parsed {
             if !removed.contains(key) {
-                mistakes.push(missing(section, key));
+                errors.push(missing(section, key));
             }
             break;
         }
         let keys = culprit::<T>(&table, &message);
         let path = keys.iter().fold(section.to_owned(), |p, key| join(&p, key));
         let Some(value) = value_at(&mut table, &keys) else {
-            mistakes.push(describe(section, section, &parsed, About::Section));
+            errors.push(describe(section, section, &parsed, About::Section));
             break;
         };
         match raw(&path) {
@@ -78,13 +77,13 @@ pub(super) fn read<T: DeserializeOwned>(
             Message::UnknownKey { .. } => About::Key,
             _ => About::Value,
         };
-        mistakes.push(describe(section, &path, &parsed, about));
+        errors.push(describe(section, &path, &parsed, about));
         if let Some(first) = keys.first().filter(|_| keys.len() == 1) {
             removed.insert(first.clone());
         }
         remove(&mut table, &keys);
     }
-    Err(mistakes)
+    Err(errors)
 }
 
 fn try_read<T: DeserializeOwned>(table: &Table) -> Result<T, String> {
@@ -93,7 +92,7 @@ fn try_read<T: DeserializeOwned>(table: &Table) -> Result<T, String> {
         .map_err(|error| error.message().to_owned())
 }
 
-/// The keys, from the section inward, whose value a message is about. Empty: the section itself.
+/// Returns the path of the key that a message refers to, relative to the section. Empty: the section itself.
 fn culprit<T: DeserializeOwned>(root: &Table, message: &str) -> Vec<String> {
     let mut keys: Vec<String> = Vec::new();
     loop {
@@ -149,8 +148,8 @@ fn value_at<'a>(root: &'a mut Table, keys: &[String]) -> Option<&'a mut Value> {
 }
 
 fn put_back(root: &mut Table, keys: &[String], value: Value) {
-    if let Some(place) = value_at(root, keys) {
-        *place = value;
+    if let Some(current) = value_at(root, keys) {
+        *current = value;
     }
 }
 
@@ -170,7 +169,7 @@ fn still_wrong_at<T: DeserializeOwned>(table: &Table, keys: &[String]) -> bool {
 
 fn missing(section: &str, key: &str) -> Mistake {
     Mistake {
-        problem: Problem::error(section, format!("[{section}] lacks the key `{key}`"))
+        problem: Problem::error(section, format!("missing key `{key}` in [{section}]"))
             .hint(format!("add `{key} = ...` to [{section}]")),
         about: About::Section,
     }
@@ -184,13 +183,13 @@ fn describe(section: &str, path: &str, message: &Message<'_>, about: About) -> M
         },
         Message::UnknownWord { word, known } => Problem {
             hint: suggest::hint(word, known),
-            ..Problem::error(path, format!("`{path}` cannot be \"{word}\""))
+            ..Problem::error(path, format!("invalid `{path}` \"{word}\""))
         },
-        Message::Missing { key } => Problem::error(path, format!("`{path}` lacks the key `{key}`")),
+        Message::Missing { key } => Problem::error(path, format!("missing key `{key}` in `{path}`")),
         Message::Wrong { found, expected } => {
             let problem =
                 Problem::error(path, format!("`{path}` must be {expected}, found {found}"));
-            // A number or truth value in quotes is the usual slip.
+            // The usual cause is a number or boolean in quotes.
             if found.starts_with("string") && !expected.contains("string") {
                 problem.hint(format!("write {expected}, without quotes"))
             } else {

@@ -1,9 +1,9 @@
-//! "Did you mean": the known word that is nearest to what was written.
+//! "Did you mean": suggests the known word nearest to an unknown one.
 
-/// Furthest that a word may be from what was meant, in edits per letter.
+/// The largest distance of a suggestion, in edits per letter.
 const EDITS_PER_LETTER_MAX: f64 = 0.4;
 
-/// A hint for a word that is not one of `known`.
+/// Returns a hint for a word that is not in `known`.
 pub(super) fn hint<S: AsRef<str>>(word: &str, known: &[S]) -> Option<String> {
     if let Some(nearest) = nearest(word, known) {
         return Some(format!("did you mean `{nearest}`?"));
@@ -11,8 +11,8 @@ pub(super) fn hint<S: AsRef<str>>(word: &str, known: &[S]) -> Option<String> {
     let words: Vec<String> = known.iter().map(|k| format!("`{}`", k.as_ref())).collect();
     match words.len() {
         0 => None,
-        1 => Some(format!("only {} is known here", words[0])),
-        _ => Some(format!("known here: {}", words.join(", "))),
+        1 => Some(format!("expected {}", words[0])),
+        _ => Some(format!("expected one of {}", words.join(", "))),
     }
 }
 
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn near_words_are_meant_and_far_ones_are_not() {
+    fn similar_words_are_suggested_and_others_listed() {
         let known = ["epochs", "steps", "learning_rate"];
         for (word, expected) in [
             ("epoch", Some("epochs")),
@@ -49,7 +49,7 @@ mod tests {
         }
         assert_eq!(
             hint("momentum", &known).unwrap(),
-            "known here: `epochs`, `steps`, `learning_rate`"
+            "expected one of `epochs`, `steps`, `learning_rate`"
         );
         assert_eq!(hint::<&str>("x", &[]), None);
     }

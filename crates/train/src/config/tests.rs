@@ -1,7 +1,7 @@
 //! Run files that are right, wrong and hostile, and what people are told about them.
 
 mod bad_files;
-mod layers;
+mod merge;
 mod random;
 
 use super::*;

@@ -1,30 +1,30 @@
-//! Texts that values come from: parsing one as TOML, and where in it each key and value stands.
+//! Source texts of values: parses one as TOML and records the position of each key and value.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use toml::de::{DeTable, DeValue};
 
-/// Most bytes of a run file.
+/// The largest size of a run file in bytes.
 pub(super) const TEXT_BYTES_MAX: usize = 256 * 1024;
 
-/// A text that the user wrote: the run file or one argument.
+/// A text written by the user: the run file or one argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Source {
-    /// Name of the file; else `--set`, `environment`, `flag`.
+    /// The name of the file, or `--set`, `environment` or `flag`.
     pub(super) name: String,
-    /// What is shown.
+    /// The text.
     pub(super) text: String,
-    /// Whether it is an argument or a variable, not the file.
+    /// Whether it is an argument or a variable rather than the file.
     pub(super) is_argument: bool,
 }
 
-/// Where a key and its value stand in a text.
+/// The byte ranges of a key and its value in a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) key: Range<usize>,
     pub(super) value: Range<usize>,
-    /// Whether the value is a section with keys of its own.
+    /// Whether the value is a section.
     pub(super) is_table: bool,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Parsed {
     pub(super) places: BTreeMap<String, Place>,
 }
 
-/// A mistake in the syntax.
+/// A syntax error.
 pub(super) struct SyntaxError {
     pub(super) message: String,
     pub(super) span: Range<usize>,
@@ -51,14 +51,14 @@ pub(super) fn parse(text: &str) -> Result<Parsed, Vec<SyntaxError>> {
         let errors: Vec<SyntaxError> = errors.into_iter().map(error).collect();
         return Err(first_of_each_line(text, errors));
     }
-    // The second parse also refuses what is no value, such as integers of more than 64 bits.
+    // The second parse also rejects invalid values, such as integers of more than 64 bits.
     let table = toml::from_str(text).map_err(|cause| vec![error(cause)])?;
     let mut places = BTreeMap::new();
     collect(root.get_ref(), "", &mut places);
     Ok(Parsed { table, places })
 }
 
-/// What follows a mistake on its line is mostly the parser finding its way back.
+/// Keeps the first error of each line; the following ones are mostly consequences of it.
 fn first_of_each_line(text: &str, errors: Vec<SyntaxError>) -> Vec<SyntaxError> {
     let mut last_end = 0;
     let mut kept: Vec<SyntaxError> = Vec::new();
@@ -90,7 +90,7 @@ fn collect(table: &DeTable<'_>, prefix: &str, places: &mut BTreeMap<String, Plac
     }
 }
 
-/// The dotted path of a key under a prefix; a key that is not bare is quoted.
+/// Returns the dotted path of a key under a prefix; a key that is not bare is quoted.
 pub(super) fn join(prefix: &str, key: &str) -> String {
     let key = if is_bare(key) {
         key.to_owned()
@@ -104,7 +104,7 @@ pub(super) fn join(prefix: &str, key: &str) -> String {
     }
 }
 
-/// Whether a key may stand in TOML without quotes.
+/// Returns whether a key needs no quotes in TOML.
 pub(super) fn is_bare(key: &str) -> bool {
     !key.is_empty()
         && key
@@ -112,7 +112,7 @@ pub(super) fn is_bare(key: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-')
 }
 
-/// A value of an argument: TOML, or else a string as it stands.
+/// Parses the value of an argument as TOML, or else takes it as a string.
 pub(super) fn parse_value(text: &str) -> toml::Value {
     let document = format!("value = {text}\n");
     toml::from_str::<toml::Table>(&document)

@@ -148,7 +148,7 @@ fn a_shard_alone_is_a_whole_batch_and_moves_the_running_statistics() {
 }
 
 #[test]
-fn recomputed_and_rounded_stages_keep_step() {
+fn recomputed_and_rounded_layers_keep_step() {
     let (case, mut chain) = resnet18();
     let expected = together(case, &mut chain, &[2, 1]);
     let mut recomputed = resnet18().1.with_recomputation();
@@ -181,11 +181,11 @@ fn what_goes_wrong_is_told_and_a_step_can_be_given_up() {
     let failed = chain
         .forward_shards(cut(case, &[3]), &mut Fails)
         .unwrap_err();
-    assert_eq!(failed.to_string(), "stage bn1: no sum over all shards");
+    assert_eq!(failed.to_string(), "layer bn1: no sum over all shards");
     let wrong = ShardInput {
         input: samples(&[1, 3, 8, 16], 1),
         context: ForwardContext {
-            stage: 0,
+            layer: 0,
             ..training(4, 0)
         },
     };
@@ -193,9 +193,9 @@ fn what_goes_wrong_is_told_and_a_step_can_be_given_up() {
     assert!(wrong.to_string().contains("stem"), "{wrong}");
     chain.forward_shards(cut(case, &[3]), &mut Alone).unwrap();
     chain
-        .stages_mut()
+        .layers_mut()
         .iter_mut()
-        .for_each(|stage| stage.discard());
+        .for_each(|layer| layer.discard());
     let arena = arena(&chain);
     let mut gradients = vec![0.0; arena.len()];
     let given = ShardGradient {

@@ -48,7 +48,7 @@ fn a_tied_model_is_one_piece_and_says_so() {
     let last = chain.len() - 1;
     let tensors = chain.tensors_of(last);
     let mut gradients = vec![0.0; arena.len()];
-    chain.stages_mut()[last]
+    chain.layers_mut()[last]
         .backward(
             training(0, 5).shard,
             given,
@@ -60,7 +60,7 @@ fn a_tied_model_is_one_piece_and_says_so() {
     chain.discard();
     let of_head = Activation::from_host(&[3, 10, 16], vec![1.0; 480]);
     chain.forward(case.input(), &training(0, 5)).unwrap();
-    let error = chain.stages_mut()[0]
+    let error = chain.layers_mut()[0]
         .backward(
             training(0, 5).shard,
             of_head,

@@ -3,19 +3,19 @@
 use ronde_core::seed::SeedTree;
 
 use super::{BlockShape, Form, POOL, WIDTHS};
-use crate::Stage;
-use crate::models::size::StageSize;
+use crate::Layer;
+use crate::models::size::LayerSize;
 use crate::models::wired::{Images, Wired};
 use crate::ops::{AfterNorm, Window};
 
 /// Stem and four groups, with the tensors of those that are normalised shard by shard.
-pub(super) fn stages(
+pub(super) fn layers(
     input_shape: &[usize],
     form: Form,
-    sizes: &[StageSize],
+    sizes: &[LayerSize],
     seeds: &SeedTree,
-) -> Vec<Box<dyn Stage>> {
-    let mut stages: Vec<Box<dyn Stage>> = vec![Box::new(stem(input_shape, form, &sizes[0], seeds))];
+) -> Vec<Box<dyn Layer>> {
+    let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(stem(input_shape, form, &sizes[0], seeds))];
     for group in 0..WIDTHS.len() {
         let (input, size) = (&sizes[group].output, &sizes[group + 1]);
         let name = format!("layer{}", group + 1);
@@ -34,12 +34,12 @@ pub(super) fn stages(
                 seeds,
             );
         }
-        stages.push(Box::new(wired));
+        layers.push(Box::new(wired));
     }
-    stages
+    layers
 }
 
-fn stem(input: &[usize], form: Form, size: &StageSize, seeds: &SeedTree) -> Wired {
+fn stem(input: &[usize], form: Form, size: &LayerSize, seeds: &SeedTree) -> Wired {
     let mut wired = Wired::new("stem", input, size, true);
     let x = wired.images();
     let window = form.stem_window();

@@ -3,7 +3,7 @@
 use ronde_core::seed::SeedTree;
 
 use super::{BLOCKS, CONVOLUTION, POOL};
-use crate::models::size::StageSize;
+use crate::models::size::LayerSize;
 use crate::models::wired::Wired;
 use crate::ops::AfterNorm;
 
@@ -11,17 +11,17 @@ use crate::ops::AfterNorm;
 pub(super) fn features(
     block: usize,
     sample: &[usize],
-    size: &StageSize,
+    size: &LayerSize,
     seeds: &SeedTree,
 ) -> Wired {
-    let (layers, channels) = BLOCKS[block];
+    let (count, channels) = BLOCKS[block];
     let name = format!("features{}", block + 1);
     let mut wired = Wired::new(&name, sample, size, block == 0);
     let mut y = wired.images();
-    for layer in 0..layers {
-        let conv = format!("{name}.{layer}.conv");
+    for index in 0..count {
+        let conv = format!("{name}.{index}.conv");
         let conv = wired.convolution(&conv, y.shape, channels, CONVOLUTION, true, seeds);
-        let norm = format!("{name}.{layer}.norm");
+        let norm = format!("{name}.{index}.norm");
         let norm = wired.norm(&norm, channels, AfterNorm::Rectified);
         y = wired.convolved(conv, norm, y, None);
     }

@@ -1,4 +1,4 @@
-//! Parts of a stage that takes images: convolution, normalisation, pooling.
+//! Parts of a layer that takes images: convolution, normalisation, pooling.
 
 use burn::nn::conv::Conv2d;
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
@@ -8,9 +8,9 @@ use ronde_core::seed::SeedTree;
 use super::{Part, PartId, Value, Wired};
 use crate::models::batch_wide_norm::BatchWideNorm;
 use crate::models::cost_per_sample;
-use crate::models::layers::convolution;
+use crate::models::modules::convolution;
 use crate::ops::{AfterNorm, Window, average_to, conv2d, max_pool};
-use crate::{BurnStage, ForwardContext, training_device};
+use crate::{BurnLayer, ForwardContext, training_device};
 
 /// A value that is images: which one, and channels, height and width.
 #[derive(Debug, Clone, Copy)]
@@ -41,19 +41,19 @@ impl Wired {
         let device = training_device();
         let layer = convolution(from, channels, window, has_bias, &device);
         let output = [channels, window.count(height), window.count(width)];
-        let stage = BurnStage::new(layer, |layer: &Conv2d, x, _: &ForwardContext| {
+        let layer = BurnLayer::new(layer, |layer: &Conv2d, x, _: &ForwardContext| {
             conv2d(layer, x)
         })
         .named(name)
         .with_sample_shape(&[from, height, width])
         .with_initial_weights_from_seed(seeds)
         .with_cost(cost_per_sample(&output, 0));
-        // The first part of a model's first stage.
-        let is_first = self.parts.is_empty() && !self.flight.gives_input_gradient;
-        let part = self.part(Part::Stage(if is_first {
-            Box::new(stage.without_input_gradient())
+        // The first part of a model's first layer.
+        let is_first = self.parts.is_empty() && !self.pending.gives_input_gradient;
+        let part = self.part(Part::Layer(if is_first {
+            Box::new(layer.without_input_gradient())
         } else {
-            Box::new(stage)
+            Box::new(layer)
         }));
         ConvolutionPart {
             part,
@@ -113,13 +113,13 @@ impl Wired {
     ) -> Images {
         // It has no tensors: any module without stands for it.
         let module = MaxPool2dConfig::new([1, 1]).init();
-        let stage = BurnStage::new(module, move |_: &MaxPool2d, x, _: &ForwardContext| {
+        let layer = BurnLayer::new(module, move |_: &MaxPool2d, x, _: &ForwardContext| {
             resize(x)
         })
         .titled("pooling")
         .with_sample_shape(&from.shape)
         .with_cost(cost_per_sample(&shape, 0));
-        let part = self.part(Part::Stage(Box::new(stage)));
+        let part = self.part(Part::Layer(Box::new(layer)));
         Images {
             value: self.wire(part, from.value, None),
             shape,

@@ -173,7 +173,7 @@ pub(crate) struct TrainingArguments {
     #[arg(long, value_name = "N", default_value_t = 3,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) rounds: u32,
-    /// Bytes up to which stages share a bucket [default: that of a run file]
+    /// Bytes up to which layers share a bucket [default: that of a run file]
     #[arg(long, value_name = "BYTES")]
     pub(super) bucket_bytes: Option<u64>,
     /// Measure others as well: one (one worker by itself), independent (as many workers that do not

@@ -28,7 +28,7 @@ fn flag(name: &str, path: &str, value: &str) -> Override {
 }
 
 #[test]
-fn later_layers_win_and_every_origin_is_remembered() {
+fn later_sources_win_and_every_origin_is_remembered() {
     let text = with("[workers]\nlogical_shards = 16\n");
     let environment = [
         ("RONDE_SET_WORKERS__LOGICAL_SHARDS", "20"),
@@ -99,7 +99,7 @@ fn text_of(given: &Override) -> &str {
 }
 
 #[test]
-fn a_later_layer_displaces_what_makes_no_sense_beside_it() {
+fn a_later_source_displaces_what_makes_no_sense_beside_it() {
     let steps = [("RONDE_SET_TRAIN__STEPS", "7")];
     let (run, document) = load(DEFAULT_RUN_FILE, &steps, &[]).unwrap();
     assert_eq!((run.train.epochs, run.train.steps), (None, Some(7)));

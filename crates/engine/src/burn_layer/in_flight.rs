@@ -1,4 +1,4 @@
-//! What a stage keeps between forward and backward of a shard, and its committed buffers.
+//! What a layer keeps between forward and backward of a shard, and its committed buffers.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Layers of values: file, environment, `--set`, flags; merged key by key, each with its origin.
+//! Merges the values of the run file, the environment, `--set` and flags key by key, each with its origin.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,68 +10,68 @@ use super::error::Located;
 use super::text::{Parsed, Source, is_bare, join, parse_value};
 use super::{Origin, Problem};
 
-/// Environment variables of this prefix are values of a run: `RONDE_SET_TRAIN__EPOCHS=3` is
-/// `train.epochs=3`. Two underscores are a dot.
+/// The prefix of environment variables that set values of a run: `RONDE_SET_TRAIN__EPOCHS=3` sets
+/// `train.epochs=3`. Two underscores stand for a dot.
 pub const ENVIRONMENT_PREFIX: &str = "RONDE_SET_";
 
-/// Most parts of a dotted path that an argument may name.
+/// The largest number of parts of a dotted path in an argument.
 const PATH_PARTS_MAX: usize = 8;
 
 /// A value given on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Override {
-    /// The text after `--set`: `train.epochs=3`. The value is TOML, or else a string as it stands.
+    /// The text after `--set`: `train.epochs=3`. The value is TOML, or else an unquoted string.
     Set(String),
-    /// A flag of its own: `--workers 3`. Wins over every `--set`.
+    /// A dedicated flag: `--workers 3`. Takes precedence over every `--set`.
     Flag {
-        /// Name of the flag, with its dashes.
+        /// The name of the flag, with its dashes.
         name: String,
-        /// Dotted path of the value that it sets: `workers.count`.
+        /// The dotted path of the value that it sets: `workers.count`.
         path: String,
         /// The value as it was written.
         value: String,
     },
 }
 
-/// One value and where it was written.
+/// The origin and source position of a value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Entry {
     pub(super) origin: Origin,
-    pub(super) layer: Layer,
+    pub(super) given_by: ConfigSource,
     /// `None`: the run file.
     pub(super) source: Option<Arc<Source>>,
     pub(super) key: Range<usize>,
     pub(super) value: Range<usize>,
-    /// What an argument said, for a string that looks like another type.
+    /// The text of an argument, for a string that looks like another type.
     pub(super) raw: Option<String>,
 }
 
-/// Layers in the order of precedence.
+/// The sources of a configuration value, in the order of precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Layer {
+pub(super) enum ConfigSource {
     File,
     Environment,
     Set,
     Flag,
 }
 
-/// The merged layers.
+/// The values of all sources, merged.
 #[derive(Default)]
-pub(super) struct Layers {
+pub(super) struct MergedConfig {
     pub(super) table: Table,
     pub(super) entries: BTreeMap<String, Entry>,
     /// Mistakes in arguments themselves.
     pub(super) refused: Vec<Located>,
 }
 
-impl Layers {
+impl MergedConfig {
     pub(super) fn merge(
         file: Parsed,
         environment: &[(String, String)],
         overrides: &[Override],
     ) -> Self {
         let entries = file.places.iter().filter(|(_, place)| !place.is_table);
-        let mut layers = Self {
+        let mut merged = Self {
             entries: entries
                 .map(|(path, place)| (path.clone(), file_entry(place)))
                 .collect(),
@@ -83,24 +83,24 @@ impl Layers {
             .filter_map(|(name, value)| environment_argument(name, value))
             .chain(overrides.iter().map(override_argument))
             .collect();
-        arguments.sort_by_key(|argument| argument.entry.layer);
+        arguments.sort_by_key(|argument| argument.entry.given_by);
         for argument in arguments {
-            layers.apply(&argument);
+            merged.apply(&argument);
         }
-        layers
+        merged
     }
 
     fn apply(&mut self, argument: &Argument) {
         let parts: Vec<&str> = argument.path.split('.').collect();
         if parts.len() > PATH_PARTS_MAX || !parts.iter().all(|part| is_bare(part)) {
-            let message = format!("`{}` is not a path like train.epochs", argument.path);
+            let message = format!("`{}` is not a valid path such as train.epochs", argument.path);
             return self.refuse(argument, message);
         }
         let Some(value) = &argument.value else {
             return self.refuse(argument, "expected `key=value`, for example train.epochs=3");
         };
         if self.put(&parts, value, &argument.entry).is_none() {
-            let message = format!("`{}` goes through a key that is no section", argument.path);
+            let message = format!("`{}` passes through a key that is not a section", argument.path);
             self.refuse(argument, message);
         }
     }
@@ -113,7 +113,7 @@ impl Layers {
         });
     }
 
-    /// Sets a value; `None` when something on the way is no table.
+    /// Sets a value; `None` if a part of the path is not a table.
     fn put(&mut self, parts: &[&str], value: &Value, entry: &Entry) -> Option<()> {
         if let Value::Table(inner) = value {
             for (key, value) in inner {
@@ -124,7 +124,7 @@ impl Layers {
         let path = parts
             .iter()
             .fold(String::new(), |prefix, key| join(&prefix, key));
-        self.displace(&path, value, entry.layer);
+        self.displace(&path, value, entry.given_by);
         let (last, sections) = parts.split_last()?;
         let mut table = &mut self.table;
         for section in sections {
@@ -138,8 +138,8 @@ impl Layers {
         Some(())
     }
 
-    /// Drops values of lower layers that make no sense beside the new one.
-    fn displace(&mut self, path: &str, value: &Value, layer: Layer) {
+    /// Drops values of sources with lower precedence that make no sense beside the new one.
+    fn displace(&mut self, path: &str, value: &Value, given_by: ConfigSource) {
         let Some((section, key)) = path.split_once('.') else {
             return;
         };
@@ -157,7 +157,7 @@ impl Layers {
         };
         for other in dropped {
             let prefix = join(section, &other);
-            let lower = |entry: &Entry| entry.layer < layer;
+            let lower = |entry: &Entry| entry.given_by < given_by;
             let under = |path: &str| {
                 path == prefix
                     || path
@@ -179,7 +179,7 @@ impl Layers {
     }
 }
 
-/// An argument taken apart.
+/// A parsed argument.
 struct Argument {
     path: String,
     value: Option<Value>,
@@ -191,7 +191,7 @@ fn file_entry(place: &super::text::Place) -> Entry {
         origin: Origin::File {
             span: place.value.clone(),
         },
-        layer: Layer::File,
+        given_by: ConfigSource::File,
         source: None,
         key: place.key.clone(),
         value: place.value.clone(),
@@ -208,7 +208,7 @@ fn environment_argument(name: &str, value: &str) -> Option<Argument> {
             origin: Origin::Environment {
                 name: name.to_owned(),
             },
-            layer: Layer::Environment,
+            given_by: ConfigSource::Environment,
             source: Some(Arc::new(Source {
                 name: "environment".to_owned(),
                 text: format!("{name}={value}"),
@@ -234,7 +234,7 @@ fn override_argument(given: &Override) -> Argument {
                 value: value.map(|value| parse_value(value.trim())),
                 entry: Entry {
                     origin: Origin::Set { text: text.clone() },
-                    layer: Layer::Set,
+                    given_by: ConfigSource::Set,
                     source: Some(Arc::new(Source {
                         name: "--set".to_owned(),
                         text: text.clone(),
@@ -251,7 +251,7 @@ fn override_argument(given: &Override) -> Argument {
             value: Some(parse_value(value)),
             entry: Entry {
                 origin: Origin::Flag { name: name.clone() },
-                layer: Layer::Flag,
+                given_by: ConfigSource::Flag,
                 source: Some(Arc::new(Source {
                     name: "flag".to_owned(),
                     text: format!("{name} {value}"),

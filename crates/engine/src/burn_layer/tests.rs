@@ -1,4 +1,4 @@
-//! Stages of modules that a user might bring.
+//! Layers of modules that a user might bring.
 
 use burn::module::Param;
 use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig};
@@ -19,7 +19,7 @@ struct Brought {
 
 fn brought(
     momentum: f64,
-) -> BurnStage<Brought, impl Fn(&Brought, Tensor<2>, &ForwardContext) -> Tensor<2> + Send, 2, 2> {
+) -> BurnLayer<Brought, impl Fn(&Brought, Tensor<2>, &ForwardContext) -> Tensor<2> + Send, 2, 2> {
     let device = training_device();
     seed_engine(&SeedTree::new(3));
     let module = Brought {
@@ -31,7 +31,7 @@ fn brought(
         frozen: LinearConfig::new(4, 2).init(&device).no_grad(),
         unused: Param::from_tensor(Tensor::ones([2], &device)),
     };
-    BurnStage::new(module, |m: &Brought, x: Tensor<2>, _: &ForwardContext| {
+    BurnLayer::new(module, |m: &Brought, x: Tensor<2>, _: &ForwardContext| {
         m.frozen
             .forward(m.dropout.forward(m.bn.forward(m.first.forward(x))))
     })
@@ -39,15 +39,15 @@ fn brought(
     .with_initial_weights_from_seed(&SeedTree::new(3))
 }
 
-fn run(stage: &mut dyn Stage, rows: usize, shard: u32) -> (Vec<f32>, Vec<f32>) {
-    let output = stage
+fn run(layer: &mut dyn Layer, rows: usize, shard: u32) -> (Vec<f32>, Vec<f32>) {
+    let output = layer
         .forward(samples(&[rows, 3], 5), &training(1, shard))
         .unwrap();
     let shape = output.shape().to_vec();
-    let arena = arena(stage);
+    let arena = arena(layer);
     let mut gradients = vec![f32::NAN; arena.len()];
     let given = samples(&shape, 6);
-    let input = stage
+    let input = layer
         .backward(Shard(shard), given, &mut gradients, arena.ranges(), true)
         .unwrap()
         .unwrap();
@@ -57,8 +57,8 @@ fn run(stage: &mut dyn Stage, rows: usize, shard: u32) -> (Vec<f32>, Vec<f32>) {
 
 #[test]
 fn the_layout_tells_parameters_buffers_and_constants_apart() {
-    let stage = brought(0.1);
-    let found: Vec<_> = stage
+    let layer = brought(0.1);
+    let found: Vec<_> = layer
         .layout()
         .tensors
         .iter()
@@ -79,21 +79,21 @@ fn the_layout_tells_parameters_buffers_and_constants_apart() {
 #[test]
 fn a_module_from_a_plain_device_is_trained_as_well() {
     let module = LinearConfig::new(3, 2).init(&Device::default());
-    let mut stage = BurnStage::new(module, |m: &Linear, x: Tensor<2>, _: &ForwardContext| {
+    let mut layer = BurnLayer::new(module, |m: &Linear, x: Tensor<2>, _: &ForwardContext| {
         m.forward(x)
     });
-    assert_eq!(stage.layout().of_role(Role::Parameter).count(), 2);
-    let (gradients, _) = run(&mut stage, 4, 0);
+    assert_eq!(layer.layout().of_role(Role::Parameter).count(), 2);
+    let (gradients, _) = run(&mut layer, 4, 0);
     assert!(gradients[..6].iter().all(|&x| x != 0.0));
 }
 
 #[test]
 fn buffers_come_with_each_shard_and_the_committed_ones_stay() {
-    let mut stage = brought(0.25);
-    let (before, arena) = state(&stage);
-    let (first, _) = run(&mut stage, 6, 0);
-    assert_eq!(state(&stage).0, before);
-    let (again, _) = run(&mut stage, 6, 0);
+    let mut layer = brought(0.25);
+    let (before, arena) = state(&layer);
+    let (first, _) = run(&mut layer, 6, 0);
+    assert_eq!(state(&layer).0, before);
+    let (again, _) = run(&mut layer, 6, 0);
     let mean = arena.range(4);
     assert_eq!(bits(&first[mean.clone()]), bits(&again[mean.clone()]));
 
@@ -112,8 +112,8 @@ fn buffers_come_with_each_shard_and_the_committed_ones_stay() {
 
     let mut committed = before.clone();
     committed[mean.clone()].copy_from_slice(&first[mean.clone()]);
-    stage.load(&committed, arena.ranges());
-    let (next, _) = run(&mut stage, 6, 0);
+    layer.load(&committed, arena.ranges());
+    let (next, _) = run(&mut layer, 6, 0);
     for channel in mean {
         let expected = 0.75 * first[channel] + first[channel];
         assert!(
@@ -125,22 +125,22 @@ fn buffers_come_with_each_shard_and_the_committed_ones_stay() {
 
 #[test]
 fn evaluation_uses_committed_statistics_and_changes_nothing() {
-    let mut stage = brought(0.25);
+    let mut layer = brought(0.25);
     let evaluate = ForwardContext::evaluate();
-    let one = stage
+    let one = layer
         .forward(samples(&[6, 3], 5), &evaluate)
         .unwrap()
         .into_host();
-    let _ = stage.forward(samples(&[6, 3], 9), &training(0, 0)).unwrap();
-    let two = stage
+    let _ = layer.forward(samples(&[6, 3], 9), &training(0, 0)).unwrap();
+    let two = layer
         .forward(samples(&[6, 3], 5), &evaluate)
         .unwrap()
         .into_host();
     assert_eq!(bits(&one), bits(&two));
-    let (mut values, arena) = state(&stage);
+    let (mut values, arena) = state(&layer);
     values[arena.range(4)].fill(3.0);
-    stage.load(&values, arena.ranges());
-    let three = stage
+    layer.load(&values, arena.ranges());
+    let three = layer
         .forward(samples(&[6, 3], 5), &evaluate)
         .unwrap()
         .into_host();
@@ -149,14 +149,14 @@ fn evaluation_uses_committed_statistics_and_changes_nothing() {
 
 #[test]
 fn unused_parameters_have_zero_gradients_and_save_gives_what_load_took() {
-    let mut stage = brought(0.1);
-    let (gradients, _) = run(&mut stage, 5, 2);
-    let arena = arena(&stage);
+    let mut layer = brought(0.1);
+    let (gradients, _) = run(&mut layer, 5, 2);
+    let arena = arena(&layer);
     assert_eq!(gradients[arena.range(6)], [0.0, 0.0]);
     assert!(gradients[arena.range(3)].iter().any(|&x| x != 0.0));
     let given = crate::testing::uniform(arena.len(), 8);
-    stage.load(&given, arena.ranges());
-    let saved = state(&stage).0;
+    layer.load(&given, arena.ranges());
+    let saved = state(&layer).0;
     for range in arena.ranges() {
         assert_eq!(given[range.clone()], saved[range.clone()]);
     }
@@ -164,40 +164,40 @@ fn unused_parameters_have_zero_gradients_and_save_gives_what_load_took() {
 
 #[test]
 fn empty_shards_give_zeros_and_unchanged_buffers() {
-    let mut stage = brought(0.1);
-    let (before, arena) = state(&stage);
-    let (gradients, input) = run(&mut stage, 0, 0);
+    let mut layer = brought(0.1);
+    let (before, arena) = state(&layer);
+    let (gradients, input) = run(&mut layer, 0, 0);
     assert!(input.is_empty());
-    for (index, tensor) in stage.layout().tensors.iter().enumerate() {
+    for (index, tensor) in layer.layout().tensors.iter().enumerate() {
         let range = arena.range(index);
         match tensor.role {
             Role::Buffer => assert_eq!(gradients[range.clone()], before[range]),
             _ => assert!(gradients[range].iter().all(|&x| x == 0.0)),
         }
     }
-    let nothing = stage
+    let nothing = layer
         .forward(samples(&[0, 3], 0), &ForwardContext::evaluate())
         .unwrap();
     assert_eq!(nothing.shape(), [0, 2]);
-    assert_eq!(stage.cost(&[7, 3]).output_shape, [7, 2]);
+    assert_eq!(layer.cost(&[7, 3]).output_shape, [7, 2]);
 }
 
 #[test]
 fn mistakes_are_told() {
-    let mut stage = brought(0.1).with_sample_shape(&[3]);
+    let mut layer = brought(0.1).with_sample_shape(&[3]);
     let context = training(0, 1);
-    let shape = stage.forward(samples(&[2, 4], 0), &context).unwrap_err();
+    let shape = layer.forward(samples(&[2, 4], 0), &context).unwrap_err();
     assert!(
         shape
             .to_string()
             .contains("brought: input has shape [2, 4]"),
         "{shape}"
     );
-    assert!(stage.forward(samples(&[2], 0), &context).is_err());
-    let arena = arena(&stage);
+    assert!(layer.forward(samples(&[2], 0), &context).is_err());
+    let arena = arena(&layer);
     let mut gradients = vec![0.0; arena.len()];
-    let mut back = |stage: &mut dyn Stage, shape: &[usize]| {
-        stage.backward(
+    let mut back = |layer: &mut dyn Layer, shape: &[usize]| {
+        layer.backward(
             Shard(1),
             samples(shape, 0),
             &mut gradients,
@@ -206,21 +206,21 @@ fn mistakes_are_told() {
         )
     };
     assert!(matches!(
-        back(&mut stage, &[2, 2]),
+        back(&mut layer, &[2, 2]),
         Err(EngineError::NotInFlight { .. })
     ));
-    stage.forward(samples(&[2, 3], 0), &context).unwrap();
+    layer.forward(samples(&[2, 3], 0), &context).unwrap();
     assert!(matches!(
-        back(&mut stage, &[3, 2]),
+        back(&mut layer, &[3, 2]),
         Err(EngineError::Shape { .. })
     ));
-    stage.forward(samples(&[2, 3], 0), &context).unwrap();
-    stage.discard();
+    layer.forward(samples(&[2, 3], 0), &context).unwrap();
+    layer.discard();
     assert!(matches!(
-        back(&mut stage, &[2, 2]),
+        back(&mut layer, &[2, 2]),
         Err(EngineError::NotInFlight { .. })
     ));
-    let mut first = stage.without_input_gradient();
+    let mut first = layer.without_input_gradient();
     first.forward(samples(&[2, 3], 0), &context).unwrap();
     assert!(matches!(
         back(&mut first, &[2, 2]),
@@ -229,10 +229,10 @@ fn mistakes_are_told() {
 }
 
 #[test]
-fn a_stage_without_parameters_passes_gradients_through() {
+fn a_layer_without_parameters_passes_gradients_through() {
     let double = |_: &Vec<Linear>, x: Tensor<2>, _: &ForwardContext| x.mul_scalar(2.0);
-    let mut stage = BurnStage::new(Vec::<Linear>::new(), double);
-    let (gradients, input) = run(&mut stage, 2, 0);
+    let mut layer = BurnLayer::new(Vec::<Linear>::new(), double);
+    let (gradients, input) = run(&mut layer, 2, 0);
     assert!(gradients.is_empty());
     let expected: Vec<f32> = samples(&[2, 3], 6)
         .as_slice()
@@ -243,13 +243,13 @@ fn a_stage_without_parameters_passes_gradients_through() {
 }
 
 #[test]
-fn the_engine_seed_depends_on_step_shard_and_stage() {
-    let base = training(1, 2).at_stage(3);
+fn the_engine_seed_depends_on_step_shard_and_layer() {
+    let base = training(1, 2).at_layer(3);
     assert_eq!(base.engine_seed(), base.engine_seed());
     for other in [
-        training(2, 2).at_stage(3),
-        training(1, 3).at_stage(3),
-        base.at_stage(4),
+        training(2, 2).at_layer(3),
+        training(1, 3).at_layer(3),
+        base.at_layer(4),
     ] {
         assert_ne!(base.engine_seed(), other.engine_seed());
     }

@@ -1,4 +1,4 @@
-//! Layers that several models share, on [`crate::ops`].
+//! Modules that several models share, on [`crate::ops`].
 
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -107,7 +107,7 @@ impl ChannelNorm {
 }
 
 /// A linear layer.
-pub(super) fn linear_layer(from: usize, to: usize, bias: bool, device: &Device) -> Linear {
+pub(super) fn linear_module(from: usize, to: usize, bias: bool, device: &Device) -> Linear {
     LinearConfig::new(from, to).with_bias(bias).init(device)
 }
 

@@ -1,4 +1,4 @@
-//! [`Flight`]: what a stage keeps of each shard between its forward and its backward.
+//! [`PendingShards`]: what a layer keeps of each shard between its forward and its backward.
 
 use std::collections::BTreeMap;
 
@@ -6,20 +6,20 @@ use ronde_core::Shard;
 
 use crate::EngineError;
 
-/// The shards of one stage that are between forward and backward, and what can be wrong with that.
-pub(crate) struct Flight<T> {
-    /// Name of the stage, for messages.
-    pub(crate) stage: String,
+/// The shards of one layer that are between forward and backward, and what can be wrong with that.
+pub(crate) struct PendingShards<T> {
+    /// Name of the layer, for messages.
+    pub(crate) layer: String,
     /// Whether backward can be asked for the gradient of the input.
     pub(crate) gives_input_gradient: bool,
     shards: BTreeMap<Shard, T>,
 }
 
-impl<T> Flight<T> {
+impl<T> PendingShards<T> {
     /// No shard in flight.
-    pub(crate) fn new(stage: &str, gives_input_gradient: bool) -> Self {
+    pub(crate) fn new(layer: &str, gives_input_gradient: bool) -> Self {
         Self {
-            stage: stage.to_owned(),
+            layer: layer.to_owned(),
             gives_input_gradient,
             shards: BTreeMap::new(),
         }
@@ -39,17 +39,17 @@ impl<T> Flight<T> {
         shard: Shard,
         needs_input_gradient: bool,
     ) -> Result<T, EngineError> {
-        let stage = || self.stage.clone();
+        let layer = || self.layer.clone();
         if needs_input_gradient && !self.gives_input_gradient {
             return Err(EngineError::NoInputGradient {
-                stage: stage(),
+                layer: layer(),
                 shard,
             });
         }
         self.shards
             .remove(&shard)
             .ok_or_else(|| EngineError::NotInFlight {
-                stage: self.stage.clone(),
+                layer: self.layer.clone(),
                 shard,
             })
     }
@@ -59,7 +59,7 @@ impl<T> Flight<T> {
         self.shards.clear();
     }
 
-    /// That a value does not fit this stage.
+    /// That a value does not fit this layer.
     pub(crate) fn wrong_shape(
         &self,
         what: &'static str,
@@ -67,14 +67,14 @@ impl<T> Flight<T> {
         expected: String,
     ) -> EngineError {
         EngineError::Shape {
-            stage: self.stage.clone(),
+            layer: self.layer.clone(),
             what,
             got: got.to_vec(),
             expected,
         }
     }
 
-    /// That samples have another shape than the stage takes, if they do.
+    /// That samples have another shape than the layer takes, if they do.
     pub(crate) fn check_samples(&self, got: &[usize], sample: &[usize]) -> Result<(), EngineError> {
         if got.get(1..) == Some(sample) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! [`BurnStage`]: makes a [`Stage`] of any Burn module and a closure that runs it.
+//! [`BurnLayer`]: makes a [`Layer`] of any Burn module and a closure that runs it.
 
 mod in_flight;
 
@@ -11,70 +11,70 @@ use ronde_core::layout::{Arena, Role, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
 
 use self::in_flight::{Buffers, Graph, InFlight};
-use crate::flight::Flight;
 use crate::initial::Initial;
 use crate::module_state::{Load, Save, Slot, TakeGradients, survey};
-use crate::{Activation, EngineError, ForwardContext, Mode, Stage, StageCost};
+use crate::pending_shards::PendingShards;
+use crate::{Activation, EngineError, ForwardContext, Layer, LayerCost, Mode};
 
-type CostFunction = Box<dyn Fn(&[usize]) -> StageCost + Send>;
+type CostFunction = Box<dyn Fn(&[usize]) -> LayerCost + Send>;
 
-/// A stage made of a Burn module, with inputs of rank `I` and outputs of rank `O`.
+/// A layer made of a Burn module, with inputs of rank `I` and outputs of rank `O`.
 ///
 /// ```
 /// use ronde_engine::burn::nn::{Linear, LinearConfig};
-/// use ronde_engine::{BurnStage, ForwardContext, Stage, training_device};
+/// use ronde_engine::{BurnLayer, ForwardContext, Layer, training_device};
 ///
 /// let module = LinearConfig::new(4, 2).init(&training_device());
-/// let stage = BurnStage::new(module, |module: &Linear, x, _: &ForwardContext| {
+/// let layer = BurnLayer::new(module, |module: &Linear, x, _: &ForwardContext| {
 ///     module.forward::<2>(x)
 /// })
 /// .named("head");
-/// assert_eq!(stage.layout().tensors[0].name, "head.weight");
+/// assert_eq!(layer.layout().tensors[0].name, "head.weight");
 /// ```
 ///
 /// Anything in the module that is a `RunningState` is a buffer; tensors frozen with `no_grad` are
 /// constants, not in the layout: build them alike in every process. One parameter must not be in
 /// the module twice. Before each training forward the engine's generator is seeded from (seed,
-/// step, shard, stage), so Burn's own `Dropout` repeats as well, where no other thread of the
+/// step, shard, layer), so Burn's own `Dropout` repeats as well, where no other thread of the
 /// process uses that generator at the same time.
-pub struct BurnStage<M, F, const I: usize, const O: usize> {
+pub struct BurnLayer<M, F, const I: usize, const O: usize> {
     /// Absent only while it is loaded.
     module: Option<M>,
     forward: F,
     layout: StateLayout,
     slots: Vec<Slot>,
     committed: Buffers,
-    flight: Flight<InFlight<M, I, O>>,
+    pending: PendingShards<InFlight<M, I, O>>,
     sample_shape: Option<Vec<usize>>,
     cost: Option<CostFunction>,
 }
 
-impl<M, F, const I: usize, const O: usize> BurnStage<M, F, I, O>
+impl<M, F, const I: usize, const O: usize> BurnLayer<M, F, I, O>
 where
     M: Module,
     F: Fn(&M, Tensor<I>, &ForwardContext) -> Tensor<O> + Send,
 {
-    /// A stage named `stage` that runs `forward`. The module may come from a plain or a training
+    /// A layer named `layer` that runs `forward`. The module may come from a plain or a training
     /// device; it is put into training mode.
     #[must_use]
     pub fn new(module: M, forward: F) -> Self {
         let module = module.train();
         let (layout, slots) = survey(&module);
-        let mut stage = Self {
+        let mut layer = Self {
             module: Some(module),
             forward,
             committed: Buffers::new(&layout),
             layout,
             slots,
-            flight: Flight::new("stage", true),
+            pending: PendingShards::new("layer", true),
             sample_shape: None,
             cost: None,
         };
-        stage.committed.values = stage.read_buffers();
-        stage
+        layer.committed.values = layer.read_buffers();
+        layer
     }
 
-    /// Names the stage and puts the name before those of its tensors: `layer1` makes
+    /// Names the layer and puts the name before those of its tensors: `layer1` makes
     /// `layer1.conv.weight` of `conv.weight`. An empty name changes nothing.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
@@ -82,15 +82,15 @@ where
             for tensor in &mut self.layout.tensors {
                 tensor.name = format!("{name}.{}", tensor.name);
             }
-            name.clone_into(&mut self.flight.stage);
+            name.clone_into(&mut self.pending.layer);
         }
         self
     }
 
-    /// Names the stage for messages only.
+    /// Names the layer for messages only.
     #[must_use]
     pub fn titled(mut self, title: &str) -> Self {
-        title.clone_into(&mut self.flight.stage);
+        title.clone_into(&mut self.pending.layer);
         self
     }
 
@@ -102,24 +102,24 @@ where
         self
     }
 
-    /// How [`Stage::cost`] is found. Without it a forward pass of zeros is run, and twice the input
+    /// How [`Layer::cost`] is found. Without it a forward pass of zeros is run, and twice the input
     /// and output are taken to be kept.
     #[must_use]
-    pub fn with_cost(mut self, cost: impl Fn(&[usize]) -> StageCost + Send + 'static) -> Self {
+    pub fn with_cost(mut self, cost: impl Fn(&[usize]) -> LayerCost + Send + 'static) -> Self {
         self.cost = Some(Box::new(cost));
         self
     }
 
-    /// For the first stage of a model: the gradient of its input is never asked for, which saves
+    /// For the first layer of a model: the gradient of its input is never asked for, which saves
     /// backward that work.
     #[must_use]
     pub fn without_input_gradient(mut self) -> Self {
-        self.flight.gives_input_gradient = false;
+        self.pending.gives_input_gradient = false;
         self
     }
 
     /// Draws the initial weights from the seed by the tensors' names, whatever the module came
-    /// with: Kaiming-uniform for rectifiers, biases zero. Call it after [`BurnStage::named`].
+    /// with: Kaiming-uniform for rectifiers, biases zero. Call it after [`BurnLayer::named`].
     ///
     /// Tensors of rank 1 not called `bias` stay as they are. Source: He, Zhang, Ren, Sun, "Delving
     /// deep into rectifiers", ICCV 2015, section 2.2.
@@ -157,10 +157,10 @@ where
                 Some(sample) => format!("samples of {sample:?}"),
                 None => format!("{I} dimensions"),
             };
-            return Err(self.flight.wrong_shape("input", shape, expected));
+            return Err(self.pending.wrong_shape("input", shape, expected));
         }
         match &self.sample_shape {
-            Some(sample) => self.flight.check_samples(shape, sample),
+            Some(sample) => self.pending.check_samples(shape, sample),
             None => Ok(()),
         }
     }
@@ -176,7 +176,7 @@ where
         let input_shape = input.shape().to_vec();
         device.seed(context.engine_seed());
         let leaf = input.into_tensor::<I>(&device);
-        let leaf = leaf.set_require_grad(self.flight.gives_input_gradient);
+        let leaf = leaf.set_require_grad(self.pending.gives_input_gradient);
         let output = (self.forward)(self.module(), leaf.clone(), context);
         let buffers = self.take_buffers();
         InFlight {
@@ -232,7 +232,7 @@ where
     }
 }
 
-impl<M, F, const I: usize, const O: usize> Stage for BurnStage<M, F, I, O>
+impl<M, F, const I: usize, const O: usize> Layer for BurnLayer<M, F, I, O>
 where
     M: Module,
     F: Fn(&M, Tensor<I>, &ForwardContext) -> Tensor<O> + Send,
@@ -278,7 +278,7 @@ where
             Some(graph) => Activation::from_tensor(graph.output.clone()),
             None => Activation::from_host(&shard.output_shape, Vec::new()),
         };
-        self.flight.begin(context.shard, shard);
+        self.pending.begin(context.shard, shard);
         Ok(output)
     }
 
@@ -290,8 +290,8 @@ where
         ranges: &[Range<usize>],
         needs_input_gradient: bool,
     ) -> Result<Option<Activation>, EngineError> {
-        let in_flight = self.flight.end(shard, needs_input_gradient)?;
-        self.flight
+        let in_flight = self.pending.end(shard, needs_input_gradient)?;
+        self.pending
             .check_gradient(grad_output.shape(), &in_flight.output_shape)?;
         self.committed.write(&in_flight.buffers, gradients, ranges);
         let input_gradient = match in_flight.graph {
@@ -310,18 +310,18 @@ where
         }))
     }
 
-    fn cost(&self, input_shape: &[usize]) -> StageCost {
+    fn cost(&self, input_shape: &[usize]) -> LayerCost {
         if let Some(cost) = &self.cost {
             return cost(input_shape);
         }
         let mut shape = input_shape.to_vec();
         let Some(first) = shape.first_mut().filter(|_| input_shape.len() == I) else {
-            return StageCost::default();
+            return LayerCost::default();
         };
         *first = (*first).max(1);
         let zeros = Activation::from_host(&shape, vec![0.0; shape.iter().product()]);
         if self.check_input(&zeros).is_err() {
-            return StageCost::default();
+            return LayerCost::default();
         }
         let output = self.evaluate(zeros, &ForwardContext::evaluate());
         let mut output_shape = output.shape().to_vec();
@@ -329,14 +329,14 @@ where
             *first = 0;
         }
         let kept = input_shape.iter().product::<usize>() + output_shape.iter().product::<usize>();
-        StageCost {
+        LayerCost {
             output_shape,
             kept_floats: 2 * kept,
         }
     }
 
     fn discard(&mut self) {
-        self.flight.clear();
+        self.pending.clear();
     }
 }
 

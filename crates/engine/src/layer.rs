@@ -1,4 +1,4 @@
-//! [`Stage`]: the seam between a model and every way to train it.
+//! [`Layer`]: the seam between a model and every way to train it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use ronde_core::layout::StateLayout;
 
 use crate::{Activation, EngineError, ForwardContext, LockStep};
 
-/// What a stage makes of one shard, for planning memory and traffic.
+/// What a layer makes of one shard, for planning memory and traffic.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct StageCost {
+pub struct LayerCost {
     /// Shape of the output, samples first.
     pub output_shape: Vec<usize>,
     /// Floats kept from forward until backward; an estimate.
@@ -19,9 +19,9 @@ pub struct StageCost {
 
 /// A part of a model that can be run forward and backward on its own.
 ///
-/// State lives outside, in flat arenas: `ranges[i]` is where tensor `i` of [`Stage::layout`] lies.
+/// State lives outside, in flat arenas: `ranges[i]` is where tensor `i` of [`Layer::layout`] lies.
 /// Ranges must have the lengths of the layout; other lengths are a bug of the caller and panic.
-pub trait Stage: Send {
+pub trait Layer: Send {
     /// Parameters and buffers by stable names, in an order that every process derives alike.
     fn layout(&self) -> &StateLayout;
 
@@ -29,16 +29,16 @@ pub trait Stage: Send {
     /// the values of their own forward. Cost: one copy of the state.
     fn load(&mut self, state: &[f32], ranges: &[Range<usize>]);
 
-    /// The same, and the stage may read the values where they lie: until [`Stage::let_go`] it then holds
-    /// them, so who changes the state asks for that first, or changes a copy. Cost: as [`Stage::load`], or
+    /// The same, and the layer may read the values where they lie: until [`Layer::release_state`] it then holds
+    /// them, so who changes the state asks for that first, or changes a copy. Cost: as [`Layer::load`], or
     /// none.
     fn load_shared(&mut self, state: &Arc<Vec<f32>>, ranges: &[Range<usize>]) {
         self.load(state, ranges);
     }
 
-    /// Before the state changes: a stage that holds it holds no values any more. Values are loaded before
+    /// Before the state changes: a layer that holds it holds no values any more. Values are loaded before
     /// anything else is asked of it; shards in flight keep theirs.
-    fn let_go(&mut self) {}
+    fn release_state(&mut self) {}
 
     /// Writes parameters and committed buffers. Cost: one copy of the state.
     fn save(&self, state: &mut [f32], ranges: &[Range<usize>]);
@@ -63,7 +63,7 @@ pub trait Stage: Send {
     /// over samples when `grad_output` is one; for a buffer the value after this shard's forward.
     ///
     /// # Errors
-    /// When the shard is not in flight, the gradient does not fit, or the stage was built without
+    /// When the shard is not in flight, the gradient does not fit, or the layer was built without
     /// an input gradient and it is asked for.
     fn backward(
         &mut self,
@@ -75,12 +75,12 @@ pub trait Stage: Send {
     ) -> Result<Option<Activation>, EngineError>;
 
     /// Output shape and memory for one shard of the given input shape, samples first.
-    fn cost(&self, input_shape: &[usize]) -> StageCost;
+    fn cost(&self, input_shape: &[usize]) -> LayerCost;
 
     /// Forgets the shards in flight, as after a step that was given up.
     fn discard(&mut self) {}
 
-    /// The same stage for who runs all shards of a rank together; `None` where a shard needs nothing of
+    /// The same layer for who runs all shards of a rank together; `None` where a shard needs nothing of
     /// the others.
     fn in_lock_step(&mut self) -> Option<&mut dyn LockStep> {
         None
