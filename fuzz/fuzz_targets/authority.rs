@@ -1,4 +1,4 @@
-//! Fuzzes the reader of an authority's certificate and key as text.
+//! Fuzzes the parser of an authority's PEM certificate and key.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Fuzzes the reader of certificates as peers show them.
+//! Fuzzes the parser of certificates as presented by peers.
 
 #![no_main]
 

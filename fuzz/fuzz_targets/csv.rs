@@ -1,4 +1,4 @@
-//! Fuzzes the reader of a file of comma-separated values.
+//! Fuzzes the parser of CSV files.
 
 #![no_main]
 

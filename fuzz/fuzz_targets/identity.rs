@@ -1,4 +1,4 @@
-//! Fuzzes the reader of members' certificates and keys as text.
+//! Fuzzes the parser of a member's PEM certificates and key.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Fuzzes the reader of what is kept of the scan of a file.
+//! Fuzzes the parser of the stored index of a file.
 
 #![no_main]
 

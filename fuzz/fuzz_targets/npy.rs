@@ -1,4 +1,4 @@
-//! Fuzzes the reader of a file of one array.
+//! Fuzzes the parser of `.npy` files.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Fuzzes the reader of a file of several arrays, compressed ones, too.
+//! Fuzzes the parser of `.npz` files, including compressed ones.
 
 #![no_main]
 

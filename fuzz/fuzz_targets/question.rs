@@ -1,4 +1,4 @@
-//! Fuzzes the reader of lines of those who have a join token.
+//! Fuzzes the parser of lines from hosts with a join token.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Fuzzes the reader of an archive of samples.
+//! Fuzzes the parser of tar archives of samples.
 
 #![no_main]
 

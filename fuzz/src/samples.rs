@@ -1,4 +1,4 @@
-//! Writes what fuzzing begins with: `corpus/<target>/<number>`.
+//! Writes the initial corpus for fuzzing: `corpus/<target>/<number>`.
 
 use std::path::Path;
 

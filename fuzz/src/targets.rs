@@ -1,4 +1,4 @@
-//! What strangers and files may say, each with samples to begin with and the memory that reading may take.
+//! Parsers of untrusted bytes, each with sample inputs and its memory limit.
 
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
@@ -13,23 +13,23 @@ use ronde_identity::{Authority, Identity, JoinToken, Member, Validity};
 
 const MEMBER: Member = Member::Rank(Rank(3));
 
-/// One reader of foreign bytes.
+/// A parser of untrusted bytes.
 pub struct Target {
-    /// As in `cargo fuzz run`.
+    /// The name for `cargo fuzz run`.
     pub name: &'static str,
-    /// What must be accepted.
+    /// Inputs that must be accepted.
     pub samples: fn() -> Vec<Vec<u8>>,
-    /// Reads bytes; says why they are refused. Panics for a bug.
+    /// Parses bytes and returns the reason if they are refused. Panics indicate a bug.
     pub read: fn(&[u8]) -> Result<(), String>,
-    /// Bytes of memory that reading may take at once: so many times the input, and so many more.
+    /// The limit of memory in use: bytes per input byte, and additional bytes.
     pub memory: (usize, usize),
-    /// Whether a sample without its end is refused.
+    /// Whether a truncated sample is refused.
     pub needs_its_end: bool,
-    /// Mutated inputs of the ordinary test.
+    /// The number of mutated inputs in the ordinary test.
     pub cases: u32,
 }
 
-/// All of them.
+/// All targets.
 pub const ALL: [&Target; 18] = [
     &FRAME,
     &HELLO,
@@ -51,7 +51,7 @@ pub const ALL: [&Target; 18] = [
     &INDEX,
 ];
 
-/// The header of a frame: nothing is kept but what an error says.
+/// The header of a frame: only the text of an error is allocated.
 pub const FRAME: Target = Target {
     name: "frame",
     samples: || WireFormat::Frame.samples(),
@@ -61,7 +61,7 @@ pub const FRAME: Target = Target {
     cases: 200_000,
 };
 
-/// The first frame: each part of a plan is two texts in a map, and what differs is told.
+/// The first frame: each part of a plan is a pair of texts in a map, and differences are listed.
 pub const HELLO: Target = Target {
     name: "hello",
     samples: || WireFormat::Hello.samples(),
@@ -76,13 +76,13 @@ pub const NOTICE: Target = Target {
     name: "notice",
     samples: || WireFormat::Notice.samples(),
     read: |bytes| WireFormat::Notice.read(bytes),
-    // A byte that is no text becomes three, and the words are held a few times.
+    // An invalid UTF-8 byte becomes three bytes, and the text is copied a few times.
     memory: (16, 4 << 10),
     needs_its_end: false,
     cases: 100_000,
 };
 
-/// A line of a worker.
+/// A line from a worker.
 pub const FROM_WORKER: Target = Target {
     name: "from_worker",
     samples: || Line::FromWorker.samples(),
@@ -92,7 +92,7 @@ pub const FROM_WORKER: Target = Target {
     cases: 100_000,
 };
 
-/// A line of a supervisor.
+/// A line from a supervisor.
 pub const FROM_SUPERVISOR: Target = Target {
     name: "from_supervisor",
     samples: || Line::FromSupervisor.samples(),
@@ -102,7 +102,7 @@ pub const FROM_SUPERVISOR: Target = Target {
     cases: 100_000,
 };
 
-/// The line of somebody with a join token.
+/// A line from a host with a join token.
 pub const QUESTION: Target = Target {
     name: "question",
     samples: || Line::Question.samples(),
@@ -112,7 +112,7 @@ pub const QUESTION: Target = Target {
     cases: 100_000,
 };
 
-/// A line of an agent.
+/// A line from an agent.
 pub const FROM_AGENT: Target = Target {
     name: "from_agent",
     samples: || Line::FromAgent.samples(),
@@ -122,7 +122,7 @@ pub const FROM_AGENT: Target = Target {
     cases: 100_000,
 };
 
-/// A line of a coordinator to an agent.
+/// A line from a coordinator to an agent.
 pub const TO_AGENT: Target = Target {
     name: "to_agent",
     samples: || Line::ToAgent.samples(),
@@ -132,17 +132,17 @@ pub const TO_AGENT: Target = Target {
     cases: 100_000,
 };
 
-/// The word by which a host joins.
+/// A join token.
 pub const JOIN_TOKEN: Target = Target {
     name: "join_token",
     samples: || {
-        let token = AUTHORITY_OF_JOB.join_token().expect("there is randomness");
+        let token = AUTHORITY_OF_JOB.join_token().expect("random numbers are available");
         vec![token.to_text().expose().as_bytes().to_vec()]
     },
     read: |bytes| {
         let token: JoinToken = text(bytes)?.parse().map_err(told)?;
         let again: JoinToken = token.to_text().expose().parse().map_err(told)?;
-        assert!(token.matches(&again), "a token is read as it was written");
+        assert!(token.matches(&again), "tokens round-trip");
         Ok(())
     },
     memory: (4, 4 << 10),
@@ -157,10 +157,10 @@ pub const IDENTITY: Target = Target {
     read: |bytes| {
         let identity = Identity::from_pem("job", MEMBER, text(bytes)?).map_err(told)?;
         let again = identity.to_pem();
-        Identity::from_pem("job", MEMBER, again.expose()).expect("what was written is read");
+        Identity::from_pem("job", MEMBER, again.expose()).expect("identities round-trip");
         Ok(())
     },
-    // Settings of TLS are made of it.
+    // TLS settings are created from it.
     memory: (16, 256 << 10),
     needs_its_end: true,
     cases: 4_000,
@@ -173,7 +173,7 @@ pub const AUTHORITY: Target = Target {
     read: |bytes| {
         let authority = Authority::from_pem("job", text(bytes)?).map_err(told)?;
         let again = authority.to_pem();
-        Authority::from_pem("job", again.expose()).expect("what was written is read");
+        Authority::from_pem("job", again.expose()).expect("authorities round-trip");
         Ok(())
     },
     memory: (16, 256 << 10),
@@ -181,7 +181,7 @@ pub const AUTHORITY: Target = Target {
     cases: 4_000,
 };
 
-/// A certificate as a peer shows it.
+/// A certificate as presented by a peer.
 pub const CERTIFICATE: Target = Target {
     name: "certificate",
     samples: || {
@@ -198,7 +198,7 @@ pub const CERTIFICATE: Target = Target {
     cases: 20_000,
 };
 
-/// A file of TFRecord samples; it is read through a window, and once more as a whole.
+/// A TFRecord file; it is read through a window, and once more as a whole.
 pub const TFRECORD: Target = Target {
     name: "tfrecord",
     samples: || Kind::TfRecord.samples(),
@@ -208,7 +208,7 @@ pub const TFRECORD: Target = Target {
     cases: 10_000,
 };
 
-/// An archive of samples.
+/// A tar archive of samples.
 pub const TAR: Target = Target {
     name: "tar",
     samples: || Kind::Tar.samples(),
@@ -218,7 +218,7 @@ pub const TAR: Target = Target {
     cases: 10_000,
 };
 
-/// A file of one array.
+/// A `.npy` file.
 pub const NPY: Target = Target {
     name: "npy",
     samples: || Kind::Npy.samples(),
@@ -228,7 +228,7 @@ pub const NPY: Target = Target {
     cases: 20_000,
 };
 
-/// A file of several arrays, compressed ones, too: these say how long they are, and are unpacked no further.
+/// A `.npz` file. Compressed arrays are unpacked no further than their stated length.
 pub const NPZ: Target = Target {
     name: "npz",
     samples: || Kind::Npz.samples(),
@@ -238,7 +238,7 @@ pub const NPZ: Target = Target {
     cases: 10_000,
 };
 
-/// A file of comma-separated values.
+/// A CSV file.
 pub const CSV: Target = Target {
     name: "csv",
     samples: || Kind::Csv.samples(),
@@ -248,7 +248,7 @@ pub const CSV: Target = Target {
     cases: 10_000,
 };
 
-/// What is kept of the scan of a file.
+/// The stored index of a file.
 pub const INDEX: Target = Target {
     name: "index",
     samples: || Kind::Index.samples(),
@@ -263,11 +263,11 @@ fn validity() -> Validity {
 }
 
 static AUTHORITY_OF_JOB: LazyLock<Authority> =
-    LazyLock::new(|| Authority::new("job", validity()).expect("an authority can be made"));
+    LazyLock::new(|| Authority::new("job", validity()).expect("authorities can be created"));
 
 static MINE: LazyLock<Identity> = LazyLock::new(|| {
     let identity = AUTHORITY_OF_JOB.issue(&MEMBER, validity());
-    identity.expect("an identity can be issued")
+    identity.expect("identities can be issued")
 });
 
 static IDENTITY_TEXT: LazyLock<String> = LazyLock::new(|| MINE.to_pem().expose().to_owned());

@@ -1,4 +1,4 @@
-//! [`Decoder`]: records to features and targets, as a [`Schema`] says.
+//! [`Decoder`]: converts records to features and targets according to a [`Schema`].
 
 #[cfg(feature = "full")]
 mod image;
@@ -16,16 +16,16 @@ pub use schema::{
     TokenFeatures,
 };
 
-/// What samples are for.
+/// The purpose of samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// To train on: images are changed at random where the schema says so.
+    /// Training: images are augmented at random where the schema requests it.
     Train,
-    /// To measure on: always the same.
+    /// Evaluation: samples are always the same.
     Test,
 }
 
-/// Memory of one thread that decodes, used again and again.
+/// Reusable memory of one decoding thread.
 #[derive(Debug, Default)]
 pub struct Scratch {
     #[cfg(feature = "full")]
@@ -33,14 +33,14 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Without any memory yet.
+    /// Creates empty memory.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 }
 
-/// Turns records into features and targets. May be used by several threads, each with a [`Scratch`].
+/// A converter from records to features and targets. Several threads may share it, each with its own [`Scratch`].
 #[derive(Debug)]
 pub struct Decoder {
     features: Step,
@@ -51,7 +51,7 @@ pub struct Decoder {
     role: Role,
 }
 
-/// How features are made.
+/// The conversion of features.
 #[derive(Debug)]
 enum Step {
     #[cfg(feature = "full")]
@@ -62,10 +62,10 @@ enum Step {
 }
 
 impl Decoder {
-    /// A decoder for a schema. `seed` is the run's.
+    /// Creates a decoder for a schema. `seed` is the run's seed.
     ///
     /// # Errors
-    /// A schema that cannot be, with the key; images where this build has none.
+    /// Returns an error with the key if the schema is invalid, or if it needs images and this build has no support.
     pub fn new(schema: &Schema, role: Role, seed: u64) -> Result<Self, DataError> {
         let (features, shape) = match &schema.features {
             #[cfg(feature = "full")]
@@ -105,26 +105,26 @@ impl Decoder {
         })
     }
 
-    /// Shape of one sample.
+    /// Returns the shape of one sample.
     #[must_use]
     pub fn sample_shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// Count of classes, or of values where these are the targets.
+    /// Returns the number of classes, or of values where these are the targets.
     #[must_use]
     pub fn classes(&self) -> u32 {
         debug_assert!(self.label.classes() <= CLASSES_MAX);
         self.label.classes()
     }
 
-    /// What the targets are.
+    /// Returns the kind of the targets.
     #[must_use]
     pub fn targets(&self) -> Targets {
         self.label.targets()
     }
 
-    /// Targets of each sample.
+    /// Returns the number of targets per sample.
     #[must_use]
     pub fn targets_per_sample(&self) -> usize {
         match &self.features {
@@ -133,17 +133,17 @@ impl Decoder {
         }
     }
 
-    /// The fields that records must have.
+    /// Returns the fields that records must have.
     #[must_use]
     pub fn wanted(&self) -> Wanted {
         Wanted::fields(self.wanted.iter().cloned())
     }
 
-    /// Writes features and targets of a record. `epoch` and `sample` are the key of all randomness: what comes out does
-    /// not depend on what was decoded before, nor on the thread.
+    /// Writes features and targets of a record. All randomness is keyed by `epoch` and `sample`: the result depends neither
+    /// on previously decoded records nor on the thread.
     ///
     /// # Errors
-    /// What is wrong with the record, for who knows where it lies.
+    /// Returns the reason why the record cannot be decoded; the caller adds its position.
     pub fn decode(
         &self,
         record: &Record<'_>,
@@ -156,7 +156,7 @@ impl Decoder {
         let elements = self.shape.iter().product::<usize>();
         if out.len() != elements || targets.len() != self.targets_per_sample() {
             return Err(format!(
-                "buffers of {} and {} elements for {elements} features and {} targets",
+                "buffers of {} and {} elements do not fit {elements} features and {} targets",
                 out.len(),
                 targets.len(),
                 self.targets_per_sample()
@@ -178,7 +178,7 @@ impl Decoder {
             Step::Raw(step) => step.decode(record, out)?,
             Step::Tokens(step) => return step.decode(record, out, targets),
         }
-        // Only images are changed at random.
+        // Only images are augmented.
         let _ = (epoch, sample, scratch, self.role, &self.seeds);
         self.label.decode(record, targets)
     }
@@ -196,20 +196,20 @@ impl Step {
     }
 }
 
-/// The value of a field that must be there.
+/// Returns the value of a required field.
 fn field<'r, 'a>(record: &'r Record<'a>, name: &str) -> Result<&'r Value<'a>, String> {
     record.get(name).ok_or_else(|| {
         let mut there: Vec<_> = record.fields.iter().map(|(name, _)| &**name).collect();
         there.truncate(20);
-        format!("it has no field {name:?}, of those that are wanted it has {there:?}")
+        format!("the record has no field `{name}`; of the requested fields it has {there:?}")
     })
 }
 
-/// A record of a set of images has one of them in a field.
+/// Returns the byte string in a field.
 fn one_of<'r>(record: &'r Record<'_>, name: &str) -> Result<&'r [u8], String> {
     match field(record, name)? {
         Value::Bytes(bytes) => Ok(bytes),
-        other => Err(format!("field {name:?} holds {}, not bytes", other.kind())),
+        other => Err(format!("field `{name}` holds {}, not bytes", other.kind())),
     }
 }
 

@@ -1,11 +1,11 @@
-//! [`Format`]: how files hold records, and how they are taken apart.
+//! [`Format`]: file formats that hold records, and how their records are parsed.
 //!
-//! A file is read in three steps that are kept apart, so that each can be done where it is cheapest:
+//! A file is read in three separate steps, so that each can run where it is cheapest:
 //!
-//! 1. [`RecordFile::scan`], once for each file and kept in an index: which [`Extent`]s there are.
-//! 2. [`RecordFile::ranges`] tells the bytes that an extent needs. Reading them is somebody else's work, who knows
-//!    what else is needed and reads neighbours at once.
-//! 3. [`RecordFile::parse`] takes bytes apart, on the thread that decodes them or on the one that read them.
+//! 1. [`RecordFile::scan`] runs once per file and finds its [`Extent`]s, which an index stores.
+//! 2. [`RecordFile::ranges`] returns the byte ranges that an extent needs. The caller reads them, because it also
+//!    knows which other ranges are needed and can read adjacent ones together.
+//! 3. [`RecordFile::parse`] parses the bytes, on the thread that decodes them or on the one that read them.
 
 mod choice;
 mod csv_lines;
@@ -48,22 +48,23 @@ pub use tokens::Tokens;
 pub use wanted::{Wanted, WantedFields};
 pub use webdataset::WebDataset;
 
-/// Most bytes of one record, and of a compressed file that is taken apart as a whole, unpacked: 1 GiB.
+/// The largest size of one record, and of the unpacked contents of a compressed file: 1 GiB.
 pub(crate) const RECORD_BYTES_MAX: u64 = 1 << 30;
 
-/// Most bytes of an extent: 4 GiB less one.
+/// The largest size of an extent: 4 GiB minus one byte.
 pub const EXTENT_BYTES_MAX: u64 = u32::MAX as u64;
 
-/// A record that cannot be used, and why.
+/// A record that cannot be used, with the cause.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadRecord {
-    /// Its file.
+    /// The file's location.
     pub file: String,
-    /// First byte of it, or of the extent that it lies in; of compressed files in what they hold.
+    /// The offset of its first byte, or of the extent that contains it. In compressed files, an offset in the unpacked
+    /// bytes.
     pub offset: u64,
-    /// Number of it in the file, from 0, if it could be counted.
+    /// Its number in the file, from 0, if known.
     pub record: Option<u64>,
-    /// What is wrong.
+    /// The cause.
     pub problem: String,
 }
 
@@ -83,77 +84,79 @@ impl From<BadRecord> for DataError {
     }
 }
 
-/// What a scan found.
+/// An item found by a scan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
-    /// An extent that can be read. They come in the order of the file and do not overlap.
+    /// A readable extent. Extents are reported in file order and do not overlap.
     Extent(Extent),
-    /// All extents of the file, where they follow from a few numbers. Nothing else is found then.
+    /// All extents of the file, where a few numbers describe them. No other item is reported then.
     Even(Even),
-    /// Something that cannot be used; the scan goes on behind it where that is possible.
+    /// An unusable record. The scan continues after it where that is possible.
     Bad(BadRecord),
 }
 
-/// A kind of files.
+/// A file format.
 pub trait Format: fmt::Debug + Send + Sync {
-    /// Its name, with the settings on which it depends which records a file has. Part of the key of an index and of the
+    /// Returns the format's name with all settings that determine which records a file has. It is part of the key of an
+    /// index and of the identity of a data set.
     /// identity of a set.
     fn identity(&self) -> String;
 
-    /// Looks at a file: its header or footer, where the format has one.
+    /// Opens a file and reads its header or footer, where the format has one.
     ///
     /// # Errors
-    /// A file that cannot be read or is not of this format.
+    /// Returns an error if the file cannot be read or is not of this format.
     fn open(&self, file: Arc<dyn StoredObject>) -> Result<Box<dyn RecordFile>, DataError>;
 
-    /// Whether a file with this address can be of the format; others in a folder are passed over.
+    /// Returns whether a file at this location can be of the format. Other files in a folder are ignored.
     fn takes(&self, _location: &str) -> bool {
         true
     }
 
-    /// Whether each file is one record, so that there is nothing to scan.
+    /// Returns whether each file is one record, so that there is nothing to scan.
     fn is_file_a_record(&self) -> bool {
         false
     }
 }
 
-/// One file of records.
+/// An open file of records.
 pub trait RecordFile: Send + Sync {
-    /// Goes through the file from its beginning and tells what there is. `found` may end it with an error. Returns a
-    /// hash of the content: equal for equal records, wherever the file lies. What it covers is said by each format.
+    /// Scans the file from its beginning and reports each item to `found`, which may stop the scan with an error.
+    /// Returns a hash of the content that is equal for equal records, independent of the file's location. Each format
+    /// documents what the hash covers.
     ///
-    /// Cost: one pass over the file, or less where it tells by itself what it holds.
+    /// Cost: one pass over the file, or less if the format has a directory of its records.
     ///
     /// # Errors
-    /// A file that cannot be read, or what `found` said.
+    /// Returns an error if the file cannot be read, and any error of `found`.
     fn scan(
         &self,
         found: &mut dyn FnMut(Found) -> Result<(), DataError>,
     ) -> Result<[u8; 32], DataError>;
 
-    /// The bytes of the file that an extent needs, in rising order.
+    /// Returns the byte ranges of the file that an extent needs, in ascending order.
     fn ranges(&self, extent: &Extent) -> Vec<Range<u64>> {
         std::iter::once(extent.start..extent.start + extent.bytes).collect()
     }
 
-    /// Whether [`RecordFile::parse`] is best done right after its bytes were read, while they are in the processor's cache:
-    /// where it compares them with a sum, and copies nothing.
+    /// Returns whether [`RecordFile::parse`] should run right after the bytes were read, while they are in the
+    /// processor's cache. This holds where parsing verifies a checksum and copies nothing.
     fn is_checked_at_once(&self, _extent: &Extent) -> bool {
         false
     }
 
-    /// Makes records out of the bytes that [`RecordFile::ranges`] told, one piece for each range.
+    /// Parses the bytes of the ranges that [`RecordFile::ranges`] returned, one piece per range.
     ///
     /// # Errors
-    /// Bytes that are not what the scan found.
+    /// Returns an error if the bytes differ from those that were scanned.
     fn parse(&self, extent: &Extent, pieces: Vec<Piece>) -> Result<Box<dyn Records>, DataError>;
 }
 
 /// The records of one extent.
 pub trait Records: Send + Sync {
-    /// A record, counted from 0 in the extent.
+    /// Returns a record by its number in the extent, from 0.
     ///
     /// # Errors
-    /// A record that cannot be used, with its place.
+    /// Returns an error with the record's position if it cannot be used.
     fn record(&self, number: u32) -> Result<Record<'_>, DataError>;
 }

@@ -1,12 +1,11 @@
-//! [`Index`]: which samples a list of files has, and where each of them lies.
+//! [`Index`]: the samples in a list of files, and the location of each of them.
 //!
-//! Each file is scanned once, by as many threads as asked for, and what was found is kept in a file of a folder
-//! (`<key>.index`), so that a scan that was broken off goes on where it ended. The key is made of the file's address,
-//! its length, its stamp and the format. Several processes may use a folder at once: they divide the files among each
-//! other by locks that end with the process that holds them.
+//! Each file is scanned once, by as many threads as requested, and the result is stored in a folder (`<key>.index`), so
+//! that an interrupted scan resumes where it ended. The key is a hash of the file's address, length, stamp and format.
+//! Several processes may use a folder at once: they divide the files by locks, which are released when a process ends.
 //!
-//! Memory: 12 bytes for each extent, and 8 more where extents have several records; nothing for files whose extents
-//! follow from a few numbers; 12 bytes for each file that is one record.
+//! Memory: 12 bytes per extent, and 8 more where extents have several records; nothing for files whose extents follow
+//! from a few numbers; 12 bytes per file that is one record.
 
 mod build;
 pub(crate) mod extents;
@@ -25,50 +24,50 @@ use crate::format::{BadRecord, Extent, Format};
 use extents::Extents;
 pub(crate) use kept::key_of;
 
-/// Bad records that are listed; all are counted.
+/// The largest number of bad records that are listed; all are counted.
 pub const BAD_LISTED_MAX: usize = 100;
 
-/// A file that is to be indexed.
+/// A file to be indexed.
 pub trait DataFile: Send + Sync {
-    /// Its full address.
+    /// Returns the full address.
     fn location(&self) -> &str;
 
-    /// Its length.
+    /// Returns the length in bytes.
     fn bytes(&self) -> u64;
 
-    /// What changes when its content does: a time, a tag.
+    /// Returns a text that changes when the content does, such as a modification time or an ETag.
     fn stamp(&self) -> &str;
 
-    /// Opens it for reading.
+    /// Opens the file for reading.
     ///
     /// # Errors
-    /// As its store has them.
+    /// Returns the errors of the file's store.
     fn open(&self) -> Result<Arc<dyn StoredObject>, DataError>;
 }
 
-/// What is done about a record that cannot be used.
+/// The reaction to a record that cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum OnBadRecord {
-    /// Training does not start, or ends; the first one is told.
+    /// Training does not start, or ends, with the first such record as the error.
     #[default]
     Error,
-    /// It is left out, counted and listed: by the scan, so by all workers alike.
+    /// The record is skipped, counted and listed. The scan decides, so all workers skip the same records.
     Skip,
 }
 
-/// How files are indexed.
+/// The settings of indexing.
 #[derive(Debug, Clone)]
 pub struct IndexSettings {
-    /// Where what was found is kept; nowhere without it.
+    /// The folder where indexes are stored; without it they are not stored.
     pub folder: Option<PathBuf>,
-    /// Threads that scan; at least one.
+    /// The number of threads that scan; at least one.
     pub threads: usize,
-    /// What is done about records that cannot be used.
+    /// The reaction to records that cannot be used.
     pub on_bad_record: OnBadRecord,
-    /// How long a file that another process scans is waited for before it is scanned here, too; to this a second is
-    /// added for every 10 MB.
+    /// How long to wait for a file that another process scans, before it is scanned here, too. One second is added for
+    /// every 10 MB.
     pub patience: Duration,
 }
 
@@ -83,41 +82,41 @@ impl Default for IndexSettings {
     }
 }
 
-/// How far indexing is.
+/// The progress of indexing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IndexProgress {
-    /// Files that are done.
+    /// Completed files.
     pub files: usize,
-    /// Those of them that were scanned by this process.
+    /// Completed files that were scanned by this process.
     pub scanned: usize,
-    /// All files.
+    /// The number of all files.
     pub files_total: usize,
-    /// Bytes of the files that are done.
+    /// Bytes of the completed files.
     pub bytes: u64,
     /// Bytes of all files.
     pub bytes_total: u64,
-    /// Samples that were found.
+    /// Samples found so far.
     pub samples: u64,
 }
 
-/// Where a sample lies.
+/// The location of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// Number of the file in the list that was indexed.
+    /// Index of the file in the list of files.
     pub file: usize,
-    /// The extent of the file.
+    /// The extent in the file.
     pub extent: Extent,
     /// Number of the record in the extent.
     pub record: u32,
 }
 
-/// Which samples a list of files has, and where each of them lies. Samples are counted through the files in the order
-/// of the list.
+/// The samples in a list of files, and the location of each of them. Samples are numbered consecutively through the
+/// files in the order of the list.
 #[derive(Debug)]
 pub struct Index {
     layout: Layout,
     samples: u64,
-    /// Bytes of all extents.
+    /// Total size of all extents.
     bytes: u64,
     block_samples: u64,
     identity: String,
@@ -128,19 +127,20 @@ pub struct Index {
 
 #[derive(Debug)]
 enum Layout {
-    /// Files, each with its first sample.
+    /// Files, each with the number of its first sample.
     Files(Vec<(u64, Extents)>),
-    /// Files that are one record: their numbers and lengths.
+    /// Files that are one record each: their indexes and lengths.
     Whole { files: Vec<u32>, bytes: Vec<u64> },
 }
 
 impl Index {
-    /// Indexes files. `progress` is called now and then, from any thread.
+    /// Indexes files. `progress` is called from time to time, from any thread.
     ///
-    /// Cost: a file that was not scanned before is read once; of the others a few bytes for each extent.
+    /// Cost: a file without a stored index is read once; for the others a few bytes per extent are read.
     ///
     /// # Errors
-    /// Files that cannot be read or are not of the format, and with [`OnBadRecord::Error`] the first bad record.
+    /// Returns an error for files that cannot be read or are not of the format, and with [`OnBadRecord::Error`] for the
+    /// first bad record.
     pub fn build(
         files: &[Arc<dyn DataFile>],
         format: &dyn Format,
@@ -153,13 +153,13 @@ impl Index {
         }
     }
 
-    /// Count of samples.
+    /// Returns the number of samples.
     #[must_use]
     pub fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// Where a sample lies; `None` behind the last one. Cost: two binary searches.
+    /// Returns the location of a sample; `None` past the last one. Cost: two binary searches.
     #[must_use]
     pub fn locate(&self, sample: u64) -> Option<Place> {
         match &self.layout {
@@ -190,38 +190,38 @@ impl Index {
         }
     }
 
-    /// What the samples are and how they lie together: equal for equal contents in the same order and format, wherever
-    /// they lie.
+    /// Returns a text that identifies samples and their layout: equal for equal contents in the same order and format,
+    /// independent of the location.
     #[must_use]
     pub fn identity(&self) -> &str {
         &self.identity
     }
 
-    /// The first [`BAD_LISTED_MAX`] records that are left out.
+    /// Returns the first [`BAD_LISTED_MAX`] skipped records.
     #[must_use]
     pub fn bad(&self) -> &[BadRecord] {
         &self.bad
     }
 
-    /// Count of all records that are left out.
+    /// Returns the number of skipped records.
     #[must_use]
     pub fn bad_count(&self) -> u64 {
         self.bad_count
     }
 
-    /// Bytes that a sample takes in the files, on the average; at least one.
+    /// Returns the average size of a sample in the files, in bytes; at least one.
     #[must_use]
     pub fn sample_bytes(&self) -> u64 {
         (self.bytes / self.samples.max(1)).max(1)
     }
 
-    /// Samples that are read together at the least: those of the largest extent.
+    /// Returns the number of samples in the largest extent, the largest unit that is read at once.
     #[must_use]
     pub fn block_samples(&self) -> u64 {
         self.block_samples
     }
 
-    /// What went wrong without keeping anybody from training: an index that could not be kept.
+    /// Returns problems that do not prevent training, such as an index that could not be stored.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings

@@ -1,4 +1,4 @@
-//! Files of records, from their addresses to batches: each sample once, in an order that nothing but the seed changes.
+//! Files of records, from their addresses to batches: each sample once, in an order that only the seed changes.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -21,10 +21,10 @@ use ronde_data::{
     Split, open,
 };
 
-/// Records of each file: shards of very different sizes, an empty one, one of a single record.
+/// Records of each file: shards of very different sizes, an empty one, one with a single record.
 const SHARDS: [u64; 5] = [40, 0, 1, 97, 12];
 
-/// A record that tells its number, with padding so that reading at once is worth while.
+/// Returns a record that contains its number, with padding so that combined reads pay off.
 fn record(number: u64) -> Vec<u8> {
     let padding = vec![number as u8; 200 + (number % 7) as usize * 100];
     example(&Record {
@@ -96,7 +96,7 @@ fn shuffle(set: &dyn Dataset) -> Shuffle {
     }
 }
 
-/// All batches of some steps, in the order of steps and shards, from one loader for each worker.
+/// Returns all batches of some steps, in the order of steps and shards, from one loader per worker.
 fn load(
     set: &Arc<dyn Dataset>,
     batches: BatchPlan,
@@ -128,7 +128,7 @@ fn load(
 }
 
 #[test]
-fn every_sample_once_an_epoch_in_one_order_for_all_workers_threads_and_beginnings() {
+fn every_sample_is_read_once_per_epoch_in_one_order_for_all_workers_threads_and_starts() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), &SHARDS);
     let set = open_at(&config("*.tfrecord"), folder.path()).unwrap().train;
@@ -186,7 +186,7 @@ fn the_same_files_elsewhere_are_the_same_set_and_other_contents_are_not() {
 }
 
 #[test]
-fn what_is_kept_to_measure_on_depends_on_names_and_numbers_alone() {
+fn the_validation_split_depends_on_names_and_numbers_alone() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), &[60, 60]);
     let mut held = config("*.tfrecord");
@@ -209,7 +209,7 @@ fn what_is_kept_to_measure_on_depends_on_names_and_numbers_alone() {
     let mut all = [train.clone(), test.clone()].concat();
     all.sort_unstable();
     assert_eq!(all, (0..120).collect::<Vec<_>>());
-    // A file more moves nobody.
+    // An additional file moves no sample of the others.
     write(folder.path(), &[60, 60]);
     let mut bytes = Vec::new();
     (120..160).for_each(|number| frame(&mut bytes, &record(number)));
@@ -230,7 +230,7 @@ fn what_is_kept_to_measure_on_depends_on_names_and_numbers_alone() {
 }
 
 #[test]
-fn a_damaged_record_is_told_with_its_place_or_left_out_and_counted() {
+fn a_damaged_record_is_reported_with_its_position_or_skipped_and_counted() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), &[30]);
     let path = folder.path().join("train-00000-of-00001.tfrecord");
@@ -297,7 +297,7 @@ fn a_file_that_vanishes_or_changes_is_an_error_that_names_it() {
 }
 
 #[test]
-fn what_cannot_be_opened_is_explained() {
+fn errors_of_opening_are_explained() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), &[0]);
     let refused = |config: &RecordsConfig| open_at(config, folder.path()).unwrap_err().to_string();

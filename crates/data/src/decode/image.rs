@@ -1,8 +1,8 @@
-//! Encoded images to features: decoded, a part of them resized, turned or not, normalised, channel by channel.
+//! Conversion of encoded images to features: decoding, crop and resize, flip, normalisation; one plane per channel.
 //!
-//! What is cut out and the resizing are one operation: the part is a rectangle of the decoded image with fractions of
-//! pixels, and only it is resized (triangle filter over all pixels of the part, as Pillow's `BILINEAR`). Randomness is
-//! keyed by epoch and sample.
+//! Crop and resize are one operation: the crop is a rectangle of the decoded image with fractional pixels, and only this
+//! rectangle is resized (triangle filter over all its pixels, as Pillow's `BILINEAR`). Randomness is keyed by epoch and
+//! sample.
 
 mod crop;
 mod pixels;
@@ -16,12 +16,12 @@ use crate::DataError;
 use crate::format::Record;
 pub(super) use pixels::{Channels, Pixels};
 
-/// Most pixels of a side that a model gets.
+/// The largest side of a model's input, in pixels.
 const SIDE_MAX: usize = 1 << 14;
-/// The block of random words that decides about turning; those before belong to tries for a part.
+/// The block of random words that decides about flips; the preceding blocks belong to tries for a crop.
 const FLIP_BLOCK: u64 = 16;
 
-/// Memory of one thread.
+/// The memory of one thread.
 #[derive(Default)]
 pub(super) struct Memory {
     decoded: Vec<u8>,
@@ -38,14 +38,14 @@ impl std::fmt::Debug for Memory {
     }
 }
 
-/// How images become features.
+/// The conversion of images to features.
 #[derive(Debug)]
 pub(super) struct Step {
     features: ImageFeatures,
     channels: Channels,
     width: u32,
     height: u32,
-    /// For each channel what a byte is multiplied with, and what is then added.
+    /// For each channel the factor for a byte, and the summand.
     factors: Vec<(f32, f32)>,
 }
 
@@ -53,20 +53,22 @@ impl Step {
     pub(super) fn new(features: &ImageFeatures) -> Result<Self, DataError> {
         let shape = &features.shape;
         let &[channels, height, width] = &shape[..] else {
-            let problem = format!("{shape:?}; an image is [channels, height, width]");
+            let problem = format!("invalid shape {shape:?}: expected [channels, height, width]");
             return Err(wrong("features.shape", problem));
         };
         let channels = match channels {
             1 => Channels::Grey,
             3 => Channels::Rgb,
             _ => {
-                let problem =
-                    format!("{channels} channels; 3 (colours) and 1 (grey levels) can be");
+                let problem = format!(
+                    "invalid number of channels {channels}: expected 3 (colour) or 1 (grey)"
+                );
                 return Err(wrong("features.shape", problem));
             }
         };
         if !(1..=SIDE_MAX).contains(&height) || !(1..=SIDE_MAX).contains(&width) {
-            let problem = format!("{shape:?}; sides of 1 to {SIDE_MAX} can be");
+            let problem =
+                format!("invalid shape {shape:?}: sides must have 1 to {SIDE_MAX} pixels");
             return Err(wrong("features.shape", problem));
         }
         if let Some(resize) = features.resize
@@ -77,8 +79,9 @@ impl Step {
         }
         let [least, most] = features.area;
         if !(least > 0.0 && least <= most && most <= 1.0) {
-            let problem =
-                format!("[{least}, {most}]; it has to rise, and be above 0 and at most 1");
+            let problem = format!(
+                "invalid range [{least}, {most}]: expected ascending numbers above 0 and at most 1"
+            );
             return Err(wrong("features.area", problem));
         }
         Ok(Self {
@@ -94,7 +97,7 @@ impl Step {
         &self.features.field
     }
 
-    /// Decodes; without random words as for measuring.
+    /// Decodes an image. Without random words it is prepared for evaluation.
     pub(super) fn decode(
         &self,
         record: &Record<'_>,
@@ -115,7 +118,7 @@ impl Step {
         let bytes = self.width as usize * self.height as usize * self.channels.count();
         memory.resized.resize(bytes, 0);
         let pixels = self.channels.pixel_type();
-        let failed = |error: &dyn std::fmt::Display| format!("it cannot be resized: {error}");
+        let failed = |error: &dyn std::fmt::Display| format!("cannot resize the image: {error}");
         let from = ImageRef::new(image.width, image.height, &memory.decoded, pixels)
             .map_err(|error| failed(&error))?;
         let mut into = Image::from_slice_u8(self.width, self.height, &mut memory.resized, pixels)
@@ -129,7 +132,7 @@ impl Step {
         Ok(())
     }
 
-    /// Bytes, channels beside each other, to features, channel after channel.
+    /// Converts interleaved bytes to features, one plane per channel.
     fn normalise(&self, bytes: &[u8], is_turned: bool, out: &mut [f32]) {
         let (row, plane) = (self.width as usize, out.len() / self.channels.count());
         match self.channels {
@@ -163,17 +166,21 @@ impl Step {
     }
 }
 
-/// `(byte / 255 - mean) / std` as one product and one sum.
+/// Returns `(byte / 255 - mean) / std` as a factor and a summand.
 fn factors(features: &ImageFeatures, channels: usize) -> Result<Vec<(f32, f32)>, DataError> {
     let of = |key: &str, given: &Option<Vec<f32>>, default: f32| match given {
         None => Ok(vec![default; channels]),
         Some(values) if values.len() != channels => {
-            let problem = format!("{} numbers for {channels} channels", values.len());
+            let problem = format!(
+                "expected {channels} numbers, one per channel; found {}",
+                values.len()
+            );
             Err(wrong(key, problem))
         }
-        Some(values) if values.iter().any(|value| !value.is_finite()) => {
-            Err(wrong(key, format!("{values:?} is not finite")))
-        }
+        Some(values) if values.iter().any(|value| !value.is_finite()) => Err(wrong(
+            key,
+            format!("{values:?} contains a number that is not finite"),
+        )),
         Some(values) => Ok(values.clone()),
     };
     let mean = of("features.mean", &features.mean, 0.0)?;
@@ -181,7 +188,7 @@ fn factors(features: &ImageFeatures, channels: usize) -> Result<Vec<(f32, f32)>,
     if let Some(zero) = std.iter().find(|value| !value.is_normal()) {
         return Err(wrong(
             "features.std",
-            format!("{zero} is no number to divide by"),
+            format!("invalid divisor {zero}: expected a finite number other than 0"),
         ));
     }
     let factor = |(mean, std): (&f32, &f32)| (1.0 / (255.0 * std), -mean / std);

@@ -1,4 +1,4 @@
-//! Labels: numbers of classes, names of classes, values.
+//! Labels: class numbers, class names, values.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use crate::DataError;
 use crate::dataset::{CLASSES_MAX, Targets};
 use crate::format::{Record, Value};
 
-/// How targets are made.
+/// The conversion of targets.
 #[derive(Debug)]
 pub(super) enum Step {
     /// A number in a field.
@@ -21,9 +21,9 @@ pub(super) enum Step {
         field: String,
         names: HashMap<String, u32>,
     },
-    /// Values.
+    /// Values of one or several fields.
     Values { numbers: numbers::Step, count: u32 },
-    /// The features tell them.
+    /// The next token of each position; the features provide them.
     Tokens { vocabulary: u32 },
 }
 
@@ -37,10 +37,10 @@ impl Step {
             (Features::Tokens(_), Some(_)) => {
                 return Err(wrong(
                     "label",
-                    "tokens are answered by the next ones; leave it out",
+                    "remove the label: the target of a token is the next one",
                 ));
             }
-            (_, None) => return Err(wrong("label", "it is not told what is to be answered")),
+            (_, None) => return Err(wrong("label", "missing; it defines the targets")),
             (_, Some(label)) => label,
         };
         let mut fields = label.field.names("label.field")?;
@@ -49,7 +49,8 @@ impl Step {
         match (label.classes, &label.names, label.values) {
             (Some(classes), None, None) if is_one => {
                 if !(1..=CLASSES_MAX).contains(&classes) {
-                    let problem = format!("{classes} classes; 1 to {CLASSES_MAX} can be");
+                    let problem =
+                        format!("invalid number of classes {classes}: expected 1 to {CLASSES_MAX}");
                     return Err(wrong("label.classes", problem));
                 }
                 let first = label.first;
@@ -62,16 +63,20 @@ impl Step {
             (None, Some(names), None) if is_one => by_name(field, names),
             (None, None, Some(count)) => {
                 if !(1..=CLASSES_MAX).contains(&count) {
-                    let problem = format!("{count} values; 1 to {CLASSES_MAX} can be");
+                    let problem =
+                        format!("invalid number of values {count}: expected 1 to {CLASSES_MAX}");
                     return Err(wrong("label.values", problem));
                 }
                 let numbers = numbers::Step::new("label", &label.field, label.scale)?;
                 Ok(Self::Values { numbers, count })
             }
-            (_, _, None) if !is_one => Err(wrong("label.field", "a class stands in one field")),
+            (_, _, None) if !is_one => Err(wrong(
+                "label.field",
+                "a class label needs exactly one field",
+            )),
             _ => Err(wrong(
                 "label",
-                "one of `classes` (a number in the field), `names` (a name in the field) and `values` is needed",
+                "set exactly one of `classes` (a number in the field), `names` (a name in the field) and `values`",
             )),
         }
     }
@@ -120,19 +125,19 @@ impl Step {
                 targets[0] = class.filter(|class| class < classes).ok_or_else(|| {
                     let last = first.saturating_add(i64::from(classes - 1));
                     format!(
-                        "field {name:?} holds class {number}, but classes are {first} to {last}"
+                        "field `{name}` holds class {number}, but classes are {first} to {last}"
                     )
                 })?;
             }
             Self::Name { field: name, names } => {
                 let Value::Bytes(text) = field(record, name)? else {
-                    return Err(format!("field {name:?} holds no name of a class"));
+                    return Err(format!("field `{name}` does not hold the name of a class"));
                 };
                 let said = String::from_utf8_lossy(text);
                 let class = names.get(said.trim());
                 let shown: String = said.chars().take(40).collect();
                 let unknown =
-                    || format!("field {name:?} holds {shown:?}, which is not in label.names");
+                    || format!("field `{name}` holds {shown:?}, which is not in label.names");
                 targets[0] = *class.ok_or_else(unknown)?;
             }
             Self::Values { numbers, .. } => {
@@ -152,12 +157,15 @@ fn by_name(field: String, names: &[String]) -> Result<Step, DataError> {
     let mut numbers = HashMap::new();
     for (number, name) in names.iter().enumerate() {
         if numbers.insert(name.clone(), number as u32).is_some() {
-            return Err(wrong("label.names", format!("{name:?} is there twice")));
+            return Err(wrong("label.names", format!("`{name}` is listed twice")));
         }
     }
     match names.len() {
-        0 => Err(wrong("label.names", "there is none")),
-        count if count > CLASSES_MAX as usize => Err(wrong("label.names", "there are too many")),
+        0 => Err(wrong("label.names", "the list is empty")),
+        count if count > CLASSES_MAX as usize => Err(wrong(
+            "label.names",
+            format!("{count} names; the limit is {CLASSES_MAX}"),
+        )),
         _ => Ok(Step::Name {
             field,
             names: numbers,
@@ -165,7 +173,7 @@ fn by_name(field: String, names: &[String]) -> Result<Step, DataError> {
     }
 }
 
-/// The whole number in a field, also where it is text.
+/// Parses the integer in a field, which may be text.
 fn number(name: &str, value: &Value<'_>) -> Result<i64, String> {
     let number = match value {
         Value::Numbers { dtype, bytes } if bytes.len() == dtype.bytes() => dtype.integer(bytes, 0),
@@ -181,10 +189,10 @@ fn number(name: &str, value: &Value<'_>) -> Result<i64, String> {
     number.ok_or_else(|| match value {
         Value::Bytes(text) => {
             let shown = String::from_utf8_lossy(&text[..text.len().min(40)]);
-            format!("field {name:?} holds {shown:?}, not the number of a class")
+            format!("field `{name}` holds {shown:?}, not the number of a class")
         }
         other => format!(
-            "field {name:?} holds {}, not the number of a class",
+            "field `{name}` holds {}, not the number of a class",
             other.kind()
         ),
     })

@@ -1,4 +1,4 @@
-//! Numbers to features: fields that hold them, text that says them, bytes that are them, tokens.
+//! Conversion of numbers to features: numeric fields, numbers as text, raw bytes, tokens.
 
 use std::borrow::Cow;
 
@@ -7,17 +7,18 @@ use crate::DataError;
 use crate::dataset::CLASSES_MAX;
 use crate::format::{NumberType, Record, Value};
 
-/// What is divided by: a scale that can be.
+/// Checks a divisor; `None` if there is nothing to divide by.
 fn divisor(key: &str, scale: Option<f32>) -> Result<Option<f32>, DataError> {
     match scale {
-        Some(scale) if !scale.is_normal() => {
-            Err(wrong(key, format!("{scale} is no number to divide by")))
-        }
+        Some(scale) if !scale.is_normal() => Err(wrong(
+            key,
+            format!("invalid divisor {scale}: expected a finite number other than 0"),
+        )),
         other => Ok(other.filter(|&scale| scale != 1.0)),
     }
 }
 
-/// Numbers of some fields, one after the other.
+/// The numbers of some fields, concatenated.
 #[derive(Debug)]
 pub(super) struct Step {
     names: Vec<String>,
@@ -25,7 +26,7 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// `part` is the key of the run file that it stands in.
+    /// Creates the conversion. `part` is its key in the run file.
     pub(super) fn new(part: &str, fields: &Fields, scale: Option<f32>) -> Result<Self, DataError> {
         Ok(Self {
             names: fields.names(&format!("{part}.field"))?,
@@ -37,10 +38,10 @@ impl Step {
         self.names.clone()
     }
 
-    /// Fills `out` with the numbers, all finite.
+    /// Fills `out` with the numbers, which must all be finite.
     pub(super) fn decode(&self, record: &Record<'_>, out: &mut [f32]) -> Result<(), String> {
         let (elements, mut filled) = (out.len(), 0);
-        // Of many columns, each is mostly where the one before makes it expected.
+        // With many columns, each is usually right after the previous one.
         let mut place = 0;
         for name in &self.names {
             let value = match record.fields.get(place) {
@@ -76,7 +77,7 @@ impl Step {
         }
         if filled != elements {
             return Err(format!(
-                "the fields hold {filled} numbers, the shape has {elements}"
+                "the fields hold {filled} numbers, but the shape has {elements}"
             ));
         }
         finish(out, self.scale)
@@ -88,16 +89,16 @@ fn parse(name: &str, text: &[u8]) -> Result<f32, String> {
     said.and_then(|said| said.trim().parse().ok())
         .ok_or_else(|| {
             let shown: String = String::from_utf8_lossy(&text[..text.len().min(32)]).into();
-            format!("field {name:?} holds {shown:?}, which is no number")
+            format!("field `{name}` holds {shown:?}, which is not a number")
         })
 }
 
-/// Divides, and refuses what is not finite.
+/// Divides the numbers and refuses any that is not finite.
 fn finish(out: &mut [f32], scale: Option<f32>) -> Result<(), String> {
     if let Some(scale) = scale {
         out.iter_mut().for_each(|value| *value /= scale);
     }
-    // A sum of zeros is zero; one that is not finite makes it NaN.
+    // The sum of zeros is zero; a number that is not finite makes it NaN.
     let is_finite = out.iter().fold(0.0, |sum, value| sum + value * 0.0) == 0.0;
     match is_finite {
         true => Ok(()),
@@ -108,7 +109,7 @@ fn finish(out: &mut [f32], scale: Option<f32>) -> Result<(), String> {
     }
 }
 
-/// Numbers of any type as features. `out` has as many elements as `bytes` numbers.
+/// Converts numbers of any type to features. `out` has as many elements as `bytes` has numbers.
 pub(super) fn convert(dtype: NumberType, bytes: &[u8], out: &mut [f32]) {
     fn each<const N: usize>(bytes: &[u8], out: &mut [f32], number: impl Fn([u8; N]) -> f32) {
         let (numbers, _) = bytes.as_chunks::<N>();
@@ -133,7 +134,7 @@ pub(super) fn convert(dtype: NumberType, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Bytes that are numbers.
+/// Bytes that are read as numbers.
 #[derive(Debug)]
 pub(super) struct RawStep {
     pub(super) field: String,
@@ -159,7 +160,7 @@ impl RawStep {
         let expected = out.len() * dtype.bytes();
         if bytes.len() != expected {
             return Err(format!(
-                "field {:?} holds {} bytes, the shape has {} numbers ({}) of {expected}",
+                "field `{}` holds {} bytes, but the shape has {} numbers ({}) of {expected} bytes",
                 self.field,
                 bytes.len(),
                 out.len(),
@@ -171,7 +172,7 @@ impl RawStep {
     }
 }
 
-/// Tokens, each to be answered with the next one.
+/// Tokens; the target of each is the next one.
 #[derive(Debug)]
 pub(super) struct TokenStep {
     pub(super) field: String,
@@ -181,10 +182,11 @@ pub(super) struct TokenStep {
 
 impl TokenStep {
     pub(super) fn new(features: &TokenFeatures) -> Result<Self, DataError> {
-        // All numbers of tokens are exact as f32.
+        // Every token number below the limit is exact as f32.
         let vocabulary = features.told_vocabulary()?;
         if !(1..=CLASSES_MAX).contains(&vocabulary) {
-            let problem = format!("{vocabulary} tokens; 1 to {CLASSES_MAX} can be");
+            let problem =
+                format!("invalid vocabulary of {vocabulary} tokens: expected 1 to {CLASSES_MAX}");
             return Err(wrong("features.vocabulary", problem));
         }
         Ok(Self {
@@ -201,12 +203,12 @@ impl TokenStep {
         targets: &mut [u32],
     ) -> Result<(), String> {
         let Value::Numbers { dtype, bytes } = field(record, &self.field)? else {
-            return Err(format!("field {:?} holds no numbers", self.field));
+            return Err(format!("field `{}` does not hold numbers", self.field));
         };
         let count = bytes.len() / dtype.bytes();
         if count != self.context + 1 {
             return Err(format!(
-                "field {:?} holds {count} tokens, {} and the one after them are expected",
+                "field `{}` holds {count} tokens; expected {} and the next one",
                 self.field, self.context
             ));
         }
@@ -219,7 +221,7 @@ impl TokenStep {
                 .ok_or_else(|| {
                     let shown = dtype.float(bytes, at).unwrap_or_default();
                     format!(
-                        "token {shown} at place {at}, but the vocabulary has {}",
+                        "token {shown} at position {at}, but the vocabulary has {} tokens",
                         self.vocabulary
                     )
                 })?;

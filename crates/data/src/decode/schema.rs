@@ -1,4 +1,4 @@
-//! [`Schema`]: what of a record are features and what is the label, as it stands in a run file.
+//! [`Schema`]: the fields of a record that are features and label, as set in a run file.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,40 +6,40 @@ use super::wrong;
 use crate::DataError;
 use crate::format::NumberType;
 
-/// Most fields that features or label may be made of.
+/// The largest number of fields of features or label.
 const FIELDS_MAX: usize = 1 << 16;
 
-/// What of a record are features, and what is the label.
+/// The fields of a record that are features and label.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schema {
-    /// What is given to the model.
+    /// The input of the model.
     pub features: Features,
-    /// What it is to answer; absent where the features tell it themselves, as tokens do.
+    /// The targets; absent if the features define them, as tokens do.
     pub label: Option<Label>,
 }
 
-/// What is given to the model; told apart by `decode`.
+/// The input of the model; `decode` selects the variant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "decode", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Features {
     /// An encoded image: JPEG, PNG or WebP.
     Image(ImageFeatures),
-    /// Numbers of the record, or text that says them.
+    /// Numeric fields, or numbers as text.
     Numbers(NumberFeatures),
-    /// Bytes that are numbers, one after the other, little-endian.
+    /// Bytes that are contiguous little-endian numbers.
     Raw(RawFeatures),
-    /// Numbers of tokens; the next one is to be told at each place.
+    /// Token numbers; the target at each position is the next token.
     Tokens(TokenFeatures),
 }
 
-/// One name or several. `"3..6"` stands for the columns 3, 4 and 5 of a file without names.
+/// One field name or several. `"3..6"` stands for the columns 3, 4 and 5 of a file without names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected a name of a field, or a list of names")]
 pub enum Fields {
-    /// One.
+    /// One name.
     One(String),
-    /// Several, in the order of the features.
+    /// Several names, in the order of the features.
     Several(Vec<String>),
 }
 
@@ -47,27 +47,27 @@ pub enum Fields {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImageFeatures {
-    /// The field that holds it: `image/encoded`, `jpg`, `image.bytes`; of a folder of images `image`.
+    /// The field with the image: `image/encoded`, `jpg`, `image.bytes`; for image folders `image`.
     #[serde(default = "image")]
     pub field: String,
-    /// What the model gets: `[3, height, width]`, or `[1, height, width]` for grey levels.
+    /// The shape of the model's input: `[3, height, width]`, or `[1, height, width]` for grey levels.
     pub shape: Vec<usize>,
-    /// The shorter side is made so long before the middle (or any part) is cut out; without it, as long as `shape`'s.
+    /// The length to which the shorter side is resized before cropping; by default the size in `shape`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resize: Option<u32>,
-    /// Which part is taken to train on; without it, the whole image, stretched. To measure on it is the middle.
+    /// The crop for training; without it, the whole image is stretched. Evaluation uses the centre.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crop: Option<Crop>,
-    /// Every other image to train on is turned left to right.
+    /// Whether training images are flipped left to right with probability 1/2.
     #[serde(default)]
     pub flip: bool,
-    /// Least and largest share of the image's area that `random_resized` takes.
+    /// The smallest and largest share of the image's area that `random_resized` crops.
     #[serde(default = "area")]
     pub area: [f32; 2],
-    /// Subtracted from each channel's values of 0 to 1.
+    /// The mean that is subtracted from the values (0 to 1) of each channel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mean: Option<Vec<f32>>,
-    /// What they are then divided by.
+    /// The divisor of each channel after the subtraction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub std: Option<Vec<f32>>,
 }
@@ -80,67 +80,67 @@ fn area() -> [f32; 2] {
     [0.08, 1.0]
 }
 
-/// Which part of an image is taken to train on.
+/// The crop of a training image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Crop {
-    /// A part of random area (`area`) and of a proportion of 3:4 to 4:3, anywhere (Szegedy and others, "Going deeper with
+    /// A crop of random area (`area`), aspect ratio (3:4 to 4:3) and position (Szegedy and others, "Going deeper with
     /// convolutions", section 6).
     RandomResized,
-    /// A part anywhere, after `resize`.
+    /// A crop at a random position, after `resize`.
     Random,
-    /// The middle, after `resize`.
+    /// The centre, after `resize`.
     Center,
 }
 
-/// Numbers of the record.
+/// Numeric fields.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NumberFeatures {
-    /// The fields that hold them, one after the other.
+    /// The fields with the numbers, which are concatenated.
     pub field: Fields,
-    /// Shape of a sample; its elements are the numbers, row-major.
+    /// The shape of a sample; its elements are the numbers in row-major order.
     pub shape: Vec<usize>,
-    /// The numbers are divided by this.
+    /// A divisor of the numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale: Option<f32>,
 }
 
-/// Bytes that are numbers.
+/// Bytes that are read as numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawFeatures {
-    /// The field that holds them.
+    /// The field with the bytes.
     pub field: String,
-    /// What they are; absent for the contents of a `.npy` file, which say it themselves.
+    /// The type of the numbers; absent for the contents of a `.npy` file, whose header specifies it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dtype: Option<NumberType>,
-    /// Shape of a sample; its elements are the numbers, row-major.
+    /// The shape of a sample; its elements are the numbers in row-major order.
     pub shape: Vec<usize>,
-    /// The numbers are divided by this.
+    /// A divisor of the numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale: Option<f32>,
 }
 
-/// Numbers of tokens.
+/// Token numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenFeatures {
-    /// The field that holds them.
+    /// The field with the tokens.
     #[serde(default = "tokens")]
     pub field: String,
-    /// Tokens of a sample; records have one more, the last answer.
+    /// The number of tokens of a sample; records have one more, the last target.
     pub context: usize,
-    /// Different tokens; all are below it. Of text with a tokenizer it may be absent: that of the tokenizer.
+    /// The number of different tokens; all are below it. With a tokenizer it defaults to the tokenizer's vocabulary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<u32>,
 }
 
 impl TokenFeatures {
-    /// Different tokens, when it is told.
+    /// Returns the number of different tokens, or an error if it is missing.
     pub(super) fn told_vocabulary(&self) -> Result<u32, DataError> {
-        let missing = "it is not told how many different tokens there are";
+        let missing = "missing; set the number of different tokens";
         self.vocabulary
             .ok_or_else(|| wrong("features.vocabulary", missing))
     }
@@ -150,26 +150,26 @@ fn tokens() -> String {
     "tokens".to_owned()
 }
 
-/// What the model is to answer.
+/// The targets of the model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Label {
-    /// The field that holds it; several only with `values`. Of a folder of images it is `class`.
+    /// The field with the label; several only with `values`. For image folders it is `class`.
     #[serde(default = "class")]
     pub field: Fields,
-    /// Count of classes; the field holds their numbers.
+    /// The number of classes; the field holds their numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub classes: Option<u32>,
-    /// The number of the first class: 1 where 0 stands for none.
+    /// The number of the first class, such as 1 where 0 means none.
     #[serde(default)]
     pub first: i64,
     /// The names of the classes; the field holds a name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub names: Option<Vec<String>>,
-    /// Count of values that are to be learnt instead of a class.
+    /// The number of values that are learnt instead of a class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub values: Option<u32>,
-    /// Values are divided by this.
+    /// A divisor of the values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale: Option<f32>,
 }
@@ -179,7 +179,7 @@ fn class() -> Fields {
 }
 
 impl Label {
-    /// The number of one of `classes` classes in the field `class`.
+    /// Returns a label with the number of one of `classes` classes in the field `class`.
     pub(crate) fn of_classes(classes: u32) -> Self {
         Self {
             field: class(),
@@ -193,7 +193,7 @@ impl Label {
 }
 
 impl Fields {
-    /// All names.
+    /// Returns all names.
     pub(super) fn names(&self, key: &str) -> Result<Vec<String>, DataError> {
         let given = match self {
             Self::One(name) => std::slice::from_ref(name),
@@ -211,14 +211,14 @@ impl Fields {
             }
         }
         match names.len() {
-            0 => Err(wrong(key, "no field is named")),
+            0 => Err(wrong(key, "the list of fields is empty")),
             1..=FIELDS_MAX => Ok(names),
             _ => Err(too_many()),
         }
     }
 }
 
-/// First column and the one behind the last of `"3..6"`.
+/// Returns first and end column of `"3..6"`.
 fn columns(name: &str) -> Option<(usize, usize)> {
     let (first, end) = name.split_once("..")?;
     Some((first.parse().ok()?, end.parse().ok()?))

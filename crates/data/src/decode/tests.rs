@@ -1,4 +1,4 @@
-//! Features and labels of every kind, and descriptions that cannot be.
+//! Features and labels of every kind, and invalid schemas.
 
 use super::*;
 use crate::format::NumberType;
@@ -7,7 +7,7 @@ fn features(text: &str) -> Result<Features, String> {
     toml_like(text)
 }
 
-/// Reads what stands in a run file.
+/// Parses features as in a run file.
 fn toml_like<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
     toml::from_str(text).map_err(|error| error.to_string())
 }
@@ -64,7 +64,7 @@ fn numbers_come_from_fields_of_any_kind_in_the_order_of_the_schema() {
     assert_eq!(out, [0.5, 1.0, 1.5, 3.5, -4.0, 1.25]);
     assert_eq!(targets, [2]);
     let told = |fields: &[(&'static str, Value<'_>)]| decode(&schema, &record(fields)).unwrap_err();
-    assert!(told(&[]).contains("no field \"b\""));
+    assert!(told(&[]).contains("no field `b`"));
     let text = |t: &'static [u8]| {
         told(&[
             ("b", Value::floats(&[1.0; 5])),
@@ -73,7 +73,7 @@ fn numbers_come_from_fields_of_any_kind_in_the_order_of_the_schema() {
             ("y", Value::integers(&[0])),
         ])
     };
-    assert!(text(b"abc").contains("\"abc\", which is no number"));
+    assert!(text(b"abc").contains("\"abc\", which is not a number"));
     assert!(text(b"inf").contains("number 5 is not finite"));
     let lengths = |count| {
         let numbers = vec![0.0; count];
@@ -83,7 +83,7 @@ fn numbers_come_from_fields_of_any_kind_in_the_order_of_the_schema() {
             ("t", Value::List(Vec::new())),
         ])
     };
-    assert!(lengths(5).contains("hold 5 numbers, the shape has 6"));
+    assert!(lengths(5).contains("hold 5 numbers, but the shape has 6"));
     assert!(lengths(7).contains("more than the 6 numbers"));
 }
 
@@ -142,7 +142,7 @@ fn raw_bytes_are_numbers_of_the_type_or_an_array_of_numpy() {
 }
 
 #[test]
-fn tokens_are_answered_by_the_next_ones() {
+fn the_target_of_a_token_is_the_next_one() {
     let schema = schema("decode = 'tokens'\ncontext = 3\nvocabulary = 300", "");
     let decoder = Decoder::new(&schema, Role::Train, 0).unwrap();
     assert_eq!((decoder.sample_shape(), decoder.classes()), (&[3][..], 300));
@@ -151,7 +151,7 @@ fn tokens_are_answered_by_the_next_ones() {
     let (out, targets) = decode(&schema, &tokens(&[1, 0, 2, 0, 3, 1, 4, 0])).unwrap();
     assert_eq!((out, targets), (vec![1.0, 2.0, 259.0], vec![2, 259, 4]));
     let large = decode(&schema, &tokens(&[1, 0, 2, 0, 255, 255, 4, 0])).unwrap_err();
-    assert!(large.contains("token 65535 at place 2"), "{large}");
+    assert!(large.contains("token 65535 at position 2"), "{large}");
     assert!(
         decode(&schema, &tokens(&[1, 0]))
             .unwrap_err()
@@ -202,7 +202,7 @@ fn labels_are_numbers_names_or_values() {
 }
 
 #[test]
-fn schemas_that_cannot_be_are_refused_with_their_key() {
+fn invalid_schemas_are_refused_with_their_key() {
     let numbers = "decode = 'numbers'\nfield = 'x'\nshape = [1]";
     for (features, label, key) in [
         (numbers, "", "data.label:"),
@@ -265,7 +265,7 @@ fn schemas_that_cannot_be_are_refused_with_their_key() {
 }
 
 #[test]
-fn keys_and_kinds_that_are_not_known_are_refused() {
+fn unknown_keys_and_kinds_are_refused() {
     for unknown in [
         "decode = 'numbers'\nfield = 'x'\nshape = [1]\nsize = 3",
         "decode = 'sound'\nfield = 'x'",

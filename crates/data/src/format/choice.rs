@@ -1,4 +1,4 @@
-//! [`FormatConfig`]: the format of files as it stands in a run file, or as their names tell it.
+//! [`FormatConfig`]: the format of files, as set in a run file or inferred from file names.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,35 +13,35 @@ use crate::DataError;
 use crate::decode::{Decoder, Features, Label, Schema};
 use crate::tokenized::{Recipe, Tokenizer};
 
-/// Tokens of a record where nobody says how many.
+/// The number of tokens of a record if there is no schema.
 const CONTEXT: usize = 64;
 
-/// The kinds of files that are read.
+/// The supported file formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum FormatKind {
-    /// Records of `tf.train.Example`, as TensorFlow writes them.
+    /// `tf.train.Example` records, as written by TensorFlow.
     TfRecord,
-    /// Tar files whose members of one name are a record.
+    /// Tar files in which the members with the same base name form a record.
     WebDataset,
-    /// Tables in row groups.
+    /// Parquet tables; each row is a record.
     Parquet,
-    /// A folder of images for each class.
+    /// A folder of images per class.
     Folder,
-    /// Comma-separated values, a record in each line.
+    /// Comma-separated values; each line is a record.
     Csv,
-    /// An array of numpy; its rows are records.
+    /// A numpy array; its rows are the records.
     Npy,
-    /// Several arrays of numpy with equally many rows.
+    /// Several numpy arrays with the same number of rows.
     Npz,
-    /// Numbers of tokens, little-endian and nothing else.
+    /// Raw little-endian token numbers.
     Tokens,
-    /// Text, of which a tokenizer makes tokens.
+    /// Text that a tokenizer converts to tokens.
     Text,
 }
 
-/// All of them.
+/// All formats.
 const KINDS: [FormatKind; 9] = [
     FormatKind::TfRecord,
     FormatKind::WebDataset,
@@ -77,13 +77,13 @@ impl std::str::FromStr for FormatKind {
         let found = KINDS.into_iter().find(|kind| kind.to_string() == name);
         found.ok_or_else(|| {
             let names = KINDS.map(|kind| kind.to_string()).join(", ");
-            format!("{name:?} is no format; there are {names}")
+            format!("invalid format `{name}`: expected one of {names}")
         })
     }
 }
 
 impl FormatKind {
-    /// The format of a file as its name tells it.
+    /// Returns the format that a file name indicates.
     #[must_use]
     pub fn of(location: &str) -> Option<Self> {
         let name = location.rsplit('/').next()?.to_ascii_lowercase();
@@ -105,7 +105,7 @@ impl FormatKind {
     }
 }
 
-/// Whether a name ends as TensorFlow's do: `train-00000-of-01024`.
+/// Returns whether a name has the form of TensorFlow's shards: `train-00000-of-01024`.
 fn is_shard(name: &str) -> bool {
     let is_number = |text: &str| text.len() >= 5 && text.bytes().all(|byte| byte.is_ascii_digit());
     name.rsplit_once("-of-").is_some_and(|(before, count)| {
@@ -114,7 +114,7 @@ fn is_shard(name: &str) -> bool {
     })
 }
 
-/// The format of files: its name, or a table with its name as `kind` and what else is to be said.
+/// The format of files: its name, or a table with its name as `kind` and its settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(
     untagged,
@@ -123,37 +123,37 @@ fn is_shard(name: &str) -> bool {
                  or { kind = \"csv\", header = true }"
 )]
 pub enum FormatConfig {
-    /// Its name.
+    /// The name alone.
     Name(FormatKind),
-    /// Its name and more.
+    /// The name with settings.
     Table(FormatTable),
 }
 
-/// A format and what has to be said about it.
+/// A format with its settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FormatTable {
-    /// Its name.
+    /// The name of the format.
     pub kind: FormatKind,
-    /// Of CSV: whether the first line is a heading; absent: when none of its fields is a number.
+    /// For CSV: whether the first line is a heading. If absent, it is a heading when none of its fields is a number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub header: Option<bool>,
-    /// Of tokens: `u8`, `u16` or `u32`.
+    /// For tokens: `u8`, `u16` or `u32`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dtype: Option<NumberType>,
-    /// Of text: the `tokenizer.json`; a relative path starts from the folder of the run file.
+    /// For text: the path of `tokenizer.json`, relative to the folder of the run file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<PathBuf>,
-    /// Of text: the token that is put behind each document, such as `<|endoftext|>`; absent: none.
+    /// For text: the token that is appended to each document, such as `<|endoftext|>`; none if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_of_text: Option<String>,
-    /// Of text in lines of JSON: the field that holds it; default `text`.
+    /// For JSON lines: the field that contains the text; default `text`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
 }
 
 impl FormatTable {
-    /// A format about which nothing more is said.
+    /// Returns a format without settings.
     #[must_use]
     pub fn of(kind: FormatKind) -> Self {
         Self {
@@ -166,7 +166,7 @@ impl FormatTable {
         }
     }
 
-    /// What is said that does not belong to the format.
+    /// Checks that every setting belongs to the format.
     fn check(&self) -> Result<(), DataError> {
         let keys = [
             ("header", self.header.is_some(), FormatKind::Csv),
@@ -178,7 +178,7 @@ impl FormatTable {
         let kind = self.kind;
         let stray = keys.iter().find(|(_, is_said, of)| *is_said && *of != kind);
         match stray {
-            Some((key, _, of)) => Err(wrong(format!("`{key}` is for {of}, not for {kind}"))),
+            Some((key, _, of)) => Err(wrong(format!("`{key}` applies to {of}, not to {kind}"))),
             None => Ok(()),
         }
     }
@@ -199,13 +199,14 @@ impl FormatConfig {
         }
     }
 
-    /// The format to read files with; without a `config` the one that their names tell. `locations` are the files to train
-    /// on: the classes of a folder of images are theirs. Without a `schema` all fields are read.
+    /// Returns the format to read files with. Without a `config` it is inferred from the file names. `locations` are the
+    /// training files, whose folders define the classes of a folder of images. Without a `schema` all fields are read.
     ///
-    /// The same format is for the files to measure on.
+    /// The evaluation files are read with the same format.
     ///
     /// # Errors
-    /// Names that tell no format or several, and settings that do not belong to a format or that it cannot do without.
+    /// Returns an error if the names indicate no format or several, if a setting does not belong to the format, or if a
+    /// required setting is missing.
     pub fn format(
         config: Option<&Self>,
         locations: &[&str],
@@ -245,22 +246,23 @@ impl FormatConfig {
                 let context = context(schema)?;
                 let dtype = dtype.ok_or_else(|| {
                     wrong(
-                        "what tokens are is not told: { kind = \"tokens\", dtype = \"u16\" }"
+                        "missing the type of the tokens: { kind = \"tokens\", dtype = \"u16\" }"
                             .to_owned(),
                     )
                 })?;
                 Arc::new(Tokens::new(dtype, context)?)
             }
             FormatKind::Text => {
-                return Err(wrong("text is read with a tokenizer".to_owned()));
+                return Err(wrong("text needs a tokenizer".to_owned()));
             }
         })
     }
 
-    /// What text becomes before it is read: tokens. `None` for files that are no text. Tells the schema its vocabulary.
+    /// Returns how text is converted to tokens and how these are read, or `None` for formats other than text. Sets the
+    /// schema's vocabulary if it is absent.
     ///
     /// # Errors
-    /// A tokenizer that is not told or cannot be read, and settings that do not belong to text.
+    /// Returns an error if the tokenizer is missing or unreadable, or if a setting does not belong to text.
     pub(crate) fn recipe(
         config: Option<&Self>,
         locations: &[&str],
@@ -277,7 +279,7 @@ impl FormatConfig {
         table.check()?;
         let path = table.tokenizer.ok_or_else(|| {
             wrong(
-                "what makes tokens of text is not told: { kind = \"text\", tokenizer = \"tokenizer.json\" }"
+                "missing the tokenizer: { kind = \"text\", tokenizer = \"tokenizer.json\" }"
                     .to_owned(),
             )
         })?;
@@ -285,7 +287,7 @@ impl FormatConfig {
         let end_of_text = table.end_of_text.map(|end| {
             tokenizer.token(&end).ok_or_else(|| {
                 wrong(format!(
-                    "end_of_text = {end:?} is no token of the tokenizer"
+                    "invalid end_of_text `{end}`: the tokenizer has no such token"
                 ))
             })
         });
@@ -301,7 +303,7 @@ impl FormatConfig {
             if vocabulary < tokens {
                 return Err(DataError::Schema {
                     key: "features.vocabulary".to_owned(),
-                    problem: format!("{vocabulary}, but the tokenizer has {tokens} tokens"),
+                    problem: format!("{vocabulary} is less than the tokenizer's {tokens} tokens"),
                 });
             }
         }
@@ -310,10 +312,10 @@ impl FormatConfig {
     }
 }
 
-/// What is made of text, and how that is read.
+/// The conversion of text to tokens, and the format of the result.
 pub(crate) type Tokenized = (Recipe, Arc<dyn Format>);
 
-/// Tokens of a record.
+/// Returns the number of tokens of a record.
 fn context(schema: Option<&Schema>) -> Result<usize, DataError> {
     match schema.map(|schema| &schema.features) {
         Some(Features::Tokens(features)) => Ok(features.context),
@@ -336,7 +338,7 @@ fn parquet(_: Wanted) -> Result<Arc<dyn Format>, DataError> {
     Err(DataError::NotBuilt { what })
 }
 
-/// The one format that names tell.
+/// Returns the one format that the names indicate.
 fn told(locations: &[&str]) -> Result<FormatKind, DataError> {
     let mut kinds = locations
         .iter()
@@ -344,13 +346,13 @@ fn told(locations: &[&str]) -> Result<FormatKind, DataError> {
     let Some((kind, first)) = kinds.next() else {
         let example = locations.first().copied().unwrap_or("no file");
         return Err(wrong(format!(
-            "names such as {example} do not tell what is in the files: set data.format"
+            "cannot infer the format from names such as `{example}`: set data.format"
         )));
     };
     match kinds.find(|(other, _)| *other != kind) {
         None => Ok(kind),
         Some((other, second)) => Err(wrong(format!(
-            "{first} looks like {kind}, {second} like {other}: set data.format, or name files of one format"
+            "ambiguous format: {first} looks like {kind}, {second} like {other}; set data.format, or use files of one format"
         ))),
     }
 }
@@ -370,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_are_told_by_names() {
+    fn formats_are_inferred_from_names() {
         for (location, kind) in [
             ("s3://b/train-00000-of-01024", Some(FormatKind::TfRecord)),
             ("a/x.tfrecord.gz", Some(FormatKind::TfRecord)),
@@ -424,10 +426,13 @@ mod tests {
         for (text, word) in [
             ("{ kind = 'tokens' }", "dtype"),
             ("{ kind = 'tokens', dtype = 'f32' }", "tokens are u8"),
-            ("{ kind = 'npy', header = true }", "`header` is for csv"),
-            ("{ kind = 'csv', dtype = 'u8' }", "`dtype` is for tokens"),
-            ("{ kind = 'csv', field = 'a' }", "`field` is for text"),
-            ("'text'", "with a tokenizer"),
+            ("{ kind = 'npy', header = true }", "`header` applies to csv"),
+            (
+                "{ kind = 'csv', dtype = 'u8' }",
+                "`dtype` applies to tokens",
+            ),
+            ("{ kind = 'csv', field = 'a' }", "`field` applies to text"),
+            ("'text'", "needs a tokenizer"),
         ] {
             let error = format(&config(text).unwrap()).unwrap_err().to_string();
             assert!(

@@ -1,9 +1,9 @@
-//! [`CsvLines`]: large files of comma-separated values, a record in each line.
+//! [`CsvLines`]: large files of comma-separated values, one record per line.
 //!
-//! Fields may be quoted (`"a,b"`, `""` for a quote), also with line ends in them. A heading gives the fields their names,
-//! without one they are numbered from 0; numbers name them in any case. Blank lines and a byte order mark are passed over;
-//! a line with another count of fields than the first one is bad. An extent is about 64 KiB of lines; a file through gzip
-//! is one extent, unpacked at once (1 GiB at most).
+//! Fields may be quoted (`"a,b"`, with `""` for a quote) and may then contain line ends. A heading names the fields;
+//! without one they are numbered from 0, and numbers are accepted as names in both cases. Blank lines and a byte order
+//! mark are ignored. A line whose number of fields differs from the first line's is bad. An extent is about 64 KiB of
+//! lines; a file compressed by gzip is one extent, which is unpacked at once (at most 1 GiB).
 //!
 //! The content hash covers all bytes.
 //!
@@ -28,22 +28,22 @@ use super::{
 use crate::DataError;
 use lines::{End, fields, line, trimmed};
 
-/// Most bytes of a line.
+/// The largest size of a line, in bytes.
 const LINE_BYTES_MAX: usize = 16 << 20;
-/// Most fields of a line.
+/// The largest number of fields of a line.
 const FIELDS_MAX: usize = 1 << 20;
 
-/// Files of comma-separated values.
+/// The format of comma-separated values.
 #[derive(Debug, Clone, Default)]
 pub struct CsvLines {
-    /// `None`: the first line is a heading when none of its fields is a number.
+    /// `None`: the first line is a heading if none of its fields is a number.
     header: Option<bool>,
     wanted: Arc<Wanted>,
 }
 
 impl CsvLines {
-    /// Files of which these fields are wanted. Whether the first line is a heading is told, or seen: it is one when none of
-    /// its fields is a number.
+    /// Creates the format for the fields in `wanted`. `header` states whether the first line is a heading; with `None` it
+    /// is one if none of its fields is a number.
     #[must_use]
     pub fn new(header: Option<bool>, wanted: Wanted) -> Self {
         Self {
@@ -53,12 +53,12 @@ impl CsvLines {
     }
 }
 
-/// What the first line of a file tells.
+/// The columns of a file, as its first line defines them.
 #[derive(Debug, Clone)]
 struct Heading {
     /// Bytes before the first record.
     bytes: u64,
-    /// Names of all columns; numbers where there is no heading.
+    /// Names of all columns; their numbers where there is no heading.
     names: Vec<String>,
 }
 
@@ -104,7 +104,7 @@ fn stream(file: &Arc<dyn StoredObject>, is_packed: bool) -> Stream {
     }
 }
 
-/// Place and wanted name of the columns that are wanted: by their names in the heading, else by their numbers.
+/// Returns position and requested name of the wanted columns, which are found by name, else by number.
 fn columns(wanted: &[String], names: &[String]) -> Vec<(usize, String)> {
     let numbers: HashMap<&str, usize> = names.iter().map(String::as_str).zip(0..).collect();
     let place = |field: &String| {
@@ -124,7 +124,7 @@ struct CsvFile {
     file: Arc<dyn StoredObject>,
     is_packed: bool,
     heading: Heading,
-    /// Places of the wanted columns, in the order in which they are wanted.
+    /// Positions of the wanted columns, in the order requested.
     columns: Vec<usize>,
     names: Arc<Vec<String>>,
 }
@@ -140,7 +140,7 @@ impl RecordFile for CsvFile {
     fn parse(&self, extent: &Extent, pieces: Vec<Piece>) -> Result<Box<dyn Records>, DataError> {
         let file = self.file.location();
         let Some(piece) = pieces.into_iter().next() else {
-            return Err(changed(file, extent, "no bytes were given"));
+            return Err(changed(file, extent, "no bytes were passed"));
         };
         let (piece, first) = match self.is_packed {
             true => {
@@ -170,7 +170,7 @@ impl RecordFile for CsvFile {
             at += length;
         }
         if lines.len() as u64 != u64::from(extent.records) {
-            let problem = format!("{} lines are there, {} were", lines.len(), extent.records);
+            let problem = format!("expected {} lines, found {}", extent.records, lines.len());
             return Err(changed(file, extent, &problem));
         }
         Ok(Box::new(CsvRecords {
@@ -199,7 +199,7 @@ impl Records for CsvRecords {
             file: self.file.clone(),
             offset: self.start,
             record: None,
-            problem: format!("its extent has no line {number}"),
+            problem: format!("the extent has no line {number}"),
         })?;
         let values: Vec<Cow<'_, [u8]>> = fields(&self.piece.as_ref()[line.clone()]).collect();
         let mut record = Record {

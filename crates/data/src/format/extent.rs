@@ -1,33 +1,33 @@
-//! [`Extent`]: a place in a file; [`Even`]: many of them that follow from a few numbers.
+//! [`Extent`]: a byte range of a file that holds records; [`Even`]: many extents described by a few numbers.
 
-/// Bytes of a file that are read and taken apart together: one record, or some of them.
+/// A byte range of a file that is read and parsed as one unit: one or more records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// First byte.
+    /// Offset of the first byte.
     pub start: u64,
-    /// Count of bytes, at most [`super::EXTENT_BYTES_MAX`].
+    /// Number of bytes, at most [`super::EXTENT_BYTES_MAX`].
     pub bytes: u64,
-    /// Count of records; at least one.
+    /// Number of records; at least one.
     pub records: u32,
 }
 
-/// Records of one length without anything between them, cut into extents of equally many.
+/// Contiguous records of equal size, divided into extents with equal numbers of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Even {
-    /// First byte of the first record.
+    /// Offset of the first record.
     pub start: u64,
-    /// From one record to the next; at least one.
+    /// Distance between the starts of consecutive records; at least one.
     pub record_bytes: u64,
-    /// Bytes behind the last record of an extent that belong to it, too: the next token of a text.
+    /// Bytes after the last record of an extent that also belong to it: the next token of a text.
     pub tail_bytes: u64,
-    /// Count of records.
+    /// Number of records.
     pub records: u64,
-    /// Records of an extent; the last one may have fewer. At least one.
+    /// Records per extent; the last extent may have fewer. At least one.
     pub extent_records: u32,
 }
 
 impl Even {
-    /// Such records in extents of about `extent_bytes` bytes.
+    /// Creates a layout with extents of about `extent_bytes` bytes.
     #[must_use]
     pub fn new(
         start: u64,
@@ -47,7 +47,7 @@ impl Even {
         }
     }
 
-    /// Whether its numbers can be those of a file of `bytes` bytes, and its extents can be read.
+    /// Returns whether the layout is possible in a file of `bytes` bytes and each of its extents can be read.
     #[must_use]
     pub fn fits(&self, bytes: u64) -> bool {
         let end = || {
@@ -63,7 +63,7 @@ impl Even {
             && (self.records == 0 || end().is_some_and(|end| end <= bytes))
     }
 
-    /// The extent in which a record lies, and its number there; `None` behind the last record.
+    /// Returns the extent that contains a record and the record's number there, or `None` past the last record.
     #[must_use]
     pub fn locate(&self, record: u64) -> Option<(Extent, u32)> {
         if record >= self.records {

@@ -1,7 +1,8 @@
-//! [`ImageFolder`]: a folder of images for each class; a file is a record.
+//! [`ImageFolder`]: a folder of images per class; each file is a record.
 //!
-//! Fields: `image` (the file's bytes), `class` (the place of its folder's name in the sorted list of all), `class_name`.
-//! Nothing is scanned. The identity of such a set covers folders, names and lengths, not the bytes of the images.
+//! Fields: `image` (the file's bytes), `class` (the index of its folder's name in the sorted list of all folder names),
+//! `class_name`. There is nothing to scan. The identity of such a set covers folders, names and lengths, not the bytes
+//! of the images.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,10 +12,10 @@ use ronde_store::StoredObject;
 use super::{Extent, Format, Found, Piece, Record, RecordFile, Records, Value, Wanted};
 use crate::DataError;
 
-/// Endings of images.
+/// File name extensions of images.
 const ENDINGS: [&str; 4] = ["jpg", "jpeg", "png", "webp"];
 
-/// Folders of images.
+/// The format of image folders.
 #[derive(Debug, Clone)]
 pub struct ImageFolder {
     classes: Arc<BTreeMap<String, i64>>,
@@ -22,8 +23,8 @@ pub struct ImageFolder {
 }
 
 impl ImageFolder {
-    /// With the classes of these files: the names of their folders, sorted. Files to measure on are read with the classes
-    /// of those to train on.
+    /// Creates the format with the classes of these files: the sorted names of their folders. Evaluation files are read
+    /// with the classes of the training files.
     pub fn new<'a>(locations: impl IntoIterator<Item = &'a str>, wanted: Wanted) -> Self {
         let images = locations.into_iter().filter(|location| is_image(location));
         let names: BTreeSet<&str> = images.filter_map(folder_of).collect();
@@ -38,7 +39,7 @@ impl ImageFolder {
         }
     }
 
-    /// The names of the classes, in the order of their numbers.
+    /// Returns the names of the classes in the order of their numbers.
     #[must_use]
     pub fn classes(&self) -> Vec<&str> {
         self.classes.keys().map(String::as_str).collect()
@@ -50,7 +51,7 @@ fn is_image(location: &str) -> bool {
     ending.is_some_and(|ending| ENDINGS.iter().any(|one| ending.eq_ignore_ascii_case(one)))
 }
 
-/// The name of the folder that a file is in.
+/// Returns the name of the folder that contains a file.
 fn folder_of(location: &str) -> Option<&str> {
     let (folder, _) = location.rsplit_once('/')?;
     let name = folder.rsplit_once('/').map_or(folder, |(_, name)| name);
@@ -68,10 +69,10 @@ impl Format for ImageFolder {
             problem,
         };
         let name = folder_of(file.location())
-            .ok_or_else(|| refused("it is in no folder that could be its class".to_owned()))?;
+            .ok_or_else(|| refused("the image is not in a folder that names its class".to_owned()))?;
         let class = self.classes.get(name).ok_or_else(|| {
             refused(format!(
-                "its folder {name:?} is not among the {} classes to train on",
+                "the folder {name:?} is not one of the {} training classes",
                 self.classes.len()
             ))
         })?;
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_no_class_is_told() {
+    fn an_unknown_class_folder_is_an_error() {
         let format = ImageFolder::new(["train/dog/1.jpg"], Wanted::All);
         let error = format
             .open(Memory::at("test/cow/1.jpg", b"x"))
@@ -196,7 +197,7 @@ mod tests {
         assert!(
             error
                 .to_string()
-                .contains("its folder \"cow\" is not among the 1 classes"),
+                .contains("the folder \"cow\" is not one of the 1 training classes"),
             "{error}"
         );
         assert!(format.open(Memory::at("1.jpg", b"x")).is_err());

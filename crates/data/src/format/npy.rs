@@ -1,12 +1,12 @@
-//! Arrays as numpy stores them: [`Npy`], a file of one, and [`Npz`], a file of several. The first axis counts the records.
+//! Arrays stored by numpy: [`Npy`], a file with one array, and [`Npz`], a file with several. The first axis is the record.
 //!
-//! Little-endian numbers and booleans, row-major; nothing else, and no Python objects. Field of a `.npy` file: `array`;
-//! of a `.npz` file the names of its arrays, which have equally many rows. Of a `.npy` file, and of arrays that are
-//! stored uncompressed (`numpy.savez`), only the rows that are needed are read; a `.npz` file with compressed ones
-//! (`numpy.savez_compressed`) is one extent, unpacked at once (1 GiB at most).
+//! Supported are little-endian numbers and booleans in row-major order; Python objects are not. The field of a `.npy`
+//! file is `array`; the fields of a `.npz` file are the names of its arrays, which must have equal numbers of rows.
+//! From `.npy` files and uncompressed arrays (`numpy.savez`) only the requested rows are read. A `.npz` file with
+//! compressed arrays (`numpy.savez_compressed`) is one extent, which is unpacked at once (at most 1 GiB).
 //!
-//! Nothing but headers is scanned: the content hash covers them, the length, and the first and last 64 KiB; of compressed
-//! arrays their CRC-32, too.
+//! A scan reads only headers: the content hash covers them, the length, and the first and last 64 KiB; for compressed
+//! arrays also their CRC-32.
 //!
 //! Sources: `numpy/lib/format.py`, versions 1.0, 2.0 and 3.0; PKWARE's APPNOTE 6.3.
 
@@ -27,14 +27,14 @@ pub(crate) use header::{HEADER_BYTES_MAX, Header};
 pub use npz::Npz;
 use rows::{Column, Rows};
 
-/// Bytes of an extent, about.
+/// Approximate size of an extent, in bytes.
 const EXTENT_BYTES: u64 = 64 << 10;
-/// The one field of a `.npy` file.
+/// The only field of a `.npy` file.
 const FIELD: &str = "array";
-/// Most bytes before a header's text.
+/// The largest number of bytes before a header's text.
 const BEFORE_HEADER: usize = 12;
 
-/// The numbers of a whole `.npy` file.
+/// Returns the numbers of a complete `.npy` file.
 pub(crate) fn numbers(file: &[u8]) -> Result<(NumberType, Cow<'_, [u8]>), String> {
     let header = Header::read(file)?;
     let bytes = header.elements()?.checked_mul(header.dtype.bytes() as u64);
@@ -45,7 +45,7 @@ pub(crate) fn numbers(file: &[u8]) -> Result<(NumberType, Cow<'_, [u8]>), String
     Ok((header.dtype, numbers.ok_or_else(short)?.into()))
 }
 
-/// Files of one array.
+/// The format of files with one array.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Npy;
 
@@ -60,14 +60,14 @@ impl Format for Npy {
     }
 }
 
-/// The header of an array of at most `bytes` bytes that begins at `start`.
+/// Reads the header of an array that starts at `start` and occupies at most `bytes` bytes.
 fn header_at(file: &dyn StoredObject, start: u64, bytes: u64) -> Result<Header, DataError> {
     let refused = |problem: String| DataError::Format {
         file: file.location().to_owned(),
         problem,
     };
     let most = (BEFORE_HEADER + HEADER_BYTES_MAX) as u64;
-    // Mostly 128 bytes.
+    // Most headers have 128 bytes.
     let mut head = vec![0; bytes.min(256) as usize];
     file.read_at(start, &mut head)?;
     let header = match Header::read(&head) {
@@ -84,7 +84,7 @@ fn header_at(file: &dyn StoredObject, start: u64, bytes: u64) -> Result<Header, 
     let needed = needed.and_then(|needed| needed.checked_add(header.bytes as u64));
     if needed != Some(bytes) {
         return Err(refused(format!(
-            "an array of shape {:?} ({}) does not fit its {bytes} bytes",
+            "an array of shape {:?} ({}) does not match its {bytes} bytes",
             header.shape,
             header.dtype.name()
         )));

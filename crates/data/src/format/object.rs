@@ -1,4 +1,4 @@
-//! [`ObjectReader`]: an object of a store, read from its beginning.
+//! [`ObjectReader`]: sequential reading of a stored object.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use ronde_store::{StoreError, StoredObject};
 use crate::DataError;
 use crate::format::BadRecord;
 
-/// Reads an object from a place on.
+/// A reader of an object from a given offset.
 pub(crate) struct ObjectReader {
     object: Arc<dyn StoredObject>,
     position: u64,
@@ -33,7 +33,7 @@ impl Read for ObjectReader {
     }
 }
 
-/// Why reading failed: the store's own words, or those of a decompressor about the bytes before `offset`.
+/// Converts a read error: to the store's error, or to a bad record if decompression failed at `offset`.
 pub(crate) fn failed(file: &str, offset: u64, error: io::Error) -> DataError {
     let said = error.to_string();
     match error.downcast::<StoreError>() {
@@ -42,17 +42,17 @@ pub(crate) fn failed(file: &str, offset: u64, error: io::Error) -> DataError {
             file: file.to_owned(),
             offset,
             record: None,
-            problem: format!("it cannot be unpacked: {said}"),
+            problem: format!("cannot decompress: {said}"),
         }),
     }
 }
 
-/// Whether bytes begin like a gzip file.
+/// Returns whether the bytes start with the magic number of gzip.
 pub(crate) fn is_gzip(bytes: &[u8]) -> bool {
     bytes.starts_with(&[0x1f, 0x8b, 8])
 }
 
-/// Unpacks gzip bytes of at most `bytes_max` bytes.
+/// Decompresses gzip data to at most `bytes_max` bytes.
 pub(crate) fn unpack(file: &str, packed: &[u8], bytes_max: u64) -> Result<Vec<u8>, DataError> {
     let mut bytes = Vec::new();
     let mut decoder = flate2::bufread::MultiGzDecoder::new(packed).take(bytes_max + 1);
@@ -63,16 +63,16 @@ pub(crate) fn unpack(file: &str, packed: &[u8], bytes_max: u64) -> Result<Vec<u8
             file: file.to_owned(),
             offset: bytes_max,
             record: None,
-            problem: format!("it holds more than {bytes_max} bytes; make its shards smaller"),
+            problem: format!("its unpacked contents exceed {bytes_max} bytes; make its shards smaller"),
         }));
     }
     Ok(bytes)
 }
 
-/// Bytes of the beginning and of the end that stand for a file whose content is not read.
+/// The number of bytes at the start and at the end that represent a file whose content is not read.
 const EDGE_BYTES: u64 = 64 << 10;
 
-/// A hash of what a file says of itself, its length, and its first and last 64 KiB.
+/// Hashes a description of a file, its length, and its first and last 64 KiB.
 pub(crate) fn hash_of_edges(
     file: &dyn StoredObject,
     context: &str,

@@ -1,12 +1,12 @@
-//! [`Parquet`]: tables whose row groups are read by themselves, and of them only the columns that are wanted.
+//! [`Parquet`]: tables whose row groups are read separately, and only their requested columns.
 //!
-//! A row group is an extent; its wanted columns are decoded at once (1 GiB at most). Columns are named by their path:
-//! `label`, `image.bytes`; of lists without the levels that the format puts between (`tags.list.element` is `tags`), of
-//! which the numbers lie one after the other. Dictionaries are resolved. Null is a field that the record does not have; in
-//! a list it makes a record bad. Compressed by snappy, zstd, lz4 or gzip.
+//! A row group is an extent; its requested columns are decoded at once (at most 1 GiB). Columns are named by their path,
+//! such as `label` or `image.bytes`. Paths of lists omit the levels that the format inserts (`tags.list.element` is
+//! `tags`), and the numbers of nested lists are concatenated. Dictionaries are resolved. A null is an absent field of the
+//! record; a null in a list makes the record bad. Supported compressions are snappy, zstd, lz4 and gzip.
 //!
-//! The content hash covers the footer, which tells places, lengths, counts and statistics of all columns, and the length of
-//! the file; not the bytes of the columns.
+//! The content hash covers the footer, which contains offsets, lengths, numbers of values and statistics of all columns,
+//! and the length of the file; not the bytes of the columns.
 //!
 //! Source: the Apache Parquet format, through the `parquet` crate.
 
@@ -28,21 +28,21 @@ use crate::DataError;
 use group::Group;
 
 const MAGIC: &[u8; 4] = b"PAR1";
-/// Length of the footer, and the magic word.
+/// Size of the footer's length and the magic number.
 const TAIL_BYTES: u64 = 8;
-/// Read at once in the hope that the footer is in it.
+/// Size of the first read, which usually contains the footer.
 const FIRST_READ: u64 = 64 << 10;
-/// Most bytes of a footer.
+/// The largest size of a footer, in bytes.
 const FOOTER_MAX: u64 = 256 << 20;
 
-/// Files of tables.
+/// The format of Parquet tables.
 #[derive(Debug, Clone, Default)]
 pub struct Parquet {
     wanted: Arc<Wanted>,
 }
 
 impl Parquet {
-    /// Files of which these columns are wanted.
+    /// Creates the format for the columns in `wanted`.
     #[must_use]
     pub fn new(wanted: Wanted) -> Self {
         Self {
@@ -67,7 +67,7 @@ impl Format for Parquet {
         let footer = footer(&*file)?;
         let metadata = caught(|| ParquetMetaDataReader::decode_metadata(&footer));
         let metadata = metadata
-            .map_err(|problem| refused(&*file, format!("its footer is damaged: {problem}")))?;
+            .map_err(|problem| refused(&*file, format!("the footer is damaged: {problem}")))?;
         let hash = blake3::Hasher::new_derive_key("ronde parquet file, version 1")
             .update(&file.bytes().to_le_bytes())
             .update(&footer)
@@ -83,7 +83,7 @@ impl Format for Parquet {
                 let extent = extent(group, file.bytes()).map_err(|problem| {
                     refused(
                         &*file,
-                        format!("row group {number} cannot be read: {problem}"),
+                        format!("cannot read row group {number}: {problem}"),
                     )
                 })?;
                 let bytes: u64 = columns
@@ -92,8 +92,8 @@ impl Format for Parquet {
                     .sum();
                 if bytes > RECORD_BYTES_MAX {
                     let problem = format!(
-                        "row group {number} has {bytes} bytes in the wanted columns; at most {RECORD_BYTES_MAX} are \
-                         decoded at once: write smaller row groups"
+                        "row group {number} has {bytes} bytes in the requested columns, which are decoded at once; the limit is \
+                         {RECORD_BYTES_MAX}: write smaller row groups"
                     );
                     return Err(refused(&*file, problem));
                 }
@@ -117,37 +117,37 @@ fn uncompressed(group: &RowGroupMetaData, column: usize) -> u64 {
     u64::try_from(group.column(column).uncompressed_size()).unwrap_or(u64::MAX / 4)
 }
 
-/// Runs code that reads bytes of strangers; a panic in it is a problem of these bytes.
+/// Runs code that parses untrusted bytes; a panic in it is reported as a problem of these bytes.
 pub(super) fn caught<T>(
     run: impl FnOnce() -> Result<T, parquet::errors::ParquetError>,
 ) -> Result<T, String> {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
         Ok(result) => result.map_err(|error| error.to_string()),
-        Err(_) => Err("its reader gave up on damaged bytes".to_owned()),
+        Err(_) => Err("the decoder panicked on damaged bytes".to_owned()),
     }
 }
 
-/// The bytes of a file's footer.
+/// Returns the bytes of a file's footer.
 fn footer(file: &dyn StoredObject) -> Result<Vec<u8>, DataError> {
     let mut tail = vec![0; file.bytes().min(FIRST_READ) as usize];
     file.read_at(file.bytes() - tail.len() as u64, &mut tail)?;
     let (before, last) = tail
         .split_last_chunk::<{ TAIL_BYTES as usize }>()
-        .ok_or_else(|| refused(file, "it is too short for a Parquet file"))?;
+        .ok_or_else(|| refused(file, "too short for a Parquet file"))?;
     let &[a, b, c, d, ref magic @ ..] = last;
     match magic {
         magic if magic == MAGIC => {}
-        b"PARE" => return Err(refused(file, "it is encrypted")),
+        b"PARE" => return Err(refused(file, "encrypted Parquet files are not supported")),
         _ => {
             return Err(refused(
                 file,
-                "it does not end as a Parquet file: it may be cut off",
+                "no Parquet magic number at the end of the file; it may be cut off",
             ));
         }
     }
     let length = u64::from(u32::from_le_bytes([a, b, c, d]));
     if length > FOOTER_MAX || length + TAIL_BYTES > file.bytes() {
-        return Err(refused(file, format!("a footer of {length} bytes")));
+        return Err(refused(file, format!("invalid footer length of {length} bytes")));
     }
     if let Some(start) = (before.len() as u64).checked_sub(length) {
         return Ok(before[start as usize..].to_vec());
@@ -157,7 +157,7 @@ fn footer(file: &dyn StoredObject) -> Result<Vec<u8>, DataError> {
     Ok(footer)
 }
 
-/// The names of all columns: their paths, of lists without what is between.
+/// Returns the names of all columns: their paths without the levels that the format inserts into lists.
 fn names(metadata: &ParquetMetaData) -> Vec<String> {
     let schema = metadata.file_metadata().schema_descr();
     let name = |column: &parquet::schema::types::ColumnDescPtr| {
@@ -184,7 +184,7 @@ fn names(metadata: &ParquetMetaData) -> Vec<String> {
     schema.columns().iter().map(name).collect()
 }
 
-/// Where all columns of a row group lie.
+/// Returns the extent of all columns of a row group.
 fn extent(group: &RowGroupMetaData, file_bytes: u64) -> Result<Extent, String> {
     let (mut start, mut end) = (u64::MAX, 0);
     for number in 0..group.num_columns() {
@@ -196,9 +196,9 @@ fn extent(group: &RowGroupMetaData, file_bytes: u64) -> Result<Extent, String> {
     let bytes = end.saturating_sub(start);
     match bytes {
         0 => Err("it has no columns".to_owned()),
-        _ if end > file_bytes => Err("it goes behind the end of the file".to_owned()),
+        _ if end > file_bytes => Err("it exceeds the end of the file".to_owned()),
         bytes if bytes > EXTENT_BYTES_MAX => Err(format!(
-            "it has {bytes} bytes; at most {EXTENT_BYTES_MAX} can be"
+            "it has {bytes} bytes; the limit is {EXTENT_BYTES_MAX}"
         )),
         bytes => Ok(Extent {
             start,
@@ -208,15 +208,15 @@ fn extent(group: &RowGroupMetaData, file_bytes: u64) -> Result<Extent, String> {
     }
 }
 
-/// Where a column of a row group lies.
+/// Returns the byte range of a column in a row group.
 fn range(group: &RowGroupMetaData, column: usize) -> Result<Range<u64>, String> {
-    // Negative numbers are a panic there.
+    // `byte_range` panics on negative numbers.
     let (start, length) = caught(|| Ok(group.column(column).byte_range()))?;
-    let end = start.checked_add(length).ok_or("a column has no end")?;
+    let end = start.checked_add(length).ok_or("the end of a column overflows")?;
     Ok(start..end)
 }
 
-/// What a footer tells, and which columns are wanted.
+/// The contents of a footer and the requested columns.
 pub(super) struct Table {
     pub(super) metadata: ParquetMetaData,
     pub(super) names: Vec<String>,
@@ -226,13 +226,13 @@ pub(super) struct Table {
 struct ParquetFile {
     file: Arc<dyn StoredObject>,
     table: Arc<Table>,
-    /// By their first bytes.
+    /// The row groups by their offsets.
     groups: BTreeMap<u64, (usize, Extent)>,
     hash: [u8; 32],
 }
 
 impl ParquetFile {
-    /// The wanted columns of a row group in the order of their places.
+    /// Returns the requested columns of a row group in the order of their offsets.
     fn places(&self, extent: &Extent) -> Vec<(usize, Range<u64>)> {
         let Some((number, _)) = self.groups.get(&extent.start) else {
             return Vec::new();
@@ -273,14 +273,14 @@ impl RecordFile for ParquetFile {
             .get(&extent.start)
             .ok_or_else(|| other("it has no such row group"))?;
         if there != extent {
-            return Err(other("a row group has other rows"));
+            return Err(other("a row group has different rows"));
         }
         let places = self.places(extent);
         let fits = |((_, range), piece): (&(usize, Range<u64>), &Piece)| {
             piece.as_ref().len() as u64 == range.end - range.start
         };
         if pieces.len() != places.len() || !places.iter().zip(&pieces).all(fits) {
-            return Err(other("other bytes were given"));
+            return Err(other("the bytes passed do not match the columns"));
         }
         let group = Group::decode(
             location,

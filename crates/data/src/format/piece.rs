@@ -1,9 +1,9 @@
-//! [`Piece`]: a part of a larger piece of memory.
+//! [`Piece`]: a part of a shared buffer.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A part of a larger piece of memory, shared with its other parts.
+/// A part of a buffer that is shared with other parts.
 #[derive(Debug, Clone)]
 pub struct Piece {
     memory: Arc<Vec<u8>>,
@@ -11,7 +11,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// The bytes `range` of `memory`; `None` where it has less.
+    /// Returns the bytes `range` of `memory`, or `None` if the range exceeds it.
     #[must_use]
     pub fn new(memory: Arc<Vec<u8>>, range: Range<usize>) -> Option<Self> {
         (range.start <= range.end && range.end <= memory.len()).then_some(Self { memory, range })

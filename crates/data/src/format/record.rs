@@ -4,32 +4,32 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-/// How a number lies in bytes, little-endian.
+/// The encoding of a number in little-endian bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum NumberType {
-    /// A byte that is 0 or not.
+    /// One byte: 0 for false, any other value for true.
     Bool,
-    /// A byte, from 0.
+    /// Unsigned 8-bit integer.
     U8,
-    /// A signed byte.
+    /// Signed 8-bit integer.
     I8,
-    /// Two bytes, from 0.
+    /// Unsigned 16-bit integer.
     U16,
-    /// Two bytes, signed.
+    /// Signed 16-bit integer.
     I16,
-    /// Four bytes, from 0.
+    /// Unsigned 32-bit integer.
     U32,
-    /// Four bytes, signed.
+    /// Signed 32-bit integer.
     I32,
-    /// Eight bytes, from 0.
+    /// Unsigned 64-bit integer.
     U64,
-    /// Eight bytes, signed.
+    /// Signed 64-bit integer.
     I64,
     /// IEEE 754 half precision.
     F16,
-    /// The upper half of an `F32`.
+    /// Brain floating point: the upper half of an `F32`.
     Bf16,
     /// IEEE 754 single precision.
     F32,
@@ -38,7 +38,7 @@ pub enum NumberType {
 }
 
 impl NumberType {
-    /// Bytes of one number.
+    /// Returns the size of one number in bytes.
     #[must_use]
     pub fn bytes(self) -> usize {
         match self {
@@ -49,13 +49,13 @@ impl NumberType {
         }
     }
 
-    /// Whether it has numbers between whole ones.
+    /// Returns whether this is a floating-point type.
     #[must_use]
     pub fn is_float(self) -> bool {
         matches!(self, Self::F16 | Self::Bf16 | Self::F32 | Self::F64)
     }
 
-    /// The number with an index in little-endian bytes; `None` behind their end.
+    /// Returns the number at an index of little-endian bytes, or `None` past their end.
     #[must_use]
     pub fn float(self, bytes: &[u8], index: usize) -> Option<f64> {
         let at = index.checked_mul(self.bytes())?;
@@ -80,8 +80,8 @@ impl NumberType {
         })
     }
 
-    /// The whole number with an index in little-endian bytes; `None` behind their end, and for what is no whole number
-    /// or too large.
+    /// Returns the integer at an index of little-endian bytes, or `None` past their end and for a number that is not an
+    /// integer or does not fit.
     #[must_use]
     pub fn integer(self, bytes: &[u8], index: usize) -> Option<i64> {
         let at = index.checked_mul(self.bytes())?;
@@ -97,7 +97,7 @@ impl NumberType {
         }
     }
 
-    /// As in a run file.
+    /// Returns the name that run files use.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -118,25 +118,25 @@ impl NumberType {
     }
 }
 
-/// What one field of a record holds.
+/// The value of one field of a record.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Value<'a> {
-    /// Bytes: an encoded image, a text.
+    /// Bytes, such as an encoded image or a text.
     Bytes(Cow<'a, [u8]>),
-    /// Several of them, or none.
+    /// A list of byte strings; may be empty.
     List(Vec<Cow<'a, [u8]>>),
-    /// Numbers of one type, little-endian, one after the other.
+    /// Contiguous little-endian numbers of one type.
     Numbers {
         /// Their type.
         dtype: NumberType,
-        /// A multiple of [`NumberType::bytes`].
+        /// Their bytes; the length is a multiple of [`NumberType::bytes`].
         bytes: Cow<'a, [u8]>,
     },
 }
 
 impl Value<'_> {
-    /// Whole numbers.
+    /// Creates a value from integers.
     #[must_use]
     pub fn integers(numbers: &[i64]) -> Self {
         let bytes = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
@@ -146,7 +146,7 @@ impl Value<'_> {
         }
     }
 
-    /// Numbers of single precision.
+    /// Creates a value from single-precision numbers.
     #[must_use]
     pub fn floats(numbers: &[f32]) -> Self {
         let bytes = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
@@ -156,7 +156,7 @@ impl Value<'_> {
         }
     }
 
-    /// What it is, for messages: `3 numbers (i64)`.
+    /// Describes the value for messages: `3 numbers (i64)`.
     #[must_use]
     pub fn kind(&self) -> String {
         match self {
@@ -169,15 +169,15 @@ impl Value<'_> {
     }
 }
 
-/// The fields of one record that were asked for, by name.
+/// The requested fields of one record, by name.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Record<'a> {
-    /// Names and values, in the order in which they are wanted, or of the file.
+    /// Names and values, in the order requested, or in the order of the file.
     pub fields: Vec<(Cow<'a, str>, Value<'a>)>,
 }
 
 impl<'a> Record<'a> {
-    /// The value of a field.
+    /// Returns the value of a field.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Value<'a>> {
         let mut fields = self.fields.iter();

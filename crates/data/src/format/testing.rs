@@ -1,4 +1,4 @@
-//! What tests of formats share: files in memory, read as a data set reads them.
+//! Helpers for tests of formats: files in memory that are read as a data set reads them.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::{BadRecord, Extent, Format, Found, Piece, Record, Value};
 use crate::DataError;
 use crate::decoders::InMemory;
 
-/// Makes files in memory.
+/// A factory of files in memory.
 pub(crate) struct Memory;
 
 impl Memory {
@@ -22,7 +22,7 @@ impl Memory {
     }
 }
 
-/// What a scan told.
+/// The result of a scan.
 pub(crate) struct Scanned {
     pub(crate) extents: Vec<Extent>,
     pub(crate) bad: Vec<BadRecord>,
@@ -65,7 +65,7 @@ pub(crate) fn scanned_object(
     Ok(Scanned { extents, bad, hash })
 }
 
-/// All good records of a file in memory.
+/// Reads all usable records of a file in memory.
 pub(crate) fn read_all(
     format: &dyn Format,
     bytes: &[u8],
@@ -73,7 +73,7 @@ pub(crate) fn read_all(
     read_object(format, Memory::of(bytes))
 }
 
-/// All good records of a file, read through extents and ranges.
+/// Reads all usable records of a file through extents and ranges.
 pub(crate) fn read_object(
     format: &dyn Format,
     file: Arc<dyn StoredObject>,
@@ -96,7 +96,7 @@ pub(crate) fn read_object(
     Ok(all)
 }
 
-/// A record that borrows nothing.
+/// Returns a record that owns its data.
 pub(crate) fn owned(record: &Record<'_>) -> Record<'static> {
     let value = |value: &Value<'_>| match value {
         Value::Bytes(bytes) => Value::Bytes(bytes.to_vec().into()),
@@ -113,7 +113,7 @@ pub(crate) fn owned(record: &Record<'_>) -> Record<'static> {
     }
 }
 
-/// Bytes through gzip.
+/// Compresses bytes with gzip.
 pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packed.write_all(bytes).unwrap();

@@ -1,4 +1,4 @@
-//! [`Text`]: files of text, of which the tokens are kept and read.
+//! [`Text`]: text files whose tokens are stored in another file, which is read instead.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::{Extent, Format, Found, NumberType, Piece, RecordFile, Records, Token
 use crate::DataError;
 use crate::tokenized::{Form, Told};
 
-/// Files of text, through the tokens that [`crate::tokenized::tokenize`] made of them.
+/// The format of text files, read through the tokens that [`crate::tokenized::tokenize`] stored.
 #[derive(Debug)]
 pub(crate) struct Text {
     tokens: Tokens,
@@ -17,10 +17,11 @@ pub(crate) struct Text {
 }
 
 impl Text {
-    /// Tokens of such numbers, in records of `context` and one; `how` tells how they were made.
+    /// Creates the format for tokens of type `dtype` in records of `context` tokens plus one. `how` identifies the
+    /// tokenization.
     ///
     /// # Errors
-    /// As [`Tokens::new`].
+    /// Returns the errors of [`Tokens::new`].
     pub(crate) fn new(dtype: NumberType, context: usize, how: String) -> Result<Self, DataError> {
         let tokens = Tokens::new(dtype, context)?;
         Ok(Self { tokens, how })
@@ -39,7 +40,9 @@ impl Format for Text {
     fn open(&self, file: Arc<dyn StoredObject>) -> Result<Box<dyn RecordFile>, DataError> {
         let told = Told::read(&*file).ok_or_else(|| DataError::Format {
             file: file.location().to_owned(),
-            problem: "it is damaged; remove it, and the text is encoded again".to_owned(),
+            problem:
+                "the stored tokens are damaged; remove the file, and the text is tokenized again"
+                    .to_owned(),
         })?;
         Ok(Box::new(TextFile {
             tokens: TokenFile::new(file, self.tokens.clone()),

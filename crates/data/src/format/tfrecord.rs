@@ -1,12 +1,12 @@
-//! [`TfRecord`]: files of `tf.train.Example` records, as TensorFlow writes them, also through gzip.
+//! [`TfRecord`]: files of `tf.train.Example` records, as written by TensorFlow, optionally compressed by gzip.
 //!
-//! Each record is framed: its length (8 bytes), the masked CRC-32C of the length, the bytes, their masked CRC-32C. All
-//! of it is little-endian. A record of more than 16 KiB is an extent; smaller ones are put together to so much. A
-//! compressed file is one extent, unpacked at once (1 GiB at most). A wrong length makes the rest of a file unreadable;
-//! after wrong bytes the next record follows.
+//! Each record is framed by its length (8 bytes), the masked CRC-32C of the length, the bytes, and their masked
+//! CRC-32C, all little-endian. A record of more than 16 KiB is an extent; smaller ones are grouped up to that size. A
+//! compressed file is one extent, which is unpacked at once (at most 1 GiB). After a damaged length the rest of a file
+//! is unreadable; after damaged bytes the next record follows.
 //!
-//! The content hash covers length and CRC-32C of every record that can be used, in order: it does not depend on
-//! compression, and is as strong as these sums.
+//! The content hash covers length and CRC-32C of every usable record in order. It does not depend on compression, and
+//! is as strong as these checksums.
 //!
 //! Sources: `tensorflow/core/lib/io/record_writer.h`, `tensorflow/core/example/example.proto`.
 
@@ -26,17 +26,17 @@ use super::{
 use crate::DataError;
 use frames::{Frame, Next, next};
 
-/// Small records are put together to extents of so many bytes.
+/// The size up to which small records are grouped into one extent, in bytes.
 const EXTENT_BYTES: u64 = 16 << 10;
 
-/// Files of `tf.train.Example` records.
+/// The format of TFRecord files.
 #[derive(Debug, Clone, Default)]
 pub struct TfRecord {
     wanted: Arc<Wanted>,
 }
 
 impl TfRecord {
-    /// Files of which these fields are wanted.
+    /// Creates the format for the fields in `wanted`.
     #[must_use]
     pub fn new(wanted: Wanted) -> Self {
         Self {
@@ -63,7 +63,8 @@ struct TfRecordFile {
     wanted: Arc<Wanted>,
 }
 
-/// Whether a file that begins with `head` is compressed. A length can begin like gzip, but then its sum is right.
+/// Returns whether a file that starts with `head` is compressed. A length can start like gzip data, but then its
+/// checksum is right.
 fn is_compressed(head: &[u8]) -> bool {
     let is_frame = matches!(next(head), Next::Whole(_) | Next::Partial { .. });
     is_gzip(head) && (head.len() < frames::HEADER_BYTES || !is_frame)
@@ -85,7 +86,7 @@ impl RecordFile for TfRecordFile {
     fn parse(&self, extent: &Extent, pieces: Vec<Piece>) -> Result<Box<dyn Records>, DataError> {
         let file = self.file.location();
         let Some(piece) = pieces.into_iter().next() else {
-            return Err(changed(file, extent, "no bytes were given"));
+            return Err(changed(file, extent, "no bytes were passed"));
         };
         let is_packed = extent.start == 0 && is_compressed(piece.as_ref());
         let piece = match is_packed {
@@ -97,12 +98,12 @@ impl RecordFile for TfRecordFile {
             (Vec::with_capacity(extent.records.min(1 << 16) as usize), 0);
         while offset < bytes.len() {
             let Next::Whole(frame) = next(&bytes[offset..]) else {
-                // Behind this nothing is read by the scan, either.
+                // The scan stops here, too.
                 break;
             };
             let data = &bytes[offset + frame.data.start..offset + frame.data.end];
             let is_sound = frame.is_sound(data);
-            // Of a compressed file, bad records are found again; others are not in extents.
+            // In a compressed file, bad records are in the extent and are detected again here.
             if !is_packed || (is_sound && example::check(data).is_ok()) {
                 frames.push((offset, frame.clone(), is_sound));
             }
@@ -129,13 +130,13 @@ impl RecordFile for TfRecordFile {
     }
 }
 
-/// The error for bytes that are not what the scan saw.
+/// Returns the error for bytes that differ from those that were scanned.
 pub(super) fn changed(file: &str, extent: &Extent, problem: &str) -> DataError {
     DataError::Record(BadRecord {
         file: file.to_owned(),
         offset: extent.start,
         record: None,
-        problem: format!("the file is not what it was when it was scanned: {problem}"),
+        problem: format!("the file changed after it was scanned: {problem}"),
     })
 }
 
@@ -144,7 +145,7 @@ struct TfRecords {
     location: String,
     wanted: Arc<Wanted>,
     piece: Piece,
-    /// Each with where it begins, and whether its sum is right.
+    /// Each frame with its offset, and whether its checksum is right.
     frames: Vec<(usize, Frame, bool)>,
 }
 
@@ -159,7 +160,7 @@ impl Records for TfRecords {
             })
         };
         let Some((offset, frame, is_sound)) = self.frames.get(number as usize) else {
-            return Err(bad(0, format!("its extent has no record {number}")));
+            return Err(bad(0, format!("the extent has no record {number}")));
         };
         let data = &self.piece.as_ref()[offset + frame.data.start..offset + frame.data.end];
         if !is_sound {

@@ -1,7 +1,7 @@
-//! [`Tokens`]: files of token numbers, little-endian and nothing else.
+//! [`Tokens`]: files of raw little-endian token numbers.
 //!
-//! A record is `context` tokens and the one after them, which is also the first of the next record. Tokens at the end
-//! that fill no record are left out. Nothing is scanned: the content hash covers the length and the first and last
+//! A record is `context` tokens and the next one, which is also the first of the next record. Trailing tokens that do
+//! not fill a record are ignored. There is nothing to scan: the content hash covers the length and the first and last
 //! 64 KiB.
 
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use super::object::hash_of_edges;
 use super::{Even, Extent, Format, Found, NumberType, Piece, Record, RecordFile, Records, Value};
 use crate::DataError;
 
-/// Bytes of an extent, about.
+/// Approximate size of an extent, in bytes.
 const EXTENT_BYTES: u64 = 64 << 10;
-/// Most tokens of a record.
+/// The largest number of tokens of a record.
 const CONTEXT_MAX: usize = 1 << 24;
 
-/// Files of token numbers.
+/// The format of files of token numbers.
 #[derive(Debug, Clone)]
 pub struct Tokens {
     dtype: NumberType,
@@ -25,21 +25,24 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Files of such numbers, in records of `context` and one.
+    /// Creates the format for tokens of type `dtype` in records of `context` tokens plus one.
     ///
     /// # Errors
-    /// Numbers that are no bytes, two bytes or four bytes from 0 on, and a context of none or too many.
+    /// Returns an error if `dtype` is not an unsigned integer of 1, 2 or 4 bytes, or if `context` is out of range.
     pub fn new(dtype: NumberType, context: usize) -> Result<Self, DataError> {
         let wrong = |key: &str, problem: String| DataError::Schema {
             key: key.to_owned(),
             problem,
         };
         if !matches!(dtype, NumberType::U8 | NumberType::U16 | NumberType::U32) {
-            let problem = format!("{}; tokens are u8, u16 or u32", dtype.name());
+            let problem = format!(
+                "invalid token type `{}`: tokens are u8, u16 or u32",
+                dtype.name()
+            );
             return Err(wrong("format.dtype", problem));
         }
         if !(1..=CONTEXT_MAX).contains(&context) {
-            let problem = format!("{context}; 1 to {CONTEXT_MAX} can be");
+            let problem = format!("invalid context {context}: expected 1 to {CONTEXT_MAX} tokens");
             return Err(wrong("features.context", problem));
         }
         Ok(Self { dtype, context })
@@ -61,7 +64,7 @@ impl Format for Tokens {
     }
 }
 
-/// A file of tokens, or one that begins with them.
+/// An open file of tokens, or one that starts with them.
 pub(super) struct TokenFile {
     file: Arc<dyn StoredObject>,
     format: Tokens,
@@ -72,7 +75,7 @@ impl TokenFile {
         Self { file, format }
     }
 
-    /// The records of so many bytes of tokens.
+    /// Returns the layout of the records in `bytes` bytes of tokens.
     pub(super) fn even(&self, bytes: u64) -> Even {
         let (width, context) = (self.format.dtype.bytes() as u64, self.format.context as u64);
         let records = (bytes / width).saturating_sub(1) / context;
@@ -90,7 +93,7 @@ impl RecordFile for TokenFile {
         if !bytes.is_multiple_of(width) {
             return Err(DataError::Format {
                 file: self.file.location().to_owned(),
-                problem: format!("it has {bytes} bytes, which are no whole {width}-byte tokens"),
+                problem: format!("{bytes} bytes are not a whole number of {width}-byte tokens"),
             });
         }
         found(Found::Even(self.even(bytes)))?;
@@ -109,7 +112,7 @@ impl RecordFile for TokenFile {
             None => Err(super::tfrecord::changed(
                 self.file.location(),
                 extent,
-                "other bytes were given",
+                "an unexpected number of bytes was passed",
             )),
         }
     }
@@ -131,7 +134,7 @@ impl Records for TokenRecords {
             .get(start..start + (self.context + 1) * width);
         let bytes = bytes.ok_or_else(|| DataError::Format {
             file: "a token file".to_owned(),
-            problem: format!("its extent has no record {number}"),
+            problem: format!("the extent has no record {number}"),
         })?;
         let dtype = self.dtype;
         let value = Value::Numbers {

@@ -1,18 +1,18 @@
-//! [`Wanted`]: which fields of records are asked for.
+//! [`Wanted`]: the fields of records that are requested.
 
 use std::collections::HashMap;
 
-/// Which fields of records are asked for. Formats that can leave the others unread.
+/// The fields of records that are requested. Formats that can, leave the other fields unread.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Wanted {
-    /// All.
+    /// All fields.
     #[default]
     All,
-    /// These; a record need not have them.
+    /// These fields; a record need not have them.
     Fields(WantedFields),
 }
 
-/// Names of fields in the order in which they are used.
+/// Field names in the order of use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WantedFields {
     names: Vec<String>,
@@ -20,13 +20,13 @@ pub struct WantedFields {
 }
 
 impl WantedFields {
-    /// The names, each once.
+    /// Returns the names without duplicates.
     #[must_use]
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// The place of a name among them.
+    /// Returns the position of a name in the list.
     #[must_use]
     pub fn place(&self, field: &str) -> Option<usize> {
         self.places.get(field).copied()
@@ -34,7 +34,7 @@ impl WantedFields {
 }
 
 impl Wanted {
-    /// Fields with these names.
+    /// Creates a request for fields with these names.
     pub fn fields<N: Into<String>>(names: impl IntoIterator<Item = N>) -> Self {
         let (mut kept, mut places) = (Vec::new(), HashMap::new());
         for name in names {
@@ -50,7 +50,7 @@ impl Wanted {
         })
     }
 
-    /// Whether a field is asked for.
+    /// Returns whether a field is requested.
     #[must_use]
     pub fn has(&self, field: &str) -> bool {
         match self {

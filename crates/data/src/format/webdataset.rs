@@ -1,10 +1,10 @@
-//! [`WebDataset`]: tar files in which neighbours of one name are a record.
+//! [`WebDataset`]: tar files in which consecutive members with the same base name form a record.
 //!
-//! The name of a member up to the first dot of its last component is the record, the rest is the field: `a/7.jpg` and
-//! `a/7.cls` are the fields `jpg` and `cls` of one record, with the name itself in `__key__`. Members that are no files,
-//! or whose name has no dot, are passed over. Records are put together to extents of up to 16 KiB; a `.tar.gz` is one
-//! extent, unpacked at once (1 GiB at most). Values in JSON members are fields, too: `json.label`. Behind a damaged
-//! header the rest of a file is lost.
+//! The path of a member up to the first dot of its last component is the record's key, the rest is the field: `a/7.jpg`
+//! and `a/7.cls` are the fields `jpg` and `cls` of one record, whose key is in `__key__`. Members that are not regular
+//! files, or whose name has no dot, are ignored. Records are grouped into extents of up to 16 KiB; a `.tar.gz` is one
+//! extent, which is unpacked at once (at most 1 GiB). Values in JSON members are fields, too: `json.label`. After a
+//! damaged header the rest of a file is unreadable.
 //!
 //! The content hash covers names and bytes of all members that belong to records.
 //!
@@ -29,17 +29,17 @@ use super::{
 use crate::DataError;
 use members::{Member, Members, split};
 
-/// The field that holds the name of a record.
+/// The field that contains the key of a record.
 const KEY: &str = "__key__";
 
-/// Tar files of records.
+/// The format of tar files of records.
 #[derive(Debug, Clone, Default)]
 pub struct WebDataset {
     wanted: Arc<Wanted>,
 }
 
 impl WebDataset {
-    /// Files of which these fields are wanted.
+    /// Creates the format for the fields in `wanted`.
     #[must_use]
     pub fn new(wanted: Wanted) -> Self {
         Self {
@@ -66,7 +66,7 @@ struct TarFile {
     wanted: Arc<Wanted>,
 }
 
-/// The members of a record, by their fields.
+/// The members of a record by field.
 struct Sample {
     start: u64,
     key: String,
@@ -82,7 +82,7 @@ impl Sample {
         }
     }
 
-    /// Takes in a member; `false` where it has such a field already.
+    /// Adds a member; returns `false` if the record already has that field.
     fn add(&mut self, field: &str, data: Range<u64>) -> bool {
         let field = field.to_ascii_lowercase();
         let is_new = self.fields.iter().all(|(there, _)| *there != field);
@@ -104,7 +104,7 @@ impl RecordFile for TarFile {
     fn parse(&self, extent: &Extent, pieces: Vec<Piece>) -> Result<Box<dyn Records>, DataError> {
         let file = self.file.location();
         let Some(piece) = pieces.into_iter().next() else {
-            return Err(changed(file, extent, "no bytes were given"));
+            return Err(changed(file, extent, "no bytes were passed"));
         };
         let is_packed = extent.start == 0 && is_gzip(piece.as_ref());
         let piece = match is_packed {
@@ -130,12 +130,12 @@ impl RecordFile for TarFile {
     }
 }
 
-/// The records in bytes, without those that the scan found bad.
+/// Returns the records in `bytes`, without those that the scan reported as bad.
 fn samples(bytes: &[u8]) -> Vec<Sample> {
     let mut members = Members::new(bytes);
     let mut samples: Vec<Sample> = Vec::new();
     let mut is_bad = false;
-    // Behind an error nothing is read by the scan, either; the record before it is not known to be whole.
+    // The scan stops at an error, too; the record before it may be incomplete.
     loop {
         match members.next() {
             Ok(Some(Member { name, start, data })) => {
@@ -193,7 +193,7 @@ impl Records for TarRecords {
             })
         };
         let Some(sample) = self.samples.get(number as usize) else {
-            return Err(bad(0, format!("its extent has no record {number}")));
+            return Err(bad(0, format!("the extent has no record {number}")));
         };
         let mut fields = Vec::with_capacity(sample.fields.len() + 1);
         if self.wanted.has(KEY) {
@@ -205,7 +205,7 @@ impl Records for TarRecords {
                     .piece
                     .as_ref()
                     .get(data.start as usize..data.end as usize);
-                let bytes = bytes.ok_or_else(|| bad(sample.start, "it is cut off".to_owned()))?;
+                let bytes = bytes.ok_or_else(|| bad(sample.start, "the record is cut off".to_owned()))?;
                 fields.push((field.as_str().into(), Value::Bytes(bytes.into())));
             }
         }
@@ -216,7 +216,7 @@ impl Records for TarRecords {
 }
 
 impl TarRecords {
-    /// Adds the wanted fields that lie in JSON members.
+    /// Adds the requested fields that are in JSON members.
     fn add_json<'a>(&'a self, sample: &Sample, fields: &mut Fields<'a>) -> Result<(), String> {
         let Wanted::Fields(wanted) = &*self.wanted else {
             return Ok(());
@@ -234,7 +234,7 @@ impl TarRecords {
                     .as_ref()
                     .get(data.start as usize..data.end as usize);
                 let document = serde_json::from_slice(bytes.unwrap_or_default())
-                    .map_err(|error| format!("its member {member:?} is no JSON: {error}"))?;
+                    .map_err(|error| format!("member `{member}` is not valid JSON: {error}"))?;
                 read = Some((member, document));
             }
             if let Some((_, document)) = &read {

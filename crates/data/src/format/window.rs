@@ -1,18 +1,18 @@
-//! [`Window`]: what a scan looks at while it goes through a stream.
+//! [`Window`]: a look-ahead buffer over a stream.
 
 use std::io::{self, Read};
 
 /// Bytes of one read.
 const CHUNK: usize = 1 << 20;
 
-/// A part of a stream, moved on by its user.
+/// A look-ahead buffer over a stream, which its user advances.
 ///
-/// Memory: what was asked for at once and really came, and a chunk of 1 MiB.
+/// Memory: the bytes that were requested at once and exist, and a chunk of 1 MiB.
 pub(crate) struct Window<R> {
     reader: R,
     buffer: Vec<u8>,
     start: usize,
-    /// Place of `buffer[start]` in the stream.
+    /// Offset of `buffer[start]` in the stream.
     position: u64,
     has_ended: bool,
 }
@@ -28,12 +28,12 @@ impl<R: Read> Window<R> {
         }
     }
 
-    /// Place of the next byte.
+    /// Returns the offset of the next byte.
     pub(crate) fn position(&self) -> u64 {
         self.position
     }
 
-    /// The next bytes, at least `bytes` of them unless the stream ends before.
+    /// Returns the next bytes: at least `bytes`, unless the stream ends before.
     pub(crate) fn look(&mut self, bytes: usize) -> io::Result<&[u8]> {
         while self.buffer.len() - self.start < bytes && !self.has_ended {
             self.more()?;
@@ -41,7 +41,7 @@ impl<R: Read> Window<R> {
         Ok(&self.buffer[self.start..])
     }
 
-    /// One read more; `false` at the end of the stream.
+    /// Reads one more chunk; returns `false` at the end of the stream.
     pub(crate) fn more(&mut self) -> io::Result<bool> {
         if self.start > 0 {
             self.buffer.drain(..self.start);
@@ -68,12 +68,12 @@ impl<R: Read> Window<R> {
         Ok(filled > kept)
     }
 
-    /// What was looked at and not yet gone over.
+    /// Returns the buffered bytes.
     pub(crate) fn seen(&self) -> &[u8] {
         &self.buffer[self.start..]
     }
 
-    /// Goes over `bytes` bytes that were seen.
+    /// Skips `bytes` buffered bytes.
     pub(crate) fn advance(&mut self, bytes: usize) {
         let bytes = bytes.min(self.buffer.len() - self.start);
         self.start += bytes;
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_whole_stream_comes_by_whatever_is_asked() {
+    fn the_whole_stream_is_returned_for_any_request_sizes() {
         let stream: Vec<u8> = (0..3 * CHUNK + 17).map(|n| (n % 251) as u8).collect();
         let mut window = Window::new(&stream[..]);
         let mut whole = Vec::new();

@@ -1,4 +1,4 @@
-//! Building an [`Index`]: scans of files that are divided among threads and processes.
+//! Building an [`Index`]: scans files, divided among threads and processes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,10 +10,10 @@ use crate::DataError;
 use crate::divide::{Chore, Claim, Claimed, Over, divide};
 use crate::format::{BadRecord, Format, RecordFile};
 
-/// What a scan gets through at the least, for the patience with others.
+/// The assumed minimal speed of a scan, from which the waiting time for other processes follows.
 const BYTES_PER_SECOND_MIN: u64 = 10_000_000;
 
-/// Indexes files that are one record each: nothing is read.
+/// Indexes files that are one record each, without reading them.
 pub(super) fn whole(
     files: &[Arc<dyn DataFile>],
     format: &dyn Format,
@@ -26,10 +26,11 @@ pub(super) fn whole(
             continue;
         }
         let problem = match file.bytes() {
-            0 => Some("it is empty".to_owned()),
-            bytes if bytes > crate::format::RECORD_BYTES_MAX => {
-                Some(format!("it has {bytes} bytes"))
-            }
+            0 => Some("the file is empty".to_owned()),
+            bytes if bytes > crate::format::RECORD_BYTES_MAX => Some(format!(
+                "the file has {bytes} bytes; the limit is {}",
+                crate::format::RECORD_BYTES_MAX
+            )),
             _ => None,
         };
         if let Some(problem) = problem {
@@ -67,7 +68,7 @@ fn too_many() -> DataError {
     }
 }
 
-/// Folder and name of a file.
+/// Returns folder and name of a file.
 fn last_components(location: &str) -> &str {
     let mut slashes = location.rmatch_indices('/').map(|(at, _)| at);
     slashes.nth(1).map_or(location, |at| &location[at + 1..])
@@ -111,7 +112,7 @@ impl Index {
     }
 
     fn identify(&mut self, hasher: &mut blake3::Hasher) {
-        // Orders depend on these, too.
+        // The shuffle order depends on these, too.
         hasher.update(&self.block_samples.to_le_bytes());
         hasher.update(&self.bytes.to_le_bytes());
         self.identity = format!(
@@ -122,7 +123,7 @@ impl Index {
     }
 }
 
-/// Indexes files that have to be looked at.
+/// Indexes files by scanning them.
 pub(super) fn scanned(
     files: &[Arc<dyn DataFile>],
     format: &dyn Format,
@@ -151,7 +152,7 @@ pub(super) fn scanned(
     Ok(index)
 }
 
-/// Scanning files, those of which no index is kept.
+/// The scan of a list of files, except those with a stored index.
 struct Scans<'a> {
     files: &'a [Arc<dyn DataFile>],
     format: &'a dyn Format,
@@ -179,7 +180,9 @@ fn find(
         && let Err(error) = std::fs::create_dir_all(folder)
     {
         let folder = folder.display();
-        warnings.push(format!("the index is not kept: make {folder}: {error}"));
+        warnings.push(format!(
+            "cannot store the index: cannot create {folder}: {error}"
+        ));
     }
     let scans = Scans {
         files,
@@ -273,13 +276,13 @@ impl Scans<'_> {
         Some(Kept::new(folder, &*self.files[number], &self.identity))
     }
 
-    /// A problem with the folder does not keep anybody from training.
+    /// Converts an error of the index folder to a warning, because it does not prevent training.
     fn or_warn<T>(&self, result: Result<T, DataError>) -> Option<T> {
         result
             .map_err(|error| {
                 let warnings = &mut self.state().warnings;
                 if warnings.is_empty() {
-                    warnings.push(format!("the index is not kept: {error}"));
+                    warnings.push(format!("cannot store the index: {error}"));
                 }
             })
             .ok()
@@ -296,7 +299,7 @@ impl Scans<'_> {
             over.check(file.location())?;
             index.add(found, bytes).ok_or_else(|| DataError::Format {
                 file: file.location().to_owned(),
-                problem: "it tells of records outside of it, or of too large ones".to_owned(),
+                problem: "the file refers to records that exceed it or are too large".to_owned(),
             })
         })?;
         if let super::Extents::Listed(listed) = &mut index.extents {

@@ -1,28 +1,28 @@
-//! [`Extents`]: the extents of one file in little memory.
+//! [`Extents`]: a compact list of the extents of one file.
 
 use crate::format::{Even, Extent};
 
 /// The extents of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Extents {
-    /// They follow from a few numbers.
+    /// They are described by a few numbers.
     Even(Even),
-    /// Their places, one by one.
+    /// They are listed individually.
     Listed(Listed),
 }
 
-/// Extents that lie anywhere, in rising order.
+/// Extents at any offsets, in ascending order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Listed {
     starts: Vec<u64>,
     lengths: Vec<u32>,
-    /// The number of the first record of each; empty while all have one.
+    /// The number of the first record of each extent; empty while every extent has one record.
     firsts: Vec<u64>,
     records: u64,
 }
 
 impl Listed {
-    /// Appends an extent; `false` where it overlaps the last one, has no record, or is too long.
+    /// Appends an extent; returns `false` if it overlaps the last one, has no record, or is too large.
     pub(crate) fn push(&mut self, extent: &Extent) -> bool {
         let end = self.end();
         let length = u32::try_from(extent.bytes);
@@ -43,7 +43,7 @@ impl Listed {
         true
     }
 
-    /// The first byte behind the last extent.
+    /// Returns the end of the last extent.
     pub(crate) fn end(&self) -> u64 {
         match (self.starts.last(), self.lengths.last()) {
             (Some(start), Some(&length)) => start + u64::from(length),
@@ -51,7 +51,7 @@ impl Listed {
         }
     }
 
-    /// Gives back what was taken for growth.
+    /// Releases excess capacity.
     pub(crate) fn close(&mut self) {
         self.starts.shrink_to_fit();
         self.lengths.shrink_to_fit();
@@ -62,7 +62,7 @@ impl Listed {
         self.starts.len()
     }
 
-    /// The first record of an extent.
+    /// Returns the number of the first record of an extent.
     fn first(&self, number: usize) -> u64 {
         match self.firsts.is_empty() {
             true => number as u64,
@@ -96,7 +96,7 @@ impl Listed {
 }
 
 impl Extents {
-    /// Count of records.
+    /// Returns the number of records.
     pub(crate) fn records(&self) -> u64 {
         match self {
             Self::Even(even) => even.records,
@@ -104,7 +104,7 @@ impl Extents {
         }
     }
 
-    /// The extent in which a record lies, and its number there.
+    /// Returns the extent that contains a record, and the record's number there.
     pub(crate) fn locate(&self, record: u64) -> Option<(Extent, u32)> {
         match self {
             Self::Even(even) => even.locate(record),
@@ -112,7 +112,7 @@ impl Extents {
         }
     }
 
-    /// Count of bytes of all extents.
+    /// Returns the total size of all extents in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Self::Even(even) => even.records * even.record_bytes,
@@ -120,7 +120,7 @@ impl Extents {
         }
     }
 
-    /// Records of the largest extent.
+    /// Returns the number of records of the largest extent.
     pub(crate) fn records_max(&self) -> u64 {
         match self {
             Self::Even(even) => u64::from(even.extent_records).min(even.records),

@@ -1,4 +1,4 @@
-//! [`Kept`]: the file that keeps what a scan found.
+//! [`IndexFile`]: the file that stores the result of a scan.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -9,10 +9,10 @@ use super::stored::FileIndex;
 use crate::DataError;
 use crate::divide::{Claim, failed};
 
-/// Most bytes of an index: that of 500 million extents.
+/// The largest size of an index, enough for 500 million extents.
 const INDEX_BYTES_MAX: u64 = 8 << 30;
 
-/// Where the index of one data file is kept.
+/// The file that stores the index of one data file.
 pub(super) struct Kept {
     path: PathBuf,
     key: [u8; 32],
@@ -28,7 +28,7 @@ impl Kept {
         }
     }
 
-    /// What was kept; `None` where nothing is, or nothing that can be used.
+    /// Loads the index; `None` if there is none that can be used.
     pub(super) fn load(&self, file: &dyn DataFile) -> Result<Option<FileIndex>, DataError> {
         let read = |cause| failed("read", &self.path, cause);
         let mut kept = match File::open(&self.path) {
@@ -53,12 +53,12 @@ impl Kept {
         ))
     }
 
-    /// Takes the right to scan; `None` while another process, or thread, has it.
+    /// Claims the right to scan; `None` while another process or thread has it.
     pub(super) fn claim(&self) -> Result<Option<Claim>, DataError> {
         Claim::take(self.path.with_extension("lock"))
     }
 
-    /// Keeps what was found: as a whole or not at all. Not flushed to the disk: a damaged index is told by its hash.
+    /// Stores the index atomically. It is not flushed to disk: a damaged index is detected by its hash.
     pub(super) fn store(&self, index: &FileIndex, _claim: &Claim) -> Result<(), DataError> {
         let partial = self.path.with_extension("partial");
         let written = File::create(&partial)
@@ -71,7 +71,7 @@ impl Kept {
     }
 }
 
-/// What changes with a data file and with how it is read.
+/// Hashes the properties of a data file and of the reading that an index depends on.
 pub(crate) fn key_of(context: &str, file: &dyn DataFile, how: &str) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new_derive_key(context);
     for part in [file.location(), file.stamp(), how] {

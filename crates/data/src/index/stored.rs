@@ -1,7 +1,8 @@
-//! [`FileIndex`]: what a scan found in one file, and its bytes in a folder.
+//! [`FileIndex`]: the result of scanning one file, and its encoding.
 //!
-//! Bytes: `RONDEIDX`, a version (4 bytes), the key (32 bytes), the content hash (32 bytes), then whole numbers of 7 bits
-//! a byte: counts of bad records, the listed ones, the extents; last the blake3 hash of everything before.
+//! Encoding: `RONDEIDX`, a version (4 bytes), the key (32 bytes), the content hash (32 bytes), then variable-length
+//! integers of 7 bits per byte: the numbers of bad records, the listed ones, the extents; finally the blake3 hash of all
+//! preceding bytes.
 
 use super::BAD_LISTED_MAX;
 use super::extents::{Extents, Listed};
@@ -12,15 +13,15 @@ const VERSION: u32 = 1;
 const HASH_BYTES: usize = 32;
 const EVEN: u64 = 1;
 const LISTED: u64 = 2;
-/// Most bytes of a problem that is told.
+/// The largest size of an error text, in bytes.
 const PROBLEM_BYTES_MAX: usize = 1 << 10;
 
-/// What a scan found in one file.
+/// The result of scanning one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileIndex {
     pub(crate) hash: [u8; HASH_BYTES],
     pub(crate) extents: Extents,
-    /// The first ones.
+    /// The first bad records.
     pub(crate) bad: Vec<BadRecord>,
     pub(crate) bad_count: u64,
 }
@@ -35,7 +36,7 @@ impl FileIndex {
         }
     }
 
-    /// Takes in what was found in a file of `bytes` bytes; `None` where it cannot be true.
+    /// Adds an item found in a file of `bytes` bytes; `None` if it is impossible.
     pub(crate) fn add(&mut self, found: Found, bytes: u64) -> Option<()> {
         match found {
             Found::Extent(extent) => {
@@ -60,7 +61,7 @@ impl FileIndex {
         }
     }
 
-    /// Its bytes, under a key.
+    /// Encodes the index under a key.
     pub(crate) fn encode(&self, key: &[u8; HASH_BYTES]) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend_from_slice(&VERSION.to_le_bytes());
@@ -108,8 +109,8 @@ impl FileIndex {
         out
     }
 
-    /// Reads such bytes of a file at `location` with `file_bytes` bytes; `None` where they are damaged, of another
-    /// version or about something else. Memory: at most seven times the input.
+    /// Decodes the index of a file at `location` with `file_bytes` bytes; `None` if it is damaged, of another version or
+    /// of another file. Memory: at most seven times the input.
     pub(crate) fn decode(
         bytes: &[u8],
         key: &[u8; HASH_BYTES],
@@ -153,7 +154,7 @@ impl FileIndex {
     }
 }
 
-/// Appends a number, 7 bits a byte.
+/// Appends an integer, 7 bits per byte.
 fn number(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn indexes_are_read_as_they_were_written() {
+    fn indexes_round_trip() {
         for index in samples() {
             let bytes = index.encode(&[9; 32]);
             assert_eq!(FileIndex::decode(&bytes, &[9; 32], "f", 100), Some(index));
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_and_hostile_bytes_are_no_index() {
+    fn damaged_and_hostile_indexes_are_refused() {
         for index in samples() {
             let bytes = index.encode(&[9; 32]);
             for at in 0..bytes.len() {
@@ -271,7 +272,7 @@ mod tests {
                 );
                 assert_eq!(FileIndex::decode(&bytes[..at], &[9; 32], "f", 100), None);
             }
-            // With a hash that is right, too: any answer is fine but a panic or an extent outside of the file.
+            // With a valid hash, too: any result but a panic or an extent outside the file is fine.
             let content = &bytes[..bytes.len() - HASH_BYTES];
             for at in 76..content.len() {
                 for value in [0, 1, 0x7f, 0x80, 0xff] {

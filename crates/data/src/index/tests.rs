@@ -1,4 +1,4 @@
-//! Places of samples, what is kept and for how long, several at once, bad records.
+//! Locations of samples, stored indexes and their lifetime, several processes at once, bad records.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -36,7 +36,7 @@ impl DataFile for Counted {
     }
 }
 
-/// A file with so many records, numbered from `first`.
+/// Returns a file with `count` records, numbered from `first`.
 fn records(first: usize, count: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for number in first..first + count {
@@ -75,7 +75,7 @@ fn kept(folder: &Path, threads: usize) -> IndexSettings {
     }
 }
 
-/// The number in the record that the index names.
+/// Returns the number in the record that the index locates.
 fn read(index: &Index, files: &[Arc<Counted>], sample: u64) -> i64 {
     let place = index.locate(sample).unwrap();
     let file = &files[place.file];
@@ -94,7 +94,7 @@ fn read(index: &Index, files: &[Arc<Counted>], sample: u64) -> i64 {
 }
 
 #[test]
-fn samples_are_counted_through_all_files_empty_ones_too() {
+fn samples_are_numbered_through_all_files_including_empty_ones() {
     let files = files(&[3, 0, 1, 700, 0]);
     let index = build(&files, &IndexSettings::default()).unwrap();
     assert_eq!(index.samples(), 704);
@@ -112,7 +112,7 @@ fn samples_are_counted_through_all_files_empty_ones_too() {
 }
 
 #[test]
-fn what_was_found_is_kept_until_the_file_changes() {
+fn indexes_are_stored_until_the_file_changes() {
     let folder = tempfile::tempdir().unwrap();
     let mut files = files(&[5, 6, 7]);
     let opened = |files: &[Arc<Counted>]| -> Vec<usize> {
@@ -127,7 +127,7 @@ fn what_was_found_is_kept_until_the_file_changes() {
     assert_eq!(opened(&files), [1, 1, 1]);
     assert_eq!(first.identity(), again.identity());
     assert_eq!(first.locate(11), again.locate(11));
-    // Another stamp, and an index that is damaged.
+    // Another stamp, and a damaged index.
     Arc::get_mut(&mut files[1]).unwrap().stamp = "2".into();
     let damaged = std::fs::read_dir(folder.path())
         .unwrap()
@@ -147,7 +147,7 @@ fn what_was_found_is_kept_until_the_file_changes() {
 }
 
 #[test]
-fn identity_is_of_the_content_in_its_order() {
+fn the_identity_depends_on_the_content_and_its_order() {
     let identity = |files: &[Arc<Counted>]| {
         let index = build(files, &IndexSettings::default()).unwrap();
         index.identity().to_owned()
@@ -163,7 +163,7 @@ fn identity_is_of_the_content_in_its_order() {
 }
 
 #[test]
-fn bad_records_are_left_out_or_an_error() {
+fn bad_records_are_skipped_or_an_error() {
     let mut damaged = files(&[2, 3]);
     let bytes = &mut Arc::get_mut(&mut damaged[1]).unwrap().bytes;
     let middle = bytes.len() / 2;
@@ -188,7 +188,7 @@ fn bad_records_are_left_out_or_an_error() {
 }
 
 #[test]
-fn several_at_once_scan_each_file_once() {
+fn concurrent_builds_scan_each_file_once() {
     let folder = tempfile::tempdir().unwrap();
     let files = files(&[9; 40]);
     let identities = Mutex::new(Vec::new());
@@ -209,21 +209,21 @@ fn several_at_once_scan_each_file_once() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_used_is_told_and_does_no_harm() {
+fn an_unusable_folder_is_a_warning() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     std::fs::write(&path, b"").unwrap();
     let index = build(&files(&[4]), &kept(&path, 1)).unwrap();
     assert_eq!(index.samples(), 4);
     assert!(
-        index.warnings()[0].contains("the index is not kept"),
+        index.warnings()[0].contains("cannot store the index"),
         "{:?}",
         index.warnings()
     );
 }
 
 #[test]
-fn who_hangs_with_a_claim_is_not_waited_for_without_end() {
+fn waiting_for_a_claim_is_limited() {
     let folder = tempfile::tempdir().unwrap();
     let files = files(&[4]);
     let kept_index = kept::Kept::new(folder.path(), &*files[0], "tfrecord version 1");
@@ -237,7 +237,7 @@ fn who_hangs_with_a_claim_is_not_waited_for_without_end() {
 }
 
 #[test]
-fn progress_is_told() {
+fn progress_is_reported() {
     let files = files(&[4, 5]);
     let all: Vec<Arc<dyn DataFile>> = files.iter().map(|file| file.clone() as _).collect();
     let last = Mutex::new(IndexProgress::default());

@@ -172,7 +172,7 @@ fn what_is_no_text_is_left_out_and_told() {
             .last()
             .unwrap()
             .problem
-            .contains("cannot be unpacked")
+            .contains("cannot decompress")
     );
 }
 

@@ -1,5 +1,5 @@
-//! What the cache promises, with real services behind it: each byte right, the second time without the network, shared by
-//! processes, whatever dies or is damaged or full.
+//! The guarantees of the cache with real services: correct bytes, no network for the second read, sharing between
+//! processes, and recovery from killed processes, damage and full disks.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,7 +22,7 @@ pub(crate) fn settings() -> CacheSettings {
     }
 }
 
-/// Files of a length that is no multiple of anything.
+/// Returns files whose length is not a multiple of any page or chunk.
 fn files(count: usize) -> Vec<(String, Vec<u8>)> {
     (0..count)
         .map(|number| {
@@ -49,7 +49,7 @@ pub(crate) fn read_and_compare(cache: &Arc<Cache>, file: &SourceFile, contents: 
     }
 }
 
-/// A set behind a web server.
+/// A set served by a web server.
 struct Set {
     files: Vec<(String, Vec<u8>)>,
     place: tempfile::TempDir,
@@ -150,7 +150,7 @@ fn local_files_are_read_without_the_cache() {
 }
 
 #[test]
-fn what_is_announced_is_there_when_it_is_read() {
+fn announced_bytes_are_cached_when_they_are_read() {
     let set = Set::new(1);
     let contents = &set.files[0].1;
     let folder = tempfile::tempdir().unwrap();
@@ -162,7 +162,7 @@ fn what_is_announced_is_there_when_it_is_read() {
     ];
     object.prefetch(&ranges);
     object.prefetch(&ranges);
-    // Page 1, and 3 to 6: whoever reads them waits for those who fetch, and fetches nothing.
+    // Page 1, and 3 to 6: readers wait for the fetching threads, and fetch nothing themselves.
     for range in &ranges {
         let mut read = vec![0; (range.end - range.start) as usize];
         object.read_at(range.start, &mut read).unwrap();
@@ -173,7 +173,7 @@ fn what_is_announced_is_there_when_it_is_read() {
 }
 
 #[test]
-fn damaged_pages_are_fetched_again_and_told() {
+fn damaged_pages_are_fetched_again_and_reported() {
     let set = Set::new(2);
     for key in [None, Some(MasterKey::generate().unwrap())] {
         let folder = tempfile::tempdir().unwrap();
@@ -216,7 +216,7 @@ fn damaged_pages_are_fetched_again_and_told() {
 }
 
 #[test]
-fn sealed_pages_show_nothing_and_other_keys_do_not_meet() {
+fn encrypted_pages_reveal_nothing_and_other_keys_are_separate() {
     let set = Set::new(1);
     let folder = tempfile::tempdir().unwrap();
     let sealed = |key: &MasterKey| {
@@ -262,13 +262,13 @@ fn a_replaced_file_is_another_one() {
     let path = set.place.path().join(&set.files[0].0);
     set.files[0].1 = pattern(99, set.files[0].1.len());
     std::fs::write(&path, &set.files[0].1).unwrap();
-    // Without an ETag the time tells, in seconds.
+    // Without an ETag the modification time decides, in seconds.
     let later = std::fs::metadata(&path).unwrap().modified().unwrap() + Duration::from_secs(2);
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     file.set_modified(later).unwrap();
     set.read_all(&cache);
     assert_eq!(cache.counters().remote_bytes, 2 * set.bytes());
-    // Who still reads the old one has it on disk, and is told where he has not.
+    // A reader of the old version uses the cached pages, and gets an error for missing ones.
     let object = cache.object(&before[0]).unwrap();
     object.read_at(5, &mut [0; 5]).unwrap();
     let empty = tempfile::tempdir().unwrap();
@@ -304,7 +304,7 @@ fn everything_is_downloaded_first_where_it_fits() {
 }
 
 #[test]
-fn the_limit_is_kept_and_everything_still_right() {
+fn the_limit_holds_and_all_bytes_are_right() {
     let set = Set::new(3);
     let folder = tempfile::tempdir().unwrap();
     let bytes_max = 12 * PAGE as u64;
@@ -326,7 +326,7 @@ fn the_limit_is_kept_and_everything_still_right() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_to_is_told_once() {
+fn a_folder_that_cannot_be_written_is_reported_once() {
     let set = Set::new(1);
     let place = tempfile::tempdir().unwrap();
     std::fs::write(place.path().join("file"), b"in the way").unwrap();
@@ -401,7 +401,7 @@ fn a_full_disk_makes_reading_slower_and_not_wrong() {
 }
 
 #[test]
-fn a_set_is_read_on_when_its_server_dies_and_comes_back() {
+fn reading_continues_when_the_server_dies_and_returns() {
     let mut set = Set::new(4);
     let folder = tempfile::tempdir().unwrap();
     let cache = Cache::open(folder.path(), settings()).unwrap();

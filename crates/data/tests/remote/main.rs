@@ -1,13 +1,13 @@
 //! Sources and their cache with real services: S3, Azure Blob and web servers that run beside the tests.
 //!
-//! `crates/store/tests/servers.py` starts S3 and Azure Blob and writes the variables that name them; without those their tests
-//! are skipped, saying so. Web servers are started here.
+//! `crates/store/tests/servers.py` starts S3 and Azure Blob and writes the variables that name them; without those their
+//! tests are skipped with a message. Web servers are started here.
 
 #![cfg(feature = "full")]
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test may stop at what should not be, and says what it skips"
+    reason = "a test may panic, and prints what it skips"
 )]
 
 mod cache;

@@ -1,4 +1,4 @@
-//! Services that go away while a set is read, and come back.
+//! Services that disappear while a set is read, and return.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -30,7 +30,7 @@ fn put(folder: &str, settings: &RemoteSettings) {
     }
 }
 
-/// Reads a set; when its first file is read, the service ends, and comes back while the rest is being read.
+/// Reads a set; when its first file is read, the service ends, and returns while the rest is being read.
 fn read_through_an_outage<S>(
     folder: &str,
     settings: &RemoteSettings,
@@ -59,13 +59,13 @@ fn read_through_an_outage<S>(
     assert_eq!(cache.take_events(), []);
 }
 
-/// Azurite with a folder, so that it finds its blobs again.
+/// Azurite with a folder, so that it finds its blobs after a restart.
 struct Azurite(Child);
 
 impl Azurite {
     #[expect(
         clippy::disallowed_methods,
-        reason = "a server that starts tells nobody when it listens"
+        reason = "a starting server does not signal when it listens"
     )]
     fn start(program: &str, folder: &Path, address: SocketAddr) -> Self {
         let port = address.port().to_string();
@@ -88,7 +88,7 @@ impl Azurite {
         panic!("Azurite does not listen");
     }
 
-    /// It writes down what it has when it is asked to end.
+    /// Azurite saves its state when it is terminated.
     fn end(mut self) {
         let killed = Command::new("kill").arg(self.0.id().to_string()).status();
         assert!(killed.unwrap().success());
@@ -109,7 +109,7 @@ fn free_address() -> SocketAddr {
 }
 
 #[test]
-fn a_set_in_azure_is_read_on_when_the_service_ends_and_starts_again() {
+fn a_set_in_azure_is_read_when_the_service_restarts() {
     let Some(program) = variable("RONDE_TEST_AZURITE") else {
         return;
     };
@@ -131,7 +131,7 @@ fn a_set_in_azure_is_read_on_when_the_service_ends_and_starts_again() {
     );
 }
 
-/// Passes connections on until it is dropped, which cuts them all.
+/// A proxy that forwards connections until it is dropped, which closes them all.
 struct Forwarder {
     address: SocketAddr,
     is_over: Arc<AtomicBool>,
@@ -185,7 +185,7 @@ impl Drop for Forwarder {
         for stream in self.streams.lock().unwrap().iter() {
             let _ = stream.shutdown(Shutdown::Both);
         }
-        // So that it sees that it is over, and lets go of its port.
+        // So that it notices the end and releases its port.
         let _ = TcpStream::connect(self.address);
         let _ = self.accepting.take().map(JoinHandle::join);
     }
@@ -210,7 +210,7 @@ fn a_set_in_s3_is_read_on_when_all_connections_are_cut_for_a_while() {
         &settings,
         || drop(first),
         || {
-            // Somebody tries in vain first.
+            // One attempt fails first.
             assert!(TcpStream::connect(address).is_err());
             Forwarder::start(address, to)
         },

@@ -1,6 +1,6 @@
-//! One cache under several processes, some of which are killed.
+//! One cache shared by several processes, some of which are killed.
 //!
-//! A child is this program again, asked for the one test [`child`]; what it does is said by the variable `RONDE_TEST_CHILD`.
+//! A child is this program again, running only the test [`child`]; the variable `RONDE_TEST_CHILD` selects its task.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -45,7 +45,7 @@ fn start(address: &str, folder: &Path, pages_max: usize, passes: usize, seed: us
         .unwrap()
 }
 
-/// Bytes that a child has fetched, once it is done.
+/// Returns the number of bytes that a child fetched, once it ended.
 fn fetched(mut child: Child) -> u64 {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let told: Vec<String> = lines.map(Result::unwrap).collect();
@@ -55,7 +55,7 @@ fn fetched(mut child: Child) -> u64 {
 }
 
 #[test]
-#[ignore = "what the children of the other tests do"]
+#[ignore = "the child process of the other tests"]
 fn child() {
     let task = std::env::var_os(VARIABLE).unwrap().into_string().unwrap();
     let [address, folder, pages_max, passes, seed] = task.split(' ').collect::<Vec<_>>()[..] else {
@@ -92,32 +92,32 @@ fn four_processes_fetch_a_set_once() {
 #[test]
 #[expect(
     clippy::disallowed_methods,
-    reason = "children are killed at any moment, which no event tells"
+    reason = "children are killed at any moment, not at an event"
 )]
-fn processes_that_are_killed_leave_nothing_wrong_behind() {
+fn killed_processes_leave_no_wrong_bytes() {
     let (server, _place) = serve();
     let folder = tempfile::tempdir().unwrap();
-    // Room for a third of the set, so that pages come and go all the time.
+    // Room for a third of the set, so that pages are evicted and fetched all the time.
     let start = |seed| start(&server.address(), folder.path(), 10, 1000, seed);
     let mut children: Vec<Child> = (0..4).map(start).collect();
     for kill in 0..16 {
-        // Children that are just starting are killed, and such that have read for a while.
+        // Children are killed while they start, and after they have read for a while.
         std::thread::sleep(std::time::Duration::from_millis(kill * 37 % 200));
         let at = (kill as usize * 7) % children.len();
         assert!(
             children[at].try_wait().unwrap().is_none(),
-            "it ended by itself"
+            "the child ended by itself"
         );
         children[at].kill().unwrap();
         children[at].wait().unwrap();
         children[at] = start(kill as usize);
     }
     for mut child in children {
-        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+        assert!(child.try_wait().unwrap().is_none(), "the child ended by itself");
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    // Whatever they left: the next ones read right, and nothing of theirs is in the way.
+    // The next processes read right, and no leftovers are in the way.
     let next = |pages_max| self::start(&server.address(), folder.path(), pages_max, 2, 0);
     fetched(next(10));
     fetched(next(1000));

@@ -6,21 +6,21 @@ use std::process::{Child, Command, Stdio};
 
 use ronde_store::{ObjectName, Opener, RemoteSettings, StoreExt, open};
 
-/// Bytes that differ from place to place and from `seed` to `seed`.
+/// Returns bytes that differ between offsets and between values of `seed`.
 pub(crate) fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes as u64)
         .map(|at| ((at ^ (seed << 3)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
         .collect()
 }
 
-/// A running web server; it ends with this.
+/// A running web server; dropping it stops the server.
 pub(crate) struct WebServer {
     child: Child,
     pub(crate) port: u16,
 }
 
 impl WebServer {
-    /// Serves `folder`; port 0 is any free one.
+    /// Serves `folder`; port 0 selects any free one.
     pub(crate) fn start(folder: &Path, port: u16, options: &[&str]) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../store/tests/web_server.py");
         let mut child = Command::new("python3")
@@ -52,7 +52,7 @@ impl Drop for WebServer {
     }
 }
 
-/// Files that were put somewhere.
+/// Files that were uploaded.
 pub(crate) struct Service {
     /// Address of their folder.
     pub(crate) folder: String,
@@ -67,7 +67,7 @@ impl Service {
     }
 }
 
-/// The value of a variable that `servers.py` writes.
+/// Returns the value of a variable that `servers.py` writes.
 pub(crate) fn variable(name: &str) -> Option<String> {
     let value = std::env::var_os(name).and_then(|value| value.into_string().ok());
     if value.is_none() {
@@ -86,7 +86,7 @@ fn settings(options: &[(&str, &str)]) -> RemoteSettings {
     }
 }
 
-/// S3 without a bucket.
+/// Returns settings for S3 without a bucket.
 pub(crate) fn s3() -> Option<RemoteSettings> {
     let endpoint = variable("RONDE_TEST_S3")?;
     let key = variable("RONDE_TEST_S3_KEY")?;
@@ -100,13 +100,13 @@ pub(crate) fn s3() -> Option<RemoteSettings> {
     ]))
 }
 
-/// Azure Blob without a container.
+/// Returns settings for Azure Blob without a container.
 pub(crate) fn azure() -> Option<RemoteSettings> {
     let endpoint = variable("RONDE_TEST_AZURE")?;
     Some(azure_at(&endpoint))
 }
 
-/// Azurite at an address. Its account and key are public.
+/// Returns settings for Azurite at an address. Its account and key are public.
 pub(crate) fn azure_at(endpoint: &str) -> RemoteSettings {
     settings(&[
         ("azure_storage_account_name", "devstoreaccount1"),
@@ -122,7 +122,7 @@ pub(crate) fn azure_at(endpoint: &str) -> RemoteSettings {
     ])
 }
 
-/// Puts files onto every service that is there.
+/// Uploads files to every available service.
 pub(crate) fn everywhere(files: &[(&str, Vec<u8>)]) -> Vec<Service> {
     let unique = tempfile::tempdir().unwrap();
     let unique = unique.path().file_name().unwrap().to_string_lossy();
@@ -160,7 +160,7 @@ pub(crate) fn everywhere(files: &[(&str, Vec<u8>)]) -> Vec<Service> {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // The server first, then what it serves.
+        // Stop the server first, then remove its files.
         drop(self.server.take());
     }
 }

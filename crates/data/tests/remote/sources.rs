@@ -1,4 +1,4 @@
-//! Patterns on services stand for the same files as on disk.
+//! Patterns select the same files on services as on disk.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ fn files() -> Vec<(&'static str, Vec<u8>)> {
 
 type Case = (&'static [&'static str], &'static [&'static str]);
 
-/// Patterns and the names of the files that they stand for, without listings.
+/// Patterns and the names of the files that they select without listings.
 const NAMED: &[Case] = &[
     (
         &["train/a b-{00000..00002}.tar"],
@@ -40,7 +40,7 @@ const NAMED: &[Case] = &[
     ),
 ];
 
-/// Those that need listings.
+/// Patterns that need listings.
 const LISTED: &[Case] = &[
     (
         &["train"],
@@ -81,7 +81,7 @@ fn the_same_patterns_find_the_same_files_with_the_same_names() {
             .iter()
             .chain(LISTED.iter().filter(|_| service.has_listings));
         for &(patterns, expected) in cases {
-            // A web address is written encoded.
+            // A web address is percent-encoded.
             let encoded: Vec<String> = patterns
                 .iter()
                 .map(|pattern| match service.has_listings {
@@ -118,7 +118,7 @@ fn the_same_patterns_find_the_same_files_with_the_same_names() {
 }
 
 #[test]
-fn lists_may_lie_beside_the_files() {
+fn lists_may_be_stored_beside_the_files() {
     let mut files = files();
     files.push((
         "list.txt",
@@ -141,7 +141,7 @@ fn lists_may_lie_beside_the_files() {
 }
 
 #[test]
-fn wrong_keys_and_missing_buckets_are_told_by_the_first_request() {
+fn wrong_keys_and_missing_buckets_are_reported_by_the_first_request() {
     let find = |pattern: &str, settings: &RemoteSettings| {
         let opener = Opener::new(settings.clone());
         expand(&[pattern.to_owned()], Path::new("."), &opener).unwrap_err()
@@ -161,7 +161,7 @@ fn wrong_keys_and_missing_buckets_are_told_by_the_first_request() {
             let error = find(&format!("{bucket}{pattern}"), &wrong);
             let settings = matches!(error, DataError::Store(StoreError::Settings { .. }));
             assert!(settings, "{error}");
-            // It was asked a few times at most, and the key is not told.
+            // There are a few requests at most, and the error does not contain the key.
             assert!(!error.to_string().contains("asked"), "{error}");
             assert!(!error.to_string().contains(secret), "{error}");
         }

@@ -192,7 +192,7 @@ fn text_with_a_tokenizer_trains_to_the_same_bits_on_any_workers() {
     for (set, word) in [
         (
             "data.format.end_of_text=</s>",
-            "is no token of the tokenizer",
+            "the tokenizer has no such token",
         ),
         (
             "data.format.tokenizer=data/README.md",

@@ -1,15 +1,15 @@
-//! [`Part`]: which part of an image is taken.
+//! [`CropArea`]: the part of an image that is used.
 
 use ronde_core::philox::Stream;
 
 use super::super::{Crop, ImageFeatures};
 
-/// Tries for a part of random area and proportion that fits.
+/// Attempts to find a random area and aspect ratio that fits.
 const TRIES: u64 = 10;
 /// The natural logarithm of 4/3.
 const LOG_PROPORTION_MAX: f64 = 0.287_682_072_451_780_9;
 
-/// A rectangle in an image, in pixels and fractions of them.
+/// A rectangle in an image, in fractional pixels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Part {
     pub(super) left: f64,
@@ -25,12 +25,12 @@ impl Part {
     }
 }
 
-/// A number of `[0, 1)`.
+/// Returns a number in `[0, 1)`.
 fn uniform(word: u32) -> f64 {
     f64::from(word) / (f64::from(u32::MAX) + 1.0)
 }
 
-/// The part of an image of `size` (width, height) that is taken; without random words as for measuring.
+/// Returns the crop of an image of `size` (width, height). Without random words it is the crop for evaluation.
 pub(super) fn choose(features: &ImageFeatures, size: (u32, u32), random: Option<&Stream>) -> Part {
     let (width, height) = (f64::from(size.0), f64::from(size.1));
     let whole = Part {
@@ -50,10 +50,11 @@ pub(super) fn choose(features: &ImageFeatures, size: (u32, u32), random: Option<
     }
 }
 
-/// A part of the shape's proportion: as large as the shape is beside `resize`; `x` and `y` of 0 to 1 tell where.
+/// Returns a crop with the aspect ratio of the shape, as large as the shape is relative to `resize`. `x` and `y` (0 to 1)
+/// define its position.
 fn cut(features: &ImageFeatures, whole: Part, x: f64, y: f64) -> Part {
     let (width, height) = (features.shape[2] as f64, features.shape[1] as f64);
-    // Pixels of the image for one of the shape.
+    // Pixels of the image per pixel of the shape.
     let step = match features.resize {
         Some(resize) => whole.width.min(whole.height) / f64::from(resize),
         None => (whole.width / width).min(whole.height / height),
@@ -85,7 +86,7 @@ fn random_resized(features: &ImageFeatures, whole: Part, random: &Stream) -> Par
             };
         }
     }
-    // The middle, as large as its proportion allows.
+    // The centre, as large as its aspect ratio allows.
     let (width, height) = (
         whole.width.min((whole.height * 4.0 / 3.0).round()),
         whole.height.min((whole.width * 4.0 / 3.0).round()),
@@ -105,7 +106,7 @@ mod tests {
     use ronde_core::seed::{Purpose, SeedTree};
 
     #[test]
-    fn parts_lie_in_the_image_whatever_its_size() {
+    fn crops_are_inside_the_image_for_any_size() {
         for (crop, resize) in [
             ("random_resized", ""),
             ("random", "resize = 256"),
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn areas_and_proportions_are_those_that_were_asked_for() {
+    fn areas_and_aspect_ratios_are_as_configured() {
         let features =
             image_features("shape = [3, 8, 8]\ncrop = 'random_resized'\narea = [0.25, 0.75]");
         let (mut sum, mut wide) = (0.0, 0);
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn measuring_takes_the_middle_and_is_the_same_each_time() {
+    fn evaluation_crops_the_centre_and_is_the_same_each_time() {
         let features =
             image_features("shape = [3, 224, 224]\nresize = 256\ncrop = 'random_resized'");
         let part = choose(&features, (512, 768), None);

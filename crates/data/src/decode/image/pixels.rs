@@ -1,4 +1,4 @@
-//! [`Pixels`]: JPEG, PNG and WebP to bytes, within limits.
+//! [`Pixels`]: decodes JPEG, PNG and WebP within limits.
 
 use std::io::Cursor;
 
@@ -9,16 +9,16 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-/// Most pixels of an image: 192 MiB of colours.
+/// The largest number of pixels of an image: 192 MiB in colour.
 const PIXELS_MAX: u64 = 1 << 26;
-/// Most pixels of a side.
+/// The largest side of an image, in pixels.
 const SIDE_MAX: u32 = 1 << 15;
-/// Most passes of a progressive JPEG; each costs time.
+/// The largest number of passes of a progressive JPEG, each of which costs time.
 const SCANS_MAX: usize = 64;
-/// The end of a JPEG is looked for in so many last bytes.
+/// The number of last bytes that are searched for the end marker of a JPEG.
 const END_WITHIN: usize = 64 << 10;
 
-/// What a pixel has.
+/// The channels of a pixel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::decode) enum Channels {
     /// One grey level.
@@ -43,7 +43,7 @@ impl Channels {
     }
 }
 
-/// A decoded image; its bytes lie in memory that is used again.
+/// The size of a decoded image, whose bytes are in reusable memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::decode) struct Pixels {
     pub(in crate::decode) width: u32,
@@ -51,7 +51,7 @@ pub(in crate::decode) struct Pixels {
 }
 
 impl Pixels {
-    /// Decodes an image into `out`. Its kind is told by its first bytes.
+    /// Decodes an image into `out`. Its first bytes determine the file format.
     pub(in crate::decode) fn decode(
         encoded: &[u8],
         channels: Channels,
@@ -75,7 +75,7 @@ impl Pixels {
                 b'P',
                 ..,
             ] => other(encoded, ImageFormat::WebP, channels, out),
-            _ => Err("it is no JPEG, PNG or WebP image".to_owned()),
+            _ => Err("not a JPEG, PNG or WebP image".to_owned()),
         }
     }
 }
@@ -84,14 +84,14 @@ fn within(width: u32, height: u32) -> Result<Pixels, String> {
     let is_within = width <= SIDE_MAX && height <= SIDE_MAX;
     if u64::from(width) * u64::from(height) > PIXELS_MAX || !is_within || width * height == 0 {
         return Err(format!(
-            "an image of {width} x {height} pixels: at most {PIXELS_MAX} pixels and {SIDE_MAX} on a side are decoded"
+            "cannot decode an image of {width} x {height} pixels: the limits are {PIXELS_MAX} pixels and {SIDE_MAX} per side"
         ));
     }
     Ok(Pixels { width, height })
 }
 
 fn jpeg(encoded: &[u8], channels: Channels, out: &mut Vec<u8>) -> Result<Pixels, String> {
-    let failed = |error: &dyn std::fmt::Display| format!("the JPEG image is damaged: {error}");
+    let failed = |error: &dyn std::fmt::Display| format!("cannot decode the JPEG image: {error}");
     let colours = match channels {
         Channels::Grey => ColorSpace::Luma,
         Channels::Rgb => ColorSpace::RGB,
@@ -103,23 +103,25 @@ fn jpeg(encoded: &[u8], channels: Channels, out: &mut Vec<u8>) -> Result<Pixels,
         .set_max_height(SIDE_MAX as usize);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(encoded), options);
     decoder.decode_headers().map_err(|error| failed(&error))?;
-    let info = decoder.info().ok_or_else(|| failed(&"it has no header"))?;
+    let info = decoder
+        .info()
+        .ok_or_else(|| failed(&"the header is missing"))?;
     let pixels = within(u32::from(info.width), u32::from(info.height))?;
-    // The decoder fills up what is missing with grey.
+    // The decoder fills missing parts with grey.
     let end = &encoded[encoded.len().saturating_sub(END_WITHIN)..];
     if !end.windows(2).rev().any(|pair| pair == [0xff, 0xd9]) {
-        return Err(failed(&"its end is missing"));
+        return Err(failed(&"the end marker is missing"));
     }
     let bytes = pixels.width as usize * pixels.height as usize * channels.count();
     if decoder.output_buffer_size() != Some(bytes) {
-        return Err(failed(&"its colours cannot be converted"));
+        return Err(failed(&"unsupported colours"));
     }
     out.resize(bytes, 0);
     decoder.decode_into(out).map_err(|error| failed(&error))?;
     Ok(pixels)
 }
 
-/// Grey levels; of colours with the weights that JPEG and Pillow use (ITU-R BT.601).
+/// Converts to grey levels with the weights that JPEG and Pillow use (ITU-R BT.601).
 fn grey(image: DynamicImage) -> Vec<u8> {
     if !image.color().has_color() {
         return image.into_luma8().into_raw();
@@ -138,11 +140,11 @@ fn other(
     channels: Channels,
     out: &mut Vec<u8>,
 ) -> Result<Pixels, String> {
-    let failed = |error: &dyn std::fmt::Display| format!("the image is damaged: {error}");
+    let failed = |error: &dyn std::fmt::Display| format!("cannot decode the image: {error}");
     let mut limits = Limits::default();
     limits.max_image_width = Some(SIDE_MAX);
     limits.max_image_height = Some(SIDE_MAX);
-    // Of 16 bits and four channels, and once more.
+    // Room for four channels of 16 bits, twice.
     limits.max_alloc = Some(PIXELS_MAX * 16);
     let mut reader = ImageReader::with_format(Cursor::new(encoded), format);
     reader.limits(limits);

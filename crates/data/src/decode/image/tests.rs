@@ -1,4 +1,4 @@
-//! Images of every kind against what was drawn, randomness by its key, damage and limits.
+//! Images of every kind compared with the drawn pattern, keyed randomness, damage and limits.
 
 use super::*;
 use crate::decode::tests::image_features;
@@ -15,7 +15,7 @@ const PALETTE: &[u8] = include_bytes!("../../../tests/vectors/palette.png");
 const WEBP: &[u8] = include_bytes!("../../../tests/vectors/pattern.webp");
 const LOSSLESS: &[u8] = include_bytes!("../../../tests/vectors/lossless.webp");
 
-/// The pattern that was drawn: red rises to the right, green downwards.
+/// Returns the pattern in the test files: red increases to the right, green downwards.
 fn drawn(channel: usize, y: usize, x: usize) -> f32 {
     (match channel {
         0 => x * 4,
@@ -47,7 +47,7 @@ fn decode(decoder: &Decoder, encoded: &[u8], epoch: u64, sample: u64) -> Result<
 }
 
 #[test]
-fn images_of_every_kind_are_what_was_drawn() {
+fn images_of_every_kind_match_the_drawn_pattern() {
     let plain = decoder(
         "shape = [3, 48, 64]\nstd = [0.00392156862, 0.00392156862, 0.00392156862]",
         Role::Train,
@@ -78,7 +78,7 @@ fn images_of_every_kind_are_what_was_drawn() {
             let (y, x) = (at / 64, at % 64);
             let [red, green, blue] = [0, 1, 2].map(|channel| drawn(channel, y, x));
             let expected = 0.299 * red + 0.587 * green + 0.114 * blue;
-            // Other weights of the colours are in use, too.
+            // Other weights of the colours are common, too.
             assert!(
                 (value - expected).abs() <= 20.0,
                 "{at}: {value}, {expected}"
@@ -98,11 +98,11 @@ fn values_are_normalised_by_channel() {
 }
 
 #[test]
-fn parts_are_resized_and_the_middle_is_measured() {
+fn crops_are_resized_and_evaluation_uses_the_centre() {
     let text = "shape = [3, 16, 16]\nresize = 24\ncrop = 'random_resized'\nflip = true\nstd = [0.00392156862, 0.00392156862, 0.00392156862]";
     let test = decoder(text, Role::Test);
     let out = decode(&test, PNG, 0, 0).unwrap();
-    // The middle 32 x 32 pixels at half the size: each is the mean of some around it.
+    // The central 32 x 32 pixels at half the size: each is a local mean.
     for (y, x) in [(0, 0), (5, 11), (15, 15)] {
         let (red, green) = (out[y * 16 + x], out[256 + y * 16 + x]);
         assert!(
@@ -150,7 +150,7 @@ fn randomness_is_keyed_by_epoch_and_sample() {
 }
 
 #[test]
-fn damaged_images_are_told_or_decoded_and_never_panic() {
+fn damaged_images_are_decoded_or_refused_without_a_panic() {
     let plain = decoder("shape = [3, 8, 8]", Role::Train);
     for encoded in [JPEG, PROGRESSIVE, GREY, CMYK, PNG, PALETTE, WEBP, LOSSLESS] {
         let whole = decode(&plain, encoded, 0, 0).unwrap();
@@ -162,7 +162,7 @@ fn damaged_images_are_told_or_decoded_and_never_panic() {
                     assert!(out.iter().all(|value| (0.0..=1.0).contains(value)));
                 }
             }
-            // All pixels may be there without the last bytes.
+            // All pixels may be complete without the last bytes.
             match decode(&plain, &encoded[..at], 0, 0) {
                 Ok(out) => assert_eq!(out, whole, "cut at {at}"),
                 Err(problem) => assert!(problem.contains("image"), "{problem}"),
@@ -172,12 +172,12 @@ fn damaged_images_are_told_or_decoded_and_never_panic() {
     assert!(
         decode(&plain, b"GIF89a", 0, 0)
             .unwrap_err()
-            .contains("no JPEG, PNG or WebP")
+            .contains("not a JPEG, PNG or WebP")
     );
 }
 
 #[test]
-fn hostile_sizes_are_refused_before_memory_is_taken() {
+fn hostile_sizes_are_refused_before_allocation() {
     let plain = decoder("shape = [3, 8, 8]", Role::Train);
     let mut large = JPEG.to_vec();
     let frame = large
@@ -195,7 +195,7 @@ fn hostile_sizes_are_refused_before_memory_is_taken() {
 }
 
 #[test]
-fn descriptions_that_cannot_be_are_refused() {
+fn invalid_settings_are_refused() {
     for (text, key) in [
         ("shape = [48, 64]", "features.shape"),
         ("shape = [2, 4, 4]", "features.shape"),

@@ -1,17 +1,17 @@
-//! Lines and fields of comma-separated values, in place.
+//! Lines and fields of comma-separated values, parsed in place.
 
 use std::borrow::Cow;
 
-/// Where a line ends.
+/// The end of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// It has so many bytes with its line end, and so many fields.
+    /// The line has `bytes` bytes including its line end, and `fields` fields.
     Whole { bytes: usize, fields: usize },
-    /// It does not end in these bytes; whether a quote is open.
+    /// The line does not end in these bytes; `is_quoted` if a quote is still open.
     Open { is_quoted: bool, fields: usize },
 }
 
-/// The first line of `bytes`: where it ends. A line end in quotes is none.
+/// Finds the end of the first line of `bytes`. A line end inside quotes does not count.
 pub(super) fn line(bytes: &[u8]) -> End {
     let (mut is_quoted, mut fields) = (false, 1);
     for (at, &byte) in bytes.iter().enumerate() {
@@ -28,13 +28,13 @@ pub(super) fn line(bytes: &[u8]) -> End {
     End::Open { is_quoted, fields }
 }
 
-/// A line without its end.
+/// Returns a line without its line end.
 pub(super) fn trimmed(line: &[u8]) -> &[u8] {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// The fields of a line without its end.
+/// Returns the fields of a line without its line end.
 pub(super) fn fields(line: &[u8]) -> impl Iterator<Item = Cow<'_, [u8]>> {
     let mut rest = Some(line);
     std::iter::from_fn(move || {
@@ -66,7 +66,7 @@ fn unquoted(field: &[u8]) -> Cow<'_, [u8]> {
     let mut text = Vec::with_capacity(inner.len());
     let mut is_second = false;
     for &byte in inner {
-        // Of two quotes one is meant.
+        // Two quotes stand for one.
         let is_quote = byte == b'"';
         if !(is_quote && is_second) {
             text.push(byte);

@@ -11,23 +11,23 @@ use super::{CsvFile, FIELDS_MAX, Heading, LINE_BYTES_MAX, Stream, stream};
 use crate::DataError;
 use crate::format::{BadRecord, EXTENT_BYTES_MAX, Extent, Found, RECORD_BYTES_MAX};
 
-/// Bytes of an extent, about.
+/// Approximate size of an extent, in bytes.
 const EXTENT_BYTES: u64 = 64 << 10;
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
-/// What comes next in a stream of lines.
+/// The next item in a stream of lines.
 enum Next {
-    /// Bytes of a line with its end, and the count of its fields.
+    /// A line with its size including the line end, and its number of fields.
     Line {
         bytes: usize,
         fields: usize,
     },
-    /// What is left is no line.
+    /// The rest of the stream is not a line, for this reason.
     Lost(&'static str),
     End,
 }
 
-/// Looks for the end of the next line, further and further.
+/// Looks for the end of the next line and reads more of the stream as needed.
 fn next(window: &mut Window<Stream>) -> std::io::Result<Next> {
     let mut ask = 1;
     loop {
@@ -39,21 +39,21 @@ fn next(window: &mut Window<Stream>) -> std::io::Result<Next> {
         let end = line(seen);
         return Ok(match end {
             End::Whole { bytes, .. } if bytes > LINE_BYTES_MAX => {
-                Next::Lost("its line has no end within 16 MiB")
+                Next::Lost("the line has no end within 16 MiB")
             }
             End::Whole { bytes, fields } => Next::Line { bytes, fields },
             End::Open { .. } if seen.len() > LINE_BYTES_MAX => {
-                Next::Lost("its line has no end within 16 MiB")
+                Next::Lost("the line has no end within 16 MiB")
             }
             End::Open {
                 is_quoted: true, ..
-            } if has_ended => Next::Lost("a quote in it has no end"),
+            } if has_ended => Next::Lost("a quote is not closed"),
             End::Open { fields, .. } if has_ended => Next::Line {
                 bytes: seen.len(),
                 fields,
             },
             End::Open { .. } => {
-                // At least one read more.
+                // Read at least one more chunk.
                 ask = seen.len() + 1;
                 continue;
             }
@@ -61,7 +61,7 @@ fn next(window: &mut Window<Stream>) -> std::io::Result<Next> {
     }
 }
 
-/// What the first line tells.
+/// Reads the columns from the first line.
 pub(super) fn heading(
     file: &Arc<dyn StoredObject>,
     is_packed: bool,
@@ -87,7 +87,9 @@ pub(super) fn heading(
         }
         let (length, count) = match next(&mut window).map_err(read)? {
             Next::Line { bytes, fields } => (bytes, fields),
-            Next::Lost(problem) => return Err(refused(format!("its first line: {problem}"))),
+            Next::Lost(problem) => {
+                return Err(refused(format!("cannot read the first line: {problem}")));
+            }
             Next::End => {
                 return Ok(Heading {
                     bytes,
@@ -103,7 +105,7 @@ pub(super) fn heading(
         }
         if count > FIELDS_MAX {
             return Err(refused(format!(
-                "its first line has {count} fields; at most {FIELDS_MAX} can be"
+                "the first line has {count} fields; the limit is {FIELDS_MAX}"
             )));
         }
         let texts = fields(text).map(|field| String::from_utf8_lossy(&field).into_owned());
@@ -140,7 +142,7 @@ pub(super) fn scan(file: &CsvFile, found: &mut FoundFn<'_>) -> Result<[u8; 32], 
         return done.map(|()| hash);
     }
     match done {
-        // Of what cannot be unpacked to its end nothing is used.
+        // A file that cannot be unpacked completely is not used at all.
         Err(DataError::Record(bad)) => {
             found(Found::Bad(bad))?;
             return Ok([0; 32]);
@@ -164,8 +166,8 @@ fn walk_too_large(file: &CsvFile) -> DataError {
     DataError::Format {
         file: file.file.location().to_owned(),
         problem: format!(
-            "it is too large to be compressed as a whole: at most {RECORD_BYTES_MAX} bytes unpacked; make it \
-             smaller, or do not compress it"
+            "the compressed file is too large to be unpacked at once: the limit is {RECORD_BYTES_MAX} bytes unpacked; \
+             split it, or do not compress it"
         ),
     }
 }
@@ -174,9 +176,9 @@ struct Walk<'a, 'b> {
     file: &'a CsvFile,
     found: &'a mut FoundFn<'b>,
     hasher: blake3::Hasher,
-    /// Number of the next record.
+    /// The number of the next record.
     number: u64,
-    /// Good ones.
+    /// The number of usable records.
     records: u64,
     open: Option<Extent>,
 }
@@ -214,7 +216,7 @@ impl Walk<'_, '_> {
                     Next::Lost(problem) => {
                         return self.bad(
                             offset,
-                            format!("{problem}, and the rest of the file is lost with it"),
+                            format!("{problem}; the rest of the file is unreadable"),
                         );
                     }
                 };
@@ -227,7 +229,7 @@ impl Walk<'_, '_> {
                 (false, true) => self.good(offset, bytes as u64)?,
                 (false, false) => {
                     let problem =
-                        format!("the line has {count} fields, the first one has {expected}");
+                        format!("the line has {count} fields, but the first line has {expected}");
                     self.bad(offset, problem)?;
                 }
             }
@@ -258,7 +260,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// A blank line belongs to the extent around it.
+    /// Adds a blank line to the extent around it.
     fn longer(&mut self, offset: u64, bytes: u64) {
         if let Some(open) = &mut self.open {
             open.bytes = offset + bytes - open.start;

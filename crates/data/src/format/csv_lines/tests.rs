@@ -1,4 +1,4 @@
-//! Headings, quotes, blank lines, lines that are bad, damage at every byte.
+//! Headings, quotes, blank lines, bad lines, damage at every byte.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ fn all() -> CsvLines {
     CsvLines::new(None, Wanted::All)
 }
 
-/// Names and texts of all records.
+/// Returns names and texts of all records.
 fn texts(format: &CsvLines, file: &[u8]) -> Vec<Vec<(String, String)>> {
     let text = |value: &Value<'_>| match value {
         Value::Bytes(bytes) => String::from_utf8(bytes.to_vec()).unwrap(),
@@ -72,7 +72,7 @@ fn without_a_heading_columns_are_numbered() {
 }
 
 #[test]
-fn lines_with_other_counts_of_fields_are_bad() {
+fn lines_with_other_numbers_of_fields_are_bad() {
     let file = b"a,b\n1,2\n3\n4,5\n6,7,8\n9,10\n11,\"12\n13,14\n";
     for file in [file.to_vec(), gzip(file)] {
         let found = scanned(&all(), &file).unwrap();
@@ -85,7 +85,7 @@ fn lines_with_other_counts_of_fields_are_bad() {
         assert!(
             found.bad[0]
                 .problem
-                .contains("has 1 fields, the first one has 2")
+                .contains("has 1 fields, but the first line has 2")
         );
         assert!(found.bad[2].problem.contains("quote"));
         let first: Vec<_> = texts(&all(), &file)

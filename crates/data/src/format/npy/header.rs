@@ -1,30 +1,30 @@
-//! [`Header`]: what a `.npy` file says of itself.
+//! [`Header`]: the header of a `.npy` file.
 
 use super::super::NumberType;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
-/// Most bytes of a header.
+/// The largest size of a header, in bytes.
 pub(crate) const HEADER_BYTES_MAX: usize = 64 << 10;
-/// Most axes.
+/// The largest number of axes.
 const AXES_MAX: usize = 32;
 
-/// What a `.npy` file says of itself.
+/// The header of a `.npy` file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// What its numbers are.
+    /// The type of the numbers.
     pub(crate) dtype: NumberType,
     pub(crate) shape: Vec<u64>,
-    /// Bytes before the first number.
+    /// The number of bytes before the first number.
     pub(crate) bytes: usize,
 }
 
 impl Header {
-    /// Reads the header that `file` begins with.
+    /// Parses the header that `file` starts with.
     pub(crate) fn read(file: &[u8]) -> Result<Self, String> {
-        let ends = || "it ends in the middle of its header".to_owned();
+        let ends = || "the header is cut off".to_owned();
         let rest = file
             .strip_prefix(MAGIC)
-            .ok_or("it does not begin as a .npy file")?;
+            .ok_or("not a .npy file")?;
         let (&[major, _], rest) = rest.split_first_chunk::<2>().ok_or_else(ends)?;
         let (length, before) = match major {
             1 => {
@@ -37,17 +37,17 @@ impl Header {
             }
             _ => {
                 return Err(format!(
-                    "it is of version {major} of .npy, which is not known"
+                    "unsupported version {major} of the .npy format"
                 ));
             }
         };
         if length > HEADER_BYTES_MAX {
             return Err(format!(
-                "its header has {length} bytes; at most {HEADER_BYTES_MAX} can be"
+                "the header has {length} bytes; the limit is {HEADER_BYTES_MAX}"
             ));
         }
         let text = rest.get(before..before + length).ok_or_else(ends)?;
-        let text = std::str::from_utf8(text).map_err(|_| "its header is no text")?;
+        let text = std::str::from_utf8(text).map_err(|_| "the header is not UTF-8")?;
         let (dtype, shape) = Dictionary(text).read()?;
         Ok(Self {
             dtype,
@@ -56,15 +56,15 @@ impl Header {
         })
     }
 
-    /// Count of all numbers.
+    /// Returns the number of elements.
     pub(crate) fn elements(&self) -> Result<u64, String> {
         let mut all = self.shape.iter();
         all.try_fold(1_u64, |product, &axis| product.checked_mul(axis))
-            .ok_or_else(|| format!("its shape {:?} has too many numbers", self.shape))
+            .ok_or_else(|| format!("the shape {:?} has too many elements", self.shape))
     }
 }
 
-/// The Python dictionary in a header, which has no other form than
+/// The Python dictionary in a header, which always has the form
 /// `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.
 struct Dictionary<'a>(&'a str);
 
@@ -79,7 +79,7 @@ impl<'a> Dictionary<'a> {
                 "descr" => descr = Some(self.descr()?),
                 "fortran_order" => order = Some(self.word()),
                 "shape" => shape = Some(self.shape()?),
-                key => return Err(format!("its header has a key {key:?}")),
+                key => return Err(format!("the header has an unknown key {key:?}")),
             }
             if !self.accept(',') {
                 self.expect('}')?;
@@ -88,10 +88,10 @@ impl<'a> Dictionary<'a> {
         }
         match (descr, order, shape) {
             (Some(descr), Some("False"), Some(shape)) => Ok((descr, shape)),
-            (_, Some("True"), _) => Err("its order is column-major (Fortran): save \
+            (_, Some("True"), _) => Err("column-major (Fortran) order is not supported: save \
                  numpy.ascontiguousarray of it"
                 .to_owned()),
-            _ => Err("its header does not tell descr, fortran_order and shape".to_owned()),
+            _ => Err("the header lacks descr, fortran_order or shape".to_owned()),
         }
     }
 
@@ -109,7 +109,7 @@ impl<'a> Dictionary<'a> {
     fn expect(&mut self, sign: char) -> Result<(), String> {
         match self.accept(sign) {
             true => Ok(()),
-            false => Err(format!("its header has no {sign:?} where one is expected")),
+            false => Err(format!("the header lacks {sign:?} where it is expected")),
         }
     }
 
@@ -118,12 +118,12 @@ impl<'a> Dictionary<'a> {
         let (text, rest) = self
             .0
             .split_once('\'')
-            .ok_or("its header has a text without end")?;
+            .ok_or("the header has an unterminated string")?;
         self.0 = rest;
         Ok(text)
     }
 
-    /// Letters and digits.
+    /// Takes letters and digits.
     fn word(&mut self) -> &'a str {
         let text = self.0.trim_start();
         let end = text.find(|sign: char| !sign.is_ascii_alphanumeric());
@@ -135,7 +135,7 @@ impl<'a> Dictionary<'a> {
     fn descr(&mut self) -> Result<NumberType, String> {
         self.0 = self.0.trim_start();
         if !self.0.starts_with('\'') {
-            return Err("its numbers have fields; only plain arrays are read".to_owned());
+            return Err("structured arrays are not supported, only plain ones".to_owned());
         }
         let descr = self.text()?;
         match descr {
@@ -152,7 +152,7 @@ impl<'a> Dictionary<'a> {
             "<f4" => Ok(NumberType::F32),
             "<f8" => Ok(NumberType::F64),
             other => Err(format!(
-                "its numbers are {other:?}; only little-endian integers, floats and booleans are read"
+                "unsupported type {other:?}: only little-endian integers, floats and booleans are supported"
             )),
         }
     }
@@ -162,9 +162,9 @@ impl<'a> Dictionary<'a> {
         let mut shape = Vec::new();
         while !self.accept(')') {
             let number = self.word().parse();
-            shape.push(number.map_err(|_| "its shape is no list of numbers")?);
+            shape.push(number.map_err(|_| "the shape is not a list of numbers")?);
             if shape.len() > AXES_MAX {
-                return Err(format!("it has more than {AXES_MAX} axes"));
+                return Err(format!("the array has more than {AXES_MAX} axes"));
             }
             if !self.accept(',') {
                 self.expect(')')?;
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn other_headers_are_refused_with_a_word() {
+    fn unsupported_headers_are_refused_by_name() {
         let with = |descr: &str, order: &str, shape: &str| {
             let text =
                 format!("{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}");
@@ -219,7 +219,7 @@ mod tests {
         for (descr, order, shape, word) in [
             ("'>f4'", "False", "(2,)", "little-endian"),
             ("'|O'", "False", "(2,)", "little-endian"),
-            ("[('a', '<f4')]", "False", "(2,)", "fields"),
+            ("[('a', '<f4')]", "False", "(2,)", "structured"),
             ("'<f4'", "True", "(2,)", "Fortran"),
             ("'<f4'", "False", "(-2,)", "shape"),
             ("'<f4'", "False", "(99999999999999999999,)", "shape"),

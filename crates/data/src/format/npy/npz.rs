@@ -16,14 +16,14 @@ use super::zip::{Member, Refused, contents, members};
 use super::{EXTENT_BYTES, Header, header_at};
 use crate::DataError;
 
-/// Files of several arrays with equally many rows.
+/// The format of files of several arrays with equal numbers of rows.
 #[derive(Debug, Clone, Default)]
 pub struct Npz {
     wanted: Arc<Wanted>,
 }
 
 impl Npz {
-    /// Files of which these arrays are wanted.
+    /// Creates the format for the arrays in `wanted`.
     #[must_use]
     pub fn new(wanted: Wanted) -> Self {
         Self {
@@ -41,7 +41,7 @@ fn refused(file: &dyn StoredObject, problem: impl Into<String>) -> DataError {
 
 impl Format for Npz {
     fn identity(&self) -> String {
-        // Extents are counted by the first array that is wanted.
+        // Extents depend on the first requested array.
         match &*self.wanted {
             Wanted::All => "npz version 1".to_owned(),
             Wanted::Fields(fields) => format!("npz version 1, {:?}", fields.names()),
@@ -69,7 +69,10 @@ impl Format for Npz {
             ));
         }
         if arrays.is_empty() {
-            return Err(refused(&*file, "it has none of the arrays that are wanted"));
+            return Err(refused(
+                &*file,
+                "none of the requested arrays is in the file",
+            ));
         }
         let unpacked = arrays
             .iter()
@@ -80,8 +83,8 @@ impl Format for Npz {
                 || file.bytes() > EXTENT_BYTES_MAX =>
             {
                 let problem = format!(
-                    "its compressed arrays have more than {RECORD_BYTES_MAX} bytes: make smaller ones, or store them \
-                     with numpy.savez"
+                    "the compressed arrays exceed {RECORD_BYTES_MAX} bytes: make them smaller, or store them with \
+                     numpy.savez"
                 );
                 return Err(refused(&*file, problem));
             }
@@ -112,27 +115,27 @@ fn equally_long(columns: &[Column]) -> Result<u64, String> {
     match columns.iter().find(|column| column.rows != rows) {
         None => Ok(rows),
         Some(other) => Err(format!(
-            "array {:?} has {} rows, array {:?} has {rows}: they have to be equally many, or only some of them wanted",
+            "array {:?} has {} rows, array {:?} has {rows}: the numbers of rows must be equal, or request only some arrays",
             other.name, other.rows, columns[0].name
         )),
     }
 }
 
 enum Contents {
-    /// Rows can be read where they lie.
+    /// The arrays are uncompressed; rows can be read directly.
     Stored(Vec<Column>),
     Packed,
 }
 
 struct NpzFile {
     file: Arc<dyn StoredObject>,
-    /// The wanted ones, in the order of their places.
+    /// The requested arrays by their offsets.
     arrays: Vec<Member>,
     contents: Contents,
 }
 
 impl NpzFile {
-    /// Unpacks all arrays from their packed bytes.
+    /// Unpacks all arrays.
     fn unpack(&self, packed: &[Piece]) -> Result<Vec<(Column, Piece)>, String> {
         let mut columns = Vec::new();
         for (array, packed) in self.arrays.iter().zip(packed) {
@@ -141,7 +144,7 @@ impl NpzFile {
             let column = Column::new(&array.name, &header, 0)?;
             let numbers = column.rows.checked_mul(column.row_bytes);
             let end = numbers.and_then(|bytes| bytes.checked_add(header.bytes as u64));
-            let short = || format!("array {:?} ends before its last number", array.name);
+            let short = || format!("array {:?} is cut off", array.name);
             let end = end
                 .filter(|&end| end <= file.len() as u64)
                 .ok_or_else(short)? as usize;
@@ -169,7 +172,7 @@ impl RecordFile for NpzFile {
         match &self.contents {
             Contents::Stored(columns) => {
                 let first = &columns[0];
-                // As many rows at once as make extents of that length with all arrays.
+                // The number of rows whose values in all arrays fill an extent.
                 let row: u64 = columns.iter().map(|column| column.row_bytes).sum();
                 let extent_bytes = EXTENT_BYTES / row.max(1) * first.row_bytes;
                 found(Found::Even(Even::new(
@@ -196,7 +199,7 @@ impl RecordFile for NpzFile {
                     .map_err(|problem| refused(&*self.file, problem))?;
                 let rows = columns.first().map_or(0, |(column, _)| column.rows);
                 let rows = u32::try_from(rows)
-                    .map_err(|_| refused(&*self.file, "it has too many rows"))?;
+                    .map_err(|_| refused(&*self.file, "the arrays have too many rows"))?;
                 if rows > 0 {
                     found(Found::Extent(Extent {
                         start: 0,

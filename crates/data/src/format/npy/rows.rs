@@ -1,27 +1,27 @@
-//! [`Rows`]: neighbouring rows of one or several arrays.
+//! [`Rows`]: consecutive rows of one or several arrays.
 
 use super::super::tfrecord::changed;
 use super::super::{Extent, NumberType, Piece, Record, Records, Value};
 use super::Header;
 use crate::DataError;
 
-/// An array whose rows are values of a field.
+/// An array whose rows are the values of a field.
 #[derive(Debug, Clone)]
 pub(super) struct Column {
     pub(super) name: String,
     pub(super) dtype: NumberType,
     pub(super) rows: u64,
     pub(super) row_bytes: u64,
-    /// First byte of the first row, where it is stored uncompressed.
+    /// Offset of the first row, if the array is uncompressed.
     pub(super) start: u64,
 }
 
 impl Column {
-    /// What is wrong with an array without an axis that counts, or without anything in a row.
+    /// Creates a column; returns an error for an array without a first axis or with empty rows.
     pub(super) fn new(name: &str, header: &Header, start: u64) -> Result<Self, String> {
         let Some((&rows, rest)) = header.shape.split_first() else {
             return Err(format!(
-                "array {name:?} is a single number; its first axis has to count records"
+                "array {name:?} is a single number; its first axis must be the record"
             ));
         };
         let row = rest
@@ -45,7 +45,7 @@ impl Column {
     }
 }
 
-/// Neighbouring rows of some arrays.
+/// Consecutive rows of some arrays.
 pub(super) struct Rows {
     file: String,
     start: u64,
@@ -53,7 +53,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// A piece for each column.
+    /// One piece per column.
     pub(super) fn new(
         file: &str,
         extent: &Extent,
@@ -87,7 +87,7 @@ impl Records for Rows {
                 file: self.file.clone(),
                 offset: self.start,
                 record: None,
-                problem: format!("its extent has no row {number}"),
+                problem: format!("the extent has no row {number}"),
             })?;
             let value = Value::Numbers {
                 dtype: column.dtype,

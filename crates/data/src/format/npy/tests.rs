@@ -1,4 +1,4 @@
-//! Arrays of every type and in every kind of archive, damage, and shapes that cannot be.
+//! Arrays of every type and in every kind of archive, damage, impossible shapes.
 
 use super::*;
 use crate::format::testing::{Memory, read_all, scanned};
@@ -53,12 +53,12 @@ fn large_arrays_are_many_extents() {
 }
 
 #[test]
-fn arrays_that_are_no_records_are_refused() {
+fn arrays_without_records_are_refused() {
     for (descr, shape, bytes, word) in [
         ("<f4", "()", 4, "single number"),
         ("<f4", "(3, 0)", 0, "empty"),
-        ("<f4", "(3, 2)", 23, "does not fit"),
-        ("<f4", "(3, 2)", 25, "does not fit"),
+        ("<f4", "(3, 2)", 23, "does not match"),
+        ("<f4", "(3, 2)", 25, "does not match"),
         ("<f4", "(4611686018427387904, 4)", 24, "too many"),
         (">f4", "(3, 2)", 24, "little-endian"),
     ] {
@@ -111,14 +111,14 @@ fn archives_of_numpy_are_read_stored_and_compressed() {
             .err()
             .unwrap()
             .to_string();
-        assert!(error.contains("equally many"), "{error}");
+        assert!(error.contains("must be equal"), "{error}");
         let none = Npz::new(Wanted::fields(["absent"]));
         assert!(scanned(&none, file).is_err());
     }
 }
 
 #[test]
-fn damaged_archives_are_told_or_differ() {
+fn damaged_archives_are_detected_or_differ() {
     let format = Npz::new(Wanted::fields(["x", "y"]));
     for file in [STORED, PACKED] {
         let before = scanned(&format, file).unwrap().hash;
@@ -134,7 +134,7 @@ fn damaged_archives_are_told_or_differ() {
             assert!(scanned(&format, &file[..at]).is_err(), "cut at {at}");
         }
     }
-    // A file that changes behind the scan's back.
+    // A file that changes after its scan.
     let open = format.open(Memory::of(PACKED)).unwrap();
     let extent = scanned(&format, PACKED).unwrap().extents[0];
     let ranges = open.ranges(&extent);
@@ -149,6 +149,6 @@ fn damaged_archives_are_told_or_differ() {
             .err()
             .unwrap()
             .to_string()
-            .contains("not what it was")
+            .contains("changed after it was scanned")
     );
 }

@@ -1,4 +1,4 @@
-//! The directory of a zip archive, as far as numpy writes it: stored and deflated members, zip64.
+//! The directory of a zip archive as numpy writes it: stored and deflated members, zip64.
 
 use std::io::Read;
 
@@ -11,10 +11,10 @@ const END_64_LOCATOR: [u8; 4] = *b"PK\x06\x07";
 const END_64: [u8; 4] = *b"PK\x06\x06";
 const ENTRY: [u8; 4] = *b"PK\x01\x02";
 const LOCAL: [u8; 4] = *b"PK\x03\x04";
-/// Bytes of the end record, and the longest comment behind it.
+/// Size of the end record, and of the longest comment after it.
 const END_BYTES: u64 = 22;
 const COMMENT_MAX: u64 = 65_535;
-/// Most bytes of a directory.
+/// The largest size of a directory, in bytes.
 const DIRECTORY_MAX: u64 = 16 << 20;
 
 /// A member of an archive.
@@ -25,11 +25,11 @@ pub(super) struct Member {
     pub(super) packed_bytes: u64,
     pub(super) bytes: u64,
     pub(super) crc: u32,
-    /// First byte of its contents.
+    /// Offset of its contents.
     pub(super) start: u64,
 }
 
-/// Why there is no directory.
+/// The reason why the directory cannot be read.
 pub(super) enum Refused {
     Store(ronde_store::StoreError),
     Problem(String),
@@ -64,17 +64,17 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 
 fn read(file: &dyn StoredObject, start: u64, bytes: u64) -> Result<Vec<u8>, Refused> {
     let end = start.checked_add(bytes).filter(|&end| end <= file.bytes());
-    end.ok_or("the archive is damaged: it points behind its end")?;
+    end.ok_or("the archive is damaged: an offset is past its end")?;
     let mut contents = vec![0; bytes as usize];
     file.read_at(start, &mut contents)?;
     Ok(contents)
 }
 
-/// All members of an archive.
+/// Returns all members of an archive.
 pub(super) fn members(file: &dyn StoredObject) -> Result<Vec<Member>, Refused> {
     let (start, bytes, count) = place(file)?;
     if bytes > DIRECTORY_MAX {
-        return Err("its directory is too large".into());
+        return Err("the archive's directory is too large".into());
     }
     let directory = read(file, start, bytes)?;
     let mut rest = &directory[..];
@@ -92,14 +92,14 @@ pub(super) fn members(file: &dyn StoredObject) -> Result<Vec<Member>, Refused> {
         let start = member.start + 30 + name + extra;
         let end = start.checked_add(member.packed_bytes);
         if end.is_none_or(|end| end > file.bytes()) {
-            return Err("the archive is damaged: a member goes behind its end".into());
+            return Err("the archive is damaged: a member exceeds it".into());
         }
         members.push(Member { start, ..member });
     }
     Ok(members)
 }
 
-/// First byte and length of the directory, and the count of its entries.
+/// Returns offset and length of the directory, and the number of its entries.
 fn place(file: &dyn StoredObject) -> Result<(u64, u64, u64), Refused> {
     let tail_bytes = file.bytes().min(END_BYTES + COMMENT_MAX);
     let tail_start = file.bytes() - tail_bytes;
@@ -107,12 +107,12 @@ fn place(file: &dyn StoredObject) -> Result<(u64, u64, u64), Refused> {
     let at = tail
         .windows(4)
         .rposition(|four| four == END)
-        .ok_or("it is no zip archive, or it is cut off")?;
+        .ok_or("not a zip archive, or the file is cut off")?;
     let numbers = || {
         let end = tail[at..].first_chunk::<{ END_BYTES as usize }>()?;
         Some((u32_at(end, 16)?, u32_at(end, 12)?, u16_at(end, 10)?))
     };
-    let cut_off = "the archive's end is damaged";
+    let cut_off = "the archive's end record is damaged";
     let (start, bytes, count) = numbers().ok_or(cut_off)?;
     if start < u64::from(u32::MAX) && bytes < u64::from(u32::MAX) && count < 0xffff {
         return Ok((start, bytes, count));
@@ -127,7 +127,7 @@ fn place(file: &dyn StoredObject) -> Result<(u64, u64, u64), Refused> {
         .ok_or_else(|| cut_off.into())
 }
 
-/// The member that a directory begins with, its local header as `start`; and the length of its entry.
+/// Parses the first member of a directory, with the offset of its local header as `start`, and the length of its entry.
 fn entry(directory: &[u8]) -> Option<(Member, usize)> {
     let bytes = directory.strip_prefix(&ENTRY).map(|_| directory)?;
     let flags = u16_at(bytes, 8)?;
@@ -138,7 +138,7 @@ fn entry(directory: &[u8]) -> Option<(Member, usize)> {
     let length = 46 + lengths.iter().sum::<usize>();
     let sizes = [u32_at(bytes, 24)?, u32_at(bytes, 20)?, u32_at(bytes, 42)?];
     let [size, packed, start] = zip64(extra, sizes)?;
-    // Neither encrypted, nor packed by another method.
+    // Encryption and other compression methods are not supported.
     let is_known = flags & 1 == 0 && matches!(method, 0 | 8) && (method == 8 || size == packed);
     (is_known && length <= directory.len()).then(|| {
         let member = Member {
@@ -153,7 +153,7 @@ fn entry(directory: &[u8]) -> Option<(Member, usize)> {
     })
 }
 
-/// Numbers that did not fit 32 bits are in an extra field, in this order.
+/// Reads the numbers that do not fit 32 bits from an extra field, in this order.
 fn zip64(mut extra: &[u8], mut sizes: [u64; 3]) -> Option<[u64; 3]> {
     while extra.len() >= 4 {
         let (kind, length) = (u16_at(extra, 0)?, u16_at(extra, 2)? as usize);
@@ -173,7 +173,7 @@ fn zip64(mut extra: &[u8], mut sizes: [u64; 3]) -> Option<[u64; 3]> {
     Some(sizes)
 }
 
-/// The contents of a member from its packed bytes; its sum is compared.
+/// Unpacks the contents of a member and verifies their checksum.
 pub(super) fn contents(member: &Member, packed: &[u8]) -> Result<Vec<u8>, String> {
     if member.bytes > RECORD_BYTES_MAX {
         return Err(format!(
@@ -186,8 +186,7 @@ pub(super) fn contents(member: &Member, packed: &[u8]) -> Result<Vec<u8>, String
         true => {
             let mut decoder = flate2::bufread::DeflateDecoder::new(packed).take(member.bytes + 1);
             let unpacked = decoder.read_to_end(&mut contents);
-            unpacked
-                .map_err(|error| format!("array {:?} cannot be unpacked: {error}", member.name))?;
+            unpacked.map_err(|error| format!("cannot unpack array {:?}: {error}", member.name))?;
         }
         false => contents.extend_from_slice(packed),
     }
@@ -195,9 +194,6 @@ pub(super) fn contents(member: &Member, packed: &[u8]) -> Result<Vec<u8>, String
     sum.update(&contents);
     match contents.len() as u64 == member.bytes && sum.sum() == member.crc {
         true => Ok(contents),
-        false => Err(format!(
-            "array {:?} is damaged: its CRC-32 is another",
-            member.name
-        )),
+        false => Err(format!("array {:?} is damaged: wrong CRC-32", member.name)),
     }
 }

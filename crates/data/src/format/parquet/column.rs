@@ -12,7 +12,7 @@ use parquet::schema::types::ColumnDescriptor;
 
 use super::super::{NumberType, Value};
 
-/// Values of a column.
+/// The values of a column.
 enum Values {
     Numbers { dtype: NumberType, bytes: Vec<u8> },
     Bytes(Vec<ByteArray>),
@@ -22,14 +22,14 @@ enum Values {
 pub(super) struct Column {
     pub(super) name: String,
     values: Values,
-    /// For each row the number of its first value, and of all values; empty where every row has one.
+    /// The index of each row's first value, and the number of all values; empty if every row has exactly one.
     starts: Vec<u32>,
     is_list: bool,
-    /// Rows with a null in their list.
+    /// The rows whose list contains a null.
     with_null: HashSet<usize>,
 }
 
-/// Whether a column is of a type that is read: all but `INT96`, which are times of long ago.
+/// Returns whether a column has a supported type: all but `INT96`, a deprecated timestamp.
 pub(super) fn is_read(metadata: &ParquetMetaData, column: usize) -> bool {
     let column = metadata.file_metadata().schema_descr().column(column);
     column.physical_type() != Type::INT96
@@ -58,7 +58,7 @@ fn number_type(descr: &ColumnDescriptor) -> Option<NumberType> {
     }
 }
 
-/// Levels and values of a column, as the format has them.
+/// Levels and values of a column in the format's encoding.
 struct Read<T> {
     definitions: Vec<i16>,
     repetitions: Vec<i16>,
@@ -138,7 +138,7 @@ impl Column {
                 };
                 column.rows(descr, &read, rows)
             }
-            _ => Err(ParquetError::NYI("a type that is not read".to_owned())),
+            _ => Err(ParquetError::NYI("an unsupported type".to_owned())),
         }?;
         Ok(column)
     }
@@ -158,7 +158,7 @@ impl Column {
         self.rows(descr, &read, rows)
     }
 
-    /// Which values belong to which row.
+    /// Assigns the values to rows.
     fn rows<T>(
         &mut self,
         descr: &ColumnDescriptor,
@@ -186,14 +186,14 @@ impl Column {
         starts.push(value);
         if starts.len() != rows + 1 || value as usize != read.values.len() {
             return Err(ParquetError::General(
-                "levels and values do not fit".to_owned(),
+                "levels and values do not match".to_owned(),
             ));
         }
         self.starts = starts;
         Ok(())
     }
 
-    /// The value of a row; `None` for null.
+    /// Returns the value of a row; `None` for null.
     pub(super) fn value(&self, row: usize) -> Result<Option<Value<'_>>, String> {
         if self.with_null.contains(&row) {
             return Err(format!("the list in column {:?} has a null", self.name));
@@ -211,11 +211,11 @@ impl Column {
                 let bytes = bytes.get(start * width..end * width);
                 Value::Numbers {
                     dtype: *dtype,
-                    bytes: Cow::Borrowed(bytes.ok_or("it is cut off")?),
+                    bytes: Cow::Borrowed(bytes.ok_or("the column is cut off")?),
                 }
             }
             Values::Bytes(all) => {
-                let values = all.get(start..end).ok_or("it is cut off")?;
+                let values = all.get(start..end).ok_or("the column is cut off")?;
                 match values {
                     [one] if !self.is_list => Value::Bytes(Cow::Borrowed(one.data())),
                     values => Value::List(

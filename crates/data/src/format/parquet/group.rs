@@ -1,4 +1,4 @@
-//! [`Group`]: the wanted columns of a row group, decoded.
+//! [`Group`]: the requested columns of a row group, decoded.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::{Table, caught};
 use crate::DataError;
 use crate::format::{BadRecord, Piece, Record, Records};
 
-/// The bytes of a column at their place in a file.
+/// The bytes of a column with their offset in the file.
 struct Chunk {
     start: u64,
     bytes: Bytes,
@@ -35,9 +35,7 @@ impl ChunkReader for Chunk {
             .and_then(|at| usize::try_from(at).ok());
         match at.filter(|&at| at <= self.bytes.len()) {
             Some(at) => Ok(self.bytes.slice(at..).reader()),
-            None => Err(ParquetError::EOF(
-                "a page lies outside of its column".to_owned(),
-            )),
+            None => Err(ParquetError::EOF("a page is outside its column".to_owned())),
         }
     }
 
@@ -45,14 +43,12 @@ impl ChunkReader for Chunk {
         let mut rest = self.get_read(start)?.into_inner();
         match length <= rest.len() {
             true => Ok(rest.split_to(length)),
-            false => Err(ParquetError::EOF(
-                "a page goes behind the end of its column".to_owned(),
-            )),
+            false => Err(ParquetError::EOF("a page exceeds its column".to_owned())),
         }
     }
 }
 
-/// The wanted columns of a row group.
+/// The requested columns of a row group.
 pub(super) struct Group {
     file: String,
     start: u64,
@@ -61,7 +57,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Decodes columns from the bytes at their places.
+    /// Decodes columns from their bytes.
     pub(super) fn decode(
         file: &str,
         table: &Table,
@@ -86,10 +82,10 @@ impl Group {
                 Column::read(name, &descr, reader, rows as usize)
             });
             let decoded =
-                decoded.map_err(|problem| format!("column {name:?} is damaged: {problem}"))?;
+                decoded.map_err(|problem| format!("cannot decode column {name:?}: {problem}"))?;
             columns.push((column, decoded));
         }
-        // In the order of the schema, wherever they lie.
+        // In the order of the schema, not of their offsets.
         columns.sort_by_key(|(column, _)| *column);
         Ok(Self {
             file: file.to_owned(),
@@ -109,7 +105,7 @@ impl Records for Group {
             problem: format!("row {number} of the row group: {problem}"),
         };
         if number >= self.rows {
-            return Err(bad("there is none".to_owned()).into());
+            return Err(bad("no such row".to_owned()).into());
         }
         let mut record = Record::default();
         for column in &self.columns {

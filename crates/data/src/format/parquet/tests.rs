@@ -1,4 +1,4 @@
-//! Files of pyarrow value for value in every compression, projection, damage at every byte.
+//! Files written by pyarrow in every compression, projection, damage at every byte.
 
 use super::*;
 use crate::format::testing::{Memory, read_all, scanned};
@@ -31,7 +31,7 @@ fn wanted(fields: &[&str]) -> Parquet {
     Parquet::new(Wanted::fields(fields.iter().copied()))
 }
 
-/// All but the column with a null in a list.
+/// All columns but the one with a null in a list.
 const SOUND: [&str; 17] = [
     "i",
     "u",
@@ -189,7 +189,7 @@ fn damage_is_found_or_harmless() {
                 continue;
             };
             if found.hash == before.hash {
-                // Outside of the footer: sums of pages tell, or nobody looks there.
+                // Outside the footer: detected by the checksums of pages, or in unused bytes.
                 match read_all(&format, &damaged) {
                     Ok(read) => assert_eq!(read, records, "{compression}, byte {at}"),
                     Err(error) => assert!(matches!(error, DataError::Record(_)), "{error}"),
@@ -205,13 +205,13 @@ fn damage_is_found_or_harmless() {
 }
 
 #[test]
-fn a_file_that_changed_since_its_scan_is_told() {
+fn a_file_that_changed_since_its_scan_is_an_error() {
     let (_, file) = FILES[0];
     let format = wanted(&["i"]);
     let open = format.open(Memory::of(file)).unwrap();
     let extent = scanned(&format, file).unwrap().extents[0];
     let error = |extent: &Extent, pieces| open.parse(extent, pieces).err().unwrap().to_string();
-    assert!(error(&extent, Vec::new()).contains("not what it was"));
+    assert!(error(&extent, Vec::new()).contains("changed after it was scanned"));
     let other = Extent {
         start: extent.start + 1,
         ..extent
@@ -222,5 +222,5 @@ fn a_file_that_changed_since_its_scan_is_told() {
         records: 2,
         ..extent
     };
-    assert!(error(&other, Vec::new()).contains("other rows"));
+    assert!(error(&other, Vec::new()).contains("different rows"));
 }

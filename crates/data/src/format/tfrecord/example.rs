@@ -1,7 +1,7 @@
-//! `tf.train.Example` in the wire format of protocol buffers, taken apart in place.
+//! `tf.train.Example` in the wire format of protocol buffers, parsed in place.
 //!
-//! Lists may be packed or not, in several parts, with fields that are not known. Of a field that comes twice the last
-//! one counts. Nothing is copied but numbers that are stored one by one.
+//! Lists may be packed or not, in several parts, with unknown fields. If a field occurs twice, the last one counts. Only
+//! numbers that are stored unpacked are copied.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use std::collections::hash_map::Entry;
 
 use super::super::{NumberType, Record, Value, Wanted};
 
-/// One field of a message.
+/// A field of a message.
 enum Field<'a> {
     Varint(u64),
     Fixed32([u8; 4]),
@@ -17,7 +17,7 @@ enum Field<'a> {
     Bytes(&'a [u8]),
 }
 
-/// The fields of a message, one after the other.
+/// An iterator over the fields of a message.
 struct Message<'a> {
     bytes: &'a [u8],
 }
@@ -35,13 +35,13 @@ impl<'a> Message<'a> {
                 return Ok(value);
             }
         }
-        Err("it is no tf.train.Example: a number in it has no end".to_owned())
+        Err("invalid tf.train.Example: a number is cut off".to_owned())
     }
 
     fn take(&mut self, bytes: u64) -> Result<&'a [u8], String> {
         if bytes > self.bytes.len() as u64 {
             return Err(format!(
-                "it is no tf.train.Example: a field of {bytes} bytes where {} are left",
+                "invalid tf.train.Example: a field of {bytes} bytes, but {} remain",
                 self.bytes.len()
             ));
         }
@@ -66,10 +66,10 @@ impl<'a> Message<'a> {
                 let bytes = self.take(4)?.first_chunk().copied();
                 Field::Fixed32(bytes.unwrap_or_default())
             }
-            wire => return Err(format!("it is no tf.train.Example: wire type {wire}")),
+            wire => return Err(format!("invalid tf.train.Example: wire type {wire}")),
         };
         match tag >> 3 {
-            0 => Err("it is no tf.train.Example: a field with number 0".to_owned()),
+            0 => Err("invalid tf.train.Example: a field with number 0".to_owned()),
             number => Ok(Some((number, field))),
         }
     }
@@ -80,10 +80,10 @@ const BYTES_LIST: u64 = 1;
 const FLOAT_LIST: u64 = 2;
 const INT64_LIST: u64 = 3;
 
-/// No bytes.
+/// An empty message.
 const EMPTY: &[u8] = &[];
 
-/// Calls `each` with the name and the message of every feature.
+/// Calls `each` with name and message of every feature.
 fn features<'a>(
     bytes: &'a [u8],
     mut each: impl FnMut(&'a [u8], &'a [u8]) -> Result<(), String>,
@@ -113,7 +113,8 @@ fn features<'a>(
     Ok(())
 }
 
-/// Calls `each` with what is in the list of a feature, and tells its kind. Of several kinds the last one counts.
+/// Calls `each` with each item of a feature's list and returns the kind of the list. If there are several kinds, the
+/// last one counts.
 fn list<'a>(
     feature: &'a [u8],
     mut each: impl FnMut(u64, Field<'a>) -> Result<(), String>,
@@ -135,7 +136,7 @@ fn list<'a>(
     Ok(kind)
 }
 
-/// What is wrong with an example; nothing is kept. Cost: one pass over all but the contents of bytes.
+/// Checks an example without keeping it. Cost: one pass over everything but the contents of byte strings.
 pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
     features(bytes, |name, feature| {
         text(name)?;
@@ -156,17 +157,17 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
 
 fn text(name: &[u8]) -> Result<&str, String> {
     std::str::from_utf8(name)
-        .map_err(|_| "it is no tf.train.Example: the name of a feature is no text".to_owned())
+        .map_err(|_| "invalid tf.train.Example: the name of a feature is not UTF-8".to_owned())
 }
 
 fn floats(packed: &[u8]) -> Result<&[u8], String> {
     match packed.len() % 4 {
         0 => Ok(packed),
-        _ => Err("it is no tf.train.Example: a part of a number".to_owned()),
+        _ => Err("invalid tf.train.Example: a number is incomplete".to_owned()),
     }
 }
 
-/// The wanted features of an example, in the order in which they are wanted.
+/// Returns the requested features of an example, in the order requested.
 pub(super) fn record<'a>(bytes: &'a [u8], wanted: &Wanted) -> Result<Record<'a>, String> {
     let fields = match wanted {
         Wanted::All => all(bytes)?,
@@ -187,7 +188,7 @@ pub(super) fn record<'a>(bytes: &'a [u8], wanted: &Wanted) -> Result<Record<'a>,
     Ok(Record { fields })
 }
 
-/// All features of an example.
+/// Returns all features of an example.
 fn all(bytes: &[u8]) -> Result<Vec<(Cow<'_, str>, Value<'_>)>, String> {
     let mut found: Vec<(Cow<'_, str>, Value<'_>)> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new();
@@ -208,7 +209,7 @@ fn all(bytes: &[u8]) -> Result<Vec<(Cow<'_, str>, Value<'_>)>, String> {
     Ok(found)
 }
 
-/// What a feature holds; nothing where no list is set.
+/// Returns the value of a feature, or `None` if no list is set.
 fn value(feature: &[u8]) -> Result<Option<Value<'_>>, String> {
     let mut texts: Vec<Cow<'_, [u8]>> = Vec::new();
     let mut numbers: Cow<'_, [u8]> = Cow::Borrowed(&[]);

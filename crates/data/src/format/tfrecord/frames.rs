@@ -1,58 +1,58 @@
-//! [`Frame`]: the length of a record, its bytes, and their sums.
+//! [`Frame`]: a record's length, its bytes, and their checksums.
 
 use std::ops::Range;
 
 use crc_fast::CrcAlgorithm;
 
-/// Length and its sum.
+/// Size of a length and its checksum.
 pub(super) const HEADER_BYTES: usize = 12;
-/// The sum behind the bytes.
+/// Size of the checksum after the bytes.
 pub(super) const FOOTER_BYTES: usize = 4;
 
-/// What is said of bytes with another sum.
-pub(super) const WRONG_DATA: &str = "its bytes are damaged: their CRC-32C is another";
+/// The message for bytes whose checksum differs.
+pub(super) const WRONG_DATA: &str = "its bytes are damaged: wrong CRC-32C";
 
-/// A record in the bytes that it was found in.
+/// A record in the buffer where it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// Its own bytes, counted from the frame's first one.
+    /// The record's data, relative to the start of the frame.
     pub(super) data: Range<usize>,
-    /// What the frame says of them.
+    /// The checksum in the frame.
     pub(super) masked: u32,
 }
 
 impl Frame {
-    /// Bytes of the whole frame.
+    /// Returns the size of the whole frame in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.data.end + FOOTER_BYTES
     }
 
-    /// Whether the bytes are those that were written.
+    /// Returns whether the checksum matches the data.
     pub(super) fn is_sound(&self, data: &[u8]) -> bool {
         masked_sum(data) == self.masked
     }
 }
 
-/// What bytes begin with.
+/// The item that a buffer starts with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Next {
-    /// A frame that is there as a whole.
+    /// A complete frame.
     Whole(Frame),
-    /// A sound header of a frame of `bytes` bytes that are not all there.
+    /// A valid header of a frame of `bytes` bytes that is incomplete in the buffer.
     Partial { bytes: u64 },
-    /// Fewer bytes than a header has.
+    /// Fewer bytes than a header needs.
     Short,
-    /// A length whose sum is another.
+    /// A length whose checksum is wrong.
     Wrong,
 }
 
-/// CRC-32C as TensorFlow stores it, masked lest sums of sums become special.
+/// Computes CRC-32C as TensorFlow stores it; the mask avoids computing a CRC over data that contains CRCs.
 pub(super) fn masked_sum(bytes: &[u8]) -> u32 {
     let sum = crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32;
     sum.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// Looks at the frame that `bytes` begin with.
+/// Parses the frame that `bytes` starts with.
 pub(super) fn next(bytes: &[u8]) -> Next {
     let Some((length, rest)) = bytes.split_first_chunk::<8>() else {
         return Next::Short;

@@ -1,4 +1,4 @@
-//! The scan of a TFRecord file: every sum checked, every record's structure looked at.
+//! The scan of a TFRecord file: verifies every checksum and the structure of every record.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::format::{BadRecord, EXTENT_BYTES_MAX, Extent, Found, RECORD_BYTES_MAX
 
 type FoundFn<'a> = dyn FnMut(Found) -> Result<(), DataError> + 'a;
 
-/// Goes through a file. Memory: the largest record and 1 MiB.
+/// Scans a file. Memory: the largest record and 1 MiB.
 pub(super) fn scan(
     file: &Arc<dyn StoredObject>,
     found: &mut FoundFn<'_>,
@@ -35,7 +35,7 @@ pub(super) fn scan(
     walk.is_packed = true;
     let unpacked = MultiGzDecoder::new(std::io::BufReader::with_capacity(1 << 18, plain));
     match walk.all(unpacked) {
-        // Of what cannot be unpacked to its end nothing is used.
+        // A file that cannot be unpacked completely is not used at all.
         Err(DataError::Record(bad)) => {
             found(Found::Bad(bad))?;
             return Ok([0; 32]);
@@ -57,8 +57,8 @@ fn too_large(file: &str, how: &str) -> DataError {
     DataError::Format {
         file: file.to_owned(),
         problem: format!(
-            "it is too large to be compressed as a whole: at most {EXTENT_BYTES_MAX} bytes packed and \
-             {RECORD_BYTES_MAX} unpacked, and it has more {how}; make its shards smaller"
+            "the compressed file is too large to be unpacked at once: the limits are {EXTENT_BYTES_MAX} bytes packed \
+             and {RECORD_BYTES_MAX} unpacked, and it has more bytes {how}; make its shards smaller"
         ),
     }
 }
@@ -67,9 +67,9 @@ struct Walk<'a, 'b> {
     file: &'a str,
     found: &'a mut FoundFn<'b>,
     hasher: blake3::Hasher,
-    /// Number of the next record.
+    /// The number of the next record.
     number: u64,
-    /// Small records that are put together.
+    /// Small records that are grouped into one extent.
     open: Option<Extent>,
     is_packed: bool,
     records_of_packed: u64,
@@ -110,11 +110,9 @@ impl<'a, 'b> Walk<'a, 'b> {
             let lost = match looked {
                 Next::Short if window.seen().is_empty() => return Ok(()),
                 Next::Short => "the file ends in the middle of a record's length".to_owned(),
-                Next::Wrong => {
-                    "its length is damaged, and the rest of the file is lost with it".into()
-                }
+                Next::Wrong => "its length is damaged; the rest of the file is unreadable".into(),
                 Next::Partial { bytes } => format!(
-                    "the file ends before it: it would have {bytes} bytes ({RECORD_BYTES_MAX} at most)"
+                    "the file ends before the record does, which has {bytes} bytes (the limit is {RECORD_BYTES_MAX})"
                 ),
                 Next::Whole(frame) => {
                     let data = &window.seen()[frame.data.clone()];

@@ -1,4 +1,4 @@
-//! TensorFlow's own files value for value, what is written read back, damage at every byte.
+//! Files written by TensorFlow, round trips, damage at every byte.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ fn all() -> TfRecord {
     TfRecord::new(Wanted::All)
 }
 
-/// What TensorFlow wrote.
+/// The records that TensorFlow wrote.
 fn expected(index: u8) -> Vec<(&'static str, Value<'static>)> {
     let bytes: Vec<u8> = (index..index + 40).collect();
     let texts: [&[u8]; 3] = [b"a", b"", "café".as_bytes()];
@@ -59,7 +59,7 @@ fn records_of_tensorflow_are_read_value_for_value() {
 }
 
 #[test]
-fn what_is_written_is_what_tensorflow_writes() {
+fn records_are_written_as_by_tensorflow() {
     let mut out = Vec::new();
     for index in 0..3 {
         let mut fields: Vec<_> = expected(index)
@@ -69,7 +69,7 @@ fn what_is_written_is_what_tensorflow_writes() {
         fields.reverse();
         frame(&mut out, &example(&Record { fields }));
     }
-    // A feature without any list cannot be told from none, and is not written.
+    // A feature without a list is equivalent to an absent one, and is not written.
     let records = read_all(&all(), &out).unwrap();
     assert_eq!(
         records,
@@ -95,7 +95,7 @@ fn only_wanted_fields_are_kept() {
     }
 }
 
-/// Files of records with these lengths.
+/// Returns a file of records with these lengths.
 fn file(lengths: &[usize]) -> Vec<u8> {
     let mut out = Vec::new();
     for (index, &length) in lengths.iter().enumerate() {
@@ -151,7 +151,7 @@ fn damaged_bytes_are_found_and_the_next_record_follows() {
 }
 
 #[test]
-fn packed_files_lose_what_is_damaged_and_keep_the_rest() {
+fn packed_files_lose_damaged_records_and_keep_the_rest() {
     let mut bytes = file(&[50, 60, 70]);
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
@@ -165,7 +165,7 @@ fn packed_files_lose_what_is_damaged_and_keep_the_rest() {
     for at in 0..packed.len() {
         let mut bytes = packed.clone();
         bytes[at] ^= 0x10;
-        // Found by the sums of the records or of gzip, or in a part of its header that nobody reads.
+        // Detected by the checksums of the records or of gzip, or in an unused part of its header.
         match read_all(&all(), &bytes) {
             Ok(after) => {
                 assert!(after == records || !scanned(&all(), &bytes).unwrap().bad.is_empty())
@@ -176,7 +176,7 @@ fn packed_files_lose_what_is_damaged_and_keep_the_rest() {
 }
 
 #[test]
-fn a_file_that_changed_since_its_scan_is_told() {
+fn a_file_that_changed_since_its_scan_is_an_error() {
     let bytes = file(&[50, 60]);
     let extent = scanned(&all(), &bytes).unwrap().extents[0];
     let open = all().open(Memory::of(&bytes)).unwrap();
@@ -224,7 +224,7 @@ fn unpacked_lists_unknown_fields_and_repeated_names_are_read() {
     // Lists in two parts are one list.
     let parts = entry(&[wrap(3, &[0x08, 1]), wrap(3, &wrap(1, &[2, 3]))].concat());
     assert_eq!(read(&parts), shown(Value::integers(&[1, 2, 3])));
-    // Lengths beyond the end, numbers without one, a part of a float.
+    // Lengths past the end, incomplete numbers, a part of a float.
     for broken in [
         &[0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f][..],
         &[0x0a],
@@ -263,7 +263,7 @@ proptest! {
         let read = read_all(&all(), &out).unwrap();
         prop_assert_eq!(read.len(), records.len());
         for (read, record) in read.iter().zip(&records) {
-            // Numbers that are NaN have the same bits.
+            // Compare the bits, also of NaN.
             prop_assert_eq!(format!("{:?}", read), format!("{:?}", record));
         }
     }

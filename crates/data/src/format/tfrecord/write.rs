@@ -1,4 +1,4 @@
-//! Writing records as TensorFlow does: equal records give equal bytes.
+//! Writing records as TensorFlow does: equal records produce equal bytes.
 
 use super::super::{NumberType, Record, Value};
 use super::frames::masked_sum;
@@ -12,8 +12,8 @@ pub fn frame(out: &mut Vec<u8>, data: &[u8]) {
     out.extend_from_slice(&masked_sum(data).to_le_bytes());
 }
 
-/// A record as `tf.train.Example`, its features in the order of their names. Numbers become `int64` or `float`, which
-/// are all that the format has: doubles lose precision.
+/// Encodes a record as `tf.train.Example` with its features sorted by name. Numbers become `int64` or `float`, the only
+/// types of the format: doubles lose precision.
 #[must_use]
 pub fn example(record: &Record<'_>) -> Vec<u8> {
     let mut fields: Vec<_> = record.fields.iter().collect();

@@ -1,4 +1,4 @@
-//! Values inside of JSON members: the field `json.label` is `label` of the member `json`.
+//! Values inside JSON members: the field `json.label` is `label` of the member `json`.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::super::{NumberType, Value};
 
-/// Member and path of a field that lies in a JSON member: `json.size.0` is 0 of `size` of `json`.
+/// Returns member and path of a field inside a JSON member: `json.size.0` is item 0 of `size` of `json`.
 pub(super) fn split(field: &str) -> Option<(&str, &str)> {
     let (member, path) = field.split_once("json.")?;
     let is_json = member.is_empty() || member.ends_with('.');
@@ -14,7 +14,7 @@ pub(super) fn split(field: &str) -> Option<(&str, &str)> {
     (is_json && !path.is_empty()).then_some((member, path))
 }
 
-/// What stands at a path; `None` where nothing does, or null.
+/// Returns the value at a path; `None` if it is absent or null.
 pub(super) fn value(document: &Json, path: &str) -> Result<Option<Value<'static>>, String> {
     let mut at = document;
     for part in path.split('.') {
@@ -37,7 +37,7 @@ pub(super) fn value(document: &Json, path: &str) -> Result<Option<Value<'static>
             Ok(Some(Value::List(list.collect())))
         }
         Json::Array(array) => numbers(array, path).map(Some),
-        Json::Object(_) => Err(format!("{path:?} is an object; name what is in it")),
+        Json::Object(_) => Err(format!("`{path}` is an object; name one of its values")),
         one => numbers(std::slice::from_ref(one), path).map(Some),
     }
 }
@@ -52,7 +52,7 @@ fn numbers(all: &[Json], path: &str) -> Result<Value<'static>, String> {
     for one in all {
         let number = one.as_f64();
         let number =
-            number.ok_or_else(|| format!("{path:?} holds what is neither numbers nor texts"))?;
+            number.ok_or_else(|| format!("`{path}` holds values that are neither numbers nor texts"))?;
         bytes.extend_from_slice(&number.to_le_bytes());
     }
     Ok(Value::Numbers {
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_lie_in_members_by_their_path() {
+    fn fields_in_json_members_are_named_by_their_path() {
         assert_eq!(split("json.label"), Some(("json", "label")));
         assert_eq!(split("meta.json.a.0"), Some(("meta.json", "a.0")));
         for none in ["json", "json.", "xjson.a", "jpg", "label"] {

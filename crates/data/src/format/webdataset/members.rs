@@ -1,6 +1,6 @@
-//! [`Members`]: the files in a tar archive and where their bytes lie; nothing is unpacked.
+//! [`Members`]: the files in a tar archive and the offsets of their data; nothing is unpacked.
 //!
-//! ustar, GNU long names and pax headers. Sums of headers are compared.
+//! Supports ustar, GNU long names and pax headers, and verifies the checksums of headers.
 
 use std::io::{self, Read};
 use std::ops::Range;
@@ -8,42 +8,42 @@ use std::ops::Range;
 use crate::format::window::Window;
 
 pub(super) const BLOCK: usize = 512;
-/// Most bytes of a name, or of a pax header.
+/// The largest size of a name, or of a pax header, in bytes.
 const NAME_BYTES_MAX: u64 = 64 << 10;
-/// Bytes that are gone over at once.
+/// Bytes that are skipped at once.
 const STEP: u64 = 1 << 20;
 
 /// A file in an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Member {
     pub(super) name: String,
-    /// First byte of its first header.
+    /// Offset of its first header.
     pub(super) start: u64,
     pub(super) data: Range<u64>,
 }
 
-/// Why an archive cannot be read on.
+/// An error that ends the reading of an archive.
 #[derive(Debug)]
 pub(super) struct Broken {
     pub(super) offset: u64,
     pub(super) problem: String,
-    /// Whether it is inside of a file, and not where a file would begin.
+    /// Whether it is inside a file rather than where a file would start.
     pub(super) is_inside: bool,
-    /// Why the stream could not be read.
+    /// The error of the stream.
     pub(super) cause: Option<io::Error>,
 }
 
-/// The files of an archive, one after the other. After each, its bytes have to be skipped.
+/// An iterator over the files of an archive. The data of each must be skipped before the next call.
 pub(super) struct Members<R> {
     window: Window<R>,
 }
 
-/// What an entry is.
+/// The type of an entry.
 enum Kind {
     File,
     LongName,
     Pax,
-    /// Folders, links, devices, what is said of all entries.
+    /// Folders, links, devices, global headers.
     Other,
 }
 
@@ -83,15 +83,15 @@ impl<R: Read> Members<R> {
         })
     }
 
-    /// The next file, its data not yet gone over; `None` behind the archive's end mark.
+    /// Returns the next file, its data not yet skipped; `None` at the archive's end mark.
     pub(super) fn next(&mut self) -> Result<Option<Member>, Broken> {
         let (mut start, mut long_name, mut long_size) = (self.position(), None, None);
         loop {
             let seen = self.look(BLOCK)?;
             let Some(block) = seen.first_chunk::<BLOCK>().copied() else {
                 let problem = match seen.len() {
-                    0 => "the archive has no end mark: it may be cut off",
-                    _ => "the file ends in the middle of a header",
+                    0 => "the archive has no end mark; it may be cut off",
+                    _ => "the file ends inside a header",
                 };
                 let is_inside = !seen.is_empty() || long_name.is_some() || long_size.is_some();
                 return Err(self.broken(is_inside, problem));
@@ -117,8 +117,9 @@ impl<R: Read> Members<R> {
                     let size = long_size.unwrap_or(header.size);
                     let begin = self.position();
                     let end = begin.checked_add(size).filter(|&end| end < u64::MAX / 2);
-                    let end =
-                        end.ok_or_else(|| self.broken(true, format!("a file of {size} bytes")))?;
+                    let end = end.ok_or_else(|| {
+                        self.broken(true, format!("invalid member size of {size} bytes"))
+                    })?;
                     return Ok(Some(Member {
                         name: long_name.unwrap_or(header.name),
                         start,
@@ -133,7 +134,7 @@ impl<R: Read> Members<R> {
         }
     }
 
-    /// Goes over the bytes of a file and what fills up its last block, and shows the bytes.
+    /// Skips the data of a file and its padding, and passes the data to `each`.
     pub(super) fn skip(&mut self, bytes: u64, mut each: impl FnMut(&[u8])) -> Result<(), Broken> {
         let mut left = bytes;
         while left > 0 {
@@ -147,7 +148,7 @@ impl<R: Read> Members<R> {
             if (count as u64) < step {
                 return Err(self.broken(
                     true,
-                    format!("the file ends {left} bytes before a member does"),
+                    format!("the file ends {left} bytes before the end of a member"),
                 ));
             }
         }
@@ -156,14 +157,17 @@ impl<R: Read> Members<R> {
         self.window.advance(seen);
         match seen == fill {
             true => Ok(()),
-            false => Err(self.broken(true, "the file ends in the middle of a block")),
+            false => Err(self.broken(true, "the file ends inside a block")),
         }
     }
 
-    /// The bytes of a small entry.
+    /// Returns the data of a small entry.
     fn small(&mut self, bytes: u64) -> Result<Vec<u8>, Broken> {
         if bytes > NAME_BYTES_MAX {
-            return Err(self.broken(true, format!("a name or header of {bytes} bytes")));
+            return Err(self.broken(
+                true,
+                format!("a name or header of {bytes} bytes; the limit is {NAME_BYTES_MAX}"),
+            ));
         }
         let mut contents = Vec::new();
         self.skip(bytes, |part| contents.extend_from_slice(part))?;
@@ -173,8 +177,7 @@ impl<R: Read> Members<R> {
 
 impl Header {
     fn read(block: &[u8; BLOCK]) -> Result<Self, String> {
-        let damaged =
-            || "its header is damaged, and the rest of the file is lost with it".to_owned();
+        let damaged = || "a header is damaged; the rest of the file is unreadable".to_owned();
         let sum: u64 = block.iter().map(|&byte| u64::from(byte)).sum();
         let own: u64 = block[148..156].iter().map(|&byte| u64::from(byte)).sum();
         if octal(&block[148..156]) != Some(sum - own + 8 * u64::from(b' ')) {
@@ -182,7 +185,7 @@ impl Header {
         }
         let size = match block[124] & 0x80 {
             0 => octal(&block[124..136]).ok_or_else(damaged)?,
-            // In binary, with the highest bit set.
+            // Binary if the highest bit is set.
             _ => block[125..136]
                 .iter()
                 .try_fold(u64::from(block[124] & 0x7f), |size, &byte| {
@@ -194,7 +197,7 @@ impl Header {
             b'0' | 0 | b'7' => Kind::File,
             b'L' => Kind::LongName,
             b'x' => Kind::Pax,
-            b'S' => return Err("a sparse file, which is not read".to_owned()),
+            b'S' => return Err("sparse files are not supported".to_owned()),
             _ => Kind::Other,
         };
         let text = |bytes: &[u8]| {
@@ -215,7 +218,7 @@ impl Header {
     }
 }
 
-/// A number in octal digits, with blanks or zeros around it.
+/// Parses an octal number padded with blanks or zeros.
 fn octal(field: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(field).ok()?;
     let digits = text.trim_matches(|sign| sign == ' ' || sign == '\0');
@@ -225,7 +228,7 @@ fn octal(field: &[u8]) -> Option<u64> {
     }
 }
 
-/// Path and size of a pax header: lines of `length key=value`.
+/// Returns path and size from a pax header, which consists of lines of `length key=value`.
 fn pax(mut records: &[u8]) -> Result<(Option<String>, Option<u64>), String> {
     let damaged = || "a pax header is damaged".to_owned();
     let (mut path, mut size) = (None, None);
@@ -254,7 +257,7 @@ fn pax(mut records: &[u8]) -> Result<(Option<String>, Option<u64>), String> {
     Ok((path, size))
 }
 
-/// Record and field of a member's name; `None` for what belongs to no record.
+/// Returns key and field from a member's name; `None` for a member that belongs to no record.
 pub(super) fn split(name: &str) -> Option<(&str, &str)> {
     let file = name.rfind('/').map_or(0, |at| at + 1);
     let dot = file + name[file..].find('.')?;

@@ -1,4 +1,4 @@
-//! The scan of a tar file: names of members tell where a record ends.
+//! The scan of a tar file: a record ends where the key of the member names changes.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::DataError;
 use crate::format::object::{ObjectReader, failed};
 use crate::format::{BadRecord, EXTENT_BYTES_MAX, Extent, Found, RECORD_BYTES_MAX};
 
-/// Small records are put together to extents of so many bytes.
+/// The size up to which small records are grouped into one extent, in bytes.
 const EXTENT_BYTES: u64 = 16 << 10;
 
 type FoundFn<'a> = dyn FnMut(Found) -> Result<(), DataError> + 'a;
@@ -42,7 +42,7 @@ pub(super) fn scan(
     }
     let unpacked = MultiGzDecoder::new(std::io::BufReader::with_capacity(1 << 18, plain));
     match walk.all(Members::new(unpacked)) {
-        // Of what cannot be unpacked to its end nothing is used.
+        // A file that cannot be unpacked completely is not used at all.
         Err(DataError::Record(bad)) => {
             found(Found::Bad(bad))?;
             return Ok([0; 32]);
@@ -64,11 +64,11 @@ struct Walk<'a, 'b> {
     file: &'a str,
     found: &'a mut FoundFn<'b>,
     hasher: blake3::Hasher,
-    /// Number of the next record.
+    /// The number of the next record.
     number: u64,
-    /// Good ones.
+    /// The number of usable records.
     records: u64,
-    /// Small records that are put together.
+    /// Small records that are grouped into one extent.
     open: Option<Extent>,
     is_packed: bool,
 }
@@ -78,14 +78,14 @@ impl Walk<'_, '_> {
         DataError::Format {
             file: self.file.to_owned(),
             problem: format!(
-                "it is too large to be compressed as a whole: at most {RECORD_BYTES_MAX} bytes unpacked; make \
-                 its shards smaller"
+                "the compressed file is too large to be unpacked at once: the limit is {RECORD_BYTES_MAX} bytes unpacked; \
+                 make its shards smaller"
             ),
         }
     }
 
     fn all<R: std::io::Read>(&mut self, mut members: Members<R>) -> Result<(), DataError> {
-        // The record that is being read, its hash, and what is wrong with it.
+        // The record being read, its hash, and the reason why it is bad.
         let mut now: Option<(Sample, blake3::Hasher, Option<String>)> = None;
         let broken = loop {
             if self.is_packed && members.position() > RECORD_BYTES_MAX {
@@ -140,7 +140,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// A record that ends where the next one begins.
+    /// Completes a record that ends where the next one starts.
     fn whole(
         &mut self,
         (sample, hasher, problem): (Sample, blake3::Hasher, Option<String>),
@@ -153,7 +153,7 @@ impl Walk<'_, '_> {
         if bytes > RECORD_BYTES_MAX {
             return self.bad(
                 sample.start,
-                format!("it has {bytes} bytes; at most {RECORD_BYTES_MAX} can be"),
+                format!("the record has {bytes} bytes; the limit is {RECORD_BYTES_MAX}"),
             );
         }
         self.hasher.update(hasher.finalize().as_bytes());

@@ -1,4 +1,4 @@
-//! Records of neighbours, long names, damage at every byte and at every end.
+//! Records of consecutive members, long names, damage at every byte and every end.
 
 use super::*;
 use crate::format::testing::{Memory, gzip, read_all, scanned};
@@ -50,7 +50,7 @@ fn fields(record: &Record<'_>) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn neighbours_of_one_name_are_a_record() {
+fn consecutive_members_of_one_name_form_a_record() {
     for file in [two(), gzip(&two())] {
         let records = read_all(&all(), &file).unwrap();
         let told: Vec<_> = records.iter().map(fields).collect();
@@ -101,7 +101,7 @@ fn long_names_of_both_kinds_are_read() {
 }
 
 #[test]
-fn large_records_are_extents_of_their_own() {
+fn large_records_have_their_own_extents() {
     let entries: Vec<_> = (0..9)
         .map(|n| entry(&format!("{n}.x"), b'0', &vec![n; 1 << (n + 8)]))
         .collect();
@@ -119,7 +119,7 @@ fn large_records_are_extents_of_their_own() {
 }
 
 #[test]
-fn a_field_that_comes_twice_makes_a_record_bad() {
+fn a_duplicate_field_makes_a_record_bad() {
     let file = archive(&[
         entry("1.a", b'0', b"x"),
         entry("2.a", b'0', b"x"),
@@ -198,20 +198,23 @@ fn hostile_lengths_take_no_memory() {
         let found = scanned(&all(), &header).unwrap();
         assert_eq!((found.extents.len(), found.bad.len()), (0, 1));
     }
-    // A file without anything in it, and one that is none.
+    // An archive with an empty file, and a file that is not an archive.
     assert!(scanned(&all(), &archive(&[])).unwrap().extents.is_empty());
     assert_eq!(scanned(&all(), b"no archive").unwrap().bad.len(), 1);
 }
 
 #[test]
-fn a_file_that_changed_since_its_scan_is_told() {
+fn a_file_that_changed_since_its_scan_is_an_error() {
     let file = two();
     let extent = scanned(&all(), &file).unwrap().extents[0];
     let open = all().open(Memory::of(&file)).unwrap();
     let mut bytes = file[extent.start as usize..][..extent.bytes as usize].to_vec();
     bytes[0] ^= 1;
     let error = open.parse(&extent, vec![bytes.into()]).err().unwrap();
-    assert!(error.to_string().contains("not what it was"), "{error}");
+    assert!(
+        error.to_string().contains("changed after it was scanned"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -235,7 +238,7 @@ fn values_in_json_members_are_fields() {
             .err()
             .unwrap()
             .to_string()
-            .contains("is no JSON")
+            .contains("is not valid JSON")
     );
     assert!(records.record(2).unwrap().fields.is_empty());
 }
