@@ -131,7 +131,7 @@ impl Agent {
     pub fn join(
         invitation: Invitation,
         host: &str,
-        places: u32,
+        slots: u32,
         follows: bool,
         timeout: Duration,
     ) -> Result<Self, ClusterError> {
@@ -151,7 +151,7 @@ impl Agent {
         let random = crate::coordinator::random();
         let agent = random.map_err(|error| job_error("agent".as_ref(), error.to_string()))?;
         let dialler = Dialler::start(identity, invitation.addresses, invitation.folder);
-        let remote = Remote::begin(dialler, host, agent, (places, follows), deadline, timeout)?;
+        let remote = Remote::begin(dialler, host, agent, (slots, follows), deadline, timeout)?;
         Ok(Self { remote })
     }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use ronde_core::event::PhaseTimes;
 use ronde_core::{Event, Generation, Rank, Step};
-use ronde_elastic::{JobPhase, Member, Phase, Term};
+use ronde_elastic::{JobPhase, MemberInfo, WorkerPhase, Term};
 use serde::{Deserialize, Serialize};
 
 /// Share of the newest step in the times that are shown.
@@ -21,9 +21,10 @@ pub struct MemberStatus {
     /// The name of the process.
     pub worker: u64,
     /// Where it runs; restarts are counted by place.
-    pub place: u64,
+    #[serde(rename = "place")]
+    pub slot: u64,
     /// What it does, when it is heard.
-    pub phase: Option<Phase>,
+    pub phase: Option<WorkerPhase>,
     /// Its next step, when its state is complete.
     pub next_step: Option<u64>,
     /// Whether it was lost, and how.
@@ -40,7 +41,8 @@ pub struct HostStatus {
     /// Its name.
     pub host: String,
     /// Places that it offers.
-    pub places: u32,
+    #[serde(rename = "places")]
+    pub slots: u32,
 }
 
 /// How a job is.
@@ -122,12 +124,12 @@ impl Board {
     }
 
     /// The status of a job with these members; the rest is for the caller to fill in.
-    pub(crate) fn status(&self, job: &str, members: &[Member]) -> Status {
-        let member = |(rank, member): (usize, &Member)| MemberStatus {
+    pub(crate) fn status(&self, job: &str, members: &[MemberInfo]) -> Status {
+        let member = |(rank, member): (usize, &MemberInfo)| MemberStatus {
             rank: rank as u32,
             host: member.host.clone(),
             worker: member.worker.0,
-            place: member.place.0,
+            slot: member.slot.0,
             phase: None,
             next_step: None,
             lost: None,
@@ -200,7 +202,7 @@ impl std::fmt::Display for Status {
         if !self.hosts.is_empty() {
             let hosts = self.hosts.iter();
             let told: Vec<String> = hosts
-                .map(|host| format!("{} ({} places)", host.host, host.places))
+                .map(|host| format!("{} ({} slots)", host.host, host.slots))
                 .collect();
             write!(f, "\nhosts: {}", told.join(", "))?;
         }
@@ -226,10 +228,10 @@ impl Status {
         let phase = match (&member.lost, member.phase) {
             (Some(_), _) => "lost",
             _ if member.draining => "leaving",
-            (None, Some(Phase::Idle)) => "waiting",
-            (None, Some(Phase::Forming)) => "forming",
-            (None, Some(Phase::Training)) => "training",
-            (None, Some(Phase::Complete)) => "complete",
+            (None, Some(WorkerPhase::Idle)) => "waiting",
+            (None, Some(WorkerPhase::Forming)) => "forming",
+            (None, Some(WorkerPhase::Training)) => "training",
+            (None, Some(WorkerPhase::Complete)) => "complete",
             (None, None) => "?",
         };
         let step = member
@@ -254,7 +256,7 @@ impl Status {
 #[cfg(test)]
 mod tests {
     use ronde_core::Epoch;
-    use ronde_elastic::{Place, WorkerId};
+    use ronde_elastic::{WorkerSlot, WorkerId};
 
     use super::*;
 
@@ -286,9 +288,9 @@ mod tests {
         ] {
             board.take(&event);
         }
-        let member = |rank: u64| Member {
+        let member = |rank: u64| MemberInfo {
             worker: WorkerId(rank),
-            place: Place(rank),
+            slot: WorkerSlot(rank),
             host: "here".to_owned(),
             address: ([127, 0, 0, 1], 1).into(),
         };

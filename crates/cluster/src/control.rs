@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use ronde_core::{Assignment, Event, Rank, WorldSize};
-use ronde_elastic::{Report, ToWorker};
+use ronde_elastic::{WorkerReport, ToWorker};
 
 use crate::clock;
 use crate::token::Token;
@@ -35,7 +35,7 @@ pub(crate) enum Message {
     /// Its data plane listens.
     Ready(Rank, SocketAddr),
     /// It says how it is.
-    Reported(Rank, Box<Report>),
+    Reported(Rank, Box<WorkerReport>),
     /// It recorded an event.
     Recorded(Rank, Event),
     /// Its connection is over: why, when that was its own fault. With the name of the process in a job
@@ -321,7 +321,7 @@ fn admit(
     let expected = state.expected.get(&rank).cloned().unzip();
     if shared.terms.is_some() && expected.0 != worker {
         drop(state);
-        let reason = format!("another process has the place of rank {rank}");
+        let reason = format!("another process already runs as rank {rank}");
         let _ = wire::send(stream, &FromSupervisor::Refused { reason });
         return Err(());
     }

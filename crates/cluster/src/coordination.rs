@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use ronde_core::{Event as RunEvent, Rank, Step};
 use ronde_elastic::{
-    Command, CoordinatorId, CoordinatorMachine, ElasticError, Ending, Event, LossCause, Place,
-    PlaceState, Reason, Record, Report, Settings, Time, ToWorker, WorkerId,
+    CoordinatorCommand, CoordinatorId, CoordinatorMachine, ElasticError, JobEnding, CoordinatorEvent, LossCause, WorkerSlot,
+    SlotStatus, Reason, JobRecord, WorkerReport, Settings, Time, ToWorker, WorkerId,
 };
 
 use crate::narration::Narration;
@@ -25,15 +25,15 @@ pub(crate) enum Action {
     /// Let people know.
     Say(RunEvent),
     /// The job is over.
-    End(Ending, Reason),
+    End(JobEnding, Reason),
 }
 
 /// The coordinator of a job whose places are numbered like ranks.
 pub(crate) struct Coordination {
     machine: CoordinatorMachine,
-    record: Record,
+    record: JobRecord,
     silence: Duration,
-    places: BTreeMap<WorkerId, Rank>,
+    slots: BTreeMap<WorkerId, Rank>,
     current: BTreeMap<Rank, WorkerId>,
     wake: Option<Time>,
     narration: Narration,
@@ -46,9 +46,9 @@ impl Coordination {
     pub(crate) fn new(settings: Settings) -> Result<Self, ElasticError> {
         Ok(Self {
             machine: CoordinatorMachine::new(CoordinatorId(1), settings)?,
-            record: Record::default(),
+            record: JobRecord::default(),
             silence: settings.silence,
-            places: BTreeMap::new(),
+            slots: BTreeMap::new(),
             current: BTreeMap::new(),
             wake: None,
             narration: Narration::default(),
@@ -57,22 +57,22 @@ impl Coordination {
     }
 
     /// Offers the places of this host.
-    pub(crate) fn begin(&mut self, now: Duration, host: &str, places: u32) -> Vec<Action> {
-        let places = (0..places.into()).map(|place| PlaceState {
-            place: Place(place),
+    pub(crate) fn begin(&mut self, now: Duration, host: &str, slots: u32) -> Vec<Action> {
+        let slots = (0..slots.into()).map(|slot| SlotStatus {
+            slot: WorkerSlot(slot),
             worker: None,
             ended: None,
         });
-        let event = Event::HostUp {
+        let event = CoordinatorEvent::HostUp {
             host: host.to_owned(),
-            places: places.collect(),
+            slots: slots.collect(),
         };
         self.handle(now, event)
     }
 
     /// A worker says how it is.
-    pub(crate) fn reported(&mut self, now: Duration, report: Report) -> Vec<Action> {
-        self.handle(now, Event::Report(report))
+    pub(crate) fn reported(&mut self, now: Duration, report: WorkerReport) -> Vec<Action> {
+        self.handle(now, CoordinatorEvent::Report(report))
     }
 
     /// A worker's process has ended.
@@ -84,12 +84,12 @@ impl Coordination {
             End::Code(code) => LossCause::ExitCode(code),
             End::Signal(signal) => LossCause::Signal(signal),
         };
-        let place = Place(rank.0.into());
+        let slot = WorkerSlot(rank.0.into());
         self.handle(
             now,
-            Event::Exited {
+            CoordinatorEvent::Exited {
                 worker,
-                place,
+                slot,
                 cause,
             },
         )
@@ -97,7 +97,7 @@ impl Coordination {
 
     /// A worker's connection is gone although its process has not ended.
     pub(crate) fn unlinked(&mut self, now: Duration, worker: u64) -> Vec<Action> {
-        let event = Event::Disconnected {
+        let event = CoordinatorEvent::Disconnected {
             worker: WorkerId(worker),
             cause: "its control connection was closed".to_owned(),
         };
@@ -107,7 +107,7 @@ impl Coordination {
     /// The job has to end in good order.
     pub(crate) fn stop(&mut self, now: Duration, by: &str) -> Vec<Action> {
         let by = by.to_owned();
-        self.handle(now, Event::Stop { by })
+        self.handle(now, CoordinatorEvent::Stop { by })
     }
 
     /// Looks at the time, and at what was recorded.
@@ -115,10 +115,10 @@ impl Coordination {
         let time = Time::default().after(now);
         if let Some(next) = self.published.take() {
             let generation = self.record.generation;
-            return self.handle(now, Event::CheckpointWritten { generation, next });
+            return self.handle(now, CoordinatorEvent::CheckpointWritten { generation, next });
         }
         match self.wake {
-            Some(wake) if wake <= time => self.handle(now, Event::Tick),
+            Some(wake) if wake <= time => self.handle(now, CoordinatorEvent::Tick),
             _ => Vec::new(),
         }
     }
@@ -142,15 +142,15 @@ impl Coordination {
         self.current.get(&rank).copied()
     }
 
-    fn handle(&mut self, now: Duration, event: Event) -> Vec<Action> {
+    fn handle(&mut self, now: Duration, event: CoordinatorEvent) -> Vec<Action> {
         let time = Time::default().after(now);
         let mut actions = Vec::new();
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             for command in self.machine.handle(time, event) {
                 match command {
-                    Command::Store(request) => {
-                        events.push_back(Event::Store(self.record.execute(request)));
+                    CoordinatorCommand::Store(request) => {
+                        events.push_back(CoordinatorEvent::Store(self.record.execute(request)));
                     }
                     other => self.act(now, other, &mut actions),
                 }
@@ -160,28 +160,28 @@ impl Coordination {
         actions
     }
 
-    fn act(&mut self, now: Duration, command: Command, actions: &mut Vec<Action>) {
+    fn act(&mut self, now: Duration, command: CoordinatorCommand, actions: &mut Vec<Action>) {
         match command {
-            Command::Store(_) => {}
-            Command::Send { to, message } => {
-                if let Some(&rank) = self.places.get(&to) {
+            CoordinatorCommand::Store(_) => {}
+            CoordinatorCommand::Send { to, message } => {
+                if let Some(&rank) = self.slots.get(&to) {
                     actions.push(Action::Tell(rank, message));
                 }
             }
-            Command::Start { place, worker, .. } => {
-                let rank = Rank(place.0 as u32);
-                self.places.retain(|_, at| *at != rank);
-                self.places.insert(worker, rank);
+            CoordinatorCommand::Start { slot, worker, .. } => {
+                let rank = Rank(slot.0 as u32);
+                self.slots.retain(|_, at| *at != rank);
+                self.slots.insert(worker, rank);
                 self.current.insert(rank, worker);
                 actions.push(Action::Start(rank, worker, None));
             }
-            Command::Kill { place, .. } => actions.push(Action::Kill(Rank(place.0 as u32))),
-            Command::Tell(Reason::Leads { .. }) => {}
-            Command::Tell(reason) => {
+            CoordinatorCommand::Kill { slot, .. } => actions.push(Action::Kill(Rank(slot.0 as u32))),
+            CoordinatorCommand::Log(Reason::Leads { .. }) => {}
+            CoordinatorCommand::Log(reason) => {
                 let told = self.narration.say(now, &reason, self.record.generation);
                 actions.extend(told.map(Action::Say));
             }
-            Command::End { ending, reason } => actions.push(Action::End(ending, reason)),
+            CoordinatorCommand::End { ending, reason } => actions.push(Action::End(ending, reason)),
         }
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use ronde_core::{Event as RunEvent, Tracker};
 use ronde_elastic::{
-    Command, CoordinatorId, CoordinatorMachine, Ending, Event, Reason, Time, WorkerId,
+    CoordinatorCommand, CoordinatorId, CoordinatorMachine, JobEnding, CoordinatorEvent, Reason, Time, WorkerId,
 };
 use ronde_identity::{Authority, Identity, Member, Validity};
 
@@ -57,7 +57,7 @@ pub enum Concluded {
     /// The job is over.
     Over {
         /// How.
-        ending: Ending,
+        ending: JobEnding,
         /// Why, in one sentence.
         reason: String,
     },
@@ -179,12 +179,12 @@ struct Leader<'a> {
     turned_away: Option<(Duration, u32)>,
     store_problem: Option<String>,
     /// Since when the job is over, how and why.
-    over: Option<(Duration, Ending, String)>,
+    over: Option<(Duration, JobEnding, String)>,
 }
 
 impl Leader<'_> {
     fn run(&mut self, inputs: &Receiver<Input>, stop: &StopFlag) -> Concluded {
-        self.feed(Event::Tick);
+        self.feed(CoordinatorEvent::Tick);
         loop {
             match inputs.recv_timeout(self.patience()) {
                 Ok(input) => self.take(input),
@@ -247,7 +247,7 @@ impl Leader<'_> {
             Input::TurnedAway(from, why) => self.turned_away(from, &why),
             Input::Kept(Ok(reply)) => {
                 self.store_problem = None;
-                self.feed(Event::Store(reply));
+                self.feed(CoordinatorEvent::Store(reply));
             }
             Input::Kept(Err(problem)) => {
                 if self.store_problem.as_ref() != Some(&problem) {
@@ -262,7 +262,7 @@ impl Leader<'_> {
     fn keep_time(&mut self) {
         let time = self.time();
         if self.wake.is_some_and(|at| at <= time) {
-            self.feed(Event::Tick);
+            self.feed(CoordinatorEvent::Tick);
         }
         self.give_up_lingering();
         let now = self.now();
@@ -287,7 +287,7 @@ impl Leader<'_> {
         };
         if self.ended != Some(coordinator) && presence::has_ended(self.folder.path(), coordinator) {
             self.ended = Some(coordinator);
-            self.feed(Event::CoordinatorEnded { coordinator });
+            self.feed(CoordinatorEvent::CoordinatorEnded { coordinator });
         }
     }
 
@@ -301,7 +301,7 @@ impl Leader<'_> {
     }
 
     /// Tells the machine what has happened, and does what it says.
-    fn feed(&mut self, event: Event) {
+    fn feed(&mut self, event: CoordinatorEvent) {
         let time = self.time();
         for command in self.machine.handle(time, event) {
             self.obey(command);
@@ -309,18 +309,18 @@ impl Leader<'_> {
         self.wake = self.machine.wake_at(time);
     }
 
-    fn obey(&mut self, command: Command) {
+    fn obey(&mut self, command: CoordinatorCommand) {
         match command {
-            Command::Store(request) => self.keeper.ask(request),
-            Command::Send { to, message } => {
+            CoordinatorCommand::Store(request) => self.keeper.ask(request),
+            CoordinatorCommand::Send { to, message } => {
                 if let Some(number) = self.workers.get(&to) {
                     self.agents
                         .send(*number, &ToAgent::Told { to, body: message });
                 }
             }
-            Command::Start {
+            CoordinatorCommand::Start {
                 host,
-                place,
+                slot,
                 worker,
             } => {
                 let validity = Validity::from_now(clock::today(), CERTIFICATE);
@@ -332,19 +332,19 @@ impl Leader<'_> {
                 self.workers.insert(worker, number);
                 let identity = issued.to_pem().expose().to_owned();
                 let message = ToAgent::Start {
-                    place,
+                    slot,
                     worker,
                     identity,
                 };
                 self.agents.send(number, &message);
             }
-            Command::Kill { place, worker } => {
+            CoordinatorCommand::Kill { slot, worker } => {
                 if let Some(number) = self.workers.get(&worker) {
-                    self.agents.send(*number, &ToAgent::Kill { place, worker });
+                    self.agents.send(*number, &ToAgent::Kill { slot, worker });
                 }
             }
-            Command::Tell(reason) => self.told(&reason),
-            Command::End { ending, reason } => self.end(ending, reason),
+            CoordinatorCommand::Log(reason) => self.told(&reason),
+            CoordinatorCommand::End { ending, reason } => self.end(ending, reason),
         }
     }
 
@@ -354,12 +354,12 @@ impl Leader<'_> {
             Reason::Leads { .. } => self.begin_to_lead(),
             Reason::Deposed { .. } => self.journal = None,
             Reason::Starts {
-                place,
+                slot,
                 after: Some(_),
                 ..
             }
-            | Reason::PlaceGivenUp { place, .. } => {
-                self.state.died(*place, clock::unix_ms());
+            | Reason::SlotGivenUp { slot, .. } => {
+                self.state.died(*slot, clock::unix_ms());
                 self.keep_state();
             }
             _ => {}
@@ -398,10 +398,10 @@ impl Leader<'_> {
             Err(error) => self.mention(error.to_string()),
         }
         if let Some(workers) = self.state.workers {
-            self.feed(Event::Scale { workers });
+            self.feed(CoordinatorEvent::Scale { workers });
         }
-        for (place, ages) in self.state.deaths(clock::unix_ms()) {
-            self.feed(Event::DiedBefore { place, ages });
+        for (slot, ages) in self.state.deaths(clock::unix_ms()) {
+            self.feed(CoordinatorEvent::DiedBefore { slot, ages });
         }
         if let Some(journal) = &self.journal {
             self.agents.replay(journal);
@@ -458,7 +458,7 @@ impl Leader<'_> {
         }
     }
 
-    fn end(&mut self, ending: Ending, reason: Reason) {
+    fn end(&mut self, ending: JobEnding, reason: Reason) {
         let now = self.now();
         self.over.get_or_insert((now, ending, reason.to_string()));
         self.agents.send_all(&ToAgent::End { ending, reason });

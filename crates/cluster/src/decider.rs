@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ronde_core::{Event, Rank};
-use ronde_elastic::{Report, WorkerId};
+use ronde_elastic::{WorkerReport, WorkerId};
 
 use crate::coordination::{Action, Coordination};
 use crate::outcome::End;
@@ -20,9 +20,9 @@ pub(crate) enum Decider {
 
 impl Decider {
     /// Offers the places of this host.
-    pub(crate) fn begin(&mut self, now: Duration, host: &str, places: u32) -> Vec<Action> {
+    pub(crate) fn begin(&mut self, now: Duration, host: &str, slots: u32) -> Vec<Action> {
         match self {
-            Self::Here(here) => here.begin(now, host, places),
+            Self::Here(here) => here.begin(now, host, slots),
             Self::There(remote) => {
                 remote.offer();
                 Vec::new()
@@ -31,7 +31,7 @@ impl Decider {
     }
 
     /// A worker says how it is.
-    pub(crate) fn reported(&mut self, now: Duration, report: Report) -> Vec<Action> {
+    pub(crate) fn reported(&mut self, now: Duration, report: WorkerReport) -> Vec<Action> {
         match self {
             Self::Here(here) => here.reported(now, report),
             Self::There(remote) => {

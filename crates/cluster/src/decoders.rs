@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use ronde_core::{Assignment, Event, Generation, Rank, Step, WorldSize};
 use ronde_elastic::{
-    Member, Phase, Place, Reason, Report, Settings, Term, Time, ToWorker, Trouble, WorkerId,
+    MemberInfo, WorkerPhase, WorkerSlot, Reason, WorkerReport, Settings, Term, Time, ToWorker, GroupFailure, WorkerId,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -104,11 +104,11 @@ fn from_worker() -> Vec<FromWorker> {
     ]
 }
 
-fn report() -> Report {
-    Report {
-        member: Member {
+fn report() -> WorkerReport {
+    WorkerReport {
+        member: MemberInfo {
             worker: WorkerId(1 << 20 | 3),
-            place: Place(3),
+            slot: WorkerSlot(3),
             host: "gpu-02".to_owned(),
             address: SocketAddr::from((Ipv4Addr::LOCALHOST, 4001)),
         },
@@ -116,10 +116,10 @@ fn report() -> Report {
         sent: Time(1_000_000),
         term: Term(1),
         generation: Generation(7),
-        phase: Phase::Training,
+        phase: WorkerPhase::Training,
         next: Some(Step(1284)),
         draining: false,
-        trouble: Some(Trouble {
+        trouble: Some(GroupFailure {
             suspect: None,
             cause: "lost group rank 2".to_owned(),
         }),

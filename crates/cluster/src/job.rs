@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_core::FormatHeader;
-use ronde_elastic::{CoordinatorId, Record, Settings};
+use ronde_elastic::{CoordinatorId, JobRecord, Settings};
 use ronde_identity::{Authority, JoinToken, Validity};
 use ronde_store::{Address, ObjectName, RemoteSettings, Store, StoreExt};
 use serde::{Deserialize, Serialize};
@@ -173,7 +173,7 @@ impl JobFolder {
     ///
     /// # Errors
     /// [`ClusterError::Store`], or [`ClusterError::Job`] when it is damaged.
-    pub fn record(&self) -> Result<Option<Record>, ClusterError> {
+    pub fn record(&self) -> Result<Option<JobRecord>, ClusterError> {
         let read = crate::keeper::read(&*self.store, &name(RECORD)?)?;
         Ok(read.map(|(_, record)| record))
     }

@@ -138,8 +138,8 @@ mod tests {
 
     #[test]
     fn a_journal_goes_on_after_a_crash_in_the_middle_of_a_line() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("events.jsonl");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("events.jsonl");
         let mut journal = Journal::open(&path, &mut |_| ()).unwrap();
         assert_eq!(journal.append(&notice("one")).unwrap(), 1);
         let two = Event::MembershipChanged {

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use ronde_core::FormatHeader;
-use ronde_elastic::{Record, StoreReply, StoreRequest};
+use ronde_elastic::{JobRecord, StoreReply, StoreRequest};
 use ronde_store::{Condition, ObjectName, Store, StoreError, StoreExt, Version};
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ const BYTES_MAX: u64 = 16 << 20;
 struct RecordFile {
     #[serde(flatten)]
     header: FormatHeader,
-    record: Record,
+    record: JobRecord,
 }
 
 /// What the store did. No answer in time: whether a change was done is not known.
@@ -55,7 +55,7 @@ impl Keeper {
 pub(crate) fn read(
     store: &dyn Store,
     name: &ObjectName,
-) -> Result<Option<(Version, Record)>, ClusterError> {
+) -> Result<Option<(Version, JobRecord)>, ClusterError> {
     let Some(found) = store.get_versioned(name, BYTES_MAX).map_err(store_error)? else {
         return Ok(None);
     };
@@ -79,7 +79,7 @@ fn execute(
 ) -> Result<StoreReply, ClusterError> {
     let id = request.id();
     let (condition, mut stored) = match read(store, name)? {
-        None => (Condition::Absent, Record::default()),
+        None => (Condition::Absent, JobRecord::default()),
         Some((version, record)) => (Condition::Unchanged(version), record),
     };
     let StoreRequest::Swap { record, .. } = &request else {
@@ -101,7 +101,7 @@ fn execute(
             Ok(_) => return Ok(stored.execute(request)),
             // Somebody else was faster.
             Err(StoreError::Conflict { .. }) => {
-                stored = read(store, name)?.map_or_else(Record::default, |(_, record)| record);
+                stored = read(store, name)?.map_or_else(JobRecord::default, |(_, record)| record);
             }
             Err(error) => return Err(store_error(error)),
         }
@@ -119,19 +119,19 @@ mod tests {
     fn swap(version: u64, holder: u64) -> StoreRequest {
         StoreRequest::Swap {
             id: version,
-            record: Record {
+            record: JobRecord {
                 version,
                 term: Term(version),
                 holder: Some(CoordinatorId(holder)),
-                ..Record::default()
+                ..JobRecord::default()
             },
         }
     }
 
     #[test]
     fn of_those_who_swap_the_same_version_one_succeeds() {
-        let place = tempfile::tempdir().unwrap();
-        let store: Arc<dyn Store> = Arc::new(LocalStore::new(place.path()));
+        let dir = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> = Arc::new(LocalStore::new(dir.path()));
         let name = ObjectName::new("record.json").unwrap();
         for version in 1..=5 {
             let threads: Vec<_> = (0..4)
@@ -152,8 +152,8 @@ mod tests {
 
     #[test]
     fn a_damaged_record_is_named_and_not_replaced() {
-        let place = tempfile::tempdir().unwrap();
-        let store = LocalStore::new(place.path());
+        let dir = tempfile::tempdir().unwrap();
+        let store = LocalStore::new(dir.path());
         let name = ObjectName::new("record.json").unwrap();
         store.put(&name, b"{\"format\":\"ronde.rec").unwrap();
         for request in [StoreRequest::Read { id: 1 }, swap(1, 1)] {

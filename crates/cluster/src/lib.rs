@@ -55,7 +55,7 @@ pub use launcher::{Launcher, LogSink, OutputStream, ProcessSpec, Started, StopSi
 pub use link::{JobEnd, OnLoss, Peers, WorkerLink};
 pub use local::LocalLauncher;
 pub use outcome::{Cause, End, Exit, Failure, Outcome, signal_name};
-pub use ronde_elastic::{Ending, RestartLimits, Settings as ElasticSettings, Succession};
+pub use ronde_elastic::{JobEnding, RestartLimits, Settings as ElasticSettings, SuccessionPolicy};
 pub use spec::LaunchSpec;
 pub use stop::{StopFlag, StopLevel};
 pub use supervise::supervise;

@@ -11,7 +11,7 @@ use ronde_core::{
     Tracker, WorldSize,
 };
 use ronde_elastic::{
-    Member, Place, Time, ToWorker, WorkerCommand, WorkerEvent, WorkerId, WorkerMachine,
+    MemberInfo, WorkerSlot, Time, ToWorker, WorkerCommand, WorkerEvent, WorkerId, WorkerMachine,
 };
 
 use crate::clock;
@@ -34,7 +34,7 @@ pub(crate) struct Placement {
 struct State {
     machine: WorkerMachine,
     /// The newest place.
-    place: Option<Assignment>,
+    assignment: Option<Assignment>,
     /// The names of the members of the newest generations, by rank.
     members: BTreeMap<Generation, Vec<u64>>,
     entered: Generation,
@@ -73,9 +73,9 @@ impl Placement {
         address: SocketAddr,
         queue: Arc<EventQueue>,
     ) -> Result<Arc<Self>, ClusterError> {
-        let member = Member {
+        let member = MemberInfo {
             worker: WorkerId(worker),
-            place: Place(slot.0.into()),
+            slot: WorkerSlot(slot.0.into()),
             host: terms.host.clone(),
             address,
         };
@@ -92,7 +92,7 @@ impl Placement {
             queue,
             state: Mutex::new(State {
                 machine,
-                place: None,
+                assignment: None,
                 members: BTreeMap::new(),
                 entered: Generation(0),
                 group: None,
@@ -105,7 +105,7 @@ impl Placement {
 
     /// Says for the first time that this worker is here.
     pub(crate) fn begin(&self) {
-        self.handle(WorkerEvent::Linked, From::Others);
+        self.handle(WorkerEvent::Connected, From::Others);
     }
 
     /// The supervisor says something.
@@ -219,10 +219,10 @@ impl Placement {
                 while state.members.len() > GENERATIONS_MAX {
                     state.members.pop_first();
                 }
-                state.place = self.place(&assignment, rank);
+                state.assignment = self.core_assignment(&assignment, rank);
             }
-            WorkerCommand::Tell(reason) => self.queue.record(Event::Notice {
-                rank: state.place.as_ref().map(|place| place.rank),
+            WorkerCommand::Log(reason) => self.queue.record(Event::Notice {
+                rank: state.assignment.as_ref().map(|assignment| assignment.rank),
                 message: reason.to_string(),
             }),
             WorkerCommand::End(reason) => {
@@ -239,9 +239,9 @@ impl Placement {
     }
 
     /// A place as the training loop needs it.
-    fn place(&self, assignment: &ronde_elastic::Assignment, rank: Rank) -> Option<Assignment> {
+    fn core_assignment(&self, assignment: &ronde_elastic::GenerationAssignment, rank: Rank) -> Option<Assignment> {
         let host = &assignment.members.get(rank.index())?.host;
-        let here = |members: &[Member]| members.iter().filter(|m| m.host == *host).count() as u32;
+        let here = |members: &[MemberInfo]| members.iter().filter(|m| m.host == *host).count() as u32;
         Some(Assignment {
             job: self.terms.job.clone(),
             generation: assignment.generation,
@@ -259,12 +259,12 @@ impl Placement {
         let deadline = clock::now() + timeout;
         let mut state = self.lock();
         loop {
-            if let Some(place) = &state.place
-                && place.generation > left
+            if let Some(assignment) = &state.assignment
+                && assignment.generation > left
             {
-                let place = place.clone();
-                state.entered = place.generation;
-                return Ok(place);
+                let assignment = assignment.clone();
+                state.entered = assignment.generation;
+                return Ok(assignment);
             }
             if let Some(reason) = &state.over {
                 return Err(NoPlace::Over(reason.clone()));
@@ -308,7 +308,7 @@ impl Membership for Placement {
             Milestone::Synchronized {
                 next,
                 is_complete: is_whole,
-            } => WorkerEvent::Level {
+            } => WorkerEvent::CaughtUp {
                 generation,
                 next,
                 is_whole,
@@ -353,7 +353,7 @@ impl Membership for Placement {
         let limit = self.terms.settings.orphan_limit;
         self.wait(left, limit).map_err(|why| match why {
             NoPlace::Over(reason) => MembershipError::Ended { reason },
-            NoPlace::Checkpoint(generation) => MembershipError::CheckpointWanted { generation },
+            NoPlace::Checkpoint(generation) => MembershipError::CheckpointRequested { generation },
             NoPlace::Late => MembershipError::Timeout {
                 left,
                 cause: cause.to_owned(),

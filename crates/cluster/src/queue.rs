@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use ronde_core::{Event, Tracker};
-use ronde_elastic::Report;
+use ronde_elastic::WorkerReport;
 
 use crate::clock;
 
@@ -15,7 +15,7 @@ pub(crate) const EVENTS_MAX: usize = 65_536;
 /// What waits to be written.
 pub(crate) struct Batch {
     pub(crate) events: VecDeque<Event>,
-    pub(crate) report: Option<Report>,
+    pub(crate) report: Option<WorkerReport>,
 }
 
 /// A bounded queue with one reader.
@@ -29,7 +29,7 @@ pub(crate) struct EventQueue {
 struct State {
     waiting: VecDeque<Event>,
     /// The newest report: an older one that is not written yet is of no use any more.
-    report: Option<Report>,
+    report: Option<WorkerReport>,
     writing: bool,
     closed: bool,
     dropped: u64,
@@ -63,7 +63,7 @@ impl EventQueue {
     }
 
     /// Sends a report with the next batch.
-    pub(crate) fn report(&self, report: Report) {
+    pub(crate) fn report(&self, report: WorkerReport) {
         let mut state = self.lock();
         if !state.closed {
             state.report = Some(report);

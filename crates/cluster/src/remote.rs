@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use ronde_core::{Event as RunEvent, Rank};
 use ronde_elastic::{
-    Ending, LossCause, Place, PlaceState, Reason, Report, Term, ToWorker, WorkerId,
+    JobEnding, LossCause, WorkerSlot, SlotStatus, Reason, WorkerReport, Term, ToWorker, WorkerId,
 };
 
 use crate::clock;
@@ -50,7 +50,7 @@ pub(crate) struct Remote {
     current: BTreeMap<Rank, WorkerId>,
     ended: BTreeMap<Rank, (WorkerId, LossCause)>,
     /// The last report of each worker, for a coordinator that comes new.
-    reports: BTreeMap<WorkerId, Report>,
+    reports: BTreeMap<WorkerId, WorkerReport>,
     /// Events that no coordinator has written down yet.
     events: VecDeque<(u64, RunEvent)>,
     next_event: u64,
@@ -147,12 +147,12 @@ impl Remote {
         }
     }
 
-    pub(crate) fn place(&self, rank: Rank) -> Place {
-        Place(self.welcome.first.0 + u64::from(rank.0))
+    pub(crate) fn slot(&self, rank: Rank) -> WorkerSlot {
+        WorkerSlot(self.welcome.first.0 + u64::from(rank.0))
     }
 
-    fn rank(&self, place: Place) -> Option<Rank> {
-        let index = place.0.checked_sub(self.welcome.first.0)?;
+    fn rank(&self, slot: WorkerSlot) -> Option<Rank> {
+        let index = slot.0.checked_sub(self.welcome.first.0)?;
         let index = u32::try_from(index).ok()?;
         (index < self.count).then_some(Rank(index))
     }
@@ -164,16 +164,16 @@ impl Remote {
 
     /// Offers the places of this host, with what is there.
     pub(crate) fn offer(&self) {
-        let state = |rank: u32| PlaceState {
-            place: self.place(Rank(rank)),
+        let state = |rank: u32| SlotStatus {
+            slot: self.slot(Rank(rank)),
             worker: self.current.get(&Rank(rank)).copied(),
             ended: self.ended.get(&Rank(rank)).cloned(),
         };
-        let places = match self.leaves {
+        let slots = match self.leaves {
             true => Vec::new(),
             false => (0..self.count).map(state).collect(),
         };
-        self.send(&FromAgent::Places { places });
+        self.send(&FromAgent::Slots { slots });
     }
 
     /// Nothing more is to be started here.
@@ -205,10 +205,10 @@ impl Remote {
     }
 
     /// A worker says how it is.
-    pub(crate) fn reported(&mut self, mut report: Report) {
+    pub(crate) fn reported(&mut self, mut report: WorkerReport) {
         // The worker knows its place by the number that it has on this host.
         if let Some(rank) = self.rank_of(report.member.worker) {
-            report.member.place = self.place(rank);
+            report.member.slot = self.slot(rank);
             self.reports.insert(report.member.worker, report.clone());
             self.send(&FromAgent::Report { body: report });
         }
@@ -225,10 +225,10 @@ impl Remote {
         };
         self.reports.remove(&worker);
         self.ended.insert(rank, (worker, cause.clone()));
-        let place = self.place(rank);
+        let slot = self.slot(rank);
         self.send(&FromAgent::Ended {
             worker,
-            place,
+            slot,
             cause,
         });
     }
@@ -286,7 +286,7 @@ impl Remote {
             }
         } else if silence > settings.certain_end() {
             actions.push(Action::End(
-                Ending::Failed,
+                JobEnding::Failed,
                 Reason::NoCoordinator { silence },
             ));
         }
@@ -364,10 +364,10 @@ impl Remote {
             }
             ToAgent::Told { to, body } => self.tell(to, body, actions),
             ToAgent::Start {
-                place,
+                slot,
                 worker,
                 identity,
-            } => match self.rank(place) {
+            } => match self.rank(slot) {
                 Some(rank) if !self.leaves && !self.current.contains_key(&rank) => {
                     self.current.insert(rank, worker);
                     actions.push(Action::Start(rank, worker, Some(identity)));
@@ -375,8 +375,8 @@ impl Remote {
                 // The coordinator does not know what is here.
                 _ => self.offer(),
             },
-            ToAgent::Kill { place, worker } => {
-                if let Some(rank) = self.rank(place)
+            ToAgent::Kill { slot, worker } => {
+                if let Some(rank) = self.rank(slot)
                     && self.current.get(&rank) == Some(&worker)
                 {
                     actions.push(Action::Kill(rank));
@@ -428,9 +428,9 @@ impl Remote {
         if welcome.first == self.welcome.first {
             self.offer();
         } else {
-            let reason = "another host has the places of this one".to_owned();
+            let reason = "another host uses the slots of this one".to_owned();
             actions.push(Action::End(
-                Ending::Failed,
+                JobEnding::Failed,
                 Reason::Stopped {
                     by: reason,
                     checkpoint: None,

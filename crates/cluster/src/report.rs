@@ -21,7 +21,7 @@ impl Outcome {
     ///   its last words on standard error:
     ///     | loading weights
     ///   also failed: rank 0 (exit code 1)
-    ///   hint: the kernel does this when memory runs out; `dmesg` tells
+    ///   help: the kernel does this when memory runs out; `dmesg` tells
     /// ```
     #[must_use]
     pub fn report(&self) -> Option<String> {
@@ -31,7 +31,7 @@ impl Outcome {
         let first = self.failures.get(index)?;
         let mut text = headline(first);
         if !matches!(first.cause, Cause::Supervisor(_)) {
-            let _ = write!(text, "\n  where: {}", place(first));
+            let _ = write!(text, "\n  where: {}", location(first));
         }
         if !first.last_lines.is_empty() {
             text.push_str("\n  its last words on standard error:");
@@ -58,7 +58,7 @@ impl Outcome {
             );
         }
         if let Some(hint) = hint(&first.cause) {
-            let _ = write!(text, "\n  hint: {hint}");
+            let _ = write!(text, "\n  help: {hint}");
         }
         Some(text)
     }
@@ -97,7 +97,7 @@ fn headline(failure: &Failure) -> String {
     }
 }
 
-fn place(failure: &Failure) -> String {
+fn location(failure: &Failure) -> String {
     let mut text = format!("rank {} on {}", failure.rank, failure.host);
     if failure.pid != 0 {
         let _ = write!(text, ", process {}", failure.pid);
@@ -209,7 +209,7 @@ error: rank 2 was killed by signal 9 (SIGKILL)
     | loading weights
     | done
   also failed: rank 0 (exit code 1), rank 3 (exit code 1), rank 4 (exit code 1), rank 5 (exit code 1), rank 6 (exit code 1), and 3 more
-  hint: the kernel does this when memory runs out; `dmesg` tells";
+  help: the kernel does this when memory runs out; `dmesg` tells";
         assert_eq!(report(Exit::Failed(1), failures).unwrap(), expected);
     }
 
@@ -240,7 +240,7 @@ error: rank 3: waited 2.0 s for group rank 1
 
     #[test]
     fn a_workers_own_report_keeps_its_lines() {
-        let message = "error: loss is NaN at step 3\n  where: rank 1\nhint: lower the rate\n";
+        let message = "error: loss is NaN at step 3\n  where: rank 1\nhelp: lower the rate\n";
         let cause = Cause::Reported(Event::WorkerFailed {
             rank: Rank(1),
             message: message.into(),
@@ -251,7 +251,7 @@ error: rank 3: waited 2.0 s for group rank 1
         let expected = "\
 error: rank 1: loss is NaN at step 3
   where: rank 1
-  hint: lower the rate
+  help: lower the rate
   where: rank 1 on gpu-02, process 4711";
         assert_eq!(
             report(Exit::Failed(0), vec![failure(1, cause)]).unwrap(),
@@ -265,7 +265,7 @@ error: rank 1: loss is NaN at step 3
         missing.pid = 0;
         let text = report(Exit::Failed(0), vec![missing]).unwrap();
         assert!(text.contains("rank 0 cannot be started"), "{text}");
-        assert!(text.contains("hint: is the program installed"), "{text}");
+        assert!(text.contains("help: is the program installed"), "{text}");
         assert!(!text.contains("process"), "{text}");
         assert_eq!(report(Exit::Done, Vec::new()), None);
         assert_eq!(report(Exit::Stopped { signal: 2 }, Vec::new()), None);

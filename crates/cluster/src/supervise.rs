@@ -219,9 +219,9 @@ impl Supervisor<'_> {
     /// Starts all ranks, or lets the coordinator start them.
     fn start(&mut self) {
         let now = self.now();
-        let (host, places) = (self.launcher.host(), self.spec.world_size.get());
+        let (host, slots) = (self.launcher.host(), self.spec.world_size.get());
         if let Some(coordination) = &mut self.coordination {
-            let actions = coordination.begin(now, &host, places);
+            let actions = coordination.begin(now, &host, slots);
             return self.act(actions);
         }
         for rank in self.spec.world_size.ranks() {

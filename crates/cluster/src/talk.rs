@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use ronde_core::Event;
 use ronde_elastic::{
-    Ending, LossCause, Place, PlaceState, Reason, Report, Settings, Term, ToWorker, WorkerId,
+    JobEnding, LossCause, WorkerSlot, SlotStatus, Reason, WorkerReport, Settings, Term, ToWorker, WorkerId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ use crate::board::Status;
 /// Version of these messages; a mixture is refused.
 pub(crate) const PROTOCOL: u32 = 1;
 /// Places of one host at most; the numbers of its places are those after its first one.
-pub(crate) const PLACES_MAX: u32 = 1_000;
+pub(crate) const SLOTS_MAX: u32 = 1_000;
 
 /// The first and only line of somebody who has a join token and no certificate.
 #[derive(Serialize, Deserialize)]
@@ -65,14 +65,18 @@ pub(crate) enum FromAgent {
         /// Places that it offers.
         count: u32,
         /// The number of its first place, once it has one.
-        first: Option<Place>,
+        first: Option<WorkerSlot>,
         /// Events of the job that it knows already, when it wants to hear of all.
         follows: Option<u64>,
     },
     /// What is at its places; whenever that changes. Empty: nothing more is started here.
-    Places { places: Vec<PlaceState> },
+    #[serde(rename = "places")]
+    Slots {
+        #[serde(rename = "places")]
+        slots: Vec<SlotStatus>,
+    },
     /// A worker says how it is.
-    Report { body: Report },
+    Report { body: WorkerReport },
     /// A worker recorded an event. Numbered by the agent, sent again until heard.
     Event { number: u64, body: Event },
     /// The connection to a worker is gone.
@@ -80,7 +84,8 @@ pub(crate) enum FromAgent {
     /// A worker's process has ended.
     Ended {
         worker: WorkerId,
-        place: Place,
+        #[serde(rename = "place")]
+        slot: WorkerSlot,
         cause: LossCause,
     },
     /// Nothing new.
@@ -105,13 +110,18 @@ pub(crate) enum ToAgent {
     Told { to: WorkerId, body: ToWorker },
     /// Start a worker.
     Start {
-        place: Place,
+        #[serde(rename = "place")]
+        slot: WorkerSlot,
         worker: WorkerId,
         /// Its certificate, authority and key.
         identity: String,
     },
     /// End a worker that does not answer.
-    Kill { place: Place, worker: WorkerId },
+    Kill {
+        #[serde(rename = "place")]
+        slot: WorkerSlot,
+        worker: WorkerId,
+    },
     /// All events up to this one are written down.
     Heard { number: u64 },
     /// An event of the job, to those who follow it; numbered by the journal.
@@ -125,7 +135,7 @@ pub(crate) enum ToAgent {
         coordinators: Vec<SocketAddr>,
     },
     /// The job is over.
-    End { ending: Ending, reason: Reason },
+    End { ending: JobEnding, reason: Reason },
 }
 
 /// What an agent has to know of the job.
@@ -138,5 +148,5 @@ pub(crate) struct Welcome {
     /// Program and arguments of a worker; empty: a worker of ronde's own.
     pub(crate) command: Vec<String>,
     /// The number of the agent's first place.
-    pub(crate) first: Place,
+    pub(crate) first: WorkerSlot,
 }

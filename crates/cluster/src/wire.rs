@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use ronde_core::{Assignment, Event, Generation, Rank, WorldSize};
-use ronde_elastic::{Report, Settings, ToWorker};
+use ronde_elastic::{WorkerReport, Settings, ToWorker};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -39,7 +39,7 @@ pub(crate) enum FromWorker {
     /// Something happened.
     Event { body: Event },
     /// How the worker is, in a job that goes on when workers die.
-    Report { body: Report },
+    Report { body: WorkerReport },
 }
 
 /// What a supervisor says.

@@ -1,7 +1,8 @@
-//! [`CoordinatorMachine`]: who belongs to the job, and what follows when a worker is lost or comes.
+//! [`CoordinatorMachine`]: decides on the members of the job and on the response to losses and
+//! arrivals.
 //!
-//! It decides anew after every event from what it knows, so a lost message or a repeated one changes
-//! nothing for long. While it does not hold the lease it says nothing to workers.
+//! The machine re-evaluates its complete knowledge after every event, so a lost or repeated message
+//! has no lasting effect. It sends nothing to workers while it does not hold the lease.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,61 +10,61 @@ use std::time::Duration;
 use ronde_core::{Generation, Step};
 
 use crate::lease::{Lease, LeaseEvent};
-use crate::restart::{Restarts, Verdict};
+use crate::restart_history::{RestartDecision, RestartHistory};
 use crate::{
-    CoordinatorId, ElasticError, JobPhase, LossCause, Member, Phase, Reason, Record, Report,
-    Settings, Time, ToWorker, When, WorkerId,
+    CoordinatorId, ElasticError, JobPhase, JobRecord, LossCause, MemberInfo, Reason, Settings,
+    SwitchTiming, Time, ToWorker, WorkerId, WorkerPhase, WorkerReport,
 };
 
 mod answers;
 mod ending;
 mod events;
 mod generations;
-mod places;
-mod roster;
+mod slots;
 mod staffing;
 mod succession;
+mod worker_table;
 
-pub use events::{Command, Ending, Event, PlaceState};
-use places::{Departure, Places};
-use roster::Roster;
+pub use events::{CoordinatorCommand, CoordinatorEvent, JobEnding, SlotStatus};
+use slots::{Departure, SlotTable};
+use worker_table::WorkerTable;
 
-/// What was decided about the newest generation, beyond what stands in the record.
+/// The decision behind the newest generation, in addition to the data in the record.
 #[derive(Debug, Clone)]
-struct Newest {
+struct GenerationChange {
     generation: Generation,
-    when: When,
+    when: SwitchTiming,
     reason: Reason,
     previous: Generation,
-    previous_members: Vec<Member>,
+    previous_members: Vec<MemberInfo>,
 }
 
-/// The coordinator of a job.
+/// The state machine of a job's coordinator.
 #[derive(Debug)]
 pub struct CoordinatorMachine {
     settings: Settings,
     lease: Lease,
-    roster: Roster,
-    places: Places,
+    workers: WorkerTable,
+    slots: SlotTable,
     target: u32,
     leads_since: Time,
-    /// The newest generation and why it is there.
-    newest: Newest,
-    /// The newest generation that the members were told of.
+    /// The newest generation and the reason for it.
+    newest: GenerationChange,
+    /// The newest generation that was announced to the members.
     announced: Generation,
-    /// The generation whose members were told to drop their group.
+    /// The generation whose members were told to leave their group.
     aborted: Option<Generation>,
     broken_since: Option<Time>,
-    /// The generation that was formed although nobody was lost, and at which step.
+    /// The generation that was formed without a loss, and the step at which its predecessor failed.
     reformed: Option<(Generation, Option<Step>)>,
-    exclusions: Restarts,
+    exclusions: RestartHistory,
     first_failure: Option<Reason>,
     established_since: Option<Time>,
-    /// From which checkpoint the job began anew last, and how often in a row.
+    /// The checkpoint from which the job last started again, and how often in a row it did so.
     begun_anew: Option<(Option<Step>, u32)>,
     waiting: Option<(Time, Reason)>,
     stop: Option<String>,
-    /// Whether it has to stop without another checkpoint.
+    /// Whether the job stops without another checkpoint.
     abandons: bool,
     checkpoint_written: Option<Step>,
     ending_since: Option<Time>,
@@ -77,15 +78,15 @@ pub struct CoordinatorMachine {
 }
 
 impl CoordinatorMachine {
-    /// A coordinator that does not lead yet. `me` must be another number for every process.
+    /// Returns a coordinator that does not lead yet. Every process must have a different `me`.
     ///
     /// # Errors
-    /// [`ElasticError::Settings`].
+    /// Returns [`ElasticError::Settings`] for invalid settings.
     pub fn new(me: CoordinatorId, settings: Settings) -> Result<Self, ElasticError> {
         let settings = settings.checked()?;
-        let newest = Newest {
+        let newest = GenerationChange {
             generation: Generation(0),
-            when: When::Now,
+            when: SwitchTiming::Now,
             reason: Reason::Drained,
             previous: Generation(0),
             previous_members: Vec::new(),
@@ -93,8 +94,8 @@ impl CoordinatorMachine {
         Ok(Self {
             settings,
             lease: Lease::new(me, settings.lease, settings.store_timeout),
-            roster: Roster::new(settings.silence),
-            places: Places::default(),
+            workers: WorkerTable::new(settings.silence),
+            slots: SlotTable::default(),
             target: settings.workers,
             leads_since: Time(0),
             newest,
@@ -102,7 +103,7 @@ impl CoordinatorMachine {
             aborted: None,
             broken_since: None,
             reformed: None,
-            exclusions: Restarts::default(),
+            exclusions: RestartHistory::default(),
             first_failure: None,
             established_since: None,
             begun_anew: None,
@@ -121,44 +122,44 @@ impl CoordinatorMachine {
         })
     }
 
-    /// The record as last seen.
+    /// Returns the record as last read.
     #[must_use]
-    pub fn record(&self) -> &Record {
+    pub fn record(&self) -> &JobRecord {
         self.lease.record()
     }
 
-    /// Whether this coordinator leads at this moment.
+    /// Returns whether this coordinator leads at `now`.
     #[must_use]
     pub fn leads(&self, now: Time) -> bool {
         self.lease.leads(now)
     }
 
-    /// What a worker said last, whether it is lost since or not.
+    /// Returns a worker's last report, even if the worker has been lost since.
     #[must_use]
-    pub fn last_report(&self, worker: WorkerId) -> Option<&Report> {
-        self.roster.last_report(worker)
+    pub fn last_report(&self, worker: WorkerId) -> Option<&WorkerReport> {
+        self.workers.last_report(worker)
     }
 
-    /// How a worker was lost, if it was.
+    /// Returns how a worker was lost, if it was.
     #[must_use]
     pub fn lost(&self, worker: WorkerId) -> Option<&LossCause> {
-        self.roster.lost(worker).map(|(_, cause)| cause)
+        self.workers.lost(worker).map(|(_, cause)| cause)
     }
 
-    /// How many workers are wanted.
+    /// Returns the target number of workers.
     #[must_use]
     pub fn wanted(&self) -> u32 {
         self.target
     }
 
-    /// Why there is no new generation although one is needed.
+    /// Returns why no new generation was formed although one is needed.
     #[must_use]
     pub fn waits_for(&self) -> Option<&Reason> {
         self.waiting.as_ref().map(|(_, reason)| reason)
     }
 
-    /// When to call with [`Event::Tick`] unless something else happens before; `None` once the job is
-    /// over. Cost: linear in the workers.
+    /// Returns when to call with [`CoordinatorEvent::Tick`] if no other event occurs first; `None`
+    /// once the job is over. Cost: linear in the number of workers.
     #[must_use]
     pub fn wake_at(&self, now: Time) -> Option<Time> {
         if self.is_over {
@@ -168,9 +169,9 @@ impl CoordinatorMachine {
         if self.lease.leads(now) {
             let regular = now.after(self.settings.heartbeat);
             let others = [
-                self.roster.deadline(),
+                self.workers.deadline(),
                 self.due_at(now),
-                self.places.next_start().filter(|at| *at > now),
+                self.slots.next_start().filter(|at| *at > now),
             ];
             wake = others
                 .into_iter()
@@ -180,78 +181,59 @@ impl CoordinatorMachine {
         Some(wake.max(now.after(std::time::Duration::from_nanos(1))))
     }
 
-    /// Takes an event in and says what to do, in this order.
-    pub fn handle(&mut self, now: Time, event: Event) -> Vec<Command> {
+    /// Processes an event and returns the commands to execute, in order.
+    pub fn handle(&mut self, now: Time, event: CoordinatorEvent) -> Vec<CoordinatorCommand> {
         let mut out = Vec::new();
         if self.is_over {
             return out;
         }
-        // First what time has brought: a lease that is over must not be acted on.
+        // Check the time first: an expired lease must not be used.
         let (lost, request) = self.lease.tick(now);
-        out.extend(request.map(Command::Store));
+        out.extend(request.map(CoordinatorCommand::Store));
         if let Some(lost) = lost {
             self.lease_event(now, lost, &mut out);
         }
-        self.take(now, event, &mut out);
+        self.apply(now, event, &mut out);
         if self.lease.leads(now) {
             self.lead(now, &mut out);
         }
         out
     }
 
-    fn take(&mut self, now: Time, event: Event, out: &mut Vec<Command>) {
+    fn apply(&mut self, now: Time, event: CoordinatorEvent, out: &mut Vec<CoordinatorCommand>) {
         match event {
-            Event::Tick => {}
-            Event::Store(reply) => {
+            CoordinatorEvent::Tick => {}
+            CoordinatorEvent::Store(reply) => {
                 let (events, request) = self.lease.reply(now, reply);
-                out.extend(request.map(Command::Store));
+                out.extend(request.map(CoordinatorCommand::Store));
                 for event in events {
                     self.lease_event(now, event, out);
                 }
             }
-            Event::Report(report) => self.take_report(now, report, out),
-            Event::Disconnected { worker, cause } => {
-                self.roster
+            CoordinatorEvent::Report(report) => self.take_report(now, report, out),
+            CoordinatorEvent::Disconnected { worker, cause } => {
+                self.workers
                     .lose(worker, LossCause::Disconnected(cause), now);
             }
-            Event::Exited {
+            CoordinatorEvent::Exited {
                 worker,
-                place,
+                slot,
                 cause,
-            } => self.exited(now, (place, worker), &cause, out),
-            Event::HostUp { host, places } => {
-                for PlaceState {
-                    place,
-                    worker,
-                    ended,
-                } in places
-                {
-                    if let Some((gone, cause)) = ended {
-                        // Nobody has answered that death yet.
-                        let is_news = worker.is_none() && !self.places.knows(place);
-                        if is_news && cause != LossCause::ExitCode(0) {
-                            self.places.remember(place, &[Duration::ZERO], now);
-                        }
-                        self.exited(now, (place, gone), &cause, out);
-                    }
-                    let worker = worker.filter(|worker| !self.roster.has_ended(*worker));
-                    self.places
-                        .offer(&host, place, worker, self.settings.silence, now);
-                }
-            }
-            Event::HostDown { host } => self.places.withdraw(&host),
-            Event::DiedBefore { place, ages } => self.places.remember(place, &ages, now),
-            Event::CoordinatorEnded { coordinator } => self.lease.ended(coordinator),
-            Event::Scale { workers } => {
+            } => self.exited(now, (slot, worker), &cause, out),
+            CoordinatorEvent::HostUp { host, slots } => self.host_up(now, &host, slots, out),
+            CoordinatorEvent::HostDown { host } => self.slots.withdraw(&host),
+            CoordinatorEvent::DiedBefore { slot, ages } => self.slots.remember(slot, &ages, now),
+            CoordinatorEvent::CoordinatorEnded { coordinator } => self.lease.ended(coordinator),
+            CoordinatorEvent::Scale { workers } => {
                 self.target = workers.clamp(self.settings.workers_min, self.settings.workers_max);
             }
-            Event::Stop { by } => {
+            CoordinatorEvent::Stop { by } => {
                 self.stop.get_or_insert(by);
             }
-            Event::Abandon { by } => {
+            CoordinatorEvent::Abandon { by } => {
                 (self.stop, self.abandons) = (Some(by), true);
             }
-            Event::CheckpointWritten { generation, next } => {
+            CoordinatorEvent::CheckpointWritten { generation, next } => {
                 if self.lease.leads(now) && generation == self.record().generation {
                     self.checkpoint_written = self.checkpoint_written.max(Some(next));
                 }
@@ -259,23 +241,50 @@ impl CoordinatorMachine {
         }
     }
 
-    fn lease_event(&mut self, now: Time, event: LeaseEvent, out: &mut Vec<Command>) {
+    fn host_up(
+        &mut self,
+        now: Time,
+        host: &str,
+        slots: Vec<SlotStatus>,
+        out: &mut Vec<CoordinatorCommand>,
+    ) {
+        for SlotStatus {
+            slot,
+            worker,
+            ended,
+        } in slots
+        {
+            if let Some((ended, cause)) = ended {
+                // No coordinator has counted this failure yet.
+                let is_unknown = worker.is_none() && !self.slots.knows(slot);
+                if is_unknown && cause != LossCause::ExitCode(0) {
+                    self.slots.remember(slot, &[Duration::ZERO], now);
+                }
+                self.exited(now, (slot, ended), &cause, out);
+            }
+            let worker = worker.filter(|worker| !self.workers.has_ended(*worker));
+            self.slots
+                .offer(host, slot, worker, self.settings.silence, now);
+        }
+    }
+
+    fn lease_event(&mut self, now: Time, event: LeaseEvent, out: &mut Vec<CoordinatorCommand>) {
         match event {
             LeaseEvent::Published => {}
             LeaseEvent::Taken => self.begin_to_lead(now, out),
             LeaseEvent::Lost { term, cause } => {
-                out.push(Command::Tell(Reason::Deposed { term, cause }));
+                out.push(CoordinatorCommand::Log(Reason::Deposed { term, cause }));
             }
             LeaseEvent::Other { term } => {
                 if !std::mem::replace(&mut self.told_other, true) {
-                    out.push(Command::Tell(Reason::StandsBy { term }));
+                    out.push(CoordinatorCommand::Log(Reason::StandsBy { term }));
                 }
             }
         }
     }
 
-    fn begin_to_lead(&mut self, now: Time, out: &mut Vec<Command>) {
-        self.roster.begin_anew(self.settings.silence);
+    fn begin_to_lead(&mut self, now: Time, out: &mut Vec<CoordinatorCommand>) {
+        self.workers.begin_anew(self.settings.silence);
         let record = self.lease.record();
         let (term, generation) = (record.term, record.generation);
         let members = record.members.clone();
@@ -287,12 +296,13 @@ impl CoordinatorMachine {
             .chain(members.iter().map(|member| member.worker))
             .collect();
         for worker in expected {
-            self.roster.expect(worker, now.after(self.settings.silence));
+            self.workers
+                .expect(worker, now.after(self.settings.silence));
         }
         self.leads_since = now;
-        self.newest = Newest {
+        self.newest = GenerationChange {
             generation,
-            when: When::Now,
+            when: SwitchTiming::Now,
             reason: Reason::Leads { term, generation },
             previous: generation,
             previous_members: members,
@@ -301,12 +311,12 @@ impl CoordinatorMachine {
         (self.aborted, self.broken_since, self.reformed) = (None, None, None);
         (self.waiting, self.checkpoint_written, self.ending_since) = (None, None, None);
         self.told_other = false;
-        out.push(Command::Tell(Reason::Leads { term, generation }));
+        out.push(CoordinatorCommand::Log(Reason::Leads { term, generation }));
     }
 
-    /// Looks at everything and does what is due.
-    fn lead(&mut self, now: Time, out: &mut Vec<Command>) {
-        self.roster.detect(now);
+    /// Evaluates the current knowledge and does everything that is due.
+    fn lead(&mut self, now: Time, out: &mut Vec<CoordinatorCommand>) {
+        self.workers.detect(now);
         self.announce(out);
         self.abort_if_lost(out);
         self.note_broken(now);
@@ -315,7 +325,7 @@ impl CoordinatorMachine {
                 self.propose(now, out, |record| record.phase = JobPhase::Stopped);
             }
             JobPhase::Running if self.stop.is_some() => self.begin_to_stop(now, out),
-            JobPhase::Running => self.run_on(now, out),
+            JobPhase::Running => self.continue_running(now, out),
             JobPhase::Stopping => self.finish_stopping(now, out),
             JobPhase::Stopped | JobPhase::Finished => self.dismiss_all(now, out),
         }
@@ -325,11 +335,11 @@ impl CoordinatorMachine {
         }
     }
 
-    fn run_on(&mut self, now: Time, out: &mut Vec<Command>) {
+    fn continue_running(&mut self, now: Time, out: &mut Vec<CoordinatorCommand>) {
         let record = self.record();
-        let complete = |member: &Member| {
-            self.roster.live(member.worker).is_some_and(|report| {
-                report.generation == record.generation && report.phase == Phase::Complete
+        let complete = |member: &MemberInfo| {
+            self.workers.live(member.worker).is_some_and(|report| {
+                report.generation == record.generation && report.phase == WorkerPhase::Complete
             })
         };
         if !record.members.is_empty() && record.members.iter().all(complete) {
@@ -340,75 +350,76 @@ impl CoordinatorMachine {
         }
     }
 
-    /// When all members want to leave and nobody can take over, the job stops with a checkpoint.
+    /// Stops the job with a checkpoint if all members are leaving and no replacement is expected.
     fn stop_if_all_leave(&mut self) {
-        let leaves = |member: &Member| {
-            self.roster
+        let leaves = |member: &MemberInfo| {
+            self.workers
                 .live(member.worker)
                 .is_some_and(|report| report.draining)
         };
         let members = &self.record().members;
-        let nobody_comes = self.roster.all_live().all(|report| report.draining)
-            && self.places.next_start().is_none()
+        let none_is_expected = self.workers.all_live().all(|report| report.draining)
+            && self.slots.next_start().is_none()
             && self
-                .places
+                .slots
                 .workers()
-                .all(|(_, worker, _)| self.roster.knows(worker));
-        if !members.is_empty() && members.iter().all(leaves) && nobody_comes {
-            self.stop = Some("the end of all its workers".to_owned());
+                .all(|(_, worker, _)| self.workers.knows(worker));
+        if !members.is_empty() && members.iter().all(leaves) && none_is_expected {
+            self.stop = Some("the departure of all workers".to_owned());
         }
     }
 
-    fn publish_checkpoint(&mut self, now: Time, out: &mut Vec<Command>) {
+    fn publish_checkpoint(&mut self, now: Time, out: &mut Vec<CoordinatorCommand>) {
         if self.checkpoint_written > self.record().checkpoint {
             let written = self.checkpoint_written;
             self.propose(now, out, |record| record.checkpoint = written);
         }
     }
 
-    /// Changes the record, unless a change is under way; then this is called again after it.
+    /// Changes the record, unless a change is in flight; this is called again once that has
+    /// completed.
     fn propose(
         &mut self,
         now: Time,
-        out: &mut Vec<Command>,
-        change: impl FnOnce(&mut Record),
+        out: &mut Vec<CoordinatorCommand>,
+        change: impl FnOnce(&mut JobRecord),
     ) -> bool {
         if self.lease.is_busy() {
             return false;
         }
-        out.push(Command::Store(self.lease.propose(now, change)));
+        out.push(CoordinatorCommand::Store(self.lease.propose(now, change)));
         true
     }
 
-    fn fail(&mut self, cause: Reason, out: &mut Vec<Command>) {
+    fn fail(&mut self, cause: Reason, out: &mut Vec<CoordinatorCommand>) {
         let reason = Reason::Failed {
             cause: Box::new(cause),
             first: self.first_failure.clone().map(Box::new),
         };
         let term = self.record().term;
-        for report in self.roster.all_live() {
+        for report in self.workers.all_live() {
             let message = ToWorker::End {
                 term,
                 reason: reason.clone(),
             };
-            out.push(Command::Send {
+            out.push(CoordinatorCommand::Send {
                 to: report.member.worker,
                 message,
             });
         }
         self.is_over = true;
-        out.push(Command::End {
-            ending: Ending::Failed,
+        out.push(CoordinatorCommand::End {
+            ending: JobEnding::Failed,
             reason,
         });
     }
 
-    /// The pause before a worker that the others could not reach may come back.
+    /// Returns the time until which a worker that the others could not reach is excluded.
     fn exclusion(&mut self, now: Time) -> Time {
         let limits = &self.settings.restart;
         match self.exclusions.failed(limits, now) {
-            Verdict::Again { pause } => now.after(pause),
-            Verdict::GiveUp => now.after(limits.pause_max),
+            RestartDecision::Again { pause } => now.after(pause),
+            RestartDecision::GiveUp => now.after(limits.pause_max),
         }
     }
 }

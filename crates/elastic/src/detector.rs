@@ -1,19 +1,19 @@
-//! [`Detector`]: who was heard when, and who has been silent for too long.
+//! [`FailureDetector`]: finds workers that have not reported for too long.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::{Time, WorkerId};
 
-/// Deadlines of silence.
+/// The time of each worker's last report, with a limit on the silence after it.
 #[derive(Debug, Clone)]
-pub struct Detector {
+pub struct FailureDetector {
     limit: Duration,
     heard: BTreeMap<WorkerId, Time>,
 }
 
-impl Detector {
-    /// Nobody is watched yet; a silence longer than `limit` is a loss.
+impl FailureDetector {
+    /// Returns a detector that watches no worker yet; a silence above `limit` is a loss.
     #[must_use]
     pub fn new(limit: Duration) -> Self {
         Self {
@@ -22,18 +22,19 @@ impl Detector {
         }
     }
 
-    /// A worker was heard, or is expected from now on.
+    /// Records a report of a worker, or that one is expected from now on.
     pub fn heard(&mut self, worker: WorkerId, now: Time) {
         let at = self.heard.entry(worker).or_insert(now);
         *at = now.max(*at);
     }
 
-    /// A worker is no longer watched.
+    /// Stops watching a worker.
     pub fn forget(&mut self, worker: WorkerId) {
         self.heard.remove(&worker);
     }
 
-    /// Those that have been silent for longer than the limit, and for how long. They are forgotten.
+    /// Removes the workers that have been silent for longer than the limit, and returns them with
+    /// their silence.
     pub fn overdue(&mut self, now: Time) -> Vec<(WorkerId, Duration)> {
         let limit = self.limit;
         let late: Vec<(WorkerId, Duration)> = self
@@ -48,7 +49,7 @@ impl Detector {
         late
     }
 
-    /// When the next one will be overdue unless it is heard.
+    /// Returns the time at which the next worker will be overdue unless it reports.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         let first = self.heard.values().min()?;
@@ -61,8 +62,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silence_is_noticed_once_and_at_its_deadline() {
-        let mut detector = Detector::new(Duration::from_nanos(10));
+    fn a_silent_worker_is_reported_once_and_at_its_deadline() {
+        let mut detector = FailureDetector::new(Duration::from_nanos(10));
         assert_eq!(detector.deadline(), None);
         detector.heard(WorkerId(1), Time(0));
         detector.heard(WorkerId(2), Time(5));

@@ -1,30 +1,33 @@
-//! [`ElasticError`]: what this crate refuses.
+//! [`ElasticError`]: the errors of this crate.
 
 use ronde_core::Recovery;
 
-/// Why settings or a recovery are impossible.
+/// Reasons why settings or a recovery are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ElasticError {
-    /// Settings that contradict themselves.
-    #[error("{setting}: {problem}")]
+    /// Settings that contradict each other.
+    #[error("invalid setting `{setting}`: {problem}")]
     Settings {
-        /// Which setting, by its name in [`crate::Settings`].
+        /// The setting's name in [`crate::Settings`].
         setting: &'static str,
-        /// What is wrong, with the numbers.
+        /// The problem, with the offending numbers.
         problem: String,
     },
-    /// A generation was formed in which nobody has a complete state, and it may not begin from a
+    /// A generation in which no member has a complete state, and which may not start from a
     /// checkpoint.
-    #[error("none of the {members} members holds the state, and the generation may not begin anew")]
+    #[error(
+        "none of the {members} members holds the state, and the generation may not start from a \
+         checkpoint"
+    )]
     NoState {
-        /// Members of the generation.
+        /// Number of members in the generation.
         members: usize,
     },
 }
 
 impl ElasticError {
-    /// What to do about it.
+    /// Returns the recommended recovery.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         match self {

@@ -1,65 +1,67 @@
-//! [`Record`]: the one durable record of a job, changed by compare-and-swap only.
+//! [`JobRecord`]: the only durable record of a job, changed only by compare-and-swap.
 //!
-//! The record is lease and journal at once. A coordinator that takes the lease raises the term in it, and a
-//! generation exists once it stands in it; so a coordinator that was deposed, however late it
-//! notices, can publish neither a generation nor a checkpoint. That holds whatever clocks do. Nothing
-//! else has to be replayed: the rest is learnt from the workers.
+//! The record is both lease and journal. A coordinator that takes the lease increments the term in
+//! it, and a generation exists only after it is written there. A coordinator that has lost the
+//! lease can therefore publish neither a generation nor a checkpoint, however late it notices. This
+//! holds for any behaviour of clocks. Nothing else needs to be replayed: the rest is learned from
+//! the workers.
 
 use ronde_core::{Generation, Step};
 use serde::{Deserialize, Serialize};
 
-use crate::{CoordinatorId, Member, StartFrom, Term, WorkerId};
+use crate::{CoordinatorId, MemberInfo, StartFrom, Term, WorkerId};
 
-/// How far the job is.
+/// The phase of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobPhase {
-    /// It trains, or wants to.
+    /// The job trains, or is about to.
     #[default]
     Running,
-    /// It was asked to stop; its last generation has no members.
+    /// A stop was requested; the last generation has no members.
     Stopping,
-    /// It stopped, with or without a checkpoint.
+    /// The job stopped, with or without a checkpoint.
     Stopped,
     /// All steps are committed.
     Finished,
 }
 
-/// A generation that may still commit a step, for all that is known: none of its members is known to
-/// have left it.
+/// A generation that may still commit a step, as far as is known: no member of it is known to have
+/// left it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenGeneration {
-    /// Which.
+    /// The generation's number.
     pub generation: Generation,
     /// All of its members.
     pub workers: Vec<WorkerId>,
 }
 
-/// What is known for certain of a job. The default is the record of a job that nobody has led yet.
+/// The durable facts about a job. The default is the record of a job that no coordinator has led.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
-    /// Grows by one with every change; 0: nothing was written yet.
+pub struct JobRecord {
+    /// The number of changes so far; 0 if nothing was written.
     pub version: u64,
-    /// Term of the last coordinator.
+    /// The term of the last coordinator.
     pub term: Term,
-    /// The last coordinator, or `None` when it gave the lease back.
+    /// The last coordinator, or `None` if it released the lease.
     pub holder: Option<CoordinatorId>,
-    /// The newest generation; 0: none yet.
+    /// The newest generation; 0 if there is none.
     pub generation: Generation,
     /// Its members by rank.
-    pub members: Vec<Member>,
-    /// The newest generation and all older ones that may still commit a step. A generation is over for
-    /// good once one of its members has left it, for it commits with all of them or not at all.
+    pub members: Vec<MemberInfo>,
+    /// The newest generation and all older ones that may still commit a step. A generation ends as
+    /// soon as one of its members has left it, because a step is committed by all members or by
+    /// none.
     pub open: Vec<OpenGeneration>,
-    /// What its members do when none of them holds a state.
+    /// The start of members when none of them holds a state.
     pub start: StartFrom,
-    /// Next step of the newest checkpoint that counts.
+    /// The next step of the newest published checkpoint.
     pub checkpoint: Option<Step>,
-    /// How far the job is.
+    /// The phase of the job.
     pub phase: JobPhase,
 }
 
-impl Default for Record {
+impl Default for JobRecord {
     fn default() -> Self {
         Self {
             version: 0,
@@ -75,26 +77,26 @@ impl Default for Record {
     }
 }
 
-/// What a coordinator asks of the store.
+/// A coordinator's request to the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum StoreRequest {
-    /// The record as it is.
+    /// Reads the record.
     Read {
-        /// Comes back in the reply.
+        /// The number that the reply repeats.
         id: u64,
     },
-    /// Write `record`, durably, if the version of the stored one is `record.version - 1`.
+    /// Durably writes `record` if the version of the stored record is `record.version - 1`.
     Swap {
-        /// Comes back in the reply.
+        /// The number that the reply repeats.
         id: u64,
-        /// What to write.
-        record: Record,
+        /// The record to write.
+        record: JobRecord,
     },
 }
 
 impl StoreRequest {
-    /// The number of the request.
+    /// Returns the number of the request.
     #[must_use]
     pub fn id(&self) -> u64 {
         match self {
@@ -103,18 +105,18 @@ impl StoreRequest {
     }
 }
 
-/// The store's answer: the record as it stands after the request. A swap was done if that is the
-/// record that it asked for. An answer may be lost, a request may be executed late.
+/// The store's answer: the record after the request. A swap succeeded if this equals the record
+/// that it contained. An answer may be lost, and a request may be executed late.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreReply {
-    /// Of the request.
+    /// The number of the request.
     pub id: u64,
-    /// What is stored.
-    pub record: Record,
+    /// The stored record.
+    pub record: JobRecord,
 }
 
-impl Record {
-    /// Executes a request, as a store does: in one piece, and on disk before the reply leaves.
+impl JobRecord {
+    /// Executes a request as a store does: atomically, and on disk before the reply is sent.
     pub fn execute(&mut self, request: StoreRequest) -> StoreReply {
         let id = request.id();
         if let StoreRequest::Swap { record, .. } = request
@@ -135,21 +137,21 @@ mod tests {
 
     #[test]
     fn only_the_next_version_is_written() {
-        let mut stored = Record::default();
-        let mine = Record {
+        let mut stored = JobRecord::default();
+        let mine = JobRecord {
             version: 1,
             term: Term(1),
-            ..Record::default()
+            ..JobRecord::default()
         };
-        let swap = |record: &Record| StoreRequest::Swap {
+        let swap = |record: &JobRecord| StoreRequest::Swap {
             id: 3,
             record: record.clone(),
         };
         assert_eq!(stored.execute(swap(&mine)).record, mine);
-        let late = Record {
+        let late = JobRecord {
             version: 1,
             term: Term(9),
-            ..Record::default()
+            ..JobRecord::default()
         };
         let reply = stored.execute(swap(&late));
         assert_eq!((reply.id, reply.record), (3, mine));

@@ -1,56 +1,57 @@
-//! [`Lease`]: who leads. Terms only grow; at most one coordinator leads at a time.
+//! [`Lease`]: the right to lead. Terms only increase, and at most one coordinator leads at a time.
 //!
-//! The holder renews by changing the record's version. Somebody else may take the lease when the
-//! version has not changed for the lease's length (and a quarter more) *on its own clock*, so no two
-//! clocks are compared. The holder counts its own length from the moment it *sent* the change, which
-//! is earlier; so it stops before another one can begin. When the holder's process is known to have ended
-//! there is nothing to wait for: of its last change and the first one of its successor the store does one.
+//! The holder renews the lease by changing the record's version. Another coordinator may take it
+//! when the version has not changed for the lease's length plus a quarter *on its own clock*, so
+//! two clocks are never compared. The holder counts the length from the moment at which it *sent*
+//! the change, which is earlier; so it stops before another coordinator can start. If the holder's
+//! process is known to have ended, no wait is needed: the store executes only one of its last
+//! change and its successor's first change.
 
 use std::time::Duration;
 
-use crate::{CoordinatorId, Record, StoreReply, StoreRequest, Term, Time};
+use crate::{CoordinatorId, JobRecord, StoreReply, StoreRequest, Term, Time};
 
-/// What became of a reply or of time passing.
+/// The effect of a reply or of elapsed time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeaseEvent {
     /// This coordinator leads from now on.
     Taken,
-    /// The record that it asked for stands.
+    /// The requested record was stored.
     Published,
-    /// It leads no longer.
+    /// This coordinator no longer leads.
     Lost {
-        /// The term that is over.
+        /// The term that has ended.
         term: Term,
-        /// What took it away.
+        /// The cause.
         cause: String,
     },
-    /// Somebody else leads.
+    /// Another coordinator leads.
     Other {
-        /// In this term.
+        /// The other coordinator's term.
         term: Term,
     },
 }
 
 #[derive(Debug, Clone)]
-struct InFlight {
+struct PendingRequest {
     id: u64,
     sent: Time,
-    swap: Option<Record>,
+    swap: Option<JobRecord>,
 }
 
-/// One coordinator's view of the record and of its own right to lead.
+/// One coordinator's view of the record and of its own lease.
 #[derive(Debug, Clone)]
 pub struct Lease {
     me: CoordinatorId,
     length: Duration,
     timeout: Duration,
-    record: Record,
-    /// When this version of the record was first seen.
+    record: JobRecord,
+    /// When this version of the record was first read.
     seen: Option<Time>,
-    /// Leads until then.
+    /// The end of this coordinator's lease.
     until: Option<Time>,
-    in_flight: Option<InFlight>,
-    /// When the first of the swaps was sent whose outcome is not known.
+    in_flight: Option<PendingRequest>,
+    /// When the first swap with unknown outcome was sent.
     unknown: Option<Time>,
     next_id: u64,
     next_read: Time,
@@ -59,14 +60,14 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Nothing is known yet.
+    /// Returns a lease that has not read the record yet.
     #[must_use]
     pub fn new(me: CoordinatorId, length: Duration, timeout: Duration) -> Self {
         Self {
             me,
             length,
             timeout,
-            record: Record::default(),
+            record: JobRecord::default(),
             seen: None,
             until: None,
             in_flight: None,
@@ -77,37 +78,35 @@ impl Lease {
         }
     }
 
-    /// A coordinator's process has ended, for certain. If it holds the lease, that is free.
+    /// Notes that a coordinator's process has certainly ended. Its lease, if it has one, is free.
     pub fn ended(&mut self, coordinator: CoordinatorId) {
         if self.ended.replace(coordinator) != Some(coordinator) {
             self.next_read = Time(0);
         }
     }
 
-    /// The record as last seen. While this coordinator leads, the truth.
+    /// Returns the record as last read. It is up to date while this coordinator leads.
     #[must_use]
-    pub fn record(&self) -> &Record {
+    pub fn record(&self) -> &JobRecord {
         &self.record
     }
 
-    /// Whether this coordinator leads at this moment.
+    /// Returns whether this coordinator leads at `now`.
     #[must_use]
     pub fn leads(&self, now: Time) -> bool {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// Whether a change is under way; another one has to wait for it.
+    /// Returns whether a change is in flight; another one has to wait for it.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.in_flight.is_some()
     }
 
-    /// What time has brought, and the request that is due, if any.
+    /// Returns the effect of elapsed time and the next request, if one is due.
     pub fn tick(&mut self, now: Time) -> (Option<LeaseEvent>, Option<StoreRequest>) {
         let event = match self.until {
-            Some(until) if now >= until => {
-                Some(self.lose("the lease could not be renewed in time"))
-            }
+            Some(until) if now >= until => Some(self.lose("the lease was not renewed in time")),
             _ => None,
         };
         if let Some(flight) = &self.in_flight {
@@ -132,7 +131,7 @@ impl Lease {
         (event, request)
     }
 
-    /// When [`Lease::tick`] has something to do next.
+    /// Returns the time at which [`Lease::tick`] is next due.
     #[must_use]
     pub fn wake(&self) -> Time {
         let timer = match (&self.in_flight, self.until) {
@@ -147,14 +146,15 @@ impl Lease {
         self.until.map_or(timer, |until| timer.min(until))
     }
 
-    /// Asks for a changed record. Only while this coordinator leads and is not busy.
-    pub fn propose(&mut self, now: Time, change: impl FnOnce(&mut Record)) -> StoreRequest {
+    /// Requests a changed record. Only valid while this coordinator leads and no change is in
+    /// flight.
+    pub fn propose(&mut self, now: Time, change: impl FnOnce(&mut JobRecord)) -> StoreRequest {
         let mut record = self.record.clone();
         change(&mut record);
         self.swap(now, record)
     }
 
-    /// Takes an answer in.
+    /// Processes an answer of the store.
     pub fn reply(
         &mut self,
         now: Time,
@@ -169,7 +169,7 @@ impl Lease {
             self.seen = Some(now);
         }
         self.record = reply.record;
-        // A change that was not done can be done later only as long as nothing else was.
+        // A change that was not executed can still be executed later only if nothing else was.
         let unknown = if advanced { self.unknown.take() } else { None };
         let led = self.until.is_some();
         if self.record.holder != Some(self.me) {
@@ -177,13 +177,13 @@ impl Lease {
             let (more, request) = self.stand_by(now);
             return (lost.into_iter().chain(more).collect(), request);
         }
-        // The right to lead counts from the moment at which the change was sent that was done.
+        // The lease counts from the moment at which the executed change was sent.
         let sent = if done { Some(flight.sent) } else { unknown };
         if let Some(sent) = sent {
             self.until = self.until.max(Some(sent.after(self.length)));
         }
         if !self.leads(now) {
-            let lost = led.then(|| self.lose("the lease could not be renewed in time"));
+            let lost = led.then(|| self.lose("the lease was not renewed in time"));
             let (more, request) = self.stand_by(now);
             return (lost.into_iter().chain(more).collect(), request);
         }
@@ -195,10 +195,10 @@ impl Lease {
         (vec![event], None)
     }
 
-    /// Somebody has heard of a higher term.
+    /// Gives up the lease because a worker knows a higher term.
     pub fn deposed(&mut self) -> LeaseEvent {
         self.next_read = Time(0);
-        self.lose("a worker has heard of a higher term")
+        self.lose("a worker knows a higher term")
     }
 
     fn lose(&mut self, cause: &str) -> LeaseEvent {
@@ -209,7 +209,7 @@ impl Lease {
         }
     }
 
-    /// Not leading: takes the lease when it is free, looks again later when it is not.
+    /// Takes the lease if it is free; otherwise schedules another read.
     fn stand_by(&mut self, now: Time) -> (Vec<LeaseEvent>, Option<StoreRequest>) {
         let length = self.length + self.length / 4;
         let unchanged = self.seen.is_some_and(|seen| now.since(seen) >= length);
@@ -234,16 +234,16 @@ impl Lease {
         StoreRequest::Read { id }
     }
 
-    fn swap(&mut self, now: Time, mut record: Record) -> StoreRequest {
+    fn swap(&mut self, now: Time, mut record: JobRecord) -> StoreRequest {
         record.version = self.record.version + 1;
         let id = self.sent(now, Some(record.clone()));
         StoreRequest::Swap { id, record }
     }
 
-    fn sent(&mut self, now: Time, swap: Option<Record>) -> u64 {
+    fn sent(&mut self, now: Time, swap: Option<JobRecord>) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        self.in_flight = Some(InFlight {
+        self.in_flight = Some(PendingRequest {
             id,
             sent: now,
             swap,

@@ -1,10 +1,10 @@
-//! Who belongs to a job, and what happens when that changes: state machines without I/O.
+//! Job membership and failure handling as state machines without I/O.
 //!
-//! [`CoordinatorMachine`] and [`WorkerMachine`] take `(now, event)` and give commands. They know no
-//! clock, no sockets, no threads, no randomness and no logs: all of it arrives as an argument or
-//! leaves as a command. A shell feeds them what its connections, its processes and its timer see, and
-//! does what they say. The protocol, its invariants and what happens in each failure are told in
-//! `docs/elastic.md`.
+//! [`CoordinatorMachine`] and [`WorkerMachine`] take `(now, event)` and return commands. They use
+//! no clock, sockets, threads, randomness or logs: every input arrives as an argument and every
+//! effect leaves as a command. A shell feeds them the events of its connections, processes and
+//! timers, and executes the commands. `docs/elastic.md` describes the protocol, its invariants and
+//! its behaviour under each failure.
 //!
 //! Read [`membership`] first, then [`message`], [`recovery`], [`worker`], [`lease`], [`coordinator`].
 
@@ -19,18 +19,23 @@ pub mod membership;
 pub mod message;
 pub mod reason;
 pub mod recovery;
-pub mod restart;
+pub mod restart_history;
 pub mod settings;
 pub mod time;
 pub mod worker;
 
-pub use coordinator::{Command, CoordinatorMachine, Ending, Event, PlaceState};
+pub use coordinator::{
+    CoordinatorCommand, CoordinatorEvent, CoordinatorMachine, JobEnding, SlotStatus,
+};
 pub use error::ElasticError;
-pub use journal::{JobPhase, OpenGeneration, Record, StoreReply, StoreRequest};
-pub use membership::{Assignment, CoordinatorId, Member, Place, StartFrom, Term, When, WorkerId};
-pub use message::{Phase, Report, ToWorker, Trouble};
-pub use reason::{Loss, LossCause, Reason};
-pub use recovery::{Course, Position, RecoveryPlan};
-pub use settings::{RestartLimits, Settings, Succession};
+pub use journal::{JobPhase, JobRecord, OpenGeneration, StoreReply, StoreRequest};
+pub use membership::{
+    CoordinatorId, GenerationAssignment, MemberInfo, StartFrom, SwitchTiming, Term, WorkerId,
+    WorkerSlot,
+};
+pub use message::{GroupFailure, ToWorker, WorkerPhase, WorkerReport};
+pub use reason::{LossCause, Reason, WorkerLoss};
+pub use recovery::{Position, RecoveryAction, RecoveryPlan};
+pub use settings::{RestartLimits, Settings, SuccessionPolicy};
 pub use time::Time;
 pub use worker::{WorkerCommand, WorkerEvent, WorkerMachine};

@@ -1,4 +1,4 @@
-//! The words of membership: workers, places, terms, and [`Assignment`], who belongs to a generation.
+//! Basic types of membership: workers, slots, terms and the [`GenerationAssignment`] of ranks.
 
 use std::net::SocketAddr;
 
@@ -25,8 +25,8 @@ macro_rules! number {
 }
 
 number!(
-    /// One worker process. A process that is started again is another worker; one that was stopped and
-    /// wakes is the same.
+    /// One worker process. A restarted process is a new worker; a process that was stopped and
+    /// resumed is the same worker.
     WorkerId
 );
 number!(
@@ -34,91 +34,93 @@ number!(
     CoordinatorId
 );
 number!(
-    /// Counts the coordinators of a job. Whoever takes the lease takes the next term.
+    /// The number of a coordinator's period of leadership. Each coordinator that takes the lease
+    /// increments it.
     Term
 );
 number!(
-    /// Where a worker process may run: the same number for the process that is started there next.
-    Place
+    /// A numbered position for one worker process, which keeps its number across restarts.
+    WorkerSlot
 );
 
-/// A worker as the others need to know it.
+/// The identity and address of a worker, as the other members need it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Member {
-    /// The process.
+pub struct MemberInfo {
+    /// The worker process.
     pub worker: WorkerId,
-    /// Where it runs.
-    pub place: Place,
-    /// The machine, for people.
+    /// The slot that it runs in.
+    #[serde(rename = "place")]
+    pub slot: WorkerSlot,
+    /// The host name, for display.
     pub host: String,
-    /// Where its data plane listens.
+    /// The address at which its data plane listens.
     pub address: SocketAddr,
 }
 
-/// What members do that hold no state when no member of the generation does.
+/// The state from which members without a state start when no member of the generation has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StartFrom {
-    /// Nothing: some member must hold the state.
+    /// No start without a state: at least one member must hold it.
     Peers,
-    /// They load the published checkpoint with this next step, or begin at step 0 from the initial
-    /// weights where there is none. A state that any member holds takes precedence all the same.
+    /// The published checkpoint with this next step, or the initial weights at step 0 if there is
+    /// none. A state that any member holds takes precedence.
     Checkpoint(Option<Step>),
 }
 
-/// When members leave the generation before.
+/// When the members leave the previous generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum When {
-    /// At once: a member of it is lost.
+pub enum SwitchTiming {
+    /// Immediately, because one of its members is lost.
     Now,
-    /// After the step in whose vote any member tells of this generation: nothing is redone.
+    /// After the step whose votes first mention this generation: no step is recomputed.
     Boundary,
 }
 
-/// Who belongs to a generation, by rank. Equal on all members.
+/// The members of a generation by rank. Equal on all members.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Assignment {
-    /// The term under which it was published.
+pub struct GenerationAssignment {
+    /// The term in which it was published.
     pub term: Term,
-    /// Its number. Only grows.
+    /// The generation's number. It only increases.
     pub generation: Generation,
-    /// Rank 0 first. Empty: the job stops.
-    pub members: Vec<Member>,
-    /// What members without a state do.
+    /// The members, rank 0 first. An empty list stops the job.
+    pub members: Vec<MemberInfo>,
+    /// The start of members without a state, when no member has one.
     pub start: StartFrom,
-    /// When the generation before is left.
-    pub when: When,
-    /// Why there is a new generation.
+    /// When members leave the previous generation.
+    pub when: SwitchTiming,
+    /// The reason for the new generation.
     pub reason: Reason,
 }
 
-impl Assignment {
-    /// The rank of a worker, if it has a place.
+impl GenerationAssignment {
+    /// Returns the rank of a worker, or `None` if it is not a member.
     #[must_use]
     pub fn rank_of(&self, worker: WorkerId) -> Option<Rank> {
         rank_of(&self.members, worker)
     }
 }
 
-/// The rank of a worker among `members`.
+/// Returns the rank of a worker among `members`.
 #[must_use]
-pub fn rank_of(members: &[Member], worker: WorkerId) -> Option<Rank> {
+pub fn rank_of(members: &[MemberInfo], worker: WorkerId) -> Option<Rank> {
     let index = members.iter().position(|member| member.worker == worker)?;
     Some(Rank(index as u32))
 }
 
-/// Members of the next generation: those who stay, in their order, then those who come, by place; at
-/// most `count`. So ranks are dense, and whoever still lacks the state stands last.
+/// Returns at most `count` members of the next generation: the staying members in their order, then
+/// the joining ones by slot. Ranks are therefore dense, and members that lack the state are last.
 #[must_use]
 pub fn succeed(
-    stay: impl IntoIterator<Item = Member>,
-    come: impl IntoIterator<Item = Member>,
+    stay: impl IntoIterator<Item = MemberInfo>,
+    come: impl IntoIterator<Item = MemberInfo>,
     count: usize,
-) -> Vec<Member> {
-    let mut members: Vec<Member> = stay.into_iter().collect();
-    let mut come: Vec<Member> = come.into_iter().collect();
-    come.sort_by_key(|member| (member.place, member.worker));
+) -> Vec<MemberInfo> {
+    let mut members: Vec<MemberInfo> = stay.into_iter().collect();
+    let mut come: Vec<MemberInfo> = come.into_iter().collect();
+    come.sort_by_key(|member| (member.slot, member.worker));
     members.extend(come);
     members.truncate(count);
     members

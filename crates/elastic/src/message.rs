@@ -1,102 +1,104 @@
-//! What workers and the coordinator say to each other. Any message may be lost, repeated or overtaken:
-//! the next [`Report`] and its answer repair it.
+//! Messages between workers and the coordinator. Any message may be lost, repeated or reordered;
+//! the next [`WorkerReport`] and its answer repair the difference.
 
 use ronde_core::{Generation, Step};
 use serde::{Deserialize, Serialize};
 
-use crate::{Assignment, Member, Reason, Term, Time, WorkerId};
+use crate::{GenerationAssignment, MemberInfo, Reason, Term, Time, WorkerId};
 
-/// What a worker is doing.
+/// A worker's activity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Phase {
-    /// It belongs to no group. It keeps the state that it has.
+pub enum WorkerPhase {
+    /// The worker belongs to no group. It keeps its state.
     Idle,
-    /// It connects the group of its generation and finds out with the others where they stand.
+    /// The worker connects to the group of its generation and compares its state with the others.
     Forming,
-    /// It computes steps, or takes the state over from others while they do.
+    /// The worker computes steps, or receives the state from other members while they compute.
     Training,
-    /// The last step is committed. It stays in its group until it is told to end.
+    /// The last step is committed. The worker stays in its group until it is told to end.
     Complete,
 }
 
-/// Why a worker left a group by itself.
+/// A group failure that a worker has observed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Trouble {
-    /// The peer that it blames, when it saw the failure first hand.
+pub struct GroupFailure {
+    /// The peer that caused it, if this worker observed the failure directly.
     pub suspect: Option<WorkerId>,
-    /// What the group said.
+    /// The group's error message.
     pub cause: String,
 }
 
-/// All that a worker has to say; sent with every heartbeat and whenever something changed.
+/// A worker's complete status, sent with every heartbeat and after every change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
-    /// Who it is and where it can be reached.
-    pub member: Member,
-    /// Grows with every report of this process.
+pub struct WorkerReport {
+    /// The worker's identity and address.
+    pub member: MemberInfo,
+    /// A number that increases with every report of this process.
     pub sequence: u64,
-    /// The worker's clock; comes back in [`ToWorker::Ack`].
+    /// The worker's time of sending; [`ToWorker::Ack`] returns it.
     pub sent: Time,
-    /// Highest term that it has heard of.
+    /// The highest term that it knows.
     pub term: Term,
-    /// Newest generation that it has entered or left for.
+    /// The newest generation that it has entered, or left its group for.
     pub generation: Generation,
-    /// What it does there.
-    pub phase: Phase,
-    /// Its next step, when its state is complete.
+    /// Its activity in that generation.
+    pub phase: WorkerPhase,
+    /// Its next step, if its state is complete.
     pub next: Option<Step>,
-    /// Whether it wants to leave in good order.
+    /// Whether it is leaving the job in good order.
     pub draining: bool,
-    /// Why it left the group of `generation`.
-    pub trouble: Option<Trouble>,
+    /// The failure because of which it left the group of `generation`.
+    pub trouble: Option<GroupFailure>,
 }
 
-/// What a coordinator says to a worker. A worker obeys no term lower than the highest it has heard of.
+/// A coordinator's message to a worker. A worker ignores terms lower than the highest that it
+/// knows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "snake_case")]
 pub enum ToWorker {
-    /// Your report was heard.
+    /// Confirms a report.
     Ack {
-        /// Of the coordinator.
+        /// The coordinator's term.
         term: Term,
-        /// [`Report::sent`].
+        /// The report's [`WorkerReport::sent`].
         echo: Time,
     },
-    /// There is a new generation, with or without a place for you.
-    Assign(Assignment),
-    /// A member of the generation is lost: drop its group at once.
+    /// Announces a new generation, of which the worker may be a member.
+    Assign(GenerationAssignment),
+    /// Reports the loss of a member: the worker must leave the group of this generation
+    /// immediately.
     Abort {
-        /// Of the coordinator.
+        /// The coordinator's term.
         term: Term,
-        /// Which generation.
+        /// The generation that lost a member.
         generation: Generation,
-        /// Who was lost.
+        /// The losses.
         reason: Reason,
     },
-    /// The job is in this generation, and you are not: leave any older one and wait.
+    /// Excludes the worker from the current generation: it must leave any older one and wait.
     Fence {
-        /// Of the coordinator.
+        /// The coordinator's term.
         term: Term,
-        /// Where the job is.
+        /// The job's generation.
         generation: Generation,
     },
-    /// Write the state that you hold as a checkpoint.
+    /// Requests a checkpoint of the state that the worker holds.
     Checkpoint {
-        /// Of the coordinator.
+        /// The coordinator's term.
         term: Term,
     },
-    /// You are no longer needed.
+    /// Ends the worker, which is no longer needed.
     End {
-        /// Of the coordinator.
+        /// The coordinator's term.
         term: Term,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
 }
 
 impl ToWorker {
-    /// Under which term it was said.
+    /// Returns the term of the coordinator that sent the message.
     #[must_use]
     pub fn term(&self) -> Term {
         match self {

@@ -1,203 +1,207 @@
-//! [`Reason`]: why something was decided, as a value for tests and one sentence for people.
+//! [`Reason`]: the cause of a decision, as a value for tests and as one sentence for users.
 
 use std::time::Duration;
 
 use ronde_core::{Generation, Rank, Step};
 use serde::{Deserialize, Serialize};
 
-use crate::{Place, Term, WorkerId};
+use crate::{Term, WorkerId, WorkerSlot};
 
-/// What is known of a worker's end.
+/// How a worker was lost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LossCause {
-    /// Its process called exit.
+    /// Its process exited with this code.
     ExitCode(i32),
-    /// A signal ended its process.
+    /// Its process was killed by this signal.
     Signal(i32),
-    /// Its control connection broke; whether it runs is not known.
+    /// Its control connection failed; whether the process still runs is unknown.
     Disconnected(String),
-    /// Not heard for this long; whether it runs is not known.
+    /// It sent no report for this long; whether the process still runs is unknown.
     Silent(Duration),
 }
 
-/// A member that is lost.
+/// A lost member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Loss {
+pub struct WorkerLoss {
     /// The process.
     pub worker: WorkerId,
-    /// Its rank in the generation that it was lost from.
+    /// Its rank in the generation from which it was lost.
     pub rank: Rank,
-    /// The machine.
+    /// The host name.
     pub host: String,
     /// How it was lost.
     pub cause: LossCause,
 }
 
-/// Why something was decided.
+/// The cause of a decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Reason {
-    /// A coordinator leads from now on.
+    /// A coordinator has taken the lease.
     Leads {
         /// Its term.
         term: Term,
         /// The newest generation in the record.
         generation: Generation,
     },
-    /// A coordinator leads no longer.
+    /// A coordinator has lost the lease.
     Deposed {
-        /// The term that is over.
+        /// The term that has ended.
         term: Term,
-        /// What took it away.
+        /// The cause.
         cause: String,
     },
     /// Another coordinator leads; this one waits.
     StandsBy {
-        /// The other's term.
+        /// The other coordinator's term.
         term: Term,
     },
     /// The first generation.
     Begun {
-        /// Its number.
+        /// The generation's number.
         generation: Generation,
-        /// Its members.
+        /// The number of its members.
         workers: u32,
     },
     /// Members were lost.
     Lost {
-        /// Who and how, the earliest first.
-        losses: Vec<Loss>,
-        /// The generation that goes on.
+        /// The losses, the earliest first.
+        losses: Vec<WorkerLoss>,
+        /// The generation that continues.
         generation: Generation,
-        /// Its members.
+        /// The number of its members.
         workers: u32,
-        /// The step that was in flight, when a survivor told of it.
+        /// The step that was in flight, if a survivor reported it.
         redone: Option<Step>,
     },
-    /// A generation is over because of these losses; the next one is being formed.
+    /// A generation has ended because of these losses; the next one is being formed.
     GivenUp {
-        /// Who and how, the earliest first.
-        losses: Vec<Loss>,
-        /// Which generation.
+        /// The losses, the earliest first.
+        losses: Vec<WorkerLoss>,
+        /// The generation that has ended.
         generation: Generation,
     },
     /// The group failed although all members are alive.
     Reformed {
-        /// The generation that goes on.
+        /// The generation that continues.
         generation: Generation,
-        /// Its members.
+        /// The number of its members.
         workers: u32,
-        /// What the first member said.
+        /// The cause that the first member reported.
         cause: String,
-        /// A member that the others cannot reach, and that stays out for a while.
+        /// A member that the others cannot reach and that is excluded for a while.
         excluded: Option<WorkerId>,
     },
-    /// Workers came or left in good order.
+    /// Workers joined or left in good order.
     Changed {
-        /// The generation that goes on.
+        /// The generation that continues.
         generation: Generation,
-        /// Its members.
+        /// The number of its members.
         workers: u32,
-        /// How many came.
+        /// The number of workers that joined.
         joined: u32,
-        /// How many left.
+        /// The number of workers that left.
         left: u32,
     },
-    /// All who held the state are gone for certain.
+    /// All workers that held the state have ended.
     StateLost {
-        /// The generation that begins anew.
+        /// The generation that starts from a checkpoint or from the initial weights.
         generation: Generation,
-        /// Its members.
+        /// The number of its members.
         workers: u32,
-        /// The published checkpoint's next step; `None`: from the initial weights.
+        /// The published checkpoint's next step; `None` for the initial weights.
         checkpoint: Option<Step>,
     },
-    /// All who held the state were lost again and again on the way from the same point.
+    /// All workers that held the state were lost repeatedly after starting from the same
+    /// checkpoint.
     NoProgress {
-        /// How often in a row.
+        /// The number of times in a row.
         times: u32,
-        /// The published checkpoint's next step; `None`: the initial weights.
+        /// The published checkpoint's next step; `None` for the initial weights.
         checkpoint: Option<Step>,
     },
-    /// Too few workers to go on.
+    /// There are too few workers to continue.
     TooFew {
-        /// How many there are.
+        /// The number of available workers.
         have: u32,
-        /// How many are needed.
+        /// The required number of workers.
         need: u32,
     },
-    /// A generation may still be training where it cannot be seen.
+    /// A generation may still be training on workers that cannot be reached.
     NoSuccession {
-        /// Which generation.
+        /// That generation.
         generation: Generation,
-        /// Members of it that are here.
+        /// The number of its members that are reachable.
         here: u32,
-        /// Members of it that may still run.
+        /// The number of its members that may still run.
         of: u32,
     },
-    /// Nobody here holds the state, but somebody who cannot be reached may.
+    /// No reachable worker holds the state, but unreachable ones may.
     NoState {
-        /// Members that may.
+        /// The number of unreachable workers that may hold it.
         unreachable: u32,
     },
-    /// A worker is started, for the first time or again.
+    /// A worker is started or restarted.
     Starts {
-        /// Where.
-        place: Place,
-        /// Restarts at this place so far.
+        /// The slot that it is started in.
+        #[serde(rename = "place")]
+        slot: WorkerSlot,
+        /// The number of restarts in this slot so far.
         restarts: u32,
-        /// How the one before ended.
+        /// How the previous worker of the slot ended.
         after: Option<LossCause>,
     },
-    /// Workers at this place die again and again.
-    PlaceGivenUp {
-        /// Where.
-        place: Place,
-        /// Restarts within the window.
+    /// Workers in this slot have failed too often.
+    #[serde(rename = "place_given_up")]
+    SlotGivenUp {
+        /// The slot.
+        #[serde(rename = "place")]
+        slot: WorkerSlot,
+        /// The number of restarts within the window.
         restarts: u32,
-        /// How the last one ended.
+        /// How the last worker ended.
         cause: LossCause,
     },
-    /// A worker was left out of the job's generation and waits for a place.
+    /// A worker is not a member of the job's generation and waits for the next one.
     Fenced {
-        /// Where the worker was.
+        /// The worker's generation.
         was: Generation,
-        /// Where the job is.
+        /// The job's generation.
         generation: Generation,
     },
     /// A worker has left its group and waits for the next generation.
     LeftGroup {
-        /// Which generation.
+        /// That generation.
         generation: Generation,
-        /// Why.
+        /// The cause.
         cause: String,
     },
-    /// No coordinator answered a worker for too long.
+    /// No coordinator has answered a worker for too long.
     NoCoordinator {
-        /// For how long.
+        /// The time without an answer.
         silence: Duration,
     },
     /// A worker left in good order.
     Drained,
-    /// The whole job was asked to stop.
+    /// A stop of the whole job was requested.
     Stopped {
-        /// By what.
+        /// The origin of the request.
         by: String,
-        /// Next step of the checkpoint that was published for it.
+        /// The next step of the checkpoint that was published for it.
         checkpoint: Option<Step>,
     },
     /// All steps are committed.
     Finished {
-        /// How many, where that is known.
+        /// The number of steps, if known.
         steps: Option<Step>,
     },
-    /// The job cannot go on.
+    /// The job cannot continue.
     Failed {
-        /// What it waited for in vain.
+        /// The condition for which it waited in vain.
         cause: Box<Reason>,
-        /// The first failure that led there.
+        /// The first failure that led to it.
         first: Option<Box<Reason>>,
     },
 }
@@ -209,8 +213,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loss_is_told_with_all_that_matters() {
-        let loss = Loss {
+    fn a_loss_names_rank_host_cause_and_consequence() {
+        let loss = WorkerLoss {
             worker: WorkerId(9),
             rank: Rank(3),
             host: "host b".to_owned(),
@@ -224,7 +228,7 @@ mod tests {
         };
         assert_eq!(
             reason.to_string(),
-            "rank 3 on host b lost: connection closed by signal 9; generation 7; 3 workers; step 1284 redone"
+            "worker 3 on host b killed (SIGKILL); recomputing step 1284 with 3 workers (generation 7)"
         );
         let failed = Reason::Failed {
             cause: Box::new(Reason::TooFew { have: 1, need: 2 }),
@@ -235,12 +239,12 @@ mod tests {
         };
         assert_eq!(
             failed.to_string(),
-            "rank 3 on host b lost: connection closed by signal 9; generation 7 is given up; then: waiting: 1 worker of at least 2"
+            "worker 3 on host b killed (SIGKILL); generation 7 has ended; then: waiting for workers: 1 of at least 2"
         );
     }
 
     #[test]
-    fn reasons_travel_as_json() {
+    fn reasons_are_serialized_as_json() {
         let reason = Reason::Fenced {
             was: Generation(2),
             generation: Generation(5),

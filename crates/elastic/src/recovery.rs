@@ -36,7 +36,7 @@ impl Position {
 /// What a member does before the next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Course {
+pub enum RecoveryAction {
     /// Nothing: it has the newest state.
     Keep,
     /// It applies the gradient that it holds, and copies the votes of that step (sample ids and
@@ -55,7 +55,7 @@ pub struct RecoveryPlan {
     /// The first step that all members compute.
     pub next: Step,
     /// The action of each rank before that step.
-    pub courses: Vec<Course>,
+    pub actions: Vec<RecoveryAction>,
 }
 
 impl RecoveryPlan {
@@ -74,25 +74,25 @@ impl RecoveryPlan {
             };
             return Ok(Self {
                 next: checkpoint.unwrap_or_default(),
-                courses: vec![Course::Load; positions.len()],
+                actions: vec![RecoveryAction::Load; positions.len()],
             });
         };
-        let courses = decided.each.iter().map(|course| match course {
-            CatchUp::UpToDate => Course::Keep,
-            CatchUp::ApplyGradient => Course::Apply,
-            CatchUp::CopyState => Course::Heal,
+        let actions = decided.each.iter().map(|course| match course {
+            CatchUp::UpToDate => RecoveryAction::Keep,
+            CatchUp::ApplyGradient => RecoveryAction::Apply,
+            CatchUp::CopyState => RecoveryAction::Heal,
         });
         Ok(Self {
             next: decided.next,
-            courses: courses.collect(),
+            actions: actions.collect(),
         })
     }
 
     /// Returns the ranks that hold the newest state, from all of which the others copy it.
     #[must_use]
     pub fn holders(&self) -> Vec<usize> {
-        let keeps = |rank: &usize| self.courses[*rank] == Course::Keep;
-        (0..self.courses.len()).filter(keeps).collect()
+        let keeps = |rank: &usize| self.actions[*rank] == RecoveryAction::Keep;
+        (0..self.actions.len()).filter(keeps).collect()
     }
 }
 
@@ -112,16 +112,16 @@ mod tests {
         holds_gradient: false,
     };
 
-    fn check(positions: &[Position], next: u64, courses: &[Course], holders: &[usize]) {
+    fn check(positions: &[Position], next: u64, actions: &[RecoveryAction], holders: &[usize]) {
         let plan = RecoveryPlan::new(positions, StartFrom::Peers).unwrap();
         assert_eq!(plan.next, Step(next));
-        assert_eq!(plan.courses, courses);
+        assert_eq!(plan.actions, actions);
         assert_eq!(plan.holders(), holders);
     }
 
     #[test]
     fn the_largest_committed_step_wins() {
-        use Course::{Apply, Heal, Keep};
+        use RecoveryAction::{Apply, Heal, Keep};
         check(&[at(7, false), at(7, true)], 7, &[Keep, Keep], &[0, 1]);
         check(
             &[at(6, true), at(7, false), at(6, false), FRESH],
@@ -141,15 +141,15 @@ mod tests {
         };
         let loaded = plan(&[FRESH, FRESH], Some(40));
         assert_eq!(
-            (loaded.next, loaded.courses),
-            (Step(40), vec![Course::Load; 2])
+            (loaded.next, loaded.actions),
+            (Step(40), vec![RecoveryAction::Load; 2])
         );
         assert_eq!(plan(&[FRESH], None).next, Step(0));
         // A state that any member holds is never discarded.
         let kept = plan(&[FRESH, at(50, false)], Some(40));
         assert_eq!(
-            (kept.next, kept.courses),
-            (Step(50), vec![Course::Heal, Course::Keep])
+            (kept.next, kept.actions),
+            (Step(50), vec![RecoveryAction::Heal, RecoveryAction::Keep])
         );
     }
 }

@@ -1,4 +1,4 @@
-//! [`Settings`]: limits and intervals, checked once.
+//! [`Settings`]: limits and intervals, validated once.
 
 use std::time::Duration;
 
@@ -6,26 +6,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::ElasticError;
 
-/// Who may go on when members of a generation cannot be reached.
+/// The rule that decides which workers may continue when members of a generation are unreachable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Succession {
-    /// Whoever the holder of the lease can reach: half of the workers may vanish at once.
+pub enum SuccessionPolicy {
+    /// The workers that the lease holder can reach: half of the workers may disappear at once.
     Lease,
     /// More than half of the members that are not known to have ended. Safe even with a store that
-    /// loses its contents, but two halves that cannot see each other both wait.
+    /// loses its contents, but two halves that cannot reach each other both wait.
     Majority,
 }
 
-/// How often a worker is started again at one place, and how soon.
+/// Limits on restarting the worker of one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RestartLimits {
-    /// Restarts at one place within the window; one more failure and the place is given up.
+    /// Restarts of one slot within the window; after one more failure the slot is no longer used.
     pub restarts_max: u32,
-    /// Failures older than this are forgotten.
+    /// Failures older than this are ignored.
     pub window: Duration,
-    /// Pause before the first restart; each further one within the window waits twice as long.
+    /// Pause before the first restart; it doubles with each further restart within the window.
     pub pause_first: Duration,
     /// Longest pause.
     pub pause_max: Duration,
@@ -42,42 +42,42 @@ impl Default for RestartLimits {
     }
 }
 
-/// How a job is kept alive.
+/// Settings that keep a job running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// Workers that the job should have; [`crate::Event::Scale`] changes it.
+    /// Target number of workers; [`crate::CoordinatorEvent::Scale`] changes it.
     pub workers: u32,
-    /// Fewer do not train: they keep their state and wait for more.
+    /// Minimum number of workers; fewer keep their state and wait for more.
     pub workers_min: u32,
-    /// More never train together; at most the count of logical shards.
+    /// Maximum number of workers in a generation; at most the number of logical shards.
     pub workers_max: u32,
-    /// A worker says how it is this often.
+    /// Interval between a worker's reports.
     pub heartbeat: Duration,
-    /// A worker that was not heard for this long is lost.
+    /// A worker without a report for this long is considered lost.
     pub silence: Duration,
-    /// Losses that come within this time make one new generation.
+    /// Losses within this time lead to one new generation.
     pub settle: Duration,
-    /// How long a coordinator that vanished keeps others from taking its place.
+    /// Time for which an unresponsive coordinator blocks others from leading.
     pub lease: Duration,
-    /// A request to the store that was not answered for this long is asked about again.
+    /// Time after which an unanswered request to the store is followed by a new read.
     pub store_timeout: Duration,
-    /// How long the first generation waits for all workers that are wanted, and a worker that was
-    /// started may take until its first report.
+    /// Time that the first generation waits for all target workers, and that a started worker may
+    /// take to send its first report.
     pub rendezvous: Duration,
-    /// A worker ends itself when no coordinator has answered it for this long. Until then a group that
-    /// is whole goes on training.
+    /// A worker without an answer from any coordinator for this long ends itself. Until then, a
+    /// group without failures continues to train.
     pub orphan_limit: Duration,
-    /// The job ends when no generation could be formed for this long.
+    /// The job fails when no generation could be formed for this long.
     pub wait_limit: Duration,
-    /// Who may go on.
-    pub succession: Succession,
-    /// Restarts of workers that died.
+    /// The rule that decides which workers may continue.
+    pub succession: SuccessionPolicy,
+    /// Limits on restarting failed workers.
     pub restart: RestartLimits,
 }
 
 impl Settings {
-    /// The usual intervals for `workers` workers, all of which may be lost but one.
+    /// Returns the default intervals for `workers` workers, all but one of which may be lost.
     #[must_use]
     pub fn new(workers: u32) -> Self {
         Self {
@@ -92,27 +92,27 @@ impl Settings {
             rendezvous: Duration::from_secs(60),
             orphan_limit: Duration::from_secs(600),
             wait_limit: Duration::from_secs(600),
-            succession: Succession::Lease,
+            succession: SuccessionPolicy::Lease,
             restart: RestartLimits::default(),
         }
     }
 
-    /// These settings, when they make sense.
+    /// Returns these settings if they are consistent.
     ///
     /// # Errors
-    /// [`ElasticError::Settings`] with the first that does not.
+    /// Returns [`ElasticError::Settings`] for the first inconsistent setting.
     pub fn checked(self) -> Result<Self, ElasticError> {
         let refuse = |setting, problem| Err(ElasticError::Settings { setting, problem });
         if self.workers_min == 0 || self.workers_min > self.workers_max {
             let problem = format!(
-                "{} of at most {} workers",
+                "at least {} and at most {} workers",
                 self.workers_min, self.workers_max
             );
             return refuse("workers_min", problem);
         }
         if !(self.workers_min..=self.workers_max).contains(&self.workers) {
             let problem = format!(
-                "{} is not between {} and {}",
+                "{} workers; expected between {} and {}",
                 self.workers, self.workers_min, self.workers_max
             );
             return refuse("workers", problem);
@@ -123,19 +123,19 @@ impl Settings {
             ("store_timeout", self.store_timeout),
         ] {
             if value.is_zero() {
-                return refuse(setting, "must be longer than nothing".to_owned());
+                return refuse(setting, "expected a duration above zero".to_owned());
             }
         }
         if self.silence < self.heartbeat * 2 {
             let problem = format!(
-                "{:?} is less than two heartbeats of {:?}",
+                "{:?}; expected at least two heartbeats of {:?}",
                 self.silence, self.heartbeat
             );
             return refuse("silence", problem);
         }
         if self.orphan_limit < self.silence + self.lease {
             let problem = format!(
-                "{:?} leaves no time for another coordinator: silence is {:?}, lease {:?}",
+                "{:?} leaves no time for another coordinator: silence is {:?}, lease is {:?}",
                 self.orphan_limit, self.silence, self.lease
             );
             return refuse("orphan_limit", problem);
@@ -143,8 +143,8 @@ impl Settings {
         Ok(self)
     }
 
-    /// After this long without a word a worker has ended itself, whatever became of it: its own limit
-    /// and a quarter for clocks that do not run equally fast.
+    /// Returns the silence after which a worker has certainly ended itself: the orphan limit plus a
+    /// quarter for differences in clock rate.
     #[must_use]
     pub fn certain_end(&self) -> Duration {
         self.orphan_limit + self.orphan_limit / 4
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_usual_ones_pass_and_contradictions_are_named() {
+    fn defaults_are_valid_and_contradictions_are_reported() {
         let usual = Settings::new(4);
         assert_eq!(usual.checked(), Ok(usual));
         let refused = |settings: Settings| settings.checked().unwrap_err().to_string();
@@ -166,47 +166,47 @@ mod tests {
                     workers_min: 5,
                     ..usual
                 },
-                "workers_min: 5 of at most 4",
+                "invalid setting `workers_min`: at least 5 and at most 4",
             ),
             (
                 Settings {
                     workers_min: 0,
                     ..usual
                 },
-                "workers_min: 0",
+                "invalid setting `workers_min`: at least 0",
             ),
             (
                 Settings {
                     workers: 9,
                     ..usual
                 },
-                "workers: 9 is not between 1 and 4",
+                "invalid setting `workers`: 9 workers; expected between 1 and 4",
             ),
             (
                 Settings {
                     silence: usual.heartbeat,
                     ..usual
                 },
-                "silence",
+                "invalid setting `silence`",
             ),
             (
                 Settings {
                     orphan_limit: usual.lease,
                     ..usual
                 },
-                "orphan_limit",
+                "invalid setting `orphan_limit`",
             ),
             (
                 Settings {
                     lease: Duration::ZERO,
                     ..usual
                 },
-                "lease",
+                "invalid setting `lease`",
             ),
         ];
         for (settings, expected) in cases {
-            let told = refused(settings);
-            assert!(told.starts_with(expected), "{told}");
+            let message = refused(settings);
+            assert!(message.starts_with(expected), "{message}");
         }
     }
 }

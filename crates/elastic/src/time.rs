@@ -1,12 +1,12 @@
-//! [`Time`]: a moment on the clock of whoever feeds a machine.
+//! [`Time`]: a point in time on the clock of the process that drives a machine.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Nanoseconds since a moment that the process chose. Times of two processes are never compared; that
-/// their clocks run about equally fast is all that is asked of them. The clock must go on while the
-/// process is stopped or the machine sleeps (`CLOCK_BOOTTIME`).
+/// Nanoseconds since an arbitrary start. Times of two processes are never compared; their clocks
+/// only need to run at about the same rate. The clock must advance while the process is stopped or
+/// the machine sleeps (`CLOCK_BOOTTIME`).
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -14,14 +14,14 @@ use serde::{Deserialize, Serialize};
 pub struct Time(pub u64);
 
 impl Time {
-    /// The moment that lies `duration` later.
+    /// Returns the point in time `duration` later.
     #[must_use]
     pub fn after(self, duration: Duration) -> Self {
         let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(nanoseconds))
     }
 
-    /// How long ago `earlier` was; zero when it lies ahead.
+    /// Returns the time elapsed since `earlier`, or zero if `earlier` is in the future.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

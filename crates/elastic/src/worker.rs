@@ -1,20 +1,20 @@
-//! [`WorkerMachine`]: which generation a worker is in, when it trains, and when it stops.
+//! [`WorkerMachine`]: a worker's generation and its decisions to train, leave and end.
 //!
 //! ```text
-//!            Assign with a place                Level                   next == end
+//!            Assign with a rank                CaughtUp                  next == end
 //!   Idle ------------------------> Forming ------------> Training --------------------> Complete
 //!    ^                               |                      |                              |
 //!    +------ Failed, Abort, Fence, or a newer Assign -------+------------------------------+
 //! ```
 //!
-//! The commit point is [`WorkerEvent::Voted`]: all members of the generation, the worker included,
-//! have said that they hold the complete gradient of the step. No coordinator takes part. A worker
-//! leaves a group that is whole only at such a point, and all members see the same votes, so all leave
-//! after the same step.
+//! The commit point is [`WorkerEvent::Voted`]: all members of the generation, including the worker,
+//! have voted that they hold the complete gradient of the step. No coordinator takes part. A worker
+//! leaves a group without failures only at such a point, and all members see the same votes, so all
+//! leave after the same step.
 
 use crate::{
-    Assignment, ElasticError, Member, Phase, Position, Reason, Report, Settings, Term, Time,
-    ToWorker, Trouble, When,
+    ElasticError, GenerationAssignment, GroupFailure, MemberInfo, Position, Reason, Settings,
+    SwitchTiming, Term, Time, ToWorker, WorkerPhase, WorkerReport,
 };
 use ronde_core::{Generation, Rank, Step};
 
@@ -22,45 +22,51 @@ mod events;
 
 pub use events::{WorkerCommand, WorkerEvent};
 
-/// One worker process.
+/// The state machine of one worker process.
 #[derive(Debug, Clone)]
 pub struct WorkerMachine {
-    me: Member,
+    me: MemberInfo,
     settings: Settings,
     /// The step at which training is complete.
     end: Step,
     term: Term,
     sequence: u64,
-    phase: Phase,
+    phase: WorkerPhase,
     generation: Generation,
-    assignment: Option<Assignment>,
-    /// A newer generation, which is entered after the next vote.
-    pending: Option<Assignment>,
-    /// The next step to be computed with the group, or to be computed at all.
+    assignment: Option<GenerationAssignment>,
+    /// A newer generation, which the worker enters after the next vote.
+    pending: Option<GenerationAssignment>,
+    /// The next step to compute.
     next: Option<Step>,
     is_whole: bool,
     holds_gradient: bool,
     draining: bool,
-    trouble: Option<Trouble>,
-    /// When the last report was sent that a coordinator has answered.
+    trouble: Option<GroupFailure>,
+    /// When the last report that a coordinator answered was sent.
     contact: Time,
     next_report: Time,
     is_over: bool,
 }
 
 impl WorkerMachine {
-    /// A worker without a state and without a place. `end`: the count of steps of the run.
+    /// Returns a worker without a state and without a rank. `end` is the number of steps in the
+    /// run.
     ///
     /// # Errors
-    /// [`ElasticError::Settings`].
-    pub fn new(me: Member, settings: Settings, end: Step, now: Time) -> Result<Self, ElasticError> {
+    /// Returns [`ElasticError::Settings`] for invalid settings.
+    pub fn new(
+        me: MemberInfo,
+        settings: Settings,
+        end: Step,
+        now: Time,
+    ) -> Result<Self, ElasticError> {
         Ok(Self {
             me,
             settings: settings.checked()?,
             end,
             term: Term(0),
             sequence: 0,
-            phase: Phase::Idle,
+            phase: WorkerPhase::Idle,
             generation: Generation(0),
             assignment: None,
             pending: None,
@@ -75,26 +81,26 @@ impl WorkerMachine {
         })
     }
 
-    /// The generation that this worker has entered or left for.
+    /// Returns the generation that this worker has entered, or left its group for.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// The newest generation with a place for this worker that it knows of.
+    /// Returns the newest generation known to this worker of which it is a member.
     #[must_use]
     pub fn newest(&self) -> Generation {
         let pending = self.pending.as_ref().map(|next| next.generation);
         pending.unwrap_or_default().max(self.generation)
     }
 
-    /// What it does there.
+    /// Returns the worker's activity in its generation.
     #[must_use]
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> WorkerPhase {
         self.phase
     }
 
-    /// Where it stands: what it would tell the members of a new group.
+    /// Returns the position that the worker would report to the members of a new group.
     #[must_use]
     pub fn position(&self) -> Position {
         Position {
@@ -103,27 +109,27 @@ impl WorkerMachine {
         }
     }
 
-    /// When to call with [`WorkerEvent::Tick`] unless something else happens before; `None` once it
-    /// has ended.
+    /// Returns when to call with [`WorkerEvent::Tick`] if no other event occurs first; `None` once
+    /// the worker has ended.
     #[must_use]
     pub fn wake_at(&self) -> Option<Time> {
         let orphaned = self.contact.after(self.settings.orphan_limit);
         (!self.is_over).then(|| self.next_report.min(orphaned))
     }
 
-    /// Takes an event in and says what to do, in this order.
+    /// Processes an event and returns the commands to execute, in order.
     pub fn handle(&mut self, now: Time, event: WorkerEvent) -> Vec<WorkerCommand> {
         let mut out = Vec::new();
         if self.is_over {
             return out;
         }
         let before = (self.phase, self.generation, self.draining, self.is_whole);
-        // An acknowledgement may be the very thing that was waited for; nothing else may.
-        self.hear_ack(now, &event);
+        // An acknowledgement extends the limit before it is checked; other events do not.
+        self.note_ack(now, &event);
         let silence = now.since(self.contact);
         if silence >= self.settings.orphan_limit {
             let reason = match self.phase {
-                Phase::Complete => Reason::Finished {
+                WorkerPhase::Complete => Reason::Finished {
                     steps: Some(self.end),
                 },
                 _ => Reason::NoCoordinator { silence },
@@ -131,8 +137,8 @@ impl WorkerMachine {
             self.end(reason, &mut out);
             return out;
         }
-        let is_linked = event == WorkerEvent::Linked;
-        self.take(event, &mut out);
+        let is_linked = event == WorkerEvent::Connected;
+        self.apply(event, &mut out);
         let changed = before != (self.phase, self.generation, self.draining, self.is_whole);
         if !self.is_over && (changed || is_linked || now >= self.next_report) {
             self.report(now, &mut out);
@@ -140,38 +146,38 @@ impl WorkerMachine {
         out
     }
 
-    fn take(&mut self, event: WorkerEvent, out: &mut Vec<WorkerCommand>) {
+    fn apply(&mut self, event: WorkerEvent, out: &mut Vec<WorkerCommand>) {
         match event {
-            WorkerEvent::Tick | WorkerEvent::Linked => {}
-            WorkerEvent::Coordinator(message) => self.obey(message, out),
+            WorkerEvent::Tick | WorkerEvent::Connected => {}
+            WorkerEvent::Coordinator(message) => self.apply_message(message, out),
             WorkerEvent::Drain => {
                 self.draining = true;
                 if self.generation == Generation(0) {
                     self.end(Reason::Drained, out);
                 }
             }
-            WorkerEvent::Level {
+            WorkerEvent::CaughtUp {
                 generation,
                 next,
                 is_whole,
             } => {
-                if self.is_in(generation, Phase::Forming) {
+                if self.is_in(generation, WorkerPhase::Forming) {
                     self.begin(next, is_whole, out);
                 }
             }
             WorkerEvent::Ended { generation } => {
-                if self.is_in(generation, Phase::Training) {
-                    // There will be no further vote to leave after.
-                    self.phase = Phase::Complete;
+                if self.is_in(generation, WorkerPhase::Training) {
+                    // No further vote will occur.
+                    self.phase = WorkerPhase::Complete;
                     self.enter_pending(out);
                 }
             }
             WorkerEvent::Healed { generation } => {
-                self.is_whole |= self.is_in(generation, Phase::Training)
-                    || self.is_in(generation, Phase::Complete);
+                self.is_whole |= self.is_in(generation, WorkerPhase::Training)
+                    || self.is_in(generation, WorkerPhase::Complete);
             }
             WorkerEvent::Reduced { generation, step } => {
-                if self.is_in(generation, Phase::Training) && self.next == Some(step) {
+                if self.is_in(generation, WorkerPhase::Training) && self.next == Some(step) {
                     self.holds_gradient = true;
                     let newest = self
                         .pending
@@ -189,7 +195,8 @@ impl WorkerMachine {
                 step,
                 newest,
             } => {
-                let is_due = self.is_in(generation, Phase::Training) && self.next == Some(step);
+                let is_due =
+                    self.is_in(generation, WorkerPhase::Training) && self.next == Some(step);
                 if is_due && self.holds_gradient {
                     self.commit(step, newest, out);
                 }
@@ -199,20 +206,20 @@ impl WorkerMachine {
                 suspect,
                 cause,
             } => {
-                if self.generation == generation && self.phase != Phase::Idle {
+                if self.generation == generation && self.phase != WorkerPhase::Idle {
                     self.leave(&cause, out);
-                    self.trouble = Some(Trouble { suspect, cause });
+                    self.trouble = Some(GroupFailure { suspect, cause });
                     self.enter_pending(out);
                 }
             }
         }
     }
 
-    fn is_in(&self, generation: Generation, phase: Phase) -> bool {
+    fn is_in(&self, generation: Generation, phase: WorkerPhase) -> bool {
         self.generation == generation && self.phase == phase
     }
 
-    fn hear_ack(&mut self, now: Time, event: &WorkerEvent) {
+    fn note_ack(&mut self, now: Time, event: &WorkerEvent) {
         if let WorkerEvent::Coordinator(ToWorker::Ack { term, echo }) = event
             && *term >= self.term
         {
@@ -220,7 +227,7 @@ impl WorkerMachine {
         }
     }
 
-    fn obey(&mut self, message: ToWorker, out: &mut Vec<WorkerCommand>) {
+    fn apply_message(&mut self, message: ToWorker, out: &mut Vec<WorkerCommand>) {
         if message.term() < self.term {
             return;
         }
@@ -231,7 +238,7 @@ impl WorkerMachine {
             ToWorker::Abort {
                 generation, reason, ..
             } => {
-                if self.generation == generation && self.phase != Phase::Idle {
+                if self.generation == generation && self.phase != WorkerPhase::Idle {
                     self.leave(&reason.to_string(), out);
                     self.enter_pending(out);
                 }
@@ -244,14 +251,14 @@ impl WorkerMachine {
                         generation,
                     };
                     self.leave_group(reason.clone(), out);
-                    out.push(WorkerCommand::Tell(reason));
+                    out.push(WorkerCommand::Log(reason));
                     if self.draining {
                         self.end(Reason::Drained, out);
                     }
                 }
             }
             ToWorker::Checkpoint { .. } => {
-                if let (Phase::Idle, Some(next)) = (self.phase, self.position().next) {
+                if let (WorkerPhase::Idle, Some(next)) = (self.phase, self.position().next) {
                     let generation = self.generation;
                     out.push(WorkerCommand::Checkpoint { generation, next });
                 }
@@ -260,7 +267,7 @@ impl WorkerMachine {
         }
     }
 
-    fn assigned(&mut self, assignment: Assignment, out: &mut Vec<WorkerCommand>) {
+    fn assigned(&mut self, assignment: GenerationAssignment, out: &mut Vec<WorkerCommand>) {
         let newest = self
             .pending
             .as_ref()
@@ -268,22 +275,22 @@ impl WorkerMachine {
         let is_newer = assignment.generation > newest;
         let is_sooner = assignment.generation == newest
             && assignment.generation > self.generation
-            && assignment.when == When::Now;
+            && assignment.when == SwitchTiming::Now;
         if !is_newer && !is_sooner {
             return;
         }
-        let is_training = self.phase == Phase::Training;
+        let is_training = self.phase == WorkerPhase::Training;
         self.pending = Some(assignment);
         let waits = self
             .pending
             .as_ref()
-            .is_some_and(|next| next.when == When::Boundary);
+            .is_some_and(|next| next.when == SwitchTiming::Boundary);
         if !(waits && is_training) {
             self.enter_pending(out);
         }
     }
 
-    /// Goes on to the newest generation, if there is a newer one.
+    /// Enters the newest generation, if there is a newer one.
     fn enter_pending(&mut self, out: &mut Vec<WorkerCommand>) {
         let Some(assignment) = self.pending.take() else {
             return;
@@ -297,7 +304,7 @@ impl WorkerMachine {
             }
             return;
         };
-        self.phase = Phase::Forming;
+        self.phase = WorkerPhase::Forming;
         self.assignment = Some(assignment.clone());
         let position = self.position();
         out.push(WorkerCommand::Connect {
@@ -308,8 +315,8 @@ impl WorkerMachine {
     }
 
     fn begin(&mut self, next: Step, is_whole: bool, out: &mut Vec<WorkerCommand>) {
-        (self.next, self.is_whole, self.phase) = (Some(next), is_whole, Phase::Training);
-        // Whoever had been first may have died before it could tell.
+        (self.next, self.is_whole, self.phase) = (Some(next), is_whole, WorkerPhase::Training);
+        // The previous first rank may have ended before it could record the step.
         if let Some(before) = next.0.checked_sub(1) {
             self.record_if_first(Step(before), out);
         }
@@ -320,8 +327,8 @@ impl WorkerMachine {
         self.holds_gradient = false;
         let generation = self.generation;
         if next >= self.end {
-            // There will be no further vote to leave after.
-            self.phase = Phase::Complete;
+            // No further vote will occur.
+            self.phase = WorkerPhase::Complete;
             self.enter_pending(out);
         } else {
             out.push(WorkerCommand::Compute {
@@ -338,9 +345,9 @@ impl WorkerMachine {
         out.push(WorkerCommand::Commit { generation, step });
         self.record_if_first(step, out);
         if newest > generation {
-            // All members have seen the same votes and leave now; who does not know the way yet will
-            // be told.
-            let cause = "a newer generation begins".to_owned();
+            // All members have seen the same votes and leave now. A member that has not received
+            // the new assignment yet waits for it.
+            let cause = "a newer generation starts".to_owned();
             self.drop_group(true, Reason::LeftGroup { generation, cause }, out);
             self.enter_pending(out);
         } else {
@@ -371,18 +378,18 @@ impl WorkerMachine {
     }
 
     fn leave_group(&mut self, reason: Reason, out: &mut Vec<WorkerCommand>) {
-        self.drop_group(self.phase == Phase::Complete, reason, out);
+        self.drop_group(self.phase == WorkerPhase::Complete, reason, out);
     }
 
     fn drop_group(&mut self, in_order: bool, reason: Reason, out: &mut Vec<WorkerCommand>) {
-        if self.phase != Phase::Idle {
+        if self.phase != WorkerPhase::Idle {
             let generation = self.generation;
             out.push(WorkerCommand::Leave {
                 generation,
                 in_order,
                 reason,
             });
-            self.phase = Phase::Idle;
+            self.phase = WorkerPhase::Idle;
             self.assignment = None;
         }
     }
@@ -396,7 +403,7 @@ impl WorkerMachine {
     fn report(&mut self, now: Time, out: &mut Vec<WorkerCommand>) {
         self.sequence += 1;
         self.next_report = now.after(self.settings.heartbeat);
-        out.push(WorkerCommand::Report(Report {
+        out.push(WorkerCommand::Report(WorkerReport {
             member: self.me.clone(),
             sequence: self.sequence,
             sent: now,

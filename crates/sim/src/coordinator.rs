@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use ronde_elastic::{
-    Command, CoordinatorId, CoordinatorMachine, Event, Report, Settings, WorkerId,
+    CoordinatorCommand, CoordinatorEvent, CoordinatorId, CoordinatorMachine, Settings, WorkerId,
+    WorkerReport,
 };
 
 use crate::clock::{Clock, MS};
@@ -23,7 +24,7 @@ pub struct Coordinator {
     /// On which host a worker was heard.
     hosts: BTreeMap<WorkerId, Host>,
     /// The last report of each worker, for a bug that repeats them.
-    reports: BTreeMap<WorkerId, Report>,
+    reports: BTreeMap<WorkerId, WorkerReport>,
     alarm: u64,
 }
 
@@ -52,13 +53,13 @@ impl Coordinator {
             reports: BTreeMap::new(),
             alarm: 0,
         };
-        coordinator.event(Event::Tick, fx);
+        coordinator.event(CoordinatorEvent::Tick, fx);
         coordinator
     }
 
     /// Its alarm rings.
     pub fn ring(&mut self, fx: &mut Effects<'_>) {
-        self.event(Event::Tick, fx);
+        self.event(CoordinatorEvent::Tick, fx);
     }
 
     /// Something arrives from a host.
@@ -66,20 +67,22 @@ impl Coordinator {
         let event = match message {
             Message::Report(report) => {
                 self.hosts.insert(report.member.worker, from);
-                Event::Report(*report)
+                CoordinatorEvent::Report(*report)
             }
-            Message::Written(generation, next) => Event::CheckpointWritten { generation, next },
-            Message::Disconnected(worker) => Event::Disconnected {
+            Message::Written(generation, next) => {
+                CoordinatorEvent::CheckpointWritten { generation, next }
+            }
+            Message::Disconnected(worker) => CoordinatorEvent::Disconnected {
                 worker,
                 cause: "closed by the worker".to_owned(),
             },
-            Message::Agent(host, places) => Event::HostUp { host, places },
-            Message::Exited(worker, place, cause) => Event::Exited {
+            Message::Agent(host, slots) => CoordinatorEvent::HostUp { host, slots },
+            Message::Exited(worker, slot, cause) => CoordinatorEvent::Exited {
                 worker,
-                place,
+                slot,
                 cause,
             },
-            Message::Answer(reply) => Event::Store(*reply),
+            Message::Answer(reply) => CoordinatorEvent::Store(*reply),
             _ => return,
         };
         if fx.has(Sabotage::DeadAreHeard) {
@@ -88,18 +91,18 @@ impl Coordinator {
         self.event(event, fx);
     }
 
-    fn hear_the_dead(&mut self, event: Event, fx: &mut Effects<'_>) {
+    fn hear_the_dead(&mut self, event: CoordinatorEvent, fx: &mut Effects<'_>) {
         match event {
-            Event::Disconnected { .. } | Event::Exited { .. } => return,
-            Event::HostUp { .. } => {
+            CoordinatorEvent::Disconnected { .. } | CoordinatorEvent::Exited { .. } => return,
+            CoordinatorEvent::HostUp { .. } => {
                 for mut report in self.reports.clone().into_values() {
                     report.sequence += 1;
                     self.reports.insert(report.member.worker, report.clone());
-                    self.event(Event::Report(report), fx);
+                    self.event(CoordinatorEvent::Report(report), fx);
                 }
                 return;
             }
-            Event::Report(ref report) => {
+            CoordinatorEvent::Report(ref report) => {
                 self.reports.insert(report.member.worker, report.clone());
             }
             _ => {}
@@ -108,7 +111,7 @@ impl Coordinator {
     }
 
     /// Something for the machine.
-    pub fn event(&mut self, event: Event, fx: &mut Effects<'_>) {
+    pub fn event(&mut self, event: CoordinatorEvent, fx: &mut Effects<'_>) {
         let now = self.clock.show(fx.now);
         let commands = self.machine.handle(now, event);
         for command in commands {
@@ -130,17 +133,19 @@ impl Coordinator {
         }
     }
 
-    fn execute(&mut self, command: Command, fx: &mut Effects<'_>) {
+    fn execute(&mut self, command: CoordinatorCommand, fx: &mut Effects<'_>) {
         let id = self.id;
         fx.note(|| match &command {
-            Command::Tell(reason) => format!("coordinator {id}: {reason}"),
-            Command::End { ending, reason } => format!("coordinator {id}: {ending:?}: {reason}"),
-            Command::Send { to, message } => {
+            CoordinatorCommand::Log(reason) => format!("coordinator {id}: {reason}"),
+            CoordinatorCommand::End { ending, reason } => {
+                format!("coordinator {id}: {ending:?}: {reason}")
+            }
+            CoordinatorCommand::Send { to, message } => {
                 let mut told = format!("{message:?}");
                 told.truncate(70);
                 format!("coordinator {id} to worker {to}: {told}")
             }
-            Command::Store(request) => {
+            CoordinatorCommand::Store(request) => {
                 let mut told = format!("{request:?}");
                 told.truncate(70);
                 format!("coordinator {id} asks: {told}")
@@ -148,20 +153,22 @@ impl Coordinator {
             other => format!("coordinator {id}: {other:?}"),
         });
         match command {
-            Command::Store(request) => {
+            CoordinatorCommand::Store(request) => {
                 fx.send(self.store, Message::Ask(self.index, Box::new(request)));
             }
-            Command::Send { to, message } => {
+            CoordinatorCommand::Send { to, message } => {
                 if let Some(&host) = self.hosts.get(&to) {
                     fx.send(host, Message::ToWorker(to, Box::new(message)));
                 }
             }
-            Command::Start { place, worker, .. } => {
-                fx.send(place.0 as Host, Message::Start(worker));
+            CoordinatorCommand::Start { slot, worker, .. } => {
+                fx.send(slot.0 as Host, Message::Start(worker));
             }
-            Command::Kill { place, worker } => fx.send(place.0 as Host, Message::Kill(worker)),
-            Command::Tell(_) => {}
-            Command::End { ending, .. } => {
+            CoordinatorCommand::Kill { slot, worker } => {
+                fx.send(slot.0 as Host, Message::Kill(worker))
+            }
+            CoordinatorCommand::Log(_) => {}
+            CoordinatorCommand::End { ending, .. } => {
                 fx.fact(Fact::Over(ending));
                 fx.done.push(Effect::Over);
             }

@@ -2,7 +2,7 @@
 
 use ronde_core::{Generation, Step};
 use ronde_elastic::{
-    LossCause, Place, PlaceState, Report, StoreReply, StoreRequest, ToWorker, WorkerId,
+    LossCause, SlotStatus, StoreReply, StoreRequest, ToWorker, WorkerId, WorkerReport, WorkerSlot,
 };
 
 use crate::fact::{Exit, Fact};
@@ -15,7 +15,7 @@ use crate::sabotage::Sabotage;
 #[derive(Debug, Clone)]
 pub enum Message {
     /// A worker to all coordinators.
-    Report(Box<Report>),
+    Report(Box<WorkerReport>),
     /// A coordinator to a worker.
     ToWorker(WorkerId, Box<ToWorker>),
     /// A worker has written a checkpoint.
@@ -23,9 +23,9 @@ pub enum Message {
     /// The control connection of a worker was closed.
     Disconnected(WorkerId),
     /// An agent tells how its host stands.
-    Agent(String, Vec<PlaceState>),
+    Agent(String, Vec<SlotStatus>),
     /// An agent tells of the end of a worker.
-    Exited(WorkerId, Place, LossCause),
+    Exited(WorkerId, WorkerSlot, LossCause),
     /// To an agent: start a worker.
     Start(WorkerId),
     /// To an agent: end a worker.

@@ -2,7 +2,7 @@
 
 use ronde_core::ledger::EpochVerdict;
 use ronde_core::{Generation, Step};
-use ronde_elastic::{CoordinatorId, Ending, Position, Record, Term, WorkerId};
+use ronde_elastic::{CoordinatorId, JobEnding, JobRecord, Position, Term, WorkerId};
 
 /// How a worker's process came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,11 +105,11 @@ pub enum Fact {
         hash: u64,
     },
     /// The store's record has changed.
-    Stored(Record),
+    Stored(JobRecord),
     /// A coordinator leads at this moment.
     Leads(CoordinatorId, Term),
     /// A coordinator has called the job over.
-    Over(Ending),
+    Over(JobEnding),
     /// The script does nothing any more; all links are whole.
     Calm,
     /// The simulation is over: whether in time.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use ronde_core::Generation;
-use ronde_elastic::{Assignment, Position, WorkerId};
+use ronde_elastic::{GenerationAssignment, Position, WorkerId};
 
 use crate::network::Host;
 use crate::replica::{Snapshot, Subtrees, Vote};
@@ -55,7 +55,7 @@ pub struct Frame {
 #[derive(Debug, Clone)]
 pub struct Group {
     /// Who belongs to it.
-    pub assignment: Assignment,
+    pub assignment: GenerationAssignment,
     /// This member.
     pub rank: usize,
     /// Which ranks have the complete state.
@@ -70,7 +70,7 @@ pub struct Group {
 impl Group {
     /// A group in which nothing was said yet.
     #[must_use]
-    pub fn new(assignment: Assignment, rank: usize) -> Self {
+    pub fn new(assignment: GenerationAssignment, rank: usize) -> Self {
         let size = assignment.members.len();
         Self {
             assignment,
@@ -105,7 +105,7 @@ impl Group {
     pub fn peers(&self) -> impl Iterator<Item = (WorkerId, Host)> {
         let numbered = self.assignment.members.iter().enumerate();
         let others = numbered.filter(|(rank, _)| *rank != self.rank);
-        others.map(|(_, member)| (member.worker, member.place.0 as Host))
+        others.map(|(_, member)| (member.worker, member.slot.0 as Host))
     }
 
     /// Begins the next all-gather with this rank's piece; gives its number.

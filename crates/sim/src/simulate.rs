@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ronde_core::Generation;
-use ronde_elastic::{Ending, WorkerId};
+use ronde_elastic::{JobEnding, WorkerId};
 
 use crate::fact::Fact;
 use crate::faults::Script;
@@ -54,7 +54,7 @@ pub struct Summary {
     /// Terms.
     pub terms: u64,
     /// How it ended.
-    pub ending: Option<Ending>,
+    pub ending: Option<JobEnding>,
 }
 
 /// A simulation, as far as it went.

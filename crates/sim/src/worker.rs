@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use ronde_core::{Generation, Step};
 use ronde_elastic::{
-    LossCause, Member, Phase, Reason, RecoveryPlan, Settings, WorkerCommand, WorkerEvent, WorkerId,
-    WorkerMachine,
+    LossCause, MemberInfo, Reason, RecoveryPlan, Settings, WorkerCommand, WorkerEvent, WorkerId,
+    WorkerMachine, WorkerPhase,
 };
 
 use crate::clock::{Clock, MS};
@@ -60,7 +60,7 @@ impl Worker {
     ///
     /// # Panics
     /// When the settings are impossible: a bug of the simulator.
-    pub fn new(me: Member, settings: Settings, run: Run, fx: &mut Effects<'_>) -> Self {
+    pub fn new(me: MemberInfo, settings: Settings, run: Run, fx: &mut Effects<'_>) -> Self {
         let clock = Clock::new(fx.rng);
         let id = me.worker;
         let machine = WorkerMachine::new(me, settings, run.end, clock.show(fx.now))
@@ -82,7 +82,7 @@ impl Worker {
             is_busy: false,
             is_over: false,
         };
-        worker.event(WorkerEvent::Linked, fx);
+        worker.event(WorkerEvent::Connected, fx);
         worker
     }
 
@@ -228,7 +228,7 @@ impl Worker {
             WorkerCommand::Checkpoint { generation, next } => {
                 self.write_checkpoint(generation, next, fx);
             }
-            WorkerCommand::Tell(_) => {}
+            WorkerCommand::Log(_) => {}
             WorkerCommand::End(reason) => {
                 let exit = match reason {
                     Reason::NoCoordinator { .. } => Exit::Orphaned,
@@ -260,7 +260,7 @@ impl Worker {
                 assignment.members.len(),
                 assignment.reason
             ),
-            WorkerCommand::Leave { reason, .. } | WorkerCommand::Tell(reason) => {
+            WorkerCommand::Leave { reason, .. } | WorkerCommand::Log(reason) => {
                 format!("worker {id}: {reason}")
             }
             WorkerCommand::End(reason) => format!("worker {id} ends: {reason}"),
@@ -298,7 +298,7 @@ impl Worker {
 
     /// What its machine does.
     #[must_use]
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> WorkerPhase {
         self.machine.phase()
     }
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 use ronde_core::Step;
 use ronde_core::batch::BatchPlan;
 use ronde_elastic::{
-    CoordinatorId, LossCause, Record, RestartLimits, Settings, Succession, WorkerEvent, WorkerId,
+    CoordinatorId, JobRecord, LossCause, RestartLimits, Settings, SuccessionPolicy, WorkerEvent,
+    WorkerId,
 };
 
 use crate::clock::{MS, SECOND};
@@ -98,7 +99,7 @@ pub struct World {
     /// Coordinators that have seen the end of the job.
     done: Vec<bool>,
     lives: u64,
-    record: Record,
+    record: JobRecord,
     disk: Disk,
     facts: VecDeque<(u64, Fact)>,
     trace: Option<Vec<(u64, String)>>,
@@ -148,7 +149,7 @@ impl World {
             last_coordinator: vec![None; script.coordinators],
             done: vec![false; script.coordinators],
             lives: 0,
-            record: Record::default(),
+            record: JobRecord::default(),
             disk: Disk::default(),
             facts: VecDeque::new(),
             trace: is_traced.then(Vec::new),
@@ -303,9 +304,9 @@ impl World {
     fn settings(&self) -> Settings {
         let workers_max = self.script.workers as u32;
         let succession = if self.script.is_majority {
-            Succession::Majority
+            SuccessionPolicy::Majority
         } else {
-            Succession::Lease
+            SuccessionPolicy::Lease
         };
         Settings {
             workers: self.script.wanted,

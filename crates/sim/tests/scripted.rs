@@ -1,6 +1,6 @@
 //! The failures that matter most, one by one, with the numbers that were promised.
 
-use ronde_elastic::Ending;
+use ronde_elastic::JobEnding;
 use ronde_sim::clock::{MS, SECOND};
 use ronde_sim::fact::Fact;
 use ronde_sim::{Fault, Script, Simulated, simulate, world::World};
@@ -63,7 +63,7 @@ fn nothing_fails_and_nothing_is_redone() {
     );
     assert_eq!(
         (summary.commits, summary.ending),
-        (4 * 30, Some(Ending::Finished))
+        (4 * 30, Some(JobEnding::Finished))
     );
 }
 
@@ -78,8 +78,8 @@ fn a_killed_worker_costs_one_step_and_well_under_a_second() {
         &simulated,
         KILL,
         &[
-            "connection closed by signal 9; generation 2; 3 workers; step",
-            "redone",
+            "killed (SIGKILL); recomputing step ",
+            "with 3 workers (generation 2)",
         ],
     );
     // Three survivors redo the one step in flight; the replacement enters and redoes nothing.
@@ -91,7 +91,7 @@ fn a_killed_worker_costs_one_step_and_well_under_a_second() {
     when(
         &simulated,
         KILL,
-        &["1 joined, 0 left; generation 3; 4 workers"],
+        &["worker joined; now 4 workers (generation 3)"],
     );
     assert_eq!(simulated.summary.healed, 1);
 }
@@ -99,18 +99,26 @@ fn a_killed_worker_costs_one_step_and_well_under_a_second() {
 #[test]
 fn half_of_the_workers_go_at_once() {
     let simulated = run(&script(8, vec![(KILL, Fault::Kill(vec![0, 2, 5, 7]))]));
-    when(&simulated, KILL, &["generation 2; 4 workers; step"]);
+    when(
+        &simulated,
+        KILL,
+        &["recomputing step ", "with 4 workers (generation 2)"],
+    );
     let on = when(&simulated, KILL, &["Compute", "Generation(2)"]);
     assert!(on - KILL < 150 * MS, "{} ms", (on - KILL) / MS);
-    assert_eq!(simulated.summary.ending, Some(Ending::Finished));
+    assert_eq!(simulated.summary.ending, Some(JobEnding::Finished));
 }
 
 #[test]
 fn a_stopped_worker_is_noticed_left_out_and_comes_back() {
     let simulated = run(&script(3, vec![(KILL, Fault::Pause(1, 1500 * MS))]));
-    let lost = when(&simulated, KILL, &["silent for 0.5 s; generation"]);
+    let lost = when(&simulated, KILL, &["silent for 0.5 s; recomputing step "]);
     assert!(lost - KILL < 800 * MS, "{} ms", (lost - KILL) / MS);
-    when(&simulated, KILL + 1500 * MS, &["1 joined, 0 left"]);
+    when(
+        &simulated,
+        KILL + 1500 * MS,
+        &["worker joined; now 3 workers"],
+    );
     // The same process: nobody was started in its place.
     assert_eq!(simulated.summary.workers, 3);
 }
@@ -144,9 +152,9 @@ fn a_worker_that_dies_without_a_coordinator_is_waited_out() {
     when(
         &simulated,
         KILL + 1500 * MS,
-        &["rank 0 on host 0 lost: connection closed by signal 9; generation 2;"],
+        &["worker 0 on host 0 killed (SIGKILL); ", "(generation 2)"],
     );
-    assert_eq!(simulated.summary.ending, Some(Ending::Finished));
+    assert_eq!(simulated.summary.ending, Some(JobEnding::Finished));
 }
 
 #[test]
@@ -158,13 +166,13 @@ fn the_side_with_the_lease_goes_on_and_the_other_waits() {
         duration: 1500 * MS,
     };
     let simulated = run(&script(4, vec![(KILL, cut)]));
-    when(&simulated, KILL, &["generation 2; 2 workers; step"]);
-    let healed = KILL + 1500 * MS;
     when(
         &simulated,
-        healed,
-        &["joined, 0 left; generation", "; 4 workers"],
+        KILL,
+        &["recomputing step ", "with 2 workers (generation 2)"],
     );
+    let healed = KILL + 1500 * MS;
+    when(&simulated, healed, &["joined; now 4 workers (generation "]);
     let trains = |(at, line): &&(u64, String)| {
         (KILL + 1000 * MS..healed).contains(at) && line.contains("Compute")
     };
@@ -189,7 +197,7 @@ fn a_minority_with_the_lease_waits_where_a_majority_is_asked_for() {
         &["waiting: 1 of 4 members of generation 1 are here"],
     );
     assert_eq!(simulated.summary.workers, 4);
-    assert_eq!(simulated.summary.ending, Some(Ending::Finished));
+    assert_eq!(simulated.summary.ending, Some(JobEnding::Finished));
 }
 
 #[test]
@@ -198,7 +206,7 @@ fn a_drained_worker_leaves_between_two_steps() {
     when(
         &simulated,
         KILL,
-        &["0 joined, 1 left; generation 2; 2 workers"],
+        &["worker left; now 2 workers (generation 2)"],
     );
     when(&simulated, KILL, &["ends: left in good order"]);
     assert_eq!(
@@ -218,9 +226,9 @@ fn a_job_grows_and_shrinks_between_two_steps() {
     when(
         &simulated,
         KILL,
-        &["0 joined, 2 left; generation 2; 2 workers"],
+        &["2 workers left; now 2 workers (generation 2)"],
     );
-    when(&simulated, KILL + SECOND, &["; 5 workers"]);
+    when(&simulated, KILL + SECOND, &["now 5 workers"]);
     assert_eq!(simulated.summary.redone, 0);
 }
 
@@ -244,7 +252,7 @@ fn a_stopped_job_ends_with_a_checkpoint_of_its_last_step() {
 fn when_all_workers_leave_the_job_stops_with_a_checkpoint() {
     let faults = (0..3).map(|place| (KILL, Fault::Drain(place))).collect();
     let simulated = run(&script(3, faults));
-    assert_eq!(simulated.summary.ending, Some(Ending::Stopped));
+    assert_eq!(simulated.summary.ending, Some(JobEnding::Stopped));
     when(
         &simulated,
         KILL,

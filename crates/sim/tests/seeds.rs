@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ronde_elastic::Ending;
+use ronde_elastic::JobEnding;
 use ronde_sim::{Summary, simulate};
 
 const SEEDS: u64 = 20_000;
@@ -34,7 +34,7 @@ fn no_invariant_is_broken() {
             total.0.redone += one.redone;
             total.0.healed += one.healed;
             total.0.terms += one.terms;
-            total.1[usize::from(one.ending == Some(Ending::Finished))] += 1;
+            total.1[usize::from(one.ending == Some(JobEnding::Finished))] += 1;
         }
     };
     std::thread::scope(|scope| {

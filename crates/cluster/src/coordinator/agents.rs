@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_core::Event as RunEvent;
-use ronde_elastic::{Event, Place, PlaceState, Report, WorkerId};
+use ronde_elastic::{CoordinatorEvent, WorkerSlot, SlotStatus, WorkerReport, WorkerId};
 
 use super::Leader;
 use super::reception::Came;
@@ -26,7 +26,7 @@ pub(super) struct Agent {
     host: String,
     agent: u64,
     count: u32,
-    first: Place,
+    first: WorkerSlot,
     /// Events of the job that it knows, when it wants to hear of all.
     follows: Option<u64>,
     heard: Duration,
@@ -104,7 +104,7 @@ impl Agents {
     pub(super) fn hosts(&self) -> Vec<HostStatus> {
         let hosts = self.0.values().map(|agent| HostStatus {
             host: agent.host.clone(),
-            places: agent.count,
+            slots: agent.count,
         });
         hosts.collect()
     }
@@ -197,56 +197,56 @@ impl Leader<'_> {
         };
         agent.heard = now;
         let (first, count, host) = (agent.first.0, u64::from(agent.count), agent.host.clone());
-        let owns = |place: Place| (first..first + count).contains(&place.0);
+        let owns = |slot: WorkerSlot| (first..first + count).contains(&slot.0);
         match message {
             FromAgent::Hello { .. } | FromAgent::Alive => {}
-            FromAgent::Places { places } if places.is_empty() => {
-                self.feed(Event::HostDown { host });
+            FromAgent::Slots { slots } if slots.is_empty() => {
+                self.feed(CoordinatorEvent::HostDown { host });
             }
-            FromAgent::Places { mut places } => {
-                places.retain(|state| owns(state.place));
-                self.offered(number, host, places);
+            FromAgent::Slots { mut slots } => {
+                slots.retain(|state| owns(state.slot));
+                self.offered(number, host, slots);
             }
-            FromAgent::Report { body } if owns(body.member.place) && body.member.host == host => {
+            FromAgent::Report { body } if owns(body.member.slot) && body.member.host == host => {
                 self.reported(number, body);
             }
             FromAgent::Report { .. } => {}
             FromAgent::Event { number: sent, body } => self.recorded(number, sent, body),
             FromAgent::Unlinked { worker, cause } => {
                 if self.workers.get(&worker) == Some(&number) {
-                    self.feed(Event::Disconnected { worker, cause });
+                    self.feed(CoordinatorEvent::Disconnected { worker, cause });
                 }
             }
             FromAgent::Ended {
                 worker,
-                place,
+                slot,
                 cause,
             } => {
-                if owns(place) {
+                if owns(slot) {
                     self.workers.remove(&worker);
-                    self.feed(Event::Exited {
+                    self.feed(CoordinatorEvent::Exited {
                         worker,
-                        place,
+                        slot,
                         cause,
                     });
                 }
             }
             FromAgent::Bye => agent.is_done = true,
-            FromAgent::Finish { by } => self.feed(Event::Stop { by }),
-            FromAgent::Stop { by } => self.feed(Event::Abandon { by }),
+            FromAgent::Finish { by } => self.feed(CoordinatorEvent::Stop { by }),
+            FromAgent::Stop { by } => self.feed(CoordinatorEvent::Abandon { by }),
         }
     }
 
-    fn offered(&mut self, number: u64, host: String, places: Vec<PlaceState>) {
-        for worker in places.iter().filter_map(|state| state.worker) {
+    fn offered(&mut self, number: u64, host: String, slots: Vec<SlotStatus>) {
+        for worker in slots.iter().filter_map(|state| state.worker) {
             self.workers.insert(worker, number);
         }
-        self.feed(Event::HostUp { host, places });
+        self.feed(CoordinatorEvent::HostUp { host, slots });
     }
 
-    fn reported(&mut self, number: u64, report: Report) {
+    fn reported(&mut self, number: u64, report: WorkerReport) {
         self.workers.insert(report.member.worker, number);
-        self.feed(Event::Report(report));
+        self.feed(CoordinatorEvent::Report(report));
     }
 
     fn recorded(&mut self, number: u64, sent: u64, event: RunEvent) {
@@ -270,7 +270,7 @@ impl Leader<'_> {
             self.publish(event);
         }
         if let Some(next) = written {
-            self.feed(Event::CheckpointWritten {
+            self.feed(CoordinatorEvent::CheckpointWritten {
                 generation: newest,
                 next,
             });
@@ -298,10 +298,10 @@ impl Leader<'_> {
         self.lingering.0 = left;
         let over: Vec<(Duration, String, Vec<WorkerId>, String)> = over;
         for (_, host, workers, cause) in over {
-            self.feed(Event::HostDown { host });
+            self.feed(CoordinatorEvent::HostDown { host });
             for worker in workers {
                 let cause = cause.clone();
-                self.feed(Event::Disconnected { worker, cause });
+                self.feed(CoordinatorEvent::Disconnected { worker, cause });
             }
         }
     }

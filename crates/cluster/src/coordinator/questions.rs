@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use ronde_elastic::Event;
+use ronde_elastic::CoordinatorEvent;
 use ronde_identity::{Member, Validity};
 
 use super::{CERTIFICATE, Leader};
@@ -63,15 +63,15 @@ impl Leader<'_> {
         }
         self.state.workers = Some(workers);
         self.keep_state();
-        let places: u32 = self.agents.hosts().iter().map(|host| host.places).sum();
+        let slots: u32 = self.agents.hosts().iter().map(|host| host.slots).sum();
         let mut note = format!("{workers} workers are wanted");
-        if places < workers {
+        if slots < workers {
             note += &format!(
-                "; the hosts that are here offer {places} places, `ronde join` brings another host"
+                "; the connected hosts offer {slots} slots; `ronde join` adds another host"
             );
         }
         self.announce(note.clone());
-        self.feed(Event::Scale { workers });
+        self.feed(CoordinatorEvent::Scale { workers });
         Answer::Done { note }
     }
 

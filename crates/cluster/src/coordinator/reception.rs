@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-use ronde_elastic::Place;
+use ronde_elastic::WorkerSlot;
 use ronde_identity::rustls::pki_types::CertificateDer;
 use ronde_identity::{Identity, JoinToken, Member};
 
 use crate::keeper::Kept;
 use crate::secure::{Greeted, Outbox, Pumped, Reception, Way, pump};
-use crate::talk::{Answer, Asks, FromAgent, PLACES_MAX, PROTOCOL, Question, ToAgent};
+use crate::talk::{Answer, Asks, FromAgent, SLOTS_MAX, PROTOCOL, Question, ToAgent};
 
 /// How long a question may wait for its answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -42,7 +42,7 @@ pub(super) struct Came {
     /// Another number for every agent process.
     pub(super) agent: u64,
     pub(super) count: u32,
-    pub(super) first: Option<Place>,
+    pub(super) first: Option<WorkerSlot>,
     pub(super) follows: Option<u64>,
 }
 
@@ -131,8 +131,8 @@ impl Room {
             .identity
             .check_peer(certificate, &Member::Host(host.clone()));
         is_it.map_err(|error| error.to_string())?;
-        if !(1..=PLACES_MAX).contains(&count) {
-            return Err(format!("{count} places; a host offers 1 to {PLACES_MAX}"));
+        if !(1..=SLOTS_MAX).contains(&count) {
+            return Err(format!("{count} slots; expected 1 to {SLOTS_MAX}"));
         }
         Ok(Came {
             number: self.numbers.fetch_add(1, Ordering::Relaxed),

@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ronde_elastic::Place;
+use ronde_elastic::WorkerSlot;
 use ronde_store::{ObjectName, StoreExt};
 use serde::{Deserialize, Serialize};
 
 use crate::error::ClusterError;
 use crate::job::{JobFolder, store_error};
-use crate::talk::PLACES_MAX;
+use crate::talk::SLOTS_MAX;
 
 const STATE: &str = "state.json";
 const BYTES_MAX: u64 = 1 << 20;
@@ -22,10 +22,10 @@ pub(crate) struct State {
     /// How many workers were asked for last.
     pub(crate) workers: Option<u32>,
     /// The first place of each host that was ever here.
-    hosts: BTreeMap<String, Place>,
+    hosts: BTreeMap<String, WorkerSlot>,
     /// When workers died at each place: the newest ones, in milliseconds since 1970.
     #[serde(default)]
-    deaths: BTreeMap<Place, Vec<u64>>,
+    deaths: BTreeMap<WorkerSlot, Vec<u64>>,
 }
 
 /// Deaths that are remembered of a place; more than any limit of restarts that a place may come near to.
@@ -52,31 +52,31 @@ impl State {
     }
 
     /// A worker has died at a place.
-    pub(super) fn died(&mut self, place: Place, now_ms: u64) {
-        let deaths = self.deaths.entry(place).or_default();
+    pub(super) fn died(&mut self, slot: WorkerSlot, now_ms: u64) {
+        let deaths = self.deaths.entry(slot).or_default();
         deaths.push(now_ms);
         let surplus = deaths.len().saturating_sub(DEATHS_MAX);
         deaths.drain(..surplus);
     }
 
     /// How long ago workers have died at each place.
-    pub(super) fn deaths(&self, now_ms: u64) -> Vec<(Place, Vec<Duration>)> {
+    pub(super) fn deaths(&self, now_ms: u64) -> Vec<(WorkerSlot, Vec<Duration>)> {
         let age = |at: &u64| Duration::from_millis(now_ms.saturating_sub(*at));
-        let places = self.deaths.iter();
-        places
-            .map(|(place, deaths)| (*place, deaths.iter().map(age).collect()))
+        let slots = self.deaths.iter();
+        slots
+            .map(|(slot, deaths)| (*slot, deaths.iter().map(age).collect()))
             .collect()
     }
 
     /// The first place of a host, and whether it is new. `known`: the one that the host has from an
     /// earlier coordinator.
-    pub(super) fn first_place(&mut self, host: &str, known: Option<Place>) -> (Place, bool) {
+    pub(super) fn first_place(&mut self, host: &str, known: Option<WorkerSlot>) -> (WorkerSlot, bool) {
         if let Some(first) = self.hosts.get(host) {
             return (*first, false);
         }
-        let taken = |first: &Place| self.hosts.values().any(|other| other == first);
+        let taken = |first: &WorkerSlot| self.hosts.values().any(|other| other == first);
         let after = self.hosts.values().max();
-        let next = after.map_or(Place(0), |last| Place(last.0 + u64::from(PLACES_MAX)));
+        let next = after.map_or(WorkerSlot(0), |last| WorkerSlot(last.0 + u64::from(SLOTS_MAX)));
         let first = known.filter(|first| !taken(first)).unwrap_or(next);
         self.hosts.insert(host.to_owned(), first);
         (first, true)
@@ -91,14 +91,14 @@ mod tests {
     fn the_newest_deaths_of_a_place_are_known_by_their_age() {
         let mut state = State::default();
         for at in 0..150 {
-            state.died(Place(3), 1_000 * at);
+            state.died(WorkerSlot(3), 1_000 * at);
         }
         let text = serde_json::to_vec(&state).unwrap();
         let state: State = serde_json::from_slice(&text).unwrap();
         let deaths = state.deaths(150_000);
         assert_eq!(deaths.len(), 1);
-        let (place, ages) = &deaths[0];
-        assert_eq!((*place, ages.len()), (Place(3), DEATHS_MAX));
+        let (slot, ages) = &deaths[0];
+        assert_eq!((*slot, ages.len()), (WorkerSlot(3), DEATHS_MAX));
         assert_eq!(ages.last(), Some(&Duration::from_secs(1)));
         // What an older version wrote.
         let old: State = serde_json::from_str(r#"{"workers":2,"hosts":{"a":0}}"#).unwrap();
@@ -108,18 +108,18 @@ mod tests {
     #[test]
     fn every_host_keeps_places_of_its_own() {
         let mut state = State::default();
-        assert_eq!(state.first_place("a", None), (Place(0), true));
-        assert_eq!(state.first_place("b", None), (Place(1000), true));
-        assert_eq!(state.first_place("a", Some(Place(7))), (Place(0), false));
+        assert_eq!(state.first_place("a", None), (WorkerSlot(0), true));
+        assert_eq!(state.first_place("b", None), (WorkerSlot(1000), true));
+        assert_eq!(state.first_place("a", Some(WorkerSlot(7))), (WorkerSlot(0), false));
         // A coordinator that has lost its state learns from those who come, but gives nothing twice.
         let mut state = State::default();
         assert_eq!(
-            state.first_place("b", Some(Place(1000))),
-            (Place(1000), true)
+            state.first_place("b", Some(WorkerSlot(1000))),
+            (WorkerSlot(1000), true)
         );
         assert_eq!(
-            state.first_place("c", Some(Place(1000))),
-            (Place(2000), true)
+            state.first_place("c", Some(WorkerSlot(1000))),
+            (WorkerSlot(2000), true)
         );
     }
 }

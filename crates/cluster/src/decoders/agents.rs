@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use ronde_core::{Event, Generation, Rank, Step};
 use ronde_elastic::{
-    Assignment, Ending, Loss, LossCause, Member, Place, PlaceState, Reason, Settings, StartFrom,
-    Term, ToWorker, When, WorkerId,
+    GenerationAssignment, JobEnding, WorkerLoss, LossCause, MemberInfo, WorkerSlot, SlotStatus, Reason, Settings, StartFrom,
+    Term, ToWorker, SwitchTiming, WorkerId,
 };
 
 use crate::talk::{Asks, FromAgent, PROTOCOL, Question, ToAgent, Welcome};
@@ -31,8 +31,8 @@ fn worker() -> WorkerId {
     WorkerId(1 << 20 | 3)
 }
 
-fn loss() -> Loss {
-    Loss {
+fn loss() -> WorkerLoss {
+    WorkerLoss {
         worker: worker(),
         rank: Rank(3),
         host: "gpu-02".to_owned(),
@@ -42,7 +42,7 @@ fn loss() -> Loss {
 
 /// What an agent says.
 pub(super) fn from_agent() -> Vec<FromAgent> {
-    let place = Place(1003);
+    let slot = WorkerSlot(1003);
     let by = "SIGTERM".to_owned();
     vec![
         FromAgent::Hello {
@@ -50,18 +50,18 @@ pub(super) fn from_agent() -> Vec<FromAgent> {
             host: "gpu-02".to_owned(),
             agent: u64::MAX,
             count: 8,
-            first: Some(Place(1000)),
+            first: Some(WorkerSlot(1000)),
             follows: Some(0),
         },
-        FromAgent::Places {
-            places: vec![
-                PlaceState {
-                    place,
+        FromAgent::Slots {
+            slots: vec![
+                SlotStatus {
+                    slot,
                     worker: Some(worker()),
                     ended: None,
                 },
-                PlaceState {
-                    place: Place(1004),
+                SlotStatus {
+                    slot: WorkerSlot(1004),
                     worker: None,
                     ended: Some((WorkerId(2), LossCause::ExitCode(101))),
                 },
@@ -84,7 +84,7 @@ pub(super) fn from_agent() -> Vec<FromAgent> {
         },
         FromAgent::Ended {
             worker: worker(),
-            place,
+            slot,
             cause: LossCause::Signal(9),
         },
         FromAgent::Alive,
@@ -97,24 +97,24 @@ pub(super) fn from_agent() -> Vec<FromAgent> {
 /// What a coordinator says to an agent.
 pub(super) fn to_agent() -> Vec<ToAgent> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 4711));
-    let place = Place(1003);
+    let slot = WorkerSlot(1003);
     let reason = Reason::Lost {
         losses: vec![loss()],
         generation: Generation(7),
         workers: 3,
         redone: Some(Step(1284)),
     };
-    let assignment = Assignment {
+    let assignment = GenerationAssignment {
         term: Term(2),
         generation: Generation(7),
-        members: vec![Member {
+        members: vec![MemberInfo {
             worker: worker(),
-            place,
+            slot,
             host: "gpu-02".to_owned(),
             address,
         }],
         start: StartFrom::Checkpoint(Some(Step(1200))),
-        when: When::Boundary,
+        when: SwitchTiming::Boundary,
         reason: reason.clone(),
     };
     vec![
@@ -124,7 +124,7 @@ pub(super) fn to_agent() -> Vec<ToAgent> {
             task: "steps = 3\n".to_owned(),
             settings: Settings::new(4),
             command: vec!["program".to_owned(), "--flag".to_owned()],
-            first: Place(1000),
+            first: WorkerSlot(1000),
         })),
         ToAgent::Refused {
             reason: "wrong token".to_owned(),
@@ -134,12 +134,12 @@ pub(super) fn to_agent() -> Vec<ToAgent> {
             body: ToWorker::Assign(assignment),
         },
         ToAgent::Start {
-            place,
+            slot,
             worker: worker(),
             identity: "-----BEGIN CERTIFICATE-----".to_owned(),
         },
         ToAgent::Kill {
-            place,
+            slot,
             worker: worker(),
         },
         ToAgent::Heard { number: 17 },
@@ -155,7 +155,7 @@ pub(super) fn to_agent() -> Vec<ToAgent> {
             coordinators: vec![address],
         },
         ToAgent::End {
-            ending: Ending::Stopped,
+            ending: JobEnding::Stopped,
             reason,
         },
     ]

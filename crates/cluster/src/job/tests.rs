@@ -17,8 +17,8 @@ fn spec() -> JobSpec {
 
 #[test]
 fn a_job_reads_back_and_keeps_its_secrets() {
-    let place = tempfile::tempdir().unwrap();
-    let path = place.path().join("job");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("job");
     let made = JobFolder::create(&path, &spec(), &RemoteSettings::default()).unwrap();
     let again = JobFolder::open(&path, &RemoteSettings::default()).unwrap();
     assert_eq!(again.spec(), &spec());
@@ -39,14 +39,14 @@ fn a_job_reads_back_and_keeps_its_secrets() {
             .to_string()
             .contains("there is a job already")
     );
-    let none = JobFolder::open(place.path(), &RemoteSettings::default());
+    let none = JobFolder::open(dir.path(), &RemoteSettings::default());
     assert!(none.unwrap_err().to_string().contains("no job.json"));
 }
 
 #[test]
 fn coordinators_are_found_the_newest_first_and_one_by_address() {
-    let place = tempfile::tempdir().unwrap();
-    let folder = JobFolder::create(place.path(), &spec(), &RemoteSettings::default()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let folder = JobFolder::create(dir.path(), &spec(), &RemoteSettings::default()).unwrap();
     assert_eq!(folder.coordinators().unwrap(), []);
     let [a, b] = ["127.0.0.1:1", "127.0.0.1:2"].map(|text| text.parse().unwrap());
     folder.announce(CoordinatorId(1), a).unwrap();

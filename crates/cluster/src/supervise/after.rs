@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ronde_core::Rank;
-use ronde_elastic::{Reason, Report, ToWorker};
+use ronde_elastic::{Reason, WorkerReport, ToWorker};
 
 use super::Supervisor;
 use crate::launcher::StopSignal;
@@ -63,7 +63,7 @@ impl Supervisor<'_> {
     }
 
     /// A worker that reports after the end hears of it.
-    pub(super) fn tell_end(&self, rank: Rank, report: &Report, reason: Reason) {
+    pub(super) fn tell_end(&self, rank: Rank, report: &WorkerReport, reason: Reason) {
         let term = report.term;
         self.control.tell(rank, ToWorker::End { term, reason });
     }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ronde_core::{Event, Rank};
-use ronde_elastic::{Ending, Report};
+use ronde_elastic::{JobEnding, WorkerReport};
 
 use super::Supervisor;
 use crate::coordination::Action;
@@ -17,7 +17,7 @@ const END_SHOWS: Duration = Duration::from_millis(30);
 
 impl Supervisor<'_> {
     /// A worker says how it is.
-    pub(super) fn reported(&mut self, rank: Rank, report: Report) {
+    pub(super) fn reported(&mut self, rank: Rank, report: WorkerReport) {
         let now = self.now();
         let worker = report.member.worker;
         if let Some(reason) = self.last_words.heard(rank, now) {
@@ -34,12 +34,12 @@ impl Supervisor<'_> {
     /// A process has started. Where the job has a coordinator of its own that tells all who watch the job.
     pub(super) fn announce_start(&mut self, rank: Rank, started: &Started) {
         let now = self.now();
-        let (place, host) = match &self.coordination {
-            Some(Decider::There(remote)) => (remote.place(rank).0, &remote.host),
+        let (slot, host) = match &self.coordination {
+            Some(Decider::There(remote)) => (remote.slot(rank).0, &remote.host),
             _ => (rank.0.into(), &started.host),
         };
         let event = Event::WorkerStarted {
-            place: u32::try_from(place).unwrap_or(u32::MAX),
+            place: u32::try_from(slot).unwrap_or(u32::MAX),
             host: host.clone(),
             pid: started.pid,
         };
@@ -106,7 +106,7 @@ impl Supervisor<'_> {
                 }
                 Action::Kill(rank) => self.launcher.signal(rank, StopSignal::Kill),
                 Action::Say(event) => self.sinks.record(event),
-                Action::End(Ending::Failed, reason) => {
+                Action::End(JobEnding::Failed, reason) => {
                     let now = self.now();
                     let cause = Cause::Supervisor(reason.to_string());
                     self.roster.fail(Rank(0), cause, false, now);

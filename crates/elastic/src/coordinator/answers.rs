@@ -1,13 +1,20 @@
-//! What a worker is told in answer to its report: all that it needs, whatever was lost before.
+//! The answer to a worker's report, which contains everything that the worker may have missed.
 
 use ronde_core::Generation;
 
-use super::{Command, CoordinatorMachine};
+use super::{CoordinatorCommand, CoordinatorMachine};
 use crate::membership::rank_of;
-use crate::{Assignment, JobPhase, Phase, Reason, Report, Time, ToWorker, When};
+use crate::{
+    GenerationAssignment, JobPhase, Reason, SwitchTiming, Time, ToWorker, WorkerPhase, WorkerReport,
+};
 
 impl CoordinatorMachine {
-    pub(super) fn take_report(&mut self, now: Time, report: Report, out: &mut Vec<Command>) {
+    pub(super) fn take_report(
+        &mut self,
+        now: Time,
+        report: WorkerReport,
+        out: &mut Vec<CoordinatorCommand>,
+    ) {
         if !self.lease.leads(now) {
             return;
         }
@@ -16,7 +23,7 @@ impl CoordinatorMachine {
             self.lease_event(now, event, out);
             return;
         }
-        if !self.roster.reported(report.clone(), now) {
+        if !self.workers.reported(report.clone(), now) {
             return;
         }
         let to = report.member.worker;
@@ -30,11 +37,11 @@ impl CoordinatorMachine {
             [Some(ack), more]
                 .into_iter()
                 .flatten()
-                .map(|message| Command::Send { to, message }),
+                .map(|message| CoordinatorCommand::Send { to, message }),
         );
     }
 
-    fn answer(&self, now: Time, report: &Report) -> Option<ToWorker> {
+    fn answer(&self, now: Time, report: &WorkerReport) -> Option<ToWorker> {
         let record = self.record();
         let (term, generation) = (record.term, record.generation);
         if matches!(record.phase, JobPhase::Stopped | JobPhase::Finished) {
@@ -55,25 +62,30 @@ impl CoordinatorMachine {
         let has_place = rank_of(&record.members, report.member.worker).is_some();
         let leaves = report.generation == self.newest.previous
             && rank_of(&self.newest.previous_members, report.member.worker).is_some();
-        // A job that stops has a generation without members, into which all of them go.
+        // A stopping job has a generation without members, which all members enter.
         let stops = record.phase == JobPhase::Stopping;
         if has_place || leaves || stops {
             return Some(ToWorker::Assign(self.assignment(report.generation)));
         }
         let may_go = report.draining && self.is_established(now);
-        (report.phase != Phase::Idle || may_go).then_some(ToWorker::Fence { term, generation })
+        (report.phase != WorkerPhase::Idle || may_go)
+            .then_some(ToWorker::Fence { term, generation })
     }
 
-    /// The newest generation as a worker is told of it that is in generation `was`.
-    pub(super) fn assignment(&self, was: Generation) -> Assignment {
+    /// Returns the newest generation as it is announced to a worker in generation `was`.
+    pub(super) fn assignment(&self, was: Generation) -> GenerationAssignment {
         let record = self.record();
         let is_next = was == self.newest.previous && was != record.generation;
-        Assignment {
+        GenerationAssignment {
             term: record.term,
             generation: record.generation,
             members: record.members.clone(),
             start: record.start,
-            when: if is_next { self.newest.when } else { When::Now },
+            when: if is_next {
+                self.newest.when
+            } else {
+                SwitchTiming::Now
+            },
             reason: self.newest.reason.clone(),
         }
     }

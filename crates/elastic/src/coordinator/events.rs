@@ -1,4 +1,4 @@
-//! What a coordinator's machine is told, and what it says.
+//! The events and commands of a coordinator's machine.
 
 use std::time::Duration;
 
@@ -6,143 +6,146 @@ use ronde_core::{Generation, Step};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CoordinatorId, LossCause, Place, Reason, Report, StoreReply, StoreRequest, ToWorker, WorkerId,
+    CoordinatorId, LossCause, Reason, StoreReply, StoreRequest, ToWorker, WorkerId, WorkerReport,
+    WorkerSlot,
 };
 
-/// A place that a host offers.
+/// A slot that a host offers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlaceState {
-    /// Which.
-    pub place: Place,
-    /// The worker that runs there.
+pub struct SlotStatus {
+    /// The slot.
+    #[serde(rename = "place")]
+    pub slot: WorkerSlot,
+    /// The worker that runs in it.
     pub worker: Option<WorkerId>,
-    /// The last worker that ended there, and how.
+    /// The last worker that ended in it, and how.
     pub ended: Option<(WorkerId, LossCause)>,
 }
 
-/// What a coordinator hears.
+/// An input of a coordinator's machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum Event {
-    /// The moment of [`crate::CoordinatorMachine::wake_at`] has come.
+pub enum CoordinatorEvent {
+    /// The time returned by [`crate::CoordinatorMachine::wake_at`] is reached.
     Tick,
-    /// The store has answered.
+    /// The store's answer was received.
     Store(StoreReply),
-    /// A worker has reported.
-    Report(Report),
-    /// The control connection to a worker is gone.
+    /// A worker's report was received.
+    Report(WorkerReport),
+    /// The control connection to a worker is lost.
     Disconnected {
-        /// Whose.
+        /// The worker.
         worker: WorkerId,
-        /// What the connection said.
+        /// The connection's error.
         cause: String,
     },
-    /// A worker's process has ended; told by the agent that started it.
+    /// A worker's process has ended; reported by the agent that started it.
     Exited {
-        /// Who.
+        /// The worker.
         worker: WorkerId,
-        /// Where it ran.
-        place: Place,
+        /// The slot in which it ran.
+        slot: WorkerSlot,
         /// How it ended.
         cause: LossCause,
     },
-    /// A host can start workers. Told when its agent connects and whenever something changes there;
-    /// saying it again does no harm.
+    /// A host can start workers. Sent when its agent connects and after every change there;
+    /// repeating it has no effect.
     HostUp {
-        /// Its name.
+        /// The host's name.
         host: String,
-        /// Its places.
-        places: Vec<PlaceState>,
+        /// The host's slots.
+        slots: Vec<SlotStatus>,
     },
-    /// The connection to a host's agent is gone. Its workers speak for themselves.
+    /// The connection to a host's agent is lost. The host's workers keep reporting by themselves.
     HostDown {
-        /// Its name.
+        /// The host's name.
         host: String,
     },
-    /// Workers died at a place while another coordinator led, so long ago each. Told before the place is offered.
+    /// Workers failed in a slot while another coordinator led. Sent before the slot is offered.
     DiedBefore {
-        /// Where.
-        place: Place,
-        /// How long ago.
+        /// The slot.
+        slot: WorkerSlot,
+        /// How long ago each of them failed.
         ages: Vec<Duration>,
     },
-    /// The process of another coordinator has ended, for certain: its lease need not be waited for.
+    /// Another coordinator's process has certainly ended, so its lease need not expire first.
     CoordinatorEnded {
-        /// Which.
+        /// That coordinator.
         coordinator: CoordinatorId,
     },
-    /// Another count of workers is wanted.
+    /// The target number of workers was changed.
     Scale {
-        /// How many.
+        /// The new target.
         workers: u32,
     },
-    /// The whole job has to stop: checkpoint, then end.
+    /// The whole job is to stop: write a checkpoint, then end.
     Stop {
-        /// What wants it, for people.
+        /// The origin of the request, for display.
         by: String,
     },
-    /// The whole job has to end now, without another checkpoint.
+    /// The whole job is to end now, without another checkpoint.
     Abandon {
-        /// What wants it, for people.
+        /// The origin of the request, for display.
         by: String,
     },
-    /// A worker has written a complete checkpoint, which does not count yet.
+    /// A worker has written a complete checkpoint, which is not published yet.
     CheckpointWritten {
-        /// The newest generation that the worker has entered or left for.
+        /// The newest generation that the worker has entered, or left its group for.
         generation: Generation,
-        /// Its next step.
+        /// The checkpoint's next step.
         next: Step,
     },
 }
 
-/// How a job came to its end.
+/// How a job ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ending {
+pub enum JobEnding {
     /// All steps are committed.
     Finished,
-    /// It was asked to stop.
+    /// A stop was requested.
     Stopped,
-    /// It could not go on.
+    /// It could not continue.
     Failed,
 }
 
-/// What a coordinator's shell has to do.
+/// An action for a coordinator's shell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case")]
-pub enum Command {
-    /// Ask the store; its answer is [`Event::Store`].
+pub enum CoordinatorCommand {
+    /// Send a request to the store, whose answer is [`CoordinatorEvent::Store`].
     Store(StoreRequest),
     /// Send a message to a worker, if it is connected.
     Send {
-        /// To whom.
+        /// The receiver.
         to: WorkerId,
-        /// What.
+        /// The message.
         message: ToWorker,
     },
-    /// Start a worker through a host's agent; it has this name.
+    /// Start a worker with this id through a host's agent.
     Start {
-        /// Which host.
+        /// The host.
         host: String,
-        /// Which of its places.
-        place: Place,
-        /// The name of the new worker.
+        /// The slot.
+        slot: WorkerSlot,
+        /// The id of the new worker.
         worker: WorkerId,
     },
-    /// End a worker's process that does not answer; [`Event::Exited`] follows.
+    /// Kill the process of an unresponsive worker; [`CoordinatorEvent::Exited`] follows.
     Kill {
-        /// Where it runs.
-        place: Place,
-        /// Who.
+        /// The slot in which it runs.
+        slot: WorkerSlot,
+        /// The worker.
         worker: WorkerId,
     },
-    /// Write down why something was decided.
-    Tell(Reason),
-    /// The job is over, as far as this coordinator is concerned.
+    /// Log the reason for a decision.
+    #[serde(rename = "tell")]
+    Log(Reason),
+    /// The job is over as far as this coordinator is concerned.
     End {
-        /// How.
-        ending: Ending,
-        /// Why.
+        /// How it ended.
+        ending: JobEnding,
+        /// The reason.
         reason: Reason,
     },
 }

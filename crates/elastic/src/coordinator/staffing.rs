@@ -1,18 +1,18 @@
-//! Starting workers where they are missing, and letting go of those that are too many.
+//! Starts missing workers and dismisses surplus ones.
 
-use super::{Command, CoordinatorMachine, Departure};
+use super::{CoordinatorCommand, CoordinatorMachine, Departure};
 use crate::membership::rank_of;
-use crate::{JobPhase, LossCause, Phase, Place, Reason, Time, ToWorker, WorkerId};
+use crate::{JobPhase, LossCause, Reason, Time, ToWorker, WorkerId, WorkerPhase, WorkerSlot};
 
 impl CoordinatorMachine {
     pub(super) fn exited(
         &mut self,
         now: Time,
-        (place, worker): (Place, WorkerId),
+        (slot, worker): (WorkerSlot, WorkerId),
         cause: &LossCause,
-        out: &mut Vec<Command>,
+        out: &mut Vec<CoordinatorCommand>,
     ) {
-        let drained = self.roster.drains(worker);
+        let drained = self.workers.drains(worker);
         let departure = if self.dismissed.contains(&worker) {
             Departure::Dismissed
         } else if drained || self.record().phase != JobPhase::Running {
@@ -20,80 +20,83 @@ impl CoordinatorMachine {
         } else {
             Departure::Died
         };
-        self.roster.ended(worker, cause.clone(), now);
+        self.workers.ended(worker, cause.clone(), now);
         let limits = &self.settings.restart;
         let given_up = self
-            .places
-            .ended((place, worker), cause, departure, limits, now);
+            .slots
+            .ended((slot, worker), cause, departure, limits, now);
         if let Some(reason) = given_up {
             self.first_failure.get_or_insert(reason.clone());
-            out.push(Command::Tell(reason));
+            out.push(CoordinatorCommand::Log(reason));
         }
     }
 
-    /// Starts workers until there are as many as are wanted.
-    pub(super) fn staff(&mut self, now: Time, out: &mut Vec<Command>) {
-        self.kill_the_mute(now, out);
+    /// Starts workers until the target number is reached.
+    pub(super) fn staff(&mut self, now: Time, out: &mut Vec<CoordinatorCommand>) {
+        self.kill_unresponsive(now, out);
         while self.count() < self.target
-            && let Some(start) = self.places.due(now)
+            && let Some(start) = self.slots.due(now)
         {
             self.started += 1;
             let worker = WorkerId(self.record().term.0 << 20 | self.started);
-            self.places.filled(start.place, worker, now);
-            out.push(Command::Tell(start.reason));
-            out.push(Command::Start {
+            self.slots.filled(start.slot, worker, now);
+            out.push(CoordinatorCommand::Log(start.reason));
+            out.push(CoordinatorCommand::Start {
                 host: start.host,
-                place: start.place,
+                slot: start.slot,
                 worker,
             });
         }
         self.dismiss_surplus(now, out);
     }
 
-    /// Workers that run or are being started, as far as is known.
+    /// Returns the number of workers that run or are being started, as far as is known.
     fn count(&self) -> u32 {
-        let placed = self.places.workers().map(|(_, worker, _)| worker);
-        let placed = placed.filter(|worker| self.roster.lost(*worker).is_none());
-        let live = self.roster.all_live().map(|report| report.member.worker);
+        let placed = self.slots.workers().map(|(_, worker, _)| worker);
+        let placed = placed.filter(|worker| self.workers.lost(*worker).is_none());
+        let live = self.workers.all_live().map(|report| report.member.worker);
         let mut workers: Vec<WorkerId> = placed.chain(live).collect();
         workers.sort_unstable();
         workers.dedup();
         workers.len() as u32
     }
 
-    /// A worker that never reported, or that must have ended and has not, only keeps its place.
-    fn kill_the_mute(&mut self, now: Time, out: &mut Vec<Command>) {
+    /// Kills workers that never reported, or that should have ended themselves but still run.
+    fn kill_unresponsive(&mut self, now: Time, out: &mut Vec<CoordinatorCommand>) {
         let certain = self.settings.certain_end();
-        let mute: Vec<(Place, WorkerId)> = self
-            .places
+        let unresponsive: Vec<(WorkerSlot, WorkerId)> = self
+            .slots
             .workers()
             .filter(|(_, worker, started)| {
-                let never = !self.roster.knows(*worker)
+                let never = !self.workers.knows(*worker)
                     && now.since((*started).max(self.leads_since)) > self.settings.rendezvous;
-                never || self.roster.is_gone(*worker, self.leads_since, certain, now)
+                never
+                    || self
+                        .workers
+                        .is_gone(*worker, self.leads_since, certain, now)
             })
-            .map(|(place, worker, _)| (place, worker))
+            .map(|(slot, worker, _)| (slot, worker))
             .collect();
-        for (place, worker) in mute {
+        for (slot, worker) in unresponsive {
             if self.killed.insert(worker) {
-                out.push(Command::Kill { place, worker });
+                out.push(CoordinatorCommand::Kill { slot, worker });
             }
         }
     }
 
-    /// Workers without a place in a generation that is as large as it should be may end.
-    fn dismiss_surplus(&mut self, now: Time, out: &mut Vec<Command>) {
+    /// Dismisses workers that are not members of a generation of full size.
+    fn dismiss_surplus(&mut self, now: Time, out: &mut Vec<CoordinatorCommand>) {
         let record = self.lease.record();
-        // While a member is lost or the state is passed on, nobody is one too many.
+        // While a member is lost or the state is being copied, no worker is surplus.
         let is_full = record.members.len() as u32 >= self.target;
         if !is_full || !self.is_established(now) {
             return;
         }
         let surplus: Vec<WorkerId> = self
-            .roster
+            .workers
             .all_live()
             .filter(|report| {
-                report.phase == Phase::Idle && !self.dismissed.contains(&report.member.worker)
+                report.phase == WorkerPhase::Idle && !self.dismissed.contains(&report.member.worker)
             })
             .map(|report| report.member.worker)
             .filter(|worker| rank_of(&record.members, *worker).is_none())
@@ -105,7 +108,7 @@ impl CoordinatorMachine {
                 term,
                 reason: Reason::Drained,
             };
-            out.push(Command::Send {
+            out.push(CoordinatorCommand::Send {
                 to: worker,
                 message,
             });

@@ -4,23 +4,23 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::*;
-use crate::{Place, Report, Term, Trouble};
+use crate::{GroupFailure, Term, WorkerReport, WorkerSlot};
 
 const MS: u64 = 1_000_000;
 
 struct Job {
     machine: CoordinatorMachine,
-    stored: Record,
+    stored: JobRecord,
     now: Time,
     sequence: u64,
-    workers: BTreeMap<u64, Report>,
+    workers: BTreeMap<u64, WorkerReport>,
 }
 
-fn report(worker: u64) -> Report {
-    Report {
-        member: Member {
+fn report(worker: u64) -> WorkerReport {
+    WorkerReport {
+        member: MemberInfo {
             worker: WorkerId(worker),
-            place: Place(worker),
+            slot: WorkerSlot(worker),
             host: format!("host {worker}"),
             address: "127.0.0.1:4000".parse().unwrap(),
         },
@@ -28,7 +28,7 @@ fn report(worker: u64) -> Report {
         sent: Time(0),
         term: Term(0),
         generation: Generation(0),
-        phase: Phase::Idle,
+        phase: WorkerPhase::Idle,
         next: None,
         draining: false,
         trouble: None,
@@ -41,24 +41,24 @@ impl Job {
         let workers = BTreeMap::new();
         let mut job = Self {
             machine,
-            stored: Record::default(),
+            stored: JobRecord::default(),
             now: Time(0),
             sequence: 0,
             workers,
         };
-        job.tell(Event::Tick);
+        job.tell(CoordinatorEvent::Tick);
         job
     }
 
     /// What it does, with the store's answers taken in.
-    fn tell(&mut self, event: Event) -> Vec<Command> {
+    fn tell(&mut self, event: CoordinatorEvent) -> Vec<CoordinatorCommand> {
         let mut todo = vec![event];
         let mut done = Vec::new();
         while let Some(event) = todo.pop() {
             for command in self.machine.handle(self.now, event) {
                 match command {
-                    Command::Store(request) => {
-                        todo.push(Event::Store(self.stored.execute(request)))
+                    CoordinatorCommand::Store(request) => {
+                        todo.push(CoordinatorEvent::Store(self.stored.execute(request)))
                     }
                     other => done.push(other),
                 }
@@ -67,13 +67,17 @@ impl Job {
         done
     }
 
-    fn report(&mut self, worker: u64, change: impl FnOnce(&mut Report)) -> Vec<Command> {
+    fn report(
+        &mut self,
+        worker: u64,
+        change: impl FnOnce(&mut WorkerReport),
+    ) -> Vec<CoordinatorCommand> {
         self.sequence += 1;
         let known = self.workers.entry(worker).or_insert_with(|| report(worker));
         change(known);
         known.sequence = self.sequence;
         let report = known.clone();
-        self.tell(Event::Report(report))
+        self.tell(CoordinatorEvent::Report(report))
     }
 
     /// All workers of the newest generation train in it, before this step.
@@ -81,7 +85,7 @@ impl Job {
         let generation = self.stored.generation;
         for member in self.stored.members.clone() {
             self.report(member.worker.0, |report| {
-                (report.generation, report.phase) = (generation, Phase::Training);
+                (report.generation, report.phase) = (generation, WorkerPhase::Training);
                 report.next = Some(Step(next));
             });
         }
@@ -97,9 +101,9 @@ impl Job {
         job
     }
 
-    fn pass(&mut self, duration: Duration) -> Vec<Command> {
+    fn pass(&mut self, duration: Duration) -> Vec<CoordinatorCommand> {
         self.now = self.now.after(duration);
-        self.tell(Event::Tick)
+        self.tell(CoordinatorEvent::Tick)
     }
 
     fn members(&self) -> Vec<u64> {
@@ -110,26 +114,26 @@ impl Job {
             .collect()
     }
 
-    fn killed(&mut self, worker: u64) -> Vec<Command> {
-        self.tell(Event::Exited {
+    fn killed(&mut self, worker: u64) -> Vec<CoordinatorCommand> {
+        self.tell(CoordinatorEvent::Exited {
             worker: WorkerId(worker),
-            place: Place(worker),
+            slot: WorkerSlot(worker),
             cause: LossCause::Signal(9),
         })
     }
 }
 
-fn reasons(commands: &[Command]) -> Vec<String> {
+fn reasons(commands: &[CoordinatorCommand]) -> Vec<String> {
     let told = commands.iter().filter_map(|command| match command {
-        Command::Tell(reason) => Some(reason.to_string()),
+        CoordinatorCommand::Log(reason) => Some(reason.to_string()),
         _ => None,
     });
     told.collect()
 }
 
-fn assigned(commands: &[Command]) -> Vec<(u64, When)> {
+fn assigned(commands: &[CoordinatorCommand]) -> Vec<(u64, SwitchTiming)> {
     let told = commands.iter().filter_map(|command| match command {
-        Command::Send {
+        CoordinatorCommand::Send {
             to,
             message: ToWorker::Assign(assignment),
         } => Some((to.0, assignment.when)),
@@ -148,7 +152,7 @@ fn the_first_generation_waits_for_all_that_are_wanted() {
     assert_eq!(job.stored.generation, Generation(0));
     let commands = job.report(3, |_| {});
     assert_eq!(job.members(), [1, 2, 3]);
-    assert_eq!(reasons(&commands), ["generation 1: 3 workers begin"]);
+    assert_eq!(reasons(&commands), ["generation 1 started with 3 workers"]);
     assert_eq!(assigned(&commands).len(), 3);
 }
 
@@ -160,7 +164,7 @@ fn a_killed_worker_is_followed_by_a_generation_of_the_survivors() {
     let aborts = commands.iter().filter(|command| {
         matches!(
             command,
-            Command::Send {
+            CoordinatorCommand::Send {
                 message: ToWorker::Abort { .. },
                 ..
             }
@@ -171,13 +175,15 @@ fn a_killed_worker_is_followed_by_a_generation_of_the_survivors() {
     let commands = job.pass(SETTLE);
     assert_eq!(
         reasons(&commands),
-        [
-            "rank 1 on host 2 lost: connection closed by signal 9; generation 2; 3 workers; step 8 redone"
-        ]
+        ["worker 1 on host 2 killed (SIGKILL); recomputing step 8 with 3 workers (generation 2)"]
     );
     assert_eq!(
         assigned(&commands),
-        [(1, When::Now), (3, When::Now), (4, When::Now)]
+        [
+            (1, SwitchTiming::Now),
+            (3, SwitchTiming::Now),
+            (4, SwitchTiming::Now)
+        ]
     );
     assert_eq!(
         (job.members(), job.stored.start),
@@ -215,10 +221,14 @@ fn silence_is_a_loss_and_a_silent_worker_that_reports_again_comes_back_at_a_boun
     assert_eq!(job.members(), [1, 2]);
     assert_eq!(
         reasons(&commands),
-        ["1 joined, 0 left; generation 3; 2 workers"]
+        ["worker joined; now 2 workers (generation 3)"]
     );
     // It is told to leave the generation in which it was, and then where to go.
-    let told = [(2, When::Now), (1, When::Boundary), (2, When::Boundary)];
+    let told = [
+        (2, SwitchTiming::Now),
+        (1, SwitchTiming::Boundary),
+        (2, SwitchTiming::Boundary),
+    ];
     assert_eq!(assigned(&commands), told);
 }
 
@@ -228,7 +238,7 @@ fn a_lost_answer_is_given_again_with_the_next_report() {
     job.killed(1);
     job.pass(SETTLE);
     let commands = job.report(2, |_| {});
-    assert_eq!(assigned(&commands), [(2, When::Now)]);
+    assert_eq!(assigned(&commands), [(2, SwitchTiming::Now)]);
     let commands = job.report(2, |report| report.generation = Generation(2));
     assert!(assigned(&commands).is_empty());
 }
@@ -237,14 +247,14 @@ fn a_lost_answer_is_given_again_with_the_next_report() {
 fn old_and_repeated_reports_change_nothing() {
     let mut job = Job::training(Settings::new(2), 2);
     let mut old = job.workers[&2].clone();
-    (old.sequence, old.phase) = (old.sequence - 1, Phase::Idle);
-    assert!(job.tell(Event::Report(old)).is_empty());
+    (old.sequence, old.phase) = (old.sequence - 1, WorkerPhase::Idle);
+    assert!(job.tell(CoordinatorEvent::Report(old)).is_empty());
     job.killed(2);
-    let late = Report {
+    let late = WorkerReport {
         sequence: 99,
         ..job.workers[&2].clone()
     };
-    assert!(job.tell(Event::Report(late)).is_empty());
+    assert!(job.tell(CoordinatorEvent::Report(late)).is_empty());
     job.pass(SETTLE);
     assert_eq!(job.members(), [1]);
 }
@@ -252,7 +262,7 @@ fn old_and_repeated_reports_change_nothing() {
 #[test]
 fn survivors_of_an_older_generation_wait_for_those_who_may_still_train() {
     let mut job = Job::training(Settings::new(3), 3);
-    job.tell(Event::Disconnected {
+    job.tell(CoordinatorEvent::Disconnected {
         worker: WorkerId(3),
         cause: "reset".to_owned(),
     });
@@ -261,15 +271,14 @@ fn survivors_of_an_older_generation_wait_for_those_who_may_still_train() {
     assert_eq!(job.members(), [1, 2]);
     // Both members of generation 2 are cut off, and worker 3 comes back alone.
     for worker in [1, 2] {
-        job.tell(Event::Disconnected {
+        job.tell(CoordinatorEvent::Disconnected {
             worker: WorkerId(worker),
             cause: "reset".to_owned(),
         });
     }
     job.report(3, |_| {});
     let commands = job.pass(SETTLE);
-    let waiting =
-        "waiting: 0 of 2 members of generation 2 are here, and the others may still train";
+    let waiting = "waiting: 0 of 2 members of generation 2 are reachable, and the remaining ones may still be training";
     assert_eq!(reasons(&commands), [waiting]);
     // Once they have ended for certain it goes on with what it has.
     job.killed(1);
@@ -290,11 +299,11 @@ fn fewer_than_the_minimum_wait_and_keep_their_state() {
     let mut job = Job::training(settings, 2);
     job.killed(1);
     let commands = job.pass(SETTLE);
-    assert_eq!(reasons(&commands), ["waiting: 1 worker of at least 2"]);
-    job.report(2, |report| report.phase = Phase::Idle);
+    assert_eq!(reasons(&commands), ["waiting for workers: 1 of at least 2"]);
+    job.report(2, |report| report.phase = WorkerPhase::Idle);
     let commands = job.report(5, |_| {});
     assert_eq!(job.members(), [2, 5]);
-    assert!(reasons(&commands)[0].ends_with("generation 2; 2 workers; step 8 redone"));
+    assert!(reasons(&commands)[0].ends_with("recomputing step 8 with 2 workers (generation 2)"));
 }
 
 #[test]
@@ -304,9 +313,9 @@ fn a_group_that_fails_twice_at_a_step_goes_on_without_the_one_that_is_blamed() {
         let generation = job.stored.generation;
         for (worker, suspect) in [(1, Some(3)), (2, Some(3)), (3, None)] {
             job.report(worker, |report| {
-                (report.generation, report.phase) = (generation, Phase::Idle);
+                (report.generation, report.phase) = (generation, WorkerPhase::Idle);
                 let suspect = suspect.map(WorkerId);
-                report.trouble = Some(Trouble {
+                report.trouble = Some(GroupFailure {
                     suspect,
                     cause: "timeout".to_owned(),
                 });
@@ -337,38 +346,41 @@ fn workers_that_die_again_and_again_are_given_up_with_the_first_cause() {
     let mut settings = Settings::new(1);
     settings.restart.restarts_max = 2;
     let mut job = Job::new(settings);
-    let places = vec![PlaceState {
-        place: Place(7),
+    let slots = vec![SlotStatus {
+        slot: WorkerSlot(7),
         worker: None,
         ended: None,
     }];
-    let mut commands = job.tell(Event::HostUp {
+    let mut commands = job.tell(CoordinatorEvent::HostUp {
         host: "a".to_owned(),
-        places,
+        slots,
     });
     let mut pauses = Vec::new();
     let ended = loop {
         let start = commands.iter().find_map(|command| match command {
-            Command::Start { worker, place, .. } => Some((*worker, *place)),
+            CoordinatorCommand::Start { worker, slot, .. } => Some((*worker, *slot)),
             _ => None,
         });
-        if let Some((worker, place)) = start {
+        if let Some((worker, slot)) = start {
             pauses.push(job.now.0 / MS);
             let cause = LossCause::ExitCode(3);
-            commands = job.tell(Event::Exited {
+            commands = job.tell(CoordinatorEvent::Exited {
                 worker,
-                place,
+                slot,
                 cause,
             });
-        } else if let Some(ended) = commands.iter().find(|c| matches!(c, Command::End { .. })) {
+        } else if let Some(ended) = commands
+            .iter()
+            .find(|c| matches!(c, CoordinatorCommand::End { .. }))
+        {
             break ended.clone();
         } else {
             commands = job.pass(Duration::from_millis(100));
         }
     };
     assert_eq!(pauses, [0, 500, 1500]);
-    let Command::End {
-        ending: Ending::Failed,
+    let CoordinatorCommand::End {
+        ending: JobEnding::Failed,
         reason,
     } = ended
     else {
@@ -376,8 +388,8 @@ fn workers_that_die_again_and_again_are_given_up_with_the_first_cause() {
     };
     assert_eq!(
         reason.to_string(),
-        "place 7 is given up after 2 restarts: the last worker ended with exit code 3; \
-         then: waiting: 0 workers of at least 1"
+        "slot 7 abandoned after 2 restarts: the last worker exited with code 3; \
+         then: waiting for workers: 0 of at least 1"
     );
     assert_eq!(job.machine.wake_at(job.now), None);
 }
@@ -401,7 +413,7 @@ fn a_program_that_always_dies_before_a_checkpoint_ends_the_job_however_slowly_it
             commands.extend(job.report(worker, |_| {}));
         }
         let end = commands.into_iter().find_map(|command| match command {
-            Command::End { ending, reason } => Some((ending, reason.to_string())),
+            CoordinatorCommand::End { ending, reason } => Some((ending, reason.to_string())),
             _ => None,
         });
         if let Some(ended) = end {
@@ -410,11 +422,11 @@ fn a_program_that_always_dies_before_a_checkpoint_ends_the_job_however_slowly_it
         assert!(begun < 20, "{:?}", job.stored);
         job.train(5);
     };
-    assert_eq!(ended.0, Ending::Failed);
+    assert_eq!(ended.0, JobEnding::Failed);
     assert!(
         ended
             .1
-            .ends_with("lost 5 times in a row on the way from the initial weights"),
+            .ends_with("lost 5 times in a row after starting from the initial weights"),
         "{}",
         ended.1
     );
@@ -430,16 +442,16 @@ fn a_coordinator_that_hears_of_a_higher_term_says_nothing_more() {
     assert!(
         commands
             .iter()
-            .all(|command| !matches!(command, Command::Send { .. }))
+            .all(|command| !matches!(command, CoordinatorCommand::Send { .. }))
     );
     assert!(!job.machine.leads(job.now));
-    assert!(reasons(&commands)[0].starts_with("term 1 is over"));
+    assert!(reasons(&commands)[0].starts_with("term 1 has ended"));
 }
 
 #[test]
 fn a_checkpoint_counts_when_it_stands_in_the_record_of_this_term() {
     let mut job = Job::training(Settings::new(2), 2);
-    let written = |generation| Event::CheckpointWritten {
+    let written = |generation| CoordinatorEvent::CheckpointWritten {
         generation,
         next: Step(6),
     };
@@ -457,19 +469,19 @@ fn a_job_that_is_given_up_stands_as_stopped_without_a_checkpoint_whatever_it_was
     for was_stopping in [false, true] {
         let mut job = Job::training(Settings::new(2), 2);
         if was_stopping {
-            job.tell(Event::Stop {
+            job.tell(CoordinatorEvent::Stop {
                 by: "SIGTERM".to_owned(),
             });
             assert_eq!(job.stored.phase, JobPhase::Stopping);
         }
-        let commands = job.tell(Event::Abandon {
+        let commands = job.tell(CoordinatorEvent::Abandon {
             by: "SIGINT".to_owned(),
         });
         assert_eq!(job.stored.phase, JobPhase::Stopped);
         let ended = commands.iter().filter(|command| {
             matches!(
                 command,
-                Command::Send {
+                CoordinatorCommand::Send {
                     message: ToWorker::End { .. },
                     ..
                 }
@@ -478,10 +490,10 @@ fn a_job_that_is_given_up_stands_as_stopped_without_a_checkpoint_whatever_it_was
         assert_eq!(ended.count(), 2);
         job.killed(1);
         let commands = job.killed(2);
-        let Some(Command::End { ending, reason }) = commands.last() else {
+        let Some(CoordinatorCommand::End { ending, reason }) = commands.last() else {
             panic!("{commands:?}");
         };
-        assert_eq!(*ending, Ending::Stopped);
+        assert_eq!(*ending, JobEnding::Stopped);
         assert!(reason.to_string().contains("SIGINT"), "{reason}");
     }
 }
@@ -496,22 +508,19 @@ fn deaths_that_another_coordinator_has_seen_count() {
         ..Settings::new(2)
     };
     let mut job = Job::training(settings, 2);
-    let (place, ages) = (
-        Place(2),
+    let (slot, ages) = (
+        WorkerSlot(2),
         vec![Duration::from_secs(5), Duration::from_secs(1)],
     );
-    job.tell(Event::DiedBefore { place, ages });
-    job.tell(Event::HostUp {
+    job.tell(CoordinatorEvent::DiedBefore { slot, ages });
+    job.tell(CoordinatorEvent::HostUp {
         host: "host 2".to_owned(),
-        places: vec![PlaceState {
-            place,
+        slots: vec![SlotStatus {
+            slot,
             worker: Some(WorkerId(2)),
             ended: None,
         }],
     });
     let told = reasons(&job.killed(2)).join("; ");
-    assert!(
-        told.contains("place 2 is given up after 2 restarts"),
-        "{told}"
-    );
+    assert!(told.contains("slot 2 abandoned after 2 restarts"), "{told}");
 }

@@ -14,7 +14,7 @@ fn lease(me: u64) -> Lease {
 }
 
 /// Ticks at `now` and lets the store answer at once until nothing more is asked.
-fn settle(lease: &mut Lease, stored: &mut Record, now: Time) -> Vec<LeaseEvent> {
+fn settle(lease: &mut Lease, stored: &mut JobRecord, now: Time) -> Vec<LeaseEvent> {
     let (event, mut request) = lease.tick(now);
     let mut events: Vec<LeaseEvent> = event.into_iter().collect();
     while let Some(asked) = request.take() {
@@ -27,7 +27,7 @@ fn settle(lease: &mut Lease, stored: &mut Record, now: Time) -> Vec<LeaseEvent> 
 
 #[test]
 fn a_free_lease_is_taken_renewed_and_kept_from_others() {
-    let (mut stored, mut one, mut other) = (Record::default(), lease(1), lease(2));
+    let (mut stored, mut one, mut other) = (JobRecord::default(), lease(1), lease(2));
     assert_eq!(
         settle(&mut one, &mut stored, seconds(0.0)),
         [LeaseEvent::Taken]
@@ -46,7 +46,7 @@ fn a_free_lease_is_taken_renewed_and_kept_from_others() {
 
 #[test]
 fn a_vanished_holder_is_followed_only_when_its_own_time_is_over() {
-    let (mut stored, mut one, mut other) = (Record::default(), lease(1), lease(2));
+    let (mut stored, mut one, mut other) = (JobRecord::default(), lease(1), lease(2));
     settle(&mut one, &mut stored, seconds(0.0));
     for tenth in 0..200 {
         let now = seconds(0.05 + f64::from(tenth) / 10.0);
@@ -70,7 +70,7 @@ fn a_vanished_holder_is_followed_only_when_its_own_time_is_over() {
 #[test]
 fn a_holder_that_has_ended_is_followed_at_once_and_its_last_change_is_done_or_refused() {
     for is_done_first in [false, true] {
-        let (mut stored, mut one, mut other) = (Record::default(), lease(1), lease(2));
+        let (mut stored, mut one, mut other) = (JobRecord::default(), lease(1), lease(2));
         settle(&mut one, &mut stored, seconds(0.0));
         let last = one.propose(seconds(0.1), |record| {
             record.checkpoint = Some(ronde_core::Step(7))
@@ -99,7 +99,7 @@ fn a_holder_that_has_ended_is_followed_at_once_and_its_last_change_is_done_or_re
 
 #[test]
 fn a_change_whose_answer_is_lost_is_found_by_reading() {
-    let (mut stored, mut one) = (Record::default(), lease(1));
+    let (mut stored, mut one) = (JobRecord::default(), lease(1));
     settle(&mut one, &mut stored, seconds(0.0));
     let lost = one.propose(seconds(0.5), |record| {
         record.checkpoint = Some(ronde_core::Step(7))
@@ -115,7 +115,7 @@ fn a_change_whose_answer_is_lost_is_found_by_reading() {
 
 #[test]
 fn a_change_that_was_not_done_yet_does_not_prolong_the_lease() {
-    let (mut stored, mut one) = (Record::default(), lease(1));
+    let (mut stored, mut one) = (JobRecord::default(), lease(1));
     settle(&mut one, &mut stored, seconds(0.0));
     let late = one.propose(seconds(3.0), |record| {
         record.checkpoint = Some(ronde_core::Step(7))

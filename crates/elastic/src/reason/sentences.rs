@@ -1,35 +1,57 @@
-//! The sentences of the reasons.
+//! The sentences of [`Reason`].
 
-use crate::reason::{Loss, LossCause, Reason};
+use crate::reason::{LossCause, Reason, WorkerLoss};
 
 impl std::fmt::Display for LossCause {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::ExitCode(code) => write!(f, "ended with exit code {code}"),
-            Self::Signal(signal) => write!(f, "connection closed by signal {signal}"),
-            Self::Disconnected(cause) => write!(f, "connection lost ({cause})"),
+            Self::ExitCode(code) => write!(f, "exited with code {code}"),
+            Self::Signal(signal) => match signal_name(*signal) {
+                Some(name) => write!(f, "killed ({name})"),
+                None => write!(f, "killed (signal {signal})"),
+            },
+            Self::Disconnected(cause) => write!(f, "lost its connection ({cause})"),
             Self::Silent(silence) => write!(f, "silent for {:.1} s", silence.as_secs_f64()),
         }
     }
 }
 
-impl std::fmt::Display for Loss {
+impl std::fmt::Display for WorkerLoss {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "rank {} on {} lost: {}",
-            self.rank, self.host, self.cause
-        )
+        write!(f, "worker {} on {} {}", self.rank, self.host, self.cause)
     }
 }
 
-fn listed(losses: &[Loss]) -> String {
+/// Returns the name of a signal whose number is the same on all Unix systems.
+fn signal_name(signal: i32) -> Option<&'static str> {
+    const NAMES: [(i32, &str); 11] = [
+        (1, "SIGHUP"),
+        (2, "SIGINT"),
+        (3, "SIGQUIT"),
+        (4, "SIGILL"),
+        (5, "SIGTRAP"),
+        (6, "SIGABRT"),
+        (8, "SIGFPE"),
+        (9, "SIGKILL"),
+        (11, "SIGSEGV"),
+        (13, "SIGPIPE"),
+        (15, "SIGTERM"),
+    ];
+    let named = NAMES.iter().find(|(number, _)| *number == signal);
+    named.map(|(_, name)| *name)
+}
+
+fn listed(losses: &[WorkerLoss]) -> String {
     const SPELLED: usize = 4;
-    let mut told: Vec<String> = losses.iter().take(SPELLED).map(Loss::to_string).collect();
+    let mut listed: Vec<String> = losses
+        .iter()
+        .take(SPELLED)
+        .map(WorkerLoss::to_string)
+        .collect();
     if losses.len() > SPELLED {
-        told.push(format!("and {} more", losses.len() - SPELLED));
+        listed.push(format!("and {} more", losses.len() - SPELLED));
     }
-    told.join("; ")
+    listed.join("; ")
 }
 
 fn workers(count: u32) -> String {
@@ -42,33 +64,33 @@ impl std::fmt::Display for Reason {
             Self::Leads { term, generation } => {
                 write!(
                     f,
-                    "this coordinator leads: term {term}; generation {generation}"
+                    "this coordinator leads in term {term}, generation {generation}"
                 )
             }
-            Self::Deposed { term, cause } => write!(f, "term {term} is over: {cause}"),
+            Self::Deposed { term, cause } => write!(f, "term {term} has ended: {cause}"),
             Self::StandsBy { term } => write!(f, "another coordinator leads in term {term}"),
             Self::Fenced { was, generation } => write!(
                 f,
-                "left out: this worker was in generation {was}, the job is in {generation}"
+                "excluded: this worker is in generation {was}, the job is in generation {generation}"
             ),
             Self::LeftGroup { generation, cause } => {
                 write!(f, "left the group of generation {generation}: {cause}")
             }
             Self::NoCoordinator { silence } => write!(
                 f,
-                "no coordinator answered for {:.1} s",
+                "no answer from any coordinator for {:.1} s",
                 silence.as_secs_f64()
             ),
             Self::Begun {
                 generation,
                 workers: n,
             } => {
-                write!(f, "generation {generation}: {} begin", workers(*n))
+                write!(f, "generation {generation} started with {}", workers(*n))
             }
             Self::GivenUp { losses, generation } => {
-                write!(f, "{}; generation {generation} is given up", listed(losses))
+                write!(f, "{}; generation {generation} has ended", listed(losses))
             }
-            Self::Drained => f.write_str("left in good order"),
+            Self::Drained => f.write_str("left the job in good order"),
             Self::Stopped { by, checkpoint } => match checkpoint {
                 Some(step) => write!(f, "stopped by {by}; checkpoint at step {step}"),
                 None => write!(f, "stopped by {by}; no checkpoint"),
@@ -79,7 +101,7 @@ impl std::fmt::Display for Reason {
                 Some(first) => write!(f, "{first}; then: {cause}"),
                 None => write!(f, "{cause}"),
             },
-            Self::Starts { .. } | Self::PlaceGivenUp { .. } => self.start_sentence(f),
+            Self::Starts { .. } | Self::SlotGivenUp { .. } => self.start_sentence(f),
             Self::TooFew { .. }
             | Self::NoSuccession { .. }
             | Self::NoState { .. }
@@ -93,23 +115,23 @@ impl Reason {
     fn start_sentence(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Starts {
-                place, after: None, ..
-            } => write!(f, "worker at place {place} started"),
+                slot, after: None, ..
+            } => write!(f, "worker in slot {slot} started"),
             Self::Starts {
-                place,
+                slot,
                 restarts,
                 after: Some(cause),
             } => write!(
                 f,
-                "worker at place {place} started again (restart {restarts}): the one before {cause}"
+                "worker in slot {slot} restarted (restart {restarts}); previous worker {cause}"
             ),
-            Self::PlaceGivenUp {
-                place,
+            Self::SlotGivenUp {
+                slot,
                 restarts,
                 cause,
             } => write!(
                 f,
-                "place {place} is given up after {restarts} restarts: the last worker {cause}"
+                "slot {slot} abandoned after {restarts} restarts: the last worker {cause}"
             ),
             _ => Ok(()),
         }
@@ -118,7 +140,7 @@ impl Reason {
     fn wait_sentence(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::TooFew { have, need } => {
-                write!(f, "waiting: {} of at least {need}", workers(*have))
+                write!(f, "waiting for workers: {have} of at least {need}")
             }
             Self::NoSuccession {
                 generation,
@@ -126,13 +148,13 @@ impl Reason {
                 of,
             } => write!(
                 f,
-                "waiting: {here} of {of} members of generation {generation} are here, \
-                 and the others may still train"
+                "waiting: {here} of {of} members of generation {generation} are reachable, \
+                 and the remaining ones may still be training"
             ),
             Self::NoProgress { times, checkpoint } => {
                 write!(
                     f,
-                    "all who held the state were lost {times} times in a row on the way from "
+                    "all workers that held the state were lost {times} times in a row after starting from "
                 )?;
                 match checkpoint {
                     Some(step) => write!(f, "the checkpoint at step {step}"),
@@ -141,7 +163,7 @@ impl Reason {
             }
             Self::NoState { unreachable } => write!(
                 f,
-                "waiting: nobody here holds the state; {} that cannot be reached may",
+                "waiting: no reachable worker holds the state; {} that cannot be reached may hold it",
                 workers(*unreachable)
             ),
             _ => Ok(()),
@@ -156,13 +178,12 @@ impl Reason {
                 workers: n,
                 redone,
             } => {
-                write!(
-                    f,
-                    "{}; generation {generation}; {}",
-                    listed(losses),
-                    workers(*n)
-                )?;
-                redone.map_or(Ok(()), |step| write!(f, "; step {step} redone"))
+                write!(f, "{}; ", listed(losses))?;
+                match redone {
+                    Some(step) => write!(f, "recomputing step {step} with ")?,
+                    None => f.write_str("continuing with ")?,
+                }
+                write!(f, "{} (generation {generation})", workers(*n))
             }
             Self::Reformed {
                 generation,
@@ -172,13 +193,13 @@ impl Reason {
             } => {
                 write!(
                     f,
-                    "the group failed ({cause}); generation {generation}; {}",
+                    "the group failed ({cause}); generation {generation} with {}",
                     workers(*n)
                 )?;
                 excluded.map_or(Ok(()), |worker| {
                     write!(
                         f,
-                        "; worker {worker} stays out, for the others cannot reach it"
+                        "; worker {worker} is excluded because the others cannot reach it"
                     )
                 })
             }
@@ -187,11 +208,20 @@ impl Reason {
                 workers: n,
                 joined,
                 left,
-            } => write!(
-                f,
-                "{joined} joined, {left} left; generation {generation}; {}",
-                workers(*n)
-            ),
+            } => {
+                let moved = |n: u32, verb| match n {
+                    1 => format!("worker {verb}"),
+                    n => format!("{n} workers {verb}"),
+                };
+                match (*joined, *left) {
+                    (joined, 0) => f.write_str(&moved(joined, "joined"))?,
+                    (0, left) => f.write_str(&moved(left, "left"))?,
+                    (joined, left) => {
+                        write!(f, "{}, {}", moved(joined, "joined"), moved(left, "left"))?;
+                    }
+                }
+                write!(f, "; now {} (generation {generation})", workers(*n))
+            }
             Self::StateLost {
                 generation,
                 workers: n,
@@ -199,12 +229,12 @@ impl Reason {
             } => {
                 write!(
                     f,
-                    "all who held the state are gone; generation {generation}; {}; ",
+                    "all workers that held the state have ended; generation {generation} with {}, ",
                     workers(*n)
                 )?;
                 match checkpoint {
-                    Some(step) => write!(f, "from the checkpoint at step {step}"),
-                    None => f.write_str("from the initial weights"),
+                    Some(step) => write!(f, "starting from the checkpoint at step {step}"),
+                    None => f.write_str("starting from the initial weights"),
                 }
             }
             _ => Ok(()),

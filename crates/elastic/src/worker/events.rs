@@ -1,138 +1,141 @@
-//! What a worker's machine is told, and what it says.
+//! The events and commands of a worker's machine.
 
 use ronde_core::{Generation, Rank, Step};
 use serde::{Deserialize, Serialize};
 
-use crate::{Assignment, Position, Reason, Report, Term, ToWorker, WorkerId};
+use crate::{GenerationAssignment, Position, Reason, Term, ToWorker, WorkerId, WorkerReport};
 
-/// What a worker hears and sees.
+/// An input of a worker's machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum WorkerEvent {
-    /// The moment of [`crate::WorkerMachine::wake_at`] has come.
+    /// The time returned by [`crate::WorkerMachine::wake_at`] is reached.
     Tick,
-    /// A connection to a coordinator stands, the first or another one.
-    Linked,
-    /// A coordinator says something.
+    /// A connection to a coordinator was established.
+    Connected,
+    /// A message from a coordinator was received.
     Coordinator(ToWorker),
-    /// The state is complete and at step `next`, in agreement with all members of the group: at once
-    /// for those that hold it, later for those that heal.
-    Level {
-        /// Of the group.
+    /// All members of the group agree on step `next`: members with the state immediately, members that
+    /// copy the state later.
+    CaughtUp {
+        /// The group's generation.
         generation: Generation,
-        /// The step that is computed next.
+        /// The next step to compute.
         next: Step,
-        /// Whether this worker's state is complete; false while it still heals.
+        /// Whether this worker's state is complete; false while it still copies it.
         is_whole: bool,
     },
-    /// A worker that healed has the whole state now.
+    /// The worker has finished copying the state.
     Healed {
-        /// Of the group.
+        /// The group's generation.
         generation: Generation,
     },
     /// This worker holds the complete reduced gradient of a step.
     Reduced {
-        /// Of the group.
+        /// The group's generation.
         generation: Generation,
-        /// Which.
+        /// The step.
         step: Step,
     },
     /// All members have voted on a step.
     Voted {
-        /// Of the group.
+        /// The group's generation.
         generation: Generation,
-        /// Which.
+        /// The step.
         step: Step,
         /// The newest generation in any of the votes.
         newest: Generation,
     },
     /// The group failed, or could not be connected.
     Failed {
-        /// Of the group.
+        /// The group's generation.
         generation: Generation,
-        /// The peer to blame, when this worker saw the failure first hand.
+        /// The peer that caused it, if this worker observed the failure directly.
         suspect: Option<WorkerId>,
-        /// What happened.
+        /// The error message.
         cause: String,
     },
-    /// All members of the group have come to the end of the run, this worker included.
+    /// All members of the group, including this worker, have reached the end of the run.
     Ended {
-        /// Of the group.
+        /// The group's generation.
         generation: Generation,
     },
-    /// The worker is asked to leave in good order.
+    /// The worker was requested to leave in good order.
     Drain,
 }
 
-/// What a worker's shell has to do.
+/// An action for a worker's shell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case")]
 pub enum WorkerCommand {
-    /// Send this to the coordinator, if one is connected; else drop it.
-    Report(Report),
-    /// Drop the group of this generation at once, whatever is in flight. A gradient whose vote may be
-    /// complete is kept until the next step begins.
+    /// Send this report to the coordinator, or drop it if none is connected.
+    Report(WorkerReport),
+    /// Leave the group of this generation immediately, whatever is in flight. A gradient whose vote
+    /// may be complete is kept until the next step begins.
     Leave {
-        /// Which.
+        /// The group's generation.
         generation: Generation,
-        /// Between two steps: the peers get a goodbye, and go on with what they have already got from
-        /// this worker. Otherwise they are told that the group has failed.
+        /// Whether the worker leaves between two steps: its peers then receive a goodbye and
+        /// continue with the data that it has sent. Otherwise they are notified that the group has
+        /// failed.
         in_order: bool,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
     /// Connect the group of this generation, exchange `position` with its members, follow the
-    /// [`crate::RecoveryPlan`], and answer with [`WorkerEvent::Level`].
+    /// [`crate::RecoveryPlan`], and answer with [`WorkerEvent::CaughtUp`].
     Connect {
-        /// Members and addresses.
-        assignment: Assignment,
-        /// This worker's place in it.
+        /// The members and their addresses.
+        assignment: GenerationAssignment,
+        /// This worker's rank.
         rank: Rank,
-        /// Where it stands.
+        /// The worker's position.
         position: Position,
     },
-    /// Compute a step: gradients of this rank's shards, reduction. A kept gradient may go now.
+    /// Compute a step: gradients of this rank's shards and their reduction. A kept gradient may be
+    /// dropped.
     Compute {
-        /// With this group.
+        /// The group's generation.
         generation: Generation,
-        /// Which.
+        /// The step.
         step: Step,
     },
     /// Vote on a step, and answer with [`WorkerEvent::Voted`].
     Vote {
-        /// With this group.
+        /// The group's generation.
         generation: Generation,
-        /// Which.
+        /// The step.
         step: Step,
-        /// The newest generation that this worker knows of; goes into the vote.
+        /// The newest generation that this worker knows; part of the vote.
         newest: Generation,
     },
-    /// The step is final: enter cursor and ledger, apply the gradient.
+    /// The step is final: update cursor and ledger, and apply the gradient.
     Commit {
-        /// With this group.
+        /// The group's generation.
         generation: Generation,
-        /// Which.
+        /// The step.
         step: Step,
     },
-    /// Write down the outcome of this committed step, with this generation and term. The same step may
-    /// be written down twice, with equal outcomes: readers keep one.
+    /// Record the outcome of this committed step with this generation and term. The same step may
+    /// be recorded twice with equal outcomes; readers keep one.
     Record {
-        /// In which it was committed, or by whose first rank it is told again.
+        /// The generation in which it was committed, or whose first rank records it again.
         generation: Generation,
-        /// Of the assignment.
+        /// The assignment's term.
         term: Term,
-        /// Which.
+        /// The step.
         step: Step,
     },
-    /// Write the state as a checkpoint, and tell the coordinator when it is complete.
+    /// Write the state as a checkpoint, and notify the coordinator when it is complete.
     Checkpoint {
-        /// The newest generation, for [`crate::Event::CheckpointWritten`].
+        /// The newest generation, for [`crate::CoordinatorEvent::CheckpointWritten`].
         generation: Generation,
-        /// Next step of the state.
+        /// The next step of the state.
         next: Step,
     },
-    /// Write down why something was decided.
-    Tell(Reason),
+    /// Log the reason for a decision.
+    #[serde(rename = "tell")]
+    Log(Reason),
     /// End this process.
     End(Reason),
 }

@@ -3,19 +3,24 @@
 use std::time::Duration;
 
 use super::*;
-use crate::{Place, StartFrom, WorkerId};
+use crate::{StartFrom, WorkerId, WorkerSlot};
 
-fn member(worker: u64) -> Member {
-    Member {
+fn member(worker: u64) -> MemberInfo {
+    MemberInfo {
         worker: WorkerId(worker),
-        place: Place(worker),
+        slot: WorkerSlot(worker),
         host: "a".to_owned(),
         address: "127.0.0.1:4000".parse().unwrap(),
     }
 }
 
-fn assignment(term: u64, generation: u64, workers: &[u64], when: When) -> Assignment {
-    Assignment {
+fn assignment(
+    term: u64,
+    generation: u64,
+    workers: &[u64],
+    when: SwitchTiming,
+) -> GenerationAssignment {
+    GenerationAssignment {
         term: Term(term),
         generation: Generation(generation),
         members: workers.iter().map(|worker| member(*worker)).collect(),
@@ -25,7 +30,7 @@ fn assignment(term: u64, generation: u64, workers: &[u64], when: When) -> Assign
     }
 }
 
-fn assign(term: u64, generation: u64, workers: &[u64], when: When) -> WorkerEvent {
+fn assign(term: u64, generation: u64, workers: &[u64], when: SwitchTiming) -> WorkerEvent {
     WorkerEvent::Coordinator(ToWorker::Assign(assignment(
         term, generation, workers, when,
     )))
@@ -55,9 +60,9 @@ impl Worker {
     /// Trains in generation 2 of term 1 with the workers 1 and 2, before step 3.
     fn training() -> Self {
         let mut worker = Self::new();
-        worker.tell(assign(1, 2, &[1, 2], When::Now));
+        worker.tell(assign(1, 2, &[1, 2], SwitchTiming::Now));
         let (generation, next) = (Generation(2), Step(3));
-        worker.tell(WorkerEvent::Level {
+        worker.tell(WorkerEvent::CaughtUp {
             generation,
             next,
             is_whole: true,
@@ -76,7 +81,7 @@ impl Worker {
         })
     }
 
-    fn is_at(&self, phase: Phase, generation: u64, next: u64) {
+    fn is_at(&self, phase: WorkerPhase, generation: u64, next: u64) {
         let machine = &self.machine;
         assert_eq!(
             (machine.phase(), machine.generation()),
@@ -114,7 +119,7 @@ fn a_step_is_committed_by_the_votes_alone() {
         ]
     );
     worker.vote(4, 2);
-    worker.is_at(Phase::Complete, 2, 5);
+    worker.is_at(WorkerPhase::Complete, 2, 5);
 }
 
 #[test]
@@ -133,7 +138,7 @@ fn votes_of_other_generations_and_steps_and_without_a_gradient_are_nothing() {
     for (generation, step) in [(1, 3), (3, 3), (2, 2), (2, 4)] {
         assert!(worker.tell(voted(generation, step)).is_empty());
     }
-    worker.is_at(Phase::Training, 2, 3);
+    worker.is_at(WorkerPhase::Training, 2, 3);
 }
 
 #[test]
@@ -159,7 +164,7 @@ fn an_abort_drops_the_group_and_keeps_the_gradient() {
             ..
         }]
     ));
-    let commands = worker.tell(assign(1, 3, &[1], When::Now));
+    let commands = worker.tell(assign(1, 3, &[1], SwitchTiming::Now));
     let [
         WorkerCommand::Connect {
             rank: Rank(0),
@@ -178,7 +183,7 @@ fn an_abort_drops_the_group_and_keeps_the_gradient() {
         }
     );
     // The step in flight is computed again, in the new generation.
-    let level = WorkerEvent::Level {
+    let level = WorkerEvent::CaughtUp {
         generation: Generation(3),
         next: Step(3),
         is_whole: true,
@@ -192,7 +197,7 @@ fn a_generation_at_the_boundary_is_entered_after_a_vote_that_tells_of_it() {
     let mut worker = Worker::training();
     assert!(
         worker
-            .tell(assign(1, 3, &[1, 2, 3], When::Boundary))
+            .tell(assign(1, 3, &[1, 2, 3], SwitchTiming::Boundary))
             .is_empty()
     );
     let reduced = WorkerEvent::Reduced {
@@ -219,41 +224,41 @@ fn a_generation_at_the_boundary_is_entered_after_a_vote_that_tells_of_it() {
             .any(|c| matches!(c, WorkerCommand::Leave { in_order: true, .. }))
     );
     assert_eq!(computes(&commands), None);
-    worker.is_at(Phase::Forming, 3, 4);
+    worker.is_at(WorkerPhase::Forming, 3, 4);
 }
 
 #[test]
 fn whoever_has_not_heard_of_the_next_generation_leaves_with_the_others() {
     let mut worker = Worker::training();
     worker.vote(3, 3);
-    worker.is_at(Phase::Idle, 2, 4);
-    worker.tell(assign(1, 3, &[1, 2, 3], When::Boundary));
-    worker.is_at(Phase::Forming, 3, 4);
+    worker.is_at(WorkerPhase::Idle, 2, 4);
+    worker.tell(assign(1, 3, &[1, 2, 3], SwitchTiming::Boundary));
+    worker.is_at(WorkerPhase::Forming, 3, 4);
 }
 
 #[test]
 fn a_generation_that_waits_for_the_boundary_begins_at_the_end_of_the_run_too() {
     let mut worker = Worker::training();
-    worker.tell(assign(1, 3, &[1, 2, 3], When::Boundary));
-    worker.is_at(Phase::Training, 2, 3);
+    worker.tell(assign(1, 3, &[1, 2, 3], SwitchTiming::Boundary));
+    worker.is_at(WorkerPhase::Training, 2, 3);
     let generation = Generation(2);
     let commands = worker.tell(WorkerEvent::Ended { generation });
     let connects = |command: &WorkerCommand| matches!(command, WorkerCommand::Connect { .. });
     assert!(commands.iter().any(connects), "{commands:?}");
-    worker.is_at(Phase::Forming, 3, 3);
+    worker.is_at(WorkerPhase::Forming, 3, 3);
 }
 
 #[test]
 fn a_group_that_fails_at_the_boundary_is_left_for_the_next_generation_at_once() {
     let mut worker = Worker::training();
-    worker.tell(assign(1, 3, &[1, 2, 3], When::Boundary));
+    worker.tell(assign(1, 3, &[1, 2, 3], SwitchTiming::Boundary));
     let cause = "lost".to_owned();
     worker.tell(WorkerEvent::Failed {
         generation: Generation(2),
         suspect: None,
         cause,
     });
-    worker.is_at(Phase::Forming, 3, 3);
+    worker.is_at(WorkerPhase::Forming, 3, 3);
 }
 
 #[test]
@@ -264,15 +269,15 @@ fn old_terms_and_old_generations_are_not_obeyed() {
         echo: Time(0),
     };
     worker.tell(WorkerEvent::Coordinator(ack));
-    worker.tell(assign(6, 9, &[1], When::Now));
-    worker.tell(assign(7, 2, &[1], When::Now));
-    worker.tell(assign(7, 1, &[1], When::Now));
+    worker.tell(assign(6, 9, &[1], SwitchTiming::Now));
+    worker.tell(assign(7, 2, &[1], SwitchTiming::Now));
+    worker.tell(assign(7, 1, &[1], SwitchTiming::Now));
     let end = ToWorker::End {
         term: Term(6),
         reason: Reason::Drained,
     };
     worker.tell(WorkerEvent::Coordinator(end));
-    worker.is_at(Phase::Training, 2, 3);
+    worker.is_at(WorkerPhase::Training, 2, 3);
 }
 
 #[test]
@@ -284,9 +289,9 @@ fn a_fenced_worker_keeps_its_state_and_can_come_back() {
     };
     let commands = worker.tell(WorkerEvent::Coordinator(fence));
     assert!(matches!(commands[0], WorkerCommand::Leave { .. }));
-    worker.is_at(Phase::Idle, 2, 3);
-    worker.tell(assign(1, 6, &[2, 1], When::Now));
-    worker.is_at(Phase::Forming, 6, 3);
+    worker.is_at(WorkerPhase::Idle, 2, 3);
+    worker.tell(assign(1, 6, &[2, 1], SwitchTiming::Now));
+    worker.is_at(WorkerPhase::Forming, 6, 3);
 }
 
 #[test]
@@ -323,7 +328,7 @@ fn an_acknowledgement_counts_from_when_the_report_was_sent() {
 fn a_draining_worker_goes_when_it_has_no_place_any_more() {
     let mut worker = Worker::training();
     assert!(worker.tell(WorkerEvent::Drain).is_empty());
-    worker.tell(assign(1, 3, &[2], When::Boundary));
+    worker.tell(assign(1, 3, &[2], SwitchTiming::Boundary));
     let commands = worker.vote(3, 3);
     assert!(matches!(
         commands.last(),
@@ -340,14 +345,17 @@ fn a_draining_worker_goes_when_it_has_no_place_any_more() {
 #[test]
 fn what_it_says_is_one_line_of_json() {
     let mut machine = Worker::training().machine;
-    let commands = machine.handle(Time(1), WorkerEvent::Linked);
+    let commands = machine.handle(Time(1), WorkerEvent::Connected);
     let Some(WorkerCommand::Report(report)) = commands.first() else {
         panic!("{commands:?}");
     };
     let line = serde_json::to_string(report).unwrap();
     assert!(!line.contains('\n'));
-    assert_eq!(serde_json::from_str::<Report>(&line).unwrap(), *report);
-    let message = ToWorker::Assign(assignment(1, 2, &[1, 2], When::Boundary));
+    assert_eq!(
+        serde_json::from_str::<WorkerReport>(&line).unwrap(),
+        *report
+    );
+    let message = ToWorker::Assign(assignment(1, 2, &[1, 2], SwitchTiming::Boundary));
     let line = serde_json::to_string(&message).unwrap();
     assert!(
         line.starts_with(r#"{"message":"assign","term":1,"generation":2,"members":[{"worker":1"#)

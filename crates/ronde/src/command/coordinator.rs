@@ -1,10 +1,10 @@
-//! `ronde coordinator`: leads a job, or stands by.
+//! `ronde coordinator`: leads an open job, or stands by.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::Args;
-use ronde_cluster::{Concluded, Ending, StopFlag, coordinate};
+use ronde_cluster::{Concluded, JobEnding, StopFlag, coordinate};
 use ronde_core::{Event, NullTracker, Tracker};
 use ronde_monitor::Terminal;
 
@@ -13,18 +13,18 @@ use super::{exit, job};
 /// Arguments of `ronde coordinator`.
 #[derive(Args)]
 pub(crate) struct CoordinatorArguments {
-    /// The folder of the job, or of its results.
+    /// Folder of the job or of its results.
     #[arg(long, value_name = "FOLDER")]
     job: PathBuf,
-    /// Listen at this address only; without one where the last coordinator did, if that is free.
+    /// Listen at this address only [default: the last coordinator's address if it is free].
     #[arg(long, value_name = "ADDRESS", value_parser = listen_address)]
     listen: Option<SocketAddr>,
-    /// Say nothing but errors: the launcher tells what happens.
+    /// Print errors only: the launcher reports everything else.
     #[arg(long, hide = true)]
     quiet: bool,
 }
 
-/// `ADDRESS` or `ADDRESS:PORT`.
+/// Parses `ADDRESS` or `ADDRESS:PORT`.
 pub(crate) fn listen_address(text: &str) -> Result<SocketAddr, String> {
     let with_port = text.parse::<SocketAddr>();
     let address = match with_port {
@@ -32,10 +32,10 @@ pub(crate) fn listen_address(text: &str) -> Result<SocketAddr, String> {
         Err(_) => text
             .parse::<IpAddr>()
             .map(|ip| SocketAddr::new(ip, 0))
-            .map_err(|_| "an address like 10.0.0.1 or 10.0.0.1:4711".to_owned())?,
+            .map_err(|_| "expected an address such as 10.0.0.1 or 10.0.0.1:4711".to_owned())?,
     };
     if address.ip().is_unspecified() {
-        return Err("name the one address of this host at which the others reach it".to_owned());
+        return Err("expected the one address at which other hosts reach this host".to_owned());
     }
     Ok(address)
 }
@@ -49,7 +49,7 @@ pub(crate) fn coordinator(arguments: &CoordinatorArguments, stop: &StopFlag) -> 
         }
     };
     let terminal = Terminal::plain(Box::new(std::io::stderr()));
-    let tell: &dyn Tracker = match arguments.quiet {
+    let tracker: &dyn Tracker = match arguments.quiet {
         true => &NullTracker,
         false => &terminal,
     };
@@ -63,8 +63,8 @@ pub(crate) fn coordinator(arguments: &CoordinatorArguments, stop: &StopFlag) -> 
             free.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)))
         }
     };
-    let concluded = coordinate(&folder, listen, tell, stop, &mut |address| {
-        tell.record(Event::Notice {
+    let concluded = coordinate(&folder, listen, tracker, stop, &mut |address| {
+        tracker.record(Event::Notice {
             rank: None,
             message: format!("coordinator of {} at {address}", folder.spec().job),
         });
@@ -76,13 +76,13 @@ pub(crate) fn coordinator(arguments: &CoordinatorArguments, stop: &StopFlag) -> 
                 eprintln!("{reason}");
             }
             match ending {
-                Ending::Failed => exit::GAVE_UP,
+                JobEnding::Failed => exit::GAVE_UP,
                 _ => exit::DONE,
             }
         }
         Ok(Concluded::Left { signal }) => {
             if !arguments.quiet {
-                eprintln!("this coordinator ends; the job goes on and waits for another one");
+                eprintln!("this coordinator ends; the job continues and waits for another one");
             }
             128 + signal
         }

@@ -1,4 +1,4 @@
-//! `ronde train`: from a run file to supervised workers and a model.
+//! `ronde train`: trains a model from a run file with supervised workers.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use clap::Args;
 use ronde::comm::FlightRecord;
 use ronde_cluster::{
     ElasticSettings, Exit, JobSpec, LaunchSpec, LocalLauncher, LogSink, Outcome, RestartLimits,
-    StopFlag, Succession, supervise,
+    StopFlag, SuccessionPolicy, supervise,
 };
 use ronde_core::{Tracker, WorldSize};
 use ronde_monitor::{Fanout, JsonLines};
@@ -18,77 +18,77 @@ use ronde_train::config::{DEFAULT_RUN_FILE, Document, Origin, Override, Successi
 use ronde_train::flights::Flights;
 use ronde_train::{Plan, RunConfig, Task, TrainError};
 
-use super::front::Front;
+use super::capacity::{check_disk, check_memory};
 use super::job::JOB_FOLDER;
-use super::last::LastCheckpoint;
-use super::open::{self, OpenArguments, Opened};
+use super::open::{self, OpenArguments, OpenJob};
 use super::output::OutputFolder;
-use super::resume::{self, Resumed};
-use super::room::{check_disk, check_memory};
+use super::progress_output::ProgressOutput;
+use super::resume::{self, ResumeSource};
 use super::run::report_failure;
-use super::{data_news, exit, flight, join};
+use super::run_position::RunPosition;
+use super::{data_progress, exit, flight, join};
 
 /// Arguments of `ronde train`.
 #[derive(Args)]
 pub(crate) struct TrainArguments {
-    /// Run file; without one the embedded example is trained.
+    /// Run file [default: the embedded example].
     file: Option<PathBuf>,
-    /// Worker processes; the trained bits do not depend on it.
+    /// Number of worker processes; the trained bits do not depend on it.
     #[arg(short = 'n', long, value_name = "N")]
     workers: Option<u32>,
-    /// Change a value of the run file, as in `--set train.epochs=3`; may be repeated.
+    /// Override a value of the run file, such as `--set train.epochs=3`; can be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
-    /// Go on from the last good checkpoint of a run: its folder, or the folder or address of its
-    /// checkpoints; without a value that of the run file. On any number of workers, with the same bits.
+    /// Resume from the last good checkpoint of a run, given by its folder or the folder or address of its
+    /// checkpoints [default: those of the run file]; any number of workers gives the same bits.
     #[arg(long, value_name = "RUN", num_args = 0..=1)]
     resume: Option<Option<String>>,
-    /// Write events to standard output, one JSON object a line, instead of progress.
+    /// Write events to standard output, one JSON object per line, instead of progress.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     open: OpenArguments,
 }
 
-/// How long workers may take to meet; the engine and the data are opened after that.
+/// Time limit of the workers' rendezvous, which precedes opening the engine and the data.
 const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a worker may take to end when it is told to.
+/// Time limit for a worker's end after SIGTERM.
 const STOP_GRACE: Duration = Duration::from_millis(1200);
-/// What is kept in the output folder besides the model.
+/// Name of the event file in the output folder.
 const EVENT_FILE: &str = "events.jsonl";
 
 /// A run that is ready to start.
-struct Prepared {
+struct PreparedRun {
     config: RunConfig,
     world_size: WorldSize,
     output: OutputFolder,
     task: String,
     notices: Vec<String>,
-    checkpoints: LastCheckpoint,
+    position: RunPosition,
 }
 
-/// Why a run does not start.
-pub(super) enum Refused {
-    /// The user has to change something.
-    Because(String),
-    /// There is nothing left to do.
+/// The reason that a run does not start.
+pub(super) enum StartError {
+    /// An error that the user has to resolve.
+    Invalid(String),
+    /// The run is finished already.
     Finished(String),
 }
 
-impl From<String> for Refused {
+impl From<String> for StartError {
     fn from(message: String) -> Self {
-        Self::Because(message)
+        Self::Invalid(message)
     }
 }
 
 pub(crate) fn train(arguments: TrainArguments, stop: &StopFlag) -> i32 {
     let prepared = match prepare(&arguments) {
         Ok(prepared) => prepared,
-        Err(Refused::Finished(message)) => {
+        Err(StartError::Finished(message)) => {
             eprintln!("{message}");
             return exit::DONE;
         }
-        Err(Refused::Because(message)) => {
+        Err(StartError::Invalid(message)) => {
             eprintln!("{message}");
             return exit::USER_ERROR;
         }
@@ -101,11 +101,11 @@ pub(crate) fn train(arguments: TrainArguments, stop: &StopFlag) -> i32 {
     code
 }
 
-/// Everything that can be wrong before anything is started. The error is a complete message.
-fn prepare(arguments: &TrainArguments) -> Result<Prepared, Refused> {
+/// Checks everything before anything is started. The error is a complete message.
+fn prepare(arguments: &TrainArguments) -> Result<PreparedRun, StartError> {
     let colour = std::io::IsTerminal::is_terminal(&std::io::stderr());
     let overrides = overrides(arguments);
-    let from = Resumed::find(
+    let from = ResumeSource::find(
         arguments.resume.as_ref(),
         arguments.file.as_deref(),
         &overrides,
@@ -122,13 +122,13 @@ fn prepare(arguments: &TrainArguments) -> Result<Prepared, Refused> {
         return Err(error.render(colour).into());
     }
     let failed = |error: TrainError| format!("error: {error}");
-    // As the workers have it, so that indexes are theirs, too.
+    // The same path as in the workers, so that they find the indexes built here.
     let base = base.canonicalize().unwrap_or(base);
-    let tell = data_news::show(arguments.json);
-    let opening = ronde::environment::surroundings().opening(&base, config.run.seed, tell);
+    let progress = data_progress::show(arguments.json);
+    let opening = ronde::environment::surroundings().opening(&base, config.run.seed, progress);
     let split = ronde_data::open(&config.data, &opening).map_err(|e| failed(e.into()))?;
     let world_size = WorldSize::new(config.workers.count)
-        .ok_or_else(|| "error: a run needs a worker".to_owned())?;
+        .ok_or_else(|| "error: invalid `workers.count`: expected at least 1 worker".to_owned())?;
     let plan = Plan::resolve(&config, world_size, &*split.train).map_err(failed)?;
     let size = config
         .model
@@ -137,14 +137,14 @@ fn prepare(arguments: &TrainArguments) -> Result<Prepared, Refused> {
     check_memory(&plan, &size, &*split.train, world_size).map_err(failed)?;
     let folder = config.run.output_folder();
     let output = check_disk(&folder, size.parameters)
-        .and_then(|()| OutputFolder::take(&folder))
+        .and_then(|()| OutputFolder::lock(&folder))
         .and_then(|output| {
             FlightRecord::remove_all(&output.path().join(Flights::FOLDER))
-                .map_err(|error| format!("old flight records cannot be removed: {error}"))?;
+                .map_err(|error| format!("cannot remove old flight records: {error}"))?;
             Ok(output)
         })
         .map_err(|message| format!("error: {message}"))?;
-    let checkpoints = resume::check(&mut config, &plan, &base, output.path(), from.is_some())?;
+    let position = resume::check(&mut config, &plan, &base, output.path(), from.is_some())?;
     let mut task = Task::new(&config, base, output.path().to_owned()).map_err(failed)?;
     task.resumes = from.is_some();
     let task = task.encode();
@@ -153,30 +153,30 @@ fn prepare(arguments: &TrainArguments) -> Result<Prepared, Refused> {
         show_changes(&document);
     }
     let mut notices = vec![format!(
-        "engine: {} on one thread a worker (pinned: its sums depend on the thread count), {}",
+        "engine: {}, one thread per worker (its sums depend on the number of threads), {}",
         ronde_engine::engine_name(),
         ronde_engine::cpu_features()
     )];
     notices.extend(config.train.learning_rate_rule());
     notices.extend(config.train.precision_note());
     notices.extend((!document.notices().is_empty()).then(|| document.render_notices(colour)));
-    Ok(Prepared {
+    Ok(PreparedRun {
         config,
         world_size,
         output,
         task,
         notices,
-        checkpoints,
+        position,
     })
 }
 
-/// The run file of a run that starts or goes on: its text, name and folder.
+/// Returns the text, name and folder of the run file of a new or resumed run.
 fn run_file(
     arguments: &TrainArguments,
-    from: Option<&Resumed>,
+    from: Option<&ResumeSource>,
 ) -> Result<(String, String, PathBuf), String> {
     match from {
-        Some(Resumed {
+        Some(ResumeSource {
             file: Some(file), ..
         }) => read_run_file(Some(file)),
         Some(resumed) if arguments.file.is_none() && resumed.newest.is_some() => resumed.run_file(),
@@ -184,7 +184,7 @@ fn run_file(
     }
 }
 
-/// Text, name and folder of the run file.
+/// Reads a run file, or the embedded example, and returns its text, name and folder.
 pub(super) fn read_run_file(file: Option<&Path>) -> Result<(String, String, PathBuf), String> {
     let Some(path) = file else {
         return Ok((
@@ -196,10 +196,10 @@ pub(super) fn read_run_file(file: Option<&Path>) -> Result<(String, String, Path
     let text = std::fs::read_to_string(path).map_err(|error| {
         let shown = path.display();
         let hint = match error.kind() {
-            ErrorKind::NotFound => format!("`ronde init {shown}` writes one to start from"),
-            _ => "a run file is a text in TOML; `ronde init` writes one to start from".to_owned(),
+            ErrorKind::NotFound => format!("write one with `ronde init {shown}`"),
+            _ => "a run file is a TOML text; write one with `ronde init`".to_owned(),
         };
-        format!("error: cannot read the run file {shown}: {error}\n  hint: {hint}")
+        format!("error: cannot read run file {shown}: {error}\n  help: {hint}")
     })?;
     let folder = path
         .parent()
@@ -234,33 +234,33 @@ fn show_run_file(text: &str, name: &str, embedded: bool) {
     }
 }
 
-/// What the environment and the arguments say in place of the run file.
+/// Prints the values that the environment and the arguments override.
 fn show_changes(document: &Document) {
     for (path, origin) in document.origins() {
         match origin {
-            Origin::Set { text } => eprintln!("changed: {text}"),
-            Origin::Environment { name } => eprintln!("changed: {path}, by {name}"),
+            Origin::Set { text } => eprintln!("override: {text}"),
+            Origin::Environment { name } => eprintln!("override: {path}, from {name}"),
             _ => {}
         }
     }
 }
 
-fn supervise_run(prepared: &Prepared, json: bool, stop: &StopFlag) -> i32 {
-    let front = Arc::new(Front::new(json));
+fn supervise_run(prepared: &PreparedRun, json: bool, stop: &StopFlag) -> i32 {
+    let output = Arc::new(ProgressOutput::new(json));
     let events = match JsonLines::create(&prepared.output.path().join(EVENT_FILE)) {
         Ok(events) => Some(Arc::new(events)),
         Err(error) => {
-            eprintln!("error: {error}\n  hint: choose another folder: --set run.output=FOLDER");
+            eprintln!("error: {error}\n  help: choose another folder: --set run.output=FOLDER");
             return exit::USER_ERROR;
         }
     };
-    let last = Arc::new(prepared.checkpoints.clone());
-    let mut sinks = vec![front.tracker(), last.clone() as Arc<dyn Tracker>];
+    let position = Arc::new(prepared.position.clone());
+    let mut sinks = vec![output.tracker(), position.clone() as Arc<dyn Tracker>];
     sinks.extend(events.clone().map(|events| events as Arc<dyn Tracker>));
     for notice in &prepared.notices {
-        front.notice(notice);
+        output.notice(notice);
     }
-    let log: Arc<dyn LogSink> = front.clone();
+    let log: Arc<dyn LogSink> = output.clone();
     let outcome = supervise(
         &launch_spec(prepared),
         &mut LocalLauncher::new(),
@@ -268,7 +268,7 @@ fn supervise_run(prepared: &Prepared, json: bool, stop: &StopFlag) -> i32 {
         &log,
         stop,
     );
-    let shown = front.finish();
+    let shown = output.finish();
     if let Some(events) = events {
         events.finish();
         if let Some(problem) = events.problem() {
@@ -278,23 +278,29 @@ fn supervise_run(prepared: &Prepared, json: bool, stop: &StopFlag) -> i32 {
     conclude(prepared, &outcome, shown)
 }
 
-/// How the command ends. `shown`: whether all events could be shown.
-fn conclude(prepared: &Prepared, outcome: &Outcome, shown: Result<(), String>) -> i32 {
+/// Prints how the run ended and returns the exit code. `shown` is the result of writing all events.
+fn conclude(prepared: &PreparedRun, outcome: &Outcome, shown: Result<(), String>) -> i32 {
     let code = exit_code(outcome);
     let folder = prepared.output.path();
     if code == exit::GAVE_UP {
         flight::show(folder);
     } else {
-        // Groups of a run that ended otherwise tell only who left them first.
+        // After any other end the records only show which rank left first.
         let _gone = std::fs::remove_dir_all(folder.join(Flights::FOLDER));
     }
-    if code != exit::DONE {
-        prepared.checkpoints.tell();
+    match outcome.exit {
+        Exit::Done => {}
+        Exit::Stopped { .. } => eprintln!("{}", prepared.position.interrupted()),
+        Exit::Failed(_) => {
+            if let Some(message) = prepared.position.failed() {
+                eprintln!("{message}");
+            }
+        }
     }
     match (code, shown) {
         (code, Ok(())) => code,
         (code, Err(problem)) => {
-            eprintln!("error: standard output: {problem}");
+            eprintln!("error: cannot write standard output: {problem}");
             if code == exit::DONE {
                 exit::GAVE_UP
             } else {
@@ -304,16 +310,16 @@ fn conclude(prepared: &Prepared, outcome: &Outcome, shown: Result<(), String>) -
     }
 }
 
-/// The same, with a coordinator of its own and other hosts that may join.
+/// Supervises the workers of an open job: with a separate coordinator, and other hosts that can join.
 fn supervise_open_run(
-    prepared: &Prepared,
+    prepared: &PreparedRun,
     arguments: &TrainArguments,
     listen: SocketAddr,
     stop: &StopFlag,
 ) -> i32 {
     let Some(settings) = elastic(&prepared.config) else {
         eprintln!(
-            "error: --listen is for a run that goes on when workers die\n  hint: elastic.enabled = true"
+            "error: --listen requires an elastic run\n  help: set elastic.enabled = true"
         );
         return exit::USER_ERROR;
     };
@@ -336,42 +342,42 @@ fn supervise_open_run(
         record: None,
         events: Some(prepared.output.path().join(EVENT_FILE)),
     };
-    let front = Arc::new(Front::new(arguments.json));
+    let output = Arc::new(ProgressOutput::new(arguments.json));
     for notice in &prepared.notices {
-        front.notice(notice);
+        output.notice(notice);
     }
     let path = prepared.output.path().join(JOB_FOLDER);
-    let says = Arc::clone(&front);
-    let say = move |message: &str| says.notice(message);
+    let notices = Arc::clone(&output);
+    let say = move |message: &str| notices.notice(message);
     let opened = match open::open(&path, &spec, &arguments.open, listen, say) {
         Ok(opened) => opened,
         Err(code) => return code,
     };
-    let Opened {
+    let OpenJob {
         agent,
-        keeper,
+        coordinator,
         notice,
     } = opened;
-    front.notice(&notice);
-    let places = arguments.open.here.and_then(WorldSize::new);
+    output.notice(&notice);
+    let slots = arguments.open.here.and_then(WorldSize::new);
     let launch = LaunchSpec {
         stop_grace: STOP_GRACE,
         finish_limit: finish_limit(&prepared.config),
-        ..join::agent_spec(&agent, places.unwrap_or(prepared.world_size))
+        ..join::agent_spec(&agent, slots.unwrap_or(prepared.world_size))
     };
-    let log: Arc<dyn LogSink> = front.clone();
-    let last = Arc::new(prepared.checkpoints.clone());
-    let sinks = Fanout(vec![front.tracker(), last as Arc<dyn Tracker>]);
+    let log: Arc<dyn LogSink> = output.clone();
+    let position = Arc::new(prepared.position.clone());
+    let sinks = Fanout(vec![output.tracker(), position as Arc<dyn Tracker>]);
     let outcome = agent.supervise(&launch, &mut LocalLauncher::new(), &sinks, &log, stop);
-    drop(keeper);
-    conclude(prepared, &outcome, front.finish())
+    drop(coordinator);
+    conclude(prepared, &outcome, output.finish())
 }
 
-fn job_name(prepared: &Prepared) -> String {
+fn job_name(prepared: &PreparedRun) -> String {
     format!("{}-{}", prepared.config.run.name, std::process::id())
 }
 
-fn launch_spec(prepared: &Prepared) -> LaunchSpec {
+fn launch_spec(prepared: &PreparedRun) -> LaunchSpec {
     let program = open::this_program();
     let mut spec = LaunchSpec::new(
         program.clone(),
@@ -390,13 +396,13 @@ fn launch_spec(prepared: &Prepared) -> LaunchSpec {
     spec
 }
 
-/// How long workers may take to save a last checkpoint when the job is asked to end.
+/// Returns the time limit for saving a last checkpoint when the job is requested to end.
 fn finish_limit(config: &RunConfig) -> Option<Duration> {
     let limit = Duration::try_from_secs_f64(config.checkpoint.finish_limit_s).ok();
     limit.filter(|limit| !limit.is_zero())
 }
 
-/// How the run goes on when workers die.
+/// Returns the settings of an elastic run.
 fn elastic(config: &RunConfig) -> Option<ElasticSettings> {
     let (elastic, workers) = (&config.elastic, config.workers.count);
     let seconds = |s: f64| Duration::try_from_secs_f64(s).unwrap_or_default();
@@ -410,8 +416,8 @@ fn elastic(config: &RunConfig) -> Option<ElasticSettings> {
         store_timeout: lease / 3,
         rendezvous: RENDEZVOUS_TIMEOUT,
         succession: match elastic.succession {
-            SuccessionKind::Lease => Succession::Lease,
-            SuccessionKind::Majority => Succession::Majority,
+            SuccessionKind::Lease => SuccessionPolicy::Lease,
+            SuccessionKind::Majority => SuccessionPolicy::Majority,
         },
         wait_limit: seconds(elastic.wait_s),
         restart: RestartLimits {
@@ -423,14 +429,11 @@ fn elastic(config: &RunConfig) -> Option<ElasticSettings> {
     })
 }
 
-/// Tells what went wrong, if anything, and how the command ends.
+/// Prints the failure, if any, and returns the exit code.
 fn exit_code(outcome: &Outcome) -> i32 {
     match outcome.exit {
         Exit::Done => exit::DONE,
-        Exit::Stopped { .. } => {
-            eprintln!("stopped: all workers have ended; no model was written");
-            outcome.exit_code()
-        }
+        Exit::Stopped { .. } => outcome.exit_code(),
         Exit::Failed(_) => {
             report_failure(outcome);
             exit::of_failure(outcome)
@@ -446,7 +449,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_exit_code_tells_whose_fault_it_was() {
+    fn the_exit_code_depends_on_the_cause_of_the_failure() {
         let reported = |user_error| {
             Cause::Reported(Event::WorkerFailed {
                 rank: Rank(0),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ronde_core::{Generation, Step};
-use ronde_elastic::{Ending, Term};
+use ronde_elastic::{JobEnding, Term};
 
 use crate::fact::Fact;
 use crate::invariants::Invariant;
@@ -56,7 +56,7 @@ impl Invariant for Outcome {
                 }
                 self.recorded.insert(*step, (*generation, *term));
             }
-            Fact::Over(Ending::Finished) => {
+            Fact::Over(JobEnding::Finished) => {
                 let steps = self.recorded.len() as u64;
                 if steps != self.run.end.0 {
                     return Err(format!(

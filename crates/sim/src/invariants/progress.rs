@@ -1,6 +1,6 @@
 //! Once nothing goes wrong any more, the job comes to its end, and to the one that was asked for.
 
-use ronde_elastic::Ending;
+use ronde_elastic::JobEnding;
 
 use crate::fact::Fact;
 use crate::faults::{Fault, Script};
@@ -10,7 +10,7 @@ use crate::invariants::Invariant;
 #[derive(Debug)]
 pub(super) struct Progress {
     may_stop: bool,
-    ending: Option<Ending>,
+    ending: Option<JobEnding>,
 }
 
 impl Progress {
@@ -31,7 +31,7 @@ impl Invariant for Progress {
     fn see(&mut self, _at: u64, fact: &Fact) -> Result<(), String> {
         match fact {
             Fact::Over(ending) => {
-                if *ending == Ending::Failed || *ending == Ending::Stopped && !self.may_stop {
+                if *ending == JobEnding::Failed || *ending == JobEnding::Stopped && !self.may_stop {
                     return Err(format!("the job ended: {ending:?}"));
                 }
                 self.ending = Some(*ending);

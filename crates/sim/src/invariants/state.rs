@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ronde_elastic::{Record, StartFrom, WorkerId};
+use ronde_elastic::{JobRecord, StartFrom, WorkerId};
 
 use crate::clock::SECOND;
 use crate::fact::Fact;
@@ -13,7 +13,7 @@ use crate::invariants::Invariant;
 pub(super) struct State {
     /// Since when each living worker holds a complete state.
     holds: BTreeMap<WorkerId, u64>,
-    record: Record,
+    record: JobRecord,
 }
 
 impl Invariant for State {

@@ -2,7 +2,7 @@
 
 use ronde_core::ledger::Ledger;
 use ronde_core::{Generation, Step};
-use ronde_elastic::{Course, Position, RecoveryPlan, WorkerEvent};
+use ronde_elastic::{Position, RecoveryAction, RecoveryPlan, WorkerEvent};
 
 use super::{Task, Worker};
 use crate::clock::MS;
@@ -46,9 +46,9 @@ impl Worker {
         });
         let leads = plan.holders().first() == Some(&group.rank);
         let is_wanted = plan
-            .courses
+            .actions
             .iter()
-            .any(|c| matches!(c, Course::Apply | Course::Heal));
+            .any(|c| matches!(c, RecoveryAction::Apply | RecoveryAction::Heal));
         let snapshot = (leads && is_wanted).then(|| Box::new(self.replica.snapshot()));
         self.task = Task::Snapshot(plan);
         self.gather(Piece::Snapshot(snapshot), fx);
@@ -69,21 +69,21 @@ impl Worker {
             return;
         };
         group.whole = plan
-            .courses
+            .actions
             .iter()
-            .map(|course| *course != Course::Heal)
+            .map(|course| *course != RecoveryAction::Heal)
             .collect();
         let (generation, rank) = (group.generation(), group.rank);
         let holders = plan.holders();
         let mut is_whole = true;
-        match (plan.courses[rank], snapshot) {
-            (Course::Keep, _) => self.send_slices(plan, &holders, fx),
-            (Course::Apply, Some(snapshot)) => {
+        match (plan.actions[rank], snapshot) {
+            (RecoveryAction::Keep, _) => self.send_slices(plan, &holders, fx),
+            (RecoveryAction::Apply, Some(snapshot)) => {
                 let step = Step(plan.next.0 - 1);
                 let votes = snapshot.votes.unwrap_or_default();
                 self.commit(self.computed_in, step, votes, fx);
             }
-            (Course::Heal, Some(snapshot)) => {
+            (RecoveryAction::Heal, Some(snapshot)) => {
                 self.replica
                     .begin_to_heal(plan.next, &snapshot, holders.len());
                 fx.fact(Fact::Heals {
@@ -92,7 +92,7 @@ impl Worker {
                 });
                 is_whole = false;
             }
-            (Course::Load, _) => self.load(plan.next, fx),
+            (RecoveryAction::Load, _) => self.load(plan.next, fx),
             _ => return self.fail("nobody has told of the last votes".to_owned(), fx),
         }
         let mut next = plan.next;
@@ -100,7 +100,7 @@ impl Worker {
             next = next.next();
         }
         self.event(
-            WorkerEvent::Level {
+            WorkerEvent::CaughtUp {
                 generation,
                 next,
                 is_whole,
@@ -135,11 +135,11 @@ impl Worker {
             .iter()
             .position(|holder| *holder == group.rank)
             .unwrap_or_default();
-        for (rank, course) in plan.courses.iter().enumerate() {
-            if *course == Course::Heal {
+        for (rank, course) in plan.actions.iter().enumerate() {
+            if *course == RecoveryAction::Heal {
                 let part = Part::Slice(index, self.replica.slice(index, holders.len()));
                 let member = &group.assignment.members[rank];
-                let (to, host) = (member.worker, member.place.0 as usize);
+                let (to, host) = (member.worker, member.slot.0 as usize);
                 let frame = Frame {
                     to,
                     from: self.id,

@@ -2,7 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use ronde_elastic::{CoordinatorId, Event, Member, Place, PlaceState, WorkerEvent, WorkerId};
+use ronde_elastic::{
+    CoordinatorEvent, CoordinatorId, MemberInfo, SlotStatus, WorkerEvent, WorkerId, WorkerSlot,
+};
 
 use super::{Happening, Next, Process, World};
 use crate::coordinator::Coordinator;
@@ -90,9 +92,9 @@ impl World {
         }
         let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4000 + host as u16);
         let name = format!("host {host}");
-        let me = Member {
+        let me = MemberInfo {
             worker,
-            place: Place(host as u64),
+            slot: WorkerSlot(host as u64),
             host: name,
             address,
         };
@@ -114,8 +116,8 @@ impl World {
         let Some(process) = self.workers[host].take() else {
             return;
         };
-        let (worker, place) = (process.body.id, Place(host as u64));
-        self.note(|| format!("worker {worker} at place {place} is gone: {exit:?}"));
+        let (worker, slot) = (process.body.id, WorkerSlot(host as u64));
+        self.note(|| format!("worker {worker} in slot {slot} ended: {exit:?}"));
         self.tell(Fact::WorkerEnded(worker, exit));
         let cause = Worker::exit_cause(exit);
         self.ended[host] = Some((worker, cause.clone()));
@@ -135,20 +137,14 @@ impl World {
         for index in 0..self.script.coordinators {
             let to = self.script.workers + index;
             self.send(host, to, Message::Disconnected(worker), 0, 0);
-            self.send(
-                host,
-                to,
-                Message::Exited(worker, place, cause.clone()),
-                0,
-                0,
-            );
+            self.send(host, to, Message::Exited(worker, slot, cause.clone()), 0, 0);
         }
         self.agent(host);
     }
 
     pub(super) fn agent(&mut self, host: Host) {
-        let state = PlaceState {
-            place: Place(host as u64),
+        let state = SlotStatus {
+            slot: WorkerSlot(host as u64),
             worker: self.workers[host].as_ref().map(|process| process.body.id),
             ended: self.ended[host].clone(),
         };
@@ -172,7 +168,7 @@ impl World {
         let effects = self.with_effects(|fx| {
             let mut coordinator = Coordinator::new(id, index, store, settings, fx);
             if let Some(coordinator_before) = before {
-                let ended = Event::CoordinatorEnded {
+                let ended = CoordinatorEvent::CoordinatorEnded {
                     coordinator: coordinator_before,
                 };
                 coordinator.event(ended, fx);

@@ -1,6 +1,6 @@
 //! What goes wrong in a world, and the end of that.
 
-use ronde_elastic::{Event, WorkerEvent};
+use ronde_elastic::{CoordinatorEvent, WorkerEvent};
 
 use super::{Happening, Next, World};
 use crate::fact::{Exit, Fact};
@@ -39,8 +39,8 @@ impl World {
                 self.cut(vec![(one, other), (other, one)], duration);
             }
             Fault::Drain(place) => self.happen(place, Happening::Signal(WorkerEvent::Drain)),
-            Fault::Scale(workers) => self.tell_coordinators(&Event::Scale { workers }),
-            Fault::Stop => self.tell_coordinators(&Event::Stop {
+            Fault::Scale(workers) => self.tell_coordinators(&CoordinatorEvent::Scale { workers }),
+            Fault::Stop => self.tell_coordinators(&CoordinatorEvent::Stop {
                 by: "SIGTERM".to_owned(),
             }),
         }
@@ -54,7 +54,7 @@ impl World {
     }
 
     /// An operator tells all coordinators that run.
-    pub(super) fn tell_coordinators(&mut self, event: &Event) {
+    pub(super) fn tell_coordinators(&mut self, event: &CoordinatorEvent) {
         for index in 0..self.script.coordinators {
             let Some(mut process) = self.coordinators[index].take() else {
                 continue;

@@ -1,46 +1,46 @@
-//! [`Roster`]: what the coordinator knows of each worker.
+//! [`WorkerTable`]: the coordinator's knowledge about each worker.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ronde_core::{Generation, Rank, Step};
 
-use crate::detector::Detector;
+use crate::detector::FailureDetector;
 use crate::membership::rank_of;
-use crate::{Loss, LossCause, Member, Phase, Report, Time, WorkerId};
+use crate::{LossCause, MemberInfo, Time, WorkerId, WorkerLoss, WorkerPhase, WorkerReport};
 
-/// One worker that has reported.
+/// A worker that has reported.
 #[derive(Debug, Clone)]
-pub(super) struct Seen {
-    /// What it said last.
-    pub(super) report: Report,
-    /// When it was heard last.
+pub(super) struct KnownWorker {
+    /// Its last report.
+    pub(super) report: WorkerReport,
+    /// When its last report was received.
     pub(super) heard: Time,
-    /// Since when it may not be a member because the others could not reach it, and until when.
+    /// The end of its exclusion, if the others could not reach it.
     pub(super) excluded_until: Option<Time>,
 }
 
-/// All workers that have ever reported to this coordinator or stand in the record.
+/// All workers that have reported to this coordinator or are members in the record.
 #[derive(Debug, Clone)]
-pub(super) struct Roster {
-    detector: Detector,
-    seen: BTreeMap<WorkerId, Seen>,
+pub(super) struct WorkerTable {
+    detector: FailureDetector,
+    seen: BTreeMap<WorkerId, KnownWorker>,
     lost: BTreeMap<WorkerId, (Time, LossCause)>,
-    /// They have ended for certain; the cause is in `lost`.
+    /// Workers whose processes have certainly ended; the cause is in `lost`.
     gone: BTreeSet<WorkerId>,
 }
 
-impl Roster {
+impl WorkerTable {
     pub(super) fn new(silence: Duration) -> Self {
         Self {
-            detector: Detector::new(silence),
+            detector: FailureDetector::new(silence),
             seen: BTreeMap::new(),
             lost: BTreeMap::new(),
             gone: BTreeSet::new(),
         }
     }
 
-    /// Forgets what workers said, but not who has ended: for a coordinator that begins to lead.
+    /// Forgets all reports but not the ended processes, for a coordinator that starts to lead.
     pub(super) fn begin_anew(&mut self, silence: Duration) {
         let gone = std::mem::take(&mut self.gone);
         let mut lost = std::mem::take(&mut self.lost);
@@ -52,34 +52,34 @@ impl Roster {
         };
     }
 
-    /// Whether a worker wanted to leave when it was heard last.
+    /// Returns whether a worker was leaving at the time of its last report.
     pub(super) fn drains(&self, worker: WorkerId) -> bool {
         let seen = self.seen.get(&worker);
         seen.is_some_and(|seen| seen.report.draining)
     }
 
-    /// Whether the end of a worker's process was seen.
+    /// Returns whether the end of a worker's process was observed.
     pub(super) fn has_ended(&self, worker: WorkerId) -> bool {
         self.gone.contains(&worker)
     }
 
-    /// Whether a worker has ever reported.
+    /// Returns whether a worker has ever reported.
     pub(super) fn knows(&self, worker: WorkerId) -> bool {
         self.seen.contains_key(&worker)
     }
 
-    /// What a worker said last.
-    pub(super) fn last_report(&self, worker: WorkerId) -> Option<&Report> {
+    /// Returns a worker's last report.
+    pub(super) fn last_report(&self, worker: WorkerId) -> Option<&WorkerReport> {
         self.seen.get(&worker).map(|seen| &seen.report)
     }
 
-    /// A worker is expected to report from `now` on.
+    /// Expects reports of a worker from `now` on.
     pub(super) fn expect(&mut self, worker: WorkerId, now: Time) {
         self.detector.heard(worker, now);
     }
 
-    /// Takes a report in; false when it is old, or of a worker that has ended.
-    pub(super) fn reported(&mut self, report: Report, now: Time) -> bool {
+    /// Stores a report; returns false if it is out of date or its worker has ended.
+    pub(super) fn reported(&mut self, report: WorkerReport, now: Time) -> bool {
         let worker = report.member.worker;
         let known = self.seen.get(&worker);
         if self.gone.contains(&worker)
@@ -92,7 +92,7 @@ impl Roster {
         self.detector.heard(worker, now);
         self.seen.insert(
             worker,
-            Seen {
+            KnownWorker {
                 report,
                 heard: now,
                 excluded_until,
@@ -101,7 +101,7 @@ impl Roster {
         true
     }
 
-    /// A worker is lost; its process may still run.
+    /// Marks a worker as lost; its process may still run.
     pub(super) fn lose(&mut self, worker: WorkerId, cause: LossCause, now: Time) {
         self.detector.forget(worker);
         if !self.gone.contains(&worker) {
@@ -109,7 +109,7 @@ impl Roster {
         }
     }
 
-    /// A worker's process has ended: what is known of it now is better than what was.
+    /// Marks a worker's process as ended. This replaces a less certain cause of its loss.
     pub(super) fn ended(&mut self, worker: WorkerId, cause: LossCause, now: Time) {
         self.detector.forget(worker);
         if self.gone.insert(worker) {
@@ -118,7 +118,7 @@ impl Roster {
         }
     }
 
-    /// Notices who has been silent for too long.
+    /// Marks workers that have been silent for too long as lost.
     pub(super) fn detect(&mut self, now: Time) {
         for (worker, silence) in self.detector.overdue(now) {
             self.lost
@@ -131,13 +131,13 @@ impl Roster {
         self.detector.deadline()
     }
 
-    /// When and how a worker was lost.
+    /// Returns when and how a worker was lost.
     pub(super) fn lost(&self, worker: WorkerId) -> Option<&(Time, LossCause)> {
         self.lost.get(&worker)
     }
 
-    /// The last report of a worker that is not lost.
-    pub(super) fn live(&self, worker: WorkerId) -> Option<&Report> {
+    /// Returns the last report of a worker that is not lost.
+    pub(super) fn live(&self, worker: WorkerId) -> Option<&WorkerReport> {
         let is_lost = self.lost.contains_key(&worker);
         self.seen
             .get(&worker)
@@ -145,8 +145,8 @@ impl Roster {
             .map(|seen| &seen.report)
     }
 
-    /// All that are not lost.
-    pub(super) fn all_live(&self) -> impl Iterator<Item = &Report> {
+    /// Returns the last reports of all workers that are not lost.
+    pub(super) fn all_live(&self) -> impl Iterator<Item = &WorkerReport> {
         let live = |(worker, seen)| {
             let is_lost = self.lost.contains_key(worker);
             (!is_lost).then_some(seen)
@@ -154,11 +154,11 @@ impl Roster {
         self.seen
             .iter()
             .filter_map(live)
-            .map(|seen: &Seen| &seen.report)
+            .map(|seen: &KnownWorker| &seen.report)
     }
 
-    /// Whether a worker's process has ended, for all that can be known: its end was seen, or it has
-    /// not been heard for so long that it has ended itself.
+    /// Returns whether a worker's process has certainly ended: its end was observed, or it was
+    /// silent for so long that it has ended itself.
     pub(super) fn is_gone(
         &self,
         worker: WorkerId,
@@ -173,21 +173,21 @@ impl Roster {
         self.gone.contains(&worker) || self.lost.contains_key(&worker) && now.since(heard) > certain
     }
 
-    /// Whether a worker has said that it has left a generation for a later one.
+    /// Returns whether a worker has reported that it left a generation for a later one.
     pub(super) fn has_left(&self, worker: WorkerId, generation: Generation) -> bool {
         self.seen
             .get(&worker)
             .is_some_and(|seen| seen.report.generation > generation)
     }
 
-    /// Keeps a worker out until then.
+    /// Excludes a worker until `until`.
     pub(super) fn exclude(&mut self, worker: WorkerId, until: Time) {
         if let Some(seen) = self.seen.get_mut(&worker) {
             seen.excluded_until = Some(until);
         }
     }
 
-    /// Until when a worker stays out, if it does at `now`.
+    /// Returns the end of a worker's exclusion if it is excluded at `now`.
     pub(super) fn excluded(&self, worker: WorkerId, now: Time) -> Option<Time> {
         self.seen
             .get(&worker)?
@@ -195,14 +195,14 @@ impl Roster {
             .filter(|until| now < *until)
     }
 
-    /// Members that are lost, the earliest first.
-    pub(super) fn losses(&self, members: &[Member]) -> Vec<Loss> {
-        let mut losses: Vec<(Time, Loss)> = members
+    /// Returns the lost members, the earliest loss first.
+    pub(super) fn losses(&self, members: &[MemberInfo]) -> Vec<WorkerLoss> {
+        let mut losses: Vec<(Time, WorkerLoss)> = members
             .iter()
             .enumerate()
             .filter_map(|(rank, member)| {
                 let (at, cause) = self.lost.get(&member.worker)?;
-                let loss = Loss {
+                let loss = WorkerLoss {
                     worker: member.worker,
                     rank: Rank(rank as u32),
                     host: member.host.clone(),
@@ -215,46 +215,48 @@ impl Roster {
         losses.into_iter().map(|(_, loss)| loss).collect()
     }
 
-    /// When the first of `members` was lost.
-    pub(super) fn first_loss(&self, members: &[Member]) -> Option<Time> {
+    /// Returns when the first of `members` was lost.
+    pub(super) fn first_loss(&self, members: &[MemberInfo]) -> Option<Time> {
         let times = members
             .iter()
             .filter_map(|member| self.lost.get(&member.worker));
         times.map(|(at, _)| *at).min()
     }
 
-    /// Members that are neither heard nor lost yet.
-    pub(super) fn unheard(&self, members: &[Member]) -> bool {
+    /// Returns whether any member has neither reported nor been lost.
+    pub(super) fn unheard(&self, members: &[MemberInfo]) -> bool {
         members.iter().any(|member| {
             !self.seen.contains_key(&member.worker) && !self.lost.contains_key(&member.worker)
         })
     }
 
-    /// Live members that have left the group of their generation, and what they said.
+    /// Returns the reports of live members that have left the group of their generation.
     pub(super) fn broken<'a>(
         &'a self,
-        members: &'a [Member],
+        members: &'a [MemberInfo],
         generation: Generation,
-    ) -> impl Iterator<Item = &'a Report> {
-        let left =
-            move |report: &&Report| report.generation == generation && report.phase == Phase::Idle;
+    ) -> impl Iterator<Item = &'a WorkerReport> {
+        let left = move |report: &&WorkerReport| {
+            report.generation == generation && report.phase == WorkerPhase::Idle
+        };
         members
             .iter()
             .filter_map(|member| self.live(member.worker))
             .filter(left)
     }
 
-    /// The largest step that a live member tells of.
-    pub(super) fn newest(&self, members: &[Member]) -> Option<Step> {
+    /// Returns the largest next step among live members.
+    pub(super) fn newest(&self, members: &[MemberInfo]) -> Option<Step> {
         let live = members.iter().filter_map(|member| self.live(member.worker));
         live.filter_map(|report| report.next).max()
     }
 
-    /// Who is blamed most by those who left the group, counting both ends of each accusation; the
-    /// highest rank among equals. Somebody must be able to stay.
+    /// Returns the member with the most accusations by members that left the group, counting both
+    /// ends of each accusation, and the highest rank among equals. `None` if no other member would
+    /// remain.
     pub(super) fn most_blamed(
         &self,
-        members: &[Member],
+        members: &[MemberInfo],
         generation: Generation,
     ) -> Option<WorkerId> {
         let mut counts = vec![0_u32; members.len()];

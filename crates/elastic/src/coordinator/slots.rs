@@ -1,0 +1,201 @@
+//! [`SlotTable`]: the worker slots of all hosts, and when a worker can be started in each.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::restart_history::{RestartDecision, RestartHistory};
+use crate::{LossCause, Reason, RestartLimits, Time, WorkerId, WorkerSlot};
+
+/// The contents of a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SlotContent {
+    /// No worker; one may be started from then on.
+    Empty { from: Time },
+    /// A worker that was started then and may not have reported yet.
+    Worker { worker: WorkerId, started: Time },
+    /// No worker, and none will be started.
+    Closed,
+}
+
+#[derive(Debug, Clone)]
+struct SlotEntry {
+    host: String,
+    content: SlotContent,
+    restarts: RestartHistory,
+    last: Option<LossCause>,
+}
+
+/// Why a worker's process has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Departure {
+    /// It ended unexpectedly.
+    Died,
+    /// It was drained: its slot is needed for something else.
+    Drained,
+    /// It was one too many, and the slot may be used again.
+    Dismissed,
+}
+
+/// A worker start that is due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct WorkerStart {
+    pub(super) host: String,
+    pub(super) slot: WorkerSlot,
+    pub(super) reason: Reason,
+}
+
+/// The slots of all connected hosts.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SlotTable {
+    slots: BTreeMap<WorkerSlot, SlotEntry>,
+    /// Failures in slots that no host has offered yet.
+    before: BTreeMap<WorkerSlot, RestartHistory>,
+}
+
+impl SlotTable {
+    /// Adds or updates a slot that a host offers and in which `worker` runs. Earlier failures are
+    /// kept. A start of a worker may be in progress for `start_limit`.
+    pub(super) fn offer(
+        &mut self,
+        host: &str,
+        slot: WorkerSlot,
+        worker: Option<WorkerId>,
+        start_limit: Duration,
+        now: Time,
+    ) {
+        let before = &mut self.before;
+        let entry = self.slots.entry(slot).or_insert_with(|| SlotEntry {
+            host: host.to_owned(),
+            content: SlotContent::Empty { from: now },
+            restarts: before.remove(&slot).unwrap_or_default(),
+            last: None,
+        });
+        host.clone_into(&mut entry.host);
+        entry.content = match (entry.content, worker) {
+            (
+                SlotContent::Worker {
+                    worker: held,
+                    started,
+                },
+                Some(worker),
+            ) if held == worker => SlotContent::Worker { worker, started },
+            (SlotContent::Closed, None) => SlotContent::Closed,
+            (_, Some(worker)) => SlotContent::Worker {
+                worker,
+                started: now,
+            },
+            (SlotContent::Worker { started, .. }, None) if now.since(started) > start_limit => {
+                SlotContent::Empty { from: now }
+            }
+            (content, None) => content,
+        };
+    }
+
+    /// Returns whether a host has offered this slot.
+    pub(super) fn knows(&self, slot: WorkerSlot) -> bool {
+        self.slots.contains_key(&slot)
+    }
+
+    /// Adds failures that were observed by a previous coordinator.
+    pub(super) fn remember(&mut self, slot: WorkerSlot, ages: &[Duration], now: Time) {
+        let restarts = match self.slots.get_mut(&slot) {
+            Some(entry) => &mut entry.restarts,
+            None => self.before.entry(slot).or_default(),
+        };
+        restarts.remember(ages, now);
+    }
+
+    /// Removes the slots of a host that is no longer connected.
+    pub(super) fn withdraw(&mut self, host: &str) {
+        self.slots.retain(|_, slot| slot.host != host);
+    }
+
+    /// Handles the end of a worker's process. Returns a reason if the slot is given up.
+    pub(super) fn ended(
+        &mut self,
+        (slot, worker): (WorkerSlot, WorkerId),
+        cause: &LossCause,
+        departure: Departure,
+        limits: &RestartLimits,
+        now: Time,
+    ) -> Option<Reason> {
+        let entry = self.slots.get_mut(&slot)?;
+        if !matches!(entry.content, SlotContent::Worker { worker: held, .. } if held == worker) {
+            return None;
+        }
+        match departure {
+            Departure::Drained => entry.content = SlotContent::Closed,
+            Departure::Dismissed => entry.content = SlotContent::Empty { from: now },
+            Departure::Died => {
+                entry.last = Some(cause.clone());
+                if let RestartDecision::Again { pause } = entry.restarts.failed(limits, now) {
+                    entry.content = SlotContent::Empty {
+                        from: now.after(pause),
+                    };
+                } else {
+                    entry.content = SlotContent::Closed;
+                    let restarts = limits.restarts_max;
+                    return Some(Reason::SlotGivenUp {
+                        slot,
+                        restarts,
+                        cause: cause.clone(),
+                    });
+                }
+            }
+        }
+        None
+    }
+
+    /// Returns whether no worker runs and none can be started. False if there are no slots at all:
+    /// workers are then started by other means.
+    pub(super) fn are_exhausted(&self) -> bool {
+        let is_closed = |slot: &SlotEntry| slot.content == SlotContent::Closed;
+        !self.slots.is_empty() && self.slots.values().all(is_closed)
+    }
+
+    /// Returns the next worker start that is due. The caller must then call [`SlotTable::filled`].
+    pub(super) fn due(&self, now: Time) -> Option<WorkerStart> {
+        let is_due =
+            |slot: &SlotEntry| matches!(slot.content, SlotContent::Empty { from } if from <= now);
+        let (slot, entry) = self.slots.iter().find(|(_, entry)| is_due(entry))?;
+        let reason = Reason::Starts {
+            slot: *slot,
+            restarts: entry.restarts.count(),
+            after: entry.last.clone(),
+        };
+        Some(WorkerStart {
+            host: entry.host.clone(),
+            slot: *slot,
+            reason,
+        })
+    }
+
+    /// Marks a slot as filled with a worker that is being started.
+    pub(super) fn filled(&mut self, slot: WorkerSlot, worker: WorkerId, now: Time) {
+        if let Some(entry) = self.slots.get_mut(&slot) {
+            entry.content = SlotContent::Worker {
+                worker,
+                started: now,
+            };
+        }
+    }
+
+    /// Returns all workers in slots and when they were started.
+    pub(super) fn workers(&self) -> impl Iterator<Item = (WorkerSlot, WorkerId, Time)> {
+        self.slots
+            .iter()
+            .filter_map(|(slot, entry)| match entry.content {
+                SlotContent::Worker { worker, started } => Some((*slot, worker, started)),
+                _ => None,
+            })
+    }
+
+    /// Returns when the next empty slot may be filled.
+    pub(super) fn next_start(&self) -> Option<Time> {
+        let starts = self.slots.values().filter_map(|slot| match slot.content {
+            SlotContent::Empty { from } => Some(from),
+            _ => None,
+        });
+        starts.min()
+    }
+}
