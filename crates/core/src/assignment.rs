@@ -1,4 +1,4 @@
-//! [`Assignment`]: what a supervisor hands to a worker process, all that it needs to find its peers.
+//! [`Assignment`]: the rank, the peers and the task that a supervisor sends to a worker process.
 
 use std::net::SocketAddr;
 
@@ -6,30 +6,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Generation, Rank, WorldSize};
 
-/// A worker's place in one generation of a job.
+/// A worker's rank, peers and task in one generation of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
-    /// Names the job; frames of another job are refused.
+    /// The name of the job; frames of another job are rejected.
     pub job: String,
-    /// Version of the membership.
+    /// The version of the membership.
     pub generation: Generation,
-    /// This worker.
+    /// The rank of this worker.
     pub rank: Rank,
-    /// Workers in all.
+    /// The number of workers.
     pub world_size: WorldSize,
-    /// Index among the workers of this host.
+    /// The index of this worker among the workers of its host.
     pub local_rank: u32,
-    /// Workers on this host.
+    /// The number of workers on this host.
     pub local_world_size: u32,
-    /// Where each rank's data plane listens, by rank; this worker's own included.
+    /// The address on which each rank's data plane listens, by rank, including this worker's.
     pub peers: Vec<SocketAddr>,
-    /// What to do, opaque to the supervisor: the resolved run for `ronde train`, empty for a user's
-    /// own program.
+    /// The task, opaque to the supervisor: the resolved run for `ronde train`, empty for a user's own
+    /// program.
     pub task: String,
 }
 
 impl Assignment {
-    /// The assignment of a process that runs without a supervisor: a world of one.
+    /// Returns the assignment of a process that runs without a supervisor: a world of one.
     #[must_use]
     pub fn alone() -> Self {
         Self {

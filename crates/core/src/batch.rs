@@ -1,4 +1,4 @@
-//! Which samples make up which step: batches of an epoch in shuffled order, for any world size.
+//! [`BatchPlan`]: the samples of each step. Batches follow the shuffled order of an epoch, for any world size.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use crate::order::{SampleOrder, Shuffle};
 use crate::seed::{Purpose, SeedTree};
 use crate::{Epoch, Step};
 
-/// How an epoch is cut into global batches.
+/// The division of an epoch into global batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchPlan {
     samples: u64,
@@ -21,7 +21,7 @@ pub struct BatchPlan {
 pub struct GlobalBatch {
     /// The step.
     pub step: Step,
-    /// The epoch that it belongs to.
+    /// The epoch that the step belongs to.
     pub epoch: Epoch,
     /// Positions in the order of the epoch.
     pub positions: Range<u64>,
@@ -30,7 +30,7 @@ pub struct GlobalBatch {
 }
 
 impl GlobalBatch {
-    /// Count of samples.
+    /// Returns the number of samples.
     #[must_use]
     pub fn samples(&self) -> u64 {
         self.positions.end - self.positions.start
@@ -38,7 +38,7 @@ impl GlobalBatch {
 }
 
 impl BatchPlan {
-    /// `None` when an epoch would have no step.
+    /// Creates a plan; `None` if an epoch would have no step.
     #[must_use]
     pub fn new(
         samples: u64,
@@ -57,13 +57,13 @@ impl BatchPlan {
         (global_batch_size > 0 && plan.steps_per_epoch() > 0).then_some(plan)
     }
 
-    /// Samples of the data set.
+    /// Returns the number of samples of the data set.
     #[must_use]
     pub fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// Samples that an epoch uses: all, or all full batches' with `drop_last`.
+    /// Returns the number of samples that an epoch uses: all, or those of full batches with `drop_last`.
     #[must_use]
     pub fn samples_per_epoch(&self) -> u64 {
         if self.drop_last {
@@ -73,13 +73,13 @@ impl BatchPlan {
         }
     }
 
-    /// Steps of an epoch; the last one may be smaller.
+    /// Returns the number of steps of an epoch; the last step may be smaller.
     #[must_use]
     pub fn steps_per_epoch(&self) -> u64 {
         self.samples_per_epoch().div_ceil(self.global_batch_size)
     }
 
-    /// The samples of a step.
+    /// Returns the samples of a step.
     #[must_use]
     pub fn batch(&self, step: Step) -> GlobalBatch {
         let (epoch, within) = (
@@ -97,7 +97,7 @@ impl BatchPlan {
         }
     }
 
-    /// The order of an epoch: position to sample. Depends on the seed and the epoch alone.
+    /// Returns the order of an epoch, which maps positions to samples. Depends only on the seed and the epoch.
     #[must_use]
     pub fn order(&self, epoch: Epoch) -> SampleOrder {
         let stream = SeedTree::new(self.seed).stream(Purpose::Shuffle, &[epoch.0]);
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_sample_once_an_epoch_for_all_small_sizes() {
+    fn every_sample_is_used_once_per_epoch_for_all_small_sizes() {
         for samples in 1..=30 {
             for batch in 1..=12 {
                 for drop_last in [false, true] {

@@ -1,44 +1,44 @@
-//! [`Buffer`]: a run of elements that is moved into an operation and handed back by it.
+//! [`Buffer`]: a sequence of elements that is moved into an operation and returned by it.
 //!
-//! A borrowed handle to memory under an operation in flight would be unsound, so buffers are moved.
-//! Where the bytes lie (host, shared memory, a device) is behind [`Memory`]; a group allocates
-//! buffers in the kind of memory that it can send without a copy.
+//! A borrowed handle to memory that an operation still uses would be unsound, so buffers are moved.
+//! [`Memory`] abstracts the kind of memory (host, shared memory, a device); a group allocates buffers in
+//! memory that it can send without a copy.
 
 use crate::dtype::DType;
 
-/// Where the bytes of a buffer lie.
+/// The kind of memory that holds the bytes of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MemoryKind {
     /// Ordinary memory of this process.
     Host,
-    /// Memory that other processes of this host have mapped as well.
+    /// Memory that other processes of this host have mapped too.
     Shared,
     /// Memory of an accelerator; bytes are not addressable from the host.
     Device,
 }
 
-/// The bytes behind a buffer, owned by whoever allocated them.
+/// The memory of a buffer, owned by its allocator.
 ///
-/// Memory that somebody else owns (an array of another library) becomes a buffer by implementing this
-/// trait over it and calling [`Buffer::from_memory`]: operations then work on it in place, without a
-/// copy of it where the group's transport allows. Dropping it gives the memory back to its owner, who
-/// must keep it alive and leave it alone until then: also an operation that has failed may hold it a
-/// little longer than the caller's wait. It must be aligned to its element type, or a group refuses it.
+/// To use memory that another library owns, implement this trait for it and call [`Buffer::from_memory`]:
+/// operations then work on it in place, without a copy if the group's transport allows it. Dropping the value
+/// returns the memory to its owner. The owner must keep the memory alive and must not access it until then;
+/// a failed operation may hold it a little longer than the caller's wait. The memory must be aligned to its
+/// element type, otherwise a group rejects it.
 pub trait Memory: Send {
-    /// Where the bytes lie.
+    /// Returns the kind of memory.
     fn kind(&self) -> MemoryKind;
-    /// Who allocated it, for messages: `"host"`, `"group dp"`.
+    /// Returns the name of the allocator for error messages: `"host"`, `"group dp"`.
     fn owner(&self) -> &str;
-    /// The bytes; aligned to [`ALIGNMENT`] where there is a choice. Empty for device memory.
+    /// Returns the bytes, aligned to [`ALIGNMENT`] if possible. Empty for device memory.
     fn bytes(&self) -> &[u8];
-    /// The bytes, writable. Empty for device memory.
+    /// Returns the bytes for writing. Empty for device memory.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
-/// Alignment in bytes of every buffer that is allocated here or by a group: one cache line.
+/// The alignment in bytes of every buffer that is allocated here or by a group: one cache line.
 pub const ALIGNMENT: usize = 64;
 
-/// Ordinary memory, zeroed at allocation.
+/// Ordinary process memory, zeroed at allocation.
 struct HostMemory {
     words: Vec<u64>,
     start: usize,
@@ -75,7 +75,7 @@ impl Memory for HostMemory {
     }
 }
 
-/// A Rust type that stands for a [`DType`].
+/// A Rust type that corresponds to a [`DType`].
 pub trait Element: bytemuck::Pod + Send + Sync {
     /// The element type.
     const DTYPE: DType;
@@ -86,7 +86,7 @@ macro_rules! element {
 }
 element!(f64 => F64, f32 => F32, half::f16 => F16, half::bf16 => Bf16, i64 => I64, i32 => I32, u32 => U32, u8 => U8);
 
-/// A run of `len` elements of one type.
+/// A sequence of `len` elements of one type.
 pub struct Buffer {
     dtype: DType,
     len: usize,
@@ -94,13 +94,13 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Zeroed host memory for `len` elements. Cost: one allocation.
+    /// Allocates zeroed host memory for `len` elements. Cost: one allocation.
     #[must_use]
     pub fn host(dtype: DType, len: usize) -> Self {
         Self::from_memory(dtype, len, Box::new(HostMemory::new(len * dtype.size())))
     }
 
-    /// A host buffer holding a copy of `values`.
+    /// Creates a host buffer that holds a copy of `values`.
     #[must_use]
     pub fn copy_of<T: Element>(values: &[T]) -> Self {
         let mut buffer = Self::host(T::DTYPE, values.len());
@@ -108,10 +108,10 @@ impl Buffer {
         buffer
     }
 
-    /// A buffer in memory that somebody else allocated.
+    /// Creates a buffer in memory from another allocator.
     ///
     /// # Panics
-    /// When host-addressable memory is shorter than the elements need.
+    /// If host-addressable memory is too short for the elements.
     #[must_use]
     pub fn from_memory(dtype: DType, len: usize, memory: Box<dyn Memory>) -> Self {
         assert!(
@@ -122,67 +122,67 @@ impl Buffer {
         Self { dtype, len, memory }
     }
 
-    /// Element type.
+    /// Returns the element type.
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Count of elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are no elements.
+    /// Returns whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where the bytes lie.
+    /// Returns the kind of memory.
     #[must_use]
     pub fn memory_kind(&self) -> MemoryKind {
         self.memory.kind()
     }
 
-    /// Who allocated the memory.
+    /// Returns the name of the allocator.
     #[must_use]
     pub fn owner(&self) -> &str {
         self.memory.owner()
     }
 
-    /// Keeps only the first `len` elements; the memory stays allocated.
+    /// Shortens the buffer to `len` elements; the memory stays allocated.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// The bytes of the elements.
+    /// Returns the bytes of the elements.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.memory.bytes()[..self.len * self.dtype.size()]
     }
 
-    /// The bytes of the elements, writable.
+    /// Returns the bytes of the elements for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let bytes = self.len * self.dtype.size();
         &mut self.memory.bytes_mut()[..bytes]
     }
 
-    /// The elements.
+    /// Returns the elements.
     ///
     /// # Panics
-    /// When `T` is not the element type: a bug of the caller.
+    /// If `T` is not the element type, which is a bug of the caller.
     #[must_use]
     pub fn as_slice<T: Element>(&self) -> &[T] {
         assert_eq!(T::DTYPE, self.dtype, "buffer read as another element type");
         bytemuck::cast_slice(self.bytes())
     }
 
-    /// The elements, writable.
+    /// Returns the elements for writing.
     ///
     /// # Panics
-    /// When `T` is not the element type: a bug of the caller.
+    /// If `T` is not the element type, which is a bug of the caller.
     pub fn as_mut_slice<T: Element>(&mut self) -> &mut [T] {
         assert_eq!(
             T::DTYPE,

@@ -1,97 +1,95 @@
-//! The seam to other ranks: [`Collectives`], [`PointToPoint`], both as [`Group`], and [`Work`].
+//! The interface to other ranks: [`Collectives`], [`PointToPoint`], [`Group`] for both, and [`Work`].
 //!
 //! Implemented by `ronde_comm::ProcessGroup`; strategies see only these traits.
 
 use crate::exact::ExactSum;
 use crate::{Buffer, CollectiveError, DType, GroupRank, ReduceOp};
 
-/// A pending operation. It owns the buffer and hands it back.
+/// A pending operation. It owns the buffer and returns it at the end.
 pub trait Work: Send {
-    /// Whether [`Work::wait`] would return at once.
+    /// Returns whether [`Work::wait`] would return at once.
     fn is_finished(&self) -> bool;
 
-    /// Waits for the end, at most until the group's deadline.
+    /// Waits for the end of the operation, at most until the group's deadline.
     ///
     /// # Errors
-    /// Whatever stopped the operation; the buffer is then gone.
+    /// The error that stopped the operation; the buffer is then dropped.
     fn wait(self: Box<Self>) -> Result<Buffer, CollectiveError>;
 }
 
-/// What a group is asked to do with a buffer. `n` is the group size.
+/// A collective operation on a buffer. `n` is the group size.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Operation {
-    /// Every rank gets the element-wise reduction of all buffers; same length on all ranks.
+    /// Every rank receives the element-wise reduction of all buffers; same length on all ranks.
     AllReduce(ReduceOp),
-    /// Every rank gets the sum over logical shards in tree order: the same bits whoever holds which
-    /// shard. The buffer holds this rank's subtrees, [`ExactSum::nodes`] of them, one after the
-    /// other in shard order, each of the same length; it comes back with that one length.
+    /// Every rank receives the sum over logical shards in tree order: its bits do not depend on which rank
+    /// holds which shard. The buffer holds this rank's [`ExactSum::nodes`] subtrees in shard order, all of the
+    /// same length; the returned buffer has that length.
     ExactSum(ExactSum),
-    /// The root gets the element-wise reduction of all buffers; same length on all ranks. The others
-    /// get their buffer back empty: it served as scratch.
+    /// The root receives the element-wise reduction of all buffers; same length on all ranks. The buffers of
+    /// the other ranks serve as scratch memory and return empty.
     Reduce {
-        /// How elements become one.
+        /// The reduction operator.
         op: ReduceOp,
-        /// Who gets the result.
+        /// The rank that receives the result.
         root: GroupRank,
     },
-    /// In: `n * k` elements. Back: this rank's `k` elements, reduced over all ranks.
+    /// Input: `n * k` elements. Output: this rank's `k` elements, reduced over all ranks.
     ReduceScatter(ReduceOp),
-    /// In: `k` elements, any `k` per rank. Back: all ranks' elements in rank order.
+    /// Input: `k` elements, any `k` per rank. Output: all ranks' elements in rank order.
     AllGather,
-    /// In: `k` elements, any `k` per rank. Back: all ranks' elements in rank order for the root, what
-    /// they brought for the others.
+    /// Input: `k` elements, any `k` per rank. Output: all ranks' elements in rank order on the root; the input
+    /// on all other ranks.
     Gather {
-        /// Who gets the elements.
+        /// The rank that receives the elements.
         root: GroupRank,
     },
-    /// In: `n * k` elements for the root, `k` of any value for the others. Back: the `k` elements of
-    /// the root's that belong to this rank.
+    /// Input: `n * k` elements on the root, `k` of any value on all other ranks. Output: this rank's `k`
+    /// elements of the root's input.
     Scatter {
-        /// Whose elements they are.
+        /// The rank whose elements are distributed.
         root: GroupRank,
     },
-    /// In: `n * k` elements, `k` for each rank. Back: `n * k` elements, `k` of each rank's.
+    /// Input: `n * k` elements, `k` for each rank. Output: `n * k` elements, `k` from each rank.
     AllToAll,
-    /// In: elements for each rank, one run after the other. Back: what each rank had for this one,
-    /// in rank order.
+    /// Input: elements for each rank, in rank order. Output: the elements that each rank sent to this rank, in
+    /// rank order.
     AllToAllUnequal {
-        /// How many elements are for each rank, by rank.
+        /// The number of elements to send to each rank, by rank.
         send_lens: Vec<usize>,
-        /// How many elements each rank has for this one, by rank. Another count is a
+        /// The number of elements to receive from each rank, by rank. A different number on the sender is a
         /// [`CollectiveError::Mismatch`].
         receive_lens: Vec<usize>,
     },
-    /// Every rank gets the root's buffer; same length on all ranks.
+    /// Every rank receives the root's buffer; same length on all ranks.
     Broadcast {
-        /// Whose buffer is sent.
+        /// The rank whose buffer is sent.
         root: GroupRank,
     },
-    /// Nobody goes on before all have arrived. The buffer (may be empty) comes back untouched.
+    /// No rank continues before all ranks have called this. The buffer, which may be empty, is returned unchanged.
     Barrier,
 }
 
 /// A group of connected ranks. All ranks start the same operations in the same order.
 pub trait Collectives: Send + Sync {
-    /// This process's index in the group.
+    /// Returns this process's index in the group.
     fn rank(&self) -> GroupRank;
 
-    /// Members of the group.
+    /// Returns the number of members of the group.
     fn size(&self) -> usize;
 
-    /// A zeroed buffer in memory that the group can send without a copy, where it has such.
+    /// Allocates a zeroed buffer, if possible in memory that the group can send without a copy.
     fn allocate(&self, dtype: DType, len: usize) -> Buffer;
 
-    /// Starts an operation; it runs while the caller goes on computing.
+    /// Starts an operation, which runs while the caller continues to compute.
     ///
     /// # Errors
-    /// [`CollectiveError::Invalid`] at once for impossible arguments; later ones come from
-    /// [`Work::wait`].
+    /// [`CollectiveError::Invalid`] for invalid arguments. [`Work::wait`] returns later errors.
     fn start(&self, operation: Operation, buffer: Buffer)
     -> Result<Box<dyn Work>, CollectiveError>;
 
-    /// Starts an operation and waits for it. Groups that need no other thread for it run it on the
-    /// caller's.
+    /// Starts an operation and waits for it. Groups that need no other thread run it on the caller's thread.
     ///
     /// # Errors
     /// Those of the operation.
@@ -103,31 +101,31 @@ pub trait Collectives: Send + Sync {
         self.start(operation, buffer)?.wait()
     }
 
-    /// Ends every wait on all ranks at once with [`CollectiveError::Aborted`].
+    /// Ends all waits on all ranks immediately with [`CollectiveError::Aborted`].
     fn abort(&self, reason: &str);
 
-    /// Bytes that this rank has sent to others so far, headers included.
+    /// Returns the number of bytes that this rank has sent so far, including headers.
     fn bytes_sent(&self) -> u64;
 
-    /// Seconds from turn to end of all operations that have ended, summed; waiting for slower ranks
-    /// counts. 0 where the group does not know.
+    /// Returns the summed duration of all finished operations in seconds, including the wait for slower ranks. 0 if
+    /// the group does not measure it.
     fn under_way_s(&self) -> f64 {
         0.0
     }
 }
 
-/// Names a message between two ranks; messages of one tag arrive in the order sent.
+/// The tag of a message between two ranks. Messages with the same tag arrive in the order in which they were sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u32);
 
-/// A group for collectives and for messages.
+/// A group that supports collectives and messages.
 pub trait Group: Collectives + PointToPoint {}
 
 impl<T: Collectives + PointToPoint + ?Sized> Group for T {}
 
 /// Messages between two members of a group.
 pub trait PointToPoint: Send + Sync {
-    /// Sends a buffer; it comes back once it may be reused.
+    /// Sends a buffer, which is returned once it may be reused.
     ///
     /// # Errors
     /// [`CollectiveError::Invalid`] for a rank that is not in the group or is the caller.

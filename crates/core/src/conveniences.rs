@@ -1,12 +1,12 @@
 //! [`CollectivesExt`]: blocking calls on slices over [`Collectives`].
 //!
-//! Those that take `&mut [T]` work in place, those that take `&[T]` leave it and return the result.
-//! Every call copies into and out of a buffer of the group; a loop that must not copy keeps its
-//! values in a [`Buffer`] and uses [`CollectivesExt::run`].
+//! Methods that take `&mut [T]` work in place; methods that take `&[T]` return the result. Every call
+//! copies into and out of a buffer of the group. To avoid the copies, keep the values in a [`Buffer`]
+//! and use [`CollectivesExt::run`].
 
 use crate::{Buffer, CollectiveError, Collectives, DType, Element, GroupRank, Operation, ReduceOp};
 
-/// Blocking conveniences over [`Collectives`].
+/// Blocking convenience methods for [`Collectives`].
 pub trait CollectivesExt: Collectives {
     /// Starts an operation and waits for it.
     ///
@@ -44,7 +44,7 @@ pub trait CollectivesExt: Collectives {
         Ok(())
     }
 
-    /// Reduces all ranks' values; the root has the result in `values`, the others' stay as they are.
+    /// Reduces all ranks' values into the root's `values`; the values of other ranks are unchanged.
     ///
     /// # Errors
     /// Those of the operation.
@@ -61,7 +61,7 @@ pub trait CollectivesExt: Collectives {
         Ok(())
     }
 
-    /// This rank's part of the reduction of all ranks' values: `values.len() / n` elements.
+    /// Returns this rank's part of the reduction of all ranks' values: `values.len() / n` elements.
     ///
     /// # Errors
     /// Those of the operation.
@@ -74,7 +74,7 @@ pub trait CollectivesExt: Collectives {
         Ok(result.as_slice().to_vec())
     }
 
-    /// All ranks' values in rank order; lengths may differ between ranks.
+    /// Returns all ranks' values in rank order; lengths may differ between ranks.
     ///
     /// # Errors
     /// Those of the operation.
@@ -85,7 +85,7 @@ pub trait CollectivesExt: Collectives {
             .to_vec())
     }
 
-    /// All ranks' values in rank order at the root, `None` elsewhere; lengths may differ.
+    /// Returns all ranks' values in rank order on the root, and `None` elsewhere; lengths may differ.
     ///
     /// # Errors
     /// Those of the operation.
@@ -98,18 +98,18 @@ pub trait CollectivesExt: Collectives {
         Ok((self.rank() == root).then(|| result.as_slice().to_vec()))
     }
 
-    /// Fills `part` with this rank's part of the root's `all`: `n * part.len()` elements there,
-    /// ignored elsewhere.
+    /// Fills `part` with this rank's part of the root's `all`, which has `n * part.len()` elements on the root
+    /// and is ignored elsewhere.
     ///
     /// # Errors
-    /// Those of the operation; [`CollectiveError::Invalid`] at a root with another length.
+    /// Those of the operation; [`CollectiveError::Invalid`] on the root if `all` has another length.
     fn scatter<T: Element>(
         &self,
         all: &[T],
         part: &mut [T],
         root: GroupRank,
     ) -> Result<(), CollectiveError> {
-        let brought = if self.rank() == root { all } else { &*part };
+        let input = if self.rank() == root { all } else { &*part };
         if self.rank() == root && all.len() != part.len() * self.size() {
             return Err(CollectiveError::Invalid {
                 operation: "scatter".to_owned(),
@@ -121,12 +121,12 @@ pub trait CollectivesExt: Collectives {
                 ),
             });
         }
-        let result = self.run_on(Operation::Scatter { root }, brought)?;
+        let result = self.run_on(Operation::Scatter { root }, input)?;
         part.copy_from_slice(result.as_slice());
         Ok(())
     }
 
-    /// Every rank gets the root's values.
+    /// Copies the root's values to every rank.
     ///
     /// # Errors
     /// Those of the operation.
@@ -140,8 +140,8 @@ pub trait CollectivesExt: Collectives {
         Ok(())
     }
 
-    /// Part `r` of `values` goes to rank `r` and is replaced by what that one had for this rank; all
-    /// parts are of one length.
+    /// Sends part `r` of `values` to rank `r` and replaces it with the part received from rank `r`. All parts
+    /// have the same length.
     ///
     /// # Errors
     /// Those of the operation.
@@ -151,8 +151,8 @@ pub trait CollectivesExt: Collectives {
         Ok(())
     }
 
-    /// `parts[r]` goes to rank `r`; back comes what each rank had for this one, by rank. Two
-    /// operations: the lengths first.
+    /// Sends `parts[r]` to rank `r` and returns the parts received, by rank. This takes two operations; the
+    /// first one exchanges the lengths.
     ///
     /// # Errors
     /// Those of the operations; [`CollectiveError::Invalid`] unless there is a part for each rank.
@@ -185,7 +185,7 @@ pub trait CollectivesExt: Collectives {
         Ok(received)
     }
 
-    /// Nobody goes on before all have arrived.
+    /// Waits until all ranks have called this.
     ///
     /// # Errors
     /// Those of the operation.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Type of the elements of a buffer or tensor.
+/// The type of the elements of a buffer or tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
@@ -38,7 +38,7 @@ impl DType {
         Self::U8,
     ];
 
-    /// Bytes of one element.
+    /// Returns the size of one element in bytes.
     #[must_use]
     pub fn size(self) -> usize {
         match self {
@@ -49,7 +49,7 @@ impl DType {
         }
     }
 
-    /// Whether elements are floating point.
+    /// Returns whether elements are floating-point numbers.
     #[must_use]
     pub fn is_float(self) -> bool {
         matches!(self, Self::F64 | Self::F32 | Self::F16 | Self::Bf16)
@@ -71,13 +71,13 @@ impl std::fmt::Display for DType {
     }
 }
 
-/// How elements of several ranks become one.
+/// A reduction operator, which combines elements of several ranks into one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum ReduceOp {
-    /// Sum. Floating-point sums of a plain all-reduce depend on the algorithm's order; see
-    /// [`crate::exact`] for the one that does not.
+    /// Sum. The floating-point sum of a plain all-reduce depends on the algorithm's order; see [`crate::exact`]
+    /// for a sum that does not.
     Sum = 0,
     /// Smallest; NaN if any element is NaN.
     Min = 1,
@@ -85,7 +85,7 @@ pub enum ReduceOp {
     Max = 2,
     /// Product.
     Product = 3,
-    /// The sum divided once by the count of ranks. Floating point only: a mean of integers is none.
+    /// The sum, divided once by the number of ranks. Floating point only.
     Mean = 4,
     /// Bitwise and. Integers only.
     And = 5,
@@ -108,15 +108,15 @@ impl ReduceOp {
         Self::Xor,
     ];
 
-    /// Why there is no such reduction of elements of `dtype`; `None` when there is.
+    /// Returns the reason why elements of `dtype` cannot be reduced with this operator; `None` if they can.
     #[must_use]
     pub fn refusal(self, dtype: DType) -> Option<String> {
         match self {
             Self::Mean if !dtype.is_float() => Some(format!(
-                "the mean of {dtype} would have to be rounded; take the sum and divide it"
+                "the mean of {dtype} would have to be rounded; use the sum and divide it"
             )),
             Self::And | Self::Or | Self::Xor if dtype.is_float() => {
-                Some(format!("bitwise {self} is of integers, not of {dtype}"))
+                Some(format!("bitwise {self} needs integers, not {dtype}"))
             }
             _ => None,
         }

@@ -1,34 +1,34 @@
-//! [`Recovery`], which every error of ronde answers, and the error of the collectives' seam.
+//! [`Recovery`], which every error of ronde returns, and [`CollectiveError`].
 
 use crate::{Generation, GroupRank};
 
-/// What a caller should do about an error, so that nobody matches on text.
+/// The action that a caller should take on an error. Callers use it instead of matching on the error's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Recovery {
-    /// The same call may succeed: nothing is broken.
+    /// Repeat the call: it may succeed.
     Retry,
-    /// The group is lost; get a new assignment, heal, and go on.
+    /// Leave the group, which is lost; get a new assignment, heal, and continue.
     Rejoin,
-    /// Nothing will help: stop and tell the user.
+    /// Stop and report the error to the user.
     Abort,
 }
 
-/// Why a collective or a message did not complete.
+/// The reason why a collective or a message did not complete.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum CollectiveError {
-    /// A peer's connection closed in the middle or before an operation.
+    /// A peer's connection closed before or during an operation.
     #[error("{operation} {sequence} (generation {generation}): lost group rank {peer}: {cause}")]
     PeerLost {
-        /// Kind of operation, for messages.
+        /// The name of the operation.
         operation: String,
-        /// Number of the operation in its group.
+        /// The number of the operation in its group.
         sequence: u64,
-        /// Membership that the operation belonged to.
+        /// The membership that the operation belonged to.
         generation: Generation,
-        /// The peer that went away.
+        /// The lost peer.
         peer: GroupRank,
-        /// What the transport saw.
+        /// The transport's error.
         cause: String,
     },
     /// A deadline passed.
@@ -37,15 +37,15 @@ pub enum CollectiveError {
          {received} of {expected} bytes received; limit {limit_s:.1} s"
     )]
     Timeout {
-        /// Kind of operation, for messages.
+        /// The name of the operation.
         operation: String,
-        /// Number of the operation in its group.
+        /// The number of the operation in its group.
         sequence: u64,
-        /// Membership that the operation belonged to.
+        /// The membership that the operation belonged to.
         generation: Generation,
-        /// The peer waited for.
+        /// The peer that did not respond in time.
         peer: GroupRank,
-        /// Bytes got so far from that peer in this operation.
+        /// Bytes received from that peer in this operation.
         received: usize,
         /// Bytes expected from that peer in this operation.
         expected: usize,
@@ -54,62 +54,62 @@ pub enum CollectiveError {
         /// The limit in seconds.
         limit_s: f64,
     },
-    /// Two ranks called different operations, or the same one with other arguments.
+    /// Two ranks called different operations, or the same operation with different arguments.
     #[error("operation {sequence}: this rank called {mine}, group rank {peer} called {theirs}")]
     Mismatch {
-        /// Number of the operation in its group.
+        /// The number of the operation in its group.
         sequence: u64,
-        /// The peer that differs.
+        /// The other rank.
         peer: GroupRank,
         /// This rank's call.
         mine: String,
         /// The peer's call.
         theirs: String,
     },
-    /// A peer has another plan, named by what differs.
+    /// A peer has another plan.
     #[error("group rank {peer} has another plan: {difference}")]
     OtherPlan {
-        /// The peer that differs.
+        /// The other rank.
         peer: GroupRank,
-        /// Which parts differ, with both values.
+        /// The parts that differ, with both values.
         difference: String,
     },
-    /// Somebody aborted the group.
+    /// A rank aborted the group.
     #[error("group aborted by {by}: {reason}")]
     Aborted {
-        /// Who: `"this rank"` or `"group rank 3"`.
+        /// The rank: `"this rank"` or `"group rank 3"`.
         by: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The caller asked for what cannot be.
+    /// The arguments of a call are invalid.
     #[error("{operation}: {problem}")]
     Invalid {
-        /// Kind of operation, for messages.
+        /// The name of the operation.
         operation: String,
-        /// What is wrong with the call.
+        /// The problem of the call.
         problem: String,
     },
-    /// A frame that no honest peer of this version sends.
-    #[error("group rank {peer} sent a broken frame: {problem}")]
+    /// A frame that a correct peer of this version never sends.
+    #[error("group rank {peer} sent an invalid frame: {problem}")]
     Protocol {
         /// The sender.
         peer: GroupRank,
-        /// What is wrong with it.
+        /// The problem of the frame.
         problem: String,
     },
-    /// A connection could not be made or a socket not be set up.
+    /// A connection could not be established, or a socket could not be configured.
     #[error("{what}: {cause}")]
     Connect {
-        /// What was tried, with the address.
+        /// The attempted action, with the address.
         what: String,
-        /// The system's answer.
+        /// The system's error.
         cause: String,
     },
 }
 
 impl CollectiveError {
-    /// What to do about it.
+    /// Returns what the caller should do about the error.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         match self {

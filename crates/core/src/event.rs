@@ -1,52 +1,51 @@
-//! What happens in a run, as versioned values, and [`Tracker`], where they go.
+//! [`Event`]: the events of a run, as versioned values; and [`Tracker`], which records them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Epoch, Generation, Rank, Step};
 
-/// A number that JSON does not know (NaN, infinity) is written as `null` and read as NaN.
+/// Reads a number. JSON cannot represent NaN and infinity: they are written as `null` and read as NaN.
 fn number_or_null<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
-/// Where a worker's time of one step went, in seconds.
+/// The durations of the phases of one step on one worker, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct PhaseTimes {
-    /// Forward, backward, optimizer.
+    /// Forward pass, backward pass and optimizer.
     #[serde(deserialize_with = "number_or_null")]
     pub compute_s: f64,
-    /// Waiting for other ranks and moving bytes, as far as computation did not hide it.
+    /// Communication that did not overlap with computation, including the wait for other ranks.
     #[serde(deserialize_with = "number_or_null")]
     pub communicate_s: f64,
     /// Waiting for the loader.
     #[serde(deserialize_with = "number_or_null")]
     pub wait_data_s: f64,
-    /// Of the computation: forward and the loss.
+    /// The part of `compute_s` spent in the forward pass and the loss.
     #[serde(default, deserialize_with = "number_or_null")]
     pub forward_s: f64,
-    /// Of the computation: backward, adding up shards included.
+    /// The part of `compute_s` spent in the backward pass, including the sum over shards.
     #[serde(default, deserialize_with = "number_or_null")]
     pub backward_s: f64,
-    /// Of the computation: the update, with the copy of the weights into the model.
+    /// The part of `compute_s` spent in the optimizer, including the copy of the weights into the model.
     #[serde(default, deserialize_with = "number_or_null")]
     pub optimizer_s: f64,
-    /// Time that the sums of gradients were under way, hidden behind computation or not.
+    /// Duration of the gradient reductions, whether they overlapped with computation or not.
     #[serde(default, deserialize_with = "number_or_null")]
     pub reducing_s: f64,
-    /// Of which the worker did nothing but wait.
+    /// The part of `reducing_s` during which the worker only waited.
     #[serde(default, deserialize_with = "number_or_null")]
     pub waited_s: f64,
 }
 
 impl PhaseTimes {
-    /// All phases together: computation, communication and data.
+    /// Returns the sum of computation, communication and the wait for data.
     #[must_use]
     pub fn total_s(&self) -> f64 {
         self.compute_s + self.communicate_s + self.wait_data_s
     }
 
-    /// The share of the time that gradients were under way in which the worker computed; `None` where
-    /// nothing was.
+    /// Returns the share of `reducing_s` that overlapped with computation; `None` if no gradients were reduced.
     #[must_use]
     pub fn hidden_share(&self) -> Option<f64> {
         let share = 1.0 - self.waited_s / self.reducing_s;
@@ -66,20 +65,20 @@ impl PhaseTimes {
     }
 }
 
-/// What a sample is, for people.
+/// The name of a sample in progress output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum SampleUnit {
-    /// Anything.
+    /// A sample of any kind.
     #[default]
     Sample,
-    /// Channels, height and width.
+    /// An image: channels, height and width.
     Image,
 }
 
 impl SampleUnit {
-    /// The word for several of them.
+    /// Returns the plural of the name.
     #[must_use]
     pub fn plural(self) -> &'static str {
         match self {
@@ -89,40 +88,40 @@ impl SampleUnit {
     }
 }
 
-/// Something that happened. Recorded by workers and supervisors, shown and kept by sinks.
+/// An event of a run. Recorded by workers and supervisors; displayed and stored by sinks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Event {
-    /// Rank 0 is about to train.
+    /// Training begins. Recorded by rank 0.
     RunStarted {
         /// The run's name.
         name: String,
         /// Hash of the plan, 64 hexadecimal digits.
         plan: String,
-        /// Workers.
+        /// The number of workers.
         world_size: u32,
-        /// Logical shards of the global batch.
+        /// The number of logical shards of a global batch.
         logical_shards: u32,
-        /// Trainable parameters.
+        /// The number of trainable parameters.
         parameters: u64,
-        /// Steps of the whole run.
+        /// The number of steps of the whole run.
         steps: u64,
-        /// Epochs of the whole run.
+        /// The number of epochs of the whole run.
         epochs: u64,
-        /// Samples of the training set.
+        /// The number of samples of the training set.
         samples: u64,
-        /// What a sample is.
+        /// The name of a sample in progress output.
         #[serde(default)]
         unit: SampleUnit,
     },
     /// A step is final on all ranks. Recorded by rank 0.
     StepCommitted {
-        /// Which.
+        /// The step.
         step: Step,
-        /// Pass over the data that it belongs to.
+        /// The pass over the data that the step belongs to.
         epoch: Epoch,
-        /// Membership that computed it.
+        /// The membership that computed the step.
         generation: Generation,
         /// Mean loss over the global batch.
         #[serde(deserialize_with = "number_or_null")]
@@ -135,197 +134,197 @@ pub enum Event {
         /// Global norm of the gradient before clipping.
         #[serde(deserialize_with = "number_or_null")]
         gradient_norm: f64,
-        /// Seconds since the commit before.
+        /// Seconds since the previous commit.
         #[serde(deserialize_with = "number_or_null")]
         duration_s: f64,
     },
-    /// One worker's view of a step that it committed.
+    /// One worker's durations of a committed step.
     StepTimes {
-        /// Who.
+        /// The worker.
         rank: Rank,
-        /// Which step.
+        /// The step.
         step: Step,
-        /// Where the time went.
+        /// The durations of the phases.
         #[serde(flatten)]
         times: PhaseTimes,
-        /// Bytes that the worker has sent to others since the run began.
+        /// Bytes that the worker has sent to other workers since the run began.
         bytes_sent: u64,
     },
     /// The process of a worker was started. Recorded by the supervisor.
     WorkerStarted {
-        /// Where it runs: the rank that a job begins with, if nobody has died.
+        /// The worker slot: equal to the rank as long as no worker was lost.
         place: u32,
-        /// The machine.
+        /// The host name.
         host: String,
-        /// Its process there.
+        /// The process id on that host.
         pid: u32,
     },
-    /// A new generation begins, for a reason. Recorded by the supervisor.
+    /// A new generation begins. Recorded by the supervisor.
     MembershipChanged {
         /// The new membership.
         generation: Generation,
-        /// Its members.
+        /// The number of its members.
         world_size: u32,
-        /// Why, in one sentence.
+        /// The reason, in one sentence.
         reason: String,
     },
-    /// After a loss the first step is committed. Recorded by the supervisor.
+    /// The first step after a loss was committed. Recorded by the supervisor.
     Recovered {
         /// The new membership.
         generation: Generation,
-        /// Which step.
+        /// The step.
         step: Step,
-        /// Seconds since the loss was noticed.
+        /// Seconds since the loss was detected.
         #[serde(deserialize_with = "number_or_null")]
         duration_s: f64,
     },
-    /// The members of a new generation are level and go on. Recorded by its rank 0.
+    /// All members of a new generation have the same state and continue. Recorded by its rank 0.
     Resumed {
         /// The new membership.
         generation: Generation,
-        /// Its members.
+        /// The number of its members.
         world_size: u32,
-        /// The step that comes next.
+        /// The next step.
         step: Step,
-        /// Members that committed the step before only now, with the gradient that they held.
+        /// The number of members that committed the previous step late, with the gradient that they held.
         applied: u32,
-        /// Members that take the state over from the others.
+        /// The number of members that copy the state from other members.
         healed: u32,
     },
     /// A pass over the data is complete. Recorded by rank 0.
     EpochFinished {
-        /// Which.
+        /// The epoch.
         epoch: Epoch,
-        /// Samples used exactly once.
+        /// The number of samples used exactly once.
         used_once: u64,
-        /// Samples not used.
+        /// The number of samples not used.
         missing: u64,
-        /// Samples used more than once.
+        /// The number of samples used more than once.
         repeated: u64,
     },
-    /// Where a worker's samples of an epoch came from, when they are on another machine. What was read ahead for the next
-    /// epoch is in it. Recorded by each worker.
+    /// The bytes that a worker read in an epoch, if the data is remote; includes data prefetched for the next epoch.
+    /// Recorded by each worker.
     DataRead {
-        /// Who.
+        /// The worker.
         rank: Rank,
-        /// The epoch that is complete.
+        /// The completed epoch.
         epoch: Epoch,
-        /// Bytes that were fetched from other machines.
+        /// Bytes read from remote storage.
         remote_bytes: u64,
-        /// Bytes that were read from the cache.
+        /// Bytes read from the cache.
         cached_bytes: u64,
     },
-    /// The workers have tried sizes of buckets and go on with one. Recorded by rank 0.
+    /// The workers have measured several bucket sizes and chosen one. Recorded by rank 0.
     BucketSizeChosen {
-        /// The step that comes next.
+        /// The next step.
         step: Step,
-        /// Gradients are reduced together up to this many bytes.
+        /// The largest number of gradient bytes that are reduced together.
         bucket_bytes_max: u64,
-        /// How many buckets that makes.
+        /// The resulting number of buckets.
         buckets: u64,
     },
-    /// The model was tried on data that it was not trained on. Recorded by rank 0.
+    /// The model was evaluated on data that it was not trained on. Recorded by rank 0.
     Evaluated {
-        /// After which step.
+        /// The step after which the model was evaluated.
         step: Step,
         /// Mean loss.
         #[serde(deserialize_with = "number_or_null")]
         loss: f64,
-        /// Share of right answers, 0 to 1; NaN where values are learnt, not classes.
+        /// Share of correct predictions, 0 to 1; NaN for a regression.
         #[serde(deserialize_with = "number_or_null")]
         accuracy: f64,
-        /// Share of targets among the five likeliest answers, where there are more than five classes.
+        /// Share of targets among the five most likely classes, if there are more than five classes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         accuracy_top5: Option<f64>,
-        /// `exp` of the mean loss, for texts.
+        /// `exp` of the mean loss, for text.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         perplexity: Option<f64>,
-        /// Samples tried.
+        /// The number of evaluated samples.
         samples: u64,
     },
-    /// The trained model is on disk. Recorded by rank 0.
+    /// The trained model was written. Recorded by rank 0.
     ModelSaved {
-        /// Weights, as safetensors.
+        /// Path of the weights, as safetensors.
         path: String,
-        /// Its configuration.
+        /// Path of the model's configuration.
         config_path: String,
         /// blake3 of the weights file, 64 hexadecimal digits.
         blake3: String,
     },
-    /// A checkpoint is published: the run can go on from it. Recorded by rank 0.
+    /// A checkpoint was published: the run can resume from it. Recorded by rank 0.
     CheckpointSaved {
-        /// Steps that are in it: the number of the next one.
+        /// The number of steps in the checkpoint, which is the number of the next step.
         step: Step,
-        /// Membership at that time.
+        /// The membership at that time.
         generation: Generation,
         /// Bytes of all slices.
         bytes: u64,
-        /// Seconds that training was held up for, on the rank where it took longest.
+        /// Seconds for which training paused, on the slowest rank.
         #[serde(deserialize_with = "number_or_null")]
         held_up_s: f64,
-        /// Seconds from the step's end until it counted.
+        /// Seconds from the end of the step until the checkpoint was published.
         #[serde(deserialize_with = "number_or_null")]
         total_s: f64,
-        /// Where it is.
+        /// The address of the checkpoint.
         address: String,
     },
-    /// A checkpoint could not be saved; training goes on, and earlier ones stay. Recorded by rank 0.
+    /// A checkpoint could not be saved; training continues and earlier checkpoints remain. Recorded by rank 0.
     CheckpointFailed {
-        /// Steps that would have been in it.
+        /// The number of steps that the checkpoint would have contained.
         step: Step,
-        /// Who failed.
+        /// The rank that failed.
         rank: Rank,
-        /// Why.
+        /// The error.
         message: String,
     },
-    /// The run goes on from a checkpoint. Recorded by the rank that loaded it.
+    /// The run resumed from a checkpoint. Recorded by the rank that loaded it.
     CheckpointLoaded {
-        /// Steps that are in it: the number of the next one.
+        /// The number of steps in the checkpoint, which is the number of the next step.
         step: Step,
-        /// Ranks that saved it.
+        /// The number of ranks that saved the checkpoint.
         world_size: u32,
         /// Bytes of all slices.
         bytes: u64,
-        /// Seconds that it took.
+        /// Seconds for loading.
         #[serde(deserialize_with = "number_or_null")]
         duration_s: f64,
-        /// Where it is.
+        /// The address of the checkpoint.
         address: String,
-        /// Newer ones that cannot be used, and why.
+        /// Newer checkpoints that cannot be used, with the reasons.
         skipped: Vec<String>,
     },
-    /// The run stopped after a step because it was asked to. Recorded by rank 0.
+    /// The run stopped after a step on request. Recorded by rank 0.
     RunStopped {
-        /// Steps committed: the number of the next one.
+        /// The number of committed steps, which is the number of the next step.
         step: Step,
         /// Whether a checkpoint of that step was saved.
         saved: bool,
     },
-    /// Something that a user should read.
+    /// A message for the user.
     Notice {
-        /// Who says it, if a worker does.
+        /// The worker that sent the message, if any.
         rank: Option<Rank>,
-        /// What.
+        /// The text.
         message: String,
     },
-    /// A worker ended with an error of its own.
+    /// A worker ended with an error.
     WorkerFailed {
-        /// Who.
+        /// The worker.
         rank: Rank,
         /// The error in full, several lines.
         message: String,
-        /// Last step that it committed.
+        /// The last step that the worker committed.
         last_step: Option<Step>,
-        /// Whether the worker only saw another one's failure.
+        /// Whether the error only reports the failure of another worker.
         secondary: bool,
-        /// Whether the user's input is to blame (exit code 2).
+        /// Whether the cause is the user's input (exit code 2).
         user_error: bool,
     },
-    /// The run is over and all is well. Recorded by rank 0.
+    /// The run finished successfully. Recorded by rank 0.
     RunFinished {
-        /// Steps committed.
+        /// The number of committed steps.
         steps: u64,
-        /// Samples used, over all epochs.
+        /// The number of samples used in all epochs.
         samples: u64,
         /// Seconds from the first step to the end.
         #[serde(deserialize_with = "number_or_null")]
@@ -333,13 +332,13 @@ pub enum Event {
     },
 }
 
-/// Where events go. Cannot fail and must not block: a full sink drops and counts.
+/// A sink for events. It cannot fail and must not block: a full sink drops events and counts them.
 pub trait Tracker: Send + Sync {
-    /// Takes note of an event.
+    /// Records an event.
     fn record(&self, event: Event);
 }
 
-/// Keeps nothing.
+/// A tracker that discards all events.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NullTracker;
 

@@ -1,31 +1,31 @@
-//! The exact sum: a fixed binary tree over logical shards, the same bits whoever holds which shard.
+//! The exact sum: a fixed binary tree over logical shards. Its bits do not depend on which rank holds which shard.
 //!
-//! Floating-point addition is not associative, so a sum over ranks depends on how shards were
-//! spread. Here the association is fixed by shard *number*: shard gradients are the leaves of a
-//! binary tree, and every partial sum that is ever formed is a node of that tree. A rank with a
-//! contiguous run of shards adds the complete subtrees inside its run ([`TreeSum`], at most
-//! `log2(shards) + 1` buffers alive) and ships the few that remain ([`ExactSum::nodes`]) to the rank
-//! that owns the slice, which finishes in tree order. Where the group size and the shard count are
-//! powers of two every rank ships exactly one subtree: no byte more than a plain all-reduce.
+//! Floating-point addition is not associative, so a plain sum over ranks depends on how shards are assigned
+//! to ranks. Here the shard *number* fixes the association: shard gradients are the leaves of a binary tree,
+//! and every partial sum is a node of that tree. A rank with a contiguous range of shards adds the complete
+//! subtrees inside its range ([`TreeSum`], at most `log2(shards) + 1` live buffers) and sends the remaining
+//! few ([`ExactSum::nodes`]) to the rank that owns the slice, which finishes the sum in tree order. If the group
+//! size and the number of shards are powers of two, every rank sends exactly one subtree, which is as many
+//! bytes as a plain all-reduce.
 //!
-//! NaNs are made canonical, so that even their payload does not depend on operand order.
+//! NaNs are replaced by the canonical NaN, so that their payload does not depend on the operand order.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::{Buffer, DType, GroupRank};
 
-/// A node of the tree: the shards `index << level .. (index + 1) << level`, clipped to the count.
+/// A node of the tree: the shards `index << level .. (index + 1) << level`, up to the number of shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Node {
-    /// Height above the leaves.
+    /// The height above the leaves.
     pub level: u32,
-    /// Position among the nodes of this level.
+    /// The index among the nodes of this level.
     pub index: u32,
 }
 
 impl Node {
-    /// The leaf of a shard in a tree over `shards` leaves, lifted past missing right siblings.
+    /// Returns the leaf of a shard in a tree over `shards` leaves, lifted past missing right siblings.
     #[must_use]
     pub fn leaf(shard: u32, shards: u32) -> Self {
         Self {
@@ -35,7 +35,7 @@ impl Node {
         .lifted(shards)
     }
 
-    /// The whole tree.
+    /// Returns the root of the tree.
     #[must_use]
     pub fn root(shards: u32) -> Self {
         Self {
@@ -44,7 +44,7 @@ impl Node {
         }
     }
 
-    /// A node without a right sibling is its parent: there is nothing to add.
+    /// Lifts the node while it has no right sibling: it then equals its parent, since there is nothing to add.
     fn lifted(mut self, shards: u32) -> Self {
         while self != Self::root(shards)
             && self.index.is_multiple_of(2)
@@ -74,7 +74,7 @@ impl Node {
     }
 }
 
-/// The largest subtrees whose leaves are exactly the shards of `run`, in shard order.
+/// Returns the largest subtrees whose leaves are exactly the shards of `run`, in shard order.
 #[must_use]
 pub fn cover(run: Range<u32>, shards: u32) -> Vec<Node> {
     let mut stack: Vec<Node> = Vec::new();
@@ -89,14 +89,14 @@ pub fn cover(run: Range<u32>, shards: u32) -> Vec<Node> {
     stack
 }
 
-/// Pairs `(into, from)` of places: `into += from`, in this order.
+/// Pairs `(into, from)` of indices: `into += from`, in this order.
 pub type Additions = Vec<(usize, usize)>;
 
-/// Additions `into += from` (indices into `nodes`) that turn a list of subtrees covering all shards
-/// into the root, which ends in place 0.
+/// Returns the additions `into += from` (indices into `nodes`) that turn a list of subtrees covering all shards
+/// into the root, which ends at index 0.
 ///
 /// # Panics
-/// When `nodes` does not cover the tree in shard order: a bug of the caller.
+/// If `nodes` does not cover the tree in shard order, which is a bug of the caller.
 #[must_use]
 pub fn additions(nodes: &[Node], shards: u32) -> Additions {
     let (additions, left) = reductions(nodes, shards);
@@ -107,8 +107,8 @@ pub fn additions(nodes: &[Node], shards: u32) -> Additions {
     additions
 }
 
-/// All additions `into += from` (indices into `nodes`, which are in shard order) that the tree
-/// allows, and what is left in the end: places and the subtrees there.
+/// Returns all additions `into += from` that the tree allows (indices into `nodes`, which are in shard order),
+/// and the remaining subtrees with their indices.
 #[must_use]
 pub fn reductions(nodes: &[Node], shards: u32) -> (Additions, Vec<(usize, Node)>) {
     let mut stack: Vec<(usize, Node)> = Vec::new();
@@ -130,16 +130,16 @@ pub fn reductions(nodes: &[Node], shards: u32) -> (Additions, Vec<(usize, Node)>
     (additions, stack)
 }
 
-/// Who holds which shards in an exact sum over a group.
+/// The assignment of shards to the ranks of a group in an exact sum.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ExactSum {
     bounds: Vec<u32>,
 }
 
 impl ExactSum {
-    /// Group rank `r` holds the shards `bounds[r]..bounds[r + 1]`; runs may be empty.
+    /// Creates an assignment in which group rank `r` holds the shards `bounds[r]..bounds[r + 1]`, which may be empty.
     ///
-    /// `None` unless the bounds start at 0, do not fall, and end at one shard or more.
+    /// `None` unless the bounds start at 0, do not decrease, and end at 1 or more.
     #[must_use]
     pub fn new(bounds: Vec<u32>) -> Option<Self> {
         let ok = bounds.len() >= 2
@@ -149,32 +149,32 @@ impl ExactSum {
         ok.then_some(Self { bounds })
     }
 
-    /// Count of logical shards.
+    /// Returns the number of logical shards.
     #[must_use]
     pub fn shards(&self) -> u32 {
         self.bounds[self.bounds.len() - 1]
     }
 
-    /// Count of ranks.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn size(&self) -> usize {
         self.bounds.len() - 1
     }
 
-    /// The shards of a rank.
+    /// Returns the shards of a rank.
     #[must_use]
     pub fn run(&self, rank: GroupRank) -> Range<u32> {
         self.bounds[rank.index()]..self.bounds[rank.index() + 1]
     }
 
-    /// The subtrees that a rank brings, in shard order.
+    /// Returns the subtrees that a rank contributes, in shard order.
     #[must_use]
     pub fn nodes(&self, rank: GroupRank) -> Vec<Node> {
         cover(self.run(rank), self.shards())
     }
 
-    /// Most buffers of the sum's length that any rank holds at once: the subtrees while shards are
-    /// added with one more being filled, then those that remain beside their joined copy.
+    /// Returns the largest number of buffers of the sum's length that any rank holds at once: the subtrees and the
+    /// shard being computed, or later the remaining subtrees and their concatenated copy.
     #[must_use]
     pub fn buffers_max(&self) -> u64 {
         let of_rank = |rank: usize| {
@@ -191,8 +191,8 @@ impl ExactSum {
         (0..self.size()).map(of_rank).max().unwrap_or(1)
     }
 
-    /// Whether every rank brings exactly one subtree and all are of one level, so that algorithms
-    /// that combine neighbours pairwise keep the tree order.
+    /// Returns whether every rank contributes exactly one subtree and all have the same level. Algorithms that
+    /// combine neighbours pairwise then keep the tree order.
     #[must_use]
     pub fn is_balanced(&self) -> bool {
         let per_rank: Vec<_> = (0..self.size())
@@ -205,7 +205,7 @@ impl ExactSum {
     }
 }
 
-/// Adds shard gradients (or subtrees) as they come, in any order, along the fixed tree.
+/// Adds shard gradients (or subtrees) in any order of arrival along the fixed tree.
 #[derive(Debug)]
 pub struct TreeSum {
     shards: u32,
@@ -213,7 +213,7 @@ pub struct TreeSum {
 }
 
 impl TreeSum {
-    /// An empty sum over `shards` leaves.
+    /// Creates an empty sum over `shards` leaves.
     #[must_use]
     pub fn new(shards: u32) -> Self {
         Self {
@@ -222,7 +222,7 @@ impl TreeSum {
         }
     }
 
-    /// Adds the gradient of one shard. Returns a buffer that became free, if any.
+    /// Adds the gradient of one shard. Returns the buffer that became free, if any.
     pub fn add_shard(&mut self, shard: u32, gradient: Buffer) -> Vec<Buffer> {
         self.add(Node::leaf(shard, self.shards), gradient)
     }
@@ -230,7 +230,7 @@ impl TreeSum {
     /// Adds a subtree; returns the buffers that became free.
     ///
     /// # Panics
-    /// When a node is added twice, or lengths differ: a bug of the caller.
+    /// If a node is added twice or lengths differ, which is a bug of the caller.
     pub fn add(&mut self, mut node: Node, mut sum: Buffer) -> Vec<Buffer> {
         let mut free = Vec::new();
         while let Some(other) = self.pending.remove(&self.key(node.sibling())) {
@@ -249,7 +249,7 @@ impl TreeSum {
         free
     }
 
-    /// The subtrees that remain, in shard order. Empties the sum.
+    /// Returns the remaining subtrees in shard order and empties the sum.
     pub fn take(&mut self) -> Vec<(Node, Buffer)> {
         std::mem::take(&mut self.pending)
             .into_iter()
@@ -262,15 +262,15 @@ impl TreeSum {
     }
 }
 
-/// `left += right`, element by element, with canonical NaNs. Both are of `dtype`.
+/// Computes `left += right` element by element, with canonical NaNs. Both have elements of `dtype`.
 ///
 /// # Panics
-/// When lengths differ or the type is not f32 or f64: a bug of the caller.
+/// If lengths differ or the type is neither f32 nor f64, which is a bug of the caller.
 pub fn add(dtype: DType, left: &mut [u8], right: &[u8]) {
     match dtype {
         DType::F32 => add_f32(bytemuck::cast_slice_mut(left), bytemuck::cast_slice(right)),
         DType::F64 => add_f64(bytemuck::cast_slice_mut(left), bytemuck::cast_slice(right)),
-        other => panic!("the exact sum is of f32 or f64, not {other}"),
+        other => panic!("the exact sum needs f32 or f64, not {other}"),
     }
 }
 

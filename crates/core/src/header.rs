@@ -2,24 +2,24 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Name and version of a format. A reader refuses what it does not know.
+/// The name and version of a format. A reader rejects formats and versions that it does not support.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FormatHeader {
-    /// Which format: `ronde.events`, `ronde.run`, `ronde.model`.
+    /// The name of the format: `ronde.events`, `ronde.run`, `ronde.model`.
     pub format: String,
-    /// Version of the format; grows when an old reader would misread it.
+    /// The version of the format; increases when an old reader would misread it.
     pub version: u32,
 }
 
 impl FormatHeader {
-    /// Events, one JSON object a line.
+    /// Events, one JSON object per line.
     pub const EVENTS: (&'static str, u32) = ("ronde.events", 1);
     /// Run files.
     pub const RUN: (&'static str, u32) = ("ronde.run", 1);
-    /// A trained model's configuration beside its weights.
+    /// The configuration file of a trained model.
     pub const MODEL: (&'static str, u32) = ("ronde.model", 1);
 
-    /// The header of a format of this version of ronde.
+    /// Returns the header of a format of this version of ronde.
     #[must_use]
     pub fn of((format, version): (&str, u32)) -> Self {
         Self {
@@ -28,17 +28,21 @@ impl FormatHeader {
         }
     }
 
-    /// Whether this is `expected`, else a sentence that says what is wrong.
+    /// Checks that this header is `expected`.
     ///
     /// # Errors
-    /// Another format, or a version that this ronde does not know.
+    /// A message that names the other format, or the version that this ronde does not support.
     pub fn check(&self, expected: (&str, u32)) -> Result<(), String> {
         if self.format != expected.0 {
-            return Err(format!("this is {:?}, not {:?}", self.format, expected.0));
+            return Err(format!(
+                "invalid format `{}`: expected `{}`",
+                self.format.escape_debug(),
+                expected.0
+            ));
         }
         if self.version != expected.1 {
             return Err(format!(
-                "{} version {} is not known; this ronde reads version {}",
+                "unsupported {} version {}: expected version {}",
                 self.format, self.version, expected.1
             ));
         }
@@ -51,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_formats_and_versions_are_refused_by_name() {
+    fn other_formats_and_versions_are_rejected_by_name() {
         let header = FormatHeader::of(FormatHeader::EVENTS);
         assert!(header.check(FormatHeader::EVENTS).is_ok());
         assert!(

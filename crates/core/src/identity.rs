@@ -1,12 +1,12 @@
-//! [`PlanIdentity`]: all that the bits of a model depend on, named, so that a difference can be told.
+//! [`PlanIdentity`]: all settings that the bits of a model depend on, by name, so that errors can name a difference.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Named parts of a plan and the hash over them. Two workers may train together when these agree.
+/// The named parts of a plan and their hash. Two workers may train together only if these are equal.
 ///
-/// The world size, addresses and timeouts are not in it: the result does not depend on them.
+/// The world size, addresses and timeouts are not part of it, because the result does not depend on them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PlanIdentity {
     parts: BTreeMap<String, String>,
@@ -18,19 +18,19 @@ impl PlanIdentity {
         self.parts.insert(name.into(), value.into());
     }
 
-    /// Takes all parts away whose name starts with `prefix`.
+    /// Removes all parts whose names start with `prefix`.
     pub fn remove_under(&mut self, prefix: &str) {
         self.parts.retain(|name, _| !name.starts_with(prefix));
     }
 
-    /// The parts in the order of their names.
+    /// Returns the parts, sorted by name.
     pub fn parts(&self) -> impl Iterator<Item = (&str, &str)> {
         self.parts
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// blake3 over all parts.
+    /// Returns the blake3 hash of all parts.
     #[must_use]
     pub fn hash(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
@@ -43,7 +43,7 @@ impl PlanIdentity {
         *hasher.finalize().as_bytes()
     }
 
-    /// The hash as 64 hexadecimal digits.
+    /// Returns the hash as 64 hexadecimal digits.
     #[must_use]
     pub fn hex(&self) -> String {
         blake3::Hash::from_bytes(self.hash()).to_hex().to_string()
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_is_told_by_name_and_changes_the_hash() {
+    fn a_difference_is_reported_by_name_and_changes_the_hash() {
         let mut mine = PlanIdentity::default();
         mine.set("run.seed", "42");
         mine.set("engine", "burn-flex 0.22.1");

@@ -1,8 +1,8 @@
-//! [`StateLayout`]: what a model's state consists of, by global names, and who holds which slice.
+//! [`StateLayout`]: the tensors of a model's state by global name, and the ranks that hold each slice.
 //!
-//! Global names and slices are what lets a state that was saved by one layout be loaded by any
-//! other. [`Arena`] is the flat form on one rank: each tensor starts at a multiple of
-//! [`ARENA_ALIGNMENT`] elements, so that block-wise sums never depend on who owns a slice.
+//! With global names and slices, a state saved with one layout can be loaded with any other. [`Arena`] is the
+//! flat form on one rank: each tensor starts at a multiple of [`ARENA_ALIGNMENT`] elements, so that block-wise
+//! sums do not depend on which rank owns a slice.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::{DType, Rank};
 /// Tensors start at multiples of this many elements in an [`Arena`].
 pub const ARENA_ALIGNMENT: usize = 64;
 
-/// What a tensor is for.
+/// The purpose of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -21,36 +21,36 @@ pub enum Role {
     Parameter,
     /// Changed by forward passes, not by gradients: running statistics of a normalisation.
     Buffer,
-    /// Belongs to the optimizer: momentum and the like.
+    /// Belongs to the optimizer, such as momentum.
     OptimizerState,
 }
 
-/// A run of a tensor's elements (row-major) and the ranks that hold it.
+/// A slice of a tensor's elements (row-major) and the ranks that hold it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SliceOwner {
     /// Elements of the flattened tensor.
     pub elements: Range<usize>,
-    /// Ranks holding a copy, in order.
+    /// The ranks that hold a copy, in order.
     pub replicas: Vec<Rank>,
 }
 
 /// One tensor of the state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorEntry {
-    /// Global name, equal in all processes: `conv1.weight`.
+    /// The global name, equal in all processes: `conv1.weight`.
     pub name: String,
-    /// Length of each dimension; empty for a scalar.
+    /// The length of each dimension; empty for a scalar.
     pub shape: Vec<usize>,
-    /// Element type.
+    /// The element type.
     pub dtype: DType,
-    /// What it is for.
+    /// The purpose of the tensor.
     pub role: Role,
-    /// Who holds what. Slices are disjoint, in order, and cover the tensor.
+    /// The slices and their owners. Slices are disjoint, in order, and cover the tensor.
     pub slices: Vec<SliceOwner>,
 }
 
 impl TensorEntry {
-    /// A tensor of f32 that this rank alone is known to hold.
+    /// Creates an f32 tensor that only this rank is known to hold.
     #[must_use]
     pub fn f32(name: impl Into<String>, shape: &[usize], role: Role) -> Self {
         let elements = shape.iter().product();
@@ -66,14 +66,14 @@ impl TensorEntry {
         }
     }
 
-    /// Count of elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 }
 
-/// All tensors of a state, in a fixed order that every process derives alike.
+/// All tensors of a state, in a fixed order that is equal in all processes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StateLayout {
     /// The tensors.
@@ -81,20 +81,20 @@ pub struct StateLayout {
 }
 
 impl StateLayout {
-    /// Only the tensors of one role.
+    /// Returns the tensors of one role.
     pub fn of_role(&self, role: Role) -> impl Iterator<Item = &TensorEntry> {
         self.tensors
             .iter()
             .filter(move |tensor| tensor.role == role)
     }
 
-    /// Sum of the element counts of one role.
+    /// Returns the number of elements of all tensors of one role.
     #[must_use]
     pub fn elements(&self, role: Role) -> usize {
         self.of_role(role).map(TensorEntry::elements).sum()
     }
 
-    /// The same tensors held whole by each of `ranks`: plain data parallelism.
+    /// Returns the layout in which each of `ranks` holds all tensors: plain data parallelism.
     #[must_use]
     pub fn replicated(mut self, ranks: impl Iterator<Item = Rank>) -> Self {
         let replicas: Vec<Rank> = ranks.collect();
@@ -108,10 +108,10 @@ impl StateLayout {
         self
     }
 
-    /// Says what is wrong with the slices, if anything: gaps, overlaps, a name used twice.
+    /// Checks the slices for gaps, overlaps and duplicate names.
     ///
     /// # Errors
-    /// The first problem, naming the tensor.
+    /// The first problem, with the name of the tensor.
     pub fn check(&self) -> Result<(), String> {
         let mut names = std::collections::BTreeSet::new();
         for tensor in &self.tensors {
@@ -140,7 +140,7 @@ impl StateLayout {
     }
 }
 
-/// Where each tensor lies in one flat run of elements.
+/// The positions of tensors in one flat sequence of elements.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Arena {
     ranges: Vec<Range<usize>>,
@@ -148,7 +148,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Lays tensors of the given element counts one after the other, each aligned, the end padded.
+    /// Arranges tensors of the given lengths one after another, each aligned, and pads the end.
     #[must_use]
     pub fn new(elements: impl IntoIterator<Item = usize>) -> Self {
         let mut arena = Self::default();
@@ -159,25 +159,25 @@ impl Arena {
         arena
     }
 
-    /// The elements of tensor `index`, without padding.
+    /// Returns the range of the elements of tensor `index`, without padding.
     #[must_use]
     pub fn range(&self, index: usize) -> Range<usize> {
         self.ranges[index].clone()
     }
 
-    /// Elements of all tensors in order, without padding.
+    /// Returns the ranges of the elements of all tensors in order, without padding.
     #[must_use]
     pub fn ranges(&self) -> &[Range<usize>] {
         &self.ranges
     }
 
-    /// Elements in all, padding included; a multiple of [`ARENA_ALIGNMENT`].
+    /// Returns the number of elements including padding, a multiple of [`ARENA_ALIGNMENT`].
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is no element.
+    /// Returns whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0

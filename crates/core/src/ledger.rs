@@ -1,33 +1,33 @@
-//! [`Ledger`]: proof that each sample was used exactly once an epoch.
+//! [`Ledger`]: checks that each sample is used exactly once per epoch.
 //!
-//! Ids travel with the batches and are entered after their backward pass, at the commit of their
-//! step; so the ledger says what *was* used, not what was planned. Every rank holds the whole
-//! ledger, because every vote carries the ids: a rank that dies takes nothing with it.
+//! Ids travel with the batches and are recorded after their backward pass, at the commit of their step.
+//! The ledger therefore records which samples *were* used, not which ones were planned. Every vote carries
+//! the ids, so every rank holds the whole ledger and the loss of a rank loses no entries.
 
 use crate::Epoch;
 
-/// What became of the samples of one epoch.
+/// The numbers of used, missing and repeated samples of one epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EpochVerdict {
-    /// Which epoch.
+    /// The epoch.
     pub epoch: Epoch,
-    /// Samples used exactly once.
+    /// The number of samples used exactly once.
     pub used_once: u64,
-    /// Samples that should have been used and were not.
+    /// The number of samples that should have been used but were not.
     pub missing: u64,
-    /// Samples used more than once.
+    /// The number of samples used more than once.
     pub repeated: u64,
 }
 
 impl EpochVerdict {
-    /// Whether every expected sample was used exactly once.
+    /// Returns whether every expected sample was used exactly once.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         self.missing == 0 && self.repeated == 0
     }
 }
 
-/// Which samples of the current epoch have been used. Memory: two bits a sample.
+/// The set of samples used in the current epoch. Memory: two bits per sample.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ledger {
     samples: u64,
@@ -38,7 +38,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// A ledger for a data set of `samples`, of which an epoch should use `expected`.
+    /// Creates a ledger for a data set of `samples` samples; an epoch should use `expected` of them.
     #[must_use]
     pub fn new(samples: u64, expected: u64) -> Self {
         let words = samples.div_ceil(64) as usize;
@@ -51,16 +51,16 @@ impl Ledger {
         }
     }
 
-    /// The epoch being counted.
+    /// Returns the current epoch.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// Notes that samples were used in the current epoch.
+    /// Records that samples were used in the current epoch.
     ///
     /// # Errors
-    /// An id that is not in the data set, by number; nothing is noted then.
+    /// The first id that is not in the data set; the ledger is then unchanged.
     pub fn enter(&mut self, ids: &[u64]) -> Result<(), u64> {
         if let Some(&id) = ids.iter().find(|&&id| id >= self.samples) {
             return Err(id);
@@ -73,7 +73,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// What has become of the samples so far.
+    /// Returns the numbers of used, missing and repeated samples so far.
     #[must_use]
     pub fn verdict(&self) -> EpochVerdict {
         let count = |words: &[u64]| words.iter().map(|w| u64::from(w.count_ones())).sum::<u64>();
@@ -86,7 +86,8 @@ impl Ledger {
         }
     }
 
-    /// Its contents as words, for a rank that has none: epoch, then the used and the repeated samples.
+    /// Returns the contents as words, for a rank that copies the state: the epoch, the used samples, the repeated
+    /// samples.
     pub(crate) fn words(&self) -> Vec<u64> {
         let mut words = vec![self.epoch.0];
         words.extend(&self.used);
@@ -94,8 +95,8 @@ impl Ledger {
         words
     }
 
-    /// Takes over what [`Ledger::words`] gave; false, and nothing is changed, when it is of another
-    /// data set.
+    /// Replaces the contents with the result of [`Ledger::words`]. Returns false and changes nothing if the words
+    /// belong to another data set.
     pub(crate) fn take_over(&mut self, words: &[u64]) -> bool {
         let Some((&epoch, bits)) = words.split_first() else {
             return false;
@@ -110,7 +111,7 @@ impl Ledger {
         true
     }
 
-    /// Closes the epoch and opens the next.
+    /// Ends the epoch, returns its verdict, and begins the next epoch.
     pub fn finish_epoch(&mut self) -> EpochVerdict {
         let verdict = self.verdict();
         self.used.fill(0);
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_and_repeated_samples_are_told_apart() {
+    fn missing_and_repeated_samples_are_counted_separately() {
         let mut ledger = Ledger::new(130, 130);
         ledger.enter(&(0..130).collect::<Vec<_>>()).unwrap();
         assert!(ledger.finish_epoch().is_exact());

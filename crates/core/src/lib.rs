@@ -1,7 +1,7 @@
-//! The words and the pure mathematics of ronde: no I/O, no threads, no clock.
+//! The vocabulary and the pure mathematics of ronde: no I/O, no threads, no clock.
 //!
-//! Everything else stands on this crate. Read [`mesh`] first, then [`shards`] and [`exact`]:
-//! [`session`]: together they say why the trained bits do not depend on the cluster.
+//! All other crates are based on this one. Read [`mesh`] first, then [`shards`], [`exact`] and [`session`]:
+//! together they explain why the trained bits do not depend on the cluster.
 
 #![forbid(unsafe_code)]
 

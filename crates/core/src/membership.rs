@@ -1,100 +1,98 @@
-//! The seam to whoever decides which workers belong to a job: [`Membership`].
+//! [`Membership`]: the interface to the process that decides which workers belong to a job.
 //!
-//! A job goes through generations. In each one the members are fixed; when a worker is lost, leaves or
-//! comes, the next one begins. Implemented by the connection to the supervisor.
+//! A job runs through generations. The members of a generation are fixed; when a worker is lost, leaves or
+//! joins, the next generation begins. Implemented by the connection to the supervisor.
 
 use std::sync::Arc;
 
 use crate::{Assignment, Collectives, Generation, Recovery, Step};
 
-/// Why there is no place for this worker any more.
+/// The reason why this worker has no position in the job any more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MembershipError {
-    /// The job ends, or the supervisor is gone for good.
-    #[error("the job goes on without this worker: {reason}")]
+    /// The job continues without this worker, or the supervisor is lost for good.
+    #[error("this worker is no longer a member of the job: {reason}")]
     Ended {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The job ends, and this worker is to save the state that it holds first; it then asks for its next
-    /// place once more.
-    #[error("a last checkpoint is wanted of this worker, for generation {generation}")]
-    CheckpointWanted {
+    /// The job ends, and this worker has to save the state that it holds first. It then calls
+    /// [`Membership::next`] once more.
+    #[error("this worker has to save a last checkpoint for generation {generation}")]
+    CheckpointRequested {
         /// The generation without members in which the job ends.
         generation: Generation,
     },
     /// No new generation was formed in time.
-    #[error(
-        "generation {left} was left ({cause}), and no new one was formed within {limit_s} seconds"
-    )]
+    #[error("cannot join a generation after {left}: none formed within {limit_s} s ({cause})")]
     Timeout {
         /// The generation that this worker left.
         left: Generation,
-        /// Why it left.
+        /// The reason why it left.
         cause: String,
-        /// How long it waited.
+        /// The time that it waited, in seconds.
         limit_s: u64,
     },
 }
 
 impl MembershipError {
-    /// What to do about it.
+    /// Returns what the caller should do about the error.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         Recovery::Abort
     }
 }
 
-/// How far a worker is in a generation: what whoever decides has to know.
+/// The progress of a worker in a generation, as reported to the coordinator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Milestone {
-    /// All members have agreed on the step that comes next.
+    /// All members have agreed on the next step.
     Synchronized {
-        /// Which.
+        /// The next step.
         next: Step,
-        /// Whether this worker's state is complete; false while it still takes it over from others.
+        /// Whether this worker's state is complete; false while it copies the state from other members.
         is_complete: bool,
     },
-    /// This worker has taken over the whole state.
+    /// This worker has received the whole state.
     Healed,
     /// This worker holds the complete reduced gradient of a step.
     Reduced(Step),
-    /// All members have voted on a step: it is final.
+    /// All members have voted on a step, which makes it final.
     Voted {
-        /// Which.
+        /// The step.
         step: Step,
-        /// The newest generation that any of them knew of.
+        /// The newest generation that any member knew.
         newest: Generation,
     },
 }
 
-/// A worker's place in its job, generation after generation. Called from one thread of the
-/// worker, but for [`Membership::drain`].
+/// A worker's membership in its job, over all generations. All methods except [`Membership::drain`] are called
+/// from one thread of the worker.
 pub trait Membership: Send + Sync {
-    /// The newest generation that has a place for this worker, when it is newer than the one that
-    /// the worker has entered. Returns at once.
+    /// Returns the newest generation that includes this worker, if it is newer than the one that the worker has
+    /// entered. Does not block.
     fn pending(&self) -> Option<Generation>;
 
-    /// The worker goes into a generation with a group. When the generation is given up because a
-    /// member does not answer any more, `group` is aborted.
+    /// Reports that the worker has entered a generation with a group. If the generation ends because a member
+    /// stopped responding, `group` is aborted.
     fn entered(&self, generation: Generation, group: Arc<dyn Collectives>);
 
-    /// The worker has come to a milestone in the generation that it has entered. Returns at once.
+    /// Reports that the worker has reached a milestone of the generation that it has entered. Does not block.
     fn reached(&self, milestone: Milestone);
 
-    /// The worker and all other members have come to the end of the run; waits until whoever decides
-    /// agrees. True when the job is over, false when the worker is needed in a later generation, for a
-    /// member that did not hear of the end.
+    /// Reports that all members have reached the end of the run, and waits for confirmation. Returns true when
+    /// the job is over, and false when the worker is needed in a later generation for a member that missed the
+    /// end.
     fn farewell(&self) -> bool;
 
-    /// Asks to leave the job in good order: after a step, in a generation without this worker. The
-    /// training loop goes on until [`Membership::next`] says that there is no place any more.
+    /// Requests to leave the job after a step; the next generation is then formed without this worker. The
+    /// training loop continues until [`Membership::next`] returns an error.
     fn drain(&self);
 
-    /// Says why the worker leaves a generation, and waits for its place in a later one.
+    /// Reports why the worker leaves a generation, and waits for its assignment in a later one.
     ///
     /// # Errors
-    /// There is no later one for this worker.
+    /// No later generation includes this worker.
     fn next(&self, left: Generation, cause: &str) -> Result<Assignment, MembershipError>;
 }

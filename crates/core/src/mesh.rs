@@ -5,9 +5,9 @@ use crate::Rank;
 /// One axis of a mesh.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Axis {
-    /// Name: `dp`, `fsdp`, `pp`, `tp`.
+    /// The name: `dp`, `fsdp`, `pp`, `tp`.
     pub name: String,
-    /// Count of coordinates.
+    /// The number of coordinates.
     pub size: u32,
 }
 
@@ -18,10 +18,10 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// A mesh of the given axes.
+    /// Creates a mesh of the given axes.
     ///
     /// # Errors
-    /// A sentence when an axis is empty, a name comes twice, or there are more than 2^32 ranks.
+    /// A message if an axis is empty, a name appears twice, or there are more than 2^32 ranks.
     pub fn new<'a>(axes: impl IntoIterator<Item = (&'a str, u32)>) -> Result<Self, String> {
         let mut mesh = Self { axes: Vec::new() };
         let mut count: u32 = 1;
@@ -43,7 +43,7 @@ impl Mesh {
         Ok(mesh)
     }
 
-    /// Plain data parallelism: one axis `dp`.
+    /// Creates a mesh with one axis, `dp`: plain data parallelism.
     #[must_use]
     pub fn data_parallel(world_size: crate::WorldSize) -> Self {
         Self {
@@ -54,25 +54,25 @@ impl Mesh {
         }
     }
 
-    /// The axes, slowest first.
+    /// Returns the axes, slowest first.
     #[must_use]
     pub fn axes(&self) -> &[Axis] {
         &self.axes
     }
 
-    /// Count of ranks.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.axes.iter().map(|axis| axis.size).product()
     }
 
-    /// Always false: every axis has a coordinate.
+    /// Returns false: every axis has at least one coordinate.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// Coordinates of a rank, one per axis; `None` when it is not in the mesh.
+    /// Returns the coordinates of a rank, one per axis; `None` if it is not in the mesh.
     #[must_use]
     pub fn coord(&self, rank: Rank) -> Option<Vec<u32>> {
         if rank.0 >= self.len() {
@@ -87,7 +87,7 @@ impl Mesh {
         Some(coord)
     }
 
-    /// The rank at coordinates; `None` when they are not in the mesh.
+    /// Returns the rank at coordinates; `None` if they are not in the mesh.
     #[must_use]
     pub fn rank(&self, coord: &[u32]) -> Option<Rank> {
         if coord.len() != self.axes.len() {
@@ -103,7 +103,7 @@ impl Mesh {
         Some(Rank(rank))
     }
 
-    /// The ranks that differ from `rank` along one axis only, in order of that coordinate: the
+    /// Returns the ranks that differ from `rank` along one axis only, in order of that coordinate. They are the
     /// members of its process group for that axis. `None` for an unknown axis or rank.
     #[must_use]
     pub fn group(&self, rank: Rank, axis: &str) -> Option<Vec<Rank>> {

@@ -1,11 +1,11 @@
-//! Sums of squares over fixed blocks, so that a norm does not depend on who owns which slice.
+//! Sums of squares over fixed blocks, so that a norm does not depend on which rank owns which slice.
 
-/// Elements of one block. Slices of a sharded state start at multiples of it.
+/// The number of elements of a block. Slices of a sharded state start at multiples of it.
 pub const BLOCK: usize = crate::layout::ARENA_ALIGNMENT;
 
-/// Sum of squares of each block of `values`, in f64, the tail summed as if padded with zeros.
+/// Returns the sum of squares of each block of `values` in f64, with the tail padded with zeros.
 ///
-/// Inside a block eight lanes are summed apart and then added pairwise: a fixed order.
+/// Within a block, eight lanes are summed separately and then added pairwise, which fixes the order.
 pub fn block_sums(values: &[f32]) -> impl Iterator<Item = f64> + '_ {
     values.chunks(BLOCK).map(|block| {
         let mut lanes = [0.0_f64; 8];
@@ -19,13 +19,13 @@ pub fn block_sums(values: &[f32]) -> impl Iterator<Item = f64> + '_ {
     })
 }
 
-/// Euclidean norm from block sums in the order of their blocks.
+/// Returns the Euclidean norm from block sums in the order of their blocks.
 #[must_use]
 pub fn norm(block_sums: impl Iterator<Item = f64>) -> f64 {
     block_sums.sum::<f64>().sqrt()
 }
 
-/// What a gradient of `norm` is multiplied with so that its norm is at most `limit`.
+/// Returns the factor that scales a gradient of norm `norm` to a norm of at most `limit`.
 #[must_use]
 pub fn clip_factor(norm: f64, limit: f64) -> f32 {
     if norm > limit {

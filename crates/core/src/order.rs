@@ -1,24 +1,25 @@
-//! [`SampleOrder`]: in which order an epoch uses the samples, as a function that needs no memory of the set's size.
+//! [`SampleOrder`]: the order in which an epoch uses the samples, as a function of constant memory.
 //!
-//! A set whose samples lie one behind the other in files is read quickly only in large pieces. [`Shuffle::Blocks`] keeps
-//! that: blocks of neighbours are put into a random order, and the samples of `window` consecutive blocks of that order
-//! are mixed. Whoever holds a window in memory reads every byte once, a block at a time.
+//! Samples that are stored one after another in files are read fast only in large blocks. [`Shuffle::Blocks`]
+//! supports this: it puts blocks of neighbouring samples into a random order, and shuffles the samples within each
+//! window of `window` consecutive blocks of that order. A reader that holds one window in memory reads every byte
+//! once, one block at a time.
 
 use crate::permutation::Permutation;
 use crate::philox::Stream;
 
-/// How samples are mixed.
+/// The method of shuffling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shuffle {
-    /// Not: in their own order.
+    /// No shuffling: samples are used in stored order.
     None,
-    /// Each order of all samples is as likely as any other.
+    /// A permutation of all samples.
     Full,
-    /// Blocks of `block` neighbours in random order, and samples in random order within `window` blocks.
+    /// A permutation of blocks of `block` neighbouring samples, and of the samples within `window` blocks.
     Blocks {
-        /// Samples of a block; at least one. The last block of the set may be smaller.
+        /// The number of samples of a block, at least one. The last block of the data set may be smaller.
         block: u64,
-        /// Blocks of a window; at least one.
+        /// The number of blocks of a window, at least one.
         window: u64,
     },
 }
@@ -29,34 +30,35 @@ impl From<bool> for Shuffle {
     }
 }
 
-/// Maps positions in an epoch to samples of the data set.
+/// A map from positions in an epoch to samples of the data set.
 #[derive(Debug, Clone, Copy)]
 pub struct SampleOrder(OrderKind);
 
 #[derive(Debug, Clone, Copy)]
 enum OrderKind {
-    Own,
+    Stored,
     Full(Permutation),
     Blocks(BlockOrder),
 }
 
-/// The block that is smaller lies anywhere in the order, so the windows behind the one that it is in begin earlier.
+/// An order of blocks. The smaller last block can be anywhere in the order, so the windows after the one that
+/// contains it begin earlier.
 #[derive(Debug, Clone, Copy)]
 struct BlockOrder {
     samples: u64,
     block: u64,
     window: u64,
     blocks: Permutation,
-    /// Count of blocks.
+    /// The number of blocks.
     count: u64,
-    /// What the last block of the set lacks of a whole one.
+    /// The number of samples that the last block of the data set has less than a full block.
     lacks: u64,
-    /// Its place in the order of blocks.
+    /// The index of that block in the order of blocks.
     short_at: u64,
     stream: Stream,
 }
 
-/// A window: its first position, its samples, and its number.
+/// A window: its first position, its number of samples, and its index.
 struct ShuffleWindow {
     start: u64,
     samples: u64,
@@ -64,11 +66,11 @@ struct ShuffleWindow {
 }
 
 impl SampleOrder {
-    /// The order of `samples` samples that `stream` names.
+    /// Creates the order of `samples` samples that the random numbers of `stream` determine.
     #[must_use]
     pub fn new(samples: u64, shuffle: Shuffle, stream: Stream) -> Self {
         Self(match shuffle {
-            Shuffle::None => OrderKind::Own,
+            Shuffle::None => OrderKind::Stored,
             Shuffle::Full => OrderKind::Full(Permutation::new(samples, stream)),
             Shuffle::Blocks { block, window } => {
                 OrderKind::Blocks(BlockOrder::new(samples, block, window, stream))
@@ -76,27 +78,27 @@ impl SampleOrder {
         })
     }
 
-    /// The sample at a position.
+    /// Returns the sample at a position.
     ///
-    /// Cost: nothing in a set's own order, else under 60 Philox blocks.
+    /// Cost: nothing without shuffling, otherwise less than 60 Philox blocks.
     ///
     /// # Panics
-    /// When the position is not below the count of samples: a bug of the caller.
+    /// If the position is not below the number of samples, which is a bug of the caller.
     #[must_use]
     pub fn sample(&self, position: u64) -> u64 {
         match &self.0 {
-            OrderKind::Own => position,
+            OrderKind::Stored => position,
             OrderKind::Full(permutation) => permutation.at(position),
             OrderKind::Blocks(blocks) => blocks.sample(position),
         }
     }
 
-    /// The first position behind `position` whose samples lie elsewhere: until there it is worth while to hold all that
-    /// was read. `None` where samples are not kept together.
+    /// Returns the end of the window that contains `position`; a reader should keep the window's blocks in memory
+    /// until then. `None` for orders without windows.
     #[must_use]
     pub fn window_end(&self, position: u64) -> Option<u64> {
         match &self.0 {
-            OrderKind::Own | OrderKind::Full(_) => None,
+            OrderKind::Stored | OrderKind::Full(_) => None,
             OrderKind::Blocks(blocks) => {
                 let window = blocks.window_of(position);
                 Some(window.start + window.samples)
@@ -149,7 +151,7 @@ impl BlockOrder {
         let key = self.stream.child(window.number);
         let mut within = Permutation::new(window.samples, key).at(position - window.start);
         let first = window.number * self.window;
-        // Samples of the window that lie before the end of the short block.
+        // The samples of the window before the end of the short block.
         let before = self.short_at.checked_sub(first);
         let before = before.map(|blocks| (blocks + 1) * self.block - self.lacks);
         if before.is_some_and(|before| within >= before) {

@@ -1,6 +1,6 @@
-//! A keyed permutation of `0..len` that needs no memory: the order of the samples of an epoch.
+//! A keyed permutation of `0..len` in constant memory: the order of the samples of an epoch.
 //!
-//! A four-round Feistel network over the next even power of two, walked until it falls inside the
+//! A four-round Feistel network over the next even power of two, applied repeatedly until the result is in the
 //! range (cycle walking; Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
 
 use crate::philox::{Stream, philox};
@@ -16,7 +16,7 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// The permutation that a stream names.
+    /// Creates the permutation of `0..len` that the random numbers of a stream determine.
     #[must_use]
     pub fn new(len: u64, stream: Stream) -> Self {
         let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
@@ -27,10 +27,10 @@ impl Permutation {
         }
     }
 
-    /// Where `position` goes.
+    /// Returns the value at `position`.
     ///
     /// # Panics
-    /// When `position` is not below the length: a bug of the caller.
+    /// If `position` is not below the length, which is a bug of the caller.
     #[must_use]
     pub fn at(&self, position: u64) -> u64 {
         assert!(
@@ -47,7 +47,7 @@ impl Permutation {
         }
     }
 
-    /// Which position goes to `value`: the inverse of [`Permutation::at`].
+    /// Returns the position of `value`: the inverse of [`Permutation::at`].
     ///
     /// # Panics
     /// As [`Permutation::at`].
@@ -87,7 +87,7 @@ impl Permutation {
         (1_u64 << self.half_bits) - 1
     }
 
-    /// What a round does to one half, from the other.
+    /// Returns the value of a round function, which is combined with the other half.
     fn mixed(&self, round: u32, half: u64) -> u64 {
         let counter = [half as u32, (half >> 32) as u32, round, self.key[2]];
         let block = philox(

@@ -1,4 +1,4 @@
-//! Philox 4x32-10, a counter-based random generator: any number can be drawn without those before.
+//! Philox 4x32-10, a counter-based random generator: any number can be drawn without the previous ones.
 //!
 //! Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011,
 //! section 4; tested against the vectors published with it (Random123, `kat_vectors`).
@@ -7,7 +7,7 @@ const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: usize = 10;
 
-/// The block of 128 random bits that belongs to a key and a counter.
+/// Returns the block of 128 random bits of a key and a counter.
 #[must_use]
 pub fn philox(key: [u32; 2], counter: [u32; 4]) -> [u32; 4] {
     let mut key = key;
@@ -30,7 +30,7 @@ pub fn philox(key: [u32; 2], counter: [u32; 4]) -> [u32; 4] {
     block
 }
 
-/// Random numbers of one key, by index.
+/// The random numbers of one key, by index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream {
     key: [u32; 2],
@@ -38,7 +38,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The stream that 128 bits of key name.
+    /// Creates the stream of a 128-bit key.
     #[must_use]
     pub fn new(key: [u32; 4]) -> Self {
         Self {
@@ -47,7 +47,7 @@ impl Stream {
         }
     }
 
-    /// Block `index`: four words.
+    /// Returns block `index`: four words.
     #[must_use]
     pub fn block(&self, index: u64) -> [u32; 4] {
         philox(
@@ -61,10 +61,10 @@ impl Stream {
         )
     }
 
-    /// A stream of its own for a part; unlike this one and those of other parts.
+    /// Returns an independent stream for a part, different from this stream and from those of other parts.
     #[must_use]
     pub fn child(&self, part: u64) -> Self {
-        // Block 0 is the one that names permutations.
+        // Block 0 is the key of permutations.
         Self::new(self.block(part.wrapping_add(1)))
     }
 

@@ -1,4 +1,4 @@
-//! Newtypes for the numbers that are easily confused: ranks, steps, epochs, generations, shards.
+//! Newtypes for numbers that are easily confused: ranks, steps, epochs, generations, shards.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,13 +12,13 @@ macro_rules! number {
         pub struct $name(pub $inner);
 
         impl $name {
-            /// The number as an index.
+            /// Returns the number as an index.
             #[must_use]
             pub fn index(self) -> usize {
                 self.0 as usize
             }
 
-            /// The number after this one.
+            /// Returns the next number.
             #[must_use]
             pub fn next(self) -> Self {
                 Self(self.0 + 1)
@@ -34,17 +34,17 @@ macro_rules! number {
 }
 
 number!(
-    /// Global index of a worker process, `0..world_size`.
+    /// The global index of a worker process, `0..world_size`.
     Rank,
     u32
 );
 number!(
-    /// Index of a member inside one process group, `0..group_size`.
+    /// The index of a member in a process group, `0..group_size`.
     GroupRank,
     u32
 );
 number!(
-    /// Version of the membership. Grows by at least one whenever a worker leaves or joins.
+    /// The version of the membership. Increases whenever a worker leaves or joins.
     Generation,
     u64
 );
@@ -59,12 +59,12 @@ number!(
     u64
 );
 number!(
-    /// Number of a logical shard of the global batch, `0..logical_shards`.
+    /// The index of a logical shard of the global batch, `0..logical_shards`.
     Shard,
     u32
 );
 
-/// Count of worker processes: at least one.
+/// The number of worker processes: at least one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct WorldSize(u32);
@@ -73,31 +73,31 @@ impl WorldSize {
     /// A world of one process.
     pub const ONE: Self = Self(1);
 
-    /// `None` when `count` is zero.
+    /// Creates a world size; `None` if `count` is zero.
     #[must_use]
     pub fn new(count: u32) -> Option<Self> {
         (count > 0).then_some(Self(count))
     }
 
-    /// The count.
+    /// Returns the number of processes.
     #[must_use]
     pub fn get(self) -> u32 {
         self.0
     }
 
-    /// The count as a length.
+    /// Returns the number of processes as a length.
     #[must_use]
     pub fn len(self) -> usize {
         self.0 as usize
     }
 
-    /// Always false: a world has at least one process.
+    /// Returns false: a world has at least one process.
     #[must_use]
     pub fn is_empty(self) -> bool {
         false
     }
 
-    /// All ranks in order.
+    /// Returns all ranks in order.
     pub fn ranks(self) -> impl ExactSizeIterator<Item = Rank> + Clone {
         (0..self.0).map(Rank)
     }

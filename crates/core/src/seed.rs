@@ -1,11 +1,11 @@
-//! The seed tree: every random number of a run is keyed by what it is for, never drawn in sequence.
+//! The seed tree: the key of every random number of a run is its purpose; no numbers are drawn in sequence.
 //!
-//! A key is (run seed, purpose, coordinates such as epoch, step, shard, layer). So no draw depends
-//! on which process makes it, nor on what was drawn before.
+//! A key is (run seed, purpose, coordinates such as epoch, step, shard, layer). A number therefore depends neither
+//! on the process that draws it nor on numbers drawn earlier.
 
 use crate::philox::Stream;
 
-/// What randomness is for. Two purposes never share numbers.
+/// The purpose of random numbers. Two purposes never share numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Purpose {
@@ -17,11 +17,11 @@ pub enum Purpose {
     Dropout = 3,
     /// Changes to samples; coordinates: epoch, sample.
     Augmentation = 4,
-    /// Made-up samples; coordinates: sample.
+    /// Synthetic samples; coordinates: sample.
     Synthetic = 5,
     /// The tensor engine's own generator; coordinates: step, shard, layer.
     Engine = 6,
-    /// What a benchmark sends; coordinates: rank.
+    /// The data that a benchmark sends; coordinates: rank.
     Benchmark = 7,
 }
 
@@ -32,19 +32,19 @@ pub struct SeedTree {
 }
 
 impl SeedTree {
-    /// The tree of a run's seed.
+    /// Creates the tree of a run's seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { seed }
     }
 
-    /// The stream for a purpose and its coordinates. Cost: one blake3 block.
+    /// Returns the stream for a purpose and its coordinates. Cost: one blake3 block.
     #[must_use]
     pub fn stream(&self, purpose: Purpose, coordinates: &[u64]) -> Stream {
         self.keyed(purpose, coordinates, "")
     }
 
-    /// The stream for a purpose and a name, such as a tensor's.
+    /// Returns the stream for a purpose and a name, such as the name of a tensor.
     #[must_use]
     pub fn named(&self, purpose: Purpose, name: &str) -> Stream {
         self.keyed(purpose, &[], name)

@@ -1,15 +1,16 @@
-//! Logical shards: how a global batch is cut, and which rank computes which part.
+//! Logical shards: the division of a global batch, and the assignment of its parts to ranks.
 //!
-//! The cut depends on the batch and the shard count alone, never on the world size; only the
-//! assignment of shards to ranks does. Runs are contiguous, so that a rank's shards are few
-//! complete subtrees of the exact sum.
+//! The division depends only on the batch and the number of shards, never on the world size. Only the
+//! assignment of shards to ranks depends on the world size. Each rank has a contiguous range of shards, which
+//! consists of few complete subtrees of the exact sum.
 
 use std::ops::Range;
 
 use crate::exact::ExactSum;
 use crate::{GroupRank, Shard, WorldSize};
 
-/// Cuts `0..len` into `parts` contiguous ranges whose lengths differ by at most one, longer first.
+/// Returns range `part` of `0..len` divided into `parts` contiguous ranges whose lengths differ by at most one,
+/// longer ranges first.
 #[must_use]
 pub fn even_range(len: u64, parts: u64, part: u64) -> Range<u64> {
     let (base, longer) = (len / parts, len % parts);
@@ -17,25 +18,24 @@ pub fn even_range(len: u64, parts: u64, part: u64) -> Range<u64> {
     start..start + base + u64::from(part < longer)
 }
 
-/// A global batch cut into logical shards, the shards dealt to ranks.
+/// The division of a global batch into logical shards, and the assignment of shards to ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShardPlan {
     shards: u32,
     world_size: WorldSize,
-    /// The first so many ranks compute; the others are spares.
+    /// The number of ranks that compute, which are the first ones; the remaining ranks are spares.
     computing: u32,
 }
 
 impl ShardPlan {
-    /// `None` when there are more workers than shards, or no shard.
+    /// Assigns shards to all ranks; `None` if there are more workers than shards, or no shards.
     #[must_use]
     pub fn new(shards: u32, world_size: WorldSize) -> Option<Self> {
         Self::with_spares(shards, world_size, world_size.get())
     }
 
-    /// Shards that only the first `computing` ranks share: the others hold no shard, and take part in
-    /// reductions and votes all the same. `None` when nobody computes, or more ranks than there are
-    /// shards or members.
+    /// Assigns shards to the first `computing` ranks only. The remaining ranks hold no shard, but take part in
+    /// reductions and votes. `None` if `computing` is zero or larger than the number of shards or ranks.
     #[must_use]
     pub fn with_spares(shards: u32, world_size: WorldSize, computing: u32) -> Option<Self> {
         let possible = 1..=shards.min(world_size.get());
@@ -46,19 +46,19 @@ impl ShardPlan {
         })
     }
 
-    /// How many ranks compute: the first ones.
+    /// Returns the number of ranks that compute, which are the first ones.
     #[must_use]
     pub fn computing(&self) -> u32 {
         self.computing
     }
 
-    /// Count of logical shards.
+    /// Returns the number of logical shards.
     #[must_use]
     pub fn shards(&self) -> u32 {
         self.shards
     }
 
-    /// The shards of a rank; runs of ranks that compute differ by at most one shard.
+    /// Returns the shards of a rank; the numbers of shards of computing ranks differ by at most one.
     #[must_use]
     pub fn run(&self, rank: GroupRank) -> Range<u32> {
         if rank.0 >= self.computing {
@@ -68,24 +68,25 @@ impl ShardPlan {
         run.start as u32..run.end as u32
     }
 
-    /// Positions inside a global batch of `samples` that make up a shard; may be empty.
+    /// Returns the positions of a shard in a global batch of `samples` samples; may be empty.
     #[must_use]
     pub fn samples(&self, shard: Shard, samples: u64) -> Range<u64> {
         even_range(samples, self.shards.into(), shard.0.into())
     }
 
-    /// The assignment as the exact sum needs it.
+    /// Returns the assignment as the exact sum needs it.
     ///
     /// # Panics
-    /// Never: runs are contiguous and there is a shard.
+    /// Never: the ranges are contiguous and there is at least one shard.
     #[must_use]
     pub fn exact_sum(&self) -> ExactSum {
         let bounds = (0..self.world_size.get()).map(|r| self.run(GroupRank(r)).start);
-        ExactSum::new(bounds.chain([self.shards]).collect()).expect("runs of shards are contiguous")
+        ExactSum::new(bounds.chain([self.shards]).collect())
+            .expect("ranges of shards are contiguous")
     }
 
-    /// Share of the ranks' time that is used when all shards cost the same: 1 when the world size
-    /// divides the shard count.
+    /// Returns the share of the ranks' time that is used if all shards take the same time: 1 if the world size
+    /// divides the number of shards.
     #[must_use]
     pub fn efficiency(&self) -> f64 {
         let longest = self.shards.div_ceil(self.computing);

@@ -1,8 +1,8 @@
-//! Hashes that show when replicas of a state are no longer equal.
+//! Hashes that detect replicas of a state that are no longer equal.
 //!
-//! At every commit a rolling part is hashed, so that the whole is covered every `parts` commits at
-//! `1 / parts` of the cost; everything is hashed every `full_every` commits. xxh3: about memory
-//! speed, good against accidents (not against an adversary, whom the transport keeps out).
+//! Each commit hashes one part, in rotation, so that the whole state is covered every `parts` commits at
+//! `1 / parts` of the cost; in addition the whole state is hashed every `full_every` commits. xxh3 runs at about
+//! memory speed. It detects accidental differences, not manipulation, which the transport prevents.
 
 use std::ops::Range;
 
@@ -12,17 +12,17 @@ use crate::Step;
 use crate::layout::ARENA_ALIGNMENT;
 use crate::shards::even_range;
 
-/// How much is hashed when.
+/// The schedule of hashing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightHash {
-    /// Rolling parts; at least 1.
+    /// The number of parts, at least 1.
     pub parts: u64,
-    /// Everything is hashed after each step whose number plus one is a multiple; 0: never.
+    /// The interval in steps between hashes of the whole state; 0: never.
     pub full_every: u64,
 }
 
 impl WeightHash {
-    /// The elements of a flat state of `len` that are hashed after `step`.
+    /// Returns the elements of a flat state of length `len` that are hashed after `step`.
     #[must_use]
     pub fn covered(&self, step: Step, len: usize) -> Range<usize> {
         if self.full_every > 0 && (step.0 + 1).is_multiple_of(self.full_every) {
@@ -35,14 +35,14 @@ impl WeightHash {
         element(part.start)..element(part.end)
     }
 
-    /// The digest of a state after `step`.
+    /// Returns the digest of a state after `step`.
     #[must_use]
     pub fn digest(&self, step: Step, state: &[f32]) -> u64 {
         hash(&state[self.covered(step, state.len())])
     }
 }
 
-/// xxh3 of the bits of `values`.
+/// Returns the xxh3 hash of the bits of `values`.
 #[must_use]
 pub fn hash(values: &[f32]) -> u64 {
     XxHash3_64::oneshot(bytemuck::cast_slice(values))
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parts_cover_everything_and_any_flipped_bit_is_seen() {
+    fn the_parts_cover_everything_and_any_flipped_bit_is_detected() {
         let hashing = WeightHash {
             parts: 5,
             full_every: 0,

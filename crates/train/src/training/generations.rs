@@ -20,7 +20,7 @@ impl Training {
     pub(super) fn move_on(&mut self, cause: &str) -> Result<(), TrainError> {
         loop {
             match self.place.move_on(cause) {
-                Err(TrainError::Membership(MembershipError::CheckpointWanted { generation })) => {
+                Err(TrainError::Membership(MembershipError::CheckpointRequested { generation })) => {
                     self.save_alone(generation)?;
                 }
                 other => break other?,
