@@ -3,7 +3,7 @@
 use burn::backend::{Autodiff, AutodiffBackend, Flex};
 use burn::tensor::{Device, Tensor};
 
-use crate::ops::{Host, Input};
+use crate::ops::{HostTensor, OperationInput};
 
 /// Values of any rank, f32, row-major; the first dimension counts samples.
 ///
@@ -11,7 +11,7 @@ use crate::ops::{Host, Input};
 /// that it came out of.
 #[derive(Debug, Clone)]
 pub struct Activation {
-    values: Host,
+    values: HostTensor,
 }
 
 impl Activation {
@@ -29,7 +29,7 @@ impl Activation {
             values.len()
         );
         Self {
-            values: Host::new(values, shape),
+            values: HostTensor::new(values, shape),
         }
     }
 
@@ -85,7 +85,7 @@ impl Activation {
     /// only where they are not.
     pub(crate) fn from_tensor<const D: usize>(tensor: Tensor<D>) -> Self {
         Self {
-            values: Input::of(tensor).values(),
+            values: OperationInput::of(tensor).values(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! [`BurnLayer`]: makes a [`Layer`] of any Burn module and a closure that runs it.
 
-mod in_flight;
+mod pending_shard;
 
 use std::ops::Range;
 
@@ -10,9 +10,9 @@ use ronde_core::Shard;
 use ronde_core::layout::{Arena, Role, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
 
-use self::in_flight::{Buffers, Graph, InFlight};
+use self::pending_shard::{LayerBuffers, PendingShard, RecordedGraph};
 use crate::initial::Initial;
-use crate::module_state::{Load, Save, Slot, TakeGradients, survey};
+use crate::module_state::{LoadMapper, SaveVisitor, TakeGradients, TensorSlot, survey};
 use crate::pending_shards::PendingShards;
 use crate::{Activation, EngineError, ForwardContext, Layer, LayerCost, Mode};
 
@@ -42,9 +42,9 @@ pub struct BurnLayer<M, F, const I: usize, const O: usize> {
     module: Option<M>,
     forward: F,
     layout: StateLayout,
-    slots: Vec<Slot>,
-    committed: Buffers,
-    pending: PendingShards<InFlight<M, I, O>>,
+    slots: Vec<TensorSlot>,
+    committed: LayerBuffers,
+    pending: PendingShards<PendingShard<M, I, O>>,
     sample_shape: Option<Vec<usize>>,
     cost: Option<CostFunction>,
 }
@@ -63,7 +63,7 @@ where
         let mut layer = Self {
             module: Some(module),
             forward,
-            committed: Buffers::new(&layout),
+            committed: LayerBuffers::new(&layout),
             layout,
             slots,
             pending: PendingShards::new("layer", true),
@@ -171,7 +171,7 @@ where
         Activation::from_tensor(output)
     }
 
-    fn train(&mut self, input: Activation, context: &ForwardContext) -> InFlight<M, I, O> {
+    fn train(&mut self, input: Activation, context: &ForwardContext) -> PendingShard<M, I, O> {
         let device = self.device();
         let input_shape = input.shape().to_vec();
         device.seed(context.engine_seed());
@@ -179,10 +179,10 @@ where
         let leaf = leaf.set_require_grad(self.pending.gives_input_gradient);
         let output = (self.forward)(self.module(), leaf.clone(), context);
         let buffers = self.take_buffers();
-        InFlight {
+        PendingShard {
             input_shape,
             output_shape: output.dims().to_vec(),
-            graph: Some(Graph {
+            graph: Some(RecordedGraph {
                 module: self.module().clone(),
                 input: leaf,
                 output,
@@ -192,8 +192,8 @@ where
     }
 
     /// A shard without samples: no work, and the buffers as they were.
-    fn train_on_nothing(&mut self, input: &Activation) -> InFlight<M, I, O> {
-        InFlight {
+    fn train_on_nothing(&mut self, input: &Activation) -> PendingShard<M, I, O> {
+        PendingShard {
             graph: None,
             input_shape: input.shape().to_vec(),
             output_shape: self.cost(input.shape()).output_shape,
@@ -213,8 +213,12 @@ where
             let _ = self.module().valid();
             let ranges = self.committed.arena.ranges();
             let roles = [Role::Buffer];
-            self.module()
-                .visit(&mut Save::new(&self.slots, &mut values, ranges, &roles));
+            self.module().visit(&mut SaveVisitor::new(
+                &self.slots,
+                &mut values,
+                ranges,
+                &roles,
+            ));
         }
         values
     }
@@ -225,7 +229,7 @@ where
         if self.has_buffers() {
             let ranges = self.committed.arena.ranges();
             let roles = [Role::Buffer];
-            let mut load = Load::new(&self.slots, &self.committed.values, ranges, &roles);
+            let mut load = LoadMapper::new(&self.slots, &self.committed.values, ranges, &roles);
             self.module = self.module.take().map(|module| module.map(&mut load));
         }
         updated
@@ -243,7 +247,7 @@ where
 
     fn load(&mut self, state: &[f32], ranges: &[Range<usize>]) {
         let roles = [Role::Parameter, Role::Buffer];
-        let mut load = Load::new(&self.slots, state, ranges, &roles);
+        let mut load = LoadMapper::new(&self.slots, state, ranges, &roles);
         self.module = self.module.take().map(|module| module.map(&mut load));
         self.committed.load(state, ranges);
     }
@@ -251,7 +255,7 @@ where
     fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
         let roles = [Role::Parameter];
         self.module()
-            .visit(&mut Save::new(&self.slots, state, ranges, &roles));
+            .visit(&mut SaveVisitor::new(&self.slots, state, ranges, &roles));
         self.committed.write(&self.committed.values, state, ranges);
     }
 
@@ -290,11 +294,12 @@ where
         ranges: &[Range<usize>],
         needs_input_gradient: bool,
     ) -> Result<Option<Activation>, EngineError> {
-        let in_flight = self.pending.end(shard, needs_input_gradient)?;
+        let pending_shard = self.pending.end(shard, needs_input_gradient)?;
         self.pending
-            .check_gradient(grad_output.shape(), &in_flight.output_shape)?;
-        self.committed.write(&in_flight.buffers, gradients, ranges);
-        let input_gradient = match in_flight.graph {
+            .check_gradient(grad_output.shape(), &pending_shard.output_shape)?;
+        self.committed
+            .write(&pending_shard.buffers, gradients, ranges);
+        let input_gradient = match pending_shard.graph {
             Some(graph) => graph.backward(&self.slots, grad_output, gradients, ranges),
             None => {
                 let mut nothing = TakeGradients::new(&self.slots, None, gradients, ranges);
@@ -304,8 +309,8 @@ where
         };
         Ok(needs_input_gradient.then(|| {
             input_gradient.unwrap_or_else(|| {
-                let elements = in_flight.input_shape.iter().product();
-                Activation::from_host(&in_flight.input_shape, vec![0.0; elements])
+                let elements = pending_shard.input_shape.iter().product();
+                Activation::from_host(&pending_shard.input_shape, vec![0.0; elements])
             })
         }))
     }

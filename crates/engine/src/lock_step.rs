@@ -109,9 +109,9 @@ impl LockStep for dyn Layer + '_ {
 }
 
 /// The shards at hand are the whole batch: added in their order.
-pub(crate) struct Alone;
+pub(crate) struct SingleRankSums;
 
-impl ShardSums for Alone {
+impl ShardSums for SingleRankSums {
     fn sum(&mut self, len: usize, parts: Vec<(Shard, Vec<f64>)>) -> Result<Vec<f64>, NotSummed> {
         let mut total = vec![0.0; len];
         for (_, part) in parts {

@@ -124,7 +124,7 @@ impl LossOutput {
             } else if (label as usize) < classes {
                 sum += self.add_row(row, at.clone(), label as usize);
                 if counted > 1 {
-                    vectorised(Shared(&mut self.gradient[at], share));
+                    vectorised(ScaleByShare(&mut self.gradient[at], share));
                 }
             } else {
                 return Err(EngineError::Label {
@@ -143,7 +143,7 @@ impl LossOutput {
     }
 
     fn add_row(&mut self, row: &[f32], at: Range<usize>, label: usize) -> f64 {
-        let above = vectorised(Above { row, label });
+        let above = vectorised(RankOfLabel { row, label });
         self.correct_top5 += u64::from(above < 5);
         let found = softmax_cross_entropy(row, label, &mut self.gradient[at]);
         self.correct += u64::from(found.greatest == label);
@@ -165,9 +165,9 @@ impl LossOutput {
 }
 
 /// Multiplies a gradient by the share of one of several targets.
-struct Shared<'a>(&'a mut [f32], f32);
+struct ScaleByShare<'a>(&'a mut [f32], f32);
 
-impl Vectorised for Shared<'_> {
+impl Vectorised for ScaleByShare<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -177,12 +177,12 @@ impl Vectorised for Shared<'_> {
 }
 
 /// Counts the logits that come before a label's by size, the first of equals first.
-struct Above<'a> {
+struct RankOfLabel<'a> {
     row: &'a [f32],
     label: usize,
 }
 
-impl Vectorised for Above<'_> {
+impl Vectorised for RankOfLabel<'_> {
     type Output = u32;
 
     #[inline(always)]

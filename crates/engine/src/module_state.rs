@@ -1,6 +1,6 @@
 //! Walks a Burn module: what its state consists of, and how it goes to and from flat arenas.
 //!
-//! A walk meets the tensors of a module in the order of its fields. [`Slot`]s say what each tensor
+//! A walk meets the tensors of a module in the order of its fields. [`TensorSlot`]s say what each tensor
 //! met is: a trained parameter, a running statistic, or a constant.
 
 use std::ops::Range;
@@ -9,11 +9,11 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor, TensorData};
 use ronde_core::layout::{Role, StateLayout, TensorEntry};
 
-use crate::ops::{Input, memory};
+use crate::ops::{OperationInput, memory};
 
 /// What the n-th tensor of a walk is, with its index in the layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Slot {
+pub(crate) enum TensorSlot {
     /// Trained.
     Parameter(usize),
     /// A `RunningState`.
@@ -23,7 +23,7 @@ pub(crate) enum Slot {
 }
 
 /// The state of a module that is ready for training, and the slot of each tensor of a walk.
-pub(crate) fn survey<M: Module>(module: &M) -> (StateLayout, Vec<Slot>) {
+pub(crate) fn survey<M: Module>(module: &M) -> (StateLayout, Vec<TensorSlot>) {
     // A running state refuses to require a gradient; every parameter, frozen or not, takes it.
     // That alone tells them apart, whatever their names.
     let probed = module.clone().map(&mut RequireGradients);
@@ -39,12 +39,12 @@ pub(crate) fn survey<M: Module>(module: &M) -> (StateLayout, Vec<Slot>) {
     for (index, (name, shape)) in names.found.into_iter().enumerate() {
         let next = layout.tensors.len();
         let (slot, role) = match (is_parameter.0[index], is_trained.0[index]) {
-            (true, true) => (Slot::Parameter(next), Role::Parameter),
-            (true, false) => (Slot::Constant, Role::Parameter),
-            (false, _) => (Slot::Buffer(next), Role::Buffer),
+            (true, true) => (TensorSlot::Parameter(next), Role::Parameter),
+            (true, false) => (TensorSlot::Constant, Role::Parameter),
+            (false, _) => (TensorSlot::Buffer(next), Role::Buffer),
         };
         slots.push(slot);
-        if slot != Slot::Constant {
+        if slot != TensorSlot::Constant {
             layout.tensors.push(TensorEntry::f32(name, &shape, role));
         }
     }
@@ -100,17 +100,17 @@ impl ModuleVisitor for Names {
 
 /// Replaces parameters and buffers by values of a flat arena, in their own memory where nobody else
 /// holds it, as a shard in flight does.
-pub(crate) struct Load<'a> {
-    slots: std::slice::Iter<'a, Slot>,
+pub(crate) struct LoadMapper<'a> {
+    slots: std::slice::Iter<'a, TensorSlot>,
     state: &'a [f32],
     ranges: &'a [Range<usize>],
     roles: &'a [Role],
 }
 
-impl<'a> Load<'a> {
+impl<'a> LoadMapper<'a> {
     /// Replaces the tensors of the given roles.
     pub(crate) fn new(
-        slots: &'a [Slot],
+        slots: &'a [TensorSlot],
         state: &'a [f32],
         ranges: &'a [Range<usize>],
         roles: &'a [Role],
@@ -124,11 +124,11 @@ impl<'a> Load<'a> {
     }
 }
 
-impl ModuleMapper for Load<'_> {
+impl ModuleMapper for LoadMapper<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (index, role) = match self.slots.next() {
-            Some(Slot::Parameter(index)) => (*index, Role::Parameter),
-            Some(Slot::Buffer(index)) => (*index, Role::Buffer),
+            Some(TensorSlot::Parameter(index)) => (*index, Role::Parameter),
+            Some(TensorSlot::Buffer(index)) => (*index, Role::Buffer),
             _ => return param,
         };
         if !self.roles.contains(&role) {
@@ -137,7 +137,9 @@ impl ModuleMapper for Load<'_> {
         let state = &self.state[self.ranges[index].clone()];
         param.map(|old| {
             let (shape, device) = (old.dims(), old.device());
-            let mut values = Input::of(old).into_values().into_memory(state.len());
+            let mut values = OperationInput::of(old)
+                .into_values()
+                .into_memory(state.len());
             values.copy_from_slice(state);
             let new = Tensor::from_data(TensorData::new(values, shape), &device);
             new.set_require_grad(role == Role::Parameter)
@@ -146,17 +148,17 @@ impl ModuleMapper for Load<'_> {
 }
 
 /// Writes the tensors of the given roles to a flat arena.
-pub(crate) struct Save<'a> {
-    slots: std::slice::Iter<'a, Slot>,
+pub(crate) struct SaveVisitor<'a> {
+    slots: std::slice::Iter<'a, TensorSlot>,
     state: &'a mut [f32],
     ranges: &'a [Range<usize>],
     roles: &'a [Role],
 }
 
-impl<'a> Save<'a> {
+impl<'a> SaveVisitor<'a> {
     /// Writes the tensors of the given roles.
     pub(crate) fn new(
-        slots: &'a [Slot],
+        slots: &'a [TensorSlot],
         state: &'a mut [f32],
         ranges: &'a [Range<usize>],
         roles: &'a [Role],
@@ -170,11 +172,11 @@ impl<'a> Save<'a> {
     }
 }
 
-impl ModuleVisitor for Save<'_> {
+impl ModuleVisitor for SaveVisitor<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let (index, role) = match self.slots.next() {
-            Some(Slot::Parameter(index)) => (*index, Role::Parameter),
-            Some(Slot::Buffer(index)) => (*index, Role::Buffer),
+            Some(TensorSlot::Parameter(index)) => (*index, Role::Parameter),
+            Some(TensorSlot::Buffer(index)) => (*index, Role::Buffer),
             _ => return,
         };
         if self.roles.contains(&role) {
@@ -185,7 +187,7 @@ impl ModuleVisitor for Save<'_> {
 
 /// Writes the gradient of every parameter to a flat arena: zeros where there is none.
 pub(crate) struct TakeGradients<'a> {
-    slots: std::slice::Iter<'a, Slot>,
+    slots: std::slice::Iter<'a, TensorSlot>,
     found: Option<&'a mut Gradients>,
     gradients: &'a mut [f32],
     ranges: &'a [Range<usize>],
@@ -194,7 +196,7 @@ pub(crate) struct TakeGradients<'a> {
 impl<'a> TakeGradients<'a> {
     /// Takes what backward found; `None` when nothing depended on a parameter.
     pub(crate) fn new(
-        slots: &'a [Slot],
+        slots: &'a [TensorSlot],
         found: Option<&'a mut Gradients>,
         gradients: &'a mut [f32],
         ranges: &'a [Range<usize>],
@@ -210,7 +212,7 @@ impl<'a> TakeGradients<'a> {
 
 impl ModuleVisitor for TakeGradients<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let Some(Slot::Parameter(index)) = self.slots.next() else {
+        let Some(TensorSlot::Parameter(index)) = self.slots.next() else {
             return;
         };
         let to = &mut self.gradients[self.ranges[*index].clone()];

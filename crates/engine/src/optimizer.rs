@@ -10,7 +10,7 @@ mod layerwise;
 
 use serde::{Deserialize, Serialize};
 
-use self::elementwise::{Descent, Moments};
+use self::elementwise::{AdamRule, SgdRule};
 use self::layerwise::{Lamb, Lars};
 
 /// An update rule and its constants.
@@ -283,13 +283,13 @@ impl OptimizerConfig {
     ) {
         self.check_lengths(parameters.len(), gradients.len(), states);
         let moments =
-            |beta1, beta2, epsilon| Moments::new(number, learning_rate, [beta1, beta2], epsilon);
+            |beta1, beta2, epsilon| AdamRule::new(number, learning_rate, [beta1, beta2], epsilon);
         match *self {
             Self::Sgd {
                 momentum,
                 nesterov,
                 weight_decay,
-            } => Descent {
+            } => SgdRule {
                 learning_rate: learning_rate as f32,
                 momentum: momentum as f32,
                 weight_decay: weight_decay as f32,
@@ -331,7 +331,7 @@ impl OptimizerConfig {
                 epsilon,
                 weight_decay,
             } => Lamb {
-                moments: Moments::new(number, 1.0, [beta1, beta2], epsilon),
+                moments: AdamRule::new(number, 1.0, [beta1, beta2], epsilon),
                 learning_rate,
                 weight_decay: weight_decay as f32,
             }

@@ -8,11 +8,11 @@ use burn::tensor::{Device, Tensor};
 
 use super::modules::{linear_module, normalise, row_norm};
 use crate::ForwardContext;
-use crate::ops::{self, Seen, linear};
+use crate::ops::{self, AttentionMask, linear};
 
 /// Size of a transformer's layers.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Form {
+pub(super) struct TransformerShape {
     pub(super) width: usize,
     pub(super) heads: usize,
     /// Width between the two parts of a feed-forward layer.
@@ -20,7 +20,7 @@ pub(super) struct Form {
     pub(super) dropout: f64,
 }
 
-impl Form {
+impl TransformerShape {
     /// Refuses what no layer can have.
     pub(super) fn check(&self, depth: usize) -> Result<(), String> {
         let Self {
@@ -74,7 +74,7 @@ impl Form {
 
 /// Normalisation, attention and the way round them.
 #[derive(Module, Debug)]
-pub(super) struct Attention {
+pub(super) struct MultiHeadAttention {
     norm: LayerNorm,
     query: Linear,
     key_value: Linear,
@@ -82,8 +82,8 @@ pub(super) struct Attention {
     heads: usize,
 }
 
-impl Attention {
-    pub(super) fn new(form: Form, device: &Device) -> Self {
+impl MultiHeadAttention {
+    pub(super) fn new(form: TransformerShape, device: &Device) -> Self {
         Self {
             norm: row_norm(form.width, device),
             query: linear_module(form.width, form.width, true, device),
@@ -94,7 +94,12 @@ impl Attention {
     }
 
     /// `x` (`[N, T, E]`) plus what its places find in `memory` (`[N, S, E]`); without one in `x`.
-    pub(super) fn forward(&self, x: Tensor<3>, memory: Option<Tensor<3>>, seen: Seen) -> Tensor<3> {
+    pub(super) fn forward(
+        &self,
+        x: Tensor<3>,
+        memory: Option<Tensor<3>>,
+        seen: AttentionMask,
+    ) -> Tensor<3> {
         let own = normalise(&self.norm, x.clone());
         let both = linear(&self.key_value, memory.unwrap_or_else(|| own.clone()));
         let queries = linear(&self.query, own);
@@ -112,7 +117,7 @@ pub(super) struct FeedForward {
 }
 
 impl FeedForward {
-    pub(super) fn new(form: Form, device: &Device) -> Self {
+    pub(super) fn new(form: TransformerShape, device: &Device) -> Self {
         Self {
             norm: row_norm(form.width, device),
             up: linear_module(form.width, form.inner, true, device),

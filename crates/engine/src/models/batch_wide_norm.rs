@@ -24,12 +24,12 @@ pub(super) struct BatchWideNorm {
     layout: StateLayout,
     channels: usize,
     after: AfterNorm,
-    values: Arc<Values>,
-    pending: PendingShards<Kept>,
+    values: Arc<BatchWideNormValues>,
+    pending: PendingShards<BatchWideNormBackward>,
 }
 
 #[derive(Clone)]
-struct Values {
+struct BatchWideNormValues {
     gamma: Vec<f32>,
     beta: Vec<f32>,
     /// Mean and variance in evaluation.
@@ -37,8 +37,8 @@ struct Values {
 }
 
 /// What backward of a shard needs.
-struct Kept {
-    values: Arc<Values>,
+struct BatchWideNormBackward {
+    values: Arc<BatchWideNormValues>,
     /// Running statistics as this step's forward moved them.
     moved: Arc<[Vec<f32>; 2]>,
     statistics: Arc<BatchStatistics>,
@@ -65,7 +65,7 @@ impl BatchWideNorm {
             layout: StateLayout { tensors },
             channels,
             after,
-            values: Arc::new(Values {
+            values: Arc::new(BatchWideNormValues {
                 gamma: ones.clone(),
                 beta: zeros.clone(),
                 running: [zeros, ones],
@@ -144,7 +144,7 @@ impl BatchWideNorm {
                 rectified_noting(&mut y, &mut open);
             }
             outputs.push(Activation::from_host(x.shape(), y));
-            let kept = Kept {
+            let kept = BatchWideNormBackward {
                 values: self.values.clone(),
                 moved: moved.clone(),
                 statistics: statistics.clone(),
@@ -223,7 +223,7 @@ impl BatchWideNorm {
             turning.push((kept, gradient));
         }
         let summed = self.summed(parts, sums)?;
-        let turn = |(kept, mut gradient): (Kept, Vec<f32>)| {
+        let turn = |(kept, mut gradient): (BatchWideNormBackward, Vec<f32>)| {
             let shape = kept.x.shape();
             let added = kept
                 .adds

@@ -26,19 +26,19 @@ pub(super) struct Dense {
     sizes: [usize; 2],
     is_rectified: bool,
     dropout: f64,
-    values: Values,
-    pending: PendingShards<Kept>,
+    values: DenseWeights,
+    pending: PendingShards<DenseBackward>,
 }
 
 /// Weight and bias where they lie: in memory of its own, or in the model's state.
 #[derive(Clone, Default)]
-struct Values {
+struct DenseWeights {
     state: Arc<Vec<f32>>,
     weight: Range<usize>,
     bias: Range<usize>,
 }
 
-impl Values {
+impl DenseWeights {
     fn weight(&self) -> &[f32] {
         &self.state[self.weight.clone()]
     }
@@ -49,8 +49,8 @@ impl Values {
 }
 
 /// What backward of a shard needs.
-struct Kept {
-    values: Values,
+struct DenseBackward {
+    values: DenseWeights,
     input: Activation,
     /// Where the rectifier was open; empty where there is none.
     open: Vec<u8>,
@@ -84,7 +84,7 @@ impl Dense {
             sizes: [features, width],
             is_rectified: false,
             dropout: 0.0,
-            values: Values {
+            values: DenseWeights {
                 state: Arc::new(state),
                 weight: 0..features * width,
                 bias: features * width..(features + 1) * width,
@@ -122,7 +122,7 @@ impl Layer for Dense {
         let [weight, bias] = [0, 1].map(|tensor: usize| ranges[tensor].clone());
         let expected = [self.sizes[0] * self.sizes[1], self.sizes[1]];
         assert_eq!([weight.len(), bias.len()], expected, "lengths of a layer");
-        self.values = Values {
+        self.values = DenseWeights {
             state: state.clone(),
             weight,
             bias,
@@ -130,7 +130,7 @@ impl Layer for Dense {
     }
 
     fn release_state(&mut self) {
-        self.values = Values::default();
+        self.values = DenseWeights::default();
     }
 
     fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
@@ -161,7 +161,7 @@ impl Layer for Dense {
             let mask = context.dropout_factors(output.len(), self.dropout, 0);
             let mask = mask.unwrap_or_default();
             output.iter_mut().zip(&mask).for_each(|(y, m)| *y *= m);
-            let kept = Kept {
+            let kept = DenseBackward {
                 values: self.values.clone(),
                 input,
                 open,

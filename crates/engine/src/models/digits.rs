@@ -16,12 +16,12 @@ const CHANNELS_MAX: usize = 1 << 16;
 
 /// Convolution of 3 x 3, batch normalisation, rectifier.
 #[derive(Module, Debug)]
-struct Block {
+struct DigitsBlock {
     conv: Conv2d,
     bn: BatchNorm,
 }
 
-impl Block {
+impl DigitsBlock {
     fn new(from: usize, to: usize, device: &Device) -> Self {
         let conv = Conv2dConfig::new([from, to], [3, 3])
             .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
@@ -59,12 +59,15 @@ pub(super) fn layers(
     let features = 2 * channels;
 
     let blocks = vec![
-        Block::new(from, channels, &device),
-        Block::new(channels, channels, &device),
+        DigitsBlock::new(from, channels, &device),
+        DigitsBlock::new(channels, channels, &device),
     ];
-    let first = BurnLayer::new(blocks, move |blocks: &Vec<Block>, x, _: &ForwardContext| {
-        pool.forward(blocks.iter().fold(x, |x, block| block.forward(x)))
-    })
+    let first = BurnLayer::new(
+        blocks,
+        move |blocks: &Vec<DigitsBlock>, x, _: &ForwardContext| {
+            pool.forward(blocks.iter().fold(x, |x, block| block.forward(x)))
+        },
+    )
     .named("features")
     .with_sample_shape(input_shape)
     .with_initial_weights_from_seed(seeds)
@@ -74,8 +77,8 @@ pub(super) fn layers(
     ))
     .without_input_gradient();
 
-    let block = Block::new(channels, 2 * channels, &device);
-    let second = BurnLayer::new(block, move |block: &Block, x, _: &ForwardContext| {
+    let block = DigitsBlock::new(channels, 2 * channels, &device);
+    let second = BurnLayer::new(block, move |block: &DigitsBlock, x, _: &ForwardContext| {
         average.forward(block.forward(x))
     })
     .named("top")

@@ -7,8 +7,8 @@ use ronde_core::Shard;
 use ronde_core::layout::{Role, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
 
+use super::embedding_table::{EmbeddingTable, EmbeddingVectors};
 use super::size::LayerSize;
-use super::table::{Table, Tables};
 use crate::initial::{Initial, fill};
 use crate::ops::memory::take;
 use crate::pending_shards::PendingShards;
@@ -21,17 +21,17 @@ use crate::{Activation, EngineError, ForwardContext, Layer, LayerCost, Mode};
 /// [`Padding::write`].
 pub(super) struct Embedding {
     layout: StateLayout,
-    table: Arc<Table>,
-    form: EmbeddingForm,
+    table: Arc<EmbeddingTable>,
+    form: EmbeddingShape,
     /// Whether the output layer uses the table as well.
     is_tied: bool,
     size: LayerSize,
-    pending: PendingShards<Kept>,
+    pending: PendingShards<EmbeddingBackward>,
 }
 
 /// Lengths of an embedding.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct EmbeddingForm {
+pub(super) struct EmbeddingShape {
     pub(super) tokens: usize,
     pub(super) places: usize,
     pub(super) width: usize,
@@ -39,7 +39,7 @@ pub(super) struct EmbeddingForm {
     pub(super) padding: Option<Padding>,
 }
 
-impl EmbeddingForm {
+impl EmbeddingShape {
     /// Places of the output.
     fn places_out(&self) -> usize {
         self.places + usize::from(self.padding.is_some())
@@ -88,7 +88,7 @@ impl Padding {
 }
 
 /// What backward of a shard needs.
-struct Kept {
+struct EmbeddingBackward {
     tokens: Vec<u32>,
     samples: usize,
     /// Factors of the dropout; empty without one.
@@ -98,7 +98,7 @@ struct Kept {
 impl Embedding {
     /// Draws the initial vectors by the names `embedding.token` and `embedding.position`.
     pub(super) fn new(
-        form: EmbeddingForm,
+        form: EmbeddingShape,
         is_tied: bool,
         size: &LayerSize,
         seeds: &SeedTree,
@@ -107,7 +107,7 @@ impl Embedding {
             let name = format!("embedding.{name}");
             TensorEntry::f32(name, &[rows, form.width], Role::Parameter)
         });
-        let mut tables = Tables {
+        let mut tables = EmbeddingVectors {
             token: vec![0.0; form.tokens * form.width],
             position: vec![0.0; form.places * form.width],
             width: form.width,
@@ -120,7 +120,7 @@ impl Embedding {
             layout: StateLayout {
                 tensors: tensors.to_vec(),
             },
-            table: Arc::new(Table::new(tables)),
+            table: Arc::new(EmbeddingTable::new(tables)),
             form,
             is_tied,
             size: size.clone(),
@@ -129,12 +129,12 @@ impl Embedding {
     }
 
     /// The vectors, for an output layer that shares them.
-    pub(super) fn table(&self) -> Arc<Table> {
+    pub(super) fn table(&self) -> Arc<EmbeddingTable> {
         self.table.clone()
     }
 
     /// Vectors of one sample's tokens.
-    fn embed(&self, tables: &Tables, tokens: &[u32], to: &mut [f32]) {
+    fn embed(&self, tables: &EmbeddingVectors, tokens: &[u32], to: &mut [f32]) {
         let width = self.form.width;
         let (texts, rest) = to.split_at_mut(tokens.len() * width);
         let positions = tables.position.chunks_exact(width);
@@ -201,7 +201,7 @@ impl Layer for Embedding {
             self.drop_out(mask, &mut values);
         }
         if context.mode == Mode::Train {
-            let kept = Kept {
+            let kept = EmbeddingBackward {
                 tokens,
                 samples,
                 mask: mask.unwrap_or_default(),
@@ -273,7 +273,7 @@ mod tests {
     use crate::testing::{arena, bits, hashed, state, training};
     use crate::{BurnLayer, training_device};
 
-    const FORM: EmbeddingForm = EmbeddingForm {
+    const FORM: EmbeddingShape = EmbeddingShape {
         tokens: 7,
         places: 5,
         width: 3,
@@ -281,7 +281,7 @@ mod tests {
         padding: None,
     };
 
-    fn embedding(form: EmbeddingForm) -> Embedding {
+    fn embedding(form: EmbeddingShape) -> Embedding {
         let size = LayerSize {
             output: vec![form.places_out(), form.width],
             ..LayerSize::default()
@@ -383,7 +383,7 @@ mod tests {
             crate::Precision::Bf16.round(&mut short);
             assert_eq!(short, row);
         }
-        let form = EmbeddingForm {
+        let form = EmbeddingShape {
             padding: Some(Padding {
                 token: 4,
                 source: 2,

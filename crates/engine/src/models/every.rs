@@ -14,7 +14,7 @@ use crate::testing::{arena, bits, hashed, state, training};
 use crate::{Activation, Chain, IGNORED, Layer, Loss, LossOutput, OptimizerConfig, Precision};
 
 /// A small model with samples, as `tests/pytorch/gradients.py` has it.
-struct Case {
+struct ModelCase {
     name: &'static str,
     model: &'static str,
     shape: &'static [usize],
@@ -25,7 +25,7 @@ struct Case {
     golden: [f64; 3],
 }
 
-const CASES: [Case; 12] = [
+const CASES: [ModelCase; 12] = [
     case(
         "linear",
         r#"{"kind": "linear"}"#,
@@ -131,8 +131,8 @@ const fn case(
     classes: usize,
     targets: usize,
     golden: [f64; 3],
-) -> Case {
-    Case {
+) -> ModelCase {
+    ModelCase {
         name,
         model,
         shape,
@@ -148,7 +148,7 @@ fn name_seed(name: &str) -> u64 {
     name.bytes().fold(0x811C_9DC5, step).into()
 }
 
-impl Case {
+impl ModelCase {
     fn build(&self) -> Chain {
         let model: ModelConfig = serde_json::from_str(self.model).unwrap();
         let classes = self.classes.max(1) as u32;
@@ -226,7 +226,7 @@ impl Case {
 }
 
 #[derive(Deserialize)]
-struct Expected {
+struct ReferenceGradients {
     loss: f64,
     tensors: BTreeMap<String, [f64; 2]>,
     /// How far PyTorch's own gradients in single precision lie from these: median and greatest.
@@ -251,7 +251,7 @@ fn weights(name: &str, shape: &[usize]) -> Vec<f32> {
     values
 }
 
-fn expected() -> BTreeMap<String, Expected> {
+fn expected() -> BTreeMap<String, ReferenceGradients> {
     let text = include_str!("../../tests/pytorch/gradients.json");
     serde_json::from_str(text).unwrap()
 }
@@ -269,11 +269,11 @@ fn load_weights(chain: &mut Chain) {
     chain.load(&values, arena.ranges());
 }
 
-impl Case {
+impl ModelCase {
     /// Compares a loss and the gradients of all tensors of a layout with PyTorch's.
     fn compare(
         &self,
-        expected: &Expected,
+        expected: &ReferenceGradients,
         loss: f64,
         layout: &StateLayout,
         gradients: &[Vec<f32>],
@@ -346,7 +346,7 @@ fn cut_everywhere_and_recomputed_the_bits_are_those_of_one_piece() {
 
 #[test]
 fn small_models_cut_at_any_one_place_give_the_same_bits() {
-    let of_text = |case: &&Case| case.targets > 1 && case.name != "gpt_tied";
+    let of_text = |case: &&ModelCase| case.targets > 1 && case.name != "gpt_tied";
     for case in CASES.iter().filter(of_text) {
         let expected = case.whole(case.build());
         for cut in 1..case.build().len() {
@@ -363,7 +363,7 @@ fn small_models_cut_at_any_one_place_give_the_same_bits() {
 }
 
 /// Loss sums of three steps of descent: small ones for images, whose gradients are large.
-fn losses(case: &Case, mut chain: Chain) -> Vec<f64> {
+fn losses(case: &ModelCase, mut chain: Chain) -> Vec<f64> {
     let optimizer: OptimizerConfig = serde_json::from_str(r#"{"kind": "sgd"}"#).unwrap();
     let (mut values, arena) = state(&chain);
     let tensors = chain.layout().tensors.clone();

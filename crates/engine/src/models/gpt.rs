@@ -6,20 +6,20 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use ronde_core::seed::SeedTree;
 
-use super::attention::{Attention, FeedForward, Form};
-use super::embedding::{Embedding, EmbeddingForm};
+use super::attention::{FeedForward, MultiHeadAttention, TransformerShape};
+use super::embedding::{Embedding, EmbeddingShape};
+use super::embedding_table::EmbeddingTable;
 use super::size::LayerSize;
-use super::table::Table;
-use super::tokens::{Normalised, Scores};
+use super::tokens::{Scores, TiedHead};
 use super::{Layers, cost_per_sample};
 use crate::initial::Initial;
-use crate::ops::Seen;
+use crate::ops::AttentionMask;
 use crate::{BurnLayer, ForwardContext, Layer, training_device};
 
 /// Attention to earlier places, then a layer for each place.
 #[derive(Module, Debug)]
-struct Block {
-    attention: Attention,
+struct GptBlock {
+    attention: MultiHeadAttention,
     feed_forward: FeedForward,
 }
 
@@ -38,7 +38,7 @@ pub(super) fn sizes(
     input_shape: &[usize],
     tokens: usize,
     depth: usize,
-    form: Form,
+    form: TransformerShape,
     is_tied: bool,
 ) -> Result<Vec<LayerSize>, String> {
     form.check(depth)?;
@@ -70,7 +70,7 @@ pub(super) fn sizes(
 fn head(
     sample: &[usize],
     tokens: usize,
-    table: Option<Arc<Table>>,
+    table: Option<Arc<EmbeddingTable>>,
     size: &LayerSize,
     seeds: &SeedTree,
 ) -> Box<dyn Layer> {
@@ -85,10 +85,10 @@ fn head(
             .with_initial_weights(seeds, Initial::TRANSFORMER);
         return Box::new(layer.with_cost(cost));
     };
-    let run = move |norm: &Normalised, x: Tensor<3>, context: &ForwardContext| {
+    let run = move |norm: &TiedHead, x: Tensor<3>, context: &ForwardContext| {
         table.scores(norm.forward(x), context.shard)
     };
-    let layer = BurnLayer::new(Normalised::new(width, &device), run)
+    let layer = BurnLayer::new(TiedHead::new(width, &device), run)
         .named("head")
         .with_sample_shape(sample);
     Box::new(layer.with_cost(cost))
@@ -100,7 +100,7 @@ pub(super) fn layers(
     input_shape: &[usize],
     tokens: usize,
     depth: usize,
-    form: Form,
+    form: TransformerShape,
     is_tied: bool,
     seeds: &SeedTree,
 ) -> Layers {
@@ -109,7 +109,7 @@ pub(super) fn layers(
     let device = training_device();
     let dropout = form.dropout;
     let sample = [places, form.width];
-    let embedded = EmbeddingForm {
+    let embedded = EmbeddingShape {
         tokens,
         places,
         width: form.width,
@@ -120,12 +120,12 @@ pub(super) fn layers(
     let table = is_tied.then(|| embedding.table());
     let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(embedding)];
     for (index, size) in sizes[1..=depth].iter().enumerate() {
-        let block = Block {
-            attention: Attention::new(form, &device),
+        let block = GptBlock {
+            attention: MultiHeadAttention::new(form, &device),
             feed_forward: FeedForward::new(form, &device),
         };
-        let run = move |block: &Block, x: Tensor<3>, context: &ForwardContext| {
-            let x = block.attention.forward(x, None, Seen::of(true));
+        let run = move |block: &GptBlock, x: Tensor<3>, context: &ForwardContext| {
+            let x = block.attention.forward(x, None, AttentionMask::of(true));
             block.feed_forward.forward(x, dropout, 0, context)
         };
         layers.push(Box::new(

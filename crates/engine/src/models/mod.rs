@@ -5,13 +5,13 @@ mod batch_wide_norm;
 mod dense;
 mod digits;
 mod embedding;
+mod embedding_table;
 mod gpt;
 mod modules;
 mod perceptron;
 mod resnet;
 mod size;
 mod synchronised;
-mod table;
 mod tokens;
 mod transformer;
 mod vgg;
@@ -198,7 +198,7 @@ impl ModelConfig {
                 normalisation,
                 dropout,
             } => {
-                let form = vgg::Form {
+                let form = vgg::VggShape {
                     small_input: *small_input,
                     normalisation: *normalisation,
                     dropout: *dropout,
@@ -245,7 +245,7 @@ impl ModelConfig {
         normalisation == Some(Normalisation::SynchronisedBatch)
     }
 
-    fn resnet_form(&self) -> Option<resnet::Form> {
+    fn resnet_form(&self) -> Option<resnet::ResNetShape> {
         let (blocks, is_bottleneck, small_input, normalisation) = match *self {
             Self::ResNet18 {
                 small_input,
@@ -257,7 +257,7 @@ impl ModelConfig {
             } => ([3, 4, 6, 3], true, small_input, normalisation),
             _ => return None,
         };
-        Some(resnet::Form {
+        Some(resnet::ResNetShape {
             blocks,
             is_bottleneck,
             small_input,
@@ -267,8 +267,8 @@ impl ModelConfig {
 }
 
 /// The feed-forward layers are four times as wide as a place.
-fn transformer_form(width: usize, heads: usize, dropout: f64) -> attention::Form {
-    attention::Form {
+fn transformer_form(width: usize, heads: usize, dropout: f64) -> attention::TransformerShape {
+    attention::TransformerShape {
         width,
         heads,
         inner: width.saturating_mul(4),
@@ -277,8 +277,8 @@ fn transformer_form(width: usize, heads: usize, dropout: f64) -> attention::Form
 }
 
 /// Source and target in a sample.
-fn text(source: usize, padding: Option<u32>) -> transformer::Text {
-    transformer::Text { source, padding }
+fn text(source: usize, padding: Option<u32>) -> transformer::SourceText {
+    transformer::SourceText { source, padding }
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

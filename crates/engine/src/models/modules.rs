@@ -9,7 +9,7 @@ use burn::nn::{
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::ops::{self, AfterNorm, Window};
+use crate::ops::{self, AfterNorm, SlidingWindow};
 
 /// Groups of a group normalisation: the paper's choice.
 pub(super) const GROUPS: usize = 32;
@@ -33,7 +33,7 @@ pub enum Normalisation {
 
 /// A normalisation that looks at one shard at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Apart {
+pub(super) enum PerShardNorm {
     /// [`Normalisation::Batch`].
     Batch,
     /// [`Normalisation::Group`].
@@ -42,10 +42,10 @@ pub(super) enum Apart {
 
 impl Normalisation {
     /// The same, where a shard needs nothing of the others.
-    pub(super) fn apart(self) -> Option<Apart> {
+    pub(super) fn apart(self) -> Option<PerShardNorm> {
         match self {
-            Self::Batch => Some(Apart::Batch),
-            Self::Group => Some(Apart::Group),
+            Self::Batch => Some(PerShardNorm::Batch),
+            Self::Group => Some(PerShardNorm::Group),
             Self::SynchronisedBatch => None,
         }
     }
@@ -55,7 +55,7 @@ impl Normalisation {
 pub(super) fn convolution(
     from: usize,
     to: usize,
-    window: Window,
+    window: SlidingWindow,
     bias: bool,
     device: &Device,
 ) -> Conv2d {
@@ -77,10 +77,10 @@ pub(super) enum ChannelNorm {
 }
 
 impl ChannelNorm {
-    pub(super) fn new(kind: Apart, channels: usize, device: &Device) -> Self {
+    pub(super) fn new(kind: PerShardNorm, channels: usize, device: &Device) -> Self {
         match kind {
-            Apart::Batch => Self::Batch(BatchNormConfig::new(channels).init(device)),
-            Apart::Group => Self::Group(GroupNormConfig::new(GROUPS, channels).init(device)),
+            PerShardNorm::Batch => Self::Batch(BatchNormConfig::new(channels).init(device)),
+            PerShardNorm::Group => Self::Group(GroupNormConfig::new(GROUPS, channels).init(device)),
         }
     }
 

@@ -8,16 +8,16 @@ use burn::nn::conv::Conv2d;
 use burn::tensor::{Device, Tensor};
 use ronde_core::seed::SeedTree;
 
-use super::modules::{Apart, ChannelNorm, Normalisation, convolution, linear_module};
+use super::modules::{ChannelNorm, Normalisation, PerShardNorm, convolution, linear_module};
 use super::size::LayerSize;
 use super::{Layers, cost_per_sample, image};
 use crate::initial::Initial;
-use crate::ops::{AfterNorm, Window, average_to, conv2d, linear, max_pool};
+use crate::ops::{AfterNorm, SlidingWindow, average_to, conv2d, linear, max_pool};
 use crate::{BurnLayer, ForwardContext, Layer, training_device};
 
 /// Which network.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Form {
+pub(super) struct ResNetShape {
     /// Blocks of each of the four groups.
     pub(super) blocks: [usize; 4],
     /// Blocks of three convolutions that are narrow inside, not of two.
@@ -54,7 +54,7 @@ struct BlockShape {
 
 impl BlockShape {
     /// The blocks of a group, from channels on.
-    fn of_group(form: Form, group: usize, mut from: usize) -> Vec<Self> {
+    fn of_group(form: ResNetShape, group: usize, mut from: usize) -> Vec<Self> {
         let width = WIDTHS[group];
         let shape = |block| {
             let stride = stride(group, block);
@@ -70,13 +70,13 @@ impl BlockShape {
     }
 
     /// Whether the path round the block needs a convolution.
-    fn changes(self, form: Form) -> bool {
+    fn changes(self, form: ResNetShape) -> bool {
         self.stride != 1 || self.from != form.outputs(self.width)
     }
 }
 
 #[derive(Module, Debug)]
-struct Block {
+struct ResidualBlock {
     conv1: Conv2d,
     bn1: ChannelNorm,
     conv2: Conv2d,
@@ -86,8 +86,8 @@ struct Block {
     downsample: Option<Downsample>,
 }
 
-impl Block {
-    fn new(shape: BlockShape, form: Form, norm: Apart, device: &Device) -> Self {
+impl ResidualBlock {
+    fn new(shape: BlockShape, form: ResNetShape, norm: PerShardNorm, device: &Device) -> Self {
         let BlockShape {
             from,
             width,
@@ -95,7 +95,13 @@ impl Block {
         } = shape;
         let norm = |channels| ChannelNorm::new(norm, channels, device);
         let conv = |from, to, side, stride| {
-            convolution(from, to, Window::new(side, stride, side / 2), false, device)
+            convolution(
+                from,
+                to,
+                SlidingWindow::new(side, stride, side / 2),
+                false,
+                device,
+            )
         };
         let to = form.outputs(width);
         let downsample = shape.changes(form).then(|| Downsample {
@@ -144,16 +150,16 @@ impl Block {
     }
 }
 
-impl Form {
+impl ResNetShape {
     fn outputs(self, width: usize) -> usize {
         width * if self.is_bottleneck { EXPANSION } else { 1 }
     }
 
-    fn stem_window(self) -> Window {
+    fn stem_window(self) -> SlidingWindow {
         if self.small_input {
-            Window::new(3, 1, 1)
+            SlidingWindow::new(3, 1, 1)
         } else {
-            Window::new(7, 2, 3)
+            SlidingWindow::new(7, 2, 3)
         }
     }
 
@@ -163,7 +169,7 @@ impl Form {
     }
 }
 
-const POOL: Window = Window {
+const POOL: SlidingWindow = SlidingWindow {
     side: 3,
     stride: 2,
     padding: 1,
@@ -174,7 +180,13 @@ fn normalised(from: usize, to: usize, side: usize) -> u64 {
 }
 
 /// Parameters and kept floats of one block; `areas` before and after it.
-fn block_size(form: Form, from: usize, width: usize, changes: bool, areas: [usize; 2]) -> [u64; 2] {
+fn block_size(
+    form: ResNetShape,
+    from: usize,
+    width: usize,
+    changes: bool,
+    areas: [usize; 2],
+) -> [u64; 2] {
     let to = form.outputs(width);
     let [outer, inner] = areas;
     let (mut parameters, mut kept) = if form.is_bottleneck {
@@ -196,7 +208,7 @@ fn block_size(form: Form, from: usize, width: usize, changes: bool, areas: [usiz
 pub(super) fn sizes(
     input_shape: &[usize],
     classes: usize,
-    form: Form,
+    form: ResNetShape,
 ) -> Result<Vec<LayerSize>, String> {
     let [from, height, width] = image(input_shape, form.side())?;
     let window = form.stem_window();
@@ -217,7 +229,7 @@ pub(super) fn sizes(
         for block in 0..form.blocks[group] {
             let stride = stride(group, block);
             let outer = side[0] * side[1];
-            side = side.map(|length| Window::new(3, stride, 1).count(length));
+            side = side.map(|length| SlidingWindow::new(3, stride, 1).count(length));
             let changes = stride != 1 || channels != form.outputs(width);
             let areas = [outer, side[0] * side[1]];
             let [parameters, kept] = block_size(form, channels, width, changes, areas);
@@ -245,7 +257,7 @@ fn stride(group: usize, block: usize) -> usize {
 pub(super) fn layers(
     input_shape: &[usize],
     classes: usize,
-    form: Form,
+    form: ResNetShape,
     seeds: &SeedTree,
 ) -> Layers {
     let sizes = sizes(input_shape, classes, form)?;
@@ -281,19 +293,22 @@ pub(super) fn layers(
 /// Blocks of a group.
 fn group_layer(
     group: usize,
-    form: Form,
-    norm: Apart,
+    form: ResNetShape,
+    norm: PerShardNorm,
     [input, size]: [&LayerSize; 2],
     seeds: &SeedTree,
 ) -> impl Layer + 'static {
     let device = training_device();
-    let blocks: Vec<Block> = BlockShape::of_group(form, group, input.output[0])
+    let blocks: Vec<ResidualBlock> = BlockShape::of_group(form, group, input.output[0])
         .into_iter()
-        .map(|shape| Block::new(shape, form, norm, &device))
+        .map(|shape| ResidualBlock::new(shape, form, norm, &device))
         .collect();
-    BurnLayer::new(blocks, |blocks: &Vec<Block>, x, _: &ForwardContext| {
-        blocks.iter().fold(x, |x, block| block.forward(x))
-    })
+    BurnLayer::new(
+        blocks,
+        |blocks: &Vec<ResidualBlock>, x, _: &ForwardContext| {
+            blocks.iter().fold(x, |x, block| block.forward(x))
+        },
+    )
     .named(&format!("layer{}", group + 1))
     .with_sample_shape(&input.output)
     .with_initial_weights_from_seed(seeds)
@@ -302,8 +317,8 @@ fn group_layer(
 
 fn stem(
     input: &[usize],
-    form: Form,
-    norm: Apart,
+    form: ResNetShape,
+    norm: PerShardNorm,
     size: &LayerSize,
     seeds: &SeedTree,
 ) -> impl Layer + 'static {

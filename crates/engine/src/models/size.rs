@@ -85,7 +85,7 @@ impl ModelConfig {
                 normalisation,
                 dropout,
             } => {
-                let form = vgg::Form {
+                let form = vgg::VggShape {
                     small_input: *small_input,
                     normalisation: *normalisation,
                     dropout: *dropout,

@@ -31,11 +31,11 @@ impl Scores {
 
 /// Normalisation before scores by a table that the embedding owns.
 #[derive(Module, Debug)]
-pub(super) struct Normalised {
+pub(super) struct TiedHead {
     norm: LayerNorm,
 }
 
-impl Normalised {
+impl TiedHead {
     pub(super) fn new(width: usize, device: &Device) -> Self {
         Self {
             norm: row_norm(width, device),

@@ -13,35 +13,35 @@ use burn::nn::LayerNorm;
 use burn::tensor::Tensor;
 use ronde_core::seed::SeedTree;
 
-use super::attention::{Attention, FeedForward, Form};
-use super::embedding::{Embedding, EmbeddingForm, Padding};
+use super::attention::{FeedForward, MultiHeadAttention, TransformerShape};
+use super::embedding::{Embedding, EmbeddingShape, Padding};
 use super::modules::{normalise, row_norm};
 use super::size::LayerSize;
 use super::tokens::Scores;
 use super::{Layers, cost_per_sample};
 use crate::initial::Initial;
-use crate::ops::Seen;
+use crate::ops::AttentionMask;
 use crate::{Activation, BurnLayer, ForwardContext, Layer, training_device};
 
 /// Sees all of the source. The last one normalises what it hands to the decoder.
 #[derive(Module, Debug)]
-struct Encoder {
-    attention: Attention,
+struct EncoderModule {
+    attention: MultiHeadAttention,
     feed_forward: FeedForward,
     last_norm: Option<LayerNorm>,
 }
 
 /// Sees the target so far, then the source.
 #[derive(Module, Debug)]
-struct Decoder {
-    attention: Attention,
-    source_attention: Attention,
+struct DecoderModule {
+    attention: MultiHeadAttention,
+    source_attention: MultiHeadAttention,
     feed_forward: FeedForward,
 }
 
 /// What a sample consists of.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Text {
+pub(super) struct SourceText {
     /// Places of the source.
     pub(super) source: usize,
     /// The token that fills a source up, if there is one.
@@ -50,17 +50,17 @@ pub(super) struct Text {
 
 /// Places of a sample.
 #[derive(Debug, Clone, Copy)]
-struct Places {
+struct SequenceLengths {
     source: usize,
     target: usize,
     padding: Option<Padding>,
 }
 
-impl Text {
-    fn places(&self, input_shape: &[usize]) -> Result<Places, String> {
+impl SourceText {
+    fn places(&self, input_shape: &[usize]) -> Result<SequenceLengths, String> {
         let Self { source, padding } = *self;
         match *input_shape {
-            [places] if 0 < source && source < places => Ok(Places {
+            [places] if 0 < source && source < places => Ok(SequenceLengths {
                 source,
                 target: places - source,
                 padding: padding.map(|token| Padding { token, source }),
@@ -72,7 +72,7 @@ impl Text {
     }
 }
 
-impl Places {
+impl SequenceLengths {
     /// Places between layers: with what rides along.
     fn between(&self) -> usize {
         self.source + self.target + usize::from(self.padding.is_some())
@@ -89,7 +89,7 @@ impl Places {
     }
 
     /// All source places that are not padding.
-    fn seen(&self, x: &Tensor<3>) -> Seen {
+    fn seen(&self, x: &Tensor<3>) -> AttentionMask {
         let [samples, places, _] = x.dims();
         let lengths = self.padding.map(|_| {
             let carried = x.clone().narrow(1, places - 1, 1).narrow(2, 0, 2);
@@ -97,7 +97,7 @@ impl Places {
             let each = carried.as_slice().chunks_exact(2).take(samples);
             each.map(Padding::read).collect()
         });
-        Seen {
+        AttentionMask {
             causal: false,
             lengths: lengths.unwrap_or_default(),
         }
@@ -108,9 +108,9 @@ impl Places {
 pub(super) fn sizes(
     input_shape: &[usize],
     tokens: usize,
-    text: Text,
+    text: SourceText,
     depth: usize,
-    form: Form,
+    form: TransformerShape,
 ) -> Result<Vec<LayerSize>, String> {
     form.check(depth)?;
     let all = text.places(input_shape)?;
@@ -154,13 +154,13 @@ pub(super) fn sizes(
 }
 
 /// Builds one layer after the other.
-struct Builder<'a> {
-    form: Form,
-    places: Places,
+struct TransformerBuilder<'a> {
+    form: TransformerShape,
+    places: SequenceLengths,
     seeds: &'a SeedTree,
 }
 
-impl Builder<'_> {
+impl TransformerBuilder<'_> {
     fn layer<M: Module + 'static, const O: usize>(
         &self,
         name: &str,
@@ -179,13 +179,13 @@ impl Builder<'_> {
 
     fn encoder(&self, name: &str, is_last: bool, size: &LayerSize) -> Box<dyn Layer> {
         let device = training_device();
-        let module = Encoder {
-            attention: Attention::new(self.form, &device),
+        let module = EncoderModule {
+            attention: MultiHeadAttention::new(self.form, &device),
             feed_forward: FeedForward::new(self.form, &device),
             last_norm: is_last.then(|| row_norm(self.form.width, &device)),
         };
         let (places, dropout) = (self.places, self.form.dropout);
-        let forward = move |encoder: &Encoder, x: Tensor<3>, context: &ForwardContext| {
+        let forward = move |encoder: &EncoderModule, x: Tensor<3>, context: &ForwardContext| {
             let y = places.source_of(&x);
             let y = encoder.attention.forward(y, None, places.seen(&x));
             let y = encoder.feed_forward.forward(y, dropout, 0, context);
@@ -202,15 +202,15 @@ impl Builder<'_> {
 
     fn decoder(&self, name: &str, size: &LayerSize) -> Box<dyn Layer> {
         let device = training_device();
-        let module = Decoder {
-            attention: Attention::new(self.form, &device),
-            source_attention: Attention::new(self.form, &device),
+        let module = DecoderModule {
+            attention: MultiHeadAttention::new(self.form, &device),
+            source_attention: MultiHeadAttention::new(self.form, &device),
             feed_forward: FeedForward::new(self.form, &device),
         };
         let (places, dropout) = (self.places, self.form.dropout);
-        let forward = move |decoder: &Decoder, x: Tensor<3>, context: &ForwardContext| {
+        let forward = move |decoder: &DecoderModule, x: Tensor<3>, context: &ForwardContext| {
             let (memory, y) = (places.source_of(&x), places.target_of(&x));
-            let y = decoder.attention.forward(y, None, Seen::of(true));
+            let y = decoder.attention.forward(y, None, AttentionMask::of(true));
             let seen = places.seen(&x);
             let y = decoder
                 .source_attention
@@ -230,19 +230,19 @@ impl Builder<'_> {
 pub(super) fn layers(
     input_shape: &[usize],
     tokens: usize,
-    text: Text,
+    text: SourceText,
     depth: usize,
-    form: Form,
+    form: TransformerShape,
     seeds: &SeedTree,
 ) -> Layers {
     let sizes = sizes(input_shape, tokens, text, depth, form)?;
     let places = text.places(input_shape)?;
-    let builder = Builder {
+    let builder = TransformerBuilder {
         form,
         places,
         seeds,
     };
-    let embedded = EmbeddingForm {
+    let embedded = EmbeddingShape {
         tokens,
         places: places.source + places.target,
         width: form.width,

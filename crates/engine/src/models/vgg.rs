@@ -7,21 +7,21 @@ use burn::nn::conv::Conv2d;
 use ronde_core::seed::SeedTree;
 
 use super::dense::Dense;
-use super::modules::{Apart, ChannelNorm, Normalisation, convolution};
+use super::modules::{ChannelNorm, Normalisation, PerShardNorm, convolution};
 use super::size::LayerSize;
 use super::{Layers, cost_per_sample, image};
 use crate::initial::Initial;
-use crate::ops::{AfterNorm, Window, average_to, conv2d, max_pool, relu};
+use crate::ops::{AfterNorm, SlidingWindow, average_to, conv2d, max_pool, relu};
 use crate::{BurnLayer, ForwardContext, Layer, training_device};
 
 /// Convolutions of each of the five blocks, and their channels.
 const BLOCKS: [(usize, usize); 5] = [(2, 64), (2, 128), (3, 256), (3, 512), (3, 512)];
-const CONVOLUTION: Window = Window {
+const CONVOLUTION: SlidingWindow = SlidingWindow {
     side: 3,
     stride: 1,
     padding: 1,
 };
-const POOL: Window = Window {
+const POOL: SlidingWindow = SlidingWindow {
     side: 2,
     stride: 2,
     padding: 0,
@@ -29,13 +29,13 @@ const POOL: Window = Window {
 
 /// Which network.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Form {
+pub(super) struct VggShape {
     pub(super) small_input: bool,
     pub(super) normalisation: Option<Normalisation>,
     pub(super) dropout: f64,
 }
 
-impl Form {
+impl VggShape {
     /// Side of the image that the classifier sees, and width of its hidden layers.
     fn classifier(self) -> [usize; 2] {
         if self.small_input {
@@ -47,7 +47,7 @@ impl Form {
 }
 
 #[derive(Module, Debug)]
-struct Convolution {
+struct NormalisedConvolution {
     conv: Conv2d,
     norm: Option<ChannelNorm>,
 }
@@ -56,7 +56,7 @@ struct Convolution {
 pub(super) fn sizes(
     input_shape: &[usize],
     classes: usize,
-    form: Form,
+    form: VggShape,
 ) -> Result<Vec<LayerSize>, String> {
     let [mut from, mut height, mut width] = image(input_shape, 32)?;
     if !(0.0..1.0).contains(&form.dropout) {
@@ -107,7 +107,7 @@ pub(super) fn sizes(
 pub(super) fn layers(
     input_shape: &[usize],
     classes: usize,
-    form: Form,
+    form: VggShape,
     seeds: &SeedTree,
 ) -> Layers {
     let sizes = sizes(input_shape, classes, form)?;
@@ -134,13 +134,13 @@ fn averaged_to(sample: &[usize], size: &LayerSize) -> Option<usize> {
 fn features(
     block: usize,
     sample: &[usize],
-    norm: Option<Apart>,
+    norm: Option<PerShardNorm>,
     size: &LayerSize,
     seeds: &SeedTree,
 ) -> Box<dyn Layer> {
     let device = training_device();
     let (count, channels) = BLOCKS[block];
-    let convolution_of = |index| Convolution {
+    let convolution_of = |index| NormalisedConvolution {
         conv: convolution(
             if index == 0 { sample[0] } else { channels },
             channels,
@@ -150,12 +150,12 @@ fn features(
         ),
         norm: norm.map(|kind| ChannelNorm::new(kind, channels, &device)),
     };
-    let convolutions: Vec<Convolution> = (0..count).map(convolution_of).collect();
+    let convolutions: Vec<NormalisedConvolution> = (0..count).map(convolution_of).collect();
     let averaged = averaged_to(sample, size);
     let layer = BurnLayer::new(
         convolutions,
-        move |block: &Vec<Convolution>, x, _: &ForwardContext| {
-            let through = |x, convolution: &Convolution| {
+        move |block: &Vec<NormalisedConvolution>, x, _: &ForwardContext| {
+            let through = |x, convolution: &NormalisedConvolution| {
                 let y = conv2d(&convolution.conv, x);
                 match &convolution.norm {
                     Some(norm) => norm.forward(y, None, AfterNorm::Rectified),
@@ -183,7 +183,7 @@ fn features(
 /// The hidden layers keep the variance, as they have rectifiers; of the last one the classes begin alike.
 fn classifier(
     shape: &[usize],
-    form: Form,
+    form: VggShape,
     sizes: &[LayerSize],
     seeds: &SeedTree,
 ) -> Vec<Box<dyn Layer>> {

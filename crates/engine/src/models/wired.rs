@@ -11,7 +11,7 @@ use ronde_core::layout::StateLayout;
 use super::batch_wide_norm::BatchWideNorm;
 use super::cost_per_sample;
 use super::size::LayerSize;
-use crate::lock_step::Alone;
+use crate::lock_step::SingleRankSums;
 use crate::pending_shards::PendingShards;
 use crate::{
     Activation, EngineError, ForwardContext, Layer, LayerCost, LockStep, Mode, ShardGradient,
@@ -21,7 +21,7 @@ use crate::{
 pub(super) use image_parts::Images;
 
 /// A part of a layer.
-pub(super) enum Part {
+pub(super) enum GraphPart {
     /// Runs every shard by itself.
     Layer(Box<dyn Layer>),
     /// Needs the sums over all shards.
@@ -34,14 +34,14 @@ pub(super) struct PartId(usize);
 
 /// Which value: the input, or what a part gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Value(usize);
+pub(super) struct GraphValue(usize);
 
 /// A run of a part: it takes a value, a normalisation perhaps another that it adds, and gives the next.
 #[derive(Clone, Copy)]
-struct Wire {
+struct GraphEdge {
     part: usize,
-    from: Value,
-    added: Option<Value>,
+    from: GraphValue,
+    added: Option<GraphValue>,
 }
 
 /// A small graph of parts as one layer. The last wire gives the output.
@@ -49,10 +49,10 @@ pub(super) struct Wired {
     layout: StateLayout,
     sample: Vec<usize>,
     size: LayerSize,
-    parts: Vec<Part>,
+    parts: Vec<GraphPart>,
     /// Where the tensors of each part are in the layout.
     tensors: Vec<Range<usize>>,
-    wires: Vec<Wire>,
+    wires: Vec<GraphEdge>,
     /// Shapes of input and output.
     pending: PendingShards<[Vec<usize>; 2]>,
 }
@@ -72,10 +72,10 @@ impl Wired {
     }
 
     /// Adds a part; its tensors follow those before it.
-    pub(super) fn part(&mut self, part: Part) -> PartId {
+    pub(super) fn part(&mut self, part: GraphPart) -> PartId {
         let layout = match &part {
-            Part::Layer(layer) => layer.layout(),
-            Part::Norm(norm) => norm.layout(),
+            GraphPart::Layer(layer) => layer.layout(),
+            GraphPart::Norm(norm) => norm.layout(),
         };
         let start = self.layout.tensors.len();
         self.layout.tensors.extend(layout.tensors.iter().cloned());
@@ -88,20 +88,25 @@ impl Wired {
     pub(super) fn images(&self) -> Images {
         let shape = std::array::from_fn(|dim| self.sample.get(dim).copied().unwrap_or(0));
         Images {
-            value: Value(0),
+            value: GraphValue(0),
             shape,
         }
     }
 
     /// Lets a part run on a value; it gives another one.
-    pub(super) fn wire(&mut self, part: PartId, from: Value, added: Option<Value>) -> Value {
+    pub(super) fn wire(
+        &mut self,
+        part: PartId,
+        from: GraphValue,
+        added: Option<GraphValue>,
+    ) -> GraphValue {
         let part = part.0;
-        self.wires.push(Wire { part, from, added });
-        Value(self.wires.len())
+        self.wires.push(GraphEdge { part, from, added });
+        GraphValue(self.wires.len())
     }
 
     /// Whether a value is used after a wire.
-    fn is_used_after(&self, value: Value, wire: usize) -> bool {
+    fn is_used_after(&self, value: GraphValue, wire: usize) -> bool {
         let later = self.wires[wire + 1..].iter();
         later
             .clone()
@@ -115,11 +120,11 @@ impl Wired {
     /// What a wire takes: moved out where nothing later needs it.
     fn taken(
         &self,
-        values: &mut Values,
+        values: &mut GraphValues,
         wire: usize,
     ) -> (Vec<Activation>, Option<Vec<Activation>>) {
-        let Wire { from, added, .. } = self.wires[wire];
-        let mut take = |value: Value, is_needed: bool| {
+        let GraphEdge { from, added, .. } = self.wires[wire];
+        let mut take = |value: GraphValue, is_needed: bool| {
             if is_needed || self.is_used_after(value, wire) {
                 values[value.0].clone()
             } else {
@@ -131,8 +136,8 @@ impl Wired {
     }
 }
 
-/// Values of all shards, by [`Value`].
-type Values = Vec<Vec<Activation>>;
+/// Values of all shards, by [`GraphValue`].
+type GraphValues = Vec<Vec<Activation>>;
 
 impl Layer for Wired {
     fn layout(&self) -> &StateLayout {
@@ -143,8 +148,8 @@ impl Layer for Wired {
         for (part, tensors) in self.parts.iter_mut().zip(&self.tensors) {
             let ranges = &ranges[tensors.clone()];
             match part {
-                Part::Layer(layer) => layer.load(state, ranges),
-                Part::Norm(norm) => norm.load(state, ranges),
+                GraphPart::Layer(layer) => layer.load(state, ranges),
+                GraphPart::Norm(norm) => norm.load(state, ranges),
             }
         }
     }
@@ -153,8 +158,8 @@ impl Layer for Wired {
         for (part, tensors) in self.parts.iter().zip(&self.tensors) {
             let ranges = &ranges[tensors.clone()];
             match part {
-                Part::Layer(layer) => layer.save(state, ranges),
-                Part::Norm(norm) => norm.save(state, ranges),
+                GraphPart::Layer(layer) => layer.save(state, ranges),
+                GraphPart::Norm(norm) => norm.save(state, ranges),
             }
         }
     }
@@ -169,7 +174,8 @@ impl Layer for Wired {
             return self.evaluate(input, context);
         }
         let context = *context;
-        let outputs = self.forward_shards(vec![ShardInput { input, context }], &mut Alone)?;
+        let outputs =
+            self.forward_shards(vec![ShardInput { input, context }], &mut SingleRankSums)?;
         Ok(only(outputs))
     }
 
@@ -186,8 +192,13 @@ impl Layer for Wired {
             grad_output,
             gradients,
         };
-        self.backward_shards(vec![given], ranges, needs_input_gradient, &mut Alone)
-            .map(only)
+        self.backward_shards(
+            vec![given],
+            ranges,
+            needs_input_gradient,
+            &mut SingleRankSums,
+        )
+        .map(only)
     }
 
     fn cost(&self, input_shape: &[usize]) -> LayerCost {
@@ -198,8 +209,8 @@ impl Layer for Wired {
         self.pending.clear();
         for part in &mut self.parts {
             match part {
-                Part::Layer(layer) => layer.discard(),
-                Part::Norm(norm) => norm.discard(),
+                GraphPart::Layer(layer) => layer.discard(),
+                GraphPart::Norm(norm) => norm.discard(),
             }
         }
     }
@@ -216,14 +227,14 @@ impl Wired {
         context: &ForwardContext,
     ) -> Result<Activation, EngineError> {
         self.pending.check_samples(input.shape(), &self.sample)?;
-        let mut values: Values = vec![Vec::new(); self.wires.len() + 1];
+        let mut values: GraphValues = vec![Vec::new(); self.wires.len() + 1];
         values[0] = vec![input];
         for wire in 0..self.wires.len() {
             let (from, added) = self.taken(&mut values, wire);
             let from = only(from);
             let output = match &mut self.parts[self.wires[wire].part] {
-                Part::Layer(layer) => layer.forward(from, context)?,
-                Part::Norm(norm) => norm.evaluate(&from, added.map(only))?,
+                GraphPart::Layer(layer) => layer.forward(from, context)?,
+                GraphPart::Norm(norm) => norm.evaluate(&from, added.map(only))?,
             };
             values[wire + 1] = vec![output];
         }
@@ -237,7 +248,7 @@ impl LockStep for Wired {
         shards: Vec<ShardInput>,
         sums: &mut dyn ShardSums,
     ) -> Result<Vec<Activation>, EngineError> {
-        let mut values: Values = vec![Vec::new(); self.wires.len() + 1];
+        let mut values: GraphValues = vec![Vec::new(); self.wires.len() + 1];
         let mut contexts = Vec::new();
         let mut shapes = Vec::new();
         for ShardInput { input, context } in shards {
@@ -249,8 +260,8 @@ impl LockStep for Wired {
         for wire in 0..self.wires.len() {
             let (from, added) = self.taken(&mut values, wire);
             values[wire + 1] = match &mut self.parts[self.wires[wire].part] {
-                Part::Norm(norm) => norm.forward(from, added, &contexts, sums)?,
-                Part::Layer(layer) => {
+                GraphPart::Norm(norm) => norm.forward(from, added, &contexts, sums)?,
+                GraphPart::Layer(layer) => {
                     let each = from.into_iter().zip(&contexts);
                     let each = each.map(|(input, &context)| ShardInput { input, context });
                     layer.forward_shards(each.collect(), sums)?
@@ -272,8 +283,8 @@ impl LockStep for Wired {
         needs_input_gradient: bool,
         sums: &mut dyn ShardSums,
     ) -> Result<Vec<Option<Activation>>, EngineError> {
-        let mut found: Values = vec![Vec::new(); self.wires.len() + 1];
-        let mut buffers: Buffers<'_> = Vec::new();
+        let mut found: GraphValues = vec![Vec::new(); self.wires.len() + 1];
+        let mut buffers: ShardBuffers<'_> = Vec::new();
         for given in shards {
             let [_, output] = self.pending.end(given.shard, needs_input_gradient)?;
             self.pending
@@ -282,7 +293,7 @@ impl LockStep for Wired {
             buffers.push((given.shard, given.gradients));
         }
         for wire in (0..self.wires.len()).rev() {
-            let is_needed = self.wires[wire].from != Value(0) || needs_input_gradient;
+            let is_needed = self.wires[wire].from != GraphValue(0) || needs_input_gradient;
             self.back_through(wire, &mut found, &mut buffers, ranges, is_needed, sums)?;
         }
         let of_input = std::mem::take(&mut found[0]).into_iter().map(Some);
@@ -292,20 +303,20 @@ impl LockStep for Wired {
 }
 
 /// Shards, and where the gradients of their parameters go.
-type Buffers<'a> = Vec<(Shard, &'a mut [f32])>;
+type ShardBuffers<'a> = Vec<(Shard, &'a mut [f32])>;
 
 impl Wired {
     /// Backward of one part, from the gradients of its output to those of what it took.
     fn back_through(
         &mut self,
         wire: usize,
-        found: &mut Values,
-        buffers: &mut Buffers<'_>,
+        found: &mut GraphValues,
+        buffers: &mut ShardBuffers<'_>,
         ranges: &[Range<usize>],
         is_needed: bool,
         sums: &mut dyn ShardSums,
     ) -> Result<(), EngineError> {
-        let Wire { part, from, added } = self.wires[wire];
+        let GraphEdge { part, from, added } = self.wires[wire];
         let ranges = self.ranges_of(part, ranges);
         let gradients = std::mem::take(&mut found[wire + 1]).into_iter();
         let given = gradients
@@ -317,11 +328,11 @@ impl Wired {
             });
         let given: Vec<ShardGradient<'_>> = given.collect();
         match &mut self.parts[part] {
-            Part::Layer(layer) => {
+            GraphPart::Layer(layer) => {
                 let back = layer.backward_shards(given, ranges, is_needed, sums)?;
                 add(&mut found[from.0], back.into_iter().flatten().collect());
             }
-            Part::Norm(norm) => {
+            GraphPart::Norm(norm) => {
                 let back = norm.backward(given, ranges, sums)?;
                 let (of_input, of_added): (Vec<_>, Vec<_>) = back.into_iter().unzip();
                 add(&mut found[from.0], of_input);

@@ -3,28 +3,28 @@
 use burn::tensor::Tensor;
 use ronde_kernels::{rectified, rectified_backward};
 
-use super::custom::{Host, Input, Saved, record};
+use super::custom::{HostTensor, OperationInput, SavedForBackward, record};
 use super::memory::take;
 
 /// `max(x, 0)`; what is not a number stays so. Kept for backward: the output.
 #[must_use]
 pub fn relu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    record([Input::of(x)], |[x]| {
+    record([OperationInput::of(x)], |[x]| {
         let mut y = take(x.values().len());
         y.copy_from_slice(x.values());
         rectified(&mut y);
-        let y = Host::new(y, x.shape());
-        (y.clone(), Rectified(y))
+        let y = HostTensor::new(y, x.shape());
+        (y.clone(), RectifierBackward(y))
     })
 }
 
 #[derive(Debug)]
-struct Rectified(Host);
+struct RectifierBackward(HostTensor);
 
-impl Saved<1> for Rectified {
-    fn backward(&self, gradient: &[f32], _wanted: [bool; 1]) -> [Option<Host>; 1] {
+impl SavedForBackward<1> for RectifierBackward {
+    fn backward(&self, gradient: &[f32], _wanted: [bool; 1]) -> [Option<HostTensor>; 1] {
         let mut dx = take(gradient.len());
         rectified_backward(self.0.values(), gradient, &mut dx);
-        [Some(Host::new(dx, self.0.shape()))]
+        [Some(HostTensor::new(dx, self.0.shape()))]
     }
 }

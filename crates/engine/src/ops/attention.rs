@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::tensor::Tensor;
 use ronde_kernels::Attention;
 
-use super::custom::{Host, Input, Saved, record};
+use super::custom::{HostTensor, OperationInput, SavedForBackward, record};
 use super::memory::{give, take};
 
 /// `softmax(q k' / sqrt(width)) v` of each head: queries `[batch, queries, heads * width]`, keys and
@@ -23,19 +23,19 @@ pub fn attention(
     causal: bool,
 ) -> Tensor<3> {
     let both = Tensor::cat(vec![keys, values], 2);
-    attention_over(queries, both, heads, Seen::of(causal))
+    attention_over(queries, both, heads, AttentionMask::of(causal))
 }
 
 /// What the queries of an attention look at.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Seen {
+pub(crate) struct AttentionMask {
     /// A token sees only itself and those before it.
     pub(crate) causal: bool,
     /// So many tokens of each sequence, from the first on; all where there are no numbers.
     pub(crate) lengths: Arc<[usize]>,
 }
 
-impl Seen {
+impl AttentionMask {
     /// All tokens, or those before.
     pub(crate) fn of(causal: bool) -> Self {
         Self {
@@ -51,7 +51,7 @@ pub(crate) fn attention_over(
     queries: Tensor<3>,
     both: Tensor<3>,
     heads: usize,
-    seen: Seen,
+    seen: AttentionMask,
 ) -> Tensor<3> {
     let ([batch, asking, row], [_, keys, twice]) = (queries.dims(), both.dims());
     assert!(
@@ -66,39 +66,42 @@ pub(crate) fn attention_over(
         width: row / heads,
         causal: seen.causal,
     };
-    record([Input::of(queries), Input::of(both)], |inputs| {
-        let [output, _, weights] = shape.elements();
-        let (mut y, mut weights) = (take(output), take(weights));
-        let [q, kv] = inputs.each_ref().map(Host::values);
-        shape.forward(q, kv, &seen.lengths, &mut y, &mut weights);
-        let output = Host::new(y, inputs[0].shape());
-        let saved = Heads {
-            shape,
-            lengths: seen.lengths,
-            inputs,
-            weights,
-        };
-        (output, saved)
-    })
+    record(
+        [OperationInput::of(queries), OperationInput::of(both)],
+        |inputs| {
+            let [output, _, weights] = shape.elements();
+            let (mut y, mut weights) = (take(output), take(weights));
+            let [q, kv] = inputs.each_ref().map(HostTensor::values);
+            shape.forward(q, kv, &seen.lengths, &mut y, &mut weights);
+            let output = HostTensor::new(y, inputs[0].shape());
+            let saved = AttentionBackward {
+                shape,
+                lengths: seen.lengths,
+                inputs,
+                weights,
+            };
+            (output, saved)
+        },
+    )
 }
 
 #[derive(Debug)]
-struct Heads {
+struct AttentionBackward {
     shape: Attention,
     lengths: Arc<[usize]>,
-    inputs: [Host; 2],
+    inputs: [HostTensor; 2],
     weights: Vec<f32>,
 }
 
-impl Drop for Heads {
+impl Drop for AttentionBackward {
     fn drop(&mut self) {
         give(std::mem::take(&mut self.weights));
     }
 }
 
-impl Saved<2> for Heads {
-    fn backward(&self, gradient: &[f32], _wanted: [bool; 2]) -> [Option<Host>; 2] {
-        let inputs = self.inputs.each_ref().map(Host::values);
+impl SavedForBackward<2> for AttentionBackward {
+    fn backward(&self, gradient: &[f32], _wanted: [bool; 2]) -> [Option<HostTensor>; 2] {
+        let inputs = self.inputs.each_ref().map(HostTensor::values);
         let mut found = inputs.map(|input| take(input.len()));
         self.shape.backward(
             inputs,
@@ -107,7 +110,7 @@ impl Saved<2> for Heads {
             gradient,
             found.each_mut().map(Vec::as_mut_slice),
         );
-        let mut shapes = self.inputs.iter().map(Host::shape);
-        found.map(|found| Some(Host::new(found, shapes.next().unwrap_or_default())))
+        let mut shapes = self.inputs.iter().map(HostTensor::shape);
+        found.map(|found| Some(HostTensor::new(found, shapes.next().unwrap_or_default())))
     }
 }

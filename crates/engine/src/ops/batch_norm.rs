@@ -5,7 +5,7 @@ use burn::tensor::activation::relu;
 use burn::tensor::{Tensor, TensorData};
 use ronde_kernels::{Affine, BatchNorm as Kernel, BatchNormGradients, BatchStatistics};
 
-use super::custom::{Host, Input, Saved, record};
+use super::custom::{HostTensor, OperationInput, SavedForBackward, record};
 use super::memory::take;
 
 /// What happens to a normalised value.
@@ -51,13 +51,21 @@ pub fn batch_norm(
         rectified: after == AfterNorm::Rectified,
     };
     let mut found = BatchStatistics::default();
-    let (gamma, beta) = (Input::of(layer.gamma.val()), Input::of(layer.beta.val()));
+    let (gamma, beta) = (
+        OperationInput::of(layer.gamma.val()),
+        OperationInput::of(layer.beta.val()),
+    );
     let y = match added {
-        None => record([Input::of(x), gamma, beta], |[x, gamma, beta]| {
+        None => record([OperationInput::of(x), gamma, beta], |[x, gamma, beta]| {
             forward(shape, [x, gamma, beta], None, &mut found)
         }),
         Some(added) => record(
-            [Input::of(x), gamma, beta, Input::of(added)],
+            [
+                OperationInput::of(x),
+                gamma,
+                beta,
+                OperationInput::of(added),
+            ],
             |[x, gamma, beta, added]| forward(shape, [x, gamma, beta], Some(&added), &mut found),
         ),
     };
@@ -82,19 +90,19 @@ fn move_statistics(layer: &BatchNorm, found: BatchStatistics) {
 
 fn forward(
     shape: Kernel,
-    [x, gamma, beta]: [Host; 3],
-    added: Option<&Host>,
+    [x, gamma, beta]: [HostTensor; 3],
+    added: Option<&HostTensor>,
     found: &mut BatchStatistics,
-) -> (Host, Normalised) {
+) -> (HostTensor, BatchNormBackward) {
     let mut y = take(x.values().len());
     let affine = Affine {
         gamma: gamma.values(),
         beta: beta.values(),
     };
-    let statistics = shape.forward(x.values(), affine, added.map(Host::values), &mut y);
+    let statistics = shape.forward(x.values(), affine, added.map(HostTensor::values), &mut y);
     found.clone_from(&statistics);
-    let y = Host::new(y, x.shape());
-    let saved = Normalised {
+    let y = HostTensor::new(y, x.shape());
+    let saved = BatchNormBackward {
         shape,
         x,
         y: y.clone(),
@@ -105,16 +113,16 @@ fn forward(
 }
 
 #[derive(Debug)]
-struct Normalised {
+struct BatchNormBackward {
     shape: Kernel,
-    x: Host,
-    y: Host,
-    gamma: Host,
+    x: HostTensor,
+    y: HostTensor,
+    gamma: HostTensor,
     statistics: BatchStatistics,
 }
 
-impl<const N: usize> Saved<N> for Normalised {
-    fn backward(&self, gradient: &[f32], wanted: [bool; N]) -> [Option<Host>; N] {
+impl<const N: usize> SavedForBackward<N> for BatchNormBackward {
+    fn backward(&self, gradient: &[f32], wanted: [bool; N]) -> [Option<HostTensor>; N] {
         let (elements, channels) = (self.x.values().len(), self.shape.channels);
         let adds = wanted.get(3).copied().unwrap_or(false);
         let mut of_added = adds.then(|| take(elements));
@@ -130,10 +138,10 @@ impl<const N: usize> Saved<N> for Normalised {
         self.shape
             .backward(x, y, gradient, gamma, &self.statistics, gradients);
         let mut all = [
-            Some(Host::new(of_x, self.x.shape())),
-            Some(Host::new(of_gamma, &[channels])),
-            Some(Host::new(of_beta, &[channels])),
-            of_added.map(|of_added| Host::new(of_added, self.x.shape())),
+            Some(HostTensor::new(of_x, self.x.shape())),
+            Some(HostTensor::new(of_gamma, &[channels])),
+            Some(HostTensor::new(of_beta, &[channels])),
+            of_added.map(|of_added| HostTensor::new(of_added, self.x.shape())),
         ]
         .into_iter();
         std::array::from_fn(|_| all.next().flatten())

@@ -5,7 +5,7 @@ use burn::nn::conv::Conv2d;
 use burn::tensor::Tensor;
 use ronde_kernels::Convolution;
 
-use super::custom::{Host, Input, Saved, record};
+use super::custom::{HostTensor, OperationInput, SavedForBackward, record};
 use super::memory::take;
 
 /// The layer's output: `[samples, channels, height, width]` to `[samples, outputs, ..]`. Layers with
@@ -30,14 +30,17 @@ pub fn conv2d(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
         padding,
     };
     let y = record(
-        [Input::of(x), Input::of(layer.weight.val())],
+        [
+            OperationInput::of(x),
+            OperationInput::of(layer.weight.val()),
+        ],
         |[x, weight]| {
             let samples = x.shape()[0];
             let [height, width] = shape.output_size();
             let mut y = take(samples * outputs * height * width);
             shape.forward(samples, x.values(), weight.values(), &mut y);
-            let output = Host::new(y, &[samples, outputs, height, width]);
-            (output, Windows { shape, x, weight })
+            let output = HostTensor::new(y, &[samples, outputs, height, width]);
+            (output, Conv2dBackward { shape, x, weight })
         },
     );
     match &layer.bias {
@@ -61,27 +64,27 @@ fn padding(layer: &Conv2d) -> Option<[usize; 2]> {
 }
 
 #[derive(Debug)]
-struct Windows {
+struct Conv2dBackward {
     shape: Convolution,
-    x: Host,
-    weight: Host,
+    x: HostTensor,
+    weight: HostTensor,
 }
 
-impl Saved<2> for Windows {
-    fn backward(&self, gradient: &[f32], [of_x, of_weight]: [bool; 2]) -> [Option<Host>; 2] {
+impl SavedForBackward<2> for Conv2dBackward {
+    fn backward(&self, gradient: &[f32], [of_x, of_weight]: [bool; 2]) -> [Option<HostTensor>; 2] {
         let samples = self.x.shape()[0];
         let of_x = of_x.then(|| {
             let mut dx = take(self.x.values().len());
             let weight = self.weight.values();
             self.shape
                 .input_gradient(samples, weight, gradient, &mut dx);
-            Host::new(dx, self.x.shape())
+            HostTensor::new(dx, self.x.shape())
         });
         let of_weight = of_weight.then(|| {
             let mut dw = take(self.weight.values().len());
             let x = self.x.values();
             self.shape.weight_gradient(samples, x, gradient, &mut dw);
-            Host::new(dw, self.weight.shape())
+            HostTensor::new(dw, self.weight.shape())
         });
         [of_x, of_weight]
     }

@@ -15,16 +15,16 @@ use burn::tensor::{Tensor, TensorData};
 use super::memory;
 
 /// What backward of an operation with `N` inputs needs.
-pub(crate) trait Saved<const N: usize>: Debug + Send + Sync + 'static {
+pub(crate) trait SavedForBackward<const N: usize>: Debug + Send + Sync + 'static {
     /// The gradient of each wanted input, from that of the output, which is contiguous.
-    fn backward(&self, gradient: &[f32], wanted: [bool; N]) -> [Option<Host>; N];
+    fn backward(&self, gradient: &[f32], wanted: [bool; N]) -> [Option<HostTensor>; N];
 }
 
 /// Values with a shape, contiguous, on the host. The last holder gives the memory back.
 #[derive(Debug, Clone)]
-pub(crate) struct Host(Option<FlexTensor>);
+pub(crate) struct HostTensor(Option<FlexTensor>);
 
-impl Host {
+impl HostTensor {
     /// Takes values over. Cost: none.
     pub(crate) fn new(values: Vec<f32>, shape: &[usize]) -> Self {
         let data = TensorData::new(values, shape.to_vec());
@@ -72,7 +72,7 @@ impl Host {
     }
 }
 
-impl Drop for Host {
+impl Drop for HostTensor {
     fn drop(&mut self) {
         if let Some(tensor) = self.0.take().filter(FlexTensor::is_unique)
             && let Ok(values) = tensor.into_data().try_into_vec()
@@ -83,12 +83,12 @@ impl Drop for Host {
 }
 
 /// One input of an operation: a node of the graph, or just values.
-pub(crate) enum Input {
+pub(crate) enum OperationInput {
     Node(<Autodiff<Flex> as burn::backend::BackendTypes>::FloatTensorPrimitive),
     Values(FlexTensor),
 }
 
-impl Input {
+impl OperationInput {
     /// Takes a tensor of f32 on the engine's device; a shared or turned one is not copied yet.
     pub(crate) fn of<const D: usize>(tensor: Tensor<D>) -> Self {
         if tensor.device().is_autodiff() {
@@ -100,28 +100,28 @@ impl Input {
         }
     }
 
-    /// As [`Input::values`], and no handle is kept.
-    pub(crate) fn into_values(self) -> Host {
+    /// As [`OperationInput::values`], and no handle is kept.
+    pub(crate) fn into_values(self) -> HostTensor {
         let values = match self {
             Self::Node(node) => Autodiff::<Flex>::inner(node),
             Self::Values(values) => values,
         };
-        Host::of(&values)
+        HostTensor::of(&values)
     }
 
     /// Its values, made contiguous. Cost: a copy only where they are not.
-    pub(crate) fn values(&self) -> Host {
+    pub(crate) fn values(&self) -> HostTensor {
         match self {
-            Self::Node(node) => Host::of(&Autodiff::<Flex>::inner(node.clone())),
-            Self::Values(values) => Host::of(values),
+            Self::Node(node) => HostTensor::of(&Autodiff::<Flex>::inner(node.clone())),
+            Self::Values(values) => HostTensor::of(values),
         }
     }
 }
 
 #[derive(Debug)]
-struct Operation<S>(PhantomData<fn() -> S>);
+struct RecordedOperation<S>(PhantomData<fn() -> S>);
 
-impl<S: Saved<N>, const N: usize> Backward<Flex, N> for Operation<S> {
+impl<S: SavedForBackward<N>, const N: usize> Backward<Flex, N> for RecordedOperation<S> {
     type State = Arc<S>;
 
     fn backward(
@@ -130,7 +130,7 @@ impl<S: Saved<N>, const N: usize> Backward<Flex, N> for Operation<S> {
         gradients: &mut Gradients,
         _checkpointer: &mut Checkpointer,
     ) {
-        let gradient = Host::of(&gradients.consume::<Flex>(&ops.node));
+        let gradient = HostTensor::of(&gradients.consume::<Flex>(&ops.node));
         let wanted = ops.parents.each_ref().map(Option::is_some);
         let found = ops.state.backward(gradient.values(), wanted);
         for (node, found) in ops.parents.into_iter().zip(found) {
@@ -143,19 +143,22 @@ impl<S: Saved<N>, const N: usize> Backward<Flex, N> for Operation<S> {
 
 /// Runs `forward` on the inputs' values and, where one of them is part of a graph, records it: `forward`
 /// gives the output and what backward needs.
-pub(crate) fn record<S: Saved<N>, const N: usize, const O: usize>(
-    inputs: [Input; N],
-    forward: impl FnOnce([Host; N]) -> (Host, S),
+pub(crate) fn record<S: SavedForBackward<N>, const N: usize, const O: usize>(
+    inputs: [OperationInput; N],
+    forward: impl FnOnce([HostTensor; N]) -> (HostTensor, S),
 ) -> Tensor<O> {
-    let (output, saved) = forward(inputs.each_ref().map(Input::values));
-    if inputs.iter().all(|input| matches!(input, Input::Values(_))) {
+    let (output, saved) = forward(inputs.each_ref().map(OperationInput::values));
+    if inputs
+        .iter()
+        .all(|input| matches!(input, OperationInput::Values(_)))
+    {
         return Tensor::from_primitive::<Flex>(output.into_tensor());
     }
     let guards = inputs.map(|input| match input {
-        Input::Node(node) => node.node(),
-        Input::Values(values) => Autodiff::<Flex>::from_inner(values).node(),
+        OperationInput::Node(node) => node.node(),
+        OperationInput::Values(values) => Autodiff::<Flex>::from_inner(values).node(),
     });
-    let operation = Operation::<S>(PhantomData);
+    let operation = RecordedOperation::<S>(PhantomData);
     let prepared = operation
         .prepare::<NoCheckpointing>(guards)
         .compute_bound()

@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 use ronde_kernels::{Vectorised, vectorised};
 
-use super::custom::{Host, Input, Saved, record};
+use super::custom::{HostTensor, OperationInput, SavedForBackward, record};
 use super::memory::{give, take};
 
 /// Normalises the last dimension with `epsilon` added to the variance, then scales it by `gamma` and
@@ -18,25 +18,32 @@ pub fn layer_norm<const D: usize>(
     beta: Tensor<1>,
     epsilon: f64,
 ) -> Tensor<D> {
-    let inputs = [Input::of(x), Input::of(gamma), Input::of(beta)];
+    let inputs = [
+        OperationInput::of(x),
+        OperationInput::of(gamma),
+        OperationInput::of(beta),
+    ];
     record(inputs, |[x, gamma, beta]| {
         let mut y = take(x.values().len());
         let rows =
             ronde_kernels::layer_norm(x.values(), gamma.values(), beta.values(), epsilon, &mut y);
-        (Host::new(y, x.shape()), Rows { x, gamma, rows })
+        (
+            HostTensor::new(y, x.shape()),
+            LayerNormBackward { x, gamma, rows },
+        )
     })
 }
 
 #[derive(Debug)]
-struct Rows {
-    x: Host,
-    gamma: Host,
+struct LayerNormBackward {
+    x: HostTensor,
+    gamma: HostTensor,
     /// Mean and inverse deviation of each row.
     rows: Vec<[f32; 2]>,
 }
 
-impl Saved<3> for Rows {
-    fn backward(&self, gradient: &[f32], _wanted: [bool; 3]) -> [Option<Host>; 3] {
+impl SavedForBackward<3> for LayerNormBackward {
+    fn backward(&self, gradient: &[f32], _wanted: [bool; 3]) -> [Option<HostTensor>; 3] {
         let width = self.gamma.values().len();
         let mut dx = take(self.x.values().len());
         let (mut dgamma, mut dbeta) = (vec![0.0; width], vec![0.0; width]);
@@ -44,9 +51,9 @@ impl Saved<3> for Rows {
         let affine = [&mut dgamma[..], &mut dbeta[..]];
         ronde_kernels::layer_norm_backward(x, gamma, &self.rows, gradient, &mut dx, affine);
         [
-            Some(Host::new(dx, self.x.shape())),
-            Some(Host::new(dgamma, &[width])),
-            Some(Host::new(dbeta, &[width])),
+            Some(HostTensor::new(dx, self.x.shape())),
+            Some(HostTensor::new(dgamma, &[width])),
+            Some(HostTensor::new(dbeta, &[width])),
         ]
     }
 }
@@ -55,47 +62,47 @@ impl Saved<3> for Rows {
 #[must_use]
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     let tracked = x.device().is_autodiff();
-    record([Input::of(x)], |[x]| {
+    record([OperationInput::of(x)], |[x]| {
         let mut y = take(x.values().len());
         let mut slope = take(if tracked { y.len() } else { 0 });
         let wanted = tracked.then_some(&mut slope[..]);
         ronde_kernels::gelu(x.values(), &mut y, wanted);
         let shape = x.shape().to_vec();
-        (Host::new(y, &shape), Slope { shape, slope })
+        (HostTensor::new(y, &shape), GeluBackward { shape, slope })
     })
 }
 
 #[derive(Debug)]
-struct Slope {
+struct GeluBackward {
     shape: Vec<usize>,
     slope: Vec<f32>,
 }
 
-impl Drop for Slope {
+impl Drop for GeluBackward {
     fn drop(&mut self) {
         give(std::mem::take(&mut self.slope));
     }
 }
 
-impl Saved<1> for Slope {
-    fn backward(&self, gradient: &[f32], _wanted: [bool; 1]) -> [Option<Host>; 1] {
+impl SavedForBackward<1> for GeluBackward {
+    fn backward(&self, gradient: &[f32], _wanted: [bool; 1]) -> [Option<HostTensor>; 1] {
         let mut dx = take(gradient.len());
-        vectorised(Steepened {
+        vectorised(ScaleBySlope {
             dx: &mut dx,
             dy: gradient,
             slope: &self.slope,
         });
-        [Some(Host::new(dx, &self.shape))]
+        [Some(HostTensor::new(dx, &self.shape))]
     }
 }
 
-struct Steepened<'a> {
+struct ScaleBySlope<'a> {
     dx: &'a mut [f32],
     dy: &'a [f32],
     slope: &'a [f32],
 }
 
-impl Vectorised for Steepened<'_> {
+impl Vectorised for ScaleBySlope<'_> {
     type Output = ();
 
     #[inline(always)]

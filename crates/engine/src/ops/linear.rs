@@ -4,7 +4,7 @@ use burn::nn::Linear;
 use burn::tensor::Tensor;
 use ronde_kernels::{Matrix, add_rows, multiply};
 
-use super::custom::{Host, Input, Saved, record};
+use super::custom::{HostTensor, OperationInput, SavedForBackward, record};
 use super::memory::take;
 
 /// `x * weight + bias` over the last dimension: `[.., inputs]` to `[.., outputs]`. Cost: inputs x
@@ -14,17 +14,22 @@ use super::memory::take;
 /// When the last dimension is not the layer's count of inputs, as the engine does.
 #[must_use]
 pub fn linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
-    let weight = Input::of(layer.weight.val());
-    let x = Input::of(x);
+    let weight = OperationInput::of(layer.weight.val());
+    let x = OperationInput::of(x);
     match &layer.bias {
         None => record([x, weight], |[x, weight]| forward(x, weight, None)),
-        Some(bias) => record([x, weight, Input::of(bias.val())], |[x, weight, bias]| {
-            forward(x, weight, Some(&bias))
-        }),
+        Some(bias) => record(
+            [x, weight, OperationInput::of(bias.val())],
+            |[x, weight, bias]| forward(x, weight, Some(&bias)),
+        ),
     }
 }
 
-fn forward(x: Host, weight: Host, bias: Option<&Host>) -> (Host, Product) {
+fn forward(
+    x: HostTensor,
+    weight: HostTensor,
+    bias: Option<&HostTensor>,
+) -> (HostTensor, LinearBackward) {
     let [inputs, outputs] = [weight.shape()[0], weight.shape()[1]];
     let mut shape = x.shape().to_vec();
     let last = shape.last_mut().expect("at least one dimension");
@@ -39,17 +44,17 @@ fn forward(x: Host, weight: Host, bias: Option<&Host>) -> (Host, Product) {
     let left = Matrix::new(x.values(), rows, inputs);
     let right = Matrix::new(weight.values(), inputs, outputs);
     multiply(left, right, &mut y, bias.is_some());
-    (Host::new(y, &shape), Product { x, weight })
+    (HostTensor::new(y, &shape), LinearBackward { x, weight })
 }
 
 #[derive(Debug)]
-struct Product {
-    x: Host,
-    weight: Host,
+struct LinearBackward {
+    x: HostTensor,
+    weight: HostTensor,
 }
 
-impl<const N: usize> Saved<N> for Product {
-    fn backward(&self, gradient: &[f32], wanted: [bool; N]) -> [Option<Host>; N] {
+impl<const N: usize> SavedForBackward<N> for LinearBackward {
+    fn backward(&self, gradient: &[f32], wanted: [bool; N]) -> [Option<HostTensor>; N] {
         let [inputs, outputs] = [self.weight.shape()[0], self.weight.shape()[1]];
         let rows = self.x.values().len() / inputs.max(1);
         let dy = Matrix::new(gradient, rows, outputs);
@@ -60,18 +65,18 @@ impl<const N: usize> Saved<N> for Product {
                     let weight = Matrix::new(self.weight.values(), inputs, outputs);
                     let mut dx = take(rows * inputs);
                     multiply(dy, weight.transposed(), &mut dx, false);
-                    Host::new(dx, self.x.shape())
+                    HostTensor::new(dx, self.x.shape())
                 }
                 1 => {
                     let x = Matrix::new(self.x.values(), rows, inputs);
                     let mut dw = take(inputs * outputs);
                     multiply(x.transposed(), dy, &mut dw, false);
-                    Host::new(dw, self.weight.shape())
+                    HostTensor::new(dw, self.weight.shape())
                 }
                 _ => {
                     let mut sum = vec![0.0; outputs];
                     add_rows(gradient, &mut sum);
-                    Host::new(sum, &[outputs])
+                    HostTensor::new(sum, &[outputs])
                 }
             });
         }

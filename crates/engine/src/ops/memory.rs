@@ -15,13 +15,13 @@ const LENGTH_MIN: usize = 4096;
 const AGE_MAX: u64 = 8192;
 
 #[derive(Default)]
-struct Free {
-    lengths: BTreeMap<usize, Length>,
+struct FreeLists {
+    lengths: BTreeMap<usize, FreeList>,
     uses: u64,
 }
 
 #[derive(Default)]
-struct Length {
+struct FreeList {
     free: Vec<Vec<f32>>,
     /// How many were taken and have not come back, and the fewest since it was last looked.
     out: usize,
@@ -31,11 +31,11 @@ struct Length {
 
 thread_local! {
     /// Never read before it is written.
-    static FREE: RefCell<Free> = RefCell::default();
+    static FREE: RefCell<FreeLists> = RefCell::default();
 }
 
-impl Free {
-    fn of(&mut self, length: usize) -> &mut Length {
+impl FreeLists {
+    fn of(&mut self, length: usize) -> &mut FreeList {
         self.uses += 1;
         let now = self.uses;
         if now.is_multiple_of(AGE_MAX) {
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_length_comes_again_until_nobody_asks_for_it() {
-        let mut free = Free::default();
+        let mut free = FreeLists::default();
         for length in [5, 5, 7] {
             assert_eq!(free.take(length), None);
         }
@@ -112,8 +112,8 @@ mod tests {
 
     #[test]
     fn no_more_is_kept_than_was_taken() {
-        let mut free = Free::default();
-        let kept = |free: &Free| free.lengths.get(&5).map_or(0, |length| length.free.len());
+        let mut free = FreeLists::default();
+        let kept = |free: &FreeLists| free.lengths.get(&5).map_or(0, |length| length.free.len());
         // A step that takes one, and gives that one back and one that came from elsewhere.
         for _ in 0..10 {
             let own = free.take(5).unwrap_or_else(|| vec![0.0; 5]);

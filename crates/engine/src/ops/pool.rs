@@ -5,7 +5,7 @@ use burn::tensor::{Tensor, module};
 
 /// The window of a convolution or pooling: the same along height and width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
+pub struct SlidingWindow {
     /// Side of the window.
     pub side: usize,
     /// Distance from one window to the next.
@@ -14,7 +14,7 @@ pub struct Window {
     pub padding: usize,
 }
 
-impl Window {
+impl SlidingWindow {
     /// A window of a side, with a stride and a padding.
     #[must_use]
     pub fn new(side: usize, stride: usize, padding: usize) -> Self {
@@ -34,7 +34,7 @@ impl Window {
 
 /// The greatest value of each window of `x` (`[N, C, H, W]`).
 #[must_use]
-pub fn max_pool(x: Tensor<4>, window: Window) -> Tensor<4> {
+pub fn max_pool(x: Tensor<4>, window: SlidingWindow) -> Tensor<4> {
     let around = (window.padding, window.padding);
     let options = MaxPoolOptions::new([window.side, window.side])
         .with_stride([window.stride, window.stride])

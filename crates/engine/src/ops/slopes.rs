@@ -82,7 +82,7 @@ struct Scale {
 fn slopes_of_functions_without_parameters() {
     check("gelu", bare(gelu::<2>), &[4, 7]);
     check("relu", bare(relu::<2>), &[4, 7]);
-    let pool = |x| max_pool(x, Window::new(3, 2, 1));
+    let pool = |x| max_pool(x, SlidingWindow::new(3, 2, 1));
     check("max_pool", bare(pool), &[2, 3, 7, 6]);
     check("average_to", bare(|x| average_to(x, 2)), &[2, 3, 4, 6]);
     for causal in [false, true] {

@@ -3,14 +3,14 @@
 use ronde_kernels::{Vectorised, vectorised};
 
 /// Stochastic gradient descent.
-pub(super) struct Descent {
+pub(super) struct SgdRule {
     pub(super) learning_rate: f32,
     pub(super) momentum: f32,
     pub(super) weight_decay: f32,
     pub(super) nesterov: bool,
 }
 
-impl Descent {
+impl SgdRule {
     /// One update of any slice; without a state there is no momentum.
     pub(super) fn update(
         &self,
@@ -18,7 +18,7 @@ impl Descent {
         gradients: &[f32],
         states: &mut [&mut [f32]],
     ) {
-        vectorised(Descended {
+        vectorised(SgdUpdate {
             rule: self,
             parameters,
             gradients,
@@ -27,19 +27,19 @@ impl Descent {
     }
 }
 
-struct Descended<'a> {
-    rule: &'a Descent,
+struct SgdUpdate<'a> {
+    rule: &'a SgdRule,
     parameters: &'a mut [f32],
     gradients: &'a [f32],
     velocity: Option<&'a mut [f32]>,
 }
 
-impl Vectorised for Descended<'_> {
+impl Vectorised for SgdUpdate<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
-        let Descent {
+        let SgdRule {
             learning_rate,
             momentum,
             weight_decay,
@@ -66,7 +66,7 @@ impl Vectorised for Descended<'_> {
 }
 
 /// Adam and its kin.
-pub(super) struct Moments {
+pub(super) struct AdamRule {
     beta1: f32,
     beta2: f32,
     one_minus_beta1: f32,
@@ -82,7 +82,7 @@ pub(super) struct Moments {
     kept: f32,
 }
 
-impl Moments {
+impl AdamRule {
     /// The factors of update `number`, without weight decay.
     pub(super) fn new(number: u64, learning_rate: f64, betas: [f64; 2], epsilon: f64) -> Self {
         let correction = betas.map(|beta| 1.0 - libm::pow(beta, number as f64));
@@ -121,7 +121,7 @@ impl Moments {
         let [mean, square] = states else {
             unreachable!("the count of states was checked");
         };
-        vectorised(Moved {
+        vectorised(AdamUpdate {
             rule: self,
             parameters,
             gradients,
@@ -144,14 +144,14 @@ impl Moments {
     }
 }
 
-struct Moved<'a> {
-    rule: &'a Moments,
+struct AdamUpdate<'a> {
+    rule: &'a AdamRule,
     parameters: &'a mut [f32],
     gradients: &'a [f32],
     states: [&'a mut [f32]; 2],
 }
 
-impl Vectorised for Moved<'_> {
+impl Vectorised for AdamUpdate<'_> {
     type Output = ();
 
     #[inline(always)]

@@ -3,7 +3,7 @@
 use ronde_core::norm::{self, block_sums};
 use ronde_kernels::{GradientScale, Vectorised, vectorised};
 
-use super::elementwise::Moments;
+use super::elementwise::AdamRule;
 
 /// Updates that are computed at a time, while the cache holds them: whole blocks of the norm.
 const PART: usize = 64 * norm::BLOCK;
@@ -45,7 +45,7 @@ impl Lars {
         } else {
             1.0
         };
-        vectorised(Scaled {
+        vectorised(LarsUpdate {
             rate: (self.learning_rate * ratio) as f32,
             momentum: self.momentum,
             decay: self.weight_decay as f32,
@@ -57,7 +57,7 @@ impl Lars {
 }
 
 /// Descent at a rate that is inside the momentum.
-struct Scaled<'a> {
+struct LarsUpdate<'a> {
     rate: f32,
     momentum: f32,
     decay: f32,
@@ -66,7 +66,7 @@ struct Scaled<'a> {
     velocity: &'a mut [f32],
 }
 
-impl Vectorised for Scaled<'_> {
+impl Vectorised for LarsUpdate<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -83,7 +83,7 @@ impl Vectorised for Scaled<'_> {
 /// Layer-wise adaptive moments.
 pub(super) struct Lamb {
     /// With a rate of 1, so that its `rate` is the bias correction of the mean alone.
-    pub(super) moments: Moments,
+    pub(super) moments: AdamRule,
     pub(super) learning_rate: f64,
     pub(super) weight_decay: f32,
 }
@@ -105,7 +105,7 @@ impl Lamb {
         for start in (0..parameters.len()).step_by(PART) {
             let here = start..parameters.len().min(start + PART);
             let directions = &mut part[..here.len()];
-            vectorised(Directions {
+            vectorised(LambDirections {
                 rule: self,
                 parameters: &parameters[here.clone()],
                 gradients: &gradients[here.clone()],
@@ -120,7 +120,7 @@ impl Lamb {
         } else {
             1.0
         };
-        vectorised(Directed {
+        vectorised(LambUpdate {
             rule: self,
             rate: (self.learning_rate * ratio) as f32,
             parameters,
@@ -135,7 +135,7 @@ impl Lamb {
 }
 
 /// The means by a gradient, and what they say a parameter goes down by.
-struct Directions<'a> {
+struct LambDirections<'a> {
     rule: &'a Lamb,
     parameters: &'a [f32],
     gradients: &'a [f32],
@@ -143,7 +143,7 @@ struct Directions<'a> {
     directions: &'a mut [f32],
 }
 
-impl Vectorised for Directions<'_> {
+impl Vectorised for LambDirections<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -159,14 +159,14 @@ impl Vectorised for Directions<'_> {
 }
 
 /// The update, once its rate is known.
-struct Directed<'a> {
+struct LambUpdate<'a> {
     rule: &'a Lamb,
     rate: f32,
     parameters: &'a mut [f32],
     states: [&'a [f32]; 2],
 }
 
-impl Vectorised for Directed<'_> {
+impl Vectorised for LambUpdate<'_> {
     type Output = ();
 
     #[inline(always)]

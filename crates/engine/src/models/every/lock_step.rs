@@ -5,14 +5,14 @@ use std::ops::Range;
 use ronde_core::Shard;
 
 use super::*;
-use crate::lock_step::Alone;
+use crate::lock_step::SingleRankSums;
 use crate::testing::samples;
 use crate::{ForwardContext, LockStep, NotSummed, ShardGradient, ShardInput, ShardSums};
 
 const RESNET18: &str =
     r#"{"kind": "resnet18", "small_input": true, "normalisation": "synchronised_batch"}"#;
 
-fn resnet18() -> (&'static Case, Chain) {
+fn resnet18() -> (&'static ModelCase, Chain) {
     let case = CASES.iter().find(|case| case.name == "resnet18").unwrap();
     (case, build(RESNET18, case.shape))
 }
@@ -24,7 +24,7 @@ fn build(model: &str, shape: &[usize]) -> Chain {
 }
 
 /// The case's samples cut into shards of the given counts.
-fn cut(case: &Case, counts: &[usize]) -> Vec<ShardInput> {
+fn cut(case: &ModelCase, counts: &[usize]) -> Vec<ShardInput> {
     let values = case.input().into_host();
     let each: usize = case.shape[1..].iter().product();
     let mut first = 0;
@@ -42,8 +42,10 @@ fn cut(case: &Case, counts: &[usize]) -> Vec<ShardInput> {
 }
 
 /// Loss and gradients, summed over the shards; buffers are those of the last shard.
-fn together(case: &Case, chain: &mut Chain, counts: &[usize]) -> (f64, Vec<Vec<f32>>) {
-    let outputs = chain.forward_shards(cut(case, counts), &mut Alone).unwrap();
+fn together(case: &ModelCase, chain: &mut Chain, counts: &[usize]) -> (f64, Vec<Vec<f32>>) {
+    let outputs = chain
+        .forward_shards(cut(case, counts), &mut SingleRankSums)
+        .unwrap();
     let all: Vec<f32> = outputs.iter().flat_map(|o| o.as_slice().to_vec()).collect();
     let loss = case.loss(&Activation::from_host(&[case.shape[0], case.classes], all));
     let arena = arena(chain);
@@ -62,7 +64,7 @@ fn together(case: &Case, chain: &mut Chain, counts: &[usize]) -> (f64, Vec<Vec<f
     let given = given.collect();
     let ranges = arena.ranges();
     let inputs = chain
-        .backward_shards(given, ranges, false, &mut Alone)
+        .backward_shards(given, ranges, false, &mut SingleRankSums)
         .unwrap();
     assert_eq!(inputs.len(), counts.len());
     let sum = |(index, range): (usize, &Range<usize>)| {
@@ -167,9 +169,9 @@ fn recomputed_and_rounded_layers_keep_step() {
     assert!(rounded(true) == (loss, gradients));
 }
 
-struct Fails;
+struct FailingSums;
 
-impl ShardSums for Fails {
+impl ShardSums for FailingSums {
     fn sum(&mut self, _len: usize, _parts: Vec<(Shard, Vec<f64>)>) -> Result<Vec<f64>, NotSummed> {
         Err(NotSummed)
     }
@@ -179,7 +181,7 @@ impl ShardSums for Fails {
 fn what_goes_wrong_is_told_and_a_step_can_be_given_up() {
     let (case, mut chain) = resnet18();
     let failed = chain
-        .forward_shards(cut(case, &[3]), &mut Fails)
+        .forward_shards(cut(case, &[3]), &mut FailingSums)
         .unwrap_err();
     assert_eq!(failed.to_string(), "layer bn1: no sum over all shards");
     let wrong = ShardInput {
@@ -189,9 +191,13 @@ fn what_goes_wrong_is_told_and_a_step_can_be_given_up() {
             ..training(4, 0)
         },
     };
-    let wrong = chain.forward_shards(vec![wrong], &mut Alone).unwrap_err();
+    let wrong = chain
+        .forward_shards(vec![wrong], &mut SingleRankSums)
+        .unwrap_err();
     assert!(wrong.to_string().contains("stem"), "{wrong}");
-    chain.forward_shards(cut(case, &[3]), &mut Alone).unwrap();
+    chain
+        .forward_shards(cut(case, &[3]), &mut SingleRankSums)
+        .unwrap();
     chain
         .layers_mut()
         .iter_mut()
@@ -203,6 +209,6 @@ fn what_goes_wrong_is_told_and_a_step_can_be_given_up() {
         grad_output: samples(&[3, 10], 1),
         gradients: &mut gradients,
     };
-    let ended = chain.backward_shards(vec![given], arena.ranges(), false, &mut Alone);
+    let ended = chain.backward_shards(vec![given], arena.ranges(), false, &mut SingleRankSums);
     assert!(matches!(ended, Err(EngineError::NotInFlight { .. })));
 }

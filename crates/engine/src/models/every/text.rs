@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn case_of(name: &str) -> &'static Case {
+fn case_of(name: &str) -> &'static ModelCase {
     let found = CASES.iter().find(|case| case.name == name);
     found.expect("a case of this name")
 }

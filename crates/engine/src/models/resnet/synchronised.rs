@@ -2,16 +2,16 @@
 
 use ronde_core::seed::SeedTree;
 
-use super::{BlockShape, Form, POOL, WIDTHS};
+use super::{BlockShape, POOL, ResNetShape, WIDTHS};
 use crate::Layer;
 use crate::models::size::LayerSize;
 use crate::models::wired::{Images, Wired};
-use crate::ops::{AfterNorm, Window};
+use crate::ops::{AfterNorm, SlidingWindow};
 
 /// Stem and four groups, with the tensors of those that are normalised shard by shard.
 pub(super) fn layers(
     input_shape: &[usize],
-    form: Form,
+    form: ResNetShape,
     sizes: &[LayerSize],
     seeds: &SeedTree,
 ) -> Vec<Box<dyn Layer>> {
@@ -39,7 +39,7 @@ pub(super) fn layers(
     layers
 }
 
-fn stem(input: &[usize], form: Form, size: &LayerSize, seeds: &SeedTree) -> Wired {
+fn stem(input: &[usize], form: ResNetShape, size: &LayerSize, seeds: &SeedTree) -> Wired {
     let mut wired = Wired::new("stem", input, size, true);
     let x = wired.images();
     let window = form.stem_window();
@@ -56,7 +56,7 @@ fn block(
     wired: &mut Wired,
     name: &str,
     shape: BlockShape,
-    form: Form,
+    form: ResNetShape,
     x: Images,
     seeds: &SeedTree,
 ) -> Images {
@@ -71,7 +71,7 @@ fn block(
     let mut seen = x.shape;
     let mut layers = Vec::new();
     for (index, (channels, side, stride)) in (1..).zip(convolutions) {
-        let window = Window::new(side, stride, side / 2);
+        let window = SlidingWindow::new(side, stride, side / 2);
         let conv = format!("{name}.conv{index}");
         let conv = wired.convolution(&conv, seen, channels, window, false, seeds);
         let norm = wired.norm(&format!("{name}.bn{index}"), channels, AfterNorm::Rectified);
@@ -80,7 +80,14 @@ fn block(
     }
     let around = if shape.changes(form) {
         let [conv, norm] = ["conv", "bn"].map(|part| format!("{name}.downsample.{part}"));
-        let conv = wired.convolution(&conv, x.shape, to, Window::new(1, stride, 0), false, seeds);
+        let conv = wired.convolution(
+            &conv,
+            x.shape,
+            to,
+            SlidingWindow::new(1, stride, 0),
+            false,
+            seeds,
+        );
         let norm = wired.norm(&norm, to, AfterNorm::Linear);
         wired.convolved(conv, norm, x, None)
     } else {

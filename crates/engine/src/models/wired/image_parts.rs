@@ -5,17 +5,17 @@ use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
 use burn::tensor::Tensor;
 use ronde_core::seed::SeedTree;
 
-use super::{Part, PartId, Value, Wired};
+use super::{GraphPart, GraphValue, PartId, Wired};
 use crate::models::batch_wide_norm::BatchWideNorm;
 use crate::models::cost_per_sample;
 use crate::models::modules::convolution;
-use crate::ops::{AfterNorm, Window, average_to, conv2d, max_pool};
+use crate::ops::{AfterNorm, SlidingWindow, average_to, conv2d, max_pool};
 use crate::{BurnLayer, ForwardContext, training_device};
 
 /// A value that is images: which one, and channels, height and width.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::models) struct Images {
-    pub(in crate::models) value: Value,
+    pub(in crate::models) value: GraphValue,
     pub(in crate::models) shape: [usize; 3],
 }
 
@@ -24,7 +24,7 @@ pub(in crate::models) struct Images {
 pub(in crate::models) struct ConvolutionPart {
     part: PartId,
     channels: usize,
-    window: Window,
+    window: SlidingWindow,
 }
 
 impl Wired {
@@ -34,7 +34,7 @@ impl Wired {
         name: &str,
         [from, height, width]: [usize; 3],
         channels: usize,
-        window: Window,
+        window: SlidingWindow,
         has_bias: bool,
         seeds: &SeedTree,
     ) -> ConvolutionPart {
@@ -50,7 +50,7 @@ impl Wired {
         .with_cost(cost_per_sample(&output, 0));
         // The first part of a model's first layer.
         let is_first = self.parts.is_empty() && !self.pending.gives_input_gradient;
-        let part = self.part(Part::Layer(if is_first {
+        let part = self.part(GraphPart::Layer(if is_first {
             Box::new(layer.without_input_gradient())
         } else {
             Box::new(layer)
@@ -69,7 +69,7 @@ impl Wired {
         channels: usize,
         after: AfterNorm,
     ) -> PartId {
-        self.part(Part::Norm(BatchWideNorm::new(name, channels, after)))
+        self.part(GraphPart::Norm(BatchWideNorm::new(name, channels, after)))
     }
 
     /// Runs a convolution, then a normalisation that adds a value.
@@ -78,7 +78,7 @@ impl Wired {
         conv: ConvolutionPart,
         norm: PartId,
         from: Images,
-        added: Option<Value>,
+        added: Option<GraphValue>,
     ) -> Images {
         let [_, height, width] = from.shape;
         let y = self.wire(conv.part, from.value, None);
@@ -93,7 +93,7 @@ impl Wired {
     }
 
     /// Adds a pooling, and runs it.
-    pub(in crate::models) fn pooled(&mut self, from: Images, window: Window) -> Images {
+    pub(in crate::models) fn pooled(&mut self, from: Images, window: SlidingWindow) -> Images {
         let [channels, height, width] = from.shape;
         let shape = [channels, window.count(height), window.count(width)];
         self.resized(from, shape, move |x| max_pool(x, window))
@@ -119,7 +119,7 @@ impl Wired {
         .titled("pooling")
         .with_sample_shape(&from.shape)
         .with_cost(cost_per_sample(&shape, 0));
-        let part = self.part(Part::Layer(Box::new(layer)));
+        let part = self.part(GraphPart::Layer(Box::new(layer)));
         Images {
             value: self.wire(part, from.value, None),
             shape,

@@ -1,4 +1,4 @@
-//! [`Table`]: an embedding's vectors, which the output layer of the same model may use as well.
+//! [`EmbeddingTable`]: an embedding's vectors, which the output layer of the same model may use as well.
 //!
 //! A tied table is one parameter with two uses. It belongs to the embedding: there it is loaded, saved and
 //! has its gradient. Backward comes to the output layer first; what it finds for a shard waits here until
@@ -14,11 +14,11 @@ use ronde_kernels::{Matrix, multiply};
 
 use crate::EngineError;
 use crate::ops::memory::{give, take};
-use crate::ops::{Host, Input, Saved, record};
+use crate::ops::{HostTensor, OperationInput, SavedForBackward, record};
 
 /// Vectors of tokens and of places.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Tables {
+pub(super) struct EmbeddingVectors {
     pub(super) token: Vec<f32>,
     pub(super) position: Vec<f32>,
     pub(super) width: usize,
@@ -27,8 +27,8 @@ pub(super) struct Tables {
 /// The vectors that count now, and gradients that wait. Shards in flight keep the vectors of their
 /// forward.
 #[derive(Debug)]
-pub(super) struct Table {
-    tables: Mutex<Arc<Tables>>,
+pub(super) struct EmbeddingTable {
+    tables: Mutex<Arc<EmbeddingVectors>>,
     /// Of the token vectors, by the output layer.
     found: Mutex<BTreeMap<Shard, Vec<f32>>>,
 }
@@ -37,8 +37,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Table {
-    pub(super) fn new(tables: Tables) -> Self {
+impl EmbeddingTable {
+    pub(super) fn new(tables: EmbeddingVectors) -> Self {
         Self {
             tables: Mutex::new(Arc::new(tables)),
             found: Mutex::default(),
@@ -46,12 +46,12 @@ impl Table {
     }
 
     /// The vectors as they are.
-    pub(super) fn now(&self) -> Arc<Tables> {
+    pub(super) fn now(&self) -> Arc<EmbeddingVectors> {
         locked(&self.tables).clone()
     }
 
     /// Changes the vectors; copies them first where a shard in flight holds them.
-    pub(super) fn change(&self, change: impl FnOnce(&mut Tables)) {
+    pub(super) fn change(&self, change: impl FnOnce(&mut EmbeddingVectors)) {
         change(Arc::make_mut(&mut locked(&self.tables)));
     }
 
@@ -80,7 +80,7 @@ impl Table {
     /// backward finds for the vectors waits under the shard's number.
     pub(super) fn scores(self: &Arc<Self>, x: Tensor<3>, shard: Shard) -> Tensor<3> {
         let (table, tables) = (self.clone(), self.now());
-        record([Input::of(x)], |[x]| {
+        record([OperationInput::of(x)], |[x]| {
             let [rows, tokens] = tables.lengths(&x);
             let mut y = take(rows * tokens);
             let [left, right] = tables.matrices(&x);
@@ -89,25 +89,25 @@ impl Table {
             if let Some(last) = shape.last_mut() {
                 *last = tokens;
             }
-            let saved = Scored {
+            let saved = TiedScoresBackward {
                 x,
                 tables,
                 table,
                 shard,
             };
-            (Host::new(y, &shape), saved)
+            (HostTensor::new(y, &shape), saved)
         })
     }
 }
 
-impl Tables {
+impl EmbeddingVectors {
     /// Rows of an input, and tokens.
-    fn lengths(&self, x: &Host) -> [usize; 2] {
+    fn lengths(&self, x: &HostTensor) -> [usize; 2] {
         [x.values().len(), self.token.len()].map(|elements| elements / self.width.max(1))
     }
 
     /// The rows of an input, and the vectors of all tokens.
-    fn matrices<'a>(&'a self, x: &'a Host) -> [Matrix<'a>; 2] {
+    fn matrices<'a>(&'a self, x: &'a HostTensor) -> [Matrix<'a>; 2] {
         let [rows, tokens] = self.lengths(x);
         let left = Matrix::new(x.values(), rows, self.width);
         [left, Matrix::new(&self.token, tokens, self.width)]
@@ -115,15 +115,15 @@ impl Tables {
 }
 
 #[derive(Debug)]
-struct Scored {
-    x: Host,
-    tables: Arc<Tables>,
-    table: Arc<Table>,
+struct TiedScoresBackward {
+    x: HostTensor,
+    tables: Arc<EmbeddingVectors>,
+    table: Arc<EmbeddingTable>,
     shard: Shard,
 }
 
-impl Saved<1> for Scored {
-    fn backward(&self, gradient: &[f32], _wanted: [bool; 1]) -> [Option<Host>; 1] {
+impl SavedForBackward<1> for TiedScoresBackward {
+    fn backward(&self, gradient: &[f32], _wanted: [bool; 1]) -> [Option<HostTensor>; 1] {
         let [rows, tokens] = self.tables.lengths(&self.x);
         let [x, vectors] = self.tables.matrices(&self.x);
         let dy = Matrix::new(gradient, rows, tokens);
@@ -132,6 +132,6 @@ impl Saved<1> for Scored {
         locked(&self.table.found).insert(self.shard, found);
         let mut dx = take(self.x.values().len());
         multiply(dy, vectors, &mut dx, false);
-        [Some(Host::new(dx, self.x.shape()))]
+        [Some(HostTensor::new(dx, self.x.shape()))]
     }
 }

@@ -7,15 +7,15 @@ use burn::tensor::Tensor;
 use ronde_core::layout::{Arena, Role, StateLayout};
 
 use crate::Activation;
-use crate::module_state::{Slot, TakeGradients};
+use crate::module_state::{TakeGradients, TensorSlot};
 
 /// Values of all buffers, where they lie by index in the layout; parameters have empty ranges.
-pub(super) struct Buffers {
+pub(super) struct LayerBuffers {
     pub(super) arena: Arena,
     pub(super) values: Vec<f32>,
 }
 
-impl Buffers {
+impl LayerBuffers {
     /// Room for the buffers of a layout.
     pub(super) fn new(layout: &StateLayout) -> Self {
         let arena = Arena::new(layout.tensors.iter().map(|tensor| match tensor.role {
@@ -46,9 +46,9 @@ impl Buffers {
 }
 
 /// What backward of a shard needs.
-pub(super) struct InFlight<M, const I: usize, const O: usize> {
+pub(super) struct PendingShard<M, const I: usize, const O: usize> {
     /// The graph; `None` for a shard without samples.
-    pub(super) graph: Option<Graph<M, I, O>>,
+    pub(super) graph: Option<RecordedGraph<M, I, O>>,
     pub(super) input_shape: Vec<usize>,
     pub(super) output_shape: Vec<usize>,
     /// Buffers as this shard's forward left them; empty when there are none.
@@ -56,18 +56,18 @@ pub(super) struct InFlight<M, const I: usize, const O: usize> {
 }
 
 /// A forward pass as the engine recorded it.
-pub(super) struct Graph<M, const I: usize, const O: usize> {
+pub(super) struct RecordedGraph<M, const I: usize, const O: usize> {
     /// The parameters of this forward: handles to the leaves of the graph.
     pub(super) module: M,
     pub(super) input: Tensor<I>,
     pub(super) output: Tensor<O>,
 }
 
-impl<M: Module, const I: usize, const O: usize> Graph<M, I, O> {
+impl<M: Module, const I: usize, const O: usize> RecordedGraph<M, I, O> {
     /// Runs backward from the given gradient. Gives the input's gradient, if it was tracked and used.
     pub(super) fn backward(
         self,
-        slots: &[Slot],
+        slots: &[TensorSlot],
         grad_output: Activation,
         gradients: &mut [f32],
         ranges: &[Range<usize>],

@@ -1,0 +1,23 @@
+//! [`with_gradient`]: where backward of a layer begins.
+
+use burn::tensor::Tensor;
+
+use super::custom::{HostTensor, OperationInput, SavedForBackward, record};
+
+/// A scalar whose backward hands `gradient` to `output`, as that of `sum(output * gradient)` would, and
+/// costs nothing. Its value is zero.
+pub(crate) fn with_gradient<const D: usize>(output: Tensor<D>, gradient: Tensor<D>) -> Tensor<1> {
+    let given = OperationInput::of(gradient).values();
+    record([OperationInput::of(output)], |_| {
+        (HostTensor::new(vec![0.0], &[1]), GivenGradient(given))
+    })
+}
+
+#[derive(Debug)]
+struct GivenGradient(HostTensor);
+
+impl SavedForBackward<1> for GivenGradient {
+    fn backward(&self, _gradient: &[f32], _wanted: [bool; 1]) -> [Option<HostTensor>; 1] {
+        [Some(self.0.clone())]
+    }
+}
