@@ -1,9 +1,9 @@
-//! Measures every algorithm of every operation over connections, in turns, and says whether the group
+//! Measures every algorithm of every operation over connections, alternating, and reports whether the group
 //! chooses well: for each size the fastest, the chosen one and the ratio of their times.
 //!
 //! `choice_grid [ranks=4] [hosts=0,0,1,1] [at=-,-,ns1:10.0.0.1,ns2:10.0.0.2] [sizes=8,65536]
 //! [operations=all_reduce,exact_sum,reduce,broadcast] [rounds=5] [calibration=MILLISECONDS] [csv]`; ranks are
-//! processes, `at` puts each in a network namespace and on an address.
+//! processes, `at` assigns each to a network namespace and an address.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -22,9 +22,9 @@ type ExampleResult<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// Logical shards of the exact sum.
 const SHARDS: usize = 8;
-/// Operations in a row that are measured together while they are short.
+/// Number of short operations that are measured together.
 const BATCH: usize = 8;
-/// From this many bytes on one operation is a batch.
+/// Size from which one operation is a batch, in bytes.
 const LONG_BYTES: usize = 256 << 10;
 
 #[expect(clippy::disallowed_methods, reason = "a measurement owns its clock")]
@@ -32,7 +32,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// What is to be measured.
+/// The parameters of a measurement.
 #[derive(Debug, Clone)]
 struct GridPlan {
     ranks: usize,
@@ -107,7 +107,7 @@ impl GridPlan {
     }
 }
 
-/// A value of an operand: a whole number, so that sums in any order are exact.
+/// Returns a value of an operand: a whole number, so that sums in any order are exact.
 fn value(operand: usize, place: usize) -> f32 {
     let mixed = (place as u32 ^ (operand as u32) << 24).wrapping_mul(2_654_435_761);
     (mixed >> 21) as f32
@@ -144,11 +144,11 @@ impl GridMeasurement {
             "exact_sum" => Operation::ExactSum(self.sum.clone()),
             "reduce" => Operation::Reduce { op, root },
             "broadcast" => Operation::Broadcast { root },
-            other => return Err(format!("no operation is called {other}").into()),
+            other => return Err(format!("no such operation: {other}").into()),
         })
     }
 
-    /// The numbers of the operands that a rank brings.
+    /// Returns the numbers of the operands of a rank.
     fn brought(&self, rank: usize) -> std::ops::Range<usize> {
         if self.name != "exact_sum" {
             return rank..rank + 1;
@@ -198,7 +198,7 @@ struct GridMember {
 }
 
 impl GridMember {
-    /// Tells where it listens, hears where all do, joins.
+    /// Prints its address, reads the addresses of all, joins.
     fn join(plan: GridPlan, rank: usize) -> ExampleResult<Self> {
         let (listener, at) = bind(plan.at[rank].1)?;
         writeln!(io::stdout(), "{at}")?;
@@ -228,7 +228,7 @@ impl GridMember {
         })
     }
 
-    /// Seconds of one operation by one algorithm, of the slowest rank.
+    /// Returns the seconds of one operation by one algorithm, on the slowest rank.
     fn time(
         &self,
         measured: &GridMeasurement,
@@ -258,7 +258,7 @@ impl GridMember {
         Ok(elapsed[0])
     }
 
-    /// All algorithms of one operation and size, in turns; rank 0 prints a line for each.
+    /// Measures all algorithms of one operation and size, alternating; rank 0 prints a line for each.
     fn cell(&self, measured: &GridMeasurement, bytes: usize) -> ExampleResult<()> {
         let (len, operation) = ((bytes / 4).max(1), measured.operation(0)?);
         let able = |(algorithm, group): &&(Algorithm, ProcessGroup)| {
@@ -311,7 +311,7 @@ fn predicted(choice: &AlgorithmChoice) -> f64 {
         .map_or(f64::NAN, |time| time.as_secs_f64() * 1e6)
 }
 
-/// One algorithm in one cell.
+/// The result of one algorithm in one cell.
 struct GridLine {
     operation: String,
     bytes: usize,
@@ -350,7 +350,7 @@ impl GridLine {
             reason,
         ] = words[..]
         else {
-            return Err(format!("rank 0 said {text:?}").into());
+            return Err(format!("invalid output of rank 0: {text:?}").into());
         };
         Ok(Self {
             operation: operation.to_owned(),
@@ -364,7 +364,7 @@ impl GridLine {
     }
 }
 
-/// Starts the members, which find each other through this process; what rank 0 prints.
+/// Starts the members, connects them through this process, and returns the lines of rank 0.
 fn run(plan: &GridPlan, words: &[String]) -> ExampleResult<Vec<GridLine>> {
     let program = std::env::current_exe()?;
     let mut children: Vec<Child> = Vec::new();

@@ -1,4 +1,4 @@
-//! Prints how fast the reduction kernels are on this machine, beside a copy and a plain loop over the same bytes.
+//! Prints the speed of the reduction kernels on this machine, next to a copy and a plain loop over the same bytes.
 
 use std::io::{self, Write};
 use std::time::Instant;
@@ -14,7 +14,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Median of seconds per call.
+/// Returns the median seconds per call.
 fn seconds(mut work: impl FnMut()) -> f64 {
     work();
     let mut times: Vec<f64> = (0..ROUNDS)
@@ -38,22 +38,22 @@ fn random(dtype: DType, bytes: usize, seed: u32) -> Buffer {
     buffer
 }
 
-/// Adds words in a loop that a compiler turns into vectors by itself: what reading, adding and writing
-/// the same bytes takes without a choice of instructions, conversions or canonical NaNs.
+/// Adds words in a loop that a compiler vectorizes by itself: the time to read, add and write
+/// the same bytes without a choice of instructions, conversions or canonical NaNs.
 fn add_plainly(into: &mut [u32], other: &[u32]) {
     for (into, other) in into.iter_mut().zip(other) {
         *into = into.wrapping_add(*other);
     }
 }
 
-/// One size of operands, as often as makes 64 MiB.
+/// One size of operands, repeated to make 64 MiB.
 struct OperandSize {
     bytes: usize,
     repeats: usize,
 }
 
 impl OperandSize {
-    /// GB/s of a pass over so many operands that takes `work`.
+    /// Returns the GB/s of a pass over the operands that takes `work`.
     fn rate(&self, parts: f64, mut work: impl FnMut()) -> f64 {
         let time = seconds(|| (0..self.repeats).for_each(|_| work()));
         parts * (self.bytes * self.repeats) as f64 / time / 1e9

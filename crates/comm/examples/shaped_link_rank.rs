@@ -1,10 +1,10 @@
-//! One rank of `benchmarks/shaped_links.py`: how long an all-reduce of random f32 takes between hosts.
+//! One rank of `benchmarks/shaped_links.py`: measures an all-reduce of random f32 between hosts.
 //!
 //! `shaped_link_rank RANK ADDRESS [--connections N] [--identity FILE] [--algorithm NAME]`
-//! prints where it listens, reads the addresses of all ranks in a line, says `joined` when the group has
-//! measured its links, then reads lines `BYTES ROUNDS`, and answers each with the median seconds of a blocking
-//! call and how the group chose to run it. With an identity, which
-//! `shaped_link_rank identities RANKS DIRECTORY` makes, it speaks TLS.
+//! prints its listening address, reads the addresses of all ranks from one line, prints `joined` when the
+//! group has measured its links, then reads lines `BYTES ROUNDS`, and answers each with the median seconds of a
+//! blocking call and the group's choice. It uses TLS with an identity from
+//! `shaped_link_rank identities RANKS DIRECTORY`.
 
 use std::io::{self, Lines, StdinLock, Write};
 use std::net::SocketAddr;
@@ -27,13 +27,13 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// What follows `--name`.
+/// Returns the value after `--name`.
 fn option<'a>(arguments: &'a [String], name: &str) -> Option<&'a str> {
     let at = arguments.iter().position(|argument| argument == name)?;
     arguments.get(at + 1).map(String::as_str)
 }
 
-/// Writes a new identity for each of so many ranks.
+/// Writes a new identity for each rank.
 fn identities(ranks: u32, directory: &str) -> RankResult<()> {
     let day = Validity::from_now(SystemTime::now(), Duration::from_secs(86_400));
     let authority = Authority::new(JOB, day)?;
@@ -46,7 +46,7 @@ fn identities(ranks: u32, directory: &str) -> RankResult<()> {
 
 fn configuration(rank: u32, arguments: &[String]) -> RankResult<GroupConfig> {
     let mut config = GroupConfig::new("speed", JOB, GroupRank(rank));
-    // Namespaces share a kernel, but count as hosts: memory is shared inside each only.
+    // Namespaces share a kernel, but count as hosts: memory is shared only within each.
     let connections = option(arguments, "--connections").map(str::parse);
     config.connections = connections.transpose()?;
     config.security = match option(arguments, "--identity") {
@@ -63,7 +63,7 @@ fn configuration(rank: u32, arguments: &[String]) -> RankResult<GroupConfig> {
     Ok(config)
 }
 
-/// Median seconds of an all-reduce.
+/// Returns the median seconds of an all-reduce.
 fn measure(group: &ProcessGroup, bytes: usize, rounds: usize) -> RankResult<f64> {
     let (rank, size) = (group.rank().0, group.size());
     let len = (bytes / 4).max(1);
@@ -98,7 +98,7 @@ fn main() -> RankResult<()> {
             return identities(ranks.parse()?, directory);
         }
         [rank, address, ..] => (rank.parse()?, address.parse()?),
-        _ => return Err("see the head of this file".into()),
+        _ => return Err("see the head of this file for the usage".into()),
     };
     let (listener, at) = bind(address)?;
     writeln!(io::stdout(), "{at}")?;

@@ -1,9 +1,9 @@
-//! Calibration: a group runs its own all_reduce by each algorithm, and learns what its links cost.
+//! Calibration: a group runs its own all_reduce by each algorithm, and measures the cost of its links.
 //!
-//! The operations themselves carry what is to come: the first word of each is rank 0's plan for the
-//! next one (the others bring zero, and the sum is the plan), the second adds up how long the last one
-//! took on each rank. So all ranks run the same operations, as many as rank 0's time allows, without a
-//! message more. In the end rank 0 fits the costs and sends them, so that all have the same bits.
+//! The operations themselves carry the plan: the first word of each is rank 0's plan for the
+//! next one (the other ranks contribute zero, so the sum is the plan), and the second adds up how long the
+//! previous one took on each rank. So all ranks run the same operations, as many as rank 0's time allows,
+//! without extra messages. At the end rank 0 fits the costs and sends them, so all ranks have the same bits.
 
 mod planner;
 
@@ -21,28 +21,28 @@ use crate::{Calibration, ProcessGroup};
 use planner::{CalibrationPlanner, TrialOperation};
 
 const NAME: &str = "calibrating";
-/// Words of the shortest operation: plan and time, and some more.
+/// Length of the shortest operation in words: plan, time, and padding.
 const WORDS: usize = 16;
-/// Words in which a member says what it brings: time, cores, host, hosts that it was told of.
+/// Length of a member's input in words: time, cores, host, and hash of the configured hosts.
 const CARD_WORDS: usize = 4;
 
-/// Bytes that are reduced to see how long that takes, and how many times.
+/// Size of the reduction that is timed, in bytes, and how many times it runs.
 const REDUCED_BYTES: usize = 64 << 10;
 const REDUCED_TIMES: usize = 5;
 
-/// In larger groups only those algorithms are measured in which a rank speaks to few others.
+/// Size above which a group measures only algorithms in which a rank exchanges data with few peers.
 const LARGE: usize = 64;
 const SPARSE: [Algorithm; 2] = [Algorithm::HalvingDoubling, Algorithm::Tree];
 
-/// What one member brings to the calibration.
+/// One member's input to the calibration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct CalibrationInput {
-    /// Nanoseconds; 0 for none.
+    /// Nanoseconds; 0 disables measuring.
     within: u64,
     cores: u64,
     /// Equal for members on one host.
     host: u64,
-    /// Hash of [`crate::GroupConfig::hosts`]; 0 where there is none.
+    /// Hash of [`crate::GroupConfig::hosts`]; 0 if not set.
     told_hosts: u64,
 }
 
@@ -65,18 +65,18 @@ impl CalibrationInput {
 }
 
 impl ProcessGroup {
-    /// Measures what the group's connections cost, for about as long as `within`, and chooses
-    /// algorithms by it from now on. All members must call it, in one order with their other
-    /// operations and with none of those under way; the shortest time of all counts, zero measures
-    /// nothing. [`ProcessGroup::connect`] does it by itself.
+    /// Measures the cost of the group's connections for about as long as `within`, and chooses
+    /// algorithms by it from now on. All members must call it, in the same order relative to their other
+    /// operations and with no operation pending; the shortest time of all members is used, and zero measures
+    /// nothing. [`ProcessGroup::connect`] calls it.
     ///
-    /// It runs all_reduces of some bytes to one MiB by each algorithm, the longer ones only while they
-    /// fit; over a link so slow that a few KiB take longer than that it takes longer, by two of those.
+    /// It runs all_reduces from a few bytes to 1 MiB by each algorithm, the longer ones only while time is
+    /// left; over a link so slow that a few KiB take longer than `within`, it takes longer, by two of those.
     /// Where bytes cross between hosts it first runs all_reduces by one algorithm, up to 8 MiB and up to
-    /// eight times as long, until two in turn take as long for each byte, for which they may take up to 24
-    /// times as long. What the first operation waits for members that are late is not counted.
-    /// Those operations have numbers and are in the flight record like others. A group that shares
-    /// memory has nothing to measure. The bits of plain floating-point sums may change with the choice.
+    /// eight times as long, until two consecutive ones take the same time per byte; for that they may take up to 24
+    /// times as long. The time that the first operation waits for late members is not counted.
+    /// These operations have numbers and appear in the flight record like others. A group that shares
+    /// memory measures nothing. The bits of plain floating-point sums may change with the choice.
     ///
     /// # Errors
     /// Those of an operation.
@@ -88,7 +88,7 @@ impl ProcessGroup {
         self.measure(&cards)
     }
 
-    /// While joining: finds out who shares a host, and measures where that is wanted.
+    /// Finds out which members share a host, and measures if configured. Called while joining.
     pub(crate) fn settle_costs(&mut self) -> Result<(), CollectiveError> {
         let within = match (self.config().calibration, self.config().algorithm) {
             (Calibration::Within(time), None) => time,
@@ -97,7 +97,7 @@ impl ProcessGroup {
         let cards = self.tell(within)?;
         let told = cards[0].told_hosts;
         if let Some(rank) = cards.iter().position(|card| card.told_hosts != told) {
-            let problem = format!("group ranks 0 and {rank} were told of different hosts");
+            let problem = format!("group ranks 0 and {rank} have different host settings");
             return Err(invalid("joining a group", problem));
         }
         if told == 0 {
@@ -107,7 +107,7 @@ impl ProcessGroup {
         self.measure(&cards)
     }
 
-    /// What all members bring, by rank.
+    /// Gathers the input of all members, by rank.
     fn tell(&self, within: Duration) -> Result<Vec<CalibrationInput>, CollectiveError> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let told = self.config().hosts.as_ref();
@@ -125,7 +125,7 @@ impl ProcessGroup {
         let cards: Option<Vec<CalibrationInput>> = cards.collect();
         cards
             .filter(|cards| cards.len() == self.size())
-            .ok_or_else(|| invalid(NAME, "a member that speaks in another way".to_owned()))
+            .ok_or_else(|| invalid(NAME, "a member uses another protocol".to_owned()))
     }
 
     fn measure(&self, cards: &[CalibrationInput]) -> Result<(), CollectiveError> {
@@ -148,12 +148,12 @@ impl ProcessGroup {
         let fitted = start.fit(&samples).corrected_by(&run.planner.timings());
         let words = self.tell_costs(&fitted)?;
         let model = CostModel::from_words(&words)
-            .ok_or_else(|| invalid(NAME, "costs that are none".to_owned()))?;
+            .ok_or_else(|| invalid(NAME, "invalid costs from rank 0".to_owned()))?;
         self.chooser().set_model(model);
         Ok(())
     }
 
-    /// Rank 0's plan; the others know the lengths only.
+    /// Returns rank 0's planner; the other ranks only use its lengths.
     fn planner(&self, cores: usize, within: Duration) -> CalibrationPlanner {
         let hosts = self.chooser().hosts();
         let (is_first, is_large) = (self.rank() == GroupRank(0), self.size() > LARGE);
@@ -169,7 +169,7 @@ impl ProcessGroup {
         CalibrationPlanner::new(within, WORDS, counted)
     }
 
-    /// The costs of rank 0.
+    /// Sends the costs of rank 0 to all ranks.
     fn tell_costs(&self, mine: &CostModel) -> Result<[u64; COST_WORDS], CollectiveError> {
         let mut words = [0; COST_WORDS];
         if self.rank() == GroupRank(0) {
@@ -181,7 +181,7 @@ impl ProcessGroup {
         Ok(told.unwrap_or([-1; COST_WORDS]).map(i64::cast_unsigned))
     }
 
-    /// The sum of all ranks' buffers by an algorithm.
+    /// Returns the sum of all ranks' buffers by an algorithm.
     fn run_by(&self, algorithm: Algorithm, buffer: Buffer) -> Result<Buffer, CollectiveError> {
         let operation = Operation::AllReduce(ReduceOp::Sum);
         let mut call = program::describe(&operation, &buffer, self.member())?;
@@ -190,21 +190,21 @@ impl ProcessGroup {
     }
 }
 
-/// One calibration under way.
+/// One calibration in progress.
 struct CalibrationRun<'a> {
     group: &'a ProcessGroup,
-    /// By length, in words; all zero but the first words.
+    /// Buffers by length in words; all zero except for the first words.
     buffers: Vec<(usize, Buffer)>,
     planner: CalibrationPlanner,
 }
 
 impl CalibrationRun<'_> {
-    /// Runs what rank 0 plans until it plans nothing more; its samples, none on other ranks.
+    /// Runs the operations that rank 0 plans; returns its samples, none on other ranks.
     fn all_steps(&mut self) -> Result<Vec<Sample>, CollectiveError> {
         let is_first = self.group.rank() == GroupRank(0);
         let (mut step, mut last) = (self.planner.first(), None);
         let mut took = Duration::ZERO;
-        // The first one also waits for members that are late: its time is nobody's cost.
+        // The first operation also waits for late members: its time is not a cost of the links.
         let mut began = None;
         loop {
             let spent = began.map_or(Duration::ZERO, |began| clock::now().duration_since(began));
@@ -230,13 +230,13 @@ impl CalibrationRun<'_> {
                 0 => return Ok(self.planner.samples()),
                 plan => {
                     let next = TrialOperation::decode(plan, self.planner.lens().len());
-                    step = next.ok_or_else(|| invalid(NAME, format!("no step {plan}")))?;
+                    step = next.ok_or_else(|| invalid(NAME, format!("invalid plan {plan}")))?;
                 }
             }
         }
     }
 
-    /// One operation that carries two words.
+    /// Runs one operation that carries two words.
     fn one(
         &mut self,
         step: TrialOperation,
@@ -246,7 +246,7 @@ impl CalibrationRun<'_> {
         let kept = self.buffers.iter().position(|(kept, _)| *kept == len);
         let mut buffer = match kept {
             Some(place) => self.buffers.swap_remove(place).1,
-            // Written, so that the memory is there.
+            // Written, so that its pages are allocated.
             None => Buffer::copy_of(&vec![0_i64; len]),
         };
         buffer.as_mut_slice::<i64>()[..2].copy_from_slice(&words);
@@ -261,7 +261,7 @@ impl CalibrationRun<'_> {
     }
 }
 
-/// Seconds to reduce a byte into another, in the cache: some 50 microseconds to find out.
+/// Measures the seconds to reduce a byte into another in the cache; takes about 50 µs.
 fn byte_reduced_s() -> f64 {
     let (mut into, other) = (vec![0_u8; REDUCED_BYTES], vec![0_u8; REDUCED_BYTES]);
     let mut least = Duration::MAX;
@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cards_survive_the_wire() {
+    fn inputs_are_the_same_after_encoding_and_decoding() {
         let card = CalibrationInput {
             within: u64::MAX / 2,
             cores: 3,

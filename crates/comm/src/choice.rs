@@ -1,4 +1,4 @@
-//! [`AlgorithmChoice`]: which way an operation of a group goes, and why; remembered, so that asking is cheap.
+//! [`AlgorithmChoice`]: which algorithm an operation of a group uses, and why; cached, so that lookups are cheap.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -13,49 +13,49 @@ use crate::ProcessGroup;
 use crate::frame::{ANY_LEN, Call, CallKind};
 use crate::program;
 
-/// Where the length is not known to all ranks the choice is that for so many elements.
+/// Number of elements assumed if not all ranks know the length.
 const UNKNOWN_LEN: usize = 1 << 18;
-/// Most decisions that are remembered.
+/// Maximum number of cached decisions.
 const REMEMBERED_MAX: usize = 4096;
-/// Lengths between two powers of two are told apart in so many classes (a power of two).
+/// Number of classes of lengths per power of two (a power of two).
 const CLASSES: u32 = 4;
 
-/// Which way an operation of a group goes, and why.
+/// Which algorithm an operation of a group uses, and why.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AlgorithmChoice {
     /// The algorithm over the group's connections; `None` over shared memory, in a group of one, and
     /// for operations that have one schedule.
     pub algorithm: Option<Algorithm>,
-    /// Why, in words: `direct 182 us, next halving_doubling 240 us (measured)`.
+    /// The reason: `direct 182 us, next halving_doubling 240 us (measured)`.
     pub reason: String,
-    /// How long it should take. `None` where there is nothing to choose between, shared memory
-    /// included: nothing is measured or assumed there.
+    /// The predicted time. `None` if there is only one way to run the operation, also over shared
+    /// memory: nothing is measured or assumed there.
     pub predicted: Option<Duration>,
-    /// Whether it runs over shared memory, where there is one way for each operation.
+    /// Whether it runs over shared memory, where each operation has a single implementation.
     pub by_shared_memory: bool,
 }
 
-/// A choice that a group has taken, for all operations alike and of about one length.
+/// A choice that a group has made, for one operation and a range of lengths.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecordedChoice {
     /// `all_reduce`, `exact_sum`, `reduce`, `broadcast`.
     pub operation: String,
-    /// Bytes of an operand, from the least to one more than the most.
+    /// Size of an operand in bytes: from the minimum to one more than the maximum.
     pub bytes: Range<u64>,
-    /// What was taken, and why; `predicted` is for the least of `bytes`.
+    /// The choice; its `predicted` is for the smallest of `bytes`.
     pub choice: AlgorithmChoice,
-    /// How often.
+    /// How often it was used.
     pub times: u64,
 }
 
-/// What is alike for all operations that take one choice.
+/// The properties shared by all operations that use one choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct OperationClass {
     kind: CallKind,
     /// Smallest length of the class.
     len: usize,
     element_bytes: usize,
-    /// That of the call, where the choice depends on it.
+    /// The detail of the call, if the choice depends on it.
     detail: u64,
 }
 
@@ -71,7 +71,7 @@ struct ChoiceTable {
     remembered: HashMap<OperationClass, RecordedDecision>,
 }
 
-/// Chooses for one group; all members must hold the same.
+/// Chooses algorithms for one group; all members must have the same state.
 #[derive(Debug)]
 pub(crate) struct Chooser {
     preferred: Option<Algorithm>,
@@ -170,12 +170,12 @@ impl Chooser {
         }
     }
 
-    /// Whether one root is as good as another.
+    /// Returns whether the choice is the same for every root.
     fn is_flat(&self) -> bool {
         self.hosts.count() <= 1
     }
 
-    /// The operation that stands for all of its class.
+    /// Returns the operation that represents its class.
     fn alike(&self, operation: &Operation) -> Operation {
         let root = GroupRank(0);
         match operation {
@@ -207,7 +207,7 @@ impl Chooser {
     }
 }
 
-/// The lengths that are treated as one.
+/// Returns the range of lengths that are treated alike.
 fn class_of(len: usize) -> Range<usize> {
     if len < 2 * CLASSES as usize {
         return len..len + 1;
@@ -222,11 +222,11 @@ fn duration(seconds: f64) -> Option<Duration> {
 }
 
 impl ProcessGroup {
-    /// Which way `operation` on operands of `len` elements of `dtype` would go now, and why: the same
+    /// Returns how `operation` on operands of `len` elements of `dtype` would run now, and why: the same
     /// on all ranks. `len` is that of the buffer, or of one subtree of an exact sum.
     ///
-    /// Nothing is sent. Cost: a look into a table and the making of the schedules of all ranks, some
-    /// microseconds for few ranks, some milliseconds for hundreds.
+    /// Sends nothing. Cost: a table lookup, or the schedules of all ranks: some microseconds for few ranks,
+    /// some milliseconds for hundreds.
     #[must_use]
     pub fn choice(&self, operation: &Operation, dtype: DType, len: usize) -> AlgorithmChoice {
         let mut choice = AlgorithmChoice {
@@ -241,7 +241,7 @@ impl ProcessGroup {
         let sketch = program::sketch(operation, dtype, len);
         let call = sketch.unwrap_or(Call::NOTHING);
         if self.is_by_shared_memory(operation, &call) {
-            choice.reason = "shared memory has one way for each operation".to_owned();
+            choice.reason = "shared memory has one implementation of each operation".to_owned();
             choice.by_shared_memory = true;
             return choice;
         }
@@ -268,21 +268,21 @@ impl ProcessGroup {
         choice
     }
 
-    /// The choices between algorithms that this group has taken so far, in the order of operations
-    /// and lengths: one for each operation and class of lengths, a quarter of a power of two wide. At
-    /// most the last 4,096; those from before the costs were measured anew are forgotten.
+    /// Returns the choices between algorithms that this group has made so far, ordered by operation
+    /// and length: one for each operation and class of lengths, a quarter of a power of two wide. At
+    /// most the last 4,096; those from before the costs were measured again are dropped.
     #[must_use]
     pub fn choices(&self) -> Vec<RecordedChoice> {
         self.chooser().taken()
     }
 
-    /// The costs by which this group chooses: measured, or [`CostModel::default`].
+    /// Returns the costs by which this group chooses: measured, or [`CostModel::default`].
     #[must_use]
     pub fn cost_model(&self) -> CostModel {
         self.chooser().model()
     }
 
-    /// Checks a call, describes it and chooses how it is run.
+    /// Checks and describes a call, and chooses its algorithm.
     pub(crate) fn describe(
         &self,
         operation: &Operation,
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_choices_is_bounded() {
+    fn the_cache_of_choices_is_bounded() {
         let chooser = Chooser::new(Some(Algorithm::Direct), Hosts::one(2));
         let sum = Operation::AllReduce(ReduceOp::Sum);
         for detail in 0..2 * REMEMBERED_MAX as u64 {
@@ -368,7 +368,7 @@ mod tests {
         assert!(chooser.taken().len() <= REMEMBERED_MAX);
     }
 
-    /// Measured with `cargo test --release -p ronde-comm cost_of -- --ignored --nocapture`.
+    /// Run with `cargo test --release -p ronde-comm cost_of -- --ignored --nocapture`.
     #[test]
     #[ignore = "prints a measurement"]
     fn cost_of_choosing() {

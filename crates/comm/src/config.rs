@@ -1,4 +1,4 @@
-//! [`GroupConfig`]: what a member brings to a group; all but the rank must agree between members.
+//! [`GroupConfig`]: a member's settings for a group; all but the rank must agree between members.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,25 +13,25 @@ use crate::{FailureHook, Security};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum TransportChoice {
-    /// Shared memory between members of one host that belong to one user, connections otherwise.
+    /// Shared memory between members on one host that run as the same user, connections otherwise.
     #[default]
     Auto,
-    /// Shared memory, or else joining fails on all ranks, saying which one cannot and why.
+    /// Shared memory; joining fails on all ranks if a member cannot use it, with its rank and the cause.
     SharedMemory,
-    /// Connections, for the whole group when one member says so and none requires shared memory.
+    /// Connections, for the whole group if any member requests this and none requires shared memory.
     Tcp,
 }
 
-/// Whether a group measures what its connections cost, to choose algorithms by it.
+/// Whether a group measures the cost of its connections, to choose algorithms by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Calibration {
-    /// It does not: algorithms are chosen by default costs, alike in every run.
+    /// No measurement: algorithms are chosen by default costs, which are the same in every run.
     Off,
-    /// It does while joining, for about so long. Short operations are run first, longer ones while
-    /// they fit. Where bytes cross between hosts up to eight times as long goes before that, until the
-    /// links' rate has settled, for links that let some bytes pass faster at first; up to 24 times where it
-    /// does not, because a packet was lost.
+    /// Measure while joining, for about this long. Short operations run first, then longer ones while
+    /// time is left. Where bytes cross between hosts, up to eight times this long is spent first until the
+    /// links' rate has settled, because some links pass the first bytes faster; up to 24 times if it
+    /// does not settle because a packet was lost.
     Within(Duration),
 }
 
@@ -42,12 +42,12 @@ impl Default for Calibration {
     }
 }
 
-/// Ends the joining of a group early: asked every few milliseconds.
+/// A condition that ends the joining of a group early; checked every few milliseconds.
 #[derive(Clone)]
 pub struct JoinCancellation(Arc<dyn Fn() -> bool + Send + Sync>);
 
 impl JoinCancellation {
-    /// Gives up once `is_wanted` says so; it must return at once.
+    /// Cancels joining once `is_wanted` returns true; it must return at once.
     #[must_use]
     pub fn when(is_wanted: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(is_wanted))
@@ -64,10 +64,10 @@ impl std::fmt::Debug for JoinCancellation {
     }
 }
 
-/// One member's part of a group.
+/// The settings of one member of a group.
 #[derive(Debug, Clone)]
 pub struct GroupConfig {
-    /// Name of the group, for messages and buffers: `dp`. Must agree.
+    /// Name of the group in messages and buffer names, such as `dp`. Must agree.
     pub name: String,
     /// The job that the group belongs to; opaque. Must agree.
     pub job: String,
@@ -75,57 +75,59 @@ pub struct GroupConfig {
     pub generation: Generation,
     /// This member's index in the group.
     pub rank: GroupRank,
-    /// All that the result depends on. Must agree, or joining fails naming the parts that differ.
+    /// Everything the result depends on. Must agree, or joining fails with the parts that differ.
     pub plan: PlanIdentity,
-    /// Deadline of every operation, from when it begins to run.
+    /// Deadline of every operation, from when it starts to run.
     ///
-    /// The error names the rank that holds it up. Over connections half the deadline is for finding out
-    /// who: those that wait say so, and for whom; and hosts acknowledge what is sent to them, whatever their
-    /// processes do, within a fifth of a second or so. So a process that is stopped, a host that is cut
-    /// off, that is not heard (mute) or hears nothing (deaf) is named by all others, and names itself
-    /// ([`ronde_core::CollectiveError::PeerLost`] with its own rank) where more than half of all members
-    /// acknowledge nothing. It cannot be told which of two ends of a single way is to blame, of which one
-    /// is named, nor which half of a group that is cut in halves (two ranks, two hosts of as many), of which
-    /// each names the other; nor, with a deadline below half a second, who is mute or deaf.
+    /// The error names the rank that delays the operation. Over connections, half of the deadline is
+    /// used to find that rank: ranks that wait report it, with the ranks they wait for, and a host
+    /// acknowledges what it receives within about 0.2 s, whatever its processes do. A process that is
+    /// stopped, a host that is cut off, or one whose packets are lost in one direction only is named by
+    /// all other ranks. It names itself ([`ronde_core::CollectiveError::PeerLost`] with its own rank) when
+    /// more than half of all members acknowledge nothing. Three cases cannot be decided: when a single
+    /// path is cut, one of its two ends is named; when a group is split into halves of equal size, each
+    /// half names the other; and with a deadline below 0.5 s, a path that fails in one direction may
+    /// be blamed on the wrong end.
     pub timeout: Duration,
     /// Deadline for all members to be connected.
     pub connect_timeout: Duration,
-    /// How long a member that leaves a group that has failed stays for the others to read why. A peer that is
-    /// stopped lets it wait all that time; short where somebody else tells all members.
+    /// How long a member that leaves a failed group waits for the others to read the cause. If a peer is
+    /// stopped, it waits for all of this time; choose a short time if all members are notified in
+    /// another way.
     pub linger_failed: Duration,
-    /// When to stop waiting for the others to join; `None` waits until the limit.
+    /// When to stop waiting for the other members; `None` waits until the deadline.
     pub give_up: Option<JoinCancellation>,
-    /// Algorithm to prefer; `None` takes the one that should take the least time, by the costs that
-    /// the group has measured (see [`GroupConfig::calibration`]). Must agree.
+    /// Algorithm to prefer; `None` uses the one with the shortest predicted time, by the costs that the
+    /// group has measured (see [`GroupConfig::calibration`]). Must agree.
     ///
-    /// The bits of a plain sum of floating-point numbers depend on the algorithm, so that they may
-    /// differ between two runs that have measured something else. Those of an exact sum do not. For
-    /// plain sums with the same bits in every run name an algorithm, or switch the calibration off.
+    /// The bits of a plain floating-point sum depend on the algorithm, so they may differ between two
+    /// runs that measured different costs. The bits of an exact sum do not. To get the same bits of plain
+    /// sums in every run, set an algorithm or switch calibration off.
     pub algorithm: Option<Algorithm>,
-    /// Which members share a host. Must agree. `None` has [`crate::ProcessGroup::connect`] find out
-    /// (processes of one system and one network namespace share a host), and means one host elsewhere.
+    /// Which members share a host. Must agree. With `None`, [`crate::ProcessGroup::connect`] finds out
+    /// (processes of one system and one network namespace share a host); elsewhere it means one host.
     pub hosts: Option<Hosts>,
-    /// Whether the group measures its connections when it is joined by
-    /// [`crate::ProcessGroup::connect`]; where members differ the shortest time counts. Groups that
-    /// share memory, that prefer an algorithm, or whose parent has measured, do not; sub-groups choose
-    /// by their parent's costs. See [`crate::ProcessGroup::calibrate`].
+    /// Whether the group measures its connections when it joins with
+    /// [`crate::ProcessGroup::connect`]; if members differ, the shortest time is used. Groups that
+    /// share memory, that prefer an algorithm, or whose parent has measured do not measure; sub-groups
+    /// use their parent's costs. See [`crate::ProcessGroup::calibrate`].
     pub calibration: Calibration,
-    /// Whether connections are plain or TLS. Must be of the same kind. Of no account between threads
-    /// of one process.
+    /// Whether connections are plain or TLS. Must be the same kind on all members. Ignored between
+    /// threads of one process.
     pub security: Security,
-    /// Connections to each other member, 1 to 16; large payloads are spread over them, small ones go on
-    /// the first. `None` chooses: see [`crate::ProcessGroup::connect`]. Must agree. Of no account between
+    /// Connections to each other member, 1 to 16. Large payloads are spread over them; small ones use
+    /// the first. `None` chooses: see [`crate::ProcessGroup::connect`]. Must agree. Ignored between
     /// threads of one process.
     pub connections: Option<usize>,
-    /// What to do with the flight record when the group fails; `None` does nothing.
+    /// Called with the flight record when the group fails; `None` does nothing.
     pub on_failure: Option<FailureHook>,
-    /// How [`crate::ProcessGroup::connect`] reaches the others. Members settle differences.
+    /// How [`crate::ProcessGroup::connect`] reaches the other members, which may request different transports.
     pub transport: TransportChoice,
 }
 
 impl GroupConfig {
-    /// A member of a group with an empty plan, generation 0, a minute for operations, half a
-    /// minute to connect, a short calibration, and plain connections on loopback addresses only.
+    /// Returns the settings of a member of a group with an empty plan, generation 0, 60 s for
+    /// operations, 30 s to connect, a short calibration, and plain connections on loopback addresses only.
     #[must_use]
     pub fn new(name: impl Into<String>, job: impl Into<String>, rank: GroupRank) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Joining over TCP: every member dials those before it and listens for those after it.
+//! Joining over TCP: every member dials the lower ranks and listens for the higher ones.
 
 mod connection;
 
@@ -21,38 +21,38 @@ use crate::program::invalid;
 use crate::security::TlsKeys;
 pub(crate) use connection::{PeerConnection, transport};
 
-/// How long the other members are still answered after one was refused, so that they hear of it.
+/// How long other members are still answered after one was refused, so that they learn of it.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long a stranger on the listening port may take to say who it is.
+/// How long an unknown connection on the listening port may take to identify itself.
 const STRANGER_MAX: Duration = Duration::from_secs(5);
-/// How long those who dial may take after the limit to say what went wrong.
+/// How long threads that dial may take after the deadline to report their error.
 const DETAIL: Duration = Duration::from_millis(100);
-/// Strangers that are listened to at once, beside the members.
+/// Unknown connections that are read at once, besides those of members.
 const STRANGERS_MAX: usize = 64;
-/// Refusals that are told in full; the others are counted.
+/// Refusals reported in full; the rest are only counted.
 const REFUSALS_MAX: usize = 16;
-/// Most connections between two members.
+/// Maximum number of connections between two members.
 const CONNECTIONS_MAX: usize = 16;
 /// Connections between two members that may be on different hosts.
 const FAR_CONNECTIONS: usize = 2;
-/// Between two looks at whether to give up.
+/// Interval between checks whether joining was cancelled.
 const GIVE_UP_PAUSE: Duration = Duration::from_millis(10);
-/// Between two looks at the listener or two tries of an address that refuses.
+/// Interval between checks of the listener, and between attempts to dial an address that refuses.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Listens on a free port of `address`; the port is known before any peer is.
+/// Listens on a free port of `address`, and returns the listener and its address.
 ///
 /// # Errors
-/// [`CollectiveError::Connect`] with the system's answer.
+/// [`CollectiveError::Connect`] with the system's error.
 pub fn bind(address: IpAddr) -> Result<(TcpListener, SocketAddr), CollectiveError> {
-    let what = || format!("listening on {address}");
+    let what = || format!("cannot listen on {address}");
     let listener = TcpListener::bind((address, 0)).map_err(|e| failed(what(), &e))?;
     let at = listener.local_addr().map_err(|e| failed(what(), &e))?;
     Ok((listener, at))
 }
 
-/// How many connections there are between two members: what the configuration says, or else one where
-/// all listen on loopback addresses and [`FAR_CONNECTIONS`] where they do not.
+/// Returns the number of connections between two members: the configured number, or else 1 if
+/// all members listen on loopback addresses and [`FAR_CONNECTIONS`] if they do not.
 pub(crate) fn connections(
     config: &GroupConfig,
     peers: &[SocketAddr],
@@ -63,7 +63,9 @@ pub(crate) fn connections(
     if (1..=CONNECTIONS_MAX).contains(&connections) {
         return Ok(connections);
     }
-    let problem = format!("{connections} connections to each member, from 1 to {CONNECTIONS_MAX}");
+    let problem = format!(
+        "invalid number of connections `{connections}`: expected 1 to {CONNECTIONS_MAX} to each member"
+    );
     Err(invalid("joining a group", problem))
 }
 
@@ -74,29 +76,29 @@ fn failed(what: String, cause: &dyn ToString) -> CollectiveError {
     }
 }
 
-/// What comes of a connection.
+/// The outcome of one connection.
 enum ConnectionOutcome {
-    /// A connection to a member, of this number.
+    /// A connection to a member, with its number.
     Member(usize, usize, PeerConnection),
-    /// Somebody who was turned away, and why; the right one may still come.
+    /// A peer that was refused, and the cause; the expected member may still connect.
     Refused(String),
-    /// Joining is not possible.
+    /// Joining has failed.
     Failed(CollectiveError),
 }
 
-/// This member as it joins.
+/// This member while it joins.
 struct Joiner {
     hello: JoinHello,
-    /// What it says first, by the number of the connection.
+    /// The encoded hello of each connection.
     greetings: Vec<Vec<u8>>,
     keys: Option<TlsKeys>,
     end: Instant,
     calls: DialledSockets,
 }
 
-/// All connections, and who was turned away meanwhile.
+/// All connections, and the refusals that happened while they were made.
 pub(crate) struct Connections {
-    /// By group rank and number of the connection; `None` for this member.
+    /// By group rank, then by number of the connection; `None` for this member.
     pub(crate) wires: Vec<Option<PeerConnection>>,
     pub(crate) refused: Vec<String>,
 }
@@ -151,7 +153,7 @@ pub(crate) fn mesh(
     })
 }
 
-/// Collects the connections; after a failure the others are still heard for a while.
+/// Collects the connections; after a failure it still answers the other members for a while.
 fn gather(
     mine: &JoinHello,
     peers: &[SocketAddr],
@@ -167,8 +169,8 @@ fn gather(
     while heard < wires.len() {
         if give_up.is_some_and(JoinCancellation::is_wanted) {
             return Err(failed(
-                format!("joining generation {}", mine.generation),
-                &"it was given up, for there is a newer one",
+                format!("cannot join generation {}", mine.generation),
+                &"cancelled because a newer generation exists",
             ));
         }
         let left = clock::left(end);
@@ -176,8 +178,8 @@ fn gather(
             Err(RecvTimeoutError::Timeout) if left > GIVE_UP_PAUSE => {}
             Ok(ConnectionOutcome::Member(peer, connection, wire)) => {
                 if wires[peer * each + connection].replace(wire).is_some() {
-                    let what = format!("group rank {peer} joining");
-                    failure.get_or_insert(failed(what, &"it came twice"));
+                    let what = format!("cannot join with group rank {peer}");
+                    failure.get_or_insert(failed(what, &"it connected twice"));
                 }
                 heard += 1;
             }
@@ -198,10 +200,10 @@ fn gather(
                     .filter(|&peer| wires[peer * each..][..each].iter().any(Option::is_none))
                     .map(|peer| format!("{peer} ({})", peers[peer]))
                     .collect();
-                let what = format!("waiting for group ranks {}", missing.join(", "));
-                let mut cause = "the limit has passed".to_owned();
+                let what = format!("cannot connect to group ranks {}", missing.join(", "));
+                let mut cause = "the deadline has passed".to_owned();
                 if refusals > 0 {
-                    cause += &format!("; turned away {refusals}: {}", refused.join("; "));
+                    cause += &format!("; {refusals} refused: {}", refused.join("; "));
                 }
                 return Err(failure.unwrap_or_else(|| failed(what, &cause)));
             }
@@ -210,18 +212,18 @@ fn gather(
     failure.map_or(Ok(Connections { wires, refused }), Err)
 }
 
-/// Dials a peer until it answers or time is up.
+/// Dials a peer until it answers or the deadline has passed.
 fn dial(
     joining: &Joiner,
     (peer, connection): (usize, usize),
     address: SocketAddr,
 ) -> Result<PeerConnection, CollectiveError> {
-    let what = || format!("connecting to group rank {peer} at {address}");
+    let what = || format!("cannot connect to group rank {peer} at {address}");
     let end = joining.end;
     loop {
         let left = clock::left(end);
         if left.is_zero() || joining.calls.are_over() {
-            return Err(failed(what(), &"nobody answered before the limit"));
+            return Err(failed(what(), &"no answer before the deadline"));
         }
         match TcpStream::connect_timeout(&address, left.min(Duration::from_secs(1))) {
             Ok(stream) => {
@@ -230,7 +232,7 @@ fn dial(
                     .call_on(stream, (peer, connection))
                     .map_err(|unmet| unmet.error(GroupRank(peer as u32), what()))?;
                 match joining.hello.age_of(&theirs) {
-                    // It will hear of the newer generation and come.
+                    // The peer will learn of the newer generation and join it.
                     Ordering::Less => {
                         clock::pause(PAUSE);
                         continue;
@@ -251,7 +253,7 @@ fn dial(
     }
 }
 
-/// Listens until told to stop. Strangers are turned away without harm; other plans are an error.
+/// Listens until stopped. Unknown connections are refused without harm; another plan is an error.
 fn accept(
     listener: &TcpListener,
     joining: &Arc<Joiner>,
@@ -271,7 +273,7 @@ fn accept(
             Ok(_) if Arc::strong_count(joining) > size + STRANGERS_MAX => {}
             Ok((stream, from)) => {
                 let (met, joining) = (met.clone(), Arc::clone(joining));
-                // On its own, so that a stranger that says nothing holds up nobody.
+                // On a separate thread, so that an idle connection does not delay the others.
                 thread::spawn(move || {
                     let _late = met.send(welcome(stream, from, &joining));
                 });
@@ -281,7 +283,7 @@ fn accept(
     }
 }
 
-/// Meets one that has dialled.
+/// Answers a peer that has dialled this member.
 fn welcome(stream: TcpStream, from: SocketAddr, joining: &Joiner) -> ConnectionOutcome {
     let mine = &joining.hello;
     let (wire, theirs) = match joining.receive(stream) {
@@ -296,7 +298,7 @@ fn welcome(stream: TcpStream, from: SocketAddr, joining: &Joiner) -> ConnectionO
         Ordering::Less => {
             let (rank, generation) = (theirs.rank, theirs.generation);
             return ConnectionOutcome::Refused(format!(
-                "{from}: group rank {rank} of generation {generation}, which is over"
+                "{from}: group rank {rank} of generation {generation}, which has ended"
             ));
         }
         Ordering::Greater => return ConnectionOutcome::Failed(over(mine, &theirs)),
@@ -306,29 +308,29 @@ fn welcome(stream: TcpStream, from: SocketAddr, joining: &Joiner) -> ConnectionO
         return ConnectionOutcome::Failed(error);
     }
     if theirs.rank <= mine.rank || theirs.rank >= mine.size {
-        let what = format!("{from} joining as group rank {}", theirs.rank);
-        return ConnectionOutcome::Failed(failed(what, &"that rank does not dial this one"));
+        let what = format!("cannot join with {from} as group rank {}", theirs.rank);
+        return ConnectionOutcome::Failed(failed(what, &"that rank must not dial this one"));
     }
     if theirs.connection >= mine.connections {
-        let what = format!("{from} joining as group rank {}", theirs.rank);
-        let cause = format!("it dials connection {}", theirs.connection);
+        let what = format!("cannot join with {from} as group rank {}", theirs.rank);
+        let cause = format!("invalid connection number {}", theirs.connection);
         return ConnectionOutcome::Failed(failed(what, &cause));
     }
     ConnectionOutcome::Member(theirs.rank as usize, theirs.connection as usize, wire)
 }
 
-/// A member of a newer generation of the same group was met.
+/// Returns the error of joining a generation that a peer has already left for a newer one.
 fn over(mine: &JoinHello, theirs: &JoinHello) -> CollectiveError {
     failed(
-        format!("joining generation {}", mine.generation),
+        format!("cannot join generation {}", mine.generation),
         &format!(
-            "it is over: group rank {} is in generation {}",
+            "it has ended: group rank {} is in generation {}",
             theirs.rank, theirs.generation
         ),
     )
 }
 
-/// Connections that this member has dialled, so that waiting on them can end.
+/// Connections that this member has dialled, kept so that waits on them can be ended.
 #[derive(Default)]
 struct DialledSockets {
     streams: Mutex<Vec<TcpStream>>,
@@ -337,7 +339,7 @@ struct DialledSockets {
 
 impl DialledSockets {
     fn add(&self, stream: &TcpStream) {
-        // One that cannot be cloned is not ended early, but by its deadline.
+        // One that cannot be cloned ends at its deadline instead.
         if let Ok(stream) = stream.try_clone() {
             self.streams().push(stream);
         }
@@ -363,7 +365,7 @@ impl DialledSockets {
     }
 }
 
-/// Why a hello did not come.
+/// Why no hello was received.
 enum GreetError {
     Io(io::Error),
     NoHello(String),
@@ -374,7 +376,7 @@ impl GreetError {
     fn words(&self) -> String {
         match self {
             Self::Io(error) if error.kind() == ErrorKind::UnexpectedEof => {
-                "it hung up before it said who it is".to_owned()
+                "it closed the connection before it identified itself".to_owned()
             }
             Self::Io(error) => error.to_string(),
             Self::NoHello(problem) => problem.clone(),
@@ -397,7 +399,7 @@ impl GreetError {
 }
 
 impl Joiner {
-    /// Greets a peer that this member has dialled; hears whether the peer accepts it.
+    /// Exchanges hellos with a peer that this member has dialled, and reads whether the peer accepts it.
     fn call_on(
         &self,
         stream: TcpStream,
@@ -412,7 +414,7 @@ impl Joiner {
         Ok((wire, theirs))
     }
 
-    /// Greets one that has dialled, and makes sure that it is who it says it is.
+    /// Exchanges hellos with a peer that has dialled, and verifies its identity.
     fn receive(&self, stream: TcpStream) -> Result<(PeerConnection, JoinHello), GreetError> {
         let end = self.end.min(clock::deadline(STRANGER_MAX));
         stream.set_nonblocking(false).map_err(GreetError::Io)?;
@@ -428,7 +430,7 @@ impl Joiner {
         Ok((wire, theirs))
     }
 
-    /// Both sides say who they are at once, then read who the other one is.
+    /// Sends this member's hello and reads the peer's; both sides send first.
     fn greet(
         &self,
         wire: &mut PeerConnection,
@@ -437,7 +439,7 @@ impl Joiner {
     ) -> Result<JoinHello, GreetError> {
         let unsaid = wire.write_all(&self.greetings[connection], end);
         let mut prefix = [0; PREFIX_BYTES];
-        // One that refuses does not listen, but says why.
+        // A peer that refuses does not read, but it sends its reason.
         let said = wire.read_all(&mut prefix, end);
         if let Some(unmet) = connection::tls_in_plain(&prefix) {
             return Err(unmet);

@@ -1,4 +1,4 @@
-//! The readers of what comes over the wire, one by one, for fuzzing; no stable interface.
+//! The decoders of received bytes, one by one, for fuzzing; not a stable interface.
 
 use ronde_core::{DType, Generation, GroupRank, ReduceOp};
 use ronde_schedule::Algorithm;
@@ -8,19 +8,19 @@ use crate::frame::{Call, CallKind, FrameHeader, FrameKind, HEADER_BYTES};
 use crate::hello::{JoinHello, PREFIX_BYTES, PROTOCOL_VERSION};
 use crate::notice::Notice;
 
-/// A piece of the wire format.
+/// A format of bytes received from peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WireFormat {
     /// The header of every frame.
     Frame,
     /// The first frame between two members, prefix and body.
     Hello,
-    /// How a member tells the others of a failure.
+    /// A member's notice of a failure.
     Notice,
 }
 
 impl WireFormat {
-    /// Bytes that must be accepted, to begin with.
+    /// Returns valid encodings, to start with.
     #[must_use]
     pub fn samples(self) -> Vec<Vec<u8>> {
         match self {
@@ -30,13 +30,13 @@ impl WireFormat {
         }
     }
 
-    /// Reads bytes of a stranger, as a group does it; says why they are refused.
+    /// Decodes bytes as a group does, or returns why they are refused.
     ///
     /// # Errors
-    /// Why they are not accepted.
+    /// Why they are refused.
     ///
     /// # Panics
-    /// When what was accepted is not read the same again after being written: a bug.
+    /// When an accepted value is not the same after encoding and decoding: a bug.
     pub fn read(self, bytes: &[u8]) -> Result<(), String> {
         match self {
             Self::Frame => frame(bytes),
@@ -47,14 +47,14 @@ impl WireFormat {
 }
 
 fn frame(bytes: &[u8]) -> Result<(), String> {
-    let bytes: &[u8; HEADER_BYTES] = bytes.try_into().map_err(|_| "not of its length")?;
+    let bytes: &[u8; HEADER_BYTES] = bytes.try_into().map_err(|_| "invalid length")?;
     let header = FrameHeader::decode(bytes)?;
     assert_eq!(
         header.encode(),
         *bytes,
-        "a header is written as it was read"
+        "a header encodes to the bytes it was decoded from"
     );
-    // What an error would say of it.
+    // As an error would format it.
     let _words = header.call.describe();
     Ok(())
 }
@@ -64,22 +64,25 @@ fn hello(bytes: &[u8]) -> Result<(), String> {
     let prefix = prefix.try_into().map_err(|_| "too short")?;
     let (version, len) = JoinHello::decode_prefix(prefix)?;
     if version != PROTOCOL_VERSION || body.len() != len {
-        return Err("another version, or not all of it".to_owned());
+        return Err("another version, or truncated".to_owned());
     }
     let hello = JoinHello::decode(body)?;
     let mine = JoinHello::new(&GroupConfig::new("dp", "job", GroupRank(0)), 2, 1);
     let _words = mine.check(&hello).map_err(|error| error.to_string());
     let again = hello.encode().map_err(|error| error.to_string())?;
-    let again = JoinHello::decode(&again[PREFIX_BYTES..]).expect("what was written is read");
-    assert_eq!(again, hello, "a hello is read as it was written");
+    let again = JoinHello::decode(&again[PREFIX_BYTES..]).expect("an encoded hello is valid");
+    assert_eq!(
+        again, hello,
+        "a hello is the same after encoding and decoding"
+    );
     Ok(())
 }
 
 fn notice(bytes: &[u8]) -> Result<(), String> {
-    let (notice, origin) = Notice::decode(bytes).ok_or("no notice")?;
+    let (notice, origin) = Notice::decode(bytes).ok_or("invalid notice")?;
     let again = Notice::decode(&notice.encode(origin as u32));
     if bytes.len() <= 1 << 10 {
-        // Longer words may be cut, in the middle of a letter too.
+        // Longer text may be truncated, also within a character.
         assert_eq!(again.as_ref(), Some(&(notice.clone(), origin)));
     }
     let mine = (origin.is_multiple_of(2)).then_some(call(CallKind::Barrier, None));

@@ -1,7 +1,7 @@
-//! [`FlightRecorder`]: the recorder that always runs, over the last operations of one rank in one group.
+//! [`FlightRecorder`]: always records the last operations of one rank in one group.
 //!
-//! It costs a look at the clock per event, no lock, and no memory while it records. A short operation
-//! over shared memory costs one look in all: its end is told from when the ranks have come.
+//! Each event costs one reading of the clock, no lock, and no allocation. A short operation over
+//! shared memory costs one reading in all: its end is derived from the arrival times of the ranks.
 
 mod folder;
 mod record;
@@ -18,14 +18,14 @@ use crate::frame::{ANY_LEN, Call, CallKind};
 pub use record::{FailureHook, FirstArrival, FlightRecord, OperationRecord};
 pub use report::merge_report;
 
-/// Operations that are remembered.
+/// Number of operations that are kept.
 const OPERATIONS: usize = 1000;
-/// Larger groups record no arrivals: they would take more than 8 MiB.
+/// Maximum group size for recording arrivals: they would take more than 8 MiB.
 const ARRIVALS_SIZE_MAX: usize = 1024;
-/// Operations per peer whose bytes may come before they are called here and still be noted.
+/// Operations per peer whose first bytes may arrive before they are called here and still be recorded.
 const AHEAD: usize = 4;
 
-/// What a caller has asked for.
+/// The kind of operation that a caller starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RecordedRequest {
     Collective,
@@ -33,32 +33,32 @@ pub(crate) enum RecordedRequest {
     ReceiveFrom(u32),
 }
 
-/// Names an operation to the recorder.
+/// Identifies an operation in the recorder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RecordId(u64);
 
-/// A moment, in nanoseconds since the recorder began; 0 for never.
+/// Nanoseconds since the recorder started; 0 for never.
 type RecorderTime = u64;
 
-/// One remembered operation. Written by whoever issues it and then by the progress thread; read by
-/// anybody, who leaves out what is being written over.
+/// One recorded operation. Written by the caller and then by the progress thread; any thread may read
+/// it, and skips a slot that is being overwritten.
 #[derive(Debug, Default)]
 struct RecordSlot {
-    /// One more than the ticket that it holds; 0 while it is being written over.
+    /// The identifier of its operation plus one; 0 while it is being overwritten.
     holds: AtomicU64,
     asks: AtomicU64,
     sequence: AtomicU64,
     call: [AtomicU64; 3],
     bytes: AtomicU64,
-    /// One more than its number among the streamed collectives; 0 for others.
+    /// Its number among the streamed collectives plus one; 0 for other operations.
     streamed: AtomicU64,
     issued: AtomicU64,
     started: AtomicU64,
-    /// Twice the moment, and one more when it failed.
+    /// Twice the time, plus one if it failed.
     ended: AtomicU64,
 }
 
-/// The first bytes of an operation that is not called here yet.
+/// The first bytes of an operation that was not called here yet.
 #[derive(Debug, Default)]
 struct EarlyArrival {
     sequence: AtomicU64,
@@ -69,26 +69,26 @@ struct EarlyArrival {
 #[derive(Debug)]
 pub(crate) struct FlightRecorder {
     began: Instant,
-    /// The same moment on the clock of the host.
+    /// The same time on the clock of the host.
     began_ns: u64,
     began_at: SystemTime,
     rank: GroupRank,
     size: usize,
     issued: AtomicU64,
-    /// What came before this ticket was for joining, and is not shown.
+    /// Operations before this identifier were part of joining, and are not shown.
     hidden: AtomicU64,
-    /// Streamed collectives that were for joining.
+    /// Streamed collectives that were part of joining.
     unnumbered: AtomicU64,
-    /// Collectives so far, and those of them that the progress thread runs over streams.
+    /// Number of collectives so far, and of those that the progress thread runs over streams.
     collectives: AtomicU64,
     streamed: AtomicU64,
-    /// Nanoseconds from turn to end, summed over all operations that have ended.
+    /// Nanoseconds from start to end, summed over all operations that have ended.
     under_way: AtomicU64,
-    /// By ticket, modulo [`OPERATIONS`].
+    /// By identifier, modulo [`OPERATIONS`].
     slots: Vec<RecordSlot>,
-    /// Ticket of a streamed collective by its number among them, modulo [`OPERATIONS`].
+    /// Identifier of a streamed collective by its number, modulo [`OPERATIONS`].
     by_sequence: Vec<AtomicU64>,
-    /// First bytes of each operation, by place and peer; none in very large groups.
+    /// First bytes of each operation, by slot and peer; empty in very large groups.
     arrivals: Vec<AtomicU64>,
     /// By peer, [`AHEAD`] each.
     ahead: Vec<EarlyArrival>,
@@ -139,7 +139,7 @@ impl FlightRecorder {
         ns.saturating_sub(self.began_ns).max(1)
     }
 
-    /// Peers whose arrivals are noted.
+    /// Returns the number of peers whose arrivals are recorded.
     fn noted(&self) -> usize {
         self.arrivals.len() / OPERATIONS
     }
@@ -148,12 +148,12 @@ impl FlightRecorder {
         &self.arrivals[place * self.noted()..][..self.noted()]
     }
 
-    /// A caller asks for something; collectives are numbered in the order of these calls.
+    /// Records a call; collectives are numbered in the order of these calls.
     pub(crate) fn issued(&self, asks: RecordedRequest, call: Call, bytes: usize) -> RecordId {
         self.note(asks, call, bytes, self.now(), 0)
     }
 
-    /// A caller asks for a collective, whose turn has come, at a moment on the clock of the host.
+    /// Records a collective that starts at once, at a time on the clock of the host.
     pub(crate) fn issued_and_begun(&self, call: Call, bytes: usize, ns: u64) -> RecordId {
         let moment = self.host_moment(ns);
         self.note(RecordedRequest::Collective, call, bytes, moment, moment)
@@ -192,8 +192,8 @@ impl FlightRecorder {
         ticket
     }
 
-    /// A collective goes to the progress thread, which numbers those that it runs in the order of
-    /// these calls. Callers take turns: the mailbox's lock sees to it.
+    /// Records that a collective goes to the progress thread, which numbers its collectives in the order
+    /// of these calls. Calls are serialized by the mailbox's lock.
     pub(crate) fn streams(&self, ticket: RecordId) {
         let sequence = self.streamed.load(Relaxed);
         let place = sequence as usize;
@@ -209,8 +209,8 @@ impl FlightRecorder {
         }
     }
 
-    /// Joining is over: what was done for it is not shown, and numbers begin again. Where collectives
-    /// are streamed those in errors do so too.
+    /// Ends joining: its operations are not shown, and numbers start again. If collectives are
+    /// streamed, the numbers in errors start again too.
     pub(crate) fn joined(&self, streams: bool) {
         self.hidden.store(self.issued.load(Relaxed), Relaxed);
         self.collectives.store(0, Relaxed);
@@ -219,12 +219,12 @@ impl FlightRecorder {
         }
     }
 
-    /// The number of a streamed collective as callers count them.
+    /// Returns the number of a streamed collective as callers count them.
     pub(crate) fn number(&self, sequence: u64) -> u64 {
         sequence.saturating_sub(self.unnumbered.load(Relaxed))
     }
 
-    /// An error about a streamed collective, with its number as callers count them.
+    /// Replaces the number of a streamed collective in an error by the one that callers count.
     pub(crate) fn numbered(&self, mut error: CollectiveError) -> CollectiveError {
         if let CollectiveError::Timeout { sequence, .. }
         | CollectiveError::Mismatch { sequence, .. }
@@ -235,7 +235,7 @@ impl FlightRecorder {
         error
     }
 
-    /// A remembered streamed collective and its place.
+    /// Returns a kept streamed collective and its slot.
     fn collective(&self, sequence: u64) -> Option<(usize, &RecordSlot)> {
         let ticket = RecordId(self.by_sequence[sequence as usize % OPERATIONS].load(Relaxed));
         let slot = self.slot(ticket)?;
@@ -248,14 +248,14 @@ impl FlightRecorder {
         (slot.holds.load(Acquire) == ticket.0.wrapping_add(1)).then_some(slot)
     }
 
-    /// The progress thread has begun a collective.
+    /// Records that the progress thread has started a collective.
     pub(crate) fn started(&self, sequence: u64, at: Instant) {
         if let Some((_, slot)) = self.collective(sequence) {
             set(&slot.started, self.moment(at));
         }
     }
 
-    /// Bytes of a collective have come from a peer; only the first count. Called by one thread.
+    /// Records that bytes of a collective arrived from a peer; only the first count. Called by one thread.
     pub(crate) fn arrived(&self, sequence: u64, peer: usize) {
         if peer >= self.noted() {
             return;
@@ -265,14 +265,14 @@ impl FlightRecorder {
             return self.arrived_at(sequence, peer, None);
         }
         let ahead = &self.ahead[peer * AHEAD + sequence as usize % AHEAD];
-        // Of those that fall on the same place the one that is called first is kept.
+        // Of operations that share a slot, the one that is called first is kept.
         if ahead.came.load(Relaxed) == 0 || ahead.sequence.load(Relaxed) < called {
             let now = self.now();
             ahead.came.store(0, Relaxed);
             ahead.sequence.store(sequence, Relaxed);
             ahead.came.store(now, SeqCst);
             if sequence < self.streamed.load(SeqCst) {
-                // It was called in between, perhaps without seeing this.
+                // It was called in between, perhaps without seeing this arrival.
                 self.arrived_at(sequence, peer, Some(now));
             }
         }
@@ -287,7 +287,7 @@ impl FlightRecorder {
         }
     }
 
-    /// A collective's turn has come elsewhere than on the progress thread, at a moment on the clock of
+    /// Records that a collective has started outside the progress thread, at a time on the clock of
     /// the host.
     pub(crate) fn begun(&self, ticket: RecordId, ns: u64) {
         if let Some(slot) = self.slot(ticket) {
@@ -295,7 +295,7 @@ impl FlightRecorder {
         }
     }
 
-    /// A peer on this host came to a collective at a moment on the clock that both share.
+    /// Records that a peer on this host entered a collective, at a time on the clock of the host.
     pub(crate) fn came(&self, ticket: RecordId, peer: usize, ns: u64) {
         if self.slot(ticket).is_some()
             && let Some(came) = self.arrivals(ticket.place()).get(peer)
@@ -304,12 +304,12 @@ impl FlightRecorder {
         }
     }
 
-    /// An operation is over.
+    /// Records the end of an operation.
     pub(crate) fn ended(&self, ticket: RecordId, failed: bool) {
         self.ended_at(ticket, failed, clock::host_ns());
     }
 
-    /// An operation was over at a moment on the clock of the host.
+    /// Records the end of an operation at a time on the clock of the host.
     pub(crate) fn ended_at(&self, ticket: RecordId, failed: bool, ns: u64) {
         if let Some(slot) = self.slot(ticket) {
             let ended = self.host_moment(ns);
@@ -323,12 +323,12 @@ impl FlightRecorder {
         }
     }
 
-    /// Seconds from turn to end, summed over all operations that have ended.
+    /// Returns the seconds from start to end, summed over all operations that have ended.
     pub(crate) fn under_way_s(&self) -> f64 {
         self.under_way.load(Relaxed) as f64 / 1e9
     }
 
-    /// What is remembered, oldest first. The caller fills in what the group is called.
+    /// Returns the kept operations, oldest first. The caller adds the group's name.
     pub(crate) fn record(&self) -> FlightRecord {
         let issued = self.issued.load(Acquire);
         let hidden = self.hidden.load(Relaxed);
@@ -353,7 +353,7 @@ impl FlightRecorder {
         }
     }
 
-    /// One operation; `None` when it was written over meanwhile.
+    /// Returns one operation; `None` when it was overwritten meanwhile.
     fn operation(&self, ticket: RecordId) -> Option<OperationRecord> {
         let slot = self.slot(ticket)?;
         let load = |number: &AtomicU64| number.load(Relaxed);

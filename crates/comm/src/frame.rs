@@ -1,23 +1,23 @@
 //! Frames between members: a fixed header that describes the sender's call in full, then bytes.
 //!
-//! Because every header carries the whole call (kind, type, operator, length), whoever meets a
-//! different one can name both calls without asking. Little-endian; all lengths are bounded.
+//! Because every header carries the whole call (kind, type, operator, length), a member that receives a
+//! different call can name both without a query. Little-endian; all lengths are bounded.
 
 use ronde_core::{DType, Generation, ReduceOp};
 use ronde_schedule::Algorithm;
 
-/// Bytes of a header.
+/// Size of a header, in bytes.
 pub(crate) const HEADER_BYTES: usize = 48;
-/// Most bytes of one frame.
+/// Maximum size of one frame, in bytes.
 pub(crate) const FRAME_BYTES_MAX: u64 = 1 << 40;
-/// Most bytes of a notice, and of the ranks that somebody waits for.
+/// Maximum size of a notice, and of a list of ranks that a member waits for, in bytes.
 pub(crate) const NOTICE_BYTES_MAX: u64 = 64 << 10;
-/// In place of a length that differs between ranks or is not known yet.
+/// Stands for a length that differs between ranks or is not known yet.
 pub(crate) const ANY_LEN: u64 = u64::MAX;
 
 const MAGIC: [u8; 3] = *b"rnd";
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum FrameKind {
@@ -25,13 +25,13 @@ pub(crate) enum FrameKind {
     Collective = 1,
     /// A message from rank to rank.
     Message = 2,
-    /// The group has failed; says why.
+    /// The group has failed, with the cause.
     Notice = 3,
     /// The sender leaves in good order and sends nothing more.
     Goodbye = 4,
-    /// Says that the sender waits in a collective, to those that may be in another; behind it the round
-    /// that it waits in, the bytes that it has received and the ranks that it waits for, of eight bytes
-    /// each.
+    /// The sender waits in a collective; sent to members that may be in another one. Followed by the
+    /// round that it waits in, the bytes that it has received and the ranks that it waits for, eight
+    /// bytes each.
     Call = 5,
 }
 
@@ -94,16 +94,16 @@ impl CallKind {
     }
 }
 
-/// A call in full: two calls fit together exactly when these are equal.
+/// The full description of a call: two calls match exactly when these are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Call {
     pub(crate) kind: CallKind,
     pub(crate) dtype: DType,
     pub(crate) op: ReduceOp,
     pub(crate) algorithm: Option<Algorithm>,
-    /// Root of an operation, tag of a message, hash of who holds which shard and sits on which host.
+    /// Root of an operation, tag of a message, or hash of which rank holds which shard on which host.
     pub(crate) detail: u64,
-    /// Elements, or [`ANY_LEN`].
+    /// Number of elements, or [`ANY_LEN`].
     pub(crate) len: u64,
 }
 
@@ -117,7 +117,7 @@ impl Call {
         len: 0,
     };
 
-    /// The call in words.
+    /// Describes the call in text.
     pub(crate) fn describe(&self) -> String {
         let what = match self.kind {
             CallKind::Barrier | CallKind::Nothing => return self.kind.name().to_owned(),
@@ -143,7 +143,7 @@ impl Call {
         format!("{what} of {of}{by}")
     }
 
-    /// 20 bytes.
+    /// Encodes the call in 20 bytes.
     pub(crate) fn encode(&self) -> [u8; 20] {
         let mut bytes = [0; 20];
         let algorithm = self.algorithm.map_or(0, |a| {
@@ -155,14 +155,14 @@ impl Call {
         bytes
     }
 
-    /// As words: to compare two calls at once, and to keep them in atomic numbers.
+    /// Encodes the call as three numbers, to compare two calls at once and to store them atomically.
     pub(crate) fn words(&self) -> [u64; 3] {
         let mut bytes = [0; 24];
         bytes[..20].copy_from_slice(&self.encode());
         bytemuck::cast::<[u8; 24], [u64; 3]>(bytes)
     }
 
-    /// What [`Call::words`] was made of, on this machine.
+    /// Decodes [`Call::words`] on the same machine.
     pub(crate) fn from_words(words: [u64; 3]) -> Option<Self> {
         let bytes = bytemuck::cast::<[u64; 3], [u8; 24]>(words);
         bytes.first_chunk().and_then(Self::decode)
@@ -191,7 +191,7 @@ pub(crate) struct FrameHeader {
     /// Number of the collective in its group; 0 in other frames.
     pub(crate) sequence: u64,
     pub(crate) call: Call,
-    /// Bytes that follow.
+    /// Number of bytes that follow.
     pub(crate) bytes: u64,
 }
 
@@ -207,10 +207,10 @@ impl FrameHeader {
         out
     }
 
-    /// Reads a header; says in words why it is none.
+    /// Decodes a header, or returns why it is invalid.
     pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, String> {
         if bytes[..3] != MAGIC {
-            return Err("it does not begin as a frame".to_owned());
+            return Err("it does not start with the magic bytes of a frame".to_owned());
         }
         let kind = match bytes[3] {
             1 => FrameKind::Collective,
@@ -218,7 +218,7 @@ impl FrameHeader {
             3 => FrameKind::Notice,
             4 => FrameKind::Goodbye,
             5 => FrameKind::Call,
-            other => return Err(format!("frame of unknown kind {other}")),
+            other => return Err(format!("unknown frame kind {other}")),
         };
         let mut call = [0; 20];
         call.copy_from_slice(&bytes[20..40]);
@@ -226,7 +226,7 @@ impl FrameHeader {
             kind,
             generation: Generation(number(&bytes[4..12])),
             sequence: number(&bytes[12..20]),
-            call: Call::decode(&call).ok_or("it describes no call")?,
+            call: Call::decode(&call).ok_or("invalid call in a frame header")?,
             bytes: number(&bytes[40..48]),
         };
         let limit = match kind {
@@ -241,7 +241,7 @@ impl FrameHeader {
     }
 }
 
-/// A little-endian number of up to eight bytes.
+/// Decodes a little-endian number of up to eight bytes.
 pub(crate) fn number(bytes: &[u8]) -> u64 {
     bytes
         .iter()

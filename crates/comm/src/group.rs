@@ -24,44 +24,44 @@ use crate::work::{finished, pending};
 ///
 /// One progress thread per group owns the connections and runs collectives in the order of their
 /// calls; it sleeps when there is nothing to do. The first failure ends the group on all ranks: every
-/// pending and later operation reports it. Dropping a group says goodbye to the others; operations
-/// that are pending then fail, here and there.
+/// pending and later operation returns it. Dropping a group notifies the other members; operations
+/// that are still pending fail on all of them.
 #[derive(Debug)]
 pub struct ProcessGroup {
     config: GroupConfig,
     member: GroupMember,
     chooser: Chooser,
-    /// How sub-groups are made, and how many times that was asked for.
+    /// How sub-groups are made, and the number of splits so far.
     pub(crate) origin: GroupOrigin,
     pub(crate) splits: AtomicU64,
     link: Link,
     refused: Vec<String>,
 }
 
-/// How the others are reached.
+/// How the other members are reached.
 #[derive(Debug)]
 enum Link {
-    /// There are none. Holds the reason after an abort.
+    /// There are no other members. Holds the reason after an abort.
     Alone(Mutex<Option<String>>),
     /// Through a progress thread.
     Others {
         mailbox: Arc<Mailbox>,
-        /// From which the streams are driven.
+        /// Drives the streams.
         seat: Arc<ExecutorDriver>,
         progress: Option<JoinHandle<()>>,
-        /// Shared memory, where all members have it.
+        /// Shared memory, if all members have it.
         lane: Option<Arc<SharedQueue>>,
     },
 }
 
 impl ProcessGroup {
-    /// Whether the members share memory.
+    /// Returns whether the members share memory.
     #[must_use]
     pub fn shares_memory(&self) -> bool {
         self.lane().is_some()
     }
 
-    /// Whether a call runs over shared memory.
+    /// Returns whether a call runs over shared memory.
     pub(crate) fn is_by_shared_memory(&self, operation: &Operation, call: &Call) -> bool {
         self.shares_memory() && shared::is_direct(operation, call)
     }
@@ -74,7 +74,7 @@ impl ProcessGroup {
         &self.chooser
     }
 
-    /// Chooses among members on other hosts than was known when it was made.
+    /// Replaces the assignment of members to hosts that algorithms are chosen by.
     pub(crate) fn set_hosts(&mut self, hosts: Hosts) {
         self.chooser = Chooser::new(self.config.algorithm, hosts);
     }
@@ -91,21 +91,21 @@ impl ProcessGroup {
         self
     }
 
-    /// What this member brought.
+    /// Returns this member's settings.
     #[must_use]
     pub fn config(&self) -> &GroupConfig {
         &self.config
     }
 
-    /// Who was turned away while the members met, and why: the first 16. They did no harm, but somebody
-    /// may want to know.
+    /// Returns the connections that were refused while the group joined, with causes; at most 16. They
+    /// did no harm, but may be of interest to an operator.
     #[must_use]
     pub fn refused(&self) -> &[String] {
         &self.refused
     }
 
-    /// The last operations of this rank: from any thread, at any time, a hang included. A group of one
-    /// records nothing. Merge those of several ranks with [`crate::merge_report`].
+    /// Returns the last operations of this rank. Can be called from any thread at any time, also during
+    /// a hang. A group of one records nothing. Merge the records of several ranks with [`crate::merge_report`].
     #[must_use]
     pub fn flight_record(&self) -> FlightRecord {
         let record = match &self.link {
@@ -115,7 +115,7 @@ impl ProcessGroup {
         named(record, &self.config)
     }
 
-    /// Bytes of payload sent to others so far, without headers.
+    /// Returns the payload bytes sent to other members so far, without headers.
     #[must_use]
     pub fn payload_bytes_sent(&self) -> u64 {
         self.sent().1
@@ -128,7 +128,7 @@ impl ProcessGroup {
         }
     }
 
-    /// Runs an operation that is checked and described, and waits for it.
+    /// Runs an operation that was checked and described, and waits for it.
     pub(crate) fn run_call(
         &self,
         operation: Operation,
@@ -153,7 +153,7 @@ impl ProcessGroup {
         Box::new(work).wait()
     }
 
-    /// Starts an operation that is checked and described.
+    /// Starts an operation that was checked and described.
     pub(crate) fn start_call(
         &self,
         operation: Operation,
@@ -193,7 +193,7 @@ impl ProcessGroup {
     }
 }
 
-/// A record with what the group is called.
+/// Adds the group's name to a record.
 fn named(mut record: FlightRecord, config: &GroupConfig) -> FlightRecord {
     record.job.clone_from(&config.job);
     record.group.clone_from(&config.name);
@@ -271,7 +271,7 @@ impl Drop for ProcessGroup {
             }
             mailbox.leave();
             if let Some(progress) = progress.take() {
-                // A progress thread that panicked has failed all operations already.
+                // A progress thread that panicked has already failed all operations.
                 let _ended = progress.join();
             }
         }

@@ -1,5 +1,5 @@
-//! [`JoinHello`]: the first frame between two members, by which each refuses another job, membership,
-//! protocol or plan.
+//! [`JoinHello`]: the first frame between two members, by which each refuses a peer of another job,
+//! generation, protocol version or plan.
 
 use std::cmp::Ordering;
 
@@ -8,16 +8,16 @@ use ronde_core::{CollectiveError, Generation, GroupRank, PlanIdentity};
 use crate::GroupConfig;
 use crate::frame::number;
 
-/// Version of everything that members say to each other.
+/// Version of the protocol between members.
 pub(crate) const PROTOCOL_VERSION: u32 = 3;
-/// Most bytes of a hello after its prefix.
+/// Maximum size of a hello after its prefix, in bytes.
 pub(crate) const HELLO_BYTES_MAX: usize = 64 << 10;
-/// Magic, version, length.
+/// Size of magic, version and length, in bytes.
 pub(crate) const PREFIX_BYTES: usize = 16;
 
 const MAGIC: [u8; 8] = *b"rondehi\n";
 
-/// Who a member is and what it brings.
+/// A member's identity and settings, as sent to each peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct JoinHello {
     pub(crate) name: String,
@@ -25,12 +25,12 @@ pub(crate) struct JoinHello {
     pub(crate) generation: Generation,
     pub(crate) rank: u32,
     pub(crate) size: u32,
-    /// How many connections there are between two members.
+    /// Number of connections between two members.
     pub(crate) connections: u32,
-    /// Which of them this one is; meant by the one who dials.
+    /// Number of this connection; set by the member that dials.
     pub(crate) connection: u32,
     pub(crate) plan_hash: [u8; 32],
-    /// The parts, for telling what differs; empty when they are too long to send.
+    /// The parts of the plan, to report which differ; empty when they are too long to send.
     pub(crate) plan: PlanIdentity,
 }
 
@@ -49,10 +49,10 @@ impl JoinHello {
         }
     }
 
-    /// Prefix and body. A plan that is too long goes as its hash alone.
+    /// Encodes prefix and body. Of a plan that is too long only the hash is sent.
     ///
     /// # Errors
-    /// When even the names are too long.
+    /// [`CollectiveError::Invalid`] when the names alone are too long.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, CollectiveError> {
         let mut body = self.body(&self.plan);
         if body.len() > HELLO_BYTES_MAX {
@@ -61,7 +61,7 @@ impl JoinHello {
         if body.len() > HELLO_BYTES_MAX {
             return Err(CollectiveError::Invalid {
                 operation: "joining a group".to_owned(),
-                problem: format!("the names of job and group are over {HELLO_BYTES_MAX} bytes"),
+                problem: format!("the names of job and group exceed {HELLO_BYTES_MAX} bytes"),
             });
         }
         let mut out = MAGIC.to_vec();
@@ -93,22 +93,22 @@ impl JoinHello {
         out
     }
 
-    /// Reads the prefix: version and length of the body, or why it is no hello.
+    /// Decodes the prefix: version and length of the body, or why it is not a valid hello.
     pub(crate) fn decode_prefix(prefix: &[u8; PREFIX_BYTES]) -> Result<(u32, usize), String> {
         if prefix[..8] != MAGIC {
-            return Err("it does not speak as a member of a group".to_owned());
+            return Err("it does not use the protocol of a group member".to_owned());
         }
         let (version, len) = (
             number(&prefix[8..12]) as u32,
             number(&prefix[12..]) as usize,
         );
         if len > HELLO_BYTES_MAX {
-            return Err(format!("a hello of {len} bytes, limit {HELLO_BYTES_MAX}"));
+            return Err(format!("hello of {len} bytes, limit {HELLO_BYTES_MAX}"));
         }
         Ok((version, len))
     }
 
-    /// Reads a body of [`PROTOCOL_VERSION`].
+    /// Decodes a body of [`PROTOCOL_VERSION`].
     pub(crate) fn decode(body: &[u8]) -> Result<Self, String> {
         let mut rest = HelloReader(body);
         let (generation, rank, size) = (rest.number(8)?, rest.number(4)?, rest.number(4)?);
@@ -122,7 +122,7 @@ impl JoinHello {
             plan.set(part, value);
         }
         if !rest.0.is_empty() {
-            return Err(format!("{} bytes too many in a hello", rest.0.len()));
+            return Err(format!("{} extra bytes in a hello", rest.0.len()));
         }
         Ok(Self {
             name,
@@ -137,7 +137,7 @@ impl JoinHello {
         })
     }
 
-    /// What keeps two members from working together, from the view of `self`.
+    /// Returns the settings in which two members differ, if any.
     pub(crate) fn difference(&self, theirs: &Self) -> Option<String> {
         let mut differing = Vec::new();
         let mut compare = |what: &str, mine: &dyn ToString, theirs: &dyn ToString| {
@@ -162,7 +162,7 @@ impl JoinHello {
         (!differing.is_empty()).then(|| differing.join("; "))
     }
 
-    /// Whether one of the same group is in an older (`Less`) or a newer generation than this member.
+    /// Compares the generation of a member of the same group with that of this one.
     pub(crate) fn age_of(&self, theirs: &Self) -> Ordering {
         let same = self.job == theirs.job && self.name == theirs.name;
         if same {
@@ -172,7 +172,7 @@ impl JoinHello {
         }
     }
 
-    /// Refuses a member that cannot be worked with.
+    /// Returns an error if the peer's settings differ.
     pub(crate) fn check(&self, theirs: &Self) -> Result<(), CollectiveError> {
         match self.difference(theirs) {
             None => Ok(()),
@@ -184,13 +184,13 @@ impl JoinHello {
     }
 }
 
-/// What of a body is not read yet.
+/// The part of a body that was not read yet.
 struct HelloReader<'a>(&'a [u8]);
 
 impl<'a> HelloReader<'a> {
     fn take(&mut self, count: usize) -> Result<&'a [u8], String> {
         let split = self.0.split_at_checked(count);
-        let (taken, rest) = split.ok_or("a hello that ends too early")?;
+        let (taken, rest) = split.ok_or("truncated hello")?;
         self.0 = rest;
         Ok(taken)
     }
@@ -202,6 +202,6 @@ impl<'a> HelloReader<'a> {
     fn text(&mut self) -> Result<String, String> {
         let count = self.number(4)? as usize;
         let bytes = self.take(count)?.to_vec();
-        String::from_utf8(bytes).map_err(|_| "a hello with broken text".to_owned())
+        String::from_utf8(bytes).map_err(|_| "invalid UTF-8 in a hello".to_owned())
     }
 }

@@ -1,10 +1,10 @@
-//! Which host this is, as far as the network is concerned.
+//! The identity of this host, as far as the network is concerned.
 
 use crate::program;
 
-/// A number for the host that this thread's connections leave from: the same for all of its processes
-/// until it is started anew. A network namespace counts as a host of its own, for what leaves it goes
-/// through a link. 0 where the system does not tell.
+/// Returns a number for the host of this thread's connections: the same for all of its processes
+/// until it is restarted. A network namespace counts as a separate host, because its traffic goes
+/// through a link. 0 if the system does not provide an identity.
 pub(crate) fn this_host() -> u64 {
     let mut told = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     if told.is_empty() {

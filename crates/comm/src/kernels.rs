@@ -1,7 +1,7 @@
 //! Reduction kernels: plain loops over two runs of elements, compiled for several instruction sets.
 //!
-//! Every instruction set gives the same bits: nothing is fused, every result is rounded once, and NaNs
-//! are canonical, so that not even their payload tells which machine added.
+//! Every instruction set gives the same bits: no fused operations, every result is rounded once, and NaNs
+//! are canonical, so that not even their payload depends on the machine.
 
 mod elements;
 mod extremes;
@@ -21,17 +21,17 @@ use extremes::{ExtremeLoop, HalfFormat};
 use halves::HalfLoop;
 use instructions::{InstructionSet, run};
 
-/// Up to so many bytes it takes longer to ask for the best instructions than they save.
+/// Size up to which selecting the best instructions takes longer than they save, in bytes.
 const FEW_BYTES: usize = 64;
 
-/// `into = into op other` for two buffers of this process: what a collective does with two operands.
+/// Computes `into = into op other` for two buffers of this process, as a collective does for two operands.
 ///
-/// A mean is summed only; the division comes once, after all operands. Cost: one pass at the speed of
+/// A mean is only summed; the division follows once, after all operands. Cost: one pass at the speed of
 /// memory.
 ///
 /// # Errors
 /// [`CollectiveError::Invalid`] for buffers of different lengths or types, in device memory or not
-/// aligned, and for operators that the type has not.
+/// aligned, and for operators that the type does not support.
 pub fn reduce_local(
     op: ReduceOp,
     into: &mut Buffer,
@@ -51,12 +51,12 @@ pub fn reduce_local(
     Ok(())
 }
 
-/// `into = into op other`, or `other op into` when `into_is_left` is false; a mean is summed here and
-/// divided by [`divide`] in the end.
+/// Computes `into = into op other`, or `other op into` when `into_is_left` is false; a mean is summed here
+/// and divided by [`divide`] at the end.
 ///
 /// Both are whole elements of `dtype`, aligned, of one length. Integers wrap; f16 and bf16 are
-/// computed in f32 and rounded once; the smallest and largest of anything and NaN is NaN, and of equal
-/// ones the left one.
+/// computed in f32 and rounded once; the minimum or maximum of any value and NaN is NaN, and of equal
+/// values the left one.
 pub(crate) fn reduce(
     dtype: DType,
     op: ReduceOp,
@@ -92,7 +92,7 @@ fn reduce_by(
     }
 }
 
-/// Divides every element by `count`, which makes a mean of a sum. Integers stay as they are.
+/// Divides every element by `count`, which turns a sum into a mean. Integers are not changed.
 pub(crate) fn divide(dtype: DType, values: &mut [u8], count: usize) {
     let by = InstructionSet::best();
     match dtype {
@@ -104,7 +104,7 @@ pub(crate) fn divide(dtype: DType, values: &mut [u8], count: usize) {
     }
 }
 
-/// `$run!(operator)` for the operator of a float.
+/// Expands to `$run!(operator)` for the operator of a float.
 macro_rules! by_operator {
     ($op:expr, $into_is_left:expr, $run:ident) => {
         match ($op, $into_is_left) {
@@ -113,7 +113,7 @@ macro_rules! by_operator {
             (ReduceOp::Min, false) => $run!(MinOp<false>),
             (ReduceOp::Max, true) => $run!(MaxOp<true>),
             (ReduceOp::Max, false) => $run!(MaxOp<false>),
-            // Bitwise operators of floats are refused before they come here.
+            // Bitwise operators of floats are refused earlier.
             _ => $run!(SumOp),
         }
     };
@@ -134,7 +134,7 @@ fn floats<T: elements::FloatElement>(
     by_operator!(op, into_is_left, each);
 }
 
-/// Min and max of 16 bits; false for other operators.
+/// Computes the minimum or maximum of 16-bit floats; returns false for other operators.
 fn extremes<F: HalfFormat>(
     by: InstructionSet,
     op: ReduceOp,
@@ -190,7 +190,7 @@ fn integers<T: elements::IntegerElement>(
         ReduceOp::Product => run(by, ElementLoop::<T, ProductOp>::new(into, other)),
         ReduceOp::Min => run(by, ElementLoop::<T, MinOp<true>>::new(into, other)),
         ReduceOp::Max => run(by, ElementLoop::<T, MaxOp<true>>::new(into, other)),
-        // A mean of integers is refused before it comes here.
+        // A mean of integers is refused earlier.
         ReduceOp::Sum | ReduceOp::Mean => run(by, ElementLoop::<T, SumOp>::new(into, other)),
     }
 }

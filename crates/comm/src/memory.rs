@@ -6,7 +6,7 @@ use ronde_core::buffer::ALIGNMENT;
 use ronde_core::{Buffer, DType};
 use ronde_schedule::{Region, Schedule};
 
-/// Bytes of one of the two areas.
+/// A range of bytes in one of the two areas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MemoryRange {
     scratch: bool,
@@ -14,12 +14,12 @@ pub(crate) struct MemoryRange {
 }
 
 impl MemoryRange {
-    /// Count of bytes.
+    /// Returns the number of bytes.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The part of these bytes, counted from the start.
+    /// Returns a part of these bytes, relative to their start.
     pub(crate) fn part(&self, bytes: Range<usize>) -> Self {
         Self {
             scratch: self.scratch,
@@ -27,13 +27,13 @@ impl MemoryRange {
         }
     }
 
-    /// Whether a byte belongs to both.
+    /// Returns whether the two ranges have a byte in common.
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
         self.scratch == other.scratch
             && self.bytes.start.max(other.bytes.start) < self.bytes.end.min(other.bytes.end)
     }
 
-    /// At which of these bytes `other` begins, if all of it is among them.
+    /// Returns the offset of `other` within these bytes, if they contain all of it.
     pub(crate) fn offset_of(&self, other: &Self) -> Option<usize> {
         let inside = self.scratch == other.scratch && other.bytes.end <= self.bytes.end;
         let offset = other.bytes.start.checked_sub(self.bytes.start)?;
@@ -47,13 +47,13 @@ pub(crate) struct ScheduleMemory {
     caller: Buffer,
     scratch: Buffer,
     inputs: usize,
-    /// Byte at which each slot starts, in its area.
+    /// Offset of each slot in its area, in bytes.
     starts: Vec<usize>,
     element: usize,
 }
 
 impl ScheduleMemory {
-    /// Memory for `schedule`. `old` is scratch of an earlier one, used again when it is long enough.
+    /// Lays out memory for `schedule`. `old` is scratch of an earlier one, reused if it is long enough.
     pub(crate) fn new(schedule: &Schedule, dtype: DType, caller: Buffer, old: Buffer) -> Self {
         let element = dtype.size();
         let (mut starts, mut in_caller, mut in_scratch) = (Vec::new(), 0, 0);
@@ -81,7 +81,7 @@ impl ScheduleMemory {
         }
     }
 
-    /// Where a region lies.
+    /// Returns the bytes of a region.
     pub(crate) fn place(&self, region: &Region) -> MemoryRange {
         let start = self.starts[region.slot];
         MemoryRange {
@@ -91,7 +91,7 @@ impl ScheduleMemory {
         }
     }
 
-    /// The bytes of a place.
+    /// Returns the bytes of a range.
     pub(crate) fn bytes(&self, place: &MemoryRange) -> &[u8] {
         let area = if place.scratch {
             &self.scratch
@@ -101,7 +101,7 @@ impl ScheduleMemory {
         &area.bytes()[place.bytes.clone()]
     }
 
-    /// The bytes of a place, writable.
+    /// Returns the bytes of a range, writable.
     pub(crate) fn bytes_mut(&mut self, place: &MemoryRange) -> &mut [u8] {
         let area = if place.scratch {
             &mut self.scratch
@@ -111,7 +111,7 @@ impl ScheduleMemory {
         &mut area.bytes_mut()[place.bytes.clone()]
     }
 
-    /// Two places that do not overlap, the first one writable.
+    /// Returns the bytes of two ranges that do not overlap, the first one writable.
     pub(crate) fn pair(&mut self, into: &MemoryRange, other: &MemoryRange) -> (&mut [u8], &[u8]) {
         match (into.scratch, other.scratch) {
             (false, true) => (
@@ -139,7 +139,7 @@ impl ScheduleMemory {
         }
     }
 
-    /// The result as a buffer of its own, and the scratch for the next operation.
+    /// Returns the result as its own buffer, and the scratch for the next operation.
     pub(crate) fn into_result(mut self, result: &Region, dtype: DType) -> (Buffer, Buffer) {
         let place = self.place(result);
         if place.scratch {
@@ -154,7 +154,7 @@ impl ScheduleMemory {
         (self.caller, self.scratch)
     }
 
-    /// The caller's buffer untouched, and the scratch.
+    /// Returns the caller's buffer unchanged, and the scratch.
     pub(crate) fn into_parts(self) -> (Buffer, Buffer) {
         (self.caller, self.scratch)
     }

@@ -9,7 +9,7 @@ use crate::stream_executor::ExecutorCommand;
 use crate::work::pending;
 
 impl ProcessGroup {
-    /// Checks a message and gives its description and the other end's index.
+    /// Checks a message, and returns its description and the peer's index.
     fn message(
         &self,
         what: &str,
@@ -19,7 +19,7 @@ impl ProcessGroup {
     ) -> Result<(Call, usize), CollectiveError> {
         let GroupMember { rank, size } = self.member();
         if peer == rank || peer.index() >= size {
-            let problem = format!("group rank {peer} is no other member of a group of {size}");
+            let problem = format!("group rank {peer} is not another member of a group of {size}");
             return Err(invalid(what, problem));
         }
         program::check_memory(what, buffer)?;

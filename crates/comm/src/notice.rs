@@ -1,13 +1,13 @@
-//! [`Notice`]: how a member tells the others why the group has failed.
+//! [`Notice`]: the message by which a member notifies the others why the group has failed.
 
 use ronde_core::{CollectiveError, Generation, GroupRank};
 
 use crate::frame::{Call, CallKind, NOTICE_BYTES_MAX, number};
 
-/// The cause of a failure, as told to the other members.
+/// The cause of a failure, as sent to the other members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Notice {
-    /// Somebody aborted, or the sender failed in a way that is best told in words.
+    /// A member aborted, or the sender failed in a way that only text describes.
     Aborted { reason: String },
     /// The sender lost a peer.
     PeerLost {
@@ -16,7 +16,7 @@ pub(crate) enum Notice {
         peer: u32,
         cause: String,
     },
-    /// The sender met a call other than its own.
+    /// The sender received a call that differs from its own.
     Mismatch {
         sequence: u64,
         sender_call: Call,
@@ -26,7 +26,7 @@ pub(crate) enum Notice {
 }
 
 impl Notice {
-    /// The notice of `origin`, who met the cause; those who are told pass it on unchanged.
+    /// Encodes the notice of `origin`, the rank that met the cause; receivers forward it unchanged.
     pub(crate) fn encode(&self, origin: u32) -> Vec<u8> {
         let none = Call::NOTHING;
         let (code, sequence, peer, calls, text) = match self {
@@ -55,7 +55,7 @@ impl Notice {
         out
     }
 
-    /// The notice and its origin.
+    /// Decodes the notice and its origin.
     pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, usize)> {
         let (fixed, text) = bytes.split_at_checked(57)?;
         let text = String::from_utf8_lossy(text).into_owned();
@@ -80,8 +80,8 @@ impl Notice {
         Some((notice, number(&fixed[13..17]) as usize))
     }
 
-    /// The error of a member that was told what `teller` met. `mine` is the member's own call of that
-    /// sequence number, if it made one.
+    /// Returns the error of a member that received this notice from `teller`. `mine` is the member's
+    /// own call of that sequence number, if it made one.
     pub(crate) fn error(
         self,
         teller: usize,
@@ -108,7 +108,7 @@ impl Notice {
                 sequence,
                 generation,
                 peer: GroupRank(peer),
-                cause: format!("{cause} (told by group rank {teller})"),
+                cause: format!("{cause} (reported by group rank {teller})"),
             },
             Self::Mismatch {
                 sequence,
@@ -141,7 +141,7 @@ impl Notice {
     }
 }
 
-/// The word for an operation in an error; an idle group has one too.
+/// Returns the name of an operation for errors; an idle group has one too.
 pub(crate) fn operation_name(kind: CallKind) -> &'static str {
     match kind {
         CallKind::Nothing => "between operations",

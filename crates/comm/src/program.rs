@@ -1,4 +1,4 @@
-//! From what a caller asks for to a [`Call`] that can be compared and a schedule that can be run.
+//! Turns a caller's request into a [`Call`] that can be compared and a schedule that can be run.
 
 use ronde_core::exact::ExactSum;
 use ronde_core::{Buffer, CollectiveError, DType, GroupRank, MemoryKind, Operation, ReduceOp};
@@ -6,17 +6,17 @@ use ronde_schedule::{self as schedule, Algorithm, Hosts, Schedule, ScheduleError
 
 use crate::frame::{ANY_LEN, Call, CallKind, FRAME_BYTES_MAX};
 
-/// Most bytes of a result whose length other ranks decide.
+/// Maximum size of a result whose length is decided by other ranks, in bytes.
 const TOLD_BYTES_MAX: u64 = 16 << 30;
 
-/// A member's place in its group.
+/// A member's rank and the size of its group.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GroupMember {
     pub(crate) rank: GroupRank,
     pub(crate) size: usize,
 }
 
-/// Checks a call and describes it; which algorithm runs it is still open.
+/// Checks a call and describes it; the algorithm is not chosen yet.
 pub(crate) fn describe(
     operation: &Operation,
     buffer: &Buffer,
@@ -44,7 +44,7 @@ pub(crate) fn describe(
     })
 }
 
-/// Has a call run by an algorithm.
+/// Sets the algorithm that runs a call.
 pub(crate) fn run_by(call: &mut Call, algorithm: Algorithm, hosts: &Hosts) {
     call.algorithm = Some(algorithm);
     if algorithm == Algorithm::Hierarchical {
@@ -52,7 +52,7 @@ pub(crate) fn run_by(call: &mut Call, algorithm: Algorithm, hosts: &Hosts) {
     }
 }
 
-/// What is known of a call before there is a buffer, of those that several algorithms can run.
+/// Describes a call without its buffer, for operations that several algorithms can run.
 pub(crate) fn sketch(operation: &Operation, dtype: DType, len: usize) -> Option<Call> {
     let len = len as u64;
     let (kind, detail, len) = match operation {
@@ -74,7 +74,7 @@ pub(crate) fn sketch(operation: &Operation, dtype: DType, len: usize) -> Option<
     })
 }
 
-/// Kind, operator, detail and length of a call that can be.
+/// Returns kind, operator, detail and length of a valid call.
 fn outline(
     operation: &Operation,
     buffer: &Buffer,
@@ -143,7 +143,7 @@ fn outline(
     })
 }
 
-/// The root's index, if there is such a rank.
+/// Returns the root's index, if there is such a rank.
 fn member_of(
     operation: &str,
     root: GroupRank,
@@ -156,16 +156,20 @@ fn member_of(
     Err(invalid(operation, problem))
 }
 
-/// Elements of each of as many parts as there are ranks.
+/// Returns the number of elements of each part, with one part per rank.
 fn part_len(operation: &str, buffer: &Buffer, member: GroupMember) -> Result<u64, CollectiveError> {
     if buffer.len().is_multiple_of(member.size) {
         return Ok((buffer.len() / member.size) as u64);
     }
-    let problem = format!("{} elements for {} ranks", buffer.len(), member.size);
+    let problem = format!(
+        "{} elements cannot be divided among {} ranks",
+        buffer.len(),
+        member.size
+    );
     Err(invalid(operation, problem))
 }
 
-/// Checks the lengths of an unequal all-to-all as far as this rank can tell.
+/// Checks the lengths of an unequal all-to-all as far as this rank can.
 fn check_lens(
     send_lens: &[usize],
     receive_lens: &[usize],
@@ -189,12 +193,12 @@ fn check_lens(
         return invalid(format!("{} elements for {send_lens:?}", buffer.len()));
     }
     if total(receive_lens.iter().map(|&len| len as u64), buffer.dtype()).is_none() {
-        return invalid(format!("lengths {receive_lens:?} are too many"));
+        return invalid(format!("lengths {receive_lens:?} are too large"));
     }
     Ok(())
 }
 
-/// The sum of lengths, unless that many elements are more than is ever told by others.
+/// Returns the sum of lengths, unless it exceeds the limit for lengths given by other ranks.
 fn total(lens: impl Iterator<Item = u64>, dtype: DType) -> Option<u64> {
     let mut sum = 0_u64;
     for len in lens {
@@ -219,7 +223,7 @@ pub(crate) fn check_memory(operation: &str, buffer: &Buffer) -> Result<(), Colle
     Ok(())
 }
 
-/// Elements of each subtree that this rank brings; 0 when it brings none.
+/// Returns the number of elements of each subtree that this rank contributes; 0 if it contributes none.
 fn operand_len(
     sum: &ExactSum,
     buffer: &Buffer,
@@ -230,7 +234,10 @@ fn operand_len(
         return invalid(format!("{} runs for {} ranks", sum.size(), member.size));
     }
     if !matches!(buffer.dtype(), DType::F32 | DType::F64) {
-        return invalid(format!("it is of f32 or f64, not {}", buffer.dtype()));
+        return invalid(format!(
+            "invalid element type `{}`: expected f32 or f64",
+            buffer.dtype()
+        ));
     }
     let nodes = sum.nodes(member.rank).len();
     match nodes {
@@ -240,22 +247,22 @@ fn operand_len(
     }
 }
 
-/// Whether some rank holds no shard and so cannot know the length.
+/// Returns whether some rank holds no shard and so cannot know the length.
 fn brings_nothing(sum: &ExactSum) -> bool {
     (0..sum.size()).any(|rank| sum.run(GroupRank(rank as u32)).is_empty())
 }
 
-/// A number that tells who holds which shard.
+/// Returns a hash of the assignment of shards to ranks.
 fn spread(sum: &ExactSum) -> u64 {
     fnv((0..sum.size()).map(|rank| sum.run(GroupRank(rank as u32)).end))
 }
 
-/// A number that tells who sits on which host.
+/// Returns a hash of the assignment of ranks to hosts.
 pub(crate) fn places(hosts: &Hosts) -> u64 {
     fnv((0..hosts.size()).map(|rank| hosts.of(rank) as u32))
 }
 
-/// FNV-1a.
+/// Computes the FNV-1a hash.
 pub(crate) fn fnv(words: impl Iterator<Item = u32>) -> u64 {
     words
         .flat_map(u32::to_le_bytes)
@@ -264,12 +271,12 @@ pub(crate) fn fnv(words: impl Iterator<Item = u32>) -> u64 {
         })
 }
 
-/// Whether the ranks must tell each other (or a root) their lengths first.
+/// Returns whether the ranks must first send each other (or a root) their lengths.
 pub(crate) fn needs_lens(call: &Call) -> bool {
     call.len == ANY_LEN && call.kind != CallKind::AllToAllUnequal
 }
 
-/// How lengths are told: one number per rank.
+/// Returns the schedule by which lengths are exchanged: one number per rank.
 pub(crate) fn telling_lens(operation: &Operation, member: GroupMember) -> Schedule {
     let (rank, ones) = (member.rank.index(), vec![1; member.size]);
     match operation {
@@ -278,7 +285,7 @@ pub(crate) fn telling_lens(operation: &Operation, member: GroupMember) -> Schedu
     }
 }
 
-/// What this rank tells the others where lengths differ: its elements per operand.
+/// Returns the length that this rank sends to the others if lengths differ: its elements per operand.
 pub(crate) fn own_len(operation: &Operation, buffer: &Buffer, member: GroupMember) -> u64 {
     match operation {
         Operation::ExactSum(sum) => match sum.nodes(member.rank).len() {
@@ -289,8 +296,8 @@ pub(crate) fn own_len(operation: &Operation, buffer: &Buffer, member: GroupMembe
     }
 }
 
-/// The schedule of a call whose lengths are known: by rank in `lens` where [`needs_lens`], or only
-/// this rank's own where it is not the root of a gather.
+/// Returns the schedule of a call whose lengths are known: by rank in `lens` where [`needs_lens`], or
+/// only this rank's own where it is not the root of a gather.
 pub(crate) fn schedule(
     operation: &Operation,
     call: &Call,
@@ -335,21 +342,21 @@ pub(crate) fn schedule(
     made.map_err(|error: ScheduleError| invalid(call.kind.name(), error.to_string()))
 }
 
-/// The lengths that others told, if they are not too many.
+/// Returns the lengths received from the other ranks, if they are within the limit.
 fn told_lens(call: &Call, lens: &[u64]) -> Result<Vec<usize>, CollectiveError> {
     if total(lens.iter().copied(), call.dtype).is_none() {
-        let problem = format!("lengths {lens:?} are too many");
+        let problem = format!("lengths {lens:?} are too large");
         return Err(invalid(call.kind.name(), problem));
     }
     Ok(lens.iter().map(|&len| len as usize).collect())
 }
 
-/// The one length of all ranks that bring something.
+/// Returns the one length of all ranks that contribute.
 fn agreed_len(call: &Call, member: GroupMember, lens: &[u64]) -> Result<u64, CollectiveError> {
     let mut told = lens.iter().enumerate().filter(|(_, len)| **len != ANY_LEN);
     let (first, &agreed) = told
         .next()
-        .ok_or_else(|| invalid("exact_sum", "no rank brings a subtree".to_owned()))?;
+        .ok_or_else(|| invalid("exact_sum", "no rank contributes a subtree".to_owned()))?;
     let other = told.find(|(_, len)| **len != agreed);
     if let Some((peer, &len)) = other {
         let of = |rank: usize, len: u64| {
@@ -375,7 +382,7 @@ fn agreed_len(call: &Call, member: GroupMember, lens: &[u64]) -> Result<u64, Col
     Ok(agreed)
 }
 
-/// The caller asked for what cannot be.
+/// Returns the error of an invalid call.
 pub(crate) fn invalid(operation: &str, problem: String) -> CollectiveError {
     CollectiveError::Invalid {
         operation: operation.to_owned(),

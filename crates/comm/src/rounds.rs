@@ -1,9 +1,9 @@
-//! [`Rounds`]: the rounds of a schedule whose messages are under way.
+//! [`Rounds`]: the rounds of a schedule whose messages are in progress.
 //!
-//! The first of them is the current one: only its local actions are done. A later round may be opened
-//! beside it when its messages cannot disturb those before it; what it sends then goes out piece by
-//! piece as the actions of the round before have come so far. So the end of one round and the beginning
-//! of the next are under way at once, and a link has something to carry in both directions all the time.
+//! The first of them is the current one: only its local actions run. A later round may be opened
+//! together with it when its messages cannot interfere with those before it; its data is then sent piece by
+//! piece as the actions of the previous round make progress. So the end of one round and the start
+//! of the next overlap, and a link has data to carry in both directions all the time.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,17 +13,17 @@ use ronde_schedule::{LocalAction, Round, Transfer};
 use crate::memory::{MemoryRange, ScheduleMemory};
 use crate::streaming::{PIECE_BYTES, StreamedActions};
 
-/// Rounds that are under way at once.
+/// Maximum number of rounds in progress at once.
 const OPEN_MAX: usize = 4;
-/// Rounds of fewer bytes are not worth opening before their turn.
+/// Minimum size of a round that is opened early, in bytes.
 const AHEAD_BYTES_MIN: usize = 2 * PIECE_BYTES;
 
 /// When the bytes of a message are final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReadyCondition {
-    /// They are.
+    /// They are final already.
     Open,
-    /// As far as the actions of a round have come; the message begins `offset` bytes behind theirs.
+    /// As far as the actions of a round are done; the message starts `offset` bytes after their start.
     Acted { round: usize, offset: usize },
     /// As far as a message of a round has arrived, likewise.
     Arrived {
@@ -42,11 +42,11 @@ pub(crate) struct OutgoingMessage {
     gate: ReadyCondition,
 }
 
-/// A message that is awaited.
+/// A message to be received.
 #[derive(Debug, Clone)]
 pub(crate) struct ExpectedMessage {
     pub(crate) place: MemoryRange,
-    /// Bytes of it that are here.
+    /// Bytes received so far.
     pub(crate) here: usize,
     round: usize,
     index: usize,
@@ -55,29 +55,29 @@ pub(crate) struct ExpectedMessage {
 }
 
 impl ExpectedMessage {
-    /// Number of its round.
+    /// Returns the number of its round.
     pub(crate) fn round(&self) -> usize {
         self.round
     }
 }
 
-/// Messages of a round that has been opened, with the other ranks.
+/// The messages of an opened round, each with its peer.
 #[derive(Debug, Default)]
 pub(crate) struct RoundMessages {
     pub(crate) sends: Vec<(usize, OutgoingMessage)>,
     pub(crate) receives: Vec<(usize, ExpectedMessage)>,
 }
 
-/// A round that is under way.
+/// A round in progress.
 #[derive(Debug)]
 struct OpenRound {
     sends_left: usize,
     receives_left: usize,
-    /// Receiver, place, and bytes that are gone.
+    /// Receiver, range, and bytes sent so far.
     sent: Vec<(usize, MemoryRange, usize)>,
-    /// Place, and bytes that are here.
+    /// Range, and bytes received so far.
     arriving: Vec<(MemoryRange, usize)>,
-    /// What its actions read or write, and what they write.
+    /// The ranges that its actions read or write, and those that they write.
     touched: Vec<MemoryRange>,
     written: Vec<MemoryRange>,
     streaming: Option<StreamedActions>,
@@ -118,8 +118,8 @@ impl OpenRound {
         self.sends_left == 0 && self.receives_left == 0
     }
 
-    /// When `place` is final as far as this round, number `round`, goes; `None` when that cannot be told
-    /// piece by piece.
+    /// Returns when `place` is final as far as this round, number `round`, is concerned; `None` if that
+    /// cannot be decided piece by piece.
     fn gate(&self, round: usize, place: &MemoryRange) -> Option<ReadyCondition> {
         let mut writers = self.written.iter().filter(|w| w.overlaps(place));
         if let Some(first) = writers.next() {
@@ -144,8 +144,8 @@ impl OpenRound {
             })
     }
 
-    /// Whether a later round may receive into `place` while this one is under way; the index of the
-    /// message that it then answers.
+    /// Returns whether a later round may receive into `place` while this one is in progress, with the
+    /// index of the message that it then answers.
     fn admits(&self, from: usize, place: &MemoryRange, answers: bool) -> Option<Option<usize>> {
         let arriving = self.arriving.iter().map(|(place, _)| place);
         if arriving.chain(&self.touched).any(|p| p.overlaps(place)) {
@@ -161,7 +161,7 @@ impl OpenRound {
     }
 }
 
-/// The rounds of one schedule that are under way.
+/// The rounds of one schedule that are in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
     open: VecDeque<OpenRound>,
@@ -170,18 +170,18 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    /// Number of the current round.
+    /// Returns the number of the current round.
     pub(crate) fn current(&self) -> usize {
         self.first
     }
 
-    /// Whether none is under way.
+    /// Returns whether no round is in progress.
     pub(crate) fn is_idle(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// Opens the next round of `rounds` if that is possible now. `answers`: a rank that gets back a
-    /// region which it has sent gets it only as far as the other one had what was sent.
+    /// Opens the next round of `rounds` if possible now. `answers`: a peer sends back a
+    /// region that this rank sent only as far as it has received it.
     pub(crate) fn open_next(
         &mut self,
         rounds: &mut [Round],
@@ -244,7 +244,7 @@ impl Rounds {
         (self.first..).zip(&self.open)
     }
 
-    /// What `place` waits for, over all rounds under way; at most one of them may write it.
+    /// Returns the condition for sending `place`, over all rounds in progress; at most one may write it.
     fn gate(&self, place: &MemoryRange) -> Option<ReadyCondition> {
         let mut found = ReadyCondition::Open;
         for (round, open) in self.numbered() {
@@ -257,7 +257,7 @@ impl Rounds {
         Some(found)
     }
 
-    /// Whether a round behind those under way may receive into `place`, and what that answers.
+    /// Returns whether a round after those in progress may receive into `place`, and the message it answers.
     fn admits(
         &self,
         from: usize,
@@ -284,7 +284,7 @@ impl Rounds {
         self.open.get_mut(round.checked_sub(self.first)?)
     }
 
-    /// Bytes of a message that can be sent by now, those included that have been.
+    /// Returns the bytes of a message that can be sent by now, including those that were sent.
     pub(crate) fn ready(&self, sending: &OutgoingMessage) -> usize {
         let len = sending.place.len();
         let (come, offset) = match sending.gate {
@@ -308,21 +308,21 @@ impl Rounds {
         come.saturating_sub(offset).min(len)
     }
 
-    /// `count` more bytes of a message are gone.
+    /// Records that `count` more bytes of a message were sent.
     pub(crate) fn gone(&mut self, sending: &OutgoingMessage, count: usize) {
         if let Some(open) = self.at_mut(sending.round) {
             open.sent[sending.index].2 += count;
         }
     }
 
-    /// A message is gone completely.
+    /// Records that a message was sent completely.
     pub(crate) fn sent(&mut self, sending: &OutgoingMessage) {
         if let Some(open) = self.at_mut(sending.round) {
             open.sends_left -= 1;
         }
     }
 
-    /// `count` more bytes of a message are here; false when that cannot be yet.
+    /// Records that `count` more bytes of a message arrived; false if the peer cannot have sent them yet.
     pub(crate) fn came(&mut self, awaited: &ExpectedMessage, count: usize) -> bool {
         if let Some((round, index)) = awaited.answers
             && let Some(open) = self.at(round)
@@ -339,37 +339,37 @@ impl Rounds {
         true
     }
 
-    /// A message is complete.
+    /// Records that a message is complete.
     pub(crate) fn complete(&mut self, awaited: &ExpectedMessage) {
         if let Some(open) = self.at_mut(awaited.round) {
             open.receives_left -= 1;
         }
     }
 
-    /// Bytes on which the actions of the current round are to be done now.
+    /// Returns the bytes on which the actions of the current round can run now.
     pub(crate) fn due(&mut self) -> Option<Range<usize>> {
         self.open.front_mut()?.streaming.as_mut()?.due()
     }
 
-    /// Whether all messages of the current round are through.
+    /// Returns whether all messages of the current round are complete.
     pub(crate) fn current_is_over(&self) -> bool {
         self.open.front().is_some_and(OpenRound::is_over)
     }
 
-    /// How many bytes the actions of the current round have been done on already.
+    /// Returns the bytes on which the actions of the current round were run.
     pub(crate) fn acted(&self) -> usize {
         let streaming = self.open.front().and_then(|open| open.streaming.as_ref());
         streaming.map_or(0, StreamedActions::acted)
     }
 
-    /// The current round is behind: the next one is current.
+    /// Ends the current round and makes the next one current.
     pub(crate) fn close_current(&mut self) {
         self.open.pop_front();
         self.first += 1;
     }
 }
 
-/// Bytes that a round moves.
+/// Returns the number of bytes that a round moves.
 fn bytes(round: &Round, memory: &ScheduleMemory) -> usize {
     let of = |transfer: &Transfer| match transfer {
         Transfer::Send { region, .. } | Transfer::Receive { region, .. } => {

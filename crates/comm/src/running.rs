@@ -1,4 +1,4 @@
-//! [`RunningCollective`]: one collective on its way through its schedule.
+//! [`RunningCollective`]: one collective in progress through its schedule.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::program::{self, GroupMember};
 use crate::rounds::{ExpectedMessage, RoundMessages, Rounds};
 use crate::work::Completion;
 
-/// How long a rank waits before it tells those that it has not heard of which call it is in.
+/// How long a rank waits before it sends its call to peers from which it has received nothing.
 const TELL_AFTER: Duration = Duration::from_millis(10);
 
 /// A collective that the caller has started.
@@ -27,7 +27,7 @@ pub(crate) struct CollectiveRequest {
     pub(crate) hosts: Arc<Hosts>,
 }
 
-/// The collective that is being run.
+/// The collective that is running.
 pub(crate) struct RunningCollective {
     pub(crate) call: Call,
     pub(crate) sequence: u64,
@@ -35,28 +35,28 @@ pub(crate) struct RunningCollective {
     pub(crate) memory: ScheduleMemory,
     pub(crate) completion: Completion,
     pub(crate) rounds: Rounds,
-    /// What the rounds under way wait for, by peer, but for what is arriving.
+    /// Messages that the open rounds wait for, by peer, except those being received.
     pub(crate) expected: Vec<VecDeque<ExpectedMessage>>,
     pub(crate) started: Instant,
     pub(crate) deadline: Instant,
-    /// When others are told which call this is, those first who have not been heard of; `None` when all
-    /// were.
+    /// When this rank's call is sent to the peers, first to those that have sent nothing; `None` when all
+    /// of them have it.
     pub(crate) tell_at: Option<Instant>,
-    /// Those who had not been heard of were told.
+    /// Whether the peers that had sent nothing were notified.
     pub(crate) has_told: bool,
     /// Bytes received so far, by peer.
     pub(crate) received: Vec<usize>,
-    /// Bytes that have become due so far, by peer.
+    /// Bytes expected so far, by peer.
     pub(crate) due: Vec<usize>,
     operation: Operation,
     member: GroupMember,
     hosts: Arc<Hosts>,
-    /// The caller's buffer while the ranks tell each other their lengths.
+    /// The caller's buffer while the ranks exchange their lengths.
     held: Option<Buffer>,
 }
 
 impl RunningCollective {
-    /// Begins a collective. `scratch` is that of an earlier one.
+    /// Starts a collective. `scratch` is that of an earlier one.
     pub(crate) fn new(
         asked: CollectiveRequest,
         sequence: u64,
@@ -117,12 +117,12 @@ impl RunningCollective {
         })
     }
 
-    /// Whether a message of a peer is due of which nothing has come.
+    /// Returns whether a message is expected from a peer that has sent nothing of it.
     pub(crate) fn is_waiting_for(&self, peer: usize) -> bool {
         !self.expected[peer].is_empty()
     }
 
-    /// Opens the next round if that can be, its messages still to be posted.
+    /// Opens the next round if possible; the caller must post its messages.
     pub(crate) fn open_next(&mut self) -> Option<RoundMessages> {
         let answers = matches!(self.call.kind, CallKind::AllReduce | CallKind::ExactSum)
             && matches!(
@@ -133,8 +133,8 @@ impl RunningCollective {
             .open_next(&mut self.schedule.rounds, &self.memory, answers)
     }
 
-    /// `count` more bytes of a message are in place: acts on what is complete. False when they cannot
-    /// be there yet.
+    /// Records that `count` more bytes of a message were received, and acts on complete pieces. False if
+    /// the peer cannot have sent them yet.
     pub(crate) fn came(&mut self, awaited: &mut ExpectedMessage, count: usize) -> bool {
         let may_be = self.rounds.came(awaited, count);
         awaited.here += count;
@@ -148,7 +148,7 @@ impl RunningCollective {
         }
     }
 
-    /// Ends the current round if its messages are through; whether it did.
+    /// Ends the current round if its messages are complete; returns whether it did.
     pub(crate) fn advance(&mut self) -> bool {
         if !self.rounds.current_is_over() {
             return false;
@@ -159,7 +159,7 @@ impl RunningCollective {
         true
     }
 
-    /// All actions of the current round in order, on some bytes of each.
+    /// Runs all actions of the current round in order, on some bytes of each.
     fn act_on(&mut self, from: usize, to: Option<usize>) {
         let round = self.rounds.current();
         let actions = std::mem::take(&mut self.schedule.rounds[round].actions);
@@ -171,7 +171,7 @@ impl RunningCollective {
                     let other = if into_is_left { right } else { left };
                     let (into, other) = (self.memory.place(into), self.memory.place(other));
                     let (into, other) = self.memory.pair(&part(into), &part(other));
-                    // The sum of the kernels is that of `ronde_core::exact`: canonical NaNs in both.
+                    // The sum of the kernels equals that of `ronde_core::exact`: both write canonical NaNs.
                     kernels::reduce(self.call.dtype, self.call.op, into, other, into_is_left);
                 }
                 LocalAction::Copy { into, from } => {
@@ -184,8 +184,8 @@ impl RunningCollective {
         self.schedule.rounds[round].actions = actions;
     }
 
-    /// Ends the schedule: either the lengths are known now and the real one begins ([`FinishedSchedule::Lens`]),
-    /// or this is the result, with the scratch.
+    /// Ends the schedule: returns [`FinishedSchedule::Lens`] if only the lengths are known now and the real
+    /// schedule follows, or else the result, with the scratch.
     pub(crate) fn finish(self) -> Result<FinishedSchedule, (Completion, CollectiveError)> {
         let Some(buffer) = self.held else {
             if is_token(&self.call) {
@@ -229,16 +229,16 @@ impl RunningCollective {
     }
 }
 
-/// Whether nothing but tokens is exchanged: empty buffers too, so that a rank whose buffer is not
-/// empty is met with a mismatch and not left to wait.
+/// Returns whether only tokens are exchanged: also for empty buffers, so that a rank whose buffer is
+/// not empty gets a mismatch and does not wait.
 fn is_token(call: &Call) -> bool {
     call.kind == CallKind::Barrier || call.len == 0
 }
 
-/// What comes of the last round of a schedule.
+/// The outcome of the last round of a schedule.
 pub(crate) enum FinishedSchedule {
     /// The result, and the scratch for the next operation.
     Result(Completion, Buffer, Buffer),
-    /// The lengths are known; the same operation goes on with its real schedule.
+    /// The lengths are known; the same operation continues with its real schedule.
     Lens(Box<RunningCollective>),
 }

@@ -1,4 +1,4 @@
-//! [`Security`]: whether a group's connections are plain or TLS, and who is expected behind each rank.
+//! [`Security`]: whether a group's connections are plain or TLS, and which member is expected at each rank.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,36 +12,36 @@ use crate::program::invalid;
 /// The protocol's name in TLS (ALPN).
 const PROTOCOL: &[u8] = b"ronde-comm/1";
 
-/// How the members of a group make sure of each other. Must be the same kind on all members.
+/// How the members of a group authenticate each other. Must be the same kind on all members.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub enum Security {
-    /// Plain TCP, and only while every member listens on a loopback address: joining across hosts is
-    /// refused. Whoever can run programs on this host can listen in or join.
+    /// Plain TCP, only while every member listens on a loopback address: joining across hosts is
+    /// refused. Any user who can run programs on this host can read the traffic or join.
     #[default]
     PlainLoopbackOnly,
-    /// Plain TCP wherever the members are: nobody is kept from listening in or joining.
+    /// Plain TCP on any address: the traffic can be read, and anyone who reaches a port can join.
     Plain,
-    /// TLS 1.3; both sides show a certificate of the job's authority.
+    /// TLS 1.3; both sides present a certificate of the job's authority.
     Tls(TlsMembers),
 }
 
 impl Security {
-    /// TLS in a group of all ranks: group rank `r` must show the certificate of rank `r`.
+    /// Uses TLS in a group of all ranks: group rank `r` must present the certificate of rank `r`.
     #[must_use]
     pub fn tls(identity: Identity) -> Self {
         let members = None;
         Self::Tls(TlsMembers { identity, members })
     }
 
-    /// TLS in any group: `members` says who is behind each group rank, this member included.
+    /// Uses TLS in any group: `members` lists the member at each group rank, this one included.
     #[must_use]
     pub fn tls_among(identity: Identity, members: Vec<Member>) -> Self {
         let members = Some(members.into());
         Self::Tls(TlsMembers { identity, members })
     }
 
-    /// The same for a sub-group whose rank `i` is rank `members[i]` of this group.
+    /// Returns the same security for a sub-group whose rank `i` is rank `members[i]` of this group.
     pub(crate) fn among(&self, members: &[usize]) -> Self {
         let Self::Tls(mine) = self else {
             return self.clone();
@@ -50,7 +50,7 @@ impl Security {
         Self::tls_among(mine.identity.clone(), members.iter().map(of).collect())
     }
 
-    /// Refuses plain connections to other hosts that nobody has asked for.
+    /// Refuses plain connections to other hosts unless they were requested explicitly.
     pub(crate) fn check_addresses(
         &self,
         listening: SocketAddr,
@@ -72,7 +72,7 @@ impl Security {
         }
     }
 
-    /// What TLS needs for a group of `size`; `None` for plain connections.
+    /// Returns the TLS settings for a group of `size`; `None` for plain connections.
     pub(crate) fn keys(&self, size: usize) -> Result<Option<TlsKeys>, CollectiveError> {
         let Self::Tls(TlsMembers { identity, members }) = self else {
             return Ok(None);
@@ -80,11 +80,11 @@ impl Security {
         if let Some(members) = members
             && members.len() != size
         {
-            let problem = format!("{} members named for a group of {size}", members.len());
+            let problem = format!("{} members given for a group of {size}", members.len());
             return Err(invalid("joining a group", problem));
         }
         let failed = |error: ronde_identity::IdentityError| CollectiveError::Connect {
-            what: "setting up TLS".to_owned(),
+            what: "cannot set up TLS".to_owned(),
             cause: error.to_string(),
         };
         Ok(Some(TlsKeys {
@@ -96,7 +96,7 @@ impl Security {
     }
 }
 
-/// This member's identity, and whose certificates the others must show.
+/// This member's identity, and the members whose certificates it expects.
 #[derive(Debug, Clone)]
 pub struct TlsMembers {
     identity: Identity,
@@ -104,13 +104,13 @@ pub struct TlsMembers {
 }
 
 impl TlsMembers {
-    /// Who must be behind a group rank.
+    /// Returns the member expected at a group rank.
     fn member(&self, group_rank: u32) -> Member {
         expected(self.members.as_deref(), group_rank)
     }
 }
 
-/// Who must be behind a group rank: the one named, or the rank of that number.
+/// Returns the member expected at a group rank: the listed one, or the rank of that number.
 fn expected(members: Option<&[Member]>, group_rank: u32) -> Member {
     let named = members.and_then(|members| members.get(group_rank as usize).cloned());
     named.unwrap_or(Member::Rank(Rank(group_rank)))
@@ -126,7 +126,7 @@ pub(crate) struct TlsKeys {
 }
 
 impl TlsKeys {
-    /// Who must be behind a group rank.
+    /// Returns the member expected at a group rank.
     pub(crate) fn member(&self, group_rank: u32) -> Member {
         expected(self.members.as_deref(), group_rank)
     }

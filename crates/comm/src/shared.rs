@@ -1,6 +1,6 @@
-//! Shared memory inside a host: members that run on one host as one user reduce straight out of each
-//! other's memory. The streams between them stay, for messages and as the sign of life: a peer whose
-//! connection ends, or that aborts, ends every wait here.
+//! Shared memory within a host: members that run on one host as one user reduce directly from each
+//! other's memory. The streams between them remain, for messages and to detect failures: when a peer
+//! aborts or its connection ends, every wait here ends.
 
 mod atomics;
 mod collective;

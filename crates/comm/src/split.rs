@@ -1,9 +1,9 @@
 //! Sub-groups of a group: split by colour, or along an axis of a mesh.
 //!
-//! A sub-group has streams, a progress thread, an order of operations and a deadline of its own. It
-//! shares no stream with its parent on purpose: frames of one stream are read in order, so a large
-//! frame of one group that nobody wants yet would hold up all others, and two groups whose operations
-//! the ranks wait for in different orders could stop each other for ever.
+//! A sub-group has its own streams, progress thread, order of operations and deadline. It
+//! deliberately shares no stream with its parent: frames of one stream are read in order, so a large
+//! frame of one group that is not expected yet would block all others, and two groups whose operations
+//! the ranks wait for in different orders could deadlock.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -19,10 +19,10 @@ use crate::transport::in_process::{self, InProcess};
 use crate::{GroupConfig, ProcessGroup};
 
 const NAME: &str = "split";
-/// Bytes in which a member tells what it wants.
+/// Size of an encoded request, in bytes.
 const WISH_BYTES: usize = 32;
 
-/// How a group came about, and so how its sub-groups do.
+/// How a group was made, which decides how its sub-groups are made.
 #[derive(Debug, Clone)]
 pub(crate) enum GroupOrigin {
     /// It has one member.
@@ -31,23 +31,23 @@ pub(crate) enum GroupOrigin {
     Sockets(IpAddr),
     /// Its members are threads of one process.
     Threads(Arc<SplitRegistry>),
-    /// The caller brought the streams: there is no way to make others.
+    /// The caller provided the streams: no others can be made.
     Foreign,
 }
 
-/// Number of the split and colour.
+/// Number of the split, and colour.
 type SplitId = (u64, u32);
-/// Streams of a sub-group that its members have not taken yet, and its own nursery.
+/// Streams of a sub-group that its members have not taken yet, and the sub-group's own registry.
 type PendingSplit = (Vec<Option<InProcess>>, Arc<SplitRegistry>);
 
-/// Where the threads of one process meet to make sub-groups.
+/// Where the threads of one process exchange the streams of sub-groups.
 #[derive(Debug, Default)]
 pub(crate) struct SplitRegistry {
     cradles: Mutex<BTreeMap<SplitId, PendingSplit>>,
 }
 
 impl SplitRegistry {
-    /// This member's streams of a sub-group; the first one to come makes those of all.
+    /// Takes this member's streams of a sub-group; the first member that calls makes those of all.
     fn take(&self, family: SplitId, rank: usize, size: usize) -> Option<(InProcess, Arc<Self>)> {
         let mut cradles = self.cradles.lock().unwrap_or_else(PoisonError::into_inner);
         let cradle = cradles.entry(family).or_insert_with(|| {
@@ -63,13 +63,13 @@ impl SplitRegistry {
     }
 }
 
-/// What a member asks for in a split.
+/// What a member requests in a split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct SplitRequest {
-    /// `None`: it is in no sub-group.
+    /// The colour; `None` if the member is in no sub-group.
     colour: Option<u32>,
     key: u32,
-    /// Where it listens; `None` when sockets are not used, or when listening failed.
+    /// The listening address; `None` when sockets are not used, or when listening failed.
     address: Option<SocketAddr>,
 }
 
@@ -117,23 +117,23 @@ impl SplitRequest {
 }
 
 impl ProcessGroup {
-    /// The sub-group of those members that give the same colour, in the order of their keys and, for
-    /// equal keys, of their ranks here; `None` for those that give none. All members must call it, in
-    /// one order with their other operations.
+    /// Returns the sub-group of the members that give the same colour, ordered by key and, for
+    /// equal keys, by their ranks here; `None` for members that give no colour. All members must call
+    /// it, in the same order relative to their other operations.
     ///
-    /// A sub-group has an order, deadline and failures of its own: this group goes on when it fails.
-    /// It is named after this group. A process may be in any number of them. Cost: one all_gather of
+    /// A sub-group has its own order, deadline and failures: this group continues when it fails.
+    /// It is named after this group. A process may be in any number of sub-groups. Cost: one all_gather of
     /// 32 bytes, then the connections of the sub-group and a thread.
     ///
     /// # Errors
     /// Those of an operation and of joining; [`CollectiveError::Invalid`] for a group over streams
-    /// that the caller brought.
+    /// that the caller provided.
     pub fn split(&self, colour: Option<u32>, key: u32) -> Result<Option<Self>, CollectiveError> {
         self.split_with(colour, key, |_| {})
     }
 
-    /// As [`ProcessGroup::split`]; `configure` may change the name, deadlines and algorithm of the
-    /// sub-group, in the same way on all its members.
+    /// Splits as [`ProcessGroup::split`] does; `configure` may change the name, deadlines and algorithm
+    /// of the sub-group, in the same way on all its members.
     ///
     /// # Errors
     /// As for [`ProcessGroup::split`].
@@ -144,7 +144,7 @@ impl ProcessGroup {
         configure: impl FnOnce(&mut GroupConfig),
     ) -> Result<Option<Self>, CollectiveError> {
         if matches!(self.origin, GroupOrigin::Foreign) {
-            let problem = "the group is over streams that its caller made";
+            let problem = "the group uses streams that its caller provided";
             return Err(invalid(NAME, problem.to_owned()));
         }
         let number = self.splits.fetch_add(1, Ordering::Relaxed);
@@ -156,7 +156,7 @@ impl ProcessGroup {
             Some(Ok((_, address))) => Some(*address),
             _ => None,
         };
-        // Told even when listening failed: the others must not wait for this member.
+        // Sent even when listening failed: the other members must not wait for this one.
         let wishes = self.tell_wish(SplitRequest {
             colour,
             key,
@@ -172,7 +172,10 @@ impl ProcessGroup {
         members.sort_by_key(|&rank| wishes[rank].key);
         let me = self.rank().index();
         let Some(rank) = members.iter().position(|&member| member == me) else {
-            return Err(invalid(NAME, "this member's own wish was lost".to_owned()));
+            return Err(invalid(
+                NAME,
+                "this member's own request was lost".to_owned(),
+            ));
         };
         let mut config = self.config().clone();
         config.name = format!("{}.{number}.{colour}", config.name);
@@ -188,7 +191,7 @@ impl ProcessGroup {
             .map(Some)
     }
 
-    /// The sub-group of those members that differ from this one along `axis` only, in the order of
+    /// Returns the sub-group of the members that differ from this one along `axis` only, in the order of
     /// that coordinate. Ranks of the mesh are those of this group; all members must call it. It is
     /// named after the axis and its first rank.
     ///
@@ -197,24 +200,28 @@ impl ProcessGroup {
     /// without that axis.
     pub fn split_mesh(&self, mesh: &Mesh, axis: &str) -> Result<Self, CollectiveError> {
         if mesh.len() as usize != self.size() {
-            let problem = format!("a mesh of {} for {} ranks", mesh.len(), self.size());
+            let problem = format!(
+                "the mesh has {} ranks, the group has {}",
+                mesh.len(),
+                self.size()
+            );
             return Err(invalid(NAME, problem));
         }
         let me = Rank(self.rank().0);
         let members = mesh.group(me, axis);
-        let members = members.ok_or_else(|| invalid(NAME, format!("no axis is called {axis}")))?;
+        let members = members.ok_or_else(|| invalid(NAME, format!("no such axis: {axis}")))?;
         let key = members.iter().position(|&rank| rank == me).unwrap_or(0) as u32;
         let first = members[0].0;
         let name = format!("{axis}.{first}");
         let group = self.split_with(Some(first), key, |config| config.name = name)?;
-        group.ok_or_else(|| invalid(NAME, "no group came of it".to_owned()))
+        group.ok_or_else(|| invalid(NAME, "the split made no group".to_owned()))
     }
 
     fn tell_wish(&self, wish: SplitRequest) -> Result<Vec<SplitRequest>, CollectiveError> {
         let told = self.all_gather(&wish.encode())?;
         let (wishes, rest) = told.as_chunks::<WISH_BYTES>();
         if wishes.len() != self.size() || !rest.is_empty() {
-            let problem = format!("{} bytes from {} members", told.len(), self.size());
+            let problem = format!("received {} bytes from {} members", told.len(), self.size());
             return Err(invalid(NAME, problem));
         }
         Ok(wishes.iter().map(SplitRequest::decode).collect())
@@ -250,8 +257,8 @@ impl ProcessGroup {
         match (listener, peers) {
             (Some(listener), Some(peers)) => Self::connect_by(config, listener, &peers, known),
             _ => Err(CollectiveError::Connect {
-                what: format!("joining group {}", config.name),
-                cause: "a member cannot listen".to_owned(),
+                what: format!("cannot join group {}", config.name),
+                cause: "a member failed to listen".to_owned(),
             }),
         }
     }
@@ -262,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wishes_survive_the_wire() {
+    fn split_requests_are_the_same_after_encoding_and_decoding() {
         let addresses = [None, Some("10.1.2.3:65535"), Some("[fe80::1]:80")];
         for address in addresses.map(|text| text.map(|text| text.parse().unwrap())) {
             for colour in [None, Some(0), Some(u32::MAX)] {

@@ -1,8 +1,8 @@
-//! [`StreamExecutor`]: what runs the operations of a group, over any transport.
+//! [`StreamExecutor`]: runs the operations of a group over the streams of any transport.
 //!
-//! Collectives run one after the other in the order of their calls; messages run beside them. What
-//! arrives before it is wanted is kept, up to a bound, so that two members that first send and then
-//! receive do not wait for each other. The first failure ends everything and is told to all.
+//! Collectives run one after the other in the order of their calls; messages run concurrently. Data
+//! that arrives before it is needed is buffered, up to a limit, so that two members that both send
+//! before they receive do not deadlock. The first failure ends everything and is sent to all members.
 
 mod agreement;
 mod contention;
@@ -34,14 +34,14 @@ use incoming::WaitMode;
 pub(crate) use mailbox::{Mailbox, PeerHealth};
 use peer::Peer;
 
-/// How many past calls are remembered to name them when a peer disagrees late.
+/// How many past calls are kept, to name them when a peer disagrees late.
 const HISTORY: usize = 256;
 /// How long a leaving member flushes what it has sent.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
-/// How long a leaving member waits for the others to leave too.
+/// How long a leaving member waits for the other members to leave too.
 pub(crate) const LINGER: Duration = Duration::from_millis(100);
 
-/// What callers ask of the progress thread.
+/// Commands of callers to the progress thread.
 pub(crate) enum ExecutorCommand {
     Collective(CollectiveRequest),
     Send {
@@ -56,9 +56,9 @@ pub(crate) enum ExecutorCommand {
         buffer: Buffer,
         completion: Completion,
     },
-    /// From now on operations may take this long.
+    /// Sets the deadline of operations from now on.
     Limit(Duration),
-    /// The group has failed elsewhere than on the progress thread, which is to tell the others.
+    /// The group has failed outside the progress thread, which must notify the other members.
     Fail {
         error: CollectiveError,
         notice: Option<Notice>,
@@ -74,14 +74,14 @@ struct PostedMessage {
     deadline: Instant,
 }
 
-/// A frame that came before it was wanted.
+/// A frame that arrived before it was expected.
 struct EarlyFrame {
     header: FrameHeader,
     bytes: Vec<u8>,
 }
 
 impl EarlyFrame {
-    /// What it counts for in the bound on what is kept.
+    /// Returns the frame's share of the limit on early bytes.
     fn weight(header: &FrameHeader) -> u64 {
         header.bytes.saturating_add(HEADER_BYTES as u64)
     }
@@ -107,16 +107,16 @@ pub(crate) struct StreamExecutor {
     scratch: Option<Buffer>,
     crowd: CoreContention,
     failed: Option<CollectiveError>,
-    /// The disagreement behind a failure, to tell the others both calls.
+    /// The mismatch behind a failure, to send both calls to the other members.
     disagreement: Option<Notice>,
     leaving: bool,
-    /// How long the others may take to leave when the group has failed.
+    /// How long the other members may take to leave after the group has failed.
     linger_failed: Duration,
-    /// Told once of the failure.
+    /// Called once on failure.
     reporter: Option<FailureReporter>,
 }
 
-/// What is done with the flight record when the group fails.
+/// Receives the flight record when the group fails.
 pub(crate) type FailureReporter = Box<dyn FnOnce(FlightRecord, &CollectiveError) + Send>;
 
 impl StreamExecutor {
@@ -152,7 +152,7 @@ impl StreamExecutor {
         }
     }
 
-    /// The same with another time to wait for the others when the group has failed.
+    /// Sets how long to wait for the other members after the group has failed.
     pub(crate) fn lingering(mut self, linger_failed: Duration) -> Self {
         self.linger_failed = linger_failed;
         self
@@ -163,7 +163,7 @@ impl StreamExecutor {
         (0..self.member.size).filter(move |&peer| peer != me)
     }
 
-    /// Does everything that can be done without news from outside.
+    /// Does everything that is possible without new input.
     fn act(&mut self) {
         self.take_mail();
         self.work_off();
@@ -171,19 +171,19 @@ impl StreamExecutor {
         self.flush();
         self.check_deadlines();
         if self.failed.is_some() {
-            // The others hear of it now, not when something else happens here.
+            // The peers must be notified now, not at the next event here.
             self.flush();
         }
         self.report();
     }
 
-    /// Waits for news of the other members or of callers, and takes in what has come.
+    /// Waits for input from other members or callers, and processes it.
     fn await_news(&mut self, patience: WaitMode) {
         let limit = self.next_deadline().map(clock::left);
         self.wait_and_read(limit, patience);
     }
 
-    /// Whether there is something to do or to wait for that nobody may be waiting for here.
+    /// Returns whether there is work or an expected event that no caller may be waiting for.
     fn is_busy(&self) -> bool {
         self.leaving
             || self.running.is_some()
@@ -193,7 +193,7 @@ impl StreamExecutor {
             || (self.failed.is_some() && self.reporter.is_some())
     }
 
-    /// Hands out the flight record after a failure, once, when all others have been told.
+    /// Passes on the flight record after a failure, once, when all peers were notified.
     fn report(&mut self) {
         if let Some(error) = &self.failed
             && !self
@@ -206,7 +206,7 @@ impl StreamExecutor {
         }
     }
 
-    /// Starts, advances and sends until nothing moves without news from outside.
+    /// Starts, advances and sends until nothing moves without new input.
     fn work_off(&mut self) {
         loop {
             let mut moved = self.advance();
@@ -231,7 +231,7 @@ impl StreamExecutor {
         self.leaving |= leave;
     }
 
-    /// Leaves in good order: what was sent arrives, pending operations fail.
+    /// Leaves in good order: sent data arrives, pending operations fail.
     fn depart(mut self) {
         let pending = self.running.is_some() || !self.queue.is_empty() || self.waits_for_messages();
         if pending && self.failed.is_none() {

@@ -1,27 +1,27 @@
-//! [`StreamedActions`]: the local actions of a round on what has arrived so far, while the rest is under way.
+//! [`StreamedActions`]: the local actions of a round on the bytes received so far, while the rest arrives.
 //!
-//! A piece that was just received is still in the cache when it is reduced, and the next one arrives
-//! meanwhile. Actions work element by element, so that doing all of them on one piece after the other
-//! gives the bits of doing each on the whole.
+//! A piece that was just received is still in the cache when it is reduced, while the next one
+//! arrives. Actions work element by element, so running all of them on one piece after another
+//! gives the same bits as running each on the whole operand.
 
 use ronde_schedule::{LocalAction, Region, Round, Transfer};
 
 use crate::memory::{MemoryRange, ScheduleMemory};
 
-/// Bytes that are received at once and acted on at once; the operands of a few stay in the cache.
+/// Bytes that are received and acted on together; the operands of a few pieces stay in the cache.
 pub(crate) const PIECE_BYTES: usize = 256 << 10;
 
-/// How far a round that is acted on in pieces has come.
+/// The progress of a round that is acted on in pieces.
 #[derive(Debug)]
 pub(crate) struct StreamedActions {
-    /// Operands that are received in this round, and how many bytes of each are here.
+    /// Operands that are received in this round, and the bytes of each received so far.
     arriving: Vec<(MemoryRange, usize)>,
-    /// Bytes of every operand that have been acted on.
+    /// Bytes of every operand that were acted on.
     acted: usize,
 }
 
 impl StreamedActions {
-    /// For rounds of much data whose actions touch equal runs only and nothing that is being sent.
+    /// Applies to long rounds whose actions use equal ranges and no bytes that are being sent.
     pub(crate) fn of(round: &Round, memory: &ScheduleMemory) -> Option<Self> {
         let regions: Vec<&Region> = round.actions.iter().flat_map(touched).collect();
         let first = memory.place(regions.first()?);
@@ -58,14 +58,14 @@ impl StreamedActions {
         (!arriving.is_empty()).then_some(Self { arriving, acted: 0 })
     }
 
-    /// `count` more bytes of `place` are here.
+    /// Records that `count` more bytes of `place` have arrived.
     pub(crate) fn arrived(&mut self, place: &MemoryRange, count: usize) {
         if let Some((_, here)) = self.arriving.iter_mut().find(|(p, _)| p == place) {
             *here += count;
         }
     }
 
-    /// The bytes of every operand that are to be acted on now.
+    /// Returns the bytes of every operand that can be acted on now.
     pub(crate) fn due(&mut self) -> Option<std::ops::Range<usize>> {
         let all = self.arriving.iter().map(|&(_, here)| here).min()?;
         let is_complete = self
@@ -85,7 +85,7 @@ impl StreamedActions {
         Some(due)
     }
 
-    /// Bytes of every operand that have been acted on.
+    /// Returns the bytes of every operand that were acted on.
     pub(crate) fn acted(&self) -> usize {
         self.acted
     }
@@ -114,10 +114,10 @@ mod tests {
     }
 
     #[test]
-    fn much_is_acted_on_in_pieces_and_little_or_what_is_sent_is_not() {
+    fn long_rounds_are_acted_on_in_pieces_and_short_or_sent_ones_are_not() {
         let direct = |len| {
             let algorithm = ronde_schedule::Algorithm::Direct;
-            // On hosts of their own: within one it would go in blocks.
+            // On separate hosts: within one host it would go in blocks.
             let hosts = Hosts::new(&[0, 1, 2]);
             move || all_reduce_on(algorithm, GroupRank(0), &hosts, len).expect("it can")
         };

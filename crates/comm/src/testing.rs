@@ -9,11 +9,11 @@ use ronde_core::GroupRank;
 
 use crate::{GroupConfig, ProcessGroup};
 
-/// Runs `f` once per rank of an in-process group of `size`, each on its own thread, and returns what
-/// they returned, by rank.
+/// Runs `f` once per rank of an in-process group of `size`, each on its own thread, and returns their
+/// results by rank.
 ///
 /// # Panics
-/// When a rank fails, panics, or is not done after `limit`: the message shows every rank's state.
+/// When a rank fails, panics, or has not finished after `limit`: the message shows every rank's state.
 pub fn spawn_ranks<T, E, F>(size: usize, limit: Duration, f: F) -> Vec<T>
 where
     T: Send + 'static,
@@ -31,22 +31,22 @@ where
     run_ranks(groups, limit, f)
 }
 
-/// The groups of [`ProcessGroup::in_process`], all of which must come about.
+/// Returns the groups of [`ProcessGroup::in_process`].
 ///
 /// # Panics
-/// With the first error.
+/// When a group cannot be made.
 #[must_use]
 pub fn in_process_groups(configs: Vec<GroupConfig>) -> Vec<ProcessGroup> {
     ProcessGroup::in_process(configs)
         .into_iter()
-        .map(|group| group.unwrap_or_else(|error| panic!("joining failed: {error}")))
+        .map(|group| group.unwrap_or_else(|error| panic!("cannot join: {error}")))
         .collect()
 }
 
-/// As [`spawn_ranks`], over groups that were connected before.
+/// Runs as [`spawn_ranks`] does, over groups that are already connected.
 ///
 /// # Panics
-/// When a rank fails, panics, or is not done after `limit`: the message shows every rank's state.
+/// When a rank fails, panics, or has not finished after `limit`: the message shows every rank's state.
 pub fn run_ranks<T, E, F>(groups: Vec<ProcessGroup>, limit: Duration, f: F) -> Vec<T>
 where
     T: Send + 'static,
@@ -64,7 +64,7 @@ where
                     |panic| Err(format!("panicked: {}", panic_text(&*panic))),
                     |result| result.map_err(|error| error.to_string()),
                 );
-            // The receiver is gone only after the watchdog has spoken.
+            // The receiver is dropped only after the watchdog has reported.
             let _late = done.send((rank, outcome));
         });
     }

@@ -14,7 +14,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is wanted of, or possible with, one peer's streams.
+/// The events of one peer's streams that are of interest, or that are possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Interest {
     /// Bytes, or the end of the stream, can be read.
@@ -33,37 +33,37 @@ pub trait Waker: Send + Sync + Debug {
 ///
 /// Peers are group ranks; a member has no stream to itself.
 pub trait Transport: Send + Debug {
-    /// Reads what is there; 0 at the end of the peer's stream.
+    /// Reads available bytes; 0 at the end of the peer's stream.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when nothing is there yet; else the stream is lost.
+    /// [`io::ErrorKind::WouldBlock`] when none are available yet; any other error means that the stream is lost.
     fn read(&mut self, peer: usize, into: &mut [u8]) -> io::Result<usize>;
 
-    /// Writes as much of `head` and then `body` as there is room for; returns how many bytes.
+    /// Writes as much of `head` and then `body` as fits; returns the number of bytes.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when there is no room; else the stream is lost.
+    /// [`io::ErrorKind::WouldBlock`] when nothing fits; any other error means that the stream is lost.
     fn write(&mut self, peer: usize, head: &[u8], body: &[u8]) -> io::Result<usize>;
 
-    /// Waits, by peer, until something of `interest` is possible, or until woken or `limit` has
-    /// passed (`None` waits without limit); then tells in `interest` what is possible. It may return
-    /// earlier, as if woken.
+    /// Waits, by peer, until an event of `interest` is possible, or until woken or `limit` has
+    /// passed (`None` waits without limit); then sets `interest` to the events that are possible. It may
+    /// return early, as if woken.
     ///
     /// # Errors
-    /// When the system refuses to wait.
+    /// When the system call fails.
     fn wait(&mut self, interest: &mut [Interest], limit: Option<Duration>) -> io::Result<()>;
 
-    /// Ends this member's stream to `peer`; what was written before still arrives.
+    /// Ends this member's stream to `peer`; bytes written before still arrive.
     fn finish(&mut self, peer: usize);
 
-    /// Wakes this transport's wait.
+    /// Returns a waker for this transport's wait.
     fn waker(&self) -> Arc<dyn Waker>;
 
-    /// Peers whose hosts have not acknowledged what was sent to them, although it was sent again: a way
-    /// between the two hosts is cut, or that host is down. A process that is stopped does not count. Empty
-    /// where a transport cannot know.
+    /// Returns the peers whose hosts have not acknowledged data although it was retransmitted: a path
+    /// between the two hosts is cut, or that host is down. A stopped process does not count. Empty
+    /// if a transport cannot know.
     ///
-    /// Cost: may read a table of the system; for when something has gone wrong.
+    /// Cost: may read a system table; intended for use after a failure.
     fn unanswered(&self) -> Vec<usize> {
         Vec::new()
     }

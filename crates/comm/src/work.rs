@@ -19,17 +19,17 @@ impl PendingCell {
     }
 }
 
-/// The caller's end.
+/// The caller's end of an operation.
 pub(crate) struct PendingOperation(Arc<PendingCell>);
 
-/// The progress thread's end. Dropped without an outcome it reports an abort, so no wait is for ever.
+/// The progress thread's end. If it is dropped without an outcome it reports an abort, so no wait is endless.
 pub(crate) struct Completion {
     cell: Option<Arc<PendingCell>>,
-    /// Hears of the end.
+    /// The recorder that is notified of the end.
     recorder: Option<(Arc<FlightRecorder>, RecordId)>,
 }
 
-/// Both ends of a pending operation.
+/// Returns both ends of a pending operation.
 pub(crate) fn pending() -> (Completion, PendingOperation) {
     let cell = Arc::new(PendingCell::default());
     let completion = Completion {
@@ -39,7 +39,7 @@ pub(crate) fn pending() -> (Completion, PendingOperation) {
     (completion, PendingOperation(cell))
 }
 
-/// An operation that is complete already.
+/// Returns an operation that is already complete.
 pub(crate) fn finished(buffer: Buffer) -> Box<dyn Work> {
     let (completion, pending) = pending();
     completion.complete(Ok(buffer));
@@ -47,12 +47,12 @@ pub(crate) fn finished(buffer: Buffer) -> Box<dyn Work> {
 }
 
 impl Completion {
-    /// Has the end recorded.
+    /// Sets the recorder that records the end.
     pub(crate) fn recorded_by(&mut self, flight: &Arc<FlightRecorder>, ticket: RecordId) {
         self.recorder = Some((Arc::clone(flight), ticket));
     }
 
-    /// Under which the recorder knows the operation.
+    /// Returns the recorder's identifier of the operation.
     pub(crate) fn ticket(&self) -> Option<RecordId> {
         self.recorder.as_ref().map(|(_, ticket)| *ticket)
     }
@@ -82,7 +82,7 @@ impl Drop for Completion {
 }
 
 impl PendingOperation {
-    /// Whether the outcome is known.
+    /// Returns whether the outcome is known.
     pub(crate) fn has_ended(&self) -> bool {
         self.0.lock().is_some()
     }
@@ -99,7 +99,7 @@ impl Work for PendingOperation {
             if let Some(outcome) = outcome.take() {
                 return outcome;
             }
-            // The progress thread owns the deadline, and its end completes every operation.
+            // The progress thread owns the deadline, and when it ends it completes every operation.
             outcome = self
                 .0
                 .changed

@@ -1,24 +1,24 @@
-//! [`CalibrationPlanner`]: which operation is measured next, and when it is enough. Pure: time is an argument.
+//! [`CalibrationPlanner`]: decides which operation is measured next, and when to stop. Pure: time is an argument.
 //!
-//! First one algorithm climbs from short operands to long ones, as far as an operation takes a small
-//! part of the time. That warms memory and connections. Then all algorithms are measured from that
-//! length down, again and again within a host: their own times decide there between those whose counts
-//! are alike. Each runs some times in a row then, and the first ones do not count: a rank that was done
-//! early with one algorithm waits in the next one for those that were not.
+//! First one algorithm climbs from short operands to long ones, as long as an operation takes only a small
+//! part of the time. That warms up memory and connections. Then all algorithms are measured from that
+//! length downwards, repeatedly within a host: there, their own times decide between algorithms with the
+//! same counts. Each then runs several times in a row, and the first runs are discarded, because a rank that
+//! finished early with one algorithm waits in the next one for the ranks that did not.
 //!
-//! Links between hosts may let much pass at first above their rate. There the climb goes on, in time of
-//! its own, until two operations one after the other took as long for each byte; what it saw before is
-//! forgotten. Then short operands are measured, before the links have rested, and the rest after them.
+//! Links between hosts may pass the first bytes above their sustained rate. There the climb continues, in
+//! separate time, until two consecutive operations take the same time per byte; its earlier measurements are
+//! discarded. Then short operands are measured, before the links have been idle, and the rest after them.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use ronde_schedule::{Algorithm, Counts, Sample, Timing};
 
-/// Words of eight bytes of the operations that are measured; the first is replaced by what is needed.
+/// Lengths of the measured operations in 8-byte words; the first is replaced by the minimum length.
 const LENS: [usize; 8] = [0, 512, 2048, 8192, 32 << 10, 128 << 10, 512 << 10, 1 << 20];
 const WORD_BYTES: usize = 8;
-/// Longer operands than at this level are only run between hosts.
+/// Operands above this level are only measured between hosts.
 const LEVEL_WITHIN: usize = 5;
 /// Up to this level an operation takes hardly longer than a shorter one.
 const SHORT_LEVEL: usize = 1;
@@ -31,43 +31,43 @@ const ORDER: [Algorithm; 6] = [
     Algorithm::Driver,
     Algorithm::Ring,
 ];
-/// So many of those are measured with long operands at first.
+/// Number of these algorithms that are measured with long operands first.
 const FIRST: usize = 4;
-/// How often the shortest operation runs after the first time, which does not count.
+/// Number of runs of the shortest operation after the first one, which is not counted.
 const WAKING: usize = 3;
-/// A longer operand is climbed to when that should take this part of the time.
+/// Part of the time that the next operation of the climb may take.
 const CLIMB: f64 = 1.0 / 8.0;
-/// The climb between hosts, in the time for all that follows it: to longer operands, and until their rate
-/// is found.
+/// Time of the climb between hosts, as a multiple of the time for everything after it: to longer
+/// operands, and until their rate is found.
 const CLIMB_ACROSS: f64 = 8.0;
 const SETTLE_ACROSS: f64 = 24.0;
-/// Most operations of that climb.
+/// Maximum number of operations in that climb.
 const CLIMBED_MAX: usize = 16;
-/// The rate of links is found when two operations in turn differ by no more than this factor.
+/// The rate of links is settled when two consecutive operations differ by no more than this factor.
 const SETTLED: f64 = 1.2;
-/// An operation on a long operand may take this part of the time that is left.
+/// Part of the remaining time that an operation on a long operand may take.
 const SHARE: f64 = 1.0 / 3.0;
-/// Times that everything is measured again, between hosts and within one.
+/// Number of times that everything is measured again, between hosts and within one.
 const PASSES: usize = 3;
 const PASSES_WITHIN: usize = 4;
-/// How often an operation runs in a row within a host, and how many of these count: while all algorithms
-/// at its length take no more than a part of the time, and else.
+/// Number of runs in a row within a host, and how many of them count: while all algorithms at this
+/// length take no more than a part of the time, and otherwise.
 const RUN: (usize, usize) = (5, 3);
 const SHORT_RUN: (usize, usize) = (2, 1);
 const RUN_PART: f64 = 1.0 / 4.0;
-/// Time that is kept for telling the costs, in operations of the shortest kind.
+/// Time reserved for sending the costs, in operations of the shortest length.
 const END: f64 = 2.0;
 
 /// One operation: an algorithm on an operand of a length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TrialOperation {
     pub(super) algorithm: Algorithm,
-    /// Index of its length.
+    /// Index of the operand's length.
     pub(super) level: usize,
 }
 
 impl TrialOperation {
-    /// As a word that is not 0.
+    /// Encodes the operation as a nonzero word.
     pub(super) fn encode(self) -> i64 {
         let algorithm = Algorithm::ALL.iter().position(|a| *a == self.algorithm);
         1 + algorithm.unwrap_or(0) as i64 + 16 * self.level as i64
@@ -81,28 +81,28 @@ impl TrialOperation {
     }
 }
 
-/// What is measured for one algorithm.
+/// The measurements of one algorithm.
 #[derive(Debug)]
 struct AlgorithmTrials {
     algorithm: Algorithm,
     /// By level.
     counts: Vec<Counts>,
-    /// Seconds after the climb, by level.
+    /// Seconds measured after the climb, by level.
     times: Vec<Vec<f64>>,
     /// The last time on this rank, by level.
     last: Vec<Option<f64>>,
 }
 
-/// How far the plan has come.
+/// The state of the plan.
 #[derive(Debug)]
 enum CalibrationPhase {
-    /// The first operation comes again so many times: at first it waits for members that are late.
+    /// The first operation repeats this many times: at first it waits for late members.
     Waking(usize),
-    /// This level comes next.
+    /// This level is next.
     Climbing(usize),
-    /// A short operation comes next, while the one on the climb is timed; then the climb goes on here.
+    /// A short operation is next, while the one of the climb is timed; then the climb continues here.
     Waiting(usize),
-    /// What is still wanted, in order, and whether its time counts.
+    /// The remaining operations in order, and whether their times count.
     Down(VecDeque<(TrialOperation, bool)>),
 }
 
@@ -117,15 +117,15 @@ pub(super) struct CalibrationPlanner {
     is_across: bool,
     /// The level of each operation of the climb, and its seconds on this rank.
     climbed: Vec<(usize, f64)>,
-    /// Seconds from the beginning to the end of the climb between hosts.
+    /// Seconds from the start to the end of the climb between hosts.
     climbed_for: f64,
-    /// Whether the times of the steps that were planned and not yet heard of count.
+    /// Whether the times of the planned operations whose results are still missing count.
     planned: VecDeque<bool>,
 }
 
 impl CalibrationPlanner {
-    /// Plans for `within`; operations have at least `len_min` words. `counted` counts an algorithm on
-    /// an operand of so many words, and leaves out those that cannot.
+    /// Plans for `within`; operations have at least `len_min` words. `counted` returns the counts of an
+    /// algorithm for a number of words, or `None` if the algorithm cannot run.
     pub(super) fn new(
         within: Duration,
         len_min: usize,
@@ -161,12 +161,12 @@ impl CalibrationPlanner {
         }
     }
 
-    /// Lengths in words, by level.
+    /// Returns the lengths in words, by level.
     pub(super) fn lens(&self) -> &[usize] {
         &self.lens
     }
 
-    /// The step that all ranks begin with.
+    /// Returns the operation that all ranks start with.
     pub(super) fn first(&self) -> TrialOperation {
         self.step(0, 0)
     }
@@ -179,7 +179,7 @@ impl CalibrationPlanner {
         }
     }
 
-    /// What comes after `now`, which is about to run, `spent` after the beginning; `None` ends it.
+    /// Returns the operation after `now`, which is about to run, `spent` after the start; `None` ends the plan.
     pub(super) fn next(&mut self, now: TrialOperation, spent: Duration) -> Option<TrialOperation> {
         let within = self.within.as_secs_f64();
         let spent = spent.as_secs_f64() + self.estimate(now) + END * self.shortest();
@@ -203,7 +203,7 @@ impl CalibrationPlanner {
         next
     }
 
-    /// The next step of the climb, when `spent` has passed; else the way down is planned.
+    /// Returns the next operation of the climb after `spent`, or else plans the descent.
     fn climb(&mut self, spent: f64) -> Option<TrialOperation> {
         match self.phase {
             CalibrationPhase::Waking(times) => {
@@ -235,8 +235,8 @@ impl CalibrationPlanner {
         }
     }
 
-    /// The level that is climbed to after that below `level`: this one, or the same again where the
-    /// links' rate is still to be found.
+    /// Returns the level after `level` in the climb: the next one, or the same again if the
+    /// links' rate is not settled yet.
     fn climb_to(&self, level: usize, spent: f64) -> Option<usize> {
         let within = self.within.as_secs_f64();
         let fits = |level: usize, most: f64| self.estimate(self.step(0, level)) <= most;
@@ -255,8 +255,8 @@ impl CalibrationPlanner {
         (level > 1 && !self.is_settled() && fits(level - 1, to_settle)).then_some(level - 1)
     }
 
-    /// Seconds that the climber should take at a level above those climbed: as much more for each byte as
-    /// between the last two levels.
+    /// Predicts the seconds of a level above those climbed, by the additional time per byte between
+    /// the last two levels.
     fn expected(&self, level: usize) -> f64 {
         let climber = &self.courses[0];
         let least = |at: usize| {
@@ -274,8 +274,8 @@ impl CalibrationPlanner {
         upper_time + slope * (bytes(level) - bytes(upper))
     }
 
-    /// Seconds of a byte at the end of a climb between hosts, by the better one of its last two
-    /// operations on the longest operand; 0 where there is none.
+    /// Returns the seconds per byte at the end of a climb between hosts, by the faster of its last two
+    /// operations on the longest operand; 0 if there is none.
     fn settled_rate(&self) -> f64 {
         let (Some(&(level, _)), Some(course)) = (self.climbed.last(), self.courses.first()) else {
             return 0.0;
@@ -286,7 +286,7 @@ impl CalibrationPlanner {
         if rate.is_finite() { rate } else { 0.0 }
     }
 
-    /// Whether the last two operations of the climb took as long for each byte.
+    /// Returns whether the last two operations of the climb took the same time per byte.
     fn is_settled(&self) -> bool {
         let [.., before, last] = self.climbed[..] else {
             return false;
@@ -337,7 +337,7 @@ impl CalibrationPlanner {
         wanted
     }
 
-    /// The next that is wanted and fits.
+    /// Returns the next planned operation that fits the time left.
     fn descend(&mut self, left: f64) -> Option<(TrialOperation, bool)> {
         loop {
             let CalibrationPhase::Down(wanted) = &mut self.phase else {
@@ -351,10 +351,10 @@ impl CalibrationPlanner {
         }
     }
 
-    /// A step took so long on this rank: for what is planned next.
+    /// Records the time of an operation on this rank, to plan the next ones.
     pub(super) fn took(&mut self, step: TrialOperation, seconds: f64) {
         if matches!(self.phase, CalibrationPhase::Waking(left) if left + 1 == WAKING) {
-            // The first one, whose time is nobody's.
+            // The first operation, whose time is not used.
             return;
         }
         let is_climb = !matches!(self.phase, CalibrationPhase::Down(_));
@@ -363,13 +363,13 @@ impl CalibrationPlanner {
         }
         if let Some(course) = self.course(step) {
             let last = &mut course.last[step.level];
-            // A short operation that takes long has met something else.
+            // A short operation that takes long was delayed by something else.
             let least = last.filter(|_| is_climb && step.level == 0);
             *last = Some(least.map_or(seconds, |least| least.min(seconds)));
         }
     }
 
-    /// The first step of those planned that was not heard of took so many seconds on all ranks.
+    /// Records the time on all ranks of the first planned operation whose result is missing.
     pub(super) fn heard(&mut self, step: TrialOperation, seconds: f64) {
         let counts = self.planned.pop_front().unwrap_or(true);
         if let Some(course) = self.course(step).filter(|_| counts) {
@@ -382,7 +382,7 @@ impl CalibrationPlanner {
         courses.find(|course| course.algorithm == step.algorithm)
     }
 
-    /// The median time of every algorithm and length; that of the climb where there is no other, and
+    /// Returns the median time of every algorithm and length; that of the climb if there is no other, and
     /// between hosts only of its end.
     pub(super) fn samples(&self) -> Vec<Sample> {
         let mut samples = Vec::new();
@@ -393,7 +393,7 @@ impl CalibrationPlanner {
             for (level, &counts) in course.counts.iter().enumerate() {
                 let climbed = course.last[level].filter(|_| is_known(level));
                 if let Some(seconds) = median(&course.times[level]).or(climbed) {
-                    // What went faster than that went through links that had rested.
+                    // Faster measurements passed through links that had been idle.
                     let seconds = seconds.max(rate * counts.bytes_across);
                     samples.push(Sample { counts, seconds });
                 }
@@ -402,7 +402,7 @@ impl CalibrationPlanner {
         samples
     }
 
-    /// The median time of every algorithm and length that was measured after the climb, within a host.
+    /// Returns the median time of every algorithm and length measured after the climb, within a host.
     pub(super) fn timings(&self) -> Vec<Timing> {
         let mut timings = Vec::new();
         for course in self.courses.iter().filter(|_| !self.is_across) {
@@ -420,7 +420,7 @@ impl CalibrationPlanner {
         timings
     }
 
-    /// Seconds of the shortest operation so far.
+    /// Returns the seconds of the shortest operation so far.
     fn shortest(&self) -> f64 {
         let times = self.courses.iter().flat_map(|course| &course.last[..1]);
         times
@@ -430,8 +430,8 @@ impl CalibrationPlanner {
             .unwrap_or(0.0)
     }
 
-    /// Seconds that a step should take: as last time; or else what it should be by its time for less,
-    /// in proportion to the length, and by twice the climber's time, whichever is less.
+    /// Predicts the seconds of an operation: its last time, or else the smaller of its time for a shorter
+    /// operand in proportion to the length, and twice the climbing algorithm's time.
     fn estimate(&self, step: TrialOperation) -> f64 {
         let mut courses = self.courses.iter();
         let Some(course) = courses.find(|course| course.algorithm == step.algorithm) else {
@@ -458,7 +458,7 @@ impl CalibrationPlanner {
     }
 }
 
-/// The median, of an even count the mean of the two in the middle; `None` of nothing.
+/// Returns the median, the mean of the two middle values for an even number; `None` if empty.
 fn median(times: &[f64]) -> Option<f64> {
     let mut times = times.to_vec();
     times.sort_by(f64::total_cmp);
@@ -467,9 +467,9 @@ fn median(times: &[f64]) -> Option<f64> {
     Some((lower + upper) / 2.0)
 }
 
-/// Whether an algorithm of these counts does something, at some level, that none of the others does
-/// there: few ranks do the same by several algorithms. What has no cost of its own does not
-/// count.
+/// Returns whether an algorithm with these counts differs, at some level, from all the others: with few
+/// ranks, several algorithms do the same. An algorithm without its own cost parameter does not
+/// differ.
 fn is_new(courses: &[AlgorithmTrials], counts: &[Counts]) -> bool {
     let costs = |counts: &Counts| Counts {
         scratch_bytes: 0.0,

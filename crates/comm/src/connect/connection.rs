@@ -1,4 +1,4 @@
-//! [`PeerConnection`]: a connection while members meet, plain or TLS; blocking, with a deadline on everything.
+//! [`PeerConnection`]: a plain or TLS connection while members join; blocking, with a deadline on every call.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -15,17 +15,17 @@ use crate::transport::striped::Striped;
 use crate::transport::tcp::Tcp;
 use crate::transport::tls::{Tls, TlsStream};
 
-/// Most bytes of a verdict's words.
+/// Maximum size of the text of a verdict, in bytes.
 const VERDICT_BYTES_MAX: usize = 1 << 10;
 
-/// A connection to one that may be a member.
+/// A connection to a possible member.
 pub(crate) enum PeerConnection {
     Plain(TcpStream),
     Tls(Box<TlsStream>),
 }
 
 impl PeerConnection {
-    /// Makes a dialled connection one to `peer`, by TLS where there are keys.
+    /// Turns a dialled connection into one to `peer`, with TLS if there are keys.
     pub(super) fn dial(
         stream: TcpStream,
         keys: Option<&TlsKeys>,
@@ -42,7 +42,7 @@ impl PeerConnection {
             .map_err(|error| GreetError::Io(timed_out(error)))
     }
 
-    /// The same for one that has dialled.
+    /// Turns an accepted connection into one to a member, with TLS if there are keys.
     pub(super) fn accept(
         stream: TcpStream,
         keys: Option<&TlsKeys>,
@@ -56,20 +56,20 @@ impl PeerConnection {
             .map_err(|error| GreetError::Io(timed_out(error)))
     }
 
-    /// Why the certificate shown is not that of who claims to be there.
+    /// Returns why the peer's certificate does not belong to the group rank that it claims, if so.
     pub(super) fn imposture(&self, keys: &TlsKeys, rank: u32) -> Option<String> {
         let Self::Tls(stream) = self else {
             return None;
         };
         let Some(certificate) = stream.certificate() else {
-            return Some("it shows no certificate".to_owned());
+            return Some("it presented no certificate".to_owned());
         };
         let checked = keys.identity.check_peer(certificate, &keys.member(rank));
         let error = checked.err()?;
-        Some(format!("it says it is group rank {rank}, but {error}"))
+        Some(format!("it claims to be group rank {rank}, but {error}"))
     }
 
-    /// Tells one that has dialled whether it is accepted; no words mean that it is.
+    /// Notifies a peer that has dialled whether it is accepted; an empty `problem` means accepted.
     pub(super) fn give_verdict(&mut self, problem: &str, end: Instant) -> Result<(), GreetError> {
         let words = &problem.as_bytes()[..problem.len().min(VERDICT_BYTES_MAX)];
         let mut verdict = (words.len() as u16).to_le_bytes().to_vec();
@@ -77,7 +77,7 @@ impl PeerConnection {
         self.write_all(&verdict, end).map_err(GreetError::Io)
     }
 
-    /// Hears whether this member is accepted.
+    /// Reads whether the peer accepts this member.
     pub(super) fn hear_verdict(&mut self, end: Instant) -> Result<(), GreetError> {
         let mut len = [0; 2];
         self.read_all(&mut len, end)?;
@@ -116,7 +116,7 @@ impl PeerConnection {
         }
     }
 
-    /// Fills `into` before `end`, however slowly the bytes drip.
+    /// Fills `into` before `end`, however slowly the bytes arrive.
     pub(super) fn read_all(&mut self, mut into: &mut [u8], end: Instant) -> Result<(), GreetError> {
         while !into.is_empty() {
             match self.read(into, end) {
@@ -147,7 +147,7 @@ impl PeerConnection {
     }
 }
 
-/// A socket with a timeout calls its end `WouldBlock`.
+/// Converts `WouldBlock`, which a socket with a timeout returns, to a timeout error.
 fn timed_out(error: io::Error) -> io::Error {
     match error.kind() {
         ErrorKind::WouldBlock => ErrorKind::TimedOut.into(),
@@ -155,16 +155,16 @@ fn timed_out(error: io::Error) -> io::Error {
     }
 }
 
-/// What it means that TLS came where a plain hello was expected.
+/// Returns an error if the bytes are a TLS record where a plain hello was expected.
 pub(super) fn tls_in_plain(prefix: &[u8]) -> Option<GreetError> {
     let is_tls = matches!(prefix, [0x15 | 0x16, 3, 0..=4, ..]);
     is_tls.then(|| {
-        let words = "it speaks TLS, this member was told to speak plainly";
+        let words = "it uses TLS, but this member is configured for plain connections";
         GreetError::Io(io::Error::new(ErrorKind::InvalidData, words))
     })
 }
 
-/// The transport over connected wires, which are all of one kind, `connections` for each member.
+/// Returns the transport over joined connections, all of one kind, `connections` for each member.
 pub(crate) fn transport(
     wires: Vec<Option<PeerConnection>>,
     is_tls: bool,
@@ -182,7 +182,7 @@ fn streams(
     wires: Vec<Option<PeerConnection>>,
     is_tls: bool,
 ) -> Result<Box<dyn Transport>, CollectiveError> {
-    let setting_up = |error: io::Error| failed("setting up connections".to_owned(), &error);
+    let setting_up = |error: io::Error| failed("cannot set up connections".to_owned(), &error);
     if is_tls {
         let tls = wires.into_iter().map(|wire| match wire {
             Some(PeerConnection::Tls(stream)) => Some(*stream),

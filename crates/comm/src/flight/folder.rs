@@ -1,4 +1,4 @@
-//! Flight records as files of a folder: one a rank, of the newest generation.
+//! Flight records as files in a folder: one per rank, of the newest generation.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,16 +7,17 @@ use ronde_core::Generation;
 
 use super::record::FlightRecord;
 
-/// How the file of a whole record ends.
+/// File name ending of a complete record.
 const ENDING: &str = ".json";
 
 impl FlightRecord {
-    /// Writes the record into a folder, which is made if need be, as
-    /// `flight-<group>-<generation>-rank-<rank>.json`, whole or not at all. Records of earlier
-    /// generations of the group go; nothing is written when there are records of a later one. Returns
-    /// the file.
+    /// Writes the record into a folder, which is created if necessary, as
+    /// `flight-<group>-<generation>-rank-<rank>.json`, atomically. Records of earlier
+    /// generations of the group are removed; nothing is written if there are records of a later one.
+    /// Returns the path of the file.
     ///
     /// # Errors
+    /// The folder cannot be written.
     /// The folder does not take it.
     pub fn write_into(&self, folder: &Path) -> io::Result<PathBuf> {
         std::fs::create_dir_all(folder)?;
@@ -44,26 +45,26 @@ impl FlightRecord {
         Ok(path)
     }
 
-    /// Reads the records of a folder, for [`super::merge_report`]; none when there is no such folder.
+    /// Reads the records in a folder, for [`super::merge_report`]; none if the folder does not exist.
     ///
     /// # Errors
-    /// The folder cannot be read, or a file in it is no record: the error names it.
+    /// The folder cannot be read, or a file in it is not a valid record: the error names it.
     pub fn read_all(folder: &Path) -> io::Result<Vec<Self>> {
         let files = Self::files(folder)?;
         files.iter().map(|path| Self::read(path)).collect()
     }
 
-    /// Removes all records from a folder; other files stay.
+    /// Removes all records from a folder; other files are kept.
     ///
     /// # Errors
-    /// The folder or a file does not allow it.
+    /// The folder or a file cannot be changed.
     pub fn remove_all(folder: &Path) -> io::Result<()> {
         Self::files(folder)?
             .iter()
             .try_for_each(std::fs::remove_file)
     }
 
-    /// The files of the records of a folder.
+    /// Returns the files of the records in a folder.
     fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
         let entries = match std::fs::read_dir(folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -93,14 +94,14 @@ impl FlightRecord {
         match record.version {
             super::record::VERSION => Ok(record),
             other => Err(told(format!(
-                "a flight record of version {other}; this program reads {}",
+                "flight record has version {other}; this program reads {}",
                 super::record::VERSION
             ))),
         }
     }
 }
 
-/// The generation that a file's name tells, when it is a record of the group.
+/// Returns the generation in a file's name, if it is a record of the group.
 fn generation(name: &str, of_group: &str) -> Option<Generation> {
     let (generation, rank) = name.strip_prefix(of_group)?.split_once("-rank-")?;
     rank.strip_suffix(ENDING)?.parse::<u32>().ok()?;
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_record_is_named() {
+    fn a_file_that_is_not_a_record_is_named() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("flight-dp-1-rank-0.json"), "{").unwrap();
         std::fs::write(directory.path().join("other.json"), "{").unwrap();

@@ -1,17 +1,17 @@
-//! [`merge_report`]: the records of several ranks, merged into sentences about who waits for whom.
+//! [`merge_report`]: merges the records of several ranks into sentences about which rank waits for which.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use super::record::{FlightRecord, OperationRecord};
 
-/// Messages and absent ranks that are told one by one.
+/// Maximum number of messages and of absent ranks that are listed.
 const TOLD_MAX: usize = 8;
 
-/// Says in words which rank is missing in which operation, group by group.
+/// Describes which rank is missing in which operation, group by group.
 ///
-/// Records may come in any order, from several groups, and be incomplete. It is pure: nothing is read
-/// or written but the argument. Times are compared only within one rank's record.
+/// Records may be in any order, from several groups, and incomplete. Pure: it only reads its
+/// argument. Times are compared only within one rank's record.
 #[must_use]
 pub fn merge_report(records: &[FlightRecord]) -> String {
     let mut groups: BTreeMap<_, BTreeMap<u32, &FlightRecord>> = BTreeMap::new();
@@ -37,7 +37,7 @@ pub fn merge_report(records: &[FlightRecord]) -> String {
         merged.failures(&mut lines);
         for (place, line) in lines.iter().enumerate() {
             let indent = if place == 0 { "" } else { "  " };
-            // Writing to a text cannot fail.
+            // Writing to a string cannot fail.
             let _written = writeln!(report, "{indent}{line}");
         }
     }
@@ -54,7 +54,7 @@ impl MergedRecords<'_> {
     fn collectives(&self, lines: &mut Vec<String>) {
         let Some(sequence) = self.in_question() else {
             lines.push(match self.last_of_all() {
-                Some(last) => format!("no collective is under way; the last was {}", title(last)),
+                Some(last) => format!("no collective is running; the last was {}", title(last)),
                 None => "no collective was called".to_owned(),
             });
             return self.silent(None, lines);
@@ -103,7 +103,7 @@ impl MergedRecords<'_> {
         }
     }
 
-    /// The first collective that is not over everywhere.
+    /// Returns the first collective that has not ended on all ranks.
     fn in_question(&self) -> Option<u64> {
         let open = self.records.values().filter_map(|record| {
             let open = collectives(record).filter(|operation| is_open(operation));
@@ -112,7 +112,7 @@ impl MergedRecords<'_> {
         if let Some(first) = open.min() {
             return Some(first);
         }
-        // All over where it was called, but not called everywhere.
+        // Complete on all ranks that called it, but not called on all.
         let lasts = self.records.values().map(|record| next_sequence(record));
         let (min, max) = (lasts.clone().min()?, lasts.max()?);
         (min < max).then_some(min)
@@ -123,7 +123,7 @@ impl MergedRecords<'_> {
         all.max_by_key(|operation| operation.sequence)
     }
 
-    /// Seconds from the call to the failure, or to the taking of the record.
+    /// Returns the seconds from the call to the failure, or to when the record was taken.
     fn waited(&self, rank: u32, operation: &OperationRecord) -> f64 {
         let taken = self.records.get(&rank).map_or(0.0, |record| record.taken_s);
         operation.ended_s.unwrap_or(taken) - operation.issued_s
@@ -144,7 +144,7 @@ impl MergedRecords<'_> {
         }
     }
 
-    /// Ranks of which there is no record.
+    /// Describes the ranks without a record.
     fn silent(&self, stuck: Option<(String, String)>, lines: &mut Vec<String>) {
         let absent = (0..self.size).filter(|rank| !self.records.contains_key(rank));
         for rank in absent.take(TOLD_MAX) {
@@ -155,8 +155,8 @@ impl MergedRecords<'_> {
                 .filter(|operation| operation.arrivals.iter().any(|a| a.peer.0 == rank))
                 .max_by_key(|operation| operation.sequence);
             let sign = match heard {
-                Some(operation) => format!("its last bytes came in {}", short(operation)),
-                None => "nobody has heard of it".to_owned(),
+                Some(operation) => format!("its last bytes arrived in {}", short(operation)),
+                None => "no rank has received anything from it".to_owned(),
             };
             let stuck = stuck.as_ref().map_or(String::new(), |(title, wait)| {
                 format!("; in {title} {wait}")
@@ -206,10 +206,13 @@ impl MergedRecords<'_> {
         for (rank, operation) in entered.iter().filter(|(_, operation)| is_open(operation)) {
             let heard: Vec<u32> = operation.arrivals.iter().map(|a| a.peer.0).collect();
             let line = if heard.is_empty() {
-                format!("rank {rank} has heard nobody in it")
+                format!("rank {rank} has received nothing in it")
             } else {
                 let heard = ranks(heard.into_iter(), "", "");
-                format!("rank {rank} has heard {} in it", heard.trim_end())
+                format!(
+                    "rank {rank} has received data from {} in it",
+                    heard.trim_end()
+                )
             };
             lines.push(line);
         }
@@ -233,17 +236,17 @@ impl MergedRecords<'_> {
             };
             let size = size(operation);
             lines.push(format!(
-                "rank {rank} {what} (tag {tag}, {size}) since {waited:.1} s"
+                "rank {rank} {what} (tag {tag}, {size}) for {waited:.1} s"
             ));
         }
         if open.len() > TOLD_MAX {
             let more = open.len() - TOLD_MAX;
-            lines.push(format!("{more} more messages wait"));
+            lines.push(format!("{more} more messages are waiting"));
         }
     }
 
-    /// Which hosts did not acknowledge what was sent to them: a rank is cut off when it is so between it and
-    /// more than half of all.
+    /// Describes which hosts did not acknowledge packets. A rank is cut off if this is so between it and
+    /// more than half of all ranks.
     fn cut(&self, lines: &mut Vec<String>) {
         let mut ways: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
         for (&rank, record) in &self.records {
@@ -263,7 +266,7 @@ impl MergedRecords<'_> {
             named.insert(*rank);
             let others = told(others);
             lines.push(format!(
-                "rank {rank} is cut off: between it and {others} what was sent is not acknowledged"
+                "rank {rank} is cut off: packets between it and {others} are not acknowledged"
             ));
         }
         for (rank, others) in ways.iter().take(TOLD_MAX) {
@@ -273,7 +276,7 @@ impl MergedRecords<'_> {
             if !rest.is_empty() {
                 let rest = told(&rest);
                 lines.push(format!(
-                    "between rank {rank} and {rest} what was sent is not acknowledged: a way is cut, or a host is down"
+                    "packets between rank {rank} and {rest} are not acknowledged: a path is cut, or a host is down"
                 ));
             }
         }
@@ -304,7 +307,7 @@ fn of_sequence(record: &FlightRecord, sequence: u64) -> Option<&OperationRecord>
     collectives(record).find(|operation| operation.sequence == Some(sequence))
 }
 
-/// One more than the last collective that was called.
+/// Returns one more than the number of the last collective that was called.
 fn next_sequence(record: &FlightRecord) -> u64 {
     let last = collectives(record)
         .filter_map(|operation| operation.sequence)
@@ -312,17 +315,17 @@ fn next_sequence(record: &FlightRecord) -> u64 {
     last.map_or(0, |last| last.saturating_add(1))
 }
 
-/// Whether a rank has called this collective, even if that is forgotten by now.
+/// Returns whether a rank has called this collective, even if it is no longer kept.
 fn went_past(record: &FlightRecord, sequence: u64) -> bool {
     next_sequence(record) > sequence
 }
 
-/// Not complete: under way, or failed.
+/// Returns whether it is running or has failed.
 fn is_open(operation: &OperationRecord) -> bool {
     operation.ended_s.is_none() || operation.failed
 }
 
-/// `broadcast 811`.
+/// Returns, for example, `broadcast 811`.
 fn short(operation: &OperationRecord) -> String {
     match operation.sequence {
         Some(sequence) => format!("{} {sequence}", operation.kind),
@@ -330,7 +333,7 @@ fn short(operation: &OperationRecord) -> String {
     }
 }
 
-/// `all_reduce 812 (f32 x 1,048,576, by ring)`.
+/// Returns, for example, `all_reduce 812 (f32 x 1,048,576, by ring)`.
 fn title(operation: &OperationRecord) -> String {
     if operation.kind == "barrier" {
         return short(operation);
@@ -347,7 +350,7 @@ fn size(operation: &OperationRecord) -> String {
     }
 }
 
-/// `1,048,576`.
+/// Returns, for example, `1,048,576`.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
@@ -360,7 +363,7 @@ fn grouped(number: u64) -> String {
     out
 }
 
-/// `ranks 0, 1, 2 have`; long lists are shortened.
+/// Returns, for example, `ranks 0, 1, 2 have`; long lists are shortened.
 fn ranks(ranks: impl ExactSizeIterator<Item = u32>, has: &str, have: &str) -> String {
     const NAMED: usize = 16;
     let count = ranks.len();

@@ -1,4 +1,4 @@
-//! Joining: how a [`ProcessGroup`] comes to be, over connections, in one process or alone.
+//! Joining: how a [`ProcessGroup`] is made, over connections, in one process or alone.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::AtomicU64;
@@ -25,21 +25,22 @@ use crate::transport::{Transport, in_process};
 use crate::{GroupConfig, TransportChoice};
 
 impl ProcessGroup {
-    /// Joins over TCP, by TLS where [`GroupConfig::security`] says so; `peers` holds every rank's
+    /// Joins over TCP, with TLS if [`GroupConfig::security`] requires it. `peers` holds every rank's
     /// listening address by group rank, this member's own included. Higher ranks dial lower ones; one
-    /// connection per pair. Members that are all on one host then share memory, unless
-    /// [`GroupConfig::transport`] says otherwise: buffers from [`Collectives::allocate`] are reduced
-    /// in place, others in pieces, and a blocking call runs on the thread that makes it. Messages, operations
-    /// that are not run in this way, and all that members of one host say to each other in a group of
-    /// several hosts go through rings of shared memory; what goes to other hosts, through the connections.
-    /// Members that are not all on one host find out who sits on which host, and measure what their connections cost, for as
-    /// long as [`GroupConfig::calibration`] says; [`ProcessGroup::calibrate`] tells more.
+    /// connection per pair. If all members are on one host, they share memory unless
+    /// [`GroupConfig::transport`] is set otherwise: buffers from [`Collectives::allocate`] are reduced
+    /// in place, others in pieces, and a blocking call runs on the calling thread. Messages, operations
+    /// that cannot run in this way, and traffic between members of one host in a group of
+    /// several hosts use rings of shared memory; traffic to other hosts uses the connections.
+    /// If the members are on several hosts, they exchange which host each is on and measure the cost of
+    /// their connections for as long as [`GroupConfig::calibration`] allows; see
+    /// [`ProcessGroup::calibrate`].
     ///
     /// # Errors
-    /// [`CollectiveError::Connect`] when a peer cannot be reached before the limit or refuses this
-    /// member, naming those whom this member turned away; [`CollectiveError::Invalid`] for plain
-    /// connections to other hosts that nobody asked for;
-    /// [`CollectiveError::OtherPlan`] when one brings something else, on both sides.
+    /// [`CollectiveError::Connect`] when a peer cannot be reached before the deadline or refuses this
+    /// member, with the peers that this member refused; [`CollectiveError::Invalid`] for plain
+    /// connections to other hosts that were not requested explicitly;
+    /// [`CollectiveError::OtherPlan`] on both sides when a setting differs.
     pub fn connect(
         config: GroupConfig,
         listener: TcpListener,
@@ -48,7 +49,7 @@ impl ProcessGroup {
         Self::connect_by(config, listener, peers, None)
     }
 
-    /// As [`ProcessGroup::connect`], by costs that are known where `known` brings them.
+    /// Joins as [`ProcessGroup::connect`] does, with the costs in `known` instead of measured ones if given.
     pub(crate) fn connect_by(
         mut config: GroupConfig,
         listener: TcpListener,
@@ -86,8 +87,8 @@ impl ProcessGroup {
         group.share(limit, known)
     }
 
-    /// Shares memory with the others where that is wanted and possible, or else settles by which costs
-    /// is chosen; then operations may take `limit`. All members call it before anything else.
+    /// Shares memory with the other members if requested and possible, or else settles the costs that
+    /// algorithms are chosen by; later operations get the deadline `limit`. All members call it first.
     fn share(mut self, limit: Duration, known: Option<CostModel>) -> Result<Self, CollectiveError> {
         self.config.timeout = limit;
         let Link::Others { mailbox, .. } = &self.link else {
@@ -120,8 +121,8 @@ impl ProcessGroup {
 
     /// Joins threads of one process, one member per configuration, in the order of their ranks.
     ///
-    /// Each entry is an error when that member's rank is not its place, or when it brings something
-    /// else than another member.
+    /// An entry is an error when that member's rank is not its index, or when its settings differ
+    /// from those of another member.
     #[must_use]
     pub fn in_process(configs: Vec<GroupConfig>) -> Vec<Result<Self, CollectiveError>> {
         let size = configs.len();
@@ -132,7 +133,7 @@ impl ProcessGroup {
         members
             .map(|(place, (config, transport))| {
                 if config.rank.index() != place {
-                    let problem = format!("rank {} in place {place}", config.rank);
+                    let problem = format!("rank {} at index {place}", config.rank);
                     return Err(invalid("joining a group", problem));
                 }
                 for theirs in &hellos {
@@ -152,7 +153,7 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// [`CollectiveError::Invalid`] for a rank outside the group, [`CollectiveError::Connect`] when
-    /// the system has no thread left.
+    /// the system cannot start a thread.
     pub fn over(
         config: GroupConfig,
         size: usize,
@@ -177,7 +178,7 @@ impl ProcessGroup {
             .name(format!("ronde {} {rank}", config.name))
             .spawn(move || attended.attend())
             .map_err(|error| CollectiveError::Connect {
-                what: "starting the progress thread".to_owned(),
+                what: "cannot start the progress thread".to_owned(),
                 cause: error.to_string(),
             })?;
         let progress = Some(progress);
@@ -197,8 +198,8 @@ impl ProcessGroup {
         })
     }
 
-    /// A group of one: no thread, no socket. Every collective is complete at once and gives back
-    /// what it was given; messages are refused, for there is nobody to get them.
+    /// Returns a group of one: no thread, no socket. Every collective completes at once and returns
+    /// its input; messages are refused because there is no receiver.
     #[must_use]
     pub fn alone(mut config: GroupConfig) -> Self {
         config.rank = GroupRank(0);

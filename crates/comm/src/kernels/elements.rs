@@ -17,7 +17,7 @@ pub(super) trait FloatElement:
     + ElementOperator<MaxOp<true>>
     + ElementOperator<MaxOp<false>>
 {
-    /// `self / divisor`, rounded once.
+    /// Returns `self / divisor`, rounded once.
     fn divided(self, divisor: Self::Wide) -> Self;
     /// Type of the divisor.
     type Wide: Copy;
@@ -36,9 +36,9 @@ pub(super) trait IntegerElement:
 {
 }
 
-/// What `O` makes of two elements; the first one is replaced by it.
+/// An element to which operator `O` applies; the result replaces the first operand.
 pub(super) trait ElementOperator<O>: Pod {
-    /// The result. Must be `#[inline(always)]`.
+    /// Returns the result. Must be `#[inline(always)]`.
     fn apply(into: Self, other: Self) -> Self;
 }
 
@@ -46,9 +46,9 @@ pub(super) trait ElementOperator<O>: Pod {
 pub(super) struct SumOp;
 /// Product; integers wrap.
 pub(super) struct ProductOp;
-/// The smaller one; of equal ones the replaced one when `KEEP`.
+/// The smaller one; of equal ones the first operand when `KEEP`.
 pub(super) struct MinOp<const KEEP: bool>;
-/// The larger one; of equal ones the replaced one when `KEEP`.
+/// The larger one; of equal ones the first operand when `KEEP`.
 pub(super) struct MaxOp<const KEEP: bool>;
 /// Bitwise and.
 pub(super) struct AndOp;
@@ -148,7 +148,7 @@ fn narrow(value: f32) -> bf16 {
     bf16::from_bits((rounded(value) >> 16) as u16)
 }
 
-/// The bits of a number whose upper half is that number rounded to bf16: to the nearest, ties to even.
+/// Returns the bits of a number whose upper half is that number rounded to bf16: to nearest, ties to even.
 /// Any NaN becomes the canonical one.
 #[inline(always)]
 fn rounded(value: f32) -> u32 {
@@ -223,7 +223,7 @@ impl<T: ElementOperator<O>, O> VectorLoop for ElementLoop<'_, T, O> {
     }
 }
 
-/// As [`ElementLoop`] for bf16, two at once: as words of 32 bits nothing has to be packed or unpacked.
+/// Like [`ElementLoop`] for bf16, two at once: as 32-bit words they need no packing.
 pub(super) struct ElementPairLoop<'a, T, O> {
     into: &'a mut [T],
     other: &'a [T],
@@ -265,7 +265,7 @@ where
     }
 }
 
-/// Every element divided by one number.
+/// Divides every element by one number.
 pub(super) struct DivideLoop<'a, T: FloatElement> {
     values: &'a mut [T],
     divisor: T::Wide,

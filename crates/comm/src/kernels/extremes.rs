@@ -1,10 +1,10 @@
-//! The smaller and the larger of floats of 16 bits, compared as whole numbers: nothing is converted.
+//! Minimum and maximum of 16-bit floats, compared as integers without conversion.
 
 use super::instructions::VectorLoop;
 
-/// What tells one format of 16 bits from another.
+/// The constants of a 16-bit float format.
 pub(super) trait HalfFormat {
-    /// Bits of the positive infinity: whatever has a larger magnitude is no number.
+    /// Bits of positive infinity: a value with a larger magnitude is NaN.
     const INFINITY: u16;
     /// Bits of the canonical NaN.
     const NAN: u16;
@@ -22,7 +22,7 @@ impl HalfFormat for half::bf16 {
 
 const MAGNITUDE: u16 = 0x7fff;
 
-/// A whole number that rises with the float; both zeros are 0.
+/// Returns an integer that increases with the float; both zeros are 0.
 #[inline(always)]
 fn rank(bits: u16) -> i16 {
     let sign = bits.cast_signed() >> 15;
@@ -30,8 +30,8 @@ fn rank(bits: u16) -> i16 {
     (magnitude ^ sign) - sign
 }
 
-/// `into = max(into, other)`, or the smaller one where not `MAX`; of equal ones the replaced one when
-/// `KEEP`, and NaN with NaN.
+/// Computes `into = max(into, other)`, or the minimum when not `MAX`; of equal values the first operand
+/// when `KEEP`, and NaN if one is NaN.
 pub(super) struct ExtremeLoop<'a, F, const MAX: bool, const KEEP: bool> {
     into: &'a mut [u16],
     other: &'a [u16],

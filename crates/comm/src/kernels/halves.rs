@@ -1,4 +1,4 @@
-//! f16: converted by hardware, eight at once, where there is some; else by the `half` crate.
+//! f16: converted by hardware, eight at once, where supported; otherwise by the `half` crate.
 
 use std::marker::PhantomData;
 
@@ -35,7 +35,7 @@ where
             InstructionSet::Plain => run(by, self),
             #[cfg(target_arch = "x86_64")]
             InstructionSet::V3 | InstructionSet::V4 => {
-                // SAFETY: these values come from `InstructionSet::all` only where AVX2 and F16C were
+                // SAFETY: these values are only returned by `InstructionSet::all` if AVX2 and F16C were
                 // detected.
                 unsafe { by_hardware::<O>(self.into, self.other) }
             }

@@ -1,15 +1,15 @@
-//! Runs a [`VectorLoop`] with the widest instructions that this machine has.
+//! Runs a [`VectorLoop`] with the widest instructions of this machine.
 
 /// A loop whose body is inlined into a function for each instruction set.
 pub(super) trait VectorLoop {
-    /// Does the work; must be `#[inline(always)]`, or it is not compiled for each instruction set.
+    /// Runs the loop; must be `#[inline(always)]`, or it is not compiled for each instruction set.
     fn run(self);
 }
 
 /// A set of instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum InstructionSet {
-    /// What every machine of this architecture has.
+    /// The baseline of this architecture.
     Plain,
     /// x86-64-v3: 256 bits at once.
     #[cfg(target_arch = "x86_64")]
@@ -20,12 +20,12 @@ pub(super) enum InstructionSet {
 }
 
 impl InstructionSet {
-    /// The best that this machine has. Cost: a few loads, the answer is cached by the standard library.
+    /// Returns the best one on this machine. Cost: a few loads; the standard library caches the detection.
     pub(super) fn best() -> Self {
         Self::all().last().unwrap_or(Self::Plain)
     }
 
-    /// All that this machine has, rising.
+    /// Returns all that this machine supports, in ascending order.
     pub(super) fn all() -> impl Iterator<Item = Self> {
         #[cfg(target_arch = "x86_64")]
         let more = {
@@ -56,12 +56,12 @@ pub(super) fn run<K: VectorLoop>(by: InstructionSet, kernel: K) {
         InstructionSet::Plain => kernel.run(),
         #[cfg(target_arch = "x86_64")]
         InstructionSet::V3 => {
-            // SAFETY: this value comes from `InstructionSet::all` only where all of `v3` was detected.
+            // SAFETY: this value is only returned by `InstructionSet::all` if all of `v3` was detected.
             unsafe { v3(kernel) }
         }
         #[cfg(target_arch = "x86_64")]
         InstructionSet::V4 => {
-            // SAFETY: this value comes from `InstructionSet::all` only where all of `v4` was detected.
+            // SAFETY: this value is only returned by `InstructionSet::all` if all of `v4` was detected.
             unsafe { v4(kernel) }
         }
     }

@@ -57,7 +57,7 @@ fn integers_wrap_and_halves_round_to_even() {
     assert_eq!(two(DType::F16, ReduceOp::Sum, big, tie), [big; 2]);
 }
 
-/// Any bits, with the special ones more often than chance has them.
+/// Returns arbitrary bits, with special values more often than at random.
 fn hostile(seed: u32, bytes: usize) -> Vec<u64> {
     let mut words = vec![0; bytes.div_ceil(8) * 2];
     Stream::new([seed, 1, 2, 3]).fill(&mut words);
@@ -146,7 +146,7 @@ fn extremes_of_all_pairs_of_edges_are_those_of_f32() {
         .iter()
         .flat_map(|&bits| [bits, bits | 0x8000])
         .collect();
-    // What the rule says, in f32: NaN wins, of equal ones the left one.
+    // The rule, in f32: NaN wins, of equal values the left one.
     let rule = |op, left: f32, right: f32, bits: [u16; 2], nan: u16| {
         let is_right = if op == ReduceOp::Max {
             right > left
@@ -186,7 +186,7 @@ fn extremes_of_all_pairs_of_edges_are_those_of_f32() {
 }
 
 #[test]
-fn sums_are_those_of_the_exact_sum() {
+fn sums_equal_those_of_the_exact_sum() {
     for dtype in [DType::F32, DType::F64] {
         let (mut one, right) = (hostile(5, 1 << 14), hostile(6, 1 << 14));
         let mut other = one.clone();

@@ -1,5 +1,5 @@
-//! What the flags are made of: atomic words, fences, and sleeping on a word that processes share.
-//! The loom tests put their own in its place.
+//! The primitives of the flags: atomic words, fences, and sleeping on a word shared by processes.
+//! The loom tests replace this module.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ pub(super) fn sleep(word: &AtomicU32, now: u32, limit: Duration) {
         tv_sec: 0,
         tv_nsec: i64::from(limit.subsec_nanos()),
     };
-    // Woken, changed meanwhile, interrupted or timed out: the caller looks in any case.
+    // Woken, changed meanwhile, interrupted or timed out: the caller checks the word in any case.
     let _slept = futex::wait(word, futex::Flags::empty(), now, Some(&limit));
 }
 
-/// Wakes all that sleep on a word.
+/// Wakes all threads that sleep on a word.
 pub(super) fn wake(word: &AtomicU32) {
-    // There is nobody to tell if the system refuses; sleepers look again by themselves.
+    // An error can be ignored: sleeping threads check the word again by themselves.
     let _woken = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
 }

@@ -1,16 +1,16 @@
-//! The operations over shared memory: who reads and writes which bytes when.
+//! The operations over shared memory: which rank reads and writes which bytes at which point.
 //!
 //! | operation | bytes read and written by each of `n` ranks, `B` bytes each |
 //! |---|---|
 //! | short ones | `n B` read |
-//! | all_reduce, exact sum | `B` read, `B` written, in slices: each rank's own of everybody's |
+//! | all_reduce, exact sum | `B` read, `B` written, in slices: each rank reduces its slice of all buffers |
 //! | reduce_scatter | `B` read, `B / n` written |
 //! | all_gather | `n B` read and written |
 //! | broadcast | `B` read and written |
 //!
 //! Memory that is not shared is copied through a ring of stages, piece by piece: while one rank
-//! reduces a piece another one copies the next. A rank never copies its own slice to the stages:
-//! nobody else reads it, and its result goes there instead.
+//! reduces a piece, another one copies the next. A rank never copies its own slice to the stages:
+//! no other rank reads it, and its result is written there instead.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,22 +24,22 @@ use super::halt::HaltReason;
 use super::mapping::{Mapping, Span};
 use super::tree::{self, ReduceKernel, ReductionTree};
 
-/// Slices begin at multiples of this many elements.
+/// Slices start at multiples of this many elements.
 const GRAIN: usize = 64;
-/// Fewest bytes of a piece.
+/// Minimum size of a piece, in bytes.
 const PIECE_BYTES_MIN: usize = 64 << 10;
 
-/// Ranks whose bytes that come with the calls are kept at once.
+/// Maximum number of ranks whose inline bytes are held at once.
 const RIDERS_MAX: usize = 16;
 
-/// The part of `len` elements that belongs to `rank` of `size`.
+/// Returns the part of `len` elements that belongs to `rank` of `size`.
 fn slice(len: usize, rank: usize, size: usize) -> Range<usize> {
     let each = len.div_ceil(size).next_multiple_of(GRAIN);
     (rank * each).min(len)..((rank + 1) * each).min(len)
 }
 
 impl SharedExecutor {
-    /// Sums what all bring along a tree; the result is at the front of every buffer.
+    /// Sums the operands of all ranks along a tree; the result is at the front of every buffer.
     pub(super) fn reduce_all(
         &mut self,
         current: &CurrentOperation<'_>,
@@ -70,7 +70,7 @@ impl SharedExecutor {
         }
     }
 
-    /// Everybody reads everything, one operand of each rank.
+    /// Reduces short operands, one per rank: every rank reads all of them.
     pub(super) fn reduce_short(
         &self,
         current: &CurrentOperation<'_>,
@@ -94,7 +94,7 @@ impl SharedExecutor {
         Ok(())
     }
 
-    /// What is so short that it comes with the calls themselves.
+    /// Reduces operands that are so short that they are part of the announcements.
     fn reduce_riding(
         &self,
         current: &CurrentOperation<'_>,
@@ -115,7 +115,7 @@ impl SharedExecutor {
         Ok(())
     }
 
-    /// Everybody reads everything, several operands of a rank or in another order than that of ranks.
+    /// Reduces short operands of which a rank has several, or in another order than that of ranks.
     fn reduce_inline(
         &mut self,
         current: &CurrentOperation<'_>,
@@ -143,7 +143,7 @@ impl SharedExecutor {
         Ok(())
     }
 
-    /// All buffers are shared: each rank reduces its slice and writes it to everybody.
+    /// Reduces when all buffers are shared: each rank reduces its slice and writes it to all buffers.
     fn reduce_in_place(
         &mut self,
         current: &CurrentOperation<'_>,
@@ -168,7 +168,7 @@ impl SharedExecutor {
         self.flow(current, 1, |_| false, len * element, work)
     }
 
-    /// Some buffer is not shared: all go through the stages.
+    /// Reduces when some buffer is not shared: all ranks use the stages.
     fn reduce_staged(
         &mut self,
         current: &CurrentOperation<'_>,
@@ -181,8 +181,8 @@ impl SharedExecutor {
         let own = tree.brought(me);
         let piece_len = piece_len(len, tree.operands_max * element, size);
         let pieces = len.div_ceil(piece_len) as u32;
-        // A slice lies at the same place in every piece, the shorter last one included: what a rank
-        // brings never overwrites a result that others have not taken yet.
+        // A slice has the same offset in every piece, also in the shorter last one: what a rank
+        // copies in never overwrites a result that others have not copied out yet.
         let slice_of = |rank: usize, count: usize| {
             let whole = slice(piece_len.min(len), rank, size);
             whole.start.min(count)..whole.end.min(count)
@@ -235,8 +235,8 @@ impl SharedExecutor {
     }
 }
 
-/// Elements of a piece: a part of the whole that fits its stage, in whole slices. All pieces are of about
-/// one length.
+/// Returns the length of a piece in elements: it fits a stage, in whole slices, and all pieces have
+/// about the same length.
 fn piece_len(len: usize, bytes_each: usize, size: usize) -> usize {
     let most = (STAGE_BYTES / bytes_each.max(1)).max(1);
     let least = PIECE_BYTES_MIN / bytes_each.max(1);

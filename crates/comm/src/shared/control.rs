@@ -1,12 +1,12 @@
-//! [`ControlMemory`]: the words through which a member tells the others how far it is, and the memory for
-//! what is short or must be copied.
+//! [`ControlMemory`]: the words by which a member publishes its progress, and the memory for operands
+//! that are short or must be copied.
 //!
 //! Layout of the file that every member makes: a header with a secret (so that no other file is
-//! taken for it), words each on a cache line of its own, the table of further segments, two slots
-//! for what an operation posts, and a ring of stages for memory that is not shared.
+//! mistaken for it), words each on its own cache line, the table of further segments, two slots
+//! for announcements of operations, and a ring of stages for memory that is not shared.
 //!
-//! The first cache line of a slot holds all of a post, the number of the operation and up to eight
-//! bytes of payload: that is all that moves between cores for a short operation.
+//! The first cache line of a slot holds a whole announcement, the number of the operation and up to
+//! eight bytes of payload: a short operation moves only this line between cores.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -15,50 +15,50 @@ use super::mapping::{Mapping, Span};
 use super::pieces::stage_of;
 use crate::frame::Call;
 
-/// Bytes of a cache line, twice: neighbouring lines are fetched in pairs.
+/// Size of two cache lines, in bytes: adjacent lines are fetched in pairs.
 const LINE: usize = 128;
 const SECRET: usize = 0;
 const WAITERS: usize = LINE;
 const BROUGHT: usize = 2 * LINE;
 const WORKED: usize = 3 * LINE;
 const TABLE: usize = 4 * LINE;
-/// Most segments of a member beside this one.
+/// Maximum number of segments of a member besides this one.
 pub(super) const SEGMENTS_MAX: usize = 256;
 const SLOTS: usize = TABLE + SEGMENTS_MAX * 16;
-/// Most bytes that are posted with the call itself.
+/// Maximum size of an operand stored in the slot, in bytes.
 pub(super) const INLINE_MAX: usize = 8 << 10;
-/// This many bytes ride in the line of the call.
+/// Size of an operand that fits in the first cache line, in bytes.
 pub(super) const RIDE_MAX: usize = 8;
 const SLOT_BYTES: usize = 64 + INLINE_MAX;
-/// Words of 64 bits after the number and the place of a post: call, offset, own length, moment, ride.
+/// Offsets of the 64-bit words after the number and the location: call, offset, own length, time, payload.
 const CALL_AT: usize = 8;
 const OFFSET_AT: usize = 32;
 const OWN_LEN_AT: usize = 40;
 const MOMENT_AT: usize = 48;
 const RIDE_AT: usize = 56;
-/// Most bytes of a piece of memory that must be copied.
+/// Size of a stage, the maximum size of a copied piece, in bytes.
 pub(super) const STAGE_BYTES: usize = 128 << 10;
-/// Stages of the ring; few, so that they stay in the cache of a core.
+/// Number of stages in the ring; few, so that they stay in the cache of a core.
 pub(super) const STAGES: u32 = 4;
 const RING: usize = (SLOTS + TURNS as usize * SLOT_BYTES).next_multiple_of(4096);
-/// Bytes of the file.
+/// Size of the file, in bytes.
 pub(super) const CONTROL_BYTES: usize = RING + STAGES as usize * STAGE_BYTES;
 
-/// Where the bytes of a rank are in an operation.
+/// Where the operand of a rank is in an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OperandLocation {
-    /// It brings none.
+    /// It has no operand.
     Nothing,
-    /// Behind the call.
+    /// In the slot, after the announcement.
     Inline,
     /// In a segment.
     Segment { id: u32, offset: u64 },
-    /// In memory of its own: through the stages.
+    /// In private memory: copied through the stages.
     Staged,
 }
 
 impl OperandLocation {
-    /// In a word, with the offset beside it.
+    /// Encodes the location as a word and an offset.
     fn encode(self) -> (u32, u64) {
         match self {
             Self::Nothing => (0, 0),
@@ -81,48 +81,48 @@ impl OperandLocation {
     }
 }
 
-/// What a rank says at the beginning of an operation.
+/// A rank's announcement at the start of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Announcement {
     pub(super) call: [u64; 3],
     pub(super) place: OperandLocation,
-    /// Elements that this rank brings, where ranks may bring different counts.
+    /// Number of elements of this rank, where ranks may have different numbers.
     pub(super) own_len: u64,
-    /// When this rank asked for the operation, on the clock of the host.
+    /// When this rank called the operation, on the clock of the host.
     pub(super) moment: u64,
     /// Up to [`RIDE_MAX`] bytes of payload.
     pub(super) ride: u64,
 }
 
 impl Announcement {
-    /// The call in words.
+    /// Describes the call in text.
     pub(super) fn describe(&self) -> String {
         let call = Call::from_words(self.call);
         call.map_or_else(|| "no known call".to_owned(), |call| call.describe())
     }
 }
 
-/// A member's control memory, of this rank or a peer.
+/// The control memory of a member, this rank or a peer.
 #[derive(Debug)]
 pub(super) struct ControlMemory(Mapping);
 
 impl ControlMemory {
-    /// Takes a mapping of [`CONTROL_BYTES`].
+    /// Wraps a mapping of [`CONTROL_BYTES`].
     pub(super) fn new(mapping: Mapping) -> Self {
         assert_eq!(
             mapping.len(),
             CONTROL_BYTES,
-            "control memory of another size"
+            "control memory of the wrong size"
         );
         Self(mapping)
     }
 
-    /// Writes the secret; before anybody else maps it.
+    /// Writes the secret; called before another process maps the file.
     pub(super) fn mark(&self, secret: &[u8; 16]) {
         self.0.span(SECRET..SECRET + 16).write(secret);
     }
 
-    /// Whether the file is the one that the secret belongs to.
+    /// Returns whether the file contains the secret.
     pub(super) fn is_marked(&self, secret: &[u8; 16]) -> bool {
         let mut found = [0; 16];
         self.0.span(SECRET..SECRET + 16).read(&mut found);
@@ -136,17 +136,17 @@ impl ControlMemory {
         }
     }
 
-    /// Pieces that are copied to the stages, ever.
+    /// Returns the total number of pieces that this member has copied to the stages.
     pub(super) fn brought(&self) -> Flag<'_> {
         self.flag(BROUGHT)
     }
 
-    /// Pieces that this member has reduced or read, ever.
+    /// Returns the total number of pieces that this member has reduced or read.
     pub(super) fn worked(&self) -> Flag<'_> {
         self.flag(WORKED)
     }
 
-    /// Sequence number of the newest operation in its slot.
+    /// Returns the sequence number of the newest operation in its slot.
     pub(super) fn arrived(&self, sequence: u32) -> Flag<'_> {
         self.flag(slot(sequence))
     }
@@ -159,7 +159,7 @@ impl ControlMemory {
         self.0.long_word(slot(sequence) + at)
     }
 
-    /// Fills the slot of an operation, but for [`ControlMemory::arrived`].
+    /// Fills the slot of an operation, except for [`ControlMemory::arrived`].
     pub(super) fn write_post(&self, sequence: u32, post: &Announcement) {
         let set = |at, value| self.post_word(sequence, at).store(value, Ordering::Relaxed);
         let (place, offset) = post.place.encode();
@@ -173,7 +173,7 @@ impl ControlMemory {
         set(RIDE_AT, post.ride);
     }
 
-    /// What the owner has posted, once it has arrived.
+    /// Returns the owner's announcement, once it has arrived.
     pub(super) fn read_post(&self, sequence: u32) -> Announcement {
         let load = |at| self.post_word(sequence, at).load(Ordering::Relaxed);
         let place = self.place(sequence).load(Ordering::Relaxed);
@@ -186,19 +186,19 @@ impl ControlMemory {
         }
     }
 
-    /// Room for `bytes` behind the call.
+    /// Returns the space for `bytes` after the announcement.
     pub(super) fn inline(&self, sequence: u32, bytes: usize) -> Span<'_> {
         let at = slot(sequence) + if bytes <= RIDE_MAX { RIDE_AT } else { 64 };
         self.0.span(at..at + bytes)
     }
 
-    /// The stage of a piece.
+    /// Returns the stage of a piece.
     pub(super) fn stage(&self, piece: u32) -> Span<'_> {
         let at = RING + stage_of(piece, STAGES) as usize * STAGE_BYTES;
         self.0.span(at..at + STAGE_BYTES)
     }
 
-    /// Enters a segment's file descriptor and size; before it is named in a post.
+    /// Records a segment's file descriptor and size; called before an announcement refers to it.
     pub(super) fn enter_segment(&self, id: u32, fd: u32, bytes: u64) {
         let at = TABLE + id as usize * 16;
         let span = self.0.span(at..at + 16);
@@ -206,7 +206,7 @@ impl ControlMemory {
         span.part(8..16).write(&bytes.to_le_bytes());
     }
 
-    /// A segment's file descriptor and size.
+    /// Returns a segment's file descriptor and size.
     pub(super) fn segment(&self, id: u32) -> Option<(u32, usize)> {
         if id as usize >= SEGMENTS_MAX {
             return None;
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_post_survives_and_slots_do_not_overlap() {
+    fn an_announcement_is_the_same_when_read_and_slots_do_not_overlap() {
         let (_file, mapping) = Mapping::create(CONTROL_BYTES).unwrap();
         let control = ControlMemory::new(mapping);
         control.mark(&[5; 16]);

@@ -1,10 +1,10 @@
-//! [`SharedExecutor`]: one operation after the other over shared memory, on the thread that asks.
+//! [`SharedExecutor`]: runs one operation after another over shared memory, on the calling thread.
 //!
-//! Every rank posts its call and where its bytes are, then waits until all others have posted the
-//! same call. Short bytes are behind the call: everybody reads all of them and is done. Otherwise
-//! each rank reduces its slice straight out of the others' memory, and all wait until all are done.
+//! Every rank announces its call and the location of its operand, then waits until all ranks have announced
+//! the same call. Short operands are stored with the call: every rank reads all of them and is done. Otherwise
+//! each rank reduces its slice directly from the memory of all ranks, and all wait until all are done.
 //!
-//! Slots for posts are used in turns, see [`super::flags::turn`].
+//! Slots for announcements are used in turns, see [`super::flags::turn`].
 
 use std::cell::Cell;
 use std::io;
@@ -32,50 +32,50 @@ pub(super) struct LocalPeer {
     pub(super) segments: Vec<Option<Arc<Mapping>>>,
 }
 
-/// How the recorder knows an operation whose turn has come, and when that was, on the host's clock.
+/// The recorder's identifier of an operation, and its start on the host's clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OperationStart {
     pub(super) ticket: RecordId,
     pub(super) ns: u64,
 }
 
-/// What became of an operation.
+/// The outcome of an operation.
 pub(super) enum OperationOutcome {
-    /// It is complete, since a moment on the host's clock where that is known without a look at it.
+    /// Complete, with the end on the host's clock if it is known without reading the clock.
     Result(Buffer, Option<u64>),
-    /// All have called it; it is to be run over the streams.
+    /// All ranks have called it, but it must run over the streams.
     Over(Buffer),
 }
 
-/// One member's end of the shared memory of a group.
+/// One member's side of a group's shared memory.
 #[derive(Debug)]
 pub(crate) struct SharedExecutor {
     pub(super) me: usize,
-    /// By rank; this member's own control memory is in its place.
+    /// By rank; includes this member's own control memory.
     pub(super) neighbours: Vec<LocalPeer>,
     pub(super) pool: Arc<MemoryPool>,
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) limit: Duration,
     pub(super) generation: Generation,
-    /// Operations that were begun.
+    /// Number of operations started.
     pub(super) begun: u64,
-    /// Pieces of all operations before this one.
+    /// Number of pieces of all earlier operations.
     pub(super) base: u32,
     pub(super) chain: Arc<ReductionTree>,
     pub(super) exact: Option<(ExactSum, Arc<ReductionTree>)>,
     pub(super) scratch: Buffer,
-    /// Kept open: others map the control memory through it.
+    /// Kept open because peers map the control memory through it.
     pub(super) _file: std::os::fd::OwnedFd,
     pub(super) failed: Option<CollectiveError>,
 }
 
-/// The operation under way.
+/// The operation in progress.
 pub(super) struct CurrentOperation<'a> {
-    /// As it is in the slots.
+    /// The sequence number as stored in the slots.
     pub(super) sequence: u32,
     pub(super) call: [u64; 3],
     pub(super) begun: OperationStart,
-    /// When the last rank came.
+    /// When the last rank entered the operation.
     pub(super) complete_ns: Cell<u64>,
     pub(super) watch: DeadlineWaiter<'a>,
 }
@@ -139,7 +139,7 @@ impl SharedExecutor {
             Err(halt) => {
                 let expected = buffer.bytes().len();
                 let error = self.fail(&current, halt, at, call, expected);
-                // Before the buffer goes: others may still write to where it was.
+                // Before the buffer is freed: peers may still write to it.
                 self.pool.spoil();
                 drop(buffer);
                 Err(error)
@@ -147,7 +147,7 @@ impl SharedExecutor {
         }
     }
 
-    /// The result where it is not in `buffer`.
+    /// Performs the operation; returns the result if it is not in `buffer`.
     fn perform(
         &mut self,
         current: &CurrentOperation<'_>,
@@ -205,7 +205,7 @@ impl SharedExecutor {
         tree
     }
 
-    /// Tells the others this rank's call, with `bytes` behind it.
+    /// Announces this rank's call, with `bytes` stored after it.
     pub(super) fn post(
         &self,
         current: &CurrentOperation<'_>,
@@ -234,7 +234,7 @@ impl SharedExecutor {
             .count(64 * (self.size() as u64 - 1) + sent, sent);
     }
 
-    /// Waits until all others have posted the same call; tells `each` what.
+    /// Waits until all peers have announced the same call, and passes their announcements to `each`.
     pub(super) fn meet(
         &self,
         current: &CurrentOperation<'_>,
@@ -269,7 +269,7 @@ impl SharedExecutor {
         current.complete_ns.set(latest);
     }
 
-    /// A peer that has posted another call. Notes who has come, also behind one that is waited for.
+    /// Returns a peer that has announced another call. Records the arrivals of all peers on the way.
     pub(super) fn odd(&self, current: &CurrentOperation<'_>) -> Option<usize> {
         let sequence = current.sequence;
         let mut odd = None;
@@ -286,7 +286,7 @@ impl SharedExecutor {
         odd
     }
 
-    /// The memory of a peer that it posted.
+    /// Returns the memory that a peer has announced.
     pub(super) fn region(
         &mut self,
         rank: usize,
@@ -309,7 +309,7 @@ impl SharedExecutor {
         let (fd, len) = neighbour
             .control
             .segment(id)
-            .ok_or_else(|| broken(format!("its segment {id} is none")))?;
+            .ok_or_else(|| broken(format!("its segment {id} does not exist")))?;
         let place = id as usize;
         if neighbour.segments.len() <= place {
             neighbour.segments.resize(place + 1, None);
@@ -319,7 +319,7 @@ impl SharedExecutor {
             None => {
                 let mapping =
                     Mapping::open(neighbour.pid, fd, len).map_err(|error| match error.kind() {
-                        // It was killed, or has closed what it had, between its post and now.
+                        // The process was killed, or closed its files, between announcing and now.
                         io::ErrorKind::NotFound => HaltReason::Stopped {
                             peer: rank,
                             stop: WaitError::Gone,
@@ -338,7 +338,7 @@ impl SharedExecutor {
         Ok(Some((mapping, offset)))
     }
 
-    /// Where the bytes of a buffer are told to be.
+    /// Returns the location of a buffer's bytes as announced to peers.
     pub(super) fn place(&self, buffer: &Buffer) -> OperandLocation {
         match self.pool.find(buffer) {
             Some(lot) => OperandLocation::Segment {
@@ -349,7 +349,7 @@ impl SharedExecutor {
         }
     }
 
-    /// Scratch of at least so many bytes.
+    /// Runs `f` with scratch of at least the given size.
     pub(super) fn with_scratch<T>(
         &mut self,
         bytes: usize,
@@ -365,7 +365,7 @@ impl SharedExecutor {
         outcome
     }
 
-    /// Most bytes that are worth being read by everybody instead of being reduced by one.
+    /// Returns the size up to which it is faster that every rank reads all operands than that one reduces.
     pub(super) fn inline_max(&self) -> usize {
         match self.size() {
             ..=4 => INLINE_MAX,
@@ -374,7 +374,7 @@ impl SharedExecutor {
     }
 }
 
-/// Whether an operation is run here; the same on all ranks that call the same.
+/// Returns whether an operation runs over shared memory; the same on all ranks that call the same.
 pub(crate) fn is_direct(operation: &Operation, call: &Call) -> bool {
     let known = |op: &ReduceOp| {
         matches!(
@@ -384,7 +384,7 @@ pub(crate) fn is_direct(operation: &Operation, call: &Call) -> bool {
     };
     match operation {
         Operation::AllReduce(op) | Operation::ReduceScatter(op) => known(op),
-        // Where a rank brings nothing it cannot know the length: over the streams it is told.
+        // A rank that contributes nothing cannot know the length: over the streams it receives it.
         Operation::ExactSum(_) => call.len != ANY_LEN,
         Operation::AllGather | Operation::Broadcast { .. } | Operation::Barrier => true,
         _ => false,

@@ -1,71 +1,71 @@
-//! [`Flag`]: a word by which a member tells the others how far it is, and the waiting for it.
+//! [`Flag`]: a word by which a member publishes its progress, and waiting for it.
 //!
-//! This file knows no processes, mappings or clocks: the loom tests compile it as it is, with loom's
+//! This file uses no processes, mappings or clocks: the loom tests compile it unchanged, with loom's
 //! atomics in place of [`super::atomics`], and try all interleavings.
 //!
-//! *No read before the write*: a value is stored with release and looked at with acquire, so whoever
-//! sees it also sees the bytes that were written before. *No lost wake-up*: one that waits counts
-//! itself, then looks at the word once more, then sleeps; one that raises stores the word, then looks
-//! at the count. Between the two steps of each is a fence, so that either the word is seen or the
-//! count. *Slots are used again only after all have read them*: see [`turn`].
+//! *No read before the write*: a value is stored with release and loaded with acquire, so a thread that
+//! sees it also sees the bytes that were written before. *No lost wake-up*: a waiting thread increments
+//! the number of waiters, then loads the word once more, then sleeps; a thread that raises the word
+//! stores it, then loads the number of waiters. Between the two steps of each is a fence, so that at least
+//! one of them sees the other's store. *Slots are reused only after all ranks have read them*: see [`turn`].
 
 use std::time::Duration;
 
 use super::atomics::{AtomicU32, Ordering, fence, sleep, spin_loop, wake, yield_now};
 
-/// Slots in which operations are posted.
+/// Number of slots for announcements.
 pub(super) const TURNS: u32 = 2;
 
-/// Which of the slots an operation is posted in.
+/// Returns the slot in which an operation is announced.
 ///
-/// A rank that posts operation `s + 2` has ended `s + 1`, for which it has seen the posts of all
-/// others; whoever has posted `s + 1` has ended `s` and with it all reading of the slot.
+/// A rank that announces operation `s + 2` has ended `s + 1`, for which it has seen the announcements of
+/// all others; a rank that has announced `s + 1` has ended `s`, and with it all reads of the slot.
 pub(super) fn turn(sequence: u32) -> u32 {
     sequence % TURNS
 }
 
-/// Whether a counter that only rises has reached a value; both wrap.
+/// Returns whether a counter that only increases has reached a value; both wrap.
 pub(super) fn reached(now: u32, value: u32) -> bool {
     now.wrapping_sub(value).cast_signed() >= 0
 }
 
-/// A word of a member, and the count of those that sleep for any of its words.
+/// A word of a member, and the number of threads that sleep on any of its words.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Flag<'a> {
     pub(super) word: &'a AtomicU32,
     pub(super) waiters: &'a AtomicU32,
 }
 
-/// How a wait goes about it.
+/// How a wait spins, yields and sleeps.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WaitPace {
-    /// Looks before the core is offered to others.
+    /// Number of loads before the thread yields.
     pub(super) spins: u32,
-    /// Looks between which the core is offered to others.
+    /// Number of loads with a yield between them.
     pub(super) yields: u32,
-    /// Longest sleep before the state of the group is looked at again.
+    /// Longest sleep before the state of the group is checked again.
     pub(super) nap: Duration,
 }
 
-/// How a wait ended well.
+/// How a wait succeeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitOutcome {
-    /// After so many looks in vain, without offering the core to others.
+    /// After this many unsuccessful loads, without a yield.
     Spinning(u32),
-    /// After offering it.
+    /// After a yield.
     Later,
 }
 
-/// Looks in a row before the first pause: it takes longer than the news from another core.
+/// Loads in a row before the first pause, which takes longer than an update from another core.
 const EAGER: u32 = 64;
 
 impl<'a> Flag<'a> {
-    /// The value; all that its owner wrote before it can be read now.
+    /// Returns the value; all that its owner wrote before it can be read now.
     pub(super) fn value(self) -> u32 {
         self.word.load(Ordering::Acquire)
     }
 
-    /// Tells the others a new value, and wakes those that sleep.
+    /// Publishes a new value, and wakes the threads that sleep.
     pub(super) fn raise(self, value: u32) {
         self.word.store(value, Ordering::Release);
         fence(Ordering::SeqCst);
@@ -76,11 +76,11 @@ impl<'a> Flag<'a> {
 
     /// Waits until the value satisfies `is_there`: spins shortly, then yields, then sleeps.
     ///
-    /// `news` is asked while spinning whether the wait may be in vain, `stop` between sleeps whether
-    /// it is. What came before the stop counts.
+    /// While spinning, `news` returns whether the wait may have become pointless; between sleeps, `stop`
+    /// returns the error if it has. A value that was published before the stop still counts.
     ///
     /// # Errors
-    /// What `stop` says.
+    /// The error that `stop` returns.
     pub(super) fn wait<E>(
         self,
         pace: WaitPace,
@@ -120,7 +120,7 @@ impl<'a> Flag<'a> {
         }
     }
 
-    /// Sleeps until the value changes, or a little while.
+    /// Sleeps until the value changes, or for `limit`.
     fn nap(self, limit: Duration, is_there: impl Fn(u32) -> bool) {
         self.waiters.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);

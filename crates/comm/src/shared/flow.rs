@@ -11,7 +11,7 @@ use super::mapping::{Mapping, Span};
 pub(super) use super::pieces::PieceStep;
 use super::pieces::{self, PieceTask, ProgressBoard, ProgressMark};
 
-/// A range in smaller units.
+/// Returns a range in smaller units.
 pub(super) fn scaled(range: &Range<usize>, by: usize) -> Range<usize> {
     range.start * by..range.end * by
 }
@@ -27,12 +27,12 @@ pub(super) fn part<'a>(region: &'a (Arc<Mapping>, u64), range: &Range<usize>) ->
     region.0.span(moved(range, region.1 as usize))
 }
 
-/// The counts of all ranks, for one operation.
+/// The progress counters of all ranks, for one operation.
 struct ProgressCounters<'a> {
     exchange: &'a SharedExecutor,
     current: &'a CurrentOperation<'a>,
     pieces: u32,
-    /// Bytes that this rank expects in all.
+    /// Total bytes that this rank expects.
     expected: usize,
 }
 
@@ -69,7 +69,7 @@ impl ProgressBoard for ProgressCounters<'_> {
 }
 
 impl SharedExecutor {
-    /// Everybody's control memory, by rank.
+    /// Returns the control memory of all ranks, by rank.
     pub(super) fn controls(&self) -> Vec<Arc<ControlMemory>> {
         let all = self.neighbours.iter();
         all.map(|neighbour| Arc::clone(&neighbour.control))
@@ -90,7 +90,7 @@ impl SharedExecutor {
         outcome
     }
 
-    /// As [`SharedExecutor::flow`], but the caller counts the pieces afterwards.
+    /// Runs as [`SharedExecutor::flow`] does, but the caller counts the pieces afterwards.
     pub(super) fn flow_from(
         &self,
         current: &CurrentOperation<'_>,

@@ -8,20 +8,20 @@ use super::flow::{MappedRange, PieceStep, moved, part};
 use super::halt::HaltReason;
 use super::mapping::Span;
 
-/// Most bytes of a result whose length other ranks decide.
+/// Maximum size of a result whose length is decided by other ranks, in bytes.
 const TOLD_BYTES_MAX: u64 = 16 << 30;
 
-/// Where everybody's bytes are and where they go.
+/// The location and destination of the bytes of all ranks.
 struct GatherLayout {
     places: Vec<OperandLocation>,
-    /// Bytes.
+    /// Number of bytes of each rank.
     counts: Vec<usize>,
-    /// First bytes in the result.
+    /// Offset of each rank's bytes in the result.
     starts: Vec<usize>,
     regions: Vec<MappedRange>,
 }
 
-/// The bytes of each rank, of lengths that the ranks have told.
+/// Returns the bytes of each rank, from the lengths that the ranks have sent.
 fn told_bytes(lens: &[u64], dtype: DType) -> Result<Vec<usize>, HaltReason> {
     let add = |sum: u64, &len: &u64| sum.checked_add(len.checked_mul(dtype.size() as u64)?);
     match lens.iter().try_fold(0, add) {
@@ -30,7 +30,7 @@ fn told_bytes(lens: &[u64], dtype: DType) -> Result<Vec<usize>, HaltReason> {
             Ok(lens.iter().map(bytes).collect())
         }
         _ => {
-            let problem = format!("lengths {lens:?} are too many");
+            let problem = format!("lengths {lens:?} are too large");
             Err(HaltReason::Error(crate::program::invalid(
                 "all_gather",
                 problem,
@@ -40,7 +40,7 @@ fn told_bytes(lens: &[u64], dtype: DType) -> Result<Vec<usize>, HaltReason> {
 }
 
 impl SharedExecutor {
-    /// All ranks' elements in rank order, in a new buffer.
+    /// Returns all ranks' elements in rank order, in a new buffer.
     pub(super) fn all_gather(
         &mut self,
         current: &CurrentOperation<'_>,
@@ -86,7 +86,7 @@ impl SharedExecutor {
         Ok(result)
     }
 
-    /// Takes this rank's own bytes, and those that are behind the calls.
+    /// Copies this rank's own bytes, and those stored with the calls.
     fn gather_short(
         &self,
         current: &CurrentOperation<'_>,
@@ -107,7 +107,7 @@ impl SharedExecutor {
         }
     }
 
-    /// Takes what is in other ranks' memory, and what comes through their stages.
+    /// Copies the bytes in other ranks' memory, and those that pass through their stages.
     fn gather_long(
         &mut self,
         current: &CurrentOperation<'_>,
@@ -165,7 +165,7 @@ impl SharedExecutor {
         self.flow(current, pieces, staged, into.len(), step)
     }
 
-    /// Everybody gets the root's bytes.
+    /// Copies the root's bytes to all ranks.
     pub(super) fn broadcast(
         &mut self,
         current: &CurrentOperation<'_>,

@@ -1,4 +1,4 @@
-//! [`HaltReason`]: why an operation over shared memory did not complete, as the error of all ranks.
+//! [`HaltReason`]: why an operation over shared memory did not complete, and the error for all ranks.
 
 use ronde_core::{CollectiveError, GroupRank};
 
@@ -16,14 +16,14 @@ pub(super) enum HaltReason {
         stop: WaitError,
         received: usize,
     },
-    /// A peer has posted another call.
+    /// A peer has announced another call.
     Mismatch { peer: usize },
-    /// It cannot be done.
+    /// It is not possible.
     Error(CollectiveError),
 }
 
 impl SharedExecutor {
-    /// Why an operation cannot even begin in a group that has failed.
+    /// Returns why an operation cannot start in a group that has failed.
     pub(super) fn halt(&self, current: &CurrentOperation<'_>) -> HaltReason {
         let mismatch = self.odd(current).map(|peer| HaltReason::Mismatch { peer });
         let peer = self.me;
@@ -34,7 +34,7 @@ impl SharedExecutor {
         })
     }
 
-    /// Turns a halt into the error of all ranks, and tells the others.
+    /// Converts the reason to the error of all ranks, and notifies the peers.
     pub(super) fn fail(
         &mut self,
         current: &CurrentOperation<'_>,
@@ -64,7 +64,7 @@ impl SharedExecutor {
             }
         };
         self.failed = Some(error.clone());
-        // It fails when the group has failed already, which is what is wanted.
+        // Posting fails if the group has failed already, which is equally good.
         let _told = self.mailbox.post(ExecutorCommand::Fail {
             error: error.clone(),
             notice,
@@ -95,7 +95,7 @@ impl SharedExecutor {
         (error, notice)
     }
 
-    /// The error of a wait for a peer; `bytes` are those that came and those that were expected.
+    /// Returns the error of a wait for a peer; `bytes` are those received and those expected.
     fn stopped(
         &self,
         peer: usize,
@@ -124,7 +124,7 @@ impl SharedExecutor {
             (_, Some(error)) => return error,
             (WaitError::Gone, None) => (
                 GroupRank(peer as u32),
-                "its shared memory is gone".to_owned(),
+                "its shared memory no longer exists".to_owned(),
             ),
             (_, None) => {
                 return CollectiveError::Aborted {

@@ -19,23 +19,23 @@ use crate::frame::number;
 use crate::host::this_host;
 use crate::stream_executor::Mailbox;
 
-/// Bytes of a card before the reason.
+/// Size of a description before the reason, in bytes.
 const CARD_BYTES: usize = 1 + 8 + 4 + 4 + 4 + 16;
-/// Most bytes of a reason.
+/// Maximum size of a reason, in bytes.
 const REASON_BYTES_MAX: usize = 300;
 
-/// What a member tells the others of its shared memory.
+/// A member's description of its shared memory, sent to the other members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct MemoryDescription {
-    /// The memory must be shared.
+    /// Whether this member requires shared memory.
     required: bool,
-    /// Which host it is on; 0 where the system does not tell.
+    /// The host's identity; 0 if the system does not provide one.
     host: u64,
     user: u32,
     pid: u32,
     fd: u32,
     secret: [u8; 16],
-    /// Why there is no shared memory of this member; empty when there is.
+    /// Why this member offers no shared memory; empty if it does.
     refusal: String,
 }
 
@@ -67,7 +67,7 @@ impl MemoryDescription {
         })
     }
 
-    /// Why this rank and that of `other` cannot share memory.
+    /// Returns why this rank and that of `other` cannot share memory.
     fn obstacle(&self, other: &Self) -> Option<String> {
         if !other.refusal.is_empty() {
             return Some(other.refusal.clone());
@@ -76,11 +76,11 @@ impl MemoryDescription {
             return Some("it is on another host".to_owned());
         }
         let (mine, theirs) = (self.user, other.user);
-        (mine != theirs).then(|| format!("it belongs to user {theirs}, not {mine}"))
+        (mine != theirs).then(|| format!("it runs as user {theirs}, not {mine}"))
     }
 }
 
-/// This member's control memory, before the others have mapped it.
+/// This member's control memory, before other members have mapped it.
 struct ControlOffer {
     file: OwnedFd,
     control: ControlMemory,
@@ -89,7 +89,7 @@ struct ControlOffer {
 fn offer(secret: &mut [u8; 16], host: u64) -> io::Result<ControlOffer> {
     if host == 0 {
         return Err(io::Error::other(
-            "the system does not tell which host this is",
+            "the system provides no identity of this host",
         ));
     }
     rustix::rand::getrandom(&mut secret[..], rustix::rand::GetRandomFlags::empty())?;
@@ -99,14 +99,14 @@ fn offer(secret: &mut [u8; 16], host: u64) -> io::Result<ControlOffer> {
     Ok(ControlOffer { file, control })
 }
 
-/// This member's card, and its control memory if it offers any.
+/// Returns this member's description, and its control memory if it offers any.
 fn deal(choice: TransportChoice) -> (MemoryDescription, Option<ControlOffer>) {
     let (mut secret, host) = ([0; 16], this_host());
     let (offered, refusal) = match choice {
-        TransportChoice::Tcp => (None, "it was told to use TCP".to_owned()),
+        TransportChoice::Tcp => (None, "it is configured to use TCP".to_owned()),
         _ => match offer(&mut secret, host) {
             Ok(offered) => (Some(offered), String::new()),
-            Err(error) => (None, format!("making shared memory failed: {error}")),
+            Err(error) => (None, format!("it cannot create shared memory: {error}")),
         },
     };
     let card = MemoryDescription {
@@ -126,7 +126,7 @@ fn deal(choice: TransportChoice) -> (MemoryDescription, Option<ControlOffer>) {
     (card, offered)
 }
 
-/// What joining needs to know of the group.
+/// The parameters of the group that joining needs.
 pub(crate) struct JoinParameters<'a> {
     pub(crate) choice: TransportChoice,
     pub(crate) name: &'a str,
@@ -135,11 +135,11 @@ pub(crate) struct JoinParameters<'a> {
     pub(crate) mailbox: &'a Arc<Mailbox>,
 }
 
-/// Shares memory with all other members of a group whose streams run; `None` when that is not wanted
-/// or not possible. All members come to the same answer. Two short rounds over the streams.
+/// Shares memory with all other members of a group whose streams are running; `None` if that is not
+/// requested or not possible. All members get the same result. Two short rounds over the streams.
 ///
 /// # Errors
-/// [`CollectiveError::Connect`] on all ranks when one of them requires what is not possible.
+/// [`CollectiveError::Connect`] on all ranks if one of them requires shared memory and it is not possible.
 pub(crate) fn join(
     group: &dyn Collectives,
     terms: &JoinParameters<'_>,
@@ -150,7 +150,7 @@ pub(crate) fn join(
         .iter()
         .map(|bytes| MemoryDescription::decode(bytes))
         .collect();
-    let cards = cards.ok_or_else(|| failed("a card that says nothing".to_owned()))?;
+    let cards = cards.ok_or_else(|| failed("invalid description from a member".to_owned()))?;
     let required = cards.iter().any(|card| card.required);
     let refused = |obstacle: String| {
         if required {
@@ -187,12 +187,12 @@ pub(crate) fn join(
 
 fn failed(cause: String) -> CollectiveError {
     CollectiveError::Connect {
-        what: "sharing memory with the other members".to_owned(),
+        what: "cannot share memory with the other members".to_owned(),
         cause,
     }
 }
 
-/// Why some two members cannot share memory; the same on all ranks.
+/// Returns why two of the members cannot share memory; the same on all ranks.
 fn obstacle(cards: &[MemoryDescription]) -> Option<String> {
     let all = cards.iter().enumerate();
     all.filter_map(|(rank, card)| Some((rank, cards[0].obstacle(card)?)))
@@ -200,7 +200,7 @@ fn obstacle(cards: &[MemoryDescription]) -> Option<String> {
         .next()
 }
 
-/// Everybody's bytes, by rank.
+/// Gathers the bytes of all ranks, by rank.
 fn tell(group: &dyn Collectives, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
     let mut framed = (bytes.len() as u32).to_le_bytes().to_vec();
     framed.extend(bytes);
@@ -216,10 +216,10 @@ fn tell(group: &dyn Collectives, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Collectiv
     if each.len() == group.size() {
         return Ok(each);
     }
-    Err(failed("members that speak in another way".to_owned()))
+    Err(failed("members use different protocols".to_owned()))
 }
 
-/// Maps the others' control memory, and starts the lane.
+/// Maps the control memory of the other members, and starts the queue.
 fn map(
     group: &dyn Collectives,
     terms: &JoinParameters<'_>,
@@ -236,7 +236,9 @@ fn map(
         } else {
             let theirs = ControlMemory::new(Mapping::open(card.pid, card.fd, CONTROL_BYTES)?);
             if !theirs.is_marked(&card.secret) {
-                return Err(io::Error::other("found memory that is not the member's"));
+                return Err(io::Error::other(
+                    "the mapped file is not that member's memory",
+                ));
             }
             Arc::new(theirs)
         };
@@ -285,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_survives_and_says_who_stands_in_the_way() {
+    fn a_description_is_the_same_after_decoding_and_names_the_obstacle() {
         let cards = [card(0), card(1), card(2)];
         for card in &cards {
             assert_eq!(

@@ -1,12 +1,12 @@
-//! [`Mapping`] and [`Span`]: memory that several processes have mapped. One of the two places of
+//! [`Mapping`] and [`Span`]: memory that several processes have mapped. One of the two modules of
 //! this crate with `unsafe`.
 //!
-//! Rust's references cannot say "mine until the others have arrived", so shared bytes are reached
-//! through [`Span`]s: bounds-checked, without aliasing promises, copied and combined by value. Who
-//! may touch which span when is the protocol of [`super::collective`]; members of one group trust
-//! each other to keep it (they run the same binary as the same user). A member that does not can
-//! spoil results, but not make another one read or write outside of its mappings, and a file cannot
-//! be cut short under a mapping: it is sealed.
+//! Rust's references cannot express "exclusive until the others have arrived", so shared bytes are accessed
+//! through [`Span`]s: bounds-checked, without aliasing guarantees, copied and combined by value. The
+//! protocol of [`super::collective`] determines which rank may touch which span when; members of one group
+//! trust each other to follow it (they run the same binary as the same user). A member that does not can
+//! corrupt results, but cannot make another one read or write outside of its mappings, and a file cannot
+//! be truncated under a mapping, because it is sealed.
 #![expect(
     unsafe_code,
     reason = "mapping files and raw access to bytes that other processes write"
@@ -24,7 +24,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// From this size on huge pages are asked for, and sizes are whole ones.
+/// Size from which huge pages are requested, in bytes; sizes are then multiples of it.
 const HUGE_BYTES: usize = 2 << 20;
 
 /// A shared file in the memory of this process, until dropped.
@@ -36,11 +36,11 @@ pub(crate) struct Mapping {
 
 // SAFETY: a mapping is plain memory, valid from every thread until it is dropped.
 unsafe impl Send for Mapping {}
-// SAFETY: it hands out atomics and spans only, and spans make no promise about who else writes.
+// SAFETY: it only provides atomics and spans, and spans do not guarantee exclusive access.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// A new zeroed file of `len` bytes, all of them backed by memory, and its mapping.
+    /// Creates and maps a zeroed file of `len` bytes, all of them backed by memory.
     pub(crate) fn create(len: usize) -> io::Result<(OwnedFd, Self)> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("ronde", flags)?;
@@ -51,7 +51,7 @@ impl Mapping {
         Ok((file, mapping))
     }
 
-    /// Maps file descriptor `fd` of process `pid`, which must be of `len` bytes and sealed.
+    /// Maps file descriptor `fd` of process `pid`, which must be `len` bytes long and sealed.
     pub(crate) fn open(pid: u32, fd: u32, len: usize) -> io::Result<Self> {
         let path = format!("/proc/{pid}/fd/{fd}");
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -66,22 +66,22 @@ impl Mapping {
 
     fn map(file: &impl AsFd, len: usize) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the system's choice touches no other memory.
+        // SAFETY: a new mapping at an address chosen by the system touches no other memory.
         let at =
             unsafe { rustix::mm::mmap(ptr::null_mut(), len, access, MapFlags::SHARED, file, 0)? };
         let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let mapping = Self { at, len };
         if len >= HUGE_BYTES {
-            // SAFETY: advice about the mapping made above. It may be refused: then pages are small.
+            // SAFETY: advice about the mapping made above. If it is refused, pages are small.
             let _refused =
                 unsafe { rustix::mm::madvise(at.as_ptr().cast(), len, Advice::LinuxHugepage) };
         }
-        // SAFETY: as above. All pages are there from now on: none can be missing at first touch,
-        // where it would be a fatal signal.
+        // SAFETY: as above. All pages are allocated now: a page that cannot be allocated at its first
+        // access would be a fatal signal.
         let filled =
             unsafe { rustix::mm::madvise(at.as_ptr().cast(), len, Advice::LinuxPopulateWrite) };
         match filled {
-            // Systems before Linux 5.14 do not know the advice.
+            // Linux before 5.14 does not support this advice.
             Err(Errno::INVAL) => {
                 rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len as u64)?;
             }
@@ -90,37 +90,37 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Count of bytes.
+    /// Returns the number of bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Address of the first byte.
+    /// Returns the address of the first byte.
     pub(super) fn address(&self) -> usize {
         self.at.as_ptr() as usize
     }
 
-    /// The word at byte `offset`, for all processes.
+    /// Returns the word at byte `offset`, shared by all processes.
     pub(super) fn word(&self, offset: usize) -> &AtomicU32 {
         assert!(
             offset.is_multiple_of(4) && offset + 4 <= self.len,
-            "a word outside of its mapping"
+            "word outside of its mapping"
         );
         // SAFETY: inside the mapping, aligned, and accessed as an atomic only.
         unsafe { AtomicU32::from_ptr(self.at.as_ptr().add(offset).cast()) }
     }
 
-    /// The word of 64 bits at byte `offset`, for all processes.
+    /// Returns the 64-bit word at byte `offset`, shared by all processes.
     pub(super) fn long_word(&self, offset: usize) -> &AtomicU64 {
         assert!(
             offset.is_multiple_of(8) && offset + 8 <= self.len,
-            "a word outside of its mapping"
+            "word outside of its mapping"
         );
         // SAFETY: inside the mapping, aligned, and accessed as an atomic only.
         unsafe { AtomicU64::from_ptr(self.at.as_ptr().add(offset).cast()) }
     }
 
-    /// A part.
+    /// Returns a part of the mapping.
     pub(crate) fn span(&self, range: Range<usize>) -> Span<'_> {
         Span {
             at: self.at.as_ptr(),
@@ -133,12 +133,12 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by this value, and everything that points into it borrows it or holds it.
+        // SAFETY: mapped by this value, and everything that points into it borrows or holds it.
         let _unmapped = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), self.len) };
     }
 }
 
-/// Bytes that others may have mapped as well, or bytes of this process alone.
+/// Bytes that other processes may have mapped too, or bytes of this process alone.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Span<'a> {
     at: *mut u8,
@@ -147,7 +147,7 @@ pub(crate) struct Span<'a> {
 }
 
 impl<'a> Span<'a> {
-    /// Bytes of this process alone; they stay borrowed as long as the span is used.
+    /// Wraps bytes of this process alone; they stay borrowed as long as the span is used.
     pub(super) fn of(bytes: &'a mut [u8]) -> Self {
         Self {
             at: bytes.as_mut_ptr(),
@@ -160,13 +160,13 @@ impl<'a> Span<'a> {
         self.len
     }
 
-    /// A part.
+    /// Returns a part of the span.
     pub(super) fn part(self, range: Range<usize>) -> Self {
         assert!(
             range.start <= range.end && range.end <= self.len,
-            "a part outside of its span"
+            "part outside of its span"
         );
-        // SAFETY: inside the span, as was just checked.
+        // SAFETY: inside the span, as just checked.
         let at = unsafe { self.at.add(range.start) };
         Self {
             at,
@@ -179,21 +179,21 @@ impl<'a> Span<'a> {
         self.at == other.at
     }
 
-    /// Copies all of `from`, of the same length, here.
+    /// Copies all of `from`, of the same length, to this span.
     pub(super) fn copy_from(self, from: Span<'_>) {
-        assert_eq!(self.len, from.len, "lengths of a copy differ");
+        assert_eq!(self.len, from.len, "a copy needs equal lengths");
         // SAFETY: both spans are inside memory that their lifetimes keep; `copy` allows overlap.
         unsafe { ptr::copy(from.at, self.at, self.len) };
     }
 
-    /// Copies `from` here.
+    /// Copies `from` to this span.
     pub(crate) fn write(self, from: &[u8]) {
-        assert_eq!(self.len, from.len(), "lengths of a copy differ");
+        assert_eq!(self.len, from.len(), "a copy needs equal lengths");
         // SAFETY: as for `copy_from`.
         unsafe { ptr::copy(from.as_ptr(), self.at, self.len) };
     }
 
-    /// Copies all of it to `into`.
+    /// Copies all of this span to `into`.
     pub(crate) fn read(self, into: &mut [u8]) {
         Span::of(into).copy_from(self);
     }
@@ -201,13 +201,10 @@ impl<'a> Span<'a> {
     /// Runs `f` on the bytes of two disjoint spans.
     pub(super) fn combine(self, other: Span<'_>, f: impl FnOnce(&mut [u8], &[u8])) {
         let (a, b) = (self.at as usize, other.at as usize);
-        assert!(
-            a + self.len <= b || b + other.len <= a,
-            "spans that overlap"
-        );
-        // SAFETY: both spans are inside memory that their lifetimes keep, they are disjoint, and by
-        // the protocol nobody else writes to either, or reads what is written, before this rank's
-        // next word is published.
+        assert!(a + self.len <= b || b + other.len <= a, "overlapping spans");
+        // SAFETY: both spans are inside memory that their lifetimes keep alive, they are disjoint, and by
+        // the protocol no other rank writes to either, or reads what is written, before this rank
+        // publishes its next word.
         unsafe {
             f(
                 std::slice::from_raw_parts_mut(self.at, self.len),
@@ -217,7 +214,7 @@ impl<'a> Span<'a> {
     }
 }
 
-/// A block that its owner alone uses but for operations that it is handed over to.
+/// A block that only its owner uses, except during operations that it is passed to.
 #[derive(Debug)]
 pub(super) struct MemoryBlock {
     mapping: Arc<Mapping>,
@@ -225,18 +222,18 @@ pub(super) struct MemoryBlock {
 }
 
 impl MemoryBlock {
-    /// A part of a mapping. The allocator gives no byte to two blocks.
+    /// Wraps a part of a mapping. The allocator assigns no byte to two blocks.
     pub(super) fn new(mapping: Arc<Mapping>, range: Range<usize>) -> Self {
         assert!(
             range.start <= range.end && range.end <= mapping.len(),
-            "a block outside of its mapping"
+            "block outside of its mapping"
         );
         Self { mapping, range }
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
         // SAFETY: inside the mapping that is held; no byte of it belongs to another block, and other
-        // processes touch it only in operations, while nobody can call this: they own the buffer.
+        // processes access it only during operations, which own the buffer, so this is not called then.
         unsafe {
             std::slice::from_raw_parts(
                 self.mapping.at.as_ptr().add(self.range.start),
@@ -264,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_of_a_member_that_is_gone_is_told_from_what_is_none() {
+    fn memory_of_an_ended_member_is_distinguished_from_other_files() {
         let me = std::process::id();
         let closed = Mapping::open(me, u32::MAX >> 1, 4096).unwrap_err();
         let ended = Mapping::open(u32::MAX >> 1, 3, 4096).unwrap_err();

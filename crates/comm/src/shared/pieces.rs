@@ -1,6 +1,6 @@
-//! [`run`]: the pieces of an operation on their way through the steps of all ranks.
+//! [`run`]: moves the pieces of an operation through the steps of all ranks.
 //!
-//! As [`super::flags`], this file is compiled by the loom tests as it is.
+//! Like [`super::flags`], this file is compiled unchanged by the loom tests.
 
 use super::flags::{Flag, reached};
 
@@ -9,30 +9,30 @@ use super::flags::{Flag, reached};
 pub(super) enum PieceStep {
     /// Copy this rank's part to its stage.
     Bring,
-    /// Reduce or read what all have brought.
+    /// Reduce or read the pieces of all ranks.
     Work,
-    /// Copy the results of the others.
+    /// Copy the results of the other ranks.
     Take,
 }
 
-/// A count that a rank publishes.
+/// A counter that a rank publishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ProgressMark {
-    /// Pieces that are copied to the stages, ever.
+    /// Total number of pieces copied to the stages.
     Brought,
-    /// Pieces that are reduced or read, ever.
+    /// Total number of pieces reduced or read.
     Worked,
 }
 
 /// The flags of all ranks.
 pub(super) trait ProgressBoard {
-    /// Why a wait ended in vain.
+    /// Why a wait failed.
     type Stop;
 
-    /// A count of a rank.
+    /// Returns a counter of a rank.
     fn flag(&self, rank: usize, mark: ProgressMark) -> Flag<'_>;
 
-    /// Waits until a count of another rank has reached a value, for a piece of this operation.
+    /// Waits until a counter of another rank has reached a value, for a piece of this operation.
     fn wait(
         &self,
         rank: usize,
@@ -42,32 +42,32 @@ pub(super) trait ProgressBoard {
     ) -> Result<(), Self::Stop>;
 }
 
-/// What is to be done.
+/// The parameters of one operation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PieceTask {
     pub(super) me: usize,
     pub(super) size: usize,
-    /// Pieces of all operations before this one.
+    /// Number of pieces of all earlier operations.
     pub(super) base: u32,
     pub(super) pieces: u32,
-    /// Stages of a rank.
+    /// Number of stages of a rank.
     pub(super) stages: u32,
 }
 
-/// The stage of a piece.
+/// Returns the stage of a piece.
 pub(super) fn stage_of(piece: u32, stages: u32) -> u32 {
     piece % stages
 }
 
 /// Takes all pieces through their steps, each as soon as the other ranks allow it.
 ///
-/// A piece is worked on when all that bring have brought it, and taken when all have worked on it. A
+/// A piece is worked on when all contributing ranks have brought it, and taken when all have worked on it. A
 /// rank brings at most as many pieces more than it has taken as there are stages. So when it brings
-/// piece `p`, all have worked on piece `p - stages` and read what it brought; and when it works on `p`
-/// and leaves its result there, all have brought `p`, so they have taken its result of `p - stages`.
-/// That needs each rank's part of a piece to lie at the same place of its stage, in `p - stages` and
-/// `p` alike: else what is brought would overwrite results that are not taken yet. All stages are free
-/// at the beginning, for nobody posts an operation before it has ended the one before.
+/// piece `p`, all have worked on piece `p - stages` and read its contribution; and when it works on `p`
+/// and stores its result there, all have brought `p`, so they have taken its result of `p - stages`.
+/// This requires each rank's part of a piece to be at the same offset of its stage, in `p - stages` and
+/// `p` alike: otherwise a contribution would overwrite results that are not taken yet. All stages are free
+/// at the start, because no rank announces an operation before it has ended the previous one.
 pub(super) fn run<B: ProgressBoard>(
     board: &B,
     terms: PieceTask,
@@ -104,8 +104,8 @@ pub(super) fn run<B: ProgressBoard>(
                 worked += 1;
                 continue;
             }
-            // The piece that is furthest on is waited for first: this rank has done its part of it, so
-            // whoever is behind with it does not wait for this rank.
+            // The most advanced piece is waited for first: this rank has done its part of it, so
+            // a rank that is late with it does not wait for this rank.
             waits = waits.or(lacks);
         }
         if i_bring && brought < pieces.min(taken + stages) {

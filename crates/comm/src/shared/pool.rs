@@ -1,8 +1,8 @@
 //! [`MemoryPool`]: blocks of shared memory for buffers that peers read and write in place.
 //!
-//! Blocks come in sizes of four steps per power of two, are cut from segments that grow with what is
-//! asked for, and are used again when their buffers are dropped. Segments live until the group and
-//! all its buffers are gone. The pool is bounded; beyond, groups give ordinary memory.
+//! Blocks have four sizes per power of two, are cut from segments whose size grows with
+//! demand, and are reused when their buffers are dropped. Segments live until the group and
+//! all its buffers are gone. The pool is bounded; beyond the limit, groups allocate ordinary memory.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,14 +15,14 @@ use ronde_core::{Buffer, DType, MemoryKind};
 use super::control::{ControlMemory, SEGMENTS_MAX};
 use super::mapping::{Mapping, MemoryBlock, Span};
 
-/// Bytes of the first segment; each one is twice as long as that before it.
+/// Size of the first segment, in bytes; each one is twice as long as the previous one.
 const FIRST_SEGMENT: usize = 1 << 20;
-/// Segments are not longer than this, but for a single block.
+/// Maximum size of a segment, in bytes, unless a single block is larger.
 const SEGMENT_BYTES: usize = 64 << 20;
-/// Most bytes of all segments of a member.
+/// Maximum size of all segments of a member, in bytes.
 const POOL_BYTES_MAX: usize = 32 << 30;
 
-/// Where a buffer lies.
+/// The location of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BufferLocation {
     pub(super) id: u32,
@@ -39,20 +39,20 @@ struct PoolSegment {
 #[derive(Debug, Default)]
 struct FreeBlocks {
     segments: Vec<PoolSegment>,
-    /// Segment of each first address.
+    /// Segment of each start address.
     addresses: BTreeMap<usize, u32>,
-    /// Blocks that were used before, by size.
+    /// Blocks to reuse, by size.
     free: BTreeMap<usize, Vec<BufferLocation>>,
     bytes: usize,
 }
 
-/// The shared memory of one member beside its control memory.
+/// The shared memory of one member besides its control memory.
 #[derive(Debug)]
 pub(super) struct MemoryPool {
     owner: Arc<str>,
     control: Arc<ControlMemory>,
     blocks: Mutex<FreeBlocks>,
-    /// The group has failed: peers may still write to what they were told of.
+    /// Whether the group has failed: peers may still write to announced memory.
     spoiled: AtomicBool,
 }
 
@@ -70,8 +70,8 @@ impl MemoryPool {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A buffer of shared memory; of ordinary memory when there is none left or nothing to hold.
-    /// Old contents remain unless it is to be `zeroed`.
+    /// Allocates a buffer of shared memory; of ordinary memory if the pool is full or the buffer is empty.
+    /// Old contents remain unless `zeroed`.
     pub(super) fn allocate(self: &Arc<Self>, dtype: DType, len: usize, zeroed: bool) -> Buffer {
         let Some(bytes) = len.checked_mul(dtype.size()).filter(|&bytes| bytes > 0) else {
             return Buffer::host(dtype, len);
@@ -111,7 +111,7 @@ impl MemoryPool {
         ))
     }
 
-    /// Where a buffer's bytes lie; `None` when they are not of this pool.
+    /// Returns the location of a buffer's bytes; `None` if they are not in this pool.
     pub(super) fn find(&self, buffer: &Buffer) -> Option<BufferLocation> {
         if buffer.memory_kind() != MemoryKind::Shared || buffer.is_empty() {
             return None;
@@ -124,19 +124,19 @@ impl MemoryPool {
         (end <= blocks.segments[id as usize].mapping.len()).then_some(BufferLocation { id, offset })
     }
 
-    /// The mapping of a segment.
+    /// Returns the mapping of a segment.
     pub(super) fn mapping(&self, id: u32) -> Arc<Mapping> {
         Arc::clone(&self.lock().segments[id as usize].mapping)
     }
 
-    /// From now on no block is used again.
+    /// Stops the reuse of blocks.
     pub(super) fn spoil(&self) {
         self.spoiled.store(true, Ordering::Relaxed);
     }
 }
 
 impl FreeBlocks {
-    /// A block that was never used.
+    /// Cuts a block that was never used.
     fn cut(&mut self, size: usize, control: &ControlMemory) -> Option<BufferLocation> {
         let fits = |segment: &PoolSegment| segment.mapping.len() - segment.used >= size;
         if !self.segments.last().is_some_and(fits) {
@@ -172,13 +172,13 @@ impl FreeBlocks {
     }
 }
 
-/// Bytes that a block for `bytes` has: up to a quarter more.
+/// Returns the size of a block for `bytes`: up to a quarter more.
 fn class(bytes: usize) -> usize {
     let step = (bytes.next_power_of_two() / 8).max(ALIGNMENT);
     bytes.next_multiple_of(step)
 }
 
-/// Memory of a buffer; goes back to the pool when dropped.
+/// Memory of a buffer; returned to the pool when dropped.
 struct SharedMemory {
     block: MemoryBlock,
     lot: BufferLocation,
@@ -213,7 +213,7 @@ impl Drop for SharedMemory {
     }
 }
 
-/// The bytes of a buffer as peers see them.
+/// Returns the bytes of a buffer as peers see them.
 pub(super) fn span(mapping: &Mapping, offset: u64, bytes: usize) -> Option<Span<'_>> {
     let start = usize::try_from(offset).ok()?;
     let end = start.checked_add(bytes)?;
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_are_zeroed_aligned_disjoint_and_used_again() {
+    fn buffers_are_zeroed_aligned_disjoint_and_reused() {
         let pool = pool();
         let lens = [1, 64, 65, 1000, 100_000, 3 << 20, 7];
         let mut buffers: Vec<Buffer> = lens
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spoiled_pool_hands_out_nothing_that_peers_may_write_to() {
+    fn a_spoiled_pool_allocates_nothing_that_peers_may_write_to() {
         let pool = pool();
         let buffer = pool.allocate(DType::U8, 100, true);
         pool.spoil();

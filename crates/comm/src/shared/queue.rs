@@ -1,7 +1,7 @@
-//! [`SharedQueue`]: the order of a group's operations over shared memory, and who runs them.
+//! [`SharedQueue`]: the order of a group's operations over shared memory, and the threads that run them.
 //!
-//! A blocking call runs on the caller's thread when nothing is pending, so nothing is handed over;
-//! started operations run on a worker. Either way they run one after the other as they were called.
+//! A blocking call runs on the caller's thread if nothing is pending, which avoids waking another thread;
+//! started operations run on a worker. In both cases they run one after another in the order of their calls.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,10 +28,10 @@ struct QueueLine {
 
 /// The operations of one member over shared memory.
 pub(crate) struct SharedQueue {
-    /// Locked by whoever runs an operation, as long as it runs.
+    /// Locked by the thread that runs an operation, as long as it runs.
     exchange: Mutex<Box<SharedExecutor>>,
     line: Mutex<QueueLine>,
-    /// Operations that were left to the worker and are not over here.
+    /// Number of operations that were queued for the worker and have not ended.
     left: AtomicUsize,
     moved: Condvar,
     mailbox: Arc<Mailbox>,
@@ -59,7 +59,7 @@ struct QueueTurn<'a> {
 }
 
 impl<'a> QueueTurn<'a> {
-    /// The turn, unless somebody else has it or operations are in line.
+    /// Returns the turn, unless another thread has it or operations are queued.
     fn at_once(lane: &'a SharedQueue) -> Option<Self> {
         if lane.left.load(Ordering::Acquire) > 0 {
             return None;
@@ -119,7 +119,7 @@ impl SharedQueue {
         Ok(lane)
     }
 
-    /// A zeroed buffer that peers can read and write in place.
+    /// Returns a zeroed buffer that peers can read and write in place.
     pub(crate) fn allocate(&self, dtype: DType, len: usize) -> Buffer {
         self.pool.allocate(dtype, len, true)
     }
@@ -175,25 +175,25 @@ impl SharedQueue {
         Ok(())
     }
 
-    /// Leaves an operation to the worker.
+    /// Queues an operation for the worker.
     fn join_line(&self, mut asked: CollectiveRequest) {
         let mut line = lock(&self.line);
         self.record(&asked.call, &asked.buffer, &mut asked.completion);
         line.waiting.push_back(asked);
-        // Seen by the next blocking call of this thread, which therefore waits for its turn.
+        // The next blocking call of this thread sees this and waits for its turn.
         self.left.fetch_add(1, Ordering::Release);
         drop(line);
         self.moved.notify_one();
     }
 
-    /// Tells the recorder, in the order of the line.
+    /// Adds the operation to the recorder, in the order of the queue.
     fn record(&self, call: &Call, buffer: &Buffer, completion: &mut Completion) {
         let flight = self.mailbox.flight();
         let ticket = flight.issued(RecordedRequest::Collective, *call, buffer.bytes().len());
         completion.recorded_by(flight, ticket);
     }
 
-    /// What the worker does: started operations, until the group is left.
+    /// Runs the worker: started operations, until the group is left.
     fn work(&self) {
         loop {
             let mut line = lock(&self.line);
@@ -228,13 +228,13 @@ impl SharedQueue {
             hosts,
         } = asked;
         let Some(ticket) = completion.ticket() else {
-            // Every operation in line is recorded; dropped, it would end with an error.
+            // Every queued operation was recorded; if this one were dropped it would end with an error.
             return;
         };
         let ns = clock::host_ns();
         self.mailbox.flight().begun(ticket, ns);
         let outcome = turn.run(&operation, &call, buffer, OperationStart { ticket, ns });
-        // The caller that hears of the end finds the turn free and nothing left.
+        // A caller that waits for the end must find the turn free and the queue empty.
         let over = || self.left.fetch_sub(1, Ordering::Release);
         let outcome = match outcome {
             Ok(OperationOutcome::Over(buffer)) => {
@@ -246,7 +246,7 @@ impl SharedQueue {
                     hosts,
                 };
                 over();
-                // When the group has failed the completion says so as it is dropped.
+                // If the group has failed, the completion reports it when it is dropped.
                 let _ended = self.mailbox.post(ExecutorCommand::Collective(asked));
                 return;
             }
@@ -258,7 +258,7 @@ impl SharedQueue {
         completion.complete(outcome);
     }
 
-    /// Ends the worker; operations that are pending fail, here and there.
+    /// Ends the worker; operations that are pending fail on all ranks.
     pub(crate) fn leave(&self) {
         lock(&self.line).leaving = true;
         if self.left.load(Ordering::Acquire) > 0 {

@@ -1,4 +1,4 @@
-//! The reduce_scatter over shared memory: operands are only read, sums are made in scratch.
+//! The reduce_scatter over shared memory: operands are only read, and sums are computed in scratch.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::halt::HaltReason;
 use super::mapping::Span;
 use super::tree::{self, ReduceKernel, ReductionTree};
 
-/// Bytes of scratch for [`blockwise`].
+/// Size of the scratch of [`blockwise`], in bytes.
 const SCRATCH_BYTES: usize = 16 << 10;
 
 /// Reduces operands that are only read, block by block, into `result`.
@@ -40,7 +40,7 @@ fn blockwise(
 }
 
 impl SharedExecutor {
-    /// Each rank gets its part of the sum of all buffers, at the front of its own.
+    /// Stores each rank's part of the sum of all buffers at the front of its own buffer.
     pub(super) fn reduce_scatter(
         &mut self,
         current: &CurrentOperation<'_>,
@@ -74,7 +74,7 @@ impl SharedExecutor {
         self.scatter_long(current, kernel, buffer, &regions)
     }
 
-    /// Everybody's bytes are behind the calls.
+    /// Reduces operands that are stored with the calls.
     fn scatter_short(
         &self,
         current: &CurrentOperation<'_>,
@@ -99,7 +99,7 @@ impl SharedExecutor {
         Ok(())
     }
 
-    /// Each rank reads its slice of everybody's memory, or of their stages.
+    /// Reads this rank's slice from the memory of all ranks, or from their stages.
     fn scatter_long(
         &mut self,
         current: &CurrentOperation<'_>,

@@ -1,4 +1,4 @@
-//! [`ReductionTree`]: which operand is added to which, and the reduction of runs of bytes along it.
+//! [`ReductionTree`]: the order in which operands are added, and the reduction of byte ranges along it.
 
 use ronde_core::buffer::ALIGNMENT;
 use ronde_core::exact::{self, ExactSum};
@@ -7,25 +7,25 @@ use ronde_core::{DType, GroupRank, ReduceOp};
 use super::mapping::Span;
 use crate::kernels;
 
-/// Bytes of all operands that are reduced and passed on before the next ones: they stay in the nearest
-/// cache.
+/// Total size of the operands that are reduced and passed on before the next ones, in bytes: they
+/// stay in the first-level cache.
 const NEAR_BYTES: usize = 32 << 10;
-/// Fewest and most of them of one operand.
+/// Minimum and maximum size of one operand's block, in bytes.
 const BLOCK_BYTES: std::ops::RangeInclusive<usize> = 2 << 10..=16 << 10;
 
 /// The order of a reduction over all ranks.
 #[derive(Debug)]
 pub(super) struct ReductionTree {
-    /// Rank and place among its operands.
+    /// Rank of each operand, and its index among that rank's operands.
     pub(super) operands: Vec<(usize, usize)>,
     /// `into += from`, indices of operands; the result ends in operand 0.
     pub(super) additions: Vec<(usize, usize)>,
-    /// Most operands of one rank.
+    /// Maximum number of operands of one rank.
     pub(super) operands_max: usize,
 }
 
 impl ReductionTree {
-    /// One operand a rank, in the order of ranks.
+    /// Returns the order for one operand per rank, added in the order of ranks.
     pub(super) fn chain(size: usize) -> Self {
         Self {
             operands: (0..size).map(|rank| (rank, 0)).collect(),
@@ -34,7 +34,7 @@ impl ReductionTree {
         }
     }
 
-    /// The fixed tree of an exact sum.
+    /// Returns the fixed tree of an exact sum.
     pub(super) fn exact(sum: &ExactSum) -> Self {
         let (mut operands, mut nodes, mut operands_max) = (Vec::new(), Vec::new(), 0);
         for rank in 0..sum.size() {
@@ -53,7 +53,7 @@ impl ReductionTree {
 }
 
 impl ReductionTree {
-    /// Whether each rank brings one operand and they are added in the order of ranks.
+    /// Returns whether each rank has one operand and they are added in the order of ranks.
     pub(super) fn is_chain(&self) -> bool {
         let chain = (1..).map(|rank| (0, rank));
         self.operands_max == 1
@@ -64,13 +64,13 @@ impl ReductionTree {
                 .eq(chain.take(self.additions.len()))
     }
 
-    /// Operands of a rank.
+    /// Returns the number of operands of a rank.
     pub(super) fn brought(&self, rank: usize) -> usize {
         self.operands.iter().filter(|(of, _)| *of == rank).count()
     }
 }
 
-/// How two runs of elements become one.
+/// The function that combines two runs of elements.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReduceKernel {
     pub(super) dtype: DType,
@@ -80,7 +80,7 @@ pub(super) struct ReduceKernel {
 
 impl ReduceKernel {
     pub(super) fn apply(self, into: &mut [u8], from: &[u8]) {
-        // The exact sum adds as the plain one does; the test of the kernels compares the bits.
+        // The exact sum adds like the plain one; the test of the kernels compares the bits.
         let op = self.op.unwrap_or(ReduceOp::Sum);
         kernels::reduce(self.dtype, op, into, from, true);
     }
@@ -88,8 +88,8 @@ impl ReduceKernel {
 
 /// Reduces operands of one length along a tree, in place, and copies the result to `results`.
 ///
-/// With a `seed` operand 0 is copied there first and the sum made there, so that its own place is
-/// only read.
+/// With a `seed`, operand 0 is first copied there and the sum is computed there, so that its own
+/// memory is only read.
 pub(super) fn reduce(
     operands: &[Span<'_>],
     additions: &[(usize, usize)],

@@ -1,4 +1,4 @@
-//! [`DeadlineWaiter`]: the waits of one operation, with one deadline, and how long it is worth to spin.
+//! [`DeadlineWaiter`]: the waits of one operation, with one deadline, and a budget for spinning.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,29 +8,29 @@ use super::flags::{Flag, WaitOutcome, WaitPace};
 use crate::clock;
 use crate::stream_executor::{Mailbox, PeerHealth};
 
-/// Looks at a word while spinning, where there is a core for every rank: some 50 microseconds.
+/// Loads of a word while spinning if there is a core for every rank: about 50 µs.
 const SPINS_MAX: u32 = 1500;
-/// Looks at a word while spinning, where that was in vain before.
+/// Loads of a word while spinning if spinning has failed before.
 const SPINS_MIN: u32 = 20;
-/// After so many spins in vain a long one is tried again: cores may be free by now.
+/// Number of failed spins after which a long one is tried again: cores may be free by now.
 const TRY_AGAIN: u32 = 32;
-/// Looks between which the core is offered to others: with more ranks than cores an operation takes
-/// that long, and being woken costs more than being offered the core back.
+/// Loads with a yield between them: with more ranks than cores, an operation takes
+/// that long, and waking costs more than yielding.
 const YIELDS: u32 = 400;
-/// Longest sleep before the state of the group is looked at again.
+/// Longest sleep before the state of the group is checked again.
 const NAP: Duration = Duration::from_millis(2);
 
-/// Why a wait ended without what it waited for.
+/// Why a wait failed.
 pub(super) enum WaitError {
-    /// The group has failed, here or elsewhere; the mailbox says how.
+    /// The group has failed, here or elsewhere; the mailbox has the error.
     Failed,
     /// The peer has left in good order.
     Left,
-    /// Its memory is not there any more: it has ended, or has left after a failure.
+    /// Its memory no longer exists: it has ended, or has left after a failure.
     Gone,
     /// The deadline has passed.
     Late { waited: Duration },
-    /// Something else is wrong: what [`DeadlineWaiter::wait`] was asked to look for.
+    /// The problem that the caller asked [`DeadlineWaiter::wait`] to look for.
     Looked,
 }
 
@@ -44,18 +44,18 @@ pub(super) struct DeadlineWaiter<'a> {
     pub(super) was_long: Cell<bool>,
 }
 
-/// How long it is worth to spin: long while a spin finds what it waits for, short where it does not,
-/// because a peer has no core of its own.
+/// How long spinning is worthwhile: long while spins succeed, short while they fail because a peer
+/// has no core of its own.
 #[derive(Debug)]
 pub(super) struct SpinBudget {
     spins: AtomicU32,
     most: u32,
-    /// Spins that were in vain.
+    /// Number of spins that failed.
     vain: AtomicU32,
 }
 
 impl SpinBudget {
-    /// For so many ranks on this host.
+    /// Returns the budget for a number of ranks on this host.
     pub(super) fn new(ranks: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let most = if ranks <= cores { SPINS_MAX } else { 0 };
@@ -95,7 +95,7 @@ impl SpinBudget {
 impl DeadlineWaiter<'_> {
     /// Waits until the `flag` of `peer` satisfies `is_there`.
     ///
-    /// `look` is asked now and then whether the wait is in vain.
+    /// `look` is called now and then, and returns whether the wait has become pointless.
     pub(super) fn wait(
         &self,
         peer: usize,

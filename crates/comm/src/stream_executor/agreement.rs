@@ -1,9 +1,10 @@
-//! Agreement: members that are in different calls find out, each of them.
+//! Agreement: members that are in different calls all detect it.
 //!
-//! Every frame of a collective describes its call. Where a call sends nothing to somebody who waits, that
-//! is not enough: so who has waited for a while tells those that it has not heard of which call it is in,
-//! and they compare, whatever they do themselves. Half-way to its deadline it tells everybody, and for whom
-//! it waits: so that whoever is late first finds the one who holds up all the others.
+//! Every frame of a collective describes its call. That does not suffice when a call sends nothing to a
+//! rank that waits. So a rank that has waited for a while sends its call to the peers from which it has
+//! received nothing, and they compare it with their own, whatever they are doing. After half of its
+//! deadline it sends the call to all peers, with the ranks that it waits for, so that the first rank whose
+//! deadline expires can identify the rank that delays all others.
 
 use ronde_core::{CollectiveError, GroupRank};
 
@@ -14,11 +15,11 @@ use crate::frame::{Call, FrameHeader, FrameKind};
 use crate::notice::Notice;
 use crate::running::RunningCollective;
 
-/// Most calls of a peer that are remembered before they begin here.
+/// Maximum number of a peer's calls that are kept before they start here.
 const TOLD_MAX: usize = 16;
 
 impl StreamExecutor {
-    /// Tells those who have not been heard of which call this rank is in, once it has waited for a while.
+    /// Sends this rank's call to peers that have sent nothing, once it has waited for a while.
     pub(super) fn tell_call(&mut self) {
         let Some(running) = &mut self.running else {
             return;
@@ -46,8 +47,8 @@ impl StreamExecutor {
         }
     }
 
-    /// How far a collective has come here, and whom it waits for, the most urgent one first; last come
-    /// those that do not take what they are sent.
+    /// Returns the progress of a collective here and the ranks that it waits for, most urgent first; ranks
+    /// that do not accept what this rank sends are last.
     fn awaited(&self, running: &RunningCollective) -> (CollectiveProgress, Vec<usize>) {
         let of = |peer: usize| {
             let state = &self.peers[peer];
@@ -69,10 +70,11 @@ impl StreamExecutor {
         (at, all.into_iter().map(|(_, peer)| peer).collect())
     }
 
-    /// The rank that holds up the running collective, as far as can be told here: the first one on the
-    /// way from this rank to those that it waits for and they wait for, whose host acknowledges nothing
-    /// (`unanswered`), wherever it is if on no such way; or else one that has not said that it waits as
-    /// well. Where all do, a way between two others is cut: the one that has come least far is at its end.
+    /// Returns the rank that delays the running collective, as far as this rank can determine. It follows
+    /// the chain of ranks that wait for each other, and returns the first one whose host acknowledges
+    /// nothing (`unanswered`), or any such rank if none is on the chain. Otherwise it returns a rank that has not
+    /// reported that it waits as well. If all wait, a path between two of them is cut: the rank with the
+    /// least progress is at one end of it.
     pub(super) fn culprit(&self, unanswered: &[usize]) -> Option<usize> {
         let (found, by_words) = self.awaited_by_all()?;
         let mut cut = found.iter().find(|peer| unanswered.contains(peer));
@@ -80,8 +82,8 @@ impl StreamExecutor {
         cut.copied().or(Some(by_words))
     }
 
-    /// Whom this rank waits for, those that they have said to wait for and so on, and who of all holds
-    /// them up by what they have said.
+    /// Returns the ranks that this rank waits for directly or through other ranks' reports, and the one that
+    /// delays them all according to the reports.
     fn awaited_by_all(&self) -> Option<(Vec<usize>, usize)> {
         let me = self.member.rank.index();
         let (at, mut found) = self.awaited(self.running.as_ref()?);
@@ -89,7 +91,7 @@ impl StreamExecutor {
         let (mut last, mut next) = ((at, *found.first()?), 0);
         while let Some(&peer) = found.get(next) {
             next += 1;
-            // It may wait in an operation before this one, and for others than this rank.
+            // The peer may wait in an earlier operation, and for other ranks than this one.
             let waits = self.peers[peer].waits.as_ref();
             let Some(waits) = waits.filter(|waits| waits.at.sequence <= at.sequence) else {
                 silent = silent.or(Some(peer));
@@ -105,7 +107,7 @@ impl StreamExecutor {
         Some((found, silent.unwrap_or(last.1)))
     }
 
-    /// A peer waits in a call: it must be that of this rank.
+    /// Handles a peer's report that it waits in a call, which must be the call of this rank.
     pub(super) fn heard_of(&mut self, peer: usize, header: &FrameHeader, numbers: &[u8]) {
         let (numbers, rest) = numbers.as_chunks::<8>();
         let numbers: Vec<u64> = numbers.iter().map(|n| u64::from_le_bytes(*n)).collect();
@@ -137,7 +139,7 @@ impl StreamExecutor {
             && header.sequence > sequence
             && state.early.is_empty()
         {
-            // It has gone on without sending what this call needs.
+            // The peer has continued without sending the data of this call.
             let error = self.mismatch(peer, header, call, sequence);
             return self.fail(error);
         }
@@ -152,7 +154,7 @@ impl StreamExecutor {
         }
     }
 
-    /// A call begins here: compares it with what others have told of theirs.
+    /// Compares a call that starts here with the calls that peers have reported.
     pub(super) fn compare_told(&mut self, sequence: u64, mine: Call) {
         for peer in self.others() {
             while let Some(told) = self.peers[peer].told.front().copied()
@@ -173,7 +175,7 @@ impl StreamExecutor {
         }
     }
 
-    /// A peer has another count of elements for this rank than this rank was told by its caller.
+    /// Returns the error when a peer has another number of elements for this rank than its caller gave.
     pub(super) fn other_len(
         &mut self,
         peer: usize,
@@ -192,7 +194,7 @@ impl StreamExecutor {
         self.mismatch(peer, &theirs, of(expected), header.sequence)
     }
 
-    /// Two calls that do not fit together: that of this rank, and that in a peer's header.
+    /// Returns the error of two calls that do not match: this rank's, and the one in a peer's header.
     pub(super) fn mismatch(
         &mut self,
         peer: usize,
@@ -208,7 +210,7 @@ impl StreamExecutor {
         if theirs == mine.describe() {
             return CollectiveError::Protocol {
                 peer: GroupRank(peer as u32),
-                problem: format!("more than belongs to operation {at}, {theirs}"),
+                problem: format!("more bytes than operation {at} needs, {theirs}"),
             };
         }
         self.disagreement = Some(Notice::Mismatch {

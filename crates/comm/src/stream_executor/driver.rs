@@ -1,8 +1,8 @@
-//! [`ExecutorDriver`]: who drives the engine. A caller that waits for its operation does so itself, for there is
-//! then no other thread to be woken; at all other times the progress thread does.
+//! [`ExecutorDriver`]: decides which thread drives the stream executor. A caller that waits for its operation
+//! drives it itself, because then no other thread has to be woken; otherwise the progress thread does.
 //!
-//! After a caller has gone the progress thread leaves the engine alone for a moment, as long as nothing
-//! is to be done: the next call mostly follows soon.
+//! After a caller has returned, the progress thread leaves an idle executor alone for a moment,
+//! because the next call usually follows soon.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -17,21 +17,21 @@ use super::{ExecutorCommand, StreamExecutor};
 use crate::transport::Waker;
 use crate::work::PendingOperation;
 
-/// How long nobody looks after the streams of an idle group after a blocking call.
+/// How long the streams of an idle group are not polled after a blocking call.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// What callers and the progress thread tell each other without a lock.
+/// Flags shared by callers and the progress thread without a lock.
 #[derive(Debug)]
 pub(super) struct DriverFlags {
-    /// A caller drives, or is about to.
+    /// A caller drives the executor, or is about to.
     driven: AtomicBool,
-    /// The progress thread has the engine, and may be waiting with it.
+    /// The progress thread has the executor, and may be waiting with it.
     watched: AtomicBool,
-    /// There is something to do for the progress thread.
+    /// The progress thread has something to do.
     urgent: AtomicBool,
-    /// There is mail that nobody has looked at.
+    /// There are unread commands.
     called: AtomicBool,
-    /// How many times a caller has driven.
+    /// Number of times a caller has driven the executor.
     drives: AtomicU64,
     progress: OnceLock<Thread>,
     waker: Arc<dyn Waker>,
@@ -50,7 +50,7 @@ impl DriverFlags {
         }
     }
 
-    /// There is mail: whoever drives is to look at it, and if nobody does, the progress thread is to.
+    /// Signals a new command to the driving thread, or to the progress thread if none drives.
     pub(super) fn call(&self) {
         self.called.store(true, Ordering::SeqCst);
         self.urgent.store(true, Ordering::SeqCst);
@@ -58,12 +58,12 @@ impl DriverFlags {
         self.unpark();
     }
 
-    /// Whether there is mail that nobody has looked at.
+    /// Returns whether there are unread commands.
     pub(super) fn has_called(&self) -> bool {
         self.called.load(Ordering::SeqCst)
     }
 
-    /// Somebody is about to look at the mail.
+    /// Clears the signal; the caller reads the commands next.
     pub(super) fn heard(&self) {
         self.called.store(false, Ordering::SeqCst);
     }
@@ -74,7 +74,7 @@ impl DriverFlags {
         }
     }
 
-    /// Sleeps until the progress thread is to take the engine.
+    /// Sleeps until the progress thread must take the executor.
     fn pause(&self, drives_seen: &mut u64) {
         loop {
             if !self.driven.load(Ordering::SeqCst) {
@@ -89,7 +89,7 @@ impl DriverFlags {
     }
 }
 
-/// The engine, and who drives it.
+/// The executor behind a lock; the thread that holds the lock drives it.
 pub(crate) struct ExecutorDriver {
     engine: Mutex<Option<StreamExecutor>>,
     mailbox: Arc<Mailbox>,
@@ -111,7 +111,7 @@ impl ExecutorDriver {
         }
     }
 
-    /// What the progress thread does, until the group is left.
+    /// Runs the progress thread until the group is left.
     pub(crate) fn attend(&self) {
         let _closing = MailboxCloser(Arc::clone(&self.mailbox));
         let signs = &self.mailbox.signs;
@@ -119,7 +119,7 @@ impl ExecutorDriver {
         let mut drives_seen = 0;
         loop {
             signs.pause(&mut drives_seen);
-            // A caller that panicked has left the engine in no order to go on with.
+            // A caller that panicked has left the executor in an invalid state.
             let Ok(mut place) = self.engine.lock() else {
                 return;
             };
@@ -141,11 +141,11 @@ impl ExecutorDriver {
         }
     }
 
-    /// Hands over a command. Unless another caller does so already, the caller then drives the engine
+    /// Posts a command. Unless another caller already drives the executor, this caller then drives it
     /// until `work` has ended.
     ///
     /// # Errors
-    /// Why the group is over.
+    /// The error that ended the group.
     pub(crate) fn run(
         &self,
         command: ExecutorCommand,
@@ -171,14 +171,14 @@ impl ExecutorDriver {
             seat: self,
             engine: None,
         };
-        // From here on the drop of `drive` gives the seat back.
+        // From here on dropping `drive` releases the executor.
         let engine = self.engine.lock().ok()?;
         drive.engine = engine.is_some().then_some(engine);
         drive.engine.is_some().then_some(drive)
     }
 }
 
-/// A caller in the seat.
+/// The right of a caller to drive the executor.
 struct DriverGuard<'a> {
     seat: &'a ExecutorDriver,
     engine: Option<MutexGuard<'a, Option<StreamExecutor>>>,

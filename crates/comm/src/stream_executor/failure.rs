@@ -1,4 +1,4 @@
-//! Failure: the first one ends every operation here and is told to all others.
+//! Failure: the first one ends every operation here and is sent to all peers.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use crate::clock;
 use crate::frame::{Call, CallKind, FrameKind};
 use crate::notice::{Notice, operation_name};
 
-/// What is known of a wait that was too long.
+/// A wait that has exceeded its deadline.
 struct OverdueWait {
     call: Call,
     sequence: u64,
@@ -21,7 +21,7 @@ struct OverdueWait {
 }
 
 impl StreamExecutor {
-    /// Ends everything with an error that arose here, and tells the others.
+    /// Ends everything with an error that arose here, and notifies the peers.
     pub(super) fn fail(&mut self, error: CollectiveError) {
         if self.failed.is_some() {
             return;
@@ -55,8 +55,8 @@ impl StreamExecutor {
         self.letters.clear();
     }
 
-    /// Empties all streams but for frames that are half sent: those must be completed, or what
-    /// follows could not be read.
+    /// Empties all streams except for frames that are partly sent: those must be completed, or the
+    /// frames after them could not be read.
     fn clear_streams(&mut self, error: &CollectiveError) {
         for state in &mut self.peers {
             state.early.clear();
@@ -121,13 +121,13 @@ impl StreamExecutor {
         self.running.as_ref().map_or(Call::NOTHING, |r| r.call)
     }
 
-    /// This rank's call of a sequence number, as far as it is remembered.
+    /// Returns this rank's call of a sequence number, if it is still kept.
     pub(super) fn call_at(&self, sequence: u64) -> Option<Call> {
         let of = self.history.iter().find(|(at, _)| *at == sequence);
         of.map(|&(_, call)| call)
     }
 
-    /// A peer's stream has ended.
+    /// Handles the end of a peer's stream.
     pub(super) fn stream_ended(&mut self, peer: usize, cause: &str) {
         let before = std::mem::replace(&mut self.peers[peer].presence, StreamState::Closed);
         self.peers[peer].deaf = true;
@@ -140,7 +140,7 @@ impl StreamExecutor {
         }
     }
 
-    /// A peer is gone although it is needed, or without a word.
+    /// Fails because a peer is gone that is needed, or that left without notice.
     pub(super) fn lost(&mut self, peer: usize, cause: &str) {
         let call = self.current_call();
         let operation = if call.kind == CallKind::Nothing && self.waits_for_messages() {
@@ -158,7 +158,7 @@ impl StreamExecutor {
         });
     }
 
-    /// Fails when a wait has been too long.
+    /// Fails when a wait has exceeded its deadline.
     pub(super) fn check_deadlines(&mut self) {
         let due = self.next_deadline();
         if !due.is_some_and(|due| clock::left(due).is_zero()) {
@@ -171,7 +171,7 @@ impl StreamExecutor {
         };
         if self.is_cut_off(&unanswered) {
             let cause = format!(
-                "it is cut off: {} of {} others acknowledge nothing that it sends",
+                "this rank is cut off: {} of {} peers do not acknowledge its packets",
                 unanswered.len(),
                 self.member.size - 1
             );
@@ -189,12 +189,12 @@ impl StreamExecutor {
         });
     }
 
-    /// Whether a way is cut on this rank's side: more than half of all members acknowledge nothing.
+    /// Returns whether the network is cut on this rank's side: more than half of all members acknowledge nothing.
     fn is_cut_off(&self, unanswered: &[usize]) -> bool {
         2 * unanswered.len() > self.member.size
     }
 
-    /// Whether something has been waited for so long that it will be late.
+    /// Returns whether a wait has lasted so long that it may exceed its deadline.
     fn has_waited_long(&self) -> bool {
         let collective = self.running.iter().map(|running| running.started);
         let messages = self.posted.values().flatten();
@@ -212,7 +212,7 @@ impl StreamExecutor {
         let peer = self.culprit(unanswered);
         let peer = peer.or_else(|| self.others().find(stuck));
         let peer = peer.unwrap_or(self.member.rank.index());
-        // Where nothing comes from that rank itself, what is missing is what others owe because of it.
+        // If this rank waits for nothing from the culprit itself, other ranks are late because of it.
         let (received, expected) = match running.due[peer] {
             0 => (running.received.iter().sum(), running.due.iter().sum()),
             due => (running.received[peer], due),

@@ -1,4 +1,4 @@
-//! Receiving: bytes of each peer into frames, frames to who wants them.
+//! Receiving: turns the bytes of each peer into frames, and passes frames to their receivers.
 
 use std::io::ErrorKind;
 use std::thread;
@@ -15,36 +15,36 @@ use crate::running::RunningCollective;
 use crate::streaming::PIECE_BYTES;
 use crate::transport::Interest;
 
-/// Bytes read at once when frames are short.
+/// Size of one read while frames are short, in bytes.
 const READ_BYTES: usize = 64 << 10;
-/// From this many missing bytes on they are read straight to where they belong.
+/// Minimum number of missing bytes that are read directly into their destination.
 const STRAIGHT_BYTES: usize = 16 << 10;
-/// How much memory is taken at once for bytes that nobody wants yet.
+/// Size by which the buffer for early bytes grows, in bytes.
 const ASIDE_STEP: usize = 1 << 20;
-/// Reads from one peer before the others get their turn.
+/// Maximum number of consecutive reads from one peer.
 const TURNS: usize = 16;
 
-/// How long a caller that waits for others stays awake before it sleeps.
+/// How long a caller that waits for peers spins before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// How one waits.
+/// How a thread waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitMode {
-    /// Awake for a moment, giving way to whoever has something to do: sleeping and being woken takes
-    /// longer than most answers.
+    /// Spins for a moment, yielding to other threads: sleeping and waking takes longer than most
+    /// peers take to answer.
     Awake,
-    /// Asleep.
+    /// Sleeps.
     Asleep,
 }
 
 impl StreamExecutor {
-    /// Waits until something can be read or written, a caller calls, or `limit` has passed; then reads.
+    /// Waits until a stream is ready, a command arrives or `limit` has passed; then reads.
     pub(super) fn wait_and_read(&mut self, limit: Option<Duration>, patience: WaitMode) {
         let possible = match self.wait(limit, patience) {
             Ok(possible) => possible,
             Err(error) => {
                 self.fail(CollectiveError::Connect {
-                    what: "waiting for other ranks".to_owned(),
+                    what: "cannot wait for other ranks".to_owned(),
                     cause: error.to_string(),
                 });
                 self.leaving = true;
@@ -61,7 +61,7 @@ impl StreamExecutor {
             if readable.is_empty() {
                 return;
             }
-            // What has come may be what others wait for.
+            // Peers may be waiting for the data that was just received.
             self.work_off();
         }
     }
@@ -79,7 +79,7 @@ impl StreamExecutor {
         loop {
             let mut possible: Vec<Interest> = self.peers.iter().map(Peer::interest).collect();
             possible[self.member.rank.index()] = Interest::default();
-            // Somebody who has called is not to wait, even when the bell was heard already.
+            // A command must not wait, even if its wake-up was consumed already.
             let at_once = self.mailbox.signs.has_called();
             if at_once || clock::left(end).is_zero() {
                 let limit = if at_once { Some(Duration::ZERO) } else { limit };
@@ -96,7 +96,7 @@ impl StreamExecutor {
         }
     }
 
-    /// Reads once what a peer has sent; whether there may be more.
+    /// Reads from a peer once; returns whether more bytes may be available.
     fn read(&mut self, peer: usize) -> bool {
         if !self.peers[peer].interest().read {
             return false;
@@ -114,7 +114,7 @@ impl StreamExecutor {
         false
     }
 
-    /// One read: 0 at the end, 1 when less came than there was room for, 2 when there may be more.
+    /// Reads once: returns 0 at the end, 1 for a short read, 2 when more may be available.
     fn read_once(&mut self, peer: usize) -> std::io::Result<usize> {
         let outcome = |count: usize, room: usize| match count {
             0 => 0,
@@ -135,7 +135,7 @@ impl StreamExecutor {
         let expected = self.running.as_ref().and_then(|r| r.expected[peer].front());
         let much = expected.is_some_and(|a| a.place.len() - a.here >= STRAIGHT_BYTES);
         let kept = state.unread.bytes().len();
-        // Of a large frame only the header: the rest then goes straight to its place.
+        // Of a large frame only the header: its payload is then read directly into its destination.
         let wanted = if waits_for_header && much && kept < HEADER_BYTES {
             HEADER_BYTES - kept
         } else {
@@ -146,7 +146,7 @@ impl StreamExecutor {
         Ok(outcome(count, wanted))
     }
 
-    /// Makes frames of the bytes that were read.
+    /// Parses frames from the bytes that were read.
     pub(super) fn digest(&mut self, peer: usize) {
         while self.failed.is_none() {
             let state = &mut self.peers[peer];
@@ -174,7 +174,7 @@ impl StreamExecutor {
         }
     }
 
-    /// `count` more bytes of the arriving frame are in place.
+    /// Records that `count` more bytes of the incoming frame were received.
     fn filled(&mut self, peer: usize, count: usize) {
         let Some(mut arriving) = self.peers[peer].arriving.take() else {
             return;
@@ -196,18 +196,18 @@ impl StreamExecutor {
     fn header_came(&mut self, peer: usize, header: FrameHeader) {
         if header.generation != self.generation {
             let problem = format!(
-                "it is of generation {}, this is generation {}",
+                "it is of generation {}, this rank is in generation {}",
                 header.generation, self.generation
             );
             return self.broken(peer, problem);
         }
         if self.peers[peer].presence == StreamState::Left {
-            return self.broken(peer, "it came after goodbye".to_owned());
+            return self.broken(peer, "frame after goodbye".to_owned());
         }
         if header.kind == FrameKind::Collective {
             self.mailbox.flight.arrived(header.sequence, peer);
             let waits = &mut self.peers[peer].waits;
-            // It has gone on since.
+            // It has sent more since.
             let _over = waits.take_if(|waits| waits.at.sequence < header.sequence);
         }
         let target = match header.kind {
@@ -242,7 +242,7 @@ impl StreamExecutor {
         }
     }
 
-    /// Looks again at a frame for which there was no room aside.
+    /// Retries a frame for which there was no buffer space.
     pub(super) fn unpark(&mut self, peer: usize) {
         if self.peers[peer].is_parked()
             && let Some(arriving) = self.peers[peer].arriving.take()
@@ -252,7 +252,7 @@ impl StreamExecutor {
         }
     }
 
-    /// A frame is complete.
+    /// Handles a complete frame.
     fn frame_came(&mut self, peer: usize, arriving: IncomingFrame) {
         let IncomingFrame { header, target, .. } = arriving;
         match target {
@@ -287,14 +287,14 @@ impl StreamExecutor {
         let decoded = Notice::decode(bytes);
         let Some((notice, origin)) = decoded.filter(|(_, origin)| *origin < self.peers.len())
         else {
-            return self.broken(peer, "a notice that says nothing".to_owned());
+            return self.broken(peer, "invalid notice".to_owned());
         };
         let mine = match &notice {
             Notice::Mismatch { sequence, .. } => self.call_at(*sequence),
             _ => None,
         };
         let me = self.member.rank.index();
-        // Passed on, so that every member hears the cause before it sees this one leave.
+        // Forwarded, so that every member receives the cause before it sees this one leave.
         self.end(notice.error(origin, me, self.generation, mine));
         self.tell(bytes);
     }
@@ -307,7 +307,7 @@ impl StreamExecutor {
     }
 }
 
-/// Where the next bytes of an arriving frame go; never more than are missing.
+/// Returns the destination of the next bytes of an incoming frame; never more than are missing.
 fn room<'a>(
     arriving: &'a mut IncomingFrame,
     running: &'a mut Option<RunningCollective>,
@@ -319,7 +319,7 @@ fn room<'a>(
                 let piece = awaited.here..awaited.here + left.min(PIECE_BYTES);
                 running.memory.bytes_mut(&awaited.place.part(piece))
             }
-            // Frames are turned away before the collective that wants them ends.
+            // Frames are removed before the collective that they belong to ends.
             None => &mut [],
         },
         FrameTarget::Message(posted) => &mut posted.buffer.bytes_mut()[done..],

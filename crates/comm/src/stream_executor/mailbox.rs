@@ -1,4 +1,4 @@
-//! [`Mailbox`]: what callers and whoever drives the engine share.
+//! [`Mailbox`]: the state shared by callers and the thread that drives the stream executor.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,10 +12,10 @@ use crate::program::GroupMember;
 use crate::running::CollectiveRequest;
 use crate::transport::Waker;
 
-/// What is known of the group while waiting for a peer elsewhere than on the progress thread.
+/// The state of the group and a peer, as seen by a wait outside the progress thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PeerHealth {
-    /// Nothing is known to be wrong.
+    /// No problem is known.
     Fine,
     /// The peer has left in good order.
     Left,
@@ -24,7 +24,7 @@ pub(crate) enum PeerHealth {
 }
 
 impl ExecutorCommand {
-    /// Tells the recorder, which will hear of the end too.
+    /// Adds the operation to the flight recorder, which also records its end.
     fn record(&mut self, flight: &Arc<FlightRecorder>) {
         let (asks, call, buffer, completion) = match self {
             Self::Collective(CollectiveRequest {
@@ -74,13 +74,13 @@ struct MailboxState {
     abort: Option<String>,
     leave: bool,
     failed: Option<CollectiveError>,
-    /// Peers whose hosts acknowledged nothing then.
+    /// Peers whose hosts acknowledged nothing at the time of the failure.
     unanswered: Vec<usize>,
     /// Peers that have left in good order.
     left: Vec<usize>,
 }
 
-/// What callers and the progress thread share.
+/// The state shared by callers and the progress thread.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     mail: Mutex<MailboxState>,
@@ -90,7 +90,7 @@ pub(crate) struct Mailbox {
     pub(super) flight: Arc<FlightRecorder>,
     shared_bytes: AtomicU64,
     shared_payload_bytes: AtomicU64,
-    /// Somebody has left, or the group has failed.
+    /// A peer has left, or the group has failed.
     news: AtomicBool,
 }
 
@@ -118,26 +118,26 @@ impl Mailbox {
         self.mail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands over a command, or says why the group is over.
+    /// Posts a command, or returns the error that ended the group.
     pub(crate) fn post(&self, command: ExecutorCommand) -> Result<(), CollectiveError> {
         self.leave_there(command)?;
         self.signs.call();
         Ok(())
     }
 
-    /// As [`Mailbox::post`], for one who looks after the mail itself.
+    /// Posts a command as [`Mailbox::post`] does, without waking a thread: the caller reads it itself.
     pub(super) fn leave_there(&self, mut command: ExecutorCommand) -> Result<(), CollectiveError> {
         let mut mail = self.lock();
         if let Some(error) = &mail.failed {
             return Err(error.clone());
         }
-        // Under the lock, so that the recorder numbers collectives as they will be run.
+        // Under the lock, so that the recorder numbers collectives in the order in which they run.
         command.record(&self.flight);
         mail.commands.push(command);
         Ok(())
     }
 
-    /// What has come since the last look; whether the group was asked to abort, and to leave.
+    /// Takes the commands since the last call, the reason of an abort, and whether to leave.
     pub(super) fn take(&self) -> (Vec<ExecutorCommand>, Option<String>, bool) {
         self.signs.heard();
         let mut mail = self.lock();
@@ -149,7 +149,7 @@ impl Mailbox {
         {
             let mut mail = self.lock();
             mail.abort = Some(reason.to_owned());
-            // Also for those who do not wait for the progress thread.
+            // Also for waits outside the progress thread.
             mail.failed.get_or_insert_with(|| CollectiveError::Aborted {
                 by: "this rank".to_owned(),
                 reason: reason.to_owned(),
@@ -164,7 +164,7 @@ impl Mailbox {
         self.signs.call();
     }
 
-    /// The progress thread has ended, by whatever cause: nothing may wait for it any more.
+    /// Records that the progress thread has ended, for any cause: no operation may wait for it any more.
     pub(crate) fn close(&self) {
         let commands = {
             let mut mail = self.lock();
@@ -175,16 +175,16 @@ impl Mailbox {
             std::mem::take(&mut mail.commands)
         };
         self.news.store(true, Ordering::SeqCst);
-        // Dropping them completes them with an error.
+        // Dropping the commands completes them with an error.
         drop(commands);
     }
 
-    /// The recorder.
+    /// Returns the flight recorder.
     pub(crate) fn flight(&self) -> &Arc<FlightRecorder> {
         &self.flight
     }
 
-    /// The last operations, and why the group has failed if it has.
+    /// Returns the last operations, and the error of the group if it has failed.
     pub(crate) fn flight_record(&self) -> FlightRecord {
         let (failure, unanswered) = {
             let mail = self.lock();
@@ -199,12 +199,12 @@ impl Mailbox {
         }
     }
 
-    /// Whether [`Mailbox::verdict`] may have something to say. Cheap.
+    /// Returns whether [`Mailbox::verdict`] may return a problem. Cheap.
     pub(crate) fn has_news(&self) -> bool {
         self.news.load(Ordering::Relaxed)
     }
 
-    /// What is known of the group and one peer.
+    /// Returns the state of the group and of one peer.
     pub(crate) fn verdict(&self, peer: usize) -> PeerHealth {
         if !self.news.load(Ordering::Acquire) {
             return PeerHealth::Fine;
@@ -217,7 +217,7 @@ impl Mailbox {
         }
     }
 
-    /// How the group has failed.
+    /// Returns the error with which the group has failed.
     pub(crate) fn error(&self) -> Option<CollectiveError> {
         self.lock().failed.clone()
     }
@@ -236,9 +236,9 @@ impl Mailbox {
         self.news.store(true, Ordering::SeqCst);
     }
 
-    /// Counts bytes that went to others elsewhere than through a stream.
+    /// Counts bytes that were sent to peers by other means than a stream.
     pub(crate) fn count(&self, bytes: u64, payload_bytes: u64) {
-        // One thread at a time counts here: no need for one step.
+        // Only one thread counts at a time, so no atomic addition is needed.
         let add = |counter: &AtomicU64, bytes: u64| {
             counter.store(counter.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
         };
@@ -246,7 +246,7 @@ impl Mailbox {
         add(&self.shared_payload_bytes, payload_bytes);
     }
 
-    /// Bytes sent, with and without headers.
+    /// Returns the bytes sent, with and without headers.
     pub(crate) fn bytes_sent(&self) -> (u64, u64) {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         (
@@ -256,7 +256,7 @@ impl Mailbox {
     }
 }
 
-/// Closes the mailbox when the progress thread ends, even by a panic.
+/// Closes the mailbox when the progress thread ends, also by a panic.
 pub(super) struct MailboxCloser(pub(super) Arc<Mailbox>);
 
 impl Drop for MailboxCloser {

@@ -1,4 +1,4 @@
-//! Sending: frames to each peer in order, as far as the transport has room.
+//! Sending: frames to each peer in order, as far as the transport accepts bytes.
 
 use std::io::ErrorKind;
 use std::sync::atomic::Ordering;
@@ -8,9 +8,9 @@ use super::peer::{OutgoingFrame, OutgoingPayload, StreamState};
 use crate::frame::{Call, CallKind, FrameHeader, FrameKind, HEADER_BYTES};
 use crate::running::RunningCollective;
 
-/// Most bytes of one frame of a collective: what is to be told in between waits for no more than that.
+/// Maximum size of one frame of a collective, in bytes: urgent frames wait for no more than that.
 ///
-/// Every frame costs about as much as copying 64 KiB, for its header ends a segment on both sides.
+/// Every frame costs about as much as copying 64 KiB, because its header ends a segment on both sides.
 const CHUNK_BYTES: usize = 4 << 20;
 
 impl StreamExecutor {
@@ -39,7 +39,7 @@ impl StreamExecutor {
             done: 0,
         };
         match state.out.front() {
-            // That this rank waits is not to wait for what it waits for.
+            // A report that this rank waits must not queue behind the data that it waits to send.
             Some(first) if kind == FrameKind::Call => {
                 state.out.insert(usize::from(first.done > 0), frame);
             }
@@ -56,7 +56,7 @@ impl StreamExecutor {
         }
     }
 
-    /// Sends to everybody what there is room for; whether something was completed.
+    /// Sends to all peers as much as the transport accepts; returns whether a payload was completed.
     pub(super) fn flush(&mut self) -> bool {
         let mut completed = false;
         for peer in self.others() {
@@ -67,14 +67,14 @@ impl StreamExecutor {
         completed
     }
 
-    /// Rounds have moved: what was not ready may be now.
+    /// Marks payloads that were not ready as worth another try, because a round has made progress.
     pub(super) fn feed(&mut self) {
         for state in &mut self.peers {
             state.starved = false;
         }
     }
 
-    /// Writes once to a peer that has something to get; whether that completed a payload.
+    /// Writes once to a peer with pending frames; returns whether that completed a payload.
     fn flush_one(&mut self, peer: usize) -> bool {
         let Some(frame) = self.peers[peer].out.front_mut() else {
             return false;
@@ -107,7 +107,7 @@ impl StreamExecutor {
                     running.rounds.gone(sending, payload);
                 }
                 if !is_complete {
-                    // A short write: most likely there is no more room.
+                    // A short write: most likely the transport is full.
                     self.peers[peer].blocked = true;
                     return false;
                 }
@@ -118,14 +118,14 @@ impl StreamExecutor {
                 false
             }
             Err(_) => {
-                // What the peer said before it went is still to be read and says more than this.
+                // What the peer sent before it closed is still to be read and is a better cause.
                 self.peers[peer].deaf = true;
                 false
             }
         }
     }
 
-    /// The first frame to `peer` is complete; whether its payload is.
+    /// Handles a completely sent frame to `peer`; returns whether its payload is complete.
     fn sent(&mut self, peer: usize) -> bool {
         let out = &mut self.peers[peer].out;
         if let Some(frame) = out.front_mut() {
@@ -152,7 +152,7 @@ impl StreamExecutor {
 }
 
 impl OutgoingFrame {
-    /// Bytes of the payload.
+    /// Returns the size of the payload in bytes.
     pub(super) fn len(&self) -> usize {
         match &self.payload {
             OutgoingPayload::Bytes(bytes) => bytes.len(),
@@ -161,11 +161,11 @@ impl OutgoingFrame {
         }
     }
 
-    /// Bytes of the payload for the next frame.
+    /// Returns the payload bytes of the next frame.
     fn next_bytes(&self, running: Option<&RunningCollective>) -> usize {
         let left = self.len() - self.before;
         match (&self.payload, running) {
-            // Its receiver tells by the length of the frame whether both mean the same.
+            // The receiver checks the length of this frame against its own call.
             (OutgoingPayload::Collective(_), _)
                 if self.header.call.kind == CallKind::AllToAllUnequal =>
             {
@@ -179,12 +179,12 @@ impl OutgoingFrame {
         }
     }
 
-    /// Whether there is nothing to fill the next frame with.
+    /// Returns whether no bytes are ready for the next frame.
     fn is_starved(&self) -> bool {
         self.header.bytes == 0 && self.len() > self.before
     }
 
-    /// The bytes of the frame under way.
+    /// Returns the bytes of the current frame.
     pub(super) fn body<'a>(&'a self, running: Option<&'a RunningCollective>) -> &'a [u8] {
         let bytes = match (&self.payload, running) {
             (OutgoingPayload::Bytes(bytes), _) => bytes.as_slice(),
@@ -192,7 +192,7 @@ impl OutgoingFrame {
             (OutgoingPayload::Collective(sending), Some(running)) => {
                 running.memory.bytes(&sending.place)
             }
-            // Frames of a collective are taken back before it ends.
+            // Frames of a collective are removed before it ends.
             (OutgoingPayload::Collective(_), None) => &[],
         };
         let bytes = bytes.get(self.before..).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! [`Peer`]: the two streams to one other member.
+//! [`Peer`]: the state of the streams to one other member.
 
 use std::collections::VecDeque;
 
@@ -10,12 +10,12 @@ use crate::rounds::{ExpectedMessage, OutgoingMessage};
 use crate::transport::Interest;
 use crate::work::Completion;
 
-/// Most bytes of a peer's frames that are kept before they are wanted.
+/// Maximum size of a peer's frames that are buffered before they are expected, in bytes.
 pub(super) const EARLY_BYTES_MAX: u64 = 1 << 30;
 
-/// What a frame on its way out carries.
+/// The payload of an outgoing frame.
 pub(super) enum OutgoingPayload {
-    /// Nothing or bytes of its own.
+    /// Separate bytes, possibly none.
     Bytes(Vec<u8>),
     /// A part of the running collective's memory, in as many frames as it takes.
     Collective(OutgoingMessage),
@@ -23,30 +23,30 @@ pub(super) enum OutgoingPayload {
     Message(PostedMessage),
 }
 
-/// A payload on its way out, with the frame that carries the next part of it.
+/// A payload that is being sent, with the frame that carries its next part.
 pub(super) struct OutgoingFrame {
-    /// That of the frame; its count of bytes is set when it begins.
+    /// The header of the frame; its length is set when the frame starts.
     pub(super) header: FrameHeader,
     pub(super) payload: OutgoingPayload,
-    /// Bytes of the payload that went in frames before this one.
+    /// Payload bytes sent in earlier frames.
     pub(super) before: usize,
-    /// Bytes of this frame's header and payload that are gone already.
+    /// Bytes of this frame's header and payload sent so far.
     pub(super) done: usize,
 }
 
-/// Where a frame's bytes go.
+/// The destination of a frame's bytes.
 pub(super) enum FrameTarget {
     /// Into the running collective's memory.
     Collective(ExpectedMessage),
     /// Into a waiting receive's buffer.
     Message(PostedMessage),
-    /// Aside, until somebody wants them.
+    /// Into a buffer, until a receiver needs them.
     Aside(Vec<u8>),
-    /// Nowhere yet: no room aside. Nothing more is read from this peer.
+    /// Nowhere yet: the buffer is full. Nothing more is read from this peer.
     Parked,
 }
 
-/// A frame whose header is here.
+/// A frame whose header was received.
 pub(super) struct IncomingFrame {
     pub(super) header: FrameHeader,
     pub(super) target: FrameTarget,
@@ -64,50 +64,50 @@ impl IncomingFrame {
 pub(super) enum StreamState {
     #[default]
     Here,
-    /// It has said goodbye.
+    /// It has sent its goodbye.
     Left,
     /// Its stream ended.
     Closed,
 }
 
-/// How far a rank that waits has come.
+/// How far a waiting rank has got in a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CollectiveProgress {
     /// Number of the collective.
     pub(super) sequence: u64,
-    /// The first round of which it misses something.
+    /// The first round that lacks data.
     pub(super) round: u64,
-    /// Bytes that it has received in all rounds.
+    /// Bytes received in all rounds.
     pub(super) received: u64,
 }
 
-/// What a peer has told of its waiting.
+/// A peer's last report of its wait.
 #[derive(Debug)]
 pub(super) struct WaitReport {
     pub(super) at: CollectiveProgress,
-    /// For whom.
+    /// The ranks that it waits for.
     pub(super) awaited: Vec<usize>,
 }
 
-/// The two streams to one other member, and what waits in them.
+/// The two streams to one other member, and their queues.
 #[derive(Default)]
 pub(super) struct Peer {
     pub(super) out: VecDeque<OutgoingFrame>,
-    /// The transport has no room.
+    /// The transport accepts no bytes.
     pub(super) blocked: bool,
-    /// What is to be sent first is not ready.
+    /// The next payload is not ready.
     pub(super) starved: bool,
-    /// Writing failed; reading will tell why.
+    /// Writing failed; reading will return the cause.
     pub(super) deaf: bool,
     pub(super) arriving: Option<IncomingFrame>,
     pub(super) unread: ReadBuffer,
-    /// Calls that it has told of and that have not begun here.
+    /// Calls that it has reported and that have not started here.
     pub(super) told: VecDeque<FrameHeader>,
-    /// The wait that it has last told of.
+    /// The last wait that it has reported.
     pub(super) waits: Option<WaitReport>,
-    /// Collective frames that came early.
+    /// Collective frames that arrived early.
     pub(super) early: VecDeque<EarlyFrame>,
-    /// Bytes of all frames of this peer that came early.
+    /// Bytes of all frames of this peer that arrived early.
     pub(super) early_bytes: u64,
     pub(super) presence: StreamState,
 }
@@ -133,13 +133,13 @@ impl Peer {
         !self.out.is_empty() && !self.deaf
     }
 
-    /// Whether a write may get something away.
+    /// Returns whether a write may send something.
     pub(super) fn can_send(&self) -> bool {
         self.has_to_send() && !self.blocked && !self.starved
     }
 }
 
-/// Bytes that were read but not looked at.
+/// Bytes that were read but not parsed.
 #[derive(Default)]
 pub(super) struct ReadBuffer {
     bytes: Vec<u8>,
@@ -148,7 +148,7 @@ pub(super) struct ReadBuffer {
 }
 
 impl ReadBuffer {
-    /// What is there.
+    /// Returns the unparsed bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[self.at..self.end]
     }
@@ -157,7 +157,7 @@ impl ReadBuffer {
         self.at == self.end
     }
 
-    /// The first `count` bytes have been looked at.
+    /// Removes the first `count` bytes, which were parsed.
     pub(super) fn take(&mut self, count: usize) {
         self.at += count;
     }
@@ -166,7 +166,7 @@ impl ReadBuffer {
         (self.at, self.end) = (0, 0);
     }
 
-    /// Room for `count` bytes behind those that are there.
+    /// Returns space for `count` bytes after the unparsed ones.
     pub(super) fn room(&mut self, count: usize) -> &mut [u8] {
         self.bytes.copy_within(self.at..self.end, 0);
         (self.at, self.end) = (0, self.end - self.at);
@@ -176,13 +176,13 @@ impl ReadBuffer {
         &mut self.bytes[self.end..self.end + count]
     }
 
-    /// `count` bytes of the room are filled.
+    /// Records that `count` bytes of the space are filled.
     pub(super) fn filled(&mut self, count: usize) {
         self.end += count;
     }
 }
 
-/// A message on its way out keeps what it needs to be given back or reported.
+/// A message that is being sent keeps its buffer to return it and its completion to report.
 impl PostedMessage {
     pub(super) fn finish(self) {
         let Self {

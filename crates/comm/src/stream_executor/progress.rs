@@ -1,4 +1,4 @@
-//! Progress: collectives round by round, and the meeting of frames with those who want them.
+//! Progress: runs collectives round by round, and matches frames with their receivers.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::rounds::{ExpectedMessage, RoundMessages};
 use crate::running::{FinishedSchedule, RunningCollective};
 
 impl StreamExecutor {
-    /// Takes a command from a caller.
+    /// Handles a command from a caller.
     pub(super) fn accept(&mut self, command: ExecutorCommand) {
         if let Some(error) = self.failed.clone() {
             if let ExecutorCommand::Collective(super::CollectiveRequest { completion, .. })
@@ -78,7 +78,7 @@ impl StreamExecutor {
         }
     }
 
-    /// Moves the collectives on; whether anything moved.
+    /// Advances the collectives; returns whether anything changed.
     pub(super) fn advance(&mut self) -> bool {
         if self.failed.is_some() {
             return false;
@@ -167,7 +167,7 @@ impl StreamExecutor {
         }
     }
 
-    /// Where a collective frame belongs now; `None` when it is early.
+    /// Returns the destination of a collective frame; `None` when it is early.
     pub(super) fn collective_target(
         &mut self,
         peer: usize,
@@ -181,7 +181,7 @@ impl StreamExecutor {
         match current {
             None if header.sequence >= self.next_sequence => return Ok(None),
             Some((sequence, call, waits)) if header.sequence >= sequence => {
-                // A peer that has gone on without sending what this call needs disagrees as well.
+                // A peer that has continued without sending the data of this call disagrees as well.
                 let gone_on = header.sequence > sequence && waits && first;
                 if gone_on || (header.sequence == sequence && header.call != call) {
                     return Err(self.mismatch(peer, header, call, sequence));
@@ -198,7 +198,7 @@ impl StreamExecutor {
         Err(self.mismatch(peer, header, mine, header.sequence))
     }
 
-    /// The place that the running collective has for a frame of its own.
+    /// Returns the destination of a frame of the running collective.
     fn wanted(
         &mut self,
         peer: usize,
@@ -217,7 +217,7 @@ impl StreamExecutor {
         if header.bytes > left || (header.bytes == 0 && left > 0) {
             return Err(CollectiveError::Protocol {
                 peer: GroupRank(peer as u32),
-                problem: format!("{} bytes where {left} belong", header.bytes),
+                problem: format!("{} bytes where {left} are expected", header.bytes),
             });
         }
         Ok(running.expected[peer]
@@ -225,12 +225,12 @@ impl StreamExecutor {
             .map(FrameTarget::Collective))
     }
 
-    /// Gives early collective frames of a peer to the running collective, as far as it wants them.
+    /// Passes early collective frames of a peer to the running collective, as far as it expects them.
     pub(super) fn settle(&mut self, peer: usize) {
         while self.failed.is_none()
             && let Some(early) = self.peers[peer].early.pop_front()
         {
-            // Judged as if it came just now, with nothing before it.
+            // Checked as if it had just arrived, with nothing before it.
             let after = std::mem::take(&mut self.peers[peer].early);
             let target = self.collective_target(peer, &early.header);
             self.peers[peer].early = after;
@@ -257,8 +257,8 @@ impl StreamExecutor {
         self.settle_half(peer);
     }
 
-    /// Gives a collective frame of which only a part came early to the running collective: what is
-    /// still to come goes straight to its place, and one that does not fit is told at once.
+    /// Passes a partly received collective frame to the running collective: the rest is read directly
+    /// into its destination, and a frame that does not match is reported at once.
     fn settle_half(&mut self, peer: usize) {
         let state = &self.peers[peer];
         let Some(arriving) = &state.arriving else {
@@ -294,7 +294,7 @@ impl StreamExecutor {
         }
     }
 
-    /// `count` more bytes of a collective are in place; `None` after a failure.
+    /// Records that `count` more bytes of a collective were received; `None` after a failure.
     pub(super) fn came(
         &mut self,
         peer: usize,
@@ -309,12 +309,12 @@ impl StreamExecutor {
         }
         self.fail(CollectiveError::Protocol {
             peer: GroupRank(peer as u32),
-            problem: "it answers what it cannot have heard yet".to_owned(),
+            problem: "it answers data that it cannot have received yet".to_owned(),
         });
         None
     }
 
-    /// A frame of a collective is complete: its message is too, or the next frame goes on with it.
+    /// Handles a complete frame of a collective: its message is complete too, or the next frame continues it.
     pub(super) fn frame_ended(&mut self, peer: usize, awaited: ExpectedMessage) {
         let Some(running) = &mut self.running else {
             return;
@@ -326,7 +326,7 @@ impl StreamExecutor {
         }
     }
 
-    /// The receive that waits for a message; `None` when it is early.
+    /// Returns the receive that waits for a message; `None` when the message is early.
     pub(super) fn message_target(
         &mut self,
         peer: usize,
@@ -372,7 +372,7 @@ impl StreamExecutor {
         posted
     }
 
-    /// Gives messages that came early to the receives that want them.
+    /// Passes early messages to the receives that wait for them.
     pub(super) fn settle_messages(&mut self, address: MessageAddress) {
         while self.failed.is_none()
             && self.letters.contains_key(&address)
@@ -397,7 +397,7 @@ impl StreamExecutor {
         !self.posted.is_empty() || self.arriving_messages().next().is_some()
     }
 
-    /// Messages that are being received into their buffers, with their senders and bytes so far.
+    /// Returns messages that are being received into their buffers, with sender and bytes so far.
     pub(super) fn arriving_messages(&self) -> impl Iterator<Item = (usize, usize, &PostedMessage)> {
         let arriving = self.peers.iter().map(|peer| peer.arriving.as_ref());
         arriving
@@ -411,7 +411,7 @@ impl StreamExecutor {
             })
     }
 
-    /// Fails when something is wanted of a peer that has gone.
+    /// Fails when data is needed from a peer that has left.
     pub(super) fn check_presence(&mut self, peer: usize) {
         if self.peers[peer].presence == StreamState::Here || self.failed.is_some() {
             return;
@@ -430,7 +430,7 @@ impl StreamExecutor {
         }
     }
 
-    /// When the next wait is too long.
+    /// Returns the earliest deadline of a wait.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let running = self.running.iter().map(|running| running.deadline);
         let telling = self.running.iter().filter_map(|running| running.tell_at);
@@ -441,7 +441,7 @@ impl StreamExecutor {
         running.chain(posted).chain(arriving).chain(sending).min()
     }
 
-    /// Messages that are being sent, with their receivers and bytes so far.
+    /// Returns messages that are being sent, with receiver and bytes so far.
     pub(super) fn messages_going(&self) -> impl Iterator<Item = (usize, usize, &PostedMessage)> {
         let frames = self.peers.iter().enumerate();
         frames

@@ -1,4 +1,4 @@
-//! Members that do not behave: killed ones, and ones that send anything.
+//! Tests with misbehaving members: killed ones, and ones that send arbitrary bytes.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::transport::in_process::{self, InProcess};
 use crate::transport::{Interest, Transport};
 use crate::{GroupConfig, ProcessGroup};
 
-/// All members but the last one; the last one's bare streams.
+/// Returns all members but the last one, and the last one's bare streams.
 fn with_bare_last(size: usize) -> (Vec<ProcessGroup>, InProcess) {
     with_bare_last_for(size, Duration::from_secs(20))
 }
@@ -94,7 +94,7 @@ fn a_member_that_is_killed_in_the_middle_of_a_frame_is_named() {
 }
 
 #[test]
-fn frames_that_no_member_sends_are_told_as_such() {
+fn frames_that_no_member_sends_are_reported_as_broken() {
     let call = all_reduce_of(10);
     let cases = [
         header(FrameKind::Collective, call, 99),
@@ -105,7 +105,7 @@ fn frames_that_no_member_sends_are_told_as_such() {
     ];
     for frame in cases {
         let (groups, mut last) = with_bare_last(2);
-        // With its bytes, for it may come before the call and is then judged when it is complete.
+        // With its payload: the frame may arrive before the call and is then checked when it is complete.
         last.write(0, &frame, &[0; 99]).unwrap();
         let error = groups[0]
             .all_reduce(&mut [1.0_f32; 10], ReduceOp::Sum)
@@ -115,7 +115,7 @@ fn frames_that_no_member_sends_are_told_as_such() {
 }
 
 #[test]
-fn a_frame_that_promises_much_takes_no_memory_before_its_bytes_come() {
+fn a_frame_that_announces_many_bytes_allocates_nothing_before_they_arrive() {
     let (groups, mut last) = with_bare_last(2);
     let mut call = all_reduce_of(1 << 35);
     call.kind = CallKind::Message;
@@ -127,7 +127,7 @@ fn a_frame_that_promises_much_takes_no_memory_before_its_bytes_come() {
     assert!(matches!(work.wait(), Err(CollectiveError::Mismatch { .. })));
 }
 
-/// Writes all, whatever becomes of the reader.
+/// Writes all bytes, even if the reader has gone.
 fn write_all(transport: &mut dyn Transport, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         match transport.write(0, bytes, &[]) {
@@ -156,7 +156,7 @@ proptest! {
         flips in prop::collection::vec((0..HEADER_BYTES, any::<u8>()), 0..3),
         kind in 1_u8..5,
     ) {
-        // A frame too long to be kept aside is not read before somebody wants it: a timeout.
+        // A frame that is too long to buffer is not read before it is expected: a timeout.
         let (groups, mut last) = with_bare_last_for(2, Duration::from_millis(100));
         let mut head = header(FrameKind::Collective, all_reduce_of(10), bytes.len() as u64);
         head[3] = kind;
@@ -191,7 +191,7 @@ proptest! {
     }
 
     #[test]
-    fn a_hello_survives_the_wire_and_every_truncation_is_refused(
+    fn a_hello_is_the_same_after_decoding_and_every_truncation_is_refused(
         parts in prop::collection::btree_map("[a-z.]{1,9}", ".{0,20}", 0..6),
         generation in any::<u64>(),
     ) {

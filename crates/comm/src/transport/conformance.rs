@@ -1,4 +1,4 @@
-//! What every transport must do, run by each.
+//! The requirements on every transport, tested with each implementation.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -76,7 +76,7 @@ fn striped_pair() -> Pair {
         .map(|tcp| Box::new(Striped::new(Box::new(tcp), 2, CONNECTIONS)) as Box<dyn Transport>)
 }
 
-/// As one process makes both: all of it over shared memory, but waking and the end.
+/// Returns both ends in one process: all bytes use shared memory, except for waking and the end.
 fn near_pair(below: Pair) -> Pair {
     let end = crate::clock::deadline(Duration::from_secs(20));
     let mut members = below.into_iter().enumerate().map(|(rank, below)| {
@@ -109,7 +109,7 @@ fn bytes_arrive_in_order_past_any_bound(pair: Pair) {
     let [mut one, mut other] = pair;
     let sent: Vec<u8> = (0..9_000_000_u32).map(|i| (i % 251) as u8).collect();
     let expected = sent.clone();
-    // Reading begins when there is no more room, so that the writer is sure to meet that.
+    // Reading starts when the transport is full, so that the writer is sure to reach the limit.
     let (full, wait_for_full) = mpsc::channel::<()>();
     let reader = thread::spawn(move || {
         let _all_is_written = wait_for_full.recv_timeout(Duration::from_secs(20));
@@ -136,7 +136,7 @@ fn bytes_arrive_in_order_past_any_bound(pair: Pair) {
         }
     }
     drop(full);
-    // What was taken goes out as long as the writer waits for anything.
+    // Accepted bytes are sent as long as the writer waits for anything.
     while !reader.is_finished() {
         one.wait(&mut [NONE; 2], Some(Duration::from_millis(1)))
             .unwrap();
@@ -154,7 +154,7 @@ fn bytes_arrive_in_order_past_any_bound(pair: Pair) {
     let end = loop {
         interest[0].read = true;
         other.wait(&mut interest, LIMIT).unwrap();
-        // A stream of several connections may have heard the end of some only.
+        // A stream over several connections may have received the end of only some of them.
         match other.read(0, &mut [0; 8]) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             end => break end,
@@ -179,7 +179,7 @@ fn a_wait_ends_by_waking_and_by_its_limit(pair: Pair) {
     waker.wake();
     waker.wake();
     one.wait(&mut interest, None).unwrap();
-    assert_eq!(interest, [NONE; 2], "woken beforehand");
+    assert_eq!(interest, [NONE; 2], "woken before the wait");
     let waking = thread::spawn(move || waker.wake());
     interest[1].read = true;
     one.wait(&mut interest, None).unwrap();
@@ -190,7 +190,7 @@ fn a_wait_ends_by_waking_and_by_its_limit(pair: Pair) {
     assert!(!interest[1].read);
 }
 
-fn a_member_that_is_gone_is_seen(pair: Pair) {
+fn a_member_that_is_gone_is_noticed(pair: Pair) {
     let [mut one, mut other] = pair;
     assert_eq!(other.write(0, b"last", b"words").unwrap(), 9);
     drop(other);
@@ -215,8 +215,8 @@ macro_rules! conformance {
                 super::a_wait_ends_by_waking_and_by_its_limit($pair);
             }
             #[test]
-            fn a_member_that_is_gone_is_seen() {
-                super::a_member_that_is_gone_is_seen($pair);
+            fn a_member_that_is_gone_is_noticed() {
+                super::a_member_that_is_gone_is_noticed($pair);
             }
         }
     )* };

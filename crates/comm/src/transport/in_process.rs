@@ -1,4 +1,4 @@
-//! Streams between threads of one process: bounded queues of bytes, one bell per member.
+//! Streams between threads of one process: bounded byte queues, one waker per member.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{Interest, Transport, Waker};
 use crate::clock;
 
-/// Bytes on their way from one member to another before the sender has to wait.
+/// Maximum size of the queue from one member to another, in bytes.
 const PIPE_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug, Default)]

@@ -1,10 +1,10 @@
-//! [`Striped`]: one stream per peer over several connections, so that a link which one connection cannot
-//! fill is filled by several, and several threads can encrypt for one peer.
+//! [`Striped`]: one stream per peer over several connections, so that a link that one connection cannot
+//! saturate is used fully, and several threads can encrypt for one peer.
 //!
-//! The bytes for a peer are cut into stripes. Each goes on one connection with a header that gives its
-//! number, and the receiver reads stripes in the order of their numbers, whichever connection brings
-//! them. Little goes on the first connection alone. A connection that ends without saying so is a lost
-//! peer, however many others there are.
+//! The bytes for a peer are cut into stripes. Each is sent on one connection with a header that has its
+//! number, and the receiver reads stripes in the order of their numbers from whichever connection carries
+//! them. Small amounts use only the first connection. A connection that ends without the end marker is a
+//! lost peer, even if other connections remain.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -14,24 +14,24 @@ use super::{Interest, Transport, Waker};
 use crate::clock;
 use crate::frame::number;
 
-/// Most bytes of a stripe.
+/// Maximum size of a stripe, in bytes.
 pub(super) const STRIPE_BYTES: usize = 256 << 10;
-/// Less than this is not spread.
+/// Minimum size of a write that is spread over connections, in bytes.
 pub(super) const SPREAD_BYTES_MIN: usize = 64 << 10;
-/// Number of a stripe, and its bytes.
+/// Size of a header in bytes: number of a stripe, and its length.
 const HEADER_BYTES: usize = 12;
-/// In place of a stripe's number: the connection ends in good order.
+/// Replaces a stripe's number to mark the orderly end of a connection.
 const END: u64 = u64::MAX;
-/// How long a member that goes away tries to hand over what it has sent.
+/// How long a closing member tries to send its remaining bytes.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// What waits to be sent on one connection.
+/// Bytes to be sent on one connection.
 #[derive(Debug, Default)]
 struct StripeSender {
-    /// The rest of a stripe that there was no room for: `pending[at..]`.
+    /// The rest of a stripe that did not fit: `pending[at..]`.
     pending: Vec<u8>,
     at: usize,
-    /// It has been said that nothing more comes.
+    /// The end marker was written.
     ended: bool,
     closed: bool,
 }
@@ -42,19 +42,19 @@ impl StripeSender {
     }
 }
 
-/// What comes on one connection.
+/// The state of receiving on one connection.
 #[derive(Debug, Default)]
 struct StripeReceiver {
     header: [u8; HEADER_BYTES],
     have: usize,
-    /// Number of the stripe whose bytes come next, and how many are missing.
+    /// Number of the current stripe, and its missing bytes.
     stripe: Option<(u64, usize)>,
     ended: bool,
     lost: bool,
 }
 
 impl StripeReceiver {
-    /// Whether what comes next on this connection can be used: a header, or the stripe `next`.
+    /// Returns whether the next bytes on this connection can be used: a header, or the stripe `next`.
     fn is_wanted(&self, next: u64) -> bool {
         let in_turn = self.stripe.is_none_or(|(number, _)| number == next);
         in_turn && !self.ended && !self.lost
@@ -66,17 +66,17 @@ impl StripeReceiver {
 struct Stripes {
     sending: Vec<StripeSender>,
     receiving: Vec<StripeReceiver>,
-    /// Numbers of the next stripe to be sent and to be read.
+    /// Numbers of the next stripe to send and to read.
     next_out: u64,
     next_in: u64,
-    /// The connection whose turn it is.
+    /// The connection to use next.
     turn: usize,
-    /// What there was no room for goes on the first connection.
+    /// Whether bytes did not fit, so that the next ones use the first connection.
     first_only: bool,
     finishing: bool,
 }
 
-/// Streams to all other members, each over as many connections.
+/// Streams to all other members, each over several connections.
 #[derive(Debug)]
 pub(crate) struct Striped {
     /// The connection `c` to peer `p` is its stream `p * connections + c`.
@@ -86,7 +86,7 @@ pub(crate) struct Striped {
 }
 
 impl Striped {
-    /// Takes a transport with `connections` streams for each of `size` peers, one peer after the other.
+    /// Wraps a transport with `connections` streams for each of `size` peers, one peer after another.
     pub(crate) fn new(inner: Box<dyn Transport>, size: usize, connections: usize) -> Self {
         let stripes = || Stripes {
             sending: (0..connections).map(|_| StripeSender::default()).collect(),
@@ -110,7 +110,7 @@ impl Striped {
         peer * self.connections + connection
     }
 
-    /// Sends one stripe of what follows `taken` bytes of `head` and `body`; 0 when there is no room.
+    /// Sends one stripe from `taken` bytes into `head` and `body`; returns 0 if nothing fits.
     fn send_stripe(
         &mut self,
         (peer, connection): (usize, usize),
@@ -143,7 +143,7 @@ impl Striped {
         Ok(len)
     }
 
-    /// Sends the rest of a connection's stripe, and its end after the last one.
+    /// Sends the rest of a connection's stripe, and its end marker after the last one.
     fn flush(&mut self, peer: usize, connection: usize) -> io::Result<()> {
         let stream = self.stream(peer, connection);
         let stripes = &mut self.peers[peer];
@@ -169,7 +169,7 @@ impl Striped {
         }
     }
 
-    /// Reads headers where they are due; whether one came.
+    /// Reads headers where one is expected; returns whether one was complete.
     fn read_headers(&mut self, peer: usize) -> io::Result<bool> {
         let mut any = false;
         for connection in 0..self.connections {
@@ -198,7 +198,8 @@ impl Striped {
                         receiving.stripe = Some((which, len));
                     }
                     (which, len) => {
-                        let problem = format!("stripe {which} of {len} bytes where {next} is due");
+                        let problem =
+                            format!("stripe {which} of {len} bytes, expected stripe {next}");
                         return Err(io::Error::new(ErrorKind::InvalidData, problem));
                     }
                 }
@@ -207,7 +208,7 @@ impl Striped {
         Ok(any)
     }
 
-    /// Reads from the stripe whose turn it is; 0 at the end of the stream.
+    /// Reads from the next stripe; returns 0 at the end of the stream.
     fn read_some(&mut self, peer: usize, into: &mut [u8]) -> io::Result<usize> {
         loop {
             let next = self.peers[peer].next_in;
@@ -243,7 +244,7 @@ impl Striped {
         }
     }
 
-    /// What is wanted of the connections, by stream.
+    /// Returns the interest in each connection, by stream.
     fn wanted(&self, interest: &[Interest]) -> Vec<Interest> {
         let of = |(stripes, wanted): (&Stripes, &Interest)| -> Vec<Interest> {
             let links = stripes.sending.iter().zip(&stripes.receiving).enumerate();
@@ -273,7 +274,7 @@ impl Transport for Striped {
             match self.read_some(peer, &mut into[count..]) {
                 Ok(0) => break,
                 Ok(more) => count += more,
-                // It is met again by the next read.
+                // The next read returns the error again.
                 Err(_) if count > 0 => break,
                 Err(error) => return Err(error),
             }
@@ -316,7 +317,7 @@ impl Transport for Striped {
             for connection in 0..self.connections {
                 let can = possible[self.stream(peer, connection)];
                 read |= can.read;
-                // An error here is met again by whoever writes or reads next.
+                // The next write or read returns the error again.
                 let flushed = can.write && self.flush(peer, connection).is_ok();
                 let stripes = &self.peers[peer];
                 let may_take = connection == 0 || !stripes.first_only;
@@ -332,7 +333,7 @@ impl Transport for Striped {
     fn finish(&mut self, peer: usize) {
         self.peers[peer].finishing = true;
         for connection in 0..self.connections {
-            // What there is no room for goes out in the next wait.
+            // Bytes that do not fit are sent in the next wait.
             let _later = self.flush(peer, connection);
         }
     }
@@ -365,7 +366,7 @@ impl Drop for Striped {
 }
 
 impl Striped {
-    /// Bytes that are still to go out.
+    /// Returns the bytes that are still to be sent.
     fn pending(&self) -> usize {
         let sending = self.peers.iter().flat_map(|stripes| &stripes.sending);
         sending.map(|s| s.pending.len() - s.at).sum()
@@ -381,7 +382,7 @@ mod tests {
 
     const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 
-    /// A member with two connections to its peer 1, and the bare other ends.
+    /// Returns a member with two connections to its peer 1, and the bare other ends.
     fn with_bare_ends() -> (Striped, [TcpStream; 2]) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let pair = || {
@@ -393,7 +394,7 @@ mod tests {
         (Striped::new(Box::new(tcp), 2, 2), [first, second])
     }
 
-    /// Reads until something else than waiting comes of it.
+    /// Reads until the result is not `WouldBlock`.
     fn read(striped: &mut Striped, into: &mut [u8]) -> io::Result<usize> {
         loop {
             match striped.read(1, into) {
@@ -403,7 +404,7 @@ mod tests {
             let mut interest = [Interest::default(); 2];
             interest[1].read = true;
             striped.wait(&mut interest, LIMIT).unwrap();
-            assert!(interest[1].read, "nothing came");
+            assert!(interest[1].read, "nothing received");
         }
     }
 
@@ -433,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn stripes_that_cannot_be_are_refused() {
+    fn impossible_stripes_are_refused() {
         use std::io::Write;
         let too_long = [1_u64.to_le_bytes().to_vec(), vec![0xff; 4]].concat();
         for bytes in [too_long, stripe(0, b"")] {

@@ -1,4 +1,4 @@
-//! Streams over TCP: one connection per pair of members, waited for with poll.
+//! Streams over TCP: one connection per pair of members, polled together.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -12,14 +12,14 @@ use rustix::io::Errno;
 use super::unanswered::unanswered;
 use super::{Interest, Transport, Waker};
 
-/// How long sent bytes may stay unacknowledged before the system gives the peer up.
+/// How long sent bytes may stay unacknowledged before the system closes the connection.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(120);
-/// Bytes on their way between two processes of one host, on the sender's and on the receiver's side.
+/// Socket buffer sizes in bytes between two processes of one host, for the sender and the receiver.
 ///
-/// There is no distance to fill with data: what is kept between the two only leaves the cache. Twice
-/// the speed of the system's own choice from 4 MiB upward.
+/// There is no latency to hide: larger buffers only exceed the cache. This is twice as fast as
+/// the system's default from 4 MiB upwards.
 const LOOPBACK_BYTES: (usize, usize) = (128 << 10, 1 << 20);
-/// How long a silent connection stays unprobed.
+/// How long an idle connection is not probed.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl TcpWaker {
 
 impl Waker for TcpWaker {
     fn wake(&self) {
-        // It can only fail when it is rung already.
+        // It can only fail when it is signalled already.
         let _rung = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 }
@@ -49,7 +49,7 @@ pub(crate) struct Tcp {
 }
 
 impl Tcp {
-    /// Takes connected streams; the member's own place is `None`.
+    /// Takes connected streams; the member's own entry is `None`.
     pub(crate) fn new(streams: Vec<Option<TcpStream>>) -> io::Result<Self> {
         for stream in streams.iter().flatten() {
             set_up(stream)?;
@@ -65,7 +65,7 @@ impl Tcp {
     }
 }
 
-/// Makes a connected socket ready for a transport: it never blocks and notices a dead peer.
+/// Prepares a connected socket for a transport: it never blocks and detects a dead peer.
 pub(super) fn set_up(stream: &TcpStream) -> io::Result<()> {
     stream.set_read_timeout(None)?;
     stream.set_write_timeout(None)?;
@@ -83,8 +83,8 @@ pub(super) fn set_up(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))
 }
 
-/// Waits for the bell or any of the sockets; what is possible with each socket, a lost one counting
-/// as possible.
+/// Waits for the waker or any of the sockets; returns the possible events of each socket, where a lost
+/// connection counts as readable and writable.
 pub(super) fn poll_all(
     bell: &TcpWaker,
     sockets: &[(BorrowedFd<'_>, PollFlags)],
@@ -163,7 +163,7 @@ impl Transport for Tcp {
 
     fn finish(&mut self, peer: usize) {
         if let Some(stream) = &self.streams[peer] {
-            // An error means that the connection is gone, which is what was asked for.
+            // An error means that the connection is gone, which is the goal.
             let _gone = stream.shutdown(Shutdown::Write);
         }
     }

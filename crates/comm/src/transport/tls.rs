@@ -1,7 +1,7 @@
 //! Streams over TLS 1.3: one connection per pair of members over non-blocking sockets.
 //!
-//! Bytes that TLS has taken but the socket has not are kept here, at most [`PIECE_BYTES`] and a little
-//! more per peer, and go out in [`Transport::wait`].
+//! Bytes that TLS has accepted but the socket has not are kept here, at most [`PIECE_BYTES`] and a little
+//! more per peer, and are sent in [`Transport::wait`].
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -21,13 +21,13 @@ use super::unanswered::unanswered;
 use super::{Interest, Transport, Waker};
 use crate::clock;
 
-/// Bytes encrypted before the socket is asked again.
+/// Bytes encrypted between two writes to the socket.
 const PIECE_BYTES: usize = 128 << 10;
 /// Bytes read from the socket at once.
 const READ_BYTES: usize = 128 << 10;
-/// How long a member that goes away tries to hand over what it has sent.
+/// How long a closing member tries to send its remaining bytes.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Most bytes of a refused peer that are read so that it hears why.
+/// Maximum number of bytes read from a refused peer so that it receives the reason.
 const DRAIN_BYTES_MAX: usize = 64 << 10;
 
 /// A TLS connection and its socket; blocks exactly when the socket does.
@@ -35,20 +35,20 @@ const DRAIN_BYTES_MAX: usize = 64 << 10;
 pub(crate) struct TlsStream {
     socket: TcpStream,
     connection: Connection,
-    /// Encrypted bytes that TLS has not looked at: `incoming[at..end]`.
+    /// Encrypted bytes that TLS has not processed: `incoming[at..end]`.
     incoming: Vec<u8>,
     at: usize,
     end: usize,
-    /// There may be bytes to read that the socket does not know of.
+    /// TLS may hold readable bytes while the socket has none.
     more: bool,
     /// Nothing more will be written.
     finishing: bool,
-    /// Why nothing more can be read.
+    /// The error after which nothing more can be read.
     broken: Option<(ErrorKind, String)>,
 }
 
 impl TlsStream {
-    /// Shakes hands as the one who dialled.
+    /// Performs the handshake as the member that dialled.
     pub(crate) fn dial(
         socket: TcpStream,
         config: Arc<ClientConfig>,
@@ -59,7 +59,7 @@ impl TlsStream {
         Self::shake_hands(socket, connection.into(), end)
     }
 
-    /// Shakes hands as the one who was dialled.
+    /// Performs the handshake as the member that was dialled.
     pub(crate) fn accept(
         socket: TcpStream,
         config: Arc<ServerConfig>,
@@ -92,7 +92,7 @@ impl TlsStream {
         Ok(stream)
     }
 
-    /// Sets the time that is left for the next blocking calls.
+    /// Sets the deadline of the next blocking calls.
     pub(crate) fn limit(&self, end: Instant) -> io::Result<()> {
         let left = clock::left(end);
         if left.is_zero() {
@@ -102,7 +102,7 @@ impl TlsStream {
         self.socket.set_write_timeout(Some(left))
     }
 
-    /// Closes in such a way that a peer whose bytes were not read still hears why.
+    /// Closes in such a way that a peer whose bytes were not read still receives the reason.
     fn tell_why(&mut self, end: Instant) {
         let end = end.min(clock::deadline(LAST_WORDS));
         let _gone = self.limit(end).and_then(|()| self.flush());
@@ -116,12 +116,12 @@ impl TlsStream {
         }
     }
 
-    /// What the peer has shown.
+    /// Returns the peer's certificate.
     pub(crate) fn certificate(&self) -> Option<&CertificateDer<'static>> {
         self.connection.peer_certificates()?.first()
     }
 
-    /// Gives TLS encrypted bytes, from the socket when none are left; 0 at the end of the stream.
+    /// Passes encrypted bytes to TLS, from the socket when none are left; 0 at the end of the stream.
     fn feed(&mut self) -> io::Result<usize> {
         if let Some((kind, why)) = &self.broken {
             return Err(io::Error::new(*kind, why.clone()));
@@ -134,14 +134,14 @@ impl TlsStream {
         let count = self.connection.read_tls(&mut rest)?;
         self.at += count;
         if let Err(error) = self.connection.process_new_packets() {
-            // The alert says why; what cannot be sent now is not worth waiting for.
+            // The alert has the reason; what cannot be sent now is not worth waiting for.
             let _unheard = self.flush();
             return Err(refused(error));
         }
         Ok(count)
     }
 
-    /// As [`Transport::read`].
+    /// Reads as [`Transport::read`] does.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut count = 0;
         self.more = true;
@@ -167,7 +167,7 @@ impl TlsStream {
         Ok(count)
     }
 
-    /// As [`Transport::write`].
+    /// Writes as [`Transport::write`] does.
     pub(crate) fn write(&mut self, head: &[u8], body: &[u8]) -> io::Result<usize> {
         if self.finishing {
             return Err(ErrorKind::BrokenPipe.into());
@@ -187,13 +187,13 @@ impl TlsStream {
             count += self.connection.writer().write_vectored(&pieces)?;
         }
         match self.flush() {
-            // It goes out in the next wait.
+            // It is sent in the next wait.
             Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
             _ => Ok(count),
         }
     }
 
-    /// Writes out what TLS holds.
+    /// Writes the bytes that TLS holds.
     fn flush(&mut self) -> io::Result<()> {
         while self.connection.wants_write() {
             let (connection, socket) = (&mut self.connection, &mut self.socket);
@@ -229,7 +229,7 @@ impl Drop for TlsStream {
     }
 }
 
-/// A refusal by TLS in words.
+/// Converts a TLS error to an I/O error.
 fn refused(error: ronde_identity::rustls::Error) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, explain(&error))
 }
@@ -242,7 +242,7 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// Takes connected streams; the member's own place is `None`.
+    /// Takes connected streams; the member's own entry is `None`.
     pub(crate) fn new(streams: Vec<Option<TlsStream>>) -> io::Result<Self> {
         for stream in streams.iter().flatten() {
             tcp::set_up(&stream.socket)?;
@@ -294,7 +294,7 @@ impl Transport for Tls {
             let Some(stream) = &mut self.streams[peer] else {
                 continue;
             };
-            // An error here is met again by whoever writes or reads next.
+            // The next write or read returns the error again.
             let flushed = possible.write && stream.flush().is_ok();
             interest[peer] = Interest {
                 read: wanted[peer].read && (possible.read || stream.more),

@@ -1,21 +1,21 @@
-//! Connections whose other end acknowledges nothing, by the system's table of connections.
+//! Finds connections whose peer acknowledges nothing, in the system's table of connections.
 //!
-//! Acknowledging is done by the other host's system, whatever its processes do: one that is stopped or
-//! hangs does not keep it from that. So what was sent again and is still not acknowledged tells of a way
-//! that is cut, in one direction or both, or of a host that is down.
+//! Acknowledgements are sent by the other host's kernel, even if its process is stopped or
+//! hangs. So data that was retransmitted and is still not acknowledged indicates that a path
+//! is cut, in one direction or both, or that a host is down.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
 /// Tables of this thread's network namespace.
 const TABLES: [&str; 2] = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
-/// A connection's timer that runs until what was sent is acknowledged.
+/// State of a connection's timer that runs until sent data is acknowledged.
 const SENDS_AGAIN: &str = "01";
 
 /// Both ends of a connection, this one first.
 type ConnectionEnds = [(IpAddr, u16); 2];
 
-/// The places of those streams whose other end acknowledges nothing. None where there is no such table.
+/// Returns the indices of streams whose peer acknowledges nothing; none if the table does not exist.
 ///
 /// Cost: reads the table of all connections of the system, some microseconds each.
 pub(super) fn unanswered<'a>(streams: impl Iterator<Item = (usize, &'a TcpStream)>) -> Vec<usize> {
@@ -32,7 +32,7 @@ pub(super) fn unanswered<'a>(streams: impl Iterator<Item = (usize, &'a TcpStream
     silent.map(|(place, _)| place).collect()
 }
 
-/// The connections of a table on which something was sent again without an answer.
+/// Returns the connections of a table on which data was retransmitted without an acknowledgement.
 fn silent(table: &str) -> impl Iterator<Item = ConnectionEnds> {
     table.lines().filter_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);
@@ -44,7 +44,7 @@ fn silent(table: &str) -> impl Iterator<Item = ConnectionEnds> {
     })
 }
 
-/// `0100007F:1F90`: words of four bytes as they lie in memory, and a port.
+/// Parses `0100007F:1F90`: 4-byte words in memory order, and a port.
 fn end(text: &str) -> Option<(IpAddr, u16)> {
     let (address, port) = text.split_once(':')?;
     let mut bytes = Vec::new();
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn only_what_was_sent_again_without_an_answer_counts() {
+    fn only_retransmitted_data_without_an_acknowledgement_counts() {
         let far = [
             (IpAddr::from([10, 77, 0, 1]), 0xA001),
             (IpAddr::from([10, 77, 0, 2]), 8080),
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_does_not_read_still_acknowledges() {
+    fn a_process_that_does_not_read_still_acknowledges() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let mut dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let _other_end = listener.accept().unwrap().0;
