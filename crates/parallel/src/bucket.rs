@@ -1,26 +1,26 @@
 //! Buckets: layers whose gradients are reduced together, last layer first.
 //!
-//! A bucket is one run of the flat state, made of whole layers, so that a layer's backward pass
-//! writes straight into the buffer that is sent. Small neighbours share a bucket up to a size; a
-//! layer above the size has a bucket of its own. Buckets never change the bits: every element is
-//! summed over shards by itself.
+//! A bucket is one range of the flat state, made of whole layers, so that a layer's backward pass
+//! writes directly into the buffer that is sent. Small adjacent layers share a bucket up to a size; a
+//! larger layer has a separate bucket. Buckets never change the trained bits, because every element is
+//! summed over shards separately.
 
 use std::ops::Range;
 
 use ronde_core::exact::{Node, TreeSum};
 use ronde_core::{Buffer, CollectiveError, Collectives, DType, Operation, Work};
 
-/// Which layers a bucket holds and where it lies in the flat state.
+/// The layers of a bucket and its range of the flat state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketPlan {
-    /// Layers in backward order: the last layer of the range comes first.
+    /// The layers in backward order: the last layer of the range is first.
     pub layers: Range<usize>,
-    /// Elements of the flat state.
+    /// The elements of the flat state.
     pub elements: Range<usize>,
 }
 
-/// Cuts layers into buckets. `layer_elements[i]` is the run of layer `i` in the flat state, which
-/// is laid out in backward order: the last layer first. Buckets come in backward order.
+/// Groups layers into buckets. `layer_elements[i]` is the range of layer `i` in the flat state, which
+/// is laid out in backward order, with the last layer first. Returns buckets in backward order.
 #[must_use]
 pub fn plan(layer_elements: &[Range<usize>], bucket_bytes_max: usize) -> Vec<BucketPlan> {
     let mut buckets: Vec<BucketPlan> = Vec::new();
@@ -40,8 +40,8 @@ pub fn plan(layer_elements: &[Range<usize>], bucket_bytes_max: usize) -> Vec<Buc
     buckets
 }
 
-/// Subtrees of a sum of `len` elements, one after the other, as an exact sum wants them. Where there are
-/// several they are copied, and their own buffers become free.
+/// Concatenates subtrees of a sum of `len` elements, as an exact sum requires them. Several subtrees are
+/// copied, and their buffers are added to `free`.
 pub(crate) fn joined(
     group: &dyn Collectives,
     subtrees: Vec<(Node, Buffer)>,
@@ -64,7 +64,7 @@ pub(crate) fn joined(
     all
 }
 
-/// A bucket during a step: shard gradients come in, the sum over all shards of all ranks comes out.
+/// A bucket during a step: sums shard gradients over all shards of all ranks.
 pub(crate) struct Bucket {
     pub(crate) plan: BucketPlan,
     sum: TreeSum,
@@ -86,14 +86,14 @@ impl Bucket {
         self.plan.elements.len()
     }
 
-    /// A buffer for one shard's gradient: recycled, so with old contents, or new.
+    /// Returns a buffer for one shard's gradient, either recycled with old contents or new.
     pub(crate) fn take_buffer(&mut self, group: &dyn Collectives) -> Buffer {
         self.free
             .pop()
             .unwrap_or_else(|| group.allocate(DType::F32, self.len()))
     }
 
-    /// Gives a reduced buffer back for the next step.
+    /// Returns a reduced buffer to the bucket for the next step.
     pub(crate) fn recycle(&mut self, buffer: Buffer) {
         if buffer.len() == self.len() {
             self.free.push(buffer);
@@ -106,7 +106,7 @@ impl Bucket {
         self.free.extend(free);
     }
 
-    /// Starts the reduction over ranks of what was added.
+    /// Starts the reduction of the added gradients over ranks.
     pub(crate) fn start(
         &mut self,
         group: &dyn Collectives,
@@ -118,12 +118,12 @@ impl Bucket {
         Ok(())
     }
 
-    /// Waits for the reduction; `None` when none was started.
+    /// Waits for the reduction; `None` if none was started.
     pub(crate) fn wait(&mut self) -> Option<Result<Buffer, CollectiveError>> {
         self.in_flight.take().map(Work::wait)
     }
 
-    /// Forgets a step that is given up.
+    /// Discards an aborted step.
     pub(crate) fn reset(&mut self) {
         self.free
             .extend(self.sum.take().into_iter().map(|(_, sum)| sum));

@@ -1,10 +1,10 @@
-//! Synchronous data parallelism: every rank a full replica, each its own logical shards, gradients
+//! Synchronous data parallelism: every rank has a full replica and its own logical shards, and gradients are
 //! summed exactly over shards before the optimizer step.
 //!
-//! Shards of a rank run one after the other, unless a layer asks for lock step: see `lock_step`.
-//! A shard's gradients are added bucket by bucket along the fixed tree ([`ronde_core::exact`]); with
-//! the last shard of the run a bucket's reduction over ranks starts as soon as its layers are
-//! through their backward pass, while the layers before them still compute.
+//! Shards of a rank run one after the other, unless a layer needs lock step: see `lock_step`.
+//! A shard's gradients are added bucket by bucket along the fixed tree ([`ronde_core::exact`]). During
+//! the last shard of the rank, a bucket's reduction over ranks starts as soon as its layers have finished
+//! their backward pass, while earlier layers still compute.
 
 mod lock_step;
 mod shard;
@@ -25,41 +25,40 @@ use ronde_engine::{
 
 use crate::bucket::{self, Bucket};
 use crate::loss_scale::{LossScale, LossScaling};
-use crate::{Applied, MicroBatch, ModelState, ParallelError, Reduced, Strategy};
+use crate::{MicroBatch, ModelState, ParallelError, ReducedGradient, Strategy, UpdateReport};
 
-/// What a step does besides forward and backward.
+/// The settings of a step.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DataParallelConfig {
     /// The update rule.
     pub optimizer: OptimizerConfig,
-    /// Which parameters are decayed.
+    /// The parameters to which weight decay applies.
     pub weight_decay_on: WeightDecayOn,
-    /// Global gradient norm above which the gradient is scaled down.
+    /// The global gradient norm above which the gradient is clipped.
     pub clip_norm: Option<f64>,
     /// Layers share a bucket up to this many bytes.
     pub bucket_bytes_max: usize,
-    /// What the outputs cost.
+    /// The loss function.
     pub loss: Loss,
-    /// Gradients are computed of a multiple of the loss, so that `f16` can hold them.
+    /// Loss scaling, which keeps gradients in the range of `f16`.
     pub loss_scaling: Option<LossScaling>,
 }
 
-/// Seconds of a step's computation so far.
+/// The computing times of a step so far.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ComputeTimes {
-    /// Forward and the loss.
+    /// The seconds of the forward pass and the loss.
     pub forward_s: f64,
-    /// Backward, adding up shards and starting reductions included.
+    /// The seconds of the backward pass, including adding shards and starting reductions.
     pub backward_s: f64,
 }
 
-/// Says how many seconds have passed since some moment.
-pub type Clock = fn() -> f64;
+/// A monotonic clock that returns seconds.
+pub type ComputeClock = fn() -> f64;
 
 impl DataParallelConfig {
-    /// Updates by `optimizer` that lower `loss`: all parameters decayed, no clipping, buckets of
-    /// 4 MiB.
+    /// Creates settings with weight decay on all parameters, no clipping and buckets of 4 MiB.
     #[must_use]
     pub fn new(optimizer: OptimizerConfig, loss: Loss) -> Self {
         Self {
@@ -84,16 +83,16 @@ pub struct DataParallel {
     optimizer_states: Vec<Vec<f32>>,
     scale: LossScale,
     buckets: Vec<Bucket>,
-    /// A part of a scaled gradient, which the update takes while the cache holds it.
+    /// A buffer for a part of the scaled gradient, small enough to stay in the cache during the update.
     part: Vec<f32>,
-    /// All shards of this rank's run went forward and back, and the reductions have begun.
+    /// Whether all shards of this rank are computed and the reductions have begun.
     is_computed: bool,
-    clock: Option<Clock>,
+    clock: Option<ComputeClock>,
     times: ComputeTimes,
 }
 
 impl DataParallel {
-    /// Wraps a model. Every rank must hold the same model and plan.
+    /// Creates the strategy for a model. All ranks must have the same model and plan.
     #[must_use]
     pub fn new(
         chain: Chain,
@@ -130,12 +129,12 @@ impl DataParallel {
         this
     }
 
-    /// Measures forward and backward by a clock from now on.
-    pub fn set_clock(&mut self, clock: Clock) {
+    /// Sets the clock that measures the forward and backward passes.
+    pub fn set_clock(&mut self, clock: ComputeClock) {
         self.clock = Some(clock);
     }
 
-    /// What was measured since this was last called; zeros without a clock.
+    /// Returns the times since the last call; zeros without a clock.
     pub fn take_times(&mut self) -> ComputeTimes {
         std::mem::take(&mut self.times)
     }
@@ -144,20 +143,21 @@ impl DataParallel {
         self.clock.map_or(0.0, |clock| clock())
     }
 
-    /// Bytes of each bucket, in the order in which they are sent.
+    /// Returns the bytes of each bucket, in the order in which they are sent.
     #[must_use]
     pub fn bucket_bytes(&self) -> Vec<usize> {
         self.buckets.iter().map(|bucket| bucket.len() * 4).collect()
     }
 
-    /// How many buckets a size makes.
+    /// Returns the number of buckets for a size.
     #[must_use]
     pub fn buckets_of(&self, bucket_bytes_max: usize) -> usize {
         bucket::plan(self.state.layer_elements(), bucket_bytes_max).len()
     }
 
-    /// Layers share a bucket up to this many bytes from the next step on; no step is in flight and no
-    /// reduced gradient waits. All ranks do so before the same step. Changes no bits.
+    /// Sets the largest bucket shared by several layers, starting with the next step. All ranks call it before
+    /// the same step, while no step is in flight and no reduced gradient is pending. The trained bits do not
+    /// change.
     pub fn set_bucket_bytes(&mut self, bucket_bytes_max: usize) {
         if self.config.bucket_bytes_max != bucket_bytes_max {
             self.config.bucket_bytes_max = bucket_bytes_max;
@@ -165,7 +165,7 @@ impl DataParallel {
         }
     }
 
-    /// The state, writable: for loading a saved one. Takes effect with [`Strategy::reload`].
+    /// Returns the mutable state, for loading a saved one. Changes take effect with [`Strategy::reload`].
     pub fn state_mut(&mut self) -> &mut ModelState {
         &mut self.state
     }
@@ -185,17 +185,17 @@ impl DataParallel {
     }
 
     /// Starts the sum of a bucket over all shards of all ranks.
-    fn start_bucket(&mut self, place: usize) -> Result<(), ParallelError> {
+    fn start_bucket(&mut self, index: usize) -> Result<(), ParallelError> {
         let operation = Operation::ExactSum(self.shards.exact_sum());
-        let started = self.buckets[place].start(&*self.group, operation);
-        started.map_err(|source| self.bucket_error(place, source))
+        let started = self.buckets[index].start(&*self.group, operation);
+        started.map_err(|source| self.bucket_error(index, source))
     }
 
-    fn bucket_error(&self, place: usize, source: ronde_core::CollectiveError) -> ParallelError {
-        let elements = &self.buckets[place].plan.elements;
+    fn bucket_error(&self, index: usize, source: ronde_core::CollectiveError) -> ParallelError {
+        let elements = &self.buckets[index].plan.elements;
         let names: Vec<&str> = self
             .state
-            .places()
+            .tensors()
             .iter()
             .filter(|p| elements.contains(&p.range.start))
             .map(|p| p.entry.name.as_str())
@@ -205,7 +205,7 @@ impl DataParallel {
             _ => "no tensor".to_owned(),
         };
         ParallelError::Collective {
-            bucket: place + 1,
+            bucket: index + 1,
             buckets: self.buckets.len(),
             tensors,
             source,
@@ -237,10 +237,10 @@ impl Strategy for DataParallel {
         micro_batches: Vec<MicroBatch>,
     ) -> Result<Vec<ShardReport>, ParallelError> {
         let run = self.run();
-        let come = micro_batches.iter().map(|batch| batch.shard.0);
-        if !come.clone().eq(run.clone()) {
-            let come: Vec<u32> = come.collect();
-            let problem = format!("shards {come:?} came where {run:?} are to be computed");
+        let given = micro_batches.iter().map(|batch| batch.shard.0);
+        if !given.clone().eq(run.clone()) {
+            let given: Vec<u32> = given.collect();
+            let problem = format!("expected batches of shards {run:?}, received {given:?}");
             return Err(ParallelError::OutOfOrder { problem });
         }
         let reports = if self.chain.in_lock_step().is_some() {
@@ -252,16 +252,16 @@ impl Strategy for DataParallel {
         Ok(reports)
     }
 
-    fn reduce(&mut self) -> Result<Reduced, ParallelError> {
+    fn reduce(&mut self) -> Result<ReducedGradient, ParallelError> {
         if !std::mem::take(&mut self.is_computed) {
             let problem = format!("shards {:?} were not computed", self.run());
             return Err(ParallelError::OutOfOrder { problem });
         }
         let mut buckets = Vec::with_capacity(self.buckets.len());
-        for place in 0..self.buckets.len() {
-            match self.buckets[place].wait() {
+        for index in 0..self.buckets.len() {
+            match self.buckets[index].wait() {
                 Some(Ok(buffer)) => buckets.push(buffer),
-                Some(Err(source)) => return Err(self.bucket_error(place, source)),
+                Some(Err(source)) => return Err(self.bucket_error(index, source)),
                 None => {
                     return Err(ParallelError::OutOfOrder {
                         problem: "no reduction was started".to_owned(),
@@ -269,23 +269,23 @@ impl Strategy for DataParallel {
                 }
             }
         }
-        Ok(Reduced { buckets })
+        Ok(ReducedGradient { buckets })
     }
 
     fn apply(
         &mut self,
         step: Step,
-        reduced: Reduced,
+        reduced: ReducedGradient,
         samples: u64,
         learning_rate: f64,
-    ) -> Result<Applied, ParallelError> {
+    ) -> Result<UpdateReport, ParallelError> {
         let buckets = reduced.buckets;
         let scale = GradientScale::new(samples.max(1), self.scale.inverse().unwrap_or(1.0));
-        // Decided from the reduced gradient alone, which all ranks hold alike.
+        // The decision uses only the reduced gradient, which is equal on all ranks.
         let gradient_norm = match self.gradient_norm(&buckets, scale) {
             Err(ParallelError::NotFinite { .. }) if self.scale.skip() => {
                 self.recycle(buckets);
-                return Ok(Applied::SKIPPED);
+                return Ok(UpdateReport::SKIPPED);
             }
             norm => norm?,
         };
@@ -298,7 +298,7 @@ impl Strategy for DataParallel {
         self.scale.applied();
         self.recycle(buckets);
         self.state.load_into(&mut self.chain);
-        Ok(Applied {
+        Ok(UpdateReport {
             gradient_norm,
             clip_factor: factor,
             is_skipped: false,
@@ -317,7 +317,7 @@ impl Strategy for DataParallel {
     fn regroup(&mut self, group: Arc<dyn Collectives>, shards: ShardPlan) {
         self.group = group;
         self.shards = shards;
-        // The old ones lie in memory of the group before.
+        // The old buckets are in memory of the previous group.
         self.buckets = fresh_buckets(&self.state, &self.config, &shards);
         self.is_computed = false;
     }

@@ -1,16 +1,16 @@
-//! Why a strategy could not do its part of a step.
+//! [`ParallelError`]: errors of a strategy.
 
 use ronde_core::{CollectiveError, Recovery, Shard};
 use ronde_engine::EngineError;
 
-/// Why a strategy could not do its part of a step.
+/// An error of a strategy during a step.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParallelError {
     /// The tensor engine failed on a shard.
     #[error("shard {shard}: {source}")]
     Engine {
-        /// Which shard.
+        /// The shard.
         shard: Shard,
         /// The engine's error.
         source: EngineError,
@@ -18,39 +18,39 @@ pub enum ParallelError {
     /// A collective failed.
     #[error("bucket {bucket} of {buckets} ({tensors}): {source}")]
     Collective {
-        /// Which bucket, from 1.
+        /// The number of the bucket, from 1.
         bucket: usize,
-        /// Buckets in all.
+        /// The total number of buckets.
         buckets: usize,
-        /// First and last tensor of the bucket.
+        /// The first and the last tensor of the bucket.
         tensors: String,
         /// The collective's error.
         source: CollectiveError,
     },
-    /// A sum over all shards failed that a layer needs in the middle of a pass.
+    /// A sum over all shards that a layer needs within its pass failed.
     #[error("layer {layer}, sum over all shards: {source}")]
     LayerSum {
-        /// Name of the layer.
+        /// The name of the layer.
         layer: String,
         /// The collective's error.
         source: CollectiveError,
     },
-    /// Shards came in another order than the plan's, or a step is not complete.
+    /// The batches are not those of the planned shards, or a step is incomplete.
     #[error("{problem}")]
     OutOfOrder {
-        /// What happened.
+        /// The problem.
         problem: String,
     },
     /// The gradient is infinite or not a number.
     #[error("the gradient of {tensor} is not finite")]
     NotFinite {
-        /// First tensor, in the order of the model's state, whose gradient is not finite.
+        /// The first tensor, in the order of the model's state, whose gradient is not finite.
         tensor: String,
     },
 }
 
 impl ParallelError {
-    /// What to do about it.
+    /// Returns how to recover from the error.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         match self {

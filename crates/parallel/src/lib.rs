@@ -1,4 +1,4 @@
-//! The strategies: how one step of a model is spread over a process group.
+//! The strategies: how one step of a model is distributed over a process group.
 //!
 //! A strategy sees the group through [`ronde_core::Collectives`] and the model through
 //! [`ronde_engine::Layer`]: no socket, no thread; a clock only where one is handed in. Read [`bucket`],
@@ -13,8 +13,8 @@ pub mod loss_scale;
 pub mod state;
 pub mod strategy;
 
-pub use data_parallel::{Clock, ComputeTimes, DataParallel, DataParallelConfig};
+pub use data_parallel::{ComputeClock, ComputeTimes, DataParallel, DataParallelConfig};
 pub use error::ParallelError;
 pub use loss_scale::LossScaling;
-pub use state::{ModelState, TensorPlace};
-pub use strategy::{Applied, MicroBatch, Reduced, Strategy};
+pub use state::{ModelState, TensorRange};
+pub use strategy::{MicroBatch, ReducedGradient, Strategy, UpdateReport};

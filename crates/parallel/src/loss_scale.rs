@@ -1,17 +1,17 @@
-//! [`LossScaling`]: a factor of the loss that follows what the gradients bear.
+//! [`LossScaling`]: a loss factor that adapts to the range of the gradients.
 
-/// How the factor changes. Source: Micikevicius et al., ICLR 2018, section 3.2; defaults are
-/// PyTorch's.
+/// The settings of dynamic loss scaling. Source: Micikevicius et al., ICLR 2018, section 3.2; the defaults are
+/// those of PyTorch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LossScaling {
-    /// The factor at the beginning: a power of two, so that it changes no digit.
+    /// The initial factor. A power of two, so that scaling is exact.
     pub initial: f32,
-    /// After this many updates in a row without a skipped one the factor is doubled.
+    /// The number of consecutive updates after which the factor is doubled.
     pub growth_steps: u32,
 }
 
 impl LossScaling {
-    /// Numbers of the state that the factor brings with it, the last part of a replica.
+    /// The number of elements of its state, which is the last part of a replica.
     pub const STATE_LEN: u64 = 3;
 }
 
@@ -24,16 +24,16 @@ impl Default for LossScaling {
     }
 }
 
-/// Largest factor.
+/// The largest factor.
 const SCALE_MAX: f32 = 16_777_216.0;
 
-/// Where the three numbers of the state are.
+/// The indices of the three elements of the state.
 const SCALE: usize = 0;
 const IN_A_ROW: usize = 1;
 const SKIPPED: usize = 2;
 
-/// The factor, updates since it changed, and steps that were skipped: numbers that `f32` holds
-/// exactly, so that they travel with the rest of the state.
+/// The factor, the updates since it changed, and the number of skipped steps. All are exact in `f32`, so that they
+/// can be saved and sent with the rest of the state.
 pub(crate) struct LossScale {
     config: Option<LossScaling>,
     state: [f32; 3],
@@ -56,12 +56,12 @@ impl LossScale {
         }
     }
 
-    /// What takes the factor out again; `None` when there is none.
+    /// Returns the inverse of the factor; `None` without loss scaling.
     pub(crate) fn inverse(&self) -> Option<f32> {
         self.config.map(|_| 1.0 / self.state[SCALE])
     }
 
-    /// The gradient was not finite: halves the factor. False when that cannot help.
+    /// Halves the factor after a gradient that was not finite. Returns false if that cannot help.
     pub(crate) fn skip(&mut self) -> bool {
         if self.config.is_none() || self.state[SCALE] <= 1.0 {
             return false;
@@ -72,7 +72,7 @@ impl LossScale {
         true
     }
 
-    /// The gradient was applied.
+    /// Counts an applied gradient and doubles the factor when it is due.
     pub(crate) fn applied(&mut self) {
         let Some(config) = self.config else { return };
         self.state[IN_A_ROW] += 1.0;
@@ -82,7 +82,7 @@ impl LossScale {
         }
     }
 
-    /// Steps so far that changed nothing.
+    /// Returns the number of skipped steps.
     pub(crate) fn skipped(&self) -> u64 {
         self.state[SKIPPED] as u64
     }
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_factor_falls_at_once_and_rises_slowly() {
+    fn the_factor_halves_at_once_and_doubles_after_many_updates() {
         let mut scale = LossScale::new(Some(LossScaling {
             initial: 4.0,
             growth_steps: 3,
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn without_it_nothing_is_scaled_or_skipped() {
+    fn without_loss_scaling_nothing_is_scaled_or_skipped() {
         let mut scale = LossScale::new(None);
         let mut gradient = [3.0];
         scale.multiply(&mut gradient);

@@ -1,7 +1,7 @@
-//! [`ModelState`]: parameters, buffers and optimizer state of a model in one flat run each.
+//! [`ModelState`]: the parameters and buffers of a model in one flat vector.
 //!
-//! Layers lie in backward order (the last one first), so that the gradients that are ready first
-//! are neighbours; inside a layer tensors keep the layer's order. Every tensor starts at a multiple
+//! Layers are in backward order, with the last one first, so that the gradients that are ready first
+//! are adjacent. Within a layer, tensors keep the layer's order. Every tensor starts at a multiple
 //! of 64 elements.
 
 use std::ops::Range;
@@ -11,29 +11,29 @@ use ronde_core::layout::{Arena, Role, StateLayout, TensorEntry};
 use ronde_core::weight_hash;
 use ronde_engine::Chain;
 
-/// Where a tensor lies in the flat state.
+/// A tensor and its range in the flat state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TensorPlace {
+pub struct TensorRange {
     /// The tensor.
     pub entry: TensorEntry,
-    /// The layer that it belongs to.
+    /// The index of its layer.
     pub layer: usize,
-    /// Its elements, without padding.
+    /// The range of its elements, without padding.
     pub range: Range<usize>,
 }
 
 /// The state of a model on one rank.
 #[derive(Debug, Clone)]
 pub struct ModelState {
-    places: Vec<TensorPlace>,
+    tensors: Vec<TensorRange>,
     layer_elements: Vec<Range<usize>>,
     layer_ranges: Vec<Vec<Range<usize>>>,
-    /// Shared with the layers that read them where they lie.
+    /// Shared with the layers, which read them in place.
     values: Arc<Vec<f32>>,
 }
 
 impl ModelState {
-    /// Takes the state out of a chain.
+    /// Copies the state of a chain.
     #[must_use]
     pub fn of(chain: &Chain) -> Self {
         let order: Vec<(usize, &TensorEntry)> = chain
@@ -44,10 +44,10 @@ impl ModelState {
             .flat_map(|(layer, s)| s.layout().tensors.iter().map(move |tensor| (layer, tensor)))
             .collect();
         let arena = Arena::new(order.iter().map(|(_, tensor)| tensor.elements()));
-        let places: Vec<TensorPlace> = order
+        let tensors: Vec<TensorRange> = order
             .into_iter()
             .zip(arena.ranges())
-            .map(|((layer, entry), range)| TensorPlace {
+            .map(|((layer, entry), range)| TensorRange {
                 entry: entry.clone(),
                 layer,
                 range: range.clone(),
@@ -56,15 +56,15 @@ impl ModelState {
         let mut state = Self {
             layer_ranges: (0..chain.len())
                 .map(|layer| {
-                    places
+                    tensors
                         .iter()
                         .filter(|p| p.layer == layer)
                         .map(|p| p.range.clone())
                         .collect()
                 })
                 .collect(),
-            layer_elements: layer_elements(chain.len(), &places, arena.len()),
-            places,
+            layer_elements: layer_elements(chain.len(), &tensors, arena.len()),
+            tensors,
             values: Arc::default(),
         };
         let mut values = vec![0.0; arena.len()];
@@ -75,26 +75,26 @@ impl ModelState {
         state
     }
 
-    /// Puts the state into a chain of the same layout, whose layers may hold it from now on.
+    /// Loads the state into a chain of the same layout, whose layers may share it afterwards.
     pub fn load_into(&self, chain: &mut Chain) {
         for (layer, ranges) in chain.layers_mut().iter_mut().zip(&self.layer_ranges) {
             layer.load_shared(&self.values, ranges);
         }
     }
 
-    /// All tensors in the order of the flat state.
+    /// Returns all tensors in the order of the flat state.
     #[must_use]
-    pub fn places(&self) -> &[TensorPlace] {
-        &self.places
+    pub fn tensors(&self) -> &[TensorRange] {
+        &self.tensors
     }
 
-    /// The elements of a layer, padding included.
+    /// Returns the range of each layer, including padding.
     #[must_use]
     pub fn layer_elements(&self) -> &[Range<usize>] {
         &self.layer_elements
     }
 
-    /// Ranges of a layer's tensors, in the order of its layout, counted from `base`.
+    /// Returns the ranges of a layer's tensors in the order of its layout, relative to `base`.
     #[must_use]
     pub fn layer_ranges(&self, layer: usize, base: usize) -> Vec<Range<usize>> {
         self.layer_ranges[layer]
@@ -103,43 +103,42 @@ impl ModelState {
             .collect()
     }
 
-    /// The flat state.
+    /// Returns the flat state.
     #[must_use]
     pub fn values(&self) -> &[f32] {
         &self.values
     }
 
-    /// The flat state, writable. A copy of what others hold, such as the layers that it was loaded into:
-    /// they keep the values that they have.
+    /// Returns the mutable flat state. If layers share it, it is copied first, and they keep their current values.
     pub fn values_mut(&mut self) -> &mut [f32] {
         Arc::make_mut(&mut self.values).as_mut_slice()
     }
 
-    /// The tensors by name, role and shape.
+    /// Returns the tensors by name, role and shape.
     #[must_use]
     pub fn layout(&self) -> StateLayout {
         StateLayout {
             tensors: self
-                .places
+                .tensors
                 .iter()
-                .map(|place| place.entry.clone())
+                .map(|tensor| tensor.entry.clone())
                 .collect(),
         }
     }
 
-    /// Hash of each tensor, in the order of [`ModelState::places`].
+    /// Returns the hash of each tensor, in the order of [`ModelState::tensors`].
     #[must_use]
     pub fn tensor_digests(&self) -> Vec<u64> {
-        self.places
+        self.tensors
             .iter()
-            .map(|place| weight_hash::hash(&self.values[place.range.clone()]))
+            .map(|tensor| weight_hash::hash(&self.values[tensor.range.clone()]))
             .collect()
     }
 
-    /// Trainable elements.
+    /// Returns the number of trainable elements.
     #[must_use]
     pub fn parameters(&self) -> usize {
-        self.places
+        self.tensors
             .iter()
             .filter(|p| p.entry.role == Role::Parameter)
             .map(|p| p.range.len())
@@ -147,16 +146,16 @@ impl ModelState {
     }
 }
 
-/// The run of each layer: from its first tensor to the first of the layer that lies after it.
-fn layer_elements(layers: usize, places: &[TensorPlace], len: usize) -> Vec<Range<usize>> {
+/// Returns the range of each layer, from its first tensor to the first tensor of the next one in the flat state.
+fn layer_elements(layers: usize, tensors: &[TensorRange], len: usize) -> Vec<Range<usize>> {
     let mut elements = vec![0..0; layers];
     let mut end = len;
-    for (layer, run) in elements.iter_mut().enumerate() {
-        let start = places
+    for (layer, range) in elements.iter_mut().enumerate() {
+        let start = tensors
             .iter()
             .find(|p| p.layer == layer)
             .map_or(end, |p| p.range.start);
-        *run = start..end;
+        *range = start..end;
         end = start;
     }
     elements

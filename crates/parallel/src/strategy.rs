@@ -1,4 +1,4 @@
-//! [`Strategy`]: the seam between the step loop and every way to spread a step over ranks.
+//! [`Strategy`]: the interface between the training loop and each method of distributing a step over ranks.
 
 use std::sync::Arc;
 
@@ -12,47 +12,47 @@ use crate::{ModelState, ParallelError};
 /// The samples of one logical shard.
 #[derive(Debug, Clone)]
 pub struct MicroBatch {
-    /// Which shard.
+    /// The shard.
     pub shard: Shard,
-    /// `[samples, ..]`; no sample is fine.
+    /// The shape `[samples, ..]`; there may be no samples.
     pub shape: Vec<usize>,
-    /// Row-major features, as many as the shape says.
+    /// The features in row-major order, as many as the shape implies.
     pub features: Vec<f32>,
-    /// As many targets for each sample as the loss takes: labels, or the bits of values.
+    /// The targets of each sample, as many as the loss requires: labels, or the bits of values.
     pub labels: Vec<u32>,
 }
 
 impl MicroBatch {
-    /// Count of samples.
+    /// Returns the number of samples.
     #[must_use]
     pub fn samples(&self) -> usize {
         self.shape.first().copied().unwrap_or(0)
     }
 }
 
-/// The complete gradient of a step: held by every rank, not applied yet.
+/// The complete gradient of a step on a rank, not applied yet.
 ///
-/// A parameter's elements are its gradient summed over all samples; a buffer's are its values after
-/// each shard's forward pass, summed with the shard's sample count as weight.
+/// For a parameter it contains the gradient summed over all samples. For a buffer it contains the values after
+/// each shard's forward pass, weighted by the shard's number of samples and summed.
 #[derive(Debug)]
 #[must_use = "a reduced gradient is applied after the vote, or dropped when the step is aborted"]
-pub struct Reduced {
+pub struct ReducedGradient {
     pub(crate) buckets: Vec<ronde_core::Buffer>,
 }
 
-/// What applying a gradient did.
+/// The effect of applying a gradient.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Applied {
-    /// Global norm of the mean gradient before clipping.
+pub struct UpdateReport {
+    /// The global norm of the mean gradient before clipping.
     pub gradient_norm: f64,
-    /// What the gradient was multiplied with by clipping; 1 where it was not clipped.
+    /// The factor by which clipping scaled the gradient; 1 if it was not clipped.
     pub clip_factor: f32,
-    /// The gradient was not finite at the loss scale: nothing has changed but the scale.
+    /// Whether the update was skipped because the gradient was not finite; only the loss scale has changed.
     pub is_skipped: bool,
 }
 
-impl Applied {
-    /// An update that was left out.
+impl UpdateReport {
+    /// A skipped update.
     pub(crate) const SKIPPED: Self = Self {
         gradient_norm: f64::INFINITY,
         clip_factor: 0.0,
@@ -60,58 +60,58 @@ impl Applied {
     };
 }
 
-/// A way to spread the steps of a model over a process group.
+/// A method of distributing the steps of a model over a process group.
 pub trait Strategy: Send {
-    /// Forward and backward of the logical shards of this rank's run, in their order; a rank that holds
-    /// none calls it as well. The reductions over ranks have then begun.
+    /// Runs forward and backward of this rank's logical shards in order, and starts the reductions over ranks. A
+    /// rank without shards also calls it.
     ///
     /// # Errors
-    /// Other shards came, the engine failed, or a reduction could not be started.
+    /// The batches are of other shards, the engine failed, or a reduction could not be started.
     fn backward(
         &mut self,
         step: Step,
         micro_batches: Vec<MicroBatch>,
     ) -> Result<Vec<ShardReport>, ParallelError>;
 
-    /// Waits until this rank holds the complete gradient.
+    /// Waits for the complete gradient.
     ///
     /// # Errors
-    /// A reduction failed; nothing has changed then.
-    fn reduce(&mut self) -> Result<Reduced, ParallelError>;
+    /// A reduction failed; the state has not changed.
+    fn reduce(&mut self) -> Result<ReducedGradient, ParallelError>;
 
-    /// Changes the weights. Called after the vote; `samples` is the global count, which may be zero.
+    /// Updates the weights. Called after the vote. `samples` is the global number of samples, which may be zero.
     ///
     /// # Errors
-    /// The gradient is not finite; nothing has changed then.
+    /// The gradient is not finite; the state has not changed.
     fn apply(
         &mut self,
         step: Step,
-        reduced: Reduced,
+        reduced: ReducedGradient,
         samples: u64,
         learning_rate: f64,
-    ) -> Result<Applied, ParallelError>;
+    ) -> Result<UpdateReport, ParallelError>;
 
-    /// Gives the step in flight up: nothing has changed.
+    /// Aborts the step in flight without changing the state.
     fn abort(&mut self);
 
-    /// Goes on in another group, or with the shards shared out otherwise. No step is in flight: the
+    /// Continues in another group, or with another assignment of shards. No step is in flight: the
     /// caller has aborted it or applied its gradient.
     fn regroup(&mut self, group: Arc<dyn Collectives>, shards: ShardPlan);
 
-    /// The state that this rank holds.
+    /// Returns the state of the model on this rank.
     fn state(&self) -> &ModelState;
 
-    /// All that another rank needs to go on from the last applied step: weights and buffers, then
-    /// the optimizer's state and the loss scale if there is one, each as one run. The same lengths on all ranks.
+    /// Returns all vectors that another rank needs to continue from the last applied step: weights and buffers, then
+    /// the optimizer states, and the loss scale if there is one. The lengths are equal on all ranks.
     fn replica(&self) -> Vec<&[f32]>;
 
-    /// The same, writable. Takes effect with [`Strategy::reload`].
+    /// Returns the same vectors, mutable. Changes take effect with [`Strategy::reload`].
     fn replica_mut(&mut self) -> Vec<&mut [f32]>;
 
-    /// Puts the state into the model.
+    /// Loads the state into the model.
     fn reload(&mut self);
 
-    /// Forward of samples that are not trained on, with running statistics: what they cost.
+    /// Computes the loss of samples in evaluation mode, with running statistics.
     ///
     /// # Errors
     /// The engine failed.

@@ -22,7 +22,7 @@ use ronde_parallel::{
     DataParallel, DataParallelConfig, MicroBatch, ModelState, ParallelError, Strategy,
 };
 
-/// Samples of each shard.
+/// The number of samples of each shard.
 const COUNTS: [usize; 4] = [2, 1, 0, 1];
 const SHAPE: [usize; 3] = [3, 8, 8];
 const CLASSES: usize = 4;
@@ -40,7 +40,7 @@ fn resnet() -> Chain {
     model.build(&SHAPE, CLASSES as u32, &seeds()).unwrap()
 }
 
-/// Modules of a user's own, with a normalisation over all samples between them.
+/// A user's own modules with a normalisation over all samples between them.
 fn of_own_modules() -> Chain {
     let device = training_device();
     let conv = Conv2dConfig::new([3, 5], [3, 3]).init(&device);
@@ -85,7 +85,7 @@ fn bits(state: &ModelState) -> Vec<u32> {
     state.values().iter().map(|value| value.to_bits()).collect()
 }
 
-/// Weights and losses after some steps, the first ranks computing.
+/// Returns weights and losses after some steps, with `computing` ranks that have shards.
 fn trained(
     model: fn() -> Chain,
     group: Arc<dyn Collectives>,
@@ -141,7 +141,7 @@ fn the_bits_do_not_depend_on_the_ranks() {
 }
 
 #[test]
-fn a_sum_that_fails_is_told_by_its_layer_and_its_cause() {
+fn a_failed_sum_reports_its_layer_and_its_cause() {
     let failures = testing::spawn_ranks(2, LIMIT, |group| {
         let group: Arc<dyn Collectives> = Arc::new(group);
         let shards = ShardPlan::new(4, WorldSize::new(2).unwrap()).unwrap();
@@ -161,7 +161,7 @@ fn a_sum_that_fails_is_told_by_its_layer_and_its_cause() {
 }
 
 #[test]
-fn a_step_without_a_sample_leaves_the_running_statistics_as_they_were() {
+fn a_step_without_samples_leaves_the_running_statistics_unchanged() {
     let shards = ShardPlan::new(COUNTS.len() as u32, WorldSize::ONE).unwrap();
     let mut strategy = strategy(resnet(), alone(), shards);
     let before = bits(strategy.state());

@@ -1,5 +1,5 @@
-//! The seams hold: a pipeline of two stages on two ranks, and an optimizer sharded over two ranks,
-//! give the bits of the plain run.
+//! Builds a pipeline of two stages and an optimizer sharded over two ranks on the public interfaces. Both give the
+//! bits of the plain run.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -77,7 +77,7 @@ fn bits(state: &ModelState) -> Bits {
             .collect()
     };
     let mut bits: Bits = state
-        .places()
+        .tensors()
         .iter()
         .map(|p| (p.entry.name.clone(), of(&p.range)))
         .collect();
@@ -119,7 +119,7 @@ fn two_data_parallel_ranks_give_the_bits_of_one() {
     }
 }
 
-/// Mean of the sum over shards, and the optimizer step, on the flat state of a part of the model.
+/// Applies the mean of the sum over shards to the flat state of a part of the model.
 fn update(
     part: &mut Chain,
     state: &mut ModelState,
@@ -127,14 +127,14 @@ fn update(
     moments: &mut [Vec<f32>],
     step: u64,
 ) {
-    for index in 0..state.places().len() {
-        let range = state.places()[index].range.clone();
+    for index in 0..state.tensors().len() {
+        let range = state.tensors()[index].range.clone();
         let count = (SHARDS as usize * SAMPLES) as f32;
         let mean: Vec<f32> = sum[range.clone()]
             .iter()
             .map(|value| value / count)
             .collect();
-        assert_eq!(state.places()[index].entry.role, Role::Parameter);
+        assert_eq!(state.tensors()[index].entry.role, Role::Parameter);
         let mut moments: Vec<&mut [f32]> =
             moments.iter_mut().map(|m| &mut m[range.clone()]).collect();
         optimizer().step(
@@ -158,11 +158,11 @@ fn context(step: u64, shard: u32, part: &Chain) -> ForwardContext {
     }
 }
 
-/// Flat ranges of a part's tensors in the order of its layout.
+/// Returns the flat ranges of a part's tensors in the order of its layout.
 fn ranges(part: &Chain, state: &ModelState) -> Vec<std::ops::Range<usize>> {
-    let place = |name: &str| {
+    let range = |name: &str| {
         state
-            .places()
+            .tensors()
             .iter()
             .find(|p| p.entry.name == name)
             .unwrap()
@@ -172,11 +172,11 @@ fn ranges(part: &Chain, state: &ModelState) -> Vec<std::ops::Range<usize>> {
     part.layout()
         .tensors
         .iter()
-        .map(|tensor| place(&tensor.name))
+        .map(|tensor| range(&tensor.name))
         .collect()
 }
 
-/// One rank of a pipeline of two, one forward one backward.
+/// Runs one rank of a pipeline of two with the one-forward-one-backward schedule.
 fn pipeline(group: &ProcessGroup, cut: usize) -> Bits {
     let rank = group.rank().0;
     let peer = GroupRank(1 - rank);
@@ -244,7 +244,7 @@ fn pipeline(group: &ProcessGroup, cut: usize) -> Bits {
     bits(&state)
 }
 
-/// Sends shape and values of an activation.
+/// Sends the shape and values of an activation.
 fn send(group: &ProcessGroup, to: GroupRank, shard: usize, activation: Activation) {
     let shape: Vec<u32> = activation.shape().iter().map(|&n| n as u32).collect();
     group
@@ -297,7 +297,7 @@ fn a_pipeline_of_two_stages_gives_the_bits_of_the_plain_run() {
     }
 }
 
-/// One rank of two that each hold half of the optimizer state, cut at a multiple of 64 elements.
+/// Runs one of two ranks that each hold half of the optimizer state, cut at a multiple of 64 elements.
 fn sharded_optimizer(group: &ProcessGroup) -> Bits {
     let shards = ShardPlan::new(SHARDS, WorldSize::new(2).unwrap()).unwrap();
     let mut chain = chain();

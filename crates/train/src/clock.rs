@@ -1,26 +1,26 @@
-//! The one place of this crate that asks for the time: where a step's time goes is measured here.
+//! The only module of this crate that reads the clock.
 
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime};
 
-/// Measures one stretch of time after another.
+/// Measures consecutive periods of time.
 #[derive(Debug, Clone, Copy)]
-pub struct Stopwatch(Instant);
+pub struct LapTimer(Instant);
 
-impl Stopwatch {
-    /// Starts now.
+impl LapTimer {
+    /// Starts a stopwatch.
     #[must_use]
     pub fn start() -> Self {
         Self(now())
     }
 
-    /// Seconds since the start or the last lap.
+    /// Returns the seconds since the start or the last lap.
     #[must_use]
     pub fn total_s(&self) -> f64 {
         (now() - self.0).as_secs_f64()
     }
 
-    /// Seconds since the start or the last lap; starts the next lap.
+    /// Returns the seconds since the start or the last lap, and starts the next lap.
     pub fn lap_s(&mut self) -> f64 {
         let now = now();
         let seconds = (now - self.0).as_secs_f64();
@@ -29,7 +29,7 @@ impl Stopwatch {
     }
 }
 
-/// Seconds on a clock that only goes forward; only differences mean something.
+/// Returns the seconds of a monotonic clock; only differences are meaningful.
 pub(crate) fn seconds() -> f64 {
     static BEGUN: OnceLock<Instant> = OnceLock::new();
     let now = now();
@@ -44,7 +44,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// The time of day, in milliseconds since 1970; 0 for a clock that is set before that.
+/// Returns the Unix time in milliseconds; 0 if the clock is set before 1970.
 pub(crate) fn unix_ms() -> u64 {
     SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)

@@ -1,9 +1,9 @@
-//! When replicas differ: which rank, in which tensor.
+//! Finds which ranks differ in which tensors after replicas have diverged.
 
 use ronde_core::{CollectiveError, Collectives, CollectivesExt, Step};
 use ronde_parallel::ModelState;
 
-/// Asks all ranks for the hash of each tensor and says who differs where. All ranks call it at once.
+/// Gathers the hash of each tensor from all ranks and reports the differences. All ranks call it together.
 ///
 /// # Errors
 /// The all-gather failed.
@@ -12,7 +12,7 @@ pub fn diagnose(
     state: &ModelState,
     step: Step,
 ) -> Result<String, CollectiveError> {
-    // Hashes travel as the i64 of their bits: there is no unsigned element of that size.
+    // Hashes are sent as i64 with the same bits, because there is no unsigned 64-bit element type.
     let mine: Vec<i64> = state
         .tensor_digests()
         .into_iter()
@@ -24,15 +24,15 @@ pub fn diagnose(
         .map(i64::cast_unsigned)
         .collect();
     let names: Vec<&str> = state
-        .places()
+        .tensors()
         .iter()
-        .map(|place| place.entry.name.as_str())
+        .map(|tensor| tensor.entry.name.as_str())
         .collect();
     let per_rank: Vec<&[u64]> = all.chunks_exact(mine.len().max(1)).collect();
     Ok(report(&names, &per_rank, step))
 }
 
-/// Says which ranks differ from the majority in which tensors.
+/// Reports which ranks differ from the majority in which tensors.
 #[must_use]
 pub fn report(names: &[&str], per_rank: &[&[u64]], step: Step) -> String {
     const SHOWN: usize = 5;
@@ -57,7 +57,7 @@ pub fn report(names: &[&str], per_rank: &[&[u64]], step: Step) -> String {
                 .map(|(rank, d)| format!("rank {rank} has {d:016x}"))
                 .collect();
             lines.push(format!(
-                "{name} differs and no majority tells who is right: {}",
+                "{name} differs and no majority agrees on its value: {}",
                 each.join(", ")
             ));
         }
@@ -65,14 +65,14 @@ pub fn report(names: &[&str], per_rank: &[&[u64]], step: Step) -> String {
     let more = lines.len().saturating_sub(SHOWN);
     lines.truncate(SHOWN);
     if more > 0 {
-        lines.push(format!("and {more} tensors more"));
+        lines.push(format!("and {more} more tensors"));
     }
     if lines.is_empty() {
-        lines.push("the hashes that were compared differ, the tensors are equal now".to_owned());
+        lines.push("the compared hashes differ, but the tensors are equal now".to_owned());
     }
     format!(
-        "the replicas' weights are no longer equal after step {step}\n  {}\n  \
-         hint: a host with faulty memory or another CPU is the usual cause; run the named rank elsewhere",
+        "the weights of the replicas differ after step {step}\n  {}\n  \
+         help: a host with faulty memory or another CPU is the usual cause; run the named rank elsewhere",
         lines.join("\n  ")
     )
 }
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_odd_rank_and_its_tensor_are_named() {
+    fn the_differing_rank_and_tensor_are_reported() {
         let text = report(
             &["conv1.weight", "fc.bias"],
             &[&[1, 2], &[1, 2], &[1, 9]],

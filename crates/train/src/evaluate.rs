@@ -1,4 +1,4 @@
-//! Trying the model on data that it was not trained on, spread over the ranks.
+//! Evaluates the model on the test set, distributed over the ranks.
 
 use std::sync::Arc;
 
@@ -11,25 +11,25 @@ use ronde_parallel::Strategy;
 use crate::TrainError;
 use crate::training::micro_batch;
 
-/// Samples that are tried at a time. Fixed, so that the loss does not depend on the world size.
+/// The number of samples of an evaluation batch. Fixed, so that the loss does not depend on the world size.
 const BATCH: u64 = 60;
 
-/// Result of an evaluation.
+/// The result of an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Evaluation {
-    /// Mean loss.
+    /// The mean loss.
     pub loss: f64,
-    /// Share of right answers, 0 to 1; NaN where values are learnt, not classes.
+    /// The fraction of correct predictions, 0 to 1; NaN for regression.
     pub accuracy: f64,
-    /// Share of targets among the five likeliest answers, where there are more than five classes.
+    /// The fraction of targets among the five most likely classes, if there are more than five.
     pub accuracy_top5: Option<f64>,
-    /// `exp` of the mean loss, where a sample has several targets: a text.
+    /// `exp` of the mean loss, if a sample has several targets, as texts do.
     pub perplexity: Option<f64>,
-    /// Samples tried.
+    /// The number of samples.
     pub samples: u64,
 }
 
-/// Evaluates on all samples; every rank takes every n-th batch, all get the result. All ranks call it.
+/// Evaluates on all samples. Each of `n` ranks takes every `n`-th batch, and all get the result. All ranks call it.
 ///
 /// # Errors
 /// Data, engine or communication failed.
@@ -39,7 +39,7 @@ pub fn evaluate(
     dataset: &Arc<dyn Dataset>,
     settings: LoaderSettings,
 ) -> Result<Evaluation, TrainError> {
-    // Batch number, samples, loss sum, right answers, also among five, targets: six numbers a batch.
+    // Six numbers for each batch: batch number, samples, loss sum, correct, correct among five, targets.
     let mut mine = Vec::new();
     let mut loader = load(group, dataset, settings)?;
     while let Some(StepBatches { step, batches }) =
@@ -47,11 +47,11 @@ pub fn evaluate(
     {
         for batch in batches {
             let samples = batch.samples();
-            let found = strategy
+            let output = strategy
                 .evaluate(micro_batch(batch).1)
                 .map_err(|error| TrainError::Evaluate(Box::new(error)))?;
-            let counts = [found.correct, found.correct_top5, found.counted];
-            mine.extend([step.0 as f64, samples as f64, found.loss_sum]);
+            let counts = [output.correct, output.correct_top5, output.counted];
+            mine.extend([step.0 as f64, samples as f64, output.loss_sum]);
             mine.extend(counts.map(|count| count as f64));
         }
     }
@@ -59,7 +59,7 @@ pub fn evaluate(
         .all_gather(&mine)
         .map_err(TrainError::EvaluateGather)?;
     let mut results: Vec<&[f64]> = all.chunks_exact(6).collect();
-    // In batch order, so that the bits of the sum do not depend on the ranks.
+    // Sort by batch, so that the bits of the sum do not depend on the ranks.
     results.sort_by(|a, b| a[0].total_cmp(&b[0]));
     let sum = |column: usize| results.iter().map(|result| result[column]).sum::<f64>();
     let samples = sum(1);
@@ -81,7 +81,7 @@ pub fn evaluate(
     })
 }
 
-/// Every n-th batch, in the set's own order; `None` for a set without samples.
+/// Starts a loader of every `n`-th batch in the order of the data set; `None` for an empty data set.
 fn load(
     group: &dyn Collectives,
     dataset: &Arc<dyn Dataset>,

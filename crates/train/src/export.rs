@@ -1,4 +1,4 @@
-//! The trained model on disk: safetensors and a configuration beside it, published atomically.
+//! Writes the trained model atomically: the weights as safetensors, and a configuration file.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -6,77 +6,76 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use ronde_core::FormatHeader;
-use ronde_parallel::{ModelState, TensorPlace};
+use ronde_parallel::{ModelState, TensorRange};
 use safetensors::Dtype;
 use safetensors::tensor::View;
 use serde::{Deserialize, Serialize};
 
 use crate::{Plan, TrainError};
 
-/// Weights of a run, inside its folder.
+/// The file name of the weights in the run's folder.
 pub const MODEL_FILE: &str = "model.safetensors";
-/// Their configuration.
+/// The file name of the model's configuration in the run's folder.
 pub const CONFIG_FILE: &str = "model.json";
 
-/// What stands beside the weights.
+/// The contents of the model's configuration file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ModelManifest {
-    /// Format and version.
+    /// The format and its version.
     pub header: FormatHeader,
-    /// Name of the run.
+    /// The name of the run.
     pub run: String,
-    /// The model's configuration; absent for a user's own model.
+    /// The configuration of the model; absent for a user's own model.
     pub model: Option<ronde_engine::ModelConfig>,
-    /// Shape of one sample.
+    /// The shape of one sample.
     pub input_shape: Vec<usize>,
-    /// Classes told apart.
+    /// The number of classes.
     pub classes: u32,
-    /// Steps trained.
+    /// The number of trained steps.
     pub steps: u64,
-    /// Hash of the plan.
+    /// The hash of the plan.
     pub plan: String,
-    /// All that the bits depend on.
+    /// All settings that the trained bits depend on.
     pub identity: Vec<(String, String)>,
-    /// blake3 of the weights file.
+    /// The BLAKE3 hash of the weights file.
     pub blake3: String,
 }
 
-/// Where a model was saved.
+/// The files of a saved model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Saved {
-    /// Weights.
+pub struct SavedModel {
+    /// The path of the weights.
     pub model: PathBuf,
-    /// Configuration.
+    /// The path of the configuration.
     pub config: PathBuf,
-    /// blake3 of the weights file, 64 hexadecimal digits.
+    /// The BLAKE3 hash of the weights file, 64 hexadecimal digits.
     pub blake3: String,
 }
 
-/// Writes a safetensors file of all tensors by name, one after the other: the state is not copied. The same
-/// state gives the same bytes.
+/// Writes all tensors by name as a safetensors file, without a copy of the state. Equal states give equal bytes.
 ///
 /// # Errors
-/// The writer's, or that the format refuses a tensor.
+/// The writer fails, or the format rejects a tensor.
 pub fn write_safetensors(state: &ModelState, to: &mut dyn Write) -> io::Result<()> {
-    // What the format puts first of one type: by names.
-    let mut places: Vec<&TensorPlace> = state.places().iter().collect();
-    places.sort_by_key(|place| &place.entry.name);
-    let outlines = places
+    // The format sorts tensors of one type by name.
+    let mut tensors: Vec<&TensorRange> = state.tensors().iter().collect();
+    tensors.sort_by_key(|tensor| &tensor.entry.name);
+    let headers = tensors
         .iter()
-        .map(|&place| (&place.entry.name, Outline(place)));
-    let header = safetensors::serialize(outlines, None).map_err(io::Error::other)?;
+        .map(|&tensor| (&tensor.entry.name, TensorHeader(tensor)));
+    let header = safetensors::serialize(headers, None).map_err(io::Error::other)?;
     to.write_all(&header)?;
-    for place in places {
-        let values = &state.values()[place.range.clone()];
+    for tensor in tensors {
+        let values = &state.values()[tensor.range.clone()];
         to.write_all(bytemuck::cast_slice(values))?;
     }
     Ok(())
 }
 
-/// A tensor without its values.
-struct Outline<'a>(&'a TensorPlace);
+/// The name, shape and length of a tensor for the file header, without its values.
+struct TensorHeader<'a>(&'a TensorRange);
 
-impl View for Outline<'_> {
+impl View for TensorHeader<'_> {
     fn dtype(&self) -> Dtype {
         Dtype::F32
     }
@@ -94,13 +93,13 @@ impl View for Outline<'_> {
     }
 }
 
-/// Writes to a file, and hashes what was written.
-struct Hashed<'a> {
+/// A writer that also hashes the bytes it writes.
+struct HashingWriter<'a> {
     file: &'a mut File,
     hasher: blake3::Hasher,
 }
 
-impl Write for Hashed<'_> {
+impl Write for HashingWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.file.write(bytes)?;
         self.hasher.update(&bytes[..written]);
@@ -112,20 +111,20 @@ impl Write for Hashed<'_> {
     }
 }
 
-/// Writes weights and configuration into `folder`; an earlier model is replaced at once or not at all.
+/// Writes weights and configuration into `folder`; an earlier model is replaced atomically.
 ///
 /// # Errors
-/// The folder or disk does not take it; nothing half-written is left under the final names.
+/// A file cannot be written. No incomplete file remains under the final names.
 pub fn save(
     folder: &Path,
     state: &ModelState,
     plan: &Plan,
-    model: Described,
-) -> Result<Saved, TrainError> {
+    model: ModelDescription,
+) -> Result<SavedModel, TrainError> {
     let path = folder.join(MODEL_FILE);
     let blake3 = publish_by(&path, |file| {
         let hasher = blake3::Hasher::new();
-        let mut to = Hashed { file, hasher };
+        let mut to = HashingWriter { file, hasher };
         write_safetensors(state, &mut to)?;
         Ok(to.hasher.finalize().to_hex().to_string())
     })?;
@@ -151,25 +150,25 @@ pub fn save(
         source: error.into(),
     })?;
     publish(&config, &text)?;
-    Ok(Saved {
+    Ok(SavedModel {
         model: path,
         config,
         blake3,
     })
 }
 
-/// What the configuration says of the model besides the plan.
+/// The parts of the model's configuration that are not in the plan.
 #[derive(Debug, Clone)]
-pub struct Described {
-    /// Configuration of a built-in model.
+pub struct ModelDescription {
+    /// The configuration of a built-in model.
     pub config: Option<ronde_engine::ModelConfig>,
-    /// Shape of one sample.
+    /// The shape of one sample.
     pub input_shape: Vec<usize>,
-    /// Classes told apart.
+    /// The number of classes.
     pub classes: u32,
 }
 
-/// Name of the file that is written before it takes `path`'s name.
+/// Returns the name of the temporary file that is renamed to `path` once it is complete.
 #[must_use]
 pub fn temporary(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -177,15 +176,15 @@ pub fn temporary(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Writes a file so that a reader sees the old or the new contents, never a mixture.
+/// Writes a file atomically: a reader sees either the old or the new contents.
 ///
 /// # Errors
-/// The system's, naming the file; the temporary file is removed.
+/// The file cannot be written; the temporary file is removed.
 pub fn publish(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
     publish_by(path, |file| file.write_all(bytes))
 }
 
-/// The same of what a function writes; gives what that gives.
+/// Publishes the file that `write` writes, and returns its result.
 fn publish_by<T>(
     path: &Path,
     write: impl FnOnce(&mut File) -> io::Result<T>,
@@ -203,7 +202,7 @@ fn publish_by<T>(
         Ok(written)
     };
     write().map_err(|source| {
-        // The write error is what matters; a left-over is removed as far as possible.
+        // Report the write error; ignore an error of removing the temporary file.
         let _ = std::fs::remove_file(&temporary);
         TrainError::File {
             action: "write",
@@ -222,15 +221,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_tensor_by_tensor_is_the_formats_own_file() {
+    fn the_streamed_file_equals_the_formats_own_output() {
         let model: ModelConfig =
             serde_json::from_str(r#"{"kind": "mlp", "hidden": [9, 8, 7]}"#).unwrap();
         let chain = model.build(&[5], 3, &SeedTree::new(1)).unwrap();
         let state = ModelState::of(&chain);
-        let views = state.places().iter().map(|place| {
-            let bytes = bytemuck::cast_slice(&state.values()[place.range.clone()]);
-            let view = TensorView::new(Dtype::F32, place.entry.shape.clone(), bytes);
-            (place.entry.name.clone(), view.unwrap())
+        let views = state.tensors().iter().map(|tensor| {
+            let bytes = bytemuck::cast_slice(&state.values()[tensor.range.clone()]);
+            let view = TensorView::new(Dtype::F32, tensor.entry.shape.clone(), bytes);
+            (tensor.entry.name.clone(), view.unwrap())
         });
         let expected = safetensors::serialize(views, None).unwrap();
         let folder = tempfile::tempdir().unwrap();
@@ -240,7 +239,7 @@ mod tests {
         assert!(written == expected);
         let hash = publish_by(&path, |file| {
             let hasher = blake3::Hasher::new();
-            let mut to = Hashed { file, hasher };
+            let mut to = HashingWriter { file, hasher };
             write_safetensors(&state, &mut to)?;
             Ok(to.hasher.finalize())
         });

@@ -1,32 +1,32 @@
 //! From a run file to a trained model: [`config`] to [`plan`] to the step loop in [`training`].
 //!
-//! Read [`worker`] first: it is the way of a run, on one screen.
+//! Read [`worker`] first: it shows the course of a run on one screen.
 
 #![forbid(unsafe_code)]
 
 pub mod checkpoints;
 pub mod clock;
 pub mod config;
-mod cores;
+pub mod connector;
+mod core_pinning;
 pub mod divergence;
 pub mod error;
 pub mod evaluate;
+mod event_history;
 pub mod export;
-pub mod flights;
-mod healing;
-mod history;
+pub mod flight_records;
+pub mod member;
 pub mod memory;
-pub mod place;
 pub mod plan;
-pub mod seat;
+mod state_transfer;
 pub mod task;
 pub mod training;
 pub mod worker;
 
 pub use config::RunConfig;
+pub use connector::GenerationConnector;
 pub use error::TrainError;
-pub use place::Place;
+pub use member::JobMember;
 pub use plan::Plan;
-pub use seat::Seat;
-pub use task::Task;
-pub use training::{Trained, Training};
+pub use task::WorkerTask;
+pub use training::{Training, TrainingResult};

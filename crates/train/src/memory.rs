@@ -1,36 +1,36 @@
-//! The memory model: what one worker needs, before anything is allocated.
+//! Estimates the memory that one worker needs before anything is allocated.
 
 use ronde_core::shards::ShardPlan;
 use ronde_engine::OptimizerConfig;
 
-/// Bytes that one worker needs, by what they are for.
+/// The bytes that one worker needs, by purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryEstimate {
-    /// Weights: the flat state and the engine's copy.
+    /// The weights: the flat state and the engine's copy.
     pub parameters: u64,
-    /// Gradients: subtrees of the sum over this worker's shards, one being filled or all joined.
+    /// The gradients: subtrees of the sum over this worker's shards, one being filled or all joined.
     pub gradients: u64,
-    /// State of the optimizer.
+    /// The state of the optimizer.
     pub optimizer: u64,
-    /// What forward keeps for backward, for the largest shard; of all shards where they run together.
+    /// The activations stored for the backward pass, of the largest shard; of all shards if they run in lock step.
     pub activations: u64,
-    /// The process itself: code, engine, prefetched batches.
+    /// The process: code, engine, prefetched batches.
     pub process: u64,
-    /// Samples of files that wait, as they are stored and decoded.
+    /// Prefetched samples of files, both as stored and decoded.
     pub samples: u64,
-    /// Samples of the largest shard.
+    /// The number of samples of the largest shard.
     pub shard_samples: u64,
 }
 
-/// What a worker process takes with a model of no size, measured.
+/// The measured memory of a worker process with an empty model.
 const PROCESS_BYTES: u64 = 48 << 20;
 const BYTES: u64 = 4;
 
 impl MemoryEstimate {
-    /// The estimate for data parallelism. `parameters` are trainable elements,
-    /// `activation_floats` what forward keeps of one sample, `batch_samples` the samples of the
-    /// largest step; `runs_together` that a worker's shards are between forward and backward at the same
-    /// time. What no `u64` can hold saturates.
+    /// Estimates the memory of data parallelism. `parameters` is the number of trainable elements,
+    /// `activation_floats` the number of values stored for one sample by the forward pass, and `batch_samples` the
+    /// number of samples of the largest step. `runs_together` is true if a worker stores the activations of all
+    /// its shards at the same time. Results above the range of `u64` saturate.
     #[must_use]
     pub fn data_parallel(
         parameters: u64,
@@ -62,8 +62,8 @@ impl MemoryEstimate {
         }
     }
 
-    /// The same with a loader that holds `memory_bytes` of a set of files, and a quarter more for what is decoded; less
-    /// of a set of only `stored_bytes`.
+    /// Adds a loader that prefetches up to `memory_bytes` of a data set of `stored_bytes`, and a quarter more for
+    /// decoded samples.
     #[must_use]
     pub fn with_loader(mut self, memory_bytes: u64, stored_bytes: u64) -> Self {
         let held = memory_bytes.min(stored_bytes);
@@ -71,7 +71,7 @@ impl MemoryEstimate {
         self
     }
 
-    /// All bytes.
+    /// Returns the total number of bytes.
     #[must_use]
     pub fn total(&self) -> u64 {
         [
@@ -85,7 +85,7 @@ impl MemoryEstimate {
         .fold(self.parameters, u64::saturating_add)
     }
 
-    /// What would make it fit.
+    /// Returns a hint for making the run fit.
     #[must_use]
     pub fn hint(&self, available_bytes: u64, local_workers: u32) -> String {
         if local_workers > 1 && self.total() <= available_bytes {
@@ -98,12 +98,12 @@ impl MemoryEstimate {
             let samples = (self.shard_samples as f64 * share) as u64;
             if samples > 0 {
                 return format!(
-                    "shards of at most {samples} samples fit one worker: raise workers.logical_shards \
+                    "shards of at most {samples} samples fit: raise workers.logical_shards \
                      or lower train.global_batch_size"
                 );
             }
         }
-        "a smaller model, or a host with more memory".to_owned()
+        "use a smaller model, or a host with more memory".to_owned()
     }
 }
 
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_are_what_the_formula_says() {
+    fn the_parts_match_the_formula() {
         let one = estimate(1);
         assert_eq!(one.parameters, 8_000_000);
         assert_eq!(one.optimizer, 8_000_000);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loader_holds_what_it_may_or_the_whole_set() {
+    fn a_loader_holds_its_limit_or_the_whole_data_set() {
         let one = estimate(1);
         let with = |memory, stored| one.with_loader(memory, stored).total() - one.total();
         assert_eq!((with(100, 1000), with(100, 40)), (125, 50));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_no_number_holds_saturate() {
+    fn sizes_above_the_range_of_u64_saturate() {
         let shards = ShardPlan::new(1, WorldSize::ONE).unwrap();
         let optimizer: OptimizerConfig = serde_json::from_str(r#"{"kind": "adamw"}"#).unwrap();
         let estimate = |parameters, batch| {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_name_what_would_fit() {
+    fn hints_suggest_settings_that_fit() {
         let one = estimate(1);
         assert!(one.hint(one.total() * 2, 4).contains("--workers 2"));
         assert!(

@@ -1,4 +1,4 @@
-//! [`Plan`]: a run in which nothing impossible is left; pure, hashed, equal on all workers.
+//! [`Plan`]: a validated run, pure, hashed and equal on all workers.
 
 use std::collections::BTreeMap;
 
@@ -13,29 +13,29 @@ use ronde_data::Dataset;
 
 use crate::{RunConfig, TrainError};
 
-/// A run as it will happen.
+/// A validated run.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The run's settings.
     pub config: RunConfig,
-    /// Which samples make up which step.
+    /// The samples of each step.
     pub batches: BatchPlan,
-    /// How a batch is cut and dealt.
+    /// The assignment of logical shards to ranks.
     pub shards: ShardPlan,
-    /// Steps of the whole run.
+    /// The number of steps of the whole run.
     pub steps: u64,
-    /// Epochs of the whole run, the last one possibly begun only.
+    /// The number of epochs of the whole run; the last one may be incomplete.
     pub epochs: u64,
-    /// Root of all randomness.
+    /// The root of all random numbers.
     pub seeds: SeedTree,
-    /// How weights are compared.
+    /// The method of comparing weights.
     pub hashing: WeightHash,
-    /// All that the bits depend on.
+    /// All settings that the trained bits depend on.
     pub identity: PlanIdentity,
 }
 
 impl Plan {
-    /// Resolves a run for a world size.
+    /// Validates a run for a world size.
     ///
     /// # Errors
     /// [`TrainError::Impossible`] with the values and a hint.
@@ -47,11 +47,11 @@ impl Plan {
         let shards = ShardPlan::new(config.workers.logical_shards, world_size).ok_or_else(|| {
             TrainError::Impossible {
                 problem: format!(
-                    "{world_size} workers cannot share {} logical shards: a worker needs at least one",
+                    "{world_size} workers cannot share {} logical shards: each worker needs at least one",
                     config.workers.logical_shards
                 ),
                 hint: format!(
-                    "--workers {} at most, or raise workers.logical_shards (this changes the trained bits)",
+                    "use --workers {} or fewer, or raise workers.logical_shards (which changes the trained bits)",
                     config.workers.logical_shards
                 ),
             }
@@ -66,7 +66,7 @@ impl Plan {
         )
         .ok_or_else(|| TrainError::Impossible {
             problem: format!(
-                "an epoch of {} samples in batches of {batch_size} has no step",
+                "an epoch of {} samples in batches of {batch_size} contains no step",
                 train.len()
             ),
             hint: "lower train.global_batch_size, or set train.drop_last = false".to_owned(),
@@ -78,9 +78,7 @@ impl Plan {
             .steps
             .or_else(|| epochs.checked_mul(per_epoch))
             .ok_or_else(|| TrainError::Impossible {
-                problem: format!(
-                    "{epochs} epochs of {per_epoch} steps are more than can be counted"
-                ),
+                problem: format!("{epochs} epochs of {per_epoch} steps are too many"),
                 hint: "lower train.epochs".to_owned(),
             })?;
         let mut identity = PlanIdentity::default();
@@ -107,7 +105,7 @@ impl Plan {
         })
     }
 
-    /// Adds the model's tensors to what peers must agree on.
+    /// Adds the model's tensors to the identity, on which peers must agree.
     pub fn bind_model(&mut self, layout: &StateLayout) {
         let shapes: BTreeMap<&str, &[usize]> = layout
             .tensors
@@ -131,14 +129,14 @@ impl Plan {
         );
     }
 
-    /// Adds the tensors of a user's own model, in place of a built-in model's settings.
+    /// Adds the tensors of a user's own model to the identity, and removes the settings of a built-in model.
     pub fn bind_own_model(&mut self, layout: &StateLayout) {
         self.identity.remove_under("model.");
         self.identity.set("model.kind", "own");
         self.bind_model(layout);
     }
 
-    /// Learning rate of a step, counted from 0.
+    /// Returns the learning rate of a step, counted from 0.
     #[must_use]
     pub fn learning_rate(&self, step: u64) -> f64 {
         self.config
@@ -147,7 +145,7 @@ impl Plan {
     }
 }
 
-/// How the samples of a set are mixed: those that lie together stay near each other.
+/// Returns how a data set is shuffled. Samples that are stored together stay near each other.
 fn shuffle(shuffle: bool, dataset: &dyn Dataset) -> Shuffle {
     match dataset.locality() {
         Some(locality) if shuffle => Shuffle::Blocks {

@@ -1,4 +1,4 @@
-//! [`Task`]: what the command hands to each worker of a run, through the supervisor.
+//! [`WorkerTask`]: the task that the command sends to each worker of a run through the supervisor.
 
 use std::path::PathBuf;
 
@@ -8,22 +8,22 @@ use serde::{Deserialize, Serialize};
 use crate::TrainError;
 use crate::config::{DEFAULT_RUN_FILE, Document, RunConfig};
 
-/// The resolved run and where relative paths start.
+/// A resolved run, its base folder and its output folder.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Task {
+pub struct WorkerTask {
     header: FormatHeader,
     run: String,
-    /// Folder that relative paths of data files start from: the run file's.
+    /// The folder that relative paths of data files are resolved against: that of the run file.
     pub base: PathBuf,
-    /// Folder of the results, absolute.
+    /// The absolute path of the folder for results.
     pub output: PathBuf,
-    /// Whether the run goes on from a checkpoint.
+    /// Whether the run resumes from a checkpoint.
     #[serde(default)]
     pub resumes: bool,
 }
 
-impl Task {
-    /// A task for a resolved run.
+impl WorkerTask {
+    /// Creates a task for a resolved run.
     ///
     /// # Errors
     /// The run cannot be written as a run file.
@@ -37,19 +37,19 @@ impl Task {
         })
     }
 
-    /// The text that travels to the workers.
+    /// Encodes the task as text.
     ///
     /// # Panics
-    /// Never: all parts are text.
+    /// Never, because all parts are text.
     #[must_use]
     pub fn encode(&self) -> String {
         serde_json::to_string(self).expect("a task is text and paths")
     }
 
-    /// Reads what [`Task::encode`] wrote.
+    /// Decodes the text of [`WorkerTask::encode`].
     ///
     /// # Errors
-    /// Text of another version or none at all.
+    /// The text is invalid or of another version.
     pub fn decode(text: &str) -> Result<(Self, RunConfig), TrainError> {
         let broken = |problem: String| TrainError::BrokenTask { problem };
         let task: Self = serde_json::from_str(text).map_err(|error| broken(error.to_string()))?;
@@ -61,15 +61,15 @@ impl Task {
 }
 
 impl RunConfig {
-    /// The run of the embedded example: to start from and change.
+    /// Returns the embedded example run, as a starting point.
     ///
     /// # Panics
-    /// Never: a test reads the example.
+    /// Never, because a test reads the example.
     #[must_use]
     pub fn example() -> Self {
         match Document::load(DEFAULT_RUN_FILE, "the embedded example", &[], &[]) {
             Ok((config, _)) => config,
-            Err(error) => panic!("the embedded example is wrong: {}", error.render(false)),
+            Err(error) => panic!("the embedded example is invalid: {}", error.render(false)),
         }
     }
 }

@@ -11,17 +11,17 @@ use ronde_core::{CollectivesExt, Epoch, Event, Generation, Rank, Recovery, Step}
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, Split, Targets, Traffic};
 use ronde_engine::{Chain, Loss, Precision};
 use ronde_parallel::{
-    DataParallel, DataParallelConfig, LossScaling, ModelState, Reduced, Strategy,
+    DataParallel, DataParallelConfig, LossScaling, ModelState, ReducedGradient, Strategy,
 };
 
 use self::buckets::BucketTuning;
-use crate::checkpoints::{Resume, Saving, Shape};
-use crate::clock::{self, Stopwatch};
-use crate::cores::Cores;
+use crate::checkpoints::{ReplicaLayout, Resume, RunCheckpoints};
+use crate::clock::{self, LapTimer};
+use crate::core_pinning::CorePinning;
 use crate::evaluate::{Evaluation, evaluate};
-use crate::healing::Healing;
-use crate::history::History;
-use crate::{Place, Plan, TrainError};
+use crate::event_history::EventHistory;
+use crate::state_transfer::StateTransfer;
+use crate::{JobMember, Plan, TrainError};
 
 mod buckets;
 mod generations;
@@ -30,38 +30,38 @@ mod step;
 
 pub(crate) use step::micro_batch;
 
-/// Most bad records that a worker tells one by one.
-const SKIPPED_TOLD_MAX: usize = 100;
+/// The largest number of bad records that a worker reports one by one.
+const SKIPPED_REPORTED_MAX: usize = 100;
 
-/// What rank 0 does with the trained model before anybody leaves.
-pub type Publish<'a> = dyn FnMut(&Training, &Trained) -> Result<(), TrainError> + 'a;
+/// A function that rank 0 calls with the trained model before any worker exits.
+pub type PublishModel<'a> = dyn FnMut(&Training, &TrainingResult) -> Result<(), TrainError> + 'a;
 
-/// How a generation ended in good order.
-enum Ended {
-    /// The run is over.
-    Done(Box<Trained>),
+/// The regular end of a generation.
+enum GenerationEnd {
+    /// The run is complete.
+    RunComplete(Box<TrainingResult>),
     /// A newer generation has begun.
-    On,
+    NextGeneration,
 }
 
-/// What a finished training came to. Equal on all ranks but for the times.
+/// The result of a finished training. Equal on all ranks except for the times.
 #[derive(Debug, Clone)]
-pub struct Trained {
+pub struct TrainingResult {
     /// The last committed step.
     pub last: Option<CommittedStep>,
-    /// Result on the test set, if there is one.
+    /// The result on the test set, if there is one.
     pub evaluation: Option<Evaluation>,
-    /// Where this worker's time went.
+    /// The time that this worker spent in each phase.
     pub times: PhaseTimes,
-    /// Samples used, over all epochs.
+    /// The number of samples used, over all epochs.
     pub samples: u64,
-    /// Seconds from the first step to the end.
+    /// The seconds from the first step to the end.
     pub duration_s: f64,
 }
 
 /// One rank's part of a run.
 pub struct Training {
-    place: Place,
+    member: JobMember,
     plan: Plan,
     strategy: DataParallel,
     session: Session,
@@ -69,35 +69,35 @@ pub struct Training {
     times: PhaseTimes,
     /// The last committed step of this worker.
     last: Option<CommittedStep>,
-    /// What was committed last, by whomever it was told.
-    history: History,
-    /// The gradient of a step whose vote failed.
-    held: Option<(Step, Reduced)>,
-    healing: Healing,
-    /// Where this worker's threads run; `None`: wherever the system puts them.
-    cores: Option<Cores>,
-    /// Cores of the host that this worker may decode samples on.
+    /// The events of the last committed steps.
+    history: EventHistory,
+    /// The gradient of a step whose vote failed; other members may have committed the step.
+    held: Option<(Step, ReducedGradient)>,
+    transfer: StateTransfer,
+    /// The cores of this worker's threads; `None`: the system chooses.
+    cores: Option<CorePinning>,
+    /// The number of cores on which this worker may decode samples.
     free_cores: usize,
-    /// What was read from other machines and the cache when it was told last.
+    /// The data traffic at the last report.
     traffic: Traffic,
-    /// Whether it was said that training waits for data.
-    is_waiting_told: bool,
-    /// Samples that were told to be unusable: file, offset, record.
+    /// Whether a notice that training waits for data was recorded.
+    is_waiting_reported: bool,
+    /// The bad records that were reported: file, offset, record.
     skipped: BTreeSet<(String, u64, Option<u64>)>,
-    /// Which bucket sizes were tried; `None`: there is nothing to try any more.
+    /// The tuning of the bucket size; `None` after the size was chosen.
     tuning: Option<BucketTuning>,
-    /// Checkpoints; `None`: none are saved and none are looked for.
-    saving: Option<Saving>,
-    shape: Shape,
+    /// The checkpoints of the run; `None`: none are saved or loaded.
+    checkpoints: Option<RunCheckpoints>,
+    layout: ReplicaLayout,
     resume: Resume,
-    /// Set when the run is asked to end after a step.
+    /// Set when the run is asked to stop after a step.
     stop: Arc<AtomicBool>,
 }
 
 impl Training {
-    /// Sets a run up. Cost: the optimizer state is allocated here.
+    /// Creates the training of a run. Cost: allocates the optimizer state.
     #[must_use]
-    pub fn new(place: Place, plan: Plan, chain: Chain, split: Split) -> Self {
+    pub fn new(member: JobMember, plan: Plan, chain: Chain, split: Split) -> Self {
         let loss = loss_of(&*split.train);
         let mut config = DataParallelConfig::new(plan.config.optimizer, loss);
         config.loss_scaling =
@@ -116,86 +116,86 @@ impl Training {
             chain
         };
         let mut strategy =
-            DataParallel::new(chain, place.group.clone(), plan.shards, plan.seeds, config);
+            DataParallel::new(chain, member.group.clone(), plan.shards, plan.seeds, config);
         strategy.set_clock(clock::seconds);
         let mut session = Session::new(
-            place.group.clone(),
-            place.generation,
+            member.group.clone(),
+            member.generation,
             plan.batches,
             plan.shards,
         );
-        // Compared with the first vote: ranks that start from other weights must not train.
+        // The first vote compares it: ranks with different initial weights must not train.
         session.set_digest(weight_hash::hash(strategy.state().values()));
-        let shape = Shape::of(strategy.state(), optimizer_states, loss_scaling);
+        let layout = ReplicaLayout::of(strategy.state(), optimizer_states, loss_scaling);
         Self {
-            place,
+            member,
             plan,
             strategy,
             session,
             split,
             times: PhaseTimes::default(),
             last: None,
-            history: History::default(),
+            history: EventHistory::default(),
             held: None,
-            healing: Healing::default(),
+            transfer: StateTransfer::default(),
             cores: None,
             free_cores: 1,
             traffic: Traffic::default(),
-            is_waiting_told: false,
+            is_waiting_reported: false,
             skipped: BTreeSet::new(),
             tuning: None,
-            saving: None,
-            shape,
+            checkpoints: None,
+            layout,
             resume: Resume::Never,
             stop: Arc::default(),
         }
     }
 
-    /// The same with checkpoints; `stop` asks for the end of the run after a step, on any rank.
+    /// Adds checkpoints. Setting `stop` on any rank stops the run after the current step.
     #[must_use]
     pub fn with_checkpoints(
         mut self,
-        saving: Option<Saving>,
+        checkpoints: Option<RunCheckpoints>,
         resume: Resume,
         stop: Arc<AtomicBool>,
     ) -> Self {
-        (self.saving, self.resume, self.stop) = (saving, resume, stop);
+        (self.checkpoints, self.resume, self.stop) = (checkpoints, resume, stop);
         self
     }
 
-    /// The same with the computing thread, which is the calling one, on a core of its own.
+    /// Pins the computing thread, which is the calling one, to a dedicated core.
     #[must_use]
-    pub(crate) fn with_cores(mut self, cores: Option<Cores>) -> Self {
+    pub(crate) fn with_cores(mut self, cores: Option<CorePinning>) -> Self {
         self.cores = cores;
         self
     }
 
-    /// Tells how many cores of its host this worker may use to fetch and decode samples.
+    /// Sets the number of cores on which this worker may fetch and decode samples.
     #[must_use]
     pub(crate) fn with_free_cores(mut self, cores: usize) -> Self {
         self.free_cores = cores.max(1);
         self
     }
 
-    /// This worker's rank in the newest generation.
+    /// Returns this worker's rank in the newest generation.
     #[must_use]
     pub fn rank(&self) -> Rank {
-        self.place.rank
+        self.member.rank
     }
 
-    /// The plan of the run.
+    /// Returns the plan of the run.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// The state of the model.
+    /// Returns the state of the model.
     #[must_use]
     pub fn state(&self) -> &ModelState {
         self.strategy.state()
     }
 
-    /// The strategy: for tests that damage a weight, and for loading a state.
+    /// Returns the strategy, for loading a state and for tests that damage a weight.
     pub fn strategy_mut(&mut self) -> &mut DataParallel {
         &mut self.strategy
     }
@@ -203,93 +203,96 @@ impl Training {
     /// Trains to the end of the plan and evaluates. See [`Training::run_and_publish`].
     ///
     /// # Errors
-    /// As there.
-    pub fn run(&mut self) -> Result<Trained, TrainError> {
+    /// As [`Training::run_and_publish`].
+    pub fn run(&mut self) -> Result<TrainingResult, TrainError> {
         self.run_and_publish(&mut |_, _| Ok(()))
     }
 
-    /// Trains to the end of the plan, evaluates, lets rank 0 publish, and waits for that. When a peer
-    /// is lost on the way and this worker has a [`crate::Seat`], it goes on in the next generation: from the
-    /// last committed step, with the same bits.
+    /// Trains to the end of the plan, evaluates, and waits while rank 0 publishes. If a peer is lost and this
+    /// worker can join another generation, training continues there from the last committed step, with the same
+    /// bits.
     ///
     /// # Errors
-    /// The first thing that goes wrong and that no other generation can mend; the group is then told,
-    /// so that no rank waits for this one.
-    pub fn run_and_publish(&mut self, publish: &mut Publish<'_>) -> Result<Trained, TrainError> {
+    /// The first error from which another generation cannot recover. The group is aborted, so that no rank waits
+    /// for this one.
+    pub fn run_and_publish(
+        &mut self,
+        publish: &mut PublishModel<'_>,
+    ) -> Result<TrainingResult, TrainError> {
         self.record_start();
-        let begun = Stopwatch::start();
-        // Who comes new into a running job has to catch up first.
-        let mut ready = match self.place.generation {
+        let begun = LapTimer::start();
+        // A worker that joins a running job has to catch up first.
+        let mut ready = match self.member.generation {
             Generation(0) if self.resume == Resume::Never => {
                 self.tune_buckets();
                 Ok(())
             }
-            _ => self.level_out(),
+            _ => self.synchronize(),
         };
         loop {
             let ended = ready.and_then(|()| self.run_generation(publish, &begun));
             let cause = match ended {
-                Ok(Ended::Done(trained)) => return Ok(*trained),
-                Ok(Ended::On) => "the membership changes".to_owned(),
-                // The others go on without this worker.
+                Ok(GenerationEnd::RunComplete(trained)) => return Ok(*trained),
+                Ok(GenerationEnd::NextGeneration) => "the membership changes".to_owned(),
+                // The remaining workers continue without this one.
                 Err(error @ TrainError::Membership(_)) => return Err(error),
-                // So did all others.
+                // All workers have stopped.
                 Err(error @ TrainError::Stopped { .. }) => return Err(error),
                 Err(error) => {
-                    self.give_up(&error);
-                    if !self.place.can_move_on() || error.recovery() != Recovery::Rejoin {
+                    self.abort_step(&error);
+                    if !self.member.can_rejoin() || error.recovery() != Recovery::Rejoin {
                         return Err(error);
                     }
                     error.to_string()
                 }
             };
-            // Other workers may be on this host now.
+            // The host may run other workers in the next generation.
             self.cores = None;
-            ready = self.move_on(&cause);
+            ready = self.join_next_generation(&cause);
         }
     }
 
-    /// Gives the step in flight up and tells the group.
-    fn give_up(&mut self, error: &TrainError) {
-        self.healing = Healing::default();
+    /// Aborts the step in flight and the group.
+    fn abort_step(&mut self, error: &TrainError) {
+        self.transfer = StateTransfer::default();
         self.strategy.abort();
-        self.place.group.abort(&error.to_string());
+        self.member.group.abort(&error.to_string());
     }
 
-    /// Trains in the group as it is.
+    /// Trains in the current group until the run or the generation ends.
     fn run_generation(
         &mut self,
-        publish: &mut Publish<'_>,
-        begun: &Stopwatch,
-    ) -> Result<Ended, TrainError> {
-        // Whoever left the last generation had no time for this.
+        publish: &mut PublishModel<'_>,
+        begun: &LapTimer,
+    ) -> Result<GenerationEnd, TrainError> {
+        // The previous generation ended before this evaluation.
         if self.is_evaluation_due() {
             self.catch_up()?;
         }
         let mut evaluation = self.evaluate_if_due()?;
         let mut loader = self.load()?;
         while self.session.next_step().0 < self.plan.steps {
-            self.compute_apart();
+            self.pin_compute_thread();
             let committed = self.step(&mut loader)?;
             if committed.requests.save || committed.requests.stop {
-                self.step_aside();
+                self.unpin();
             }
-            let some_heal = committed.requests.heals && !self.catch_up_if_due(&committed)?;
-            self.save_if_wished(&committed)?;
-            if self.place.is_left_after(&committed) {
-                return Ok(Ended::On);
+            let some_copy_state = committed.requests.heals && !self.catch_up_if_due(&committed)?;
+            self.save_if_requested(&committed)?;
+            if self.member.ends_after(&committed) {
+                return Ok(GenerationEnd::NextGeneration);
             }
-            if !some_heal && self.all_compute()? {
-                self.step_aside();
+            if !some_copy_state && self.all_compute()? {
+                self.unpin();
                 loader = self.load()?;
             }
             if committed.epoch_verdict.is_some() || committed.step.0 + 1 == self.plan.steps {
-                self.tell_waiting(&loader);
-                self.tell_traffic(committed.epoch);
+                self.report_waiting(&loader);
+                self.report_traffic(committed.epoch);
             }
             evaluation = self.evaluate_if_due()?.or(evaluation);
         }
-        self.step_aside();
+        self.unpin();
         self.finish_saving()?;
         self.verify()?;
         let duration_s = begun.total_s();
@@ -297,44 +300,44 @@ impl Training {
             let next = self.session.next_step().0;
             evaluation = self.evaluate(Step(next.saturating_sub(1)))?;
         }
-        let trained = Trained {
+        let trained = TrainingResult {
             last: self.last.clone(),
             evaluation,
             times: self.times,
             samples: self.session.samples(),
             duration_s,
         };
-        if self.place.rank == Rank(0) {
+        if self.member.rank == Rank(0) {
             publish(self, &trained)?;
         }
-        self.place.group.barrier().map_err(TrainError::Farewell)?;
-        Ok(if self.place.farewell() {
-            Ended::Done(Box::new(trained))
+        self.member.group.barrier().map_err(TrainError::Farewell)?;
+        Ok(if self.member.finish() {
+            GenerationEnd::RunComplete(Box::new(trained))
         } else {
-            Ended::On
+            GenerationEnd::NextGeneration
         })
     }
 
-    /// Computes on a core of its own from now on, where there is one.
-    fn compute_apart(&self) {
+    /// Moves this thread to its dedicated core, if it has one.
+    fn pin_compute_thread(&self) {
         if let Some(cores) = &self.cores {
-            cores.compute();
+            cores.pin_compute_thread();
         }
     }
 
-    /// Goes where threads that are started now may stay.
-    fn step_aside(&self) {
+    /// Moves this thread to the shared cores, where threads that it starts will run.
+    fn unpin(&self) {
         if let Some(cores) = &self.cores {
-            cores.aside();
+            cores.unpin();
         }
     }
 
-    /// Fetches the batches of this rank's shards, from the next step on.
+    /// Starts the loader of this rank's shards, from the next step.
     fn load(&self) -> Result<Loader, TrainError> {
         let plan = LoaderPlan {
             batches: self.plan.batches,
             shards: self.plan.shards,
-            run: self.plan.shards.run(self.place.group.rank()),
+            run: self.plan.shards.run(self.member.group.rank()),
             steps: self.session.next_step().0..self.plan.steps,
             stride: 1,
         };
@@ -343,28 +346,28 @@ impl Training {
         Ok(Loader::start(train, plan, settings)?)
     }
 
-    /// Says what can be done about it when training waits for data; once.
-    fn tell_waiting(&mut self, loader: &Loader) {
-        if self.is_waiting_told {
+    /// Records a notice with a hint if training waits for data; at most once.
+    fn report_waiting(&mut self, loader: &Loader) {
+        if self.is_waiting_reported {
             return;
         }
         if let Some(message) = loader.times().hint() {
-            self.is_waiting_told = true;
-            self.place.tracker.record(Event::Notice {
-                rank: Some(self.place.rank),
+            self.is_waiting_reported = true;
+            self.member.tracker.record(Event::Notice {
+                rank: Some(self.member.rank),
                 message,
             });
         }
     }
 
-    /// Says where the samples of an epoch came from, if some are on other machines.
-    fn tell_traffic(&mut self, epoch: Epoch) {
+    /// Records the source of the samples of an epoch, if some are remote.
+    fn report_traffic(&mut self, epoch: Epoch) {
         let Some(now) = self.split.train.traffic() else {
             return;
         };
         let before = std::mem::replace(&mut self.traffic, now);
-        self.place.tracker.record(Event::DataRead {
-            rank: self.place.rank,
+        self.member.tracker.record(Event::DataRead {
+            rank: self.member.rank,
             epoch,
             remote_bytes: now.remote_bytes - before.remote_bytes,
             cached_bytes: now.cached_bytes - before.cached_bytes,
@@ -375,7 +378,7 @@ impl Training {
         self.plan.config.loader.settings(dataset, self.free_cores)
     }
 
-    /// Evaluates when the plan says so after the last committed step.
+    /// Evaluates if an evaluation is due after the last committed step.
     fn evaluate_if_due(&mut self) -> Result<Option<Evaluation>, TrainError> {
         let next = self.session.next_step().0;
         match next.checked_sub(1).map(Step) {
@@ -384,7 +387,7 @@ impl Training {
         }
     }
 
-    /// Whether the plan asks for an evaluation before the next step.
+    /// Returns whether an evaluation is due before the next step.
     fn is_evaluation_due(&self) -> bool {
         let next = self.session.next_step().0;
         let Some(last) = next.checked_sub(1).map(Step) else {
@@ -397,13 +400,13 @@ impl Training {
         is_due || next == self.plan.steps
     }
 
-    /// After a step in which some took the state over: whether what comes next needs it whole on all, who
-    /// then have waited for that.
+    /// Waits for the state transfer if the next operation needs a complete state on all members. Returns whether
+    /// it has waited.
     fn catch_up_if_due(&mut self, committed: &CommittedStep) -> Result<bool, TrainError> {
         let is_due = committed.requests.save
             || committed.requests.stop
             || self.is_evaluation_due()
-            || self.healing.is_overdue();
+            || self.transfer.is_overdue();
         if is_due {
             self.catch_up()?;
         }
@@ -415,8 +418,8 @@ impl Training {
             return Ok(None);
         };
         let settings = self.loader_settings(&*test);
-        let evaluation = evaluate(&*self.place.group, &mut self.strategy, &test, settings)?;
-        self.history.note(Event::Evaluated {
+        let evaluation = evaluate(&*self.member.group, &mut self.strategy, &test, settings)?;
+        self.history.push(Event::Evaluated {
             step,
             loss: evaluation.loss,
             accuracy: evaluation.accuracy,
@@ -424,12 +427,12 @@ impl Training {
             perplexity: evaluation.perplexity,
             samples: evaluation.samples,
         });
-        self.tell_history();
+        self.report_history();
         Ok(Some(evaluation))
     }
 }
 
-/// What the targets of a data set ask for.
+/// Returns the loss for the targets of a data set.
 fn loss_of(dataset: &dyn Dataset) -> Loss {
     let count = dataset.classes() as usize;
     match dataset.targets() {

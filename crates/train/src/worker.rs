@@ -1,50 +1,50 @@
-//! A worker process, from its assignment to the trained model: the way of a run on one screen.
+//! A worker process, from its assignment to the trained model: the course of a run on one screen.
 
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_checkpoint::CheckpointError;
-use ronde_comm::{JoinCancellation, GroupConfig, ProcessGroup, Security, TransportChoice};
+use ronde_comm::{GroupConfig, JoinCancellation, ProcessGroup, Security, TransportChoice};
 use ronde_core::{Assignment, Event, Group, GroupRank, Membership, Rank, Tracker};
 use ronde_data::DataNews;
 use ronde_engine::Layer;
 use ronde_schedule::Algorithm;
 
-use crate::checkpoints::{self, Resume, Saving, Surroundings};
+use crate::checkpoints::{self, ProcessContext, Resume, RunCheckpoints};
 use crate::config::{CommAlgorithm, CommTransport};
-use crate::cores::{self, Cores};
-use crate::export::{self, Described};
-use crate::flights::Flights;
-use crate::training::Trained;
-use crate::{Place, Plan, RunConfig, Task, TrainError, Training};
+use crate::core_pinning::{self, CorePinning};
+use crate::export::{self, ModelDescription};
+use crate::flight_records::FlightRecordWriter;
+use crate::training::TrainingResult;
+use crate::{JobMember, Plan, RunConfig, TrainError, Training, WorkerTask};
 
-/// How the connections of an assignment's group are secured. Equal on all of its members.
-pub type Secure = Arc<dyn Fn(&Assignment) -> Security + Send + Sync>;
+/// A function that returns how the connections of an assignment's group are secured. Equal on all members.
+pub type SecurityPolicy = Arc<dyn Fn(&Assignment) -> Security + Send + Sync>;
 
-/// Plain connections, and only as long as all members are on loopback addresses.
+/// Returns a policy of unencrypted connections that requires all members to use loopback addresses.
 #[must_use]
-pub fn on_one_host() -> Secure {
+pub fn on_one_host() -> SecurityPolicy {
     Arc::new(|_| Security::PlainLoopbackOnly)
 }
 
-/// Runs `assignment.task`: plan, group, model, steps, result. Flight records go beside the result.
+/// Runs `assignment.task`: plan, group, model, steps, result. Flight records are written to the run's folder.
 ///
 /// # Errors
-/// The first thing that goes wrong, with all that the user needs to know.
+/// The first error of the run.
 pub fn run(
     assignment: &Assignment,
     listener: Option<TcpListener>,
     membership: Option<Arc<dyn Membership>>,
-    secure: &Secure,
+    secure: &SecurityPolicy,
     tracker: &Arc<dyn Tracker>,
-    flights: &Arc<Flights>,
-    surroundings: &Surroundings,
-) -> Result<Trained, TrainError> {
-    let (task, config) = Task::decode(&assignment.task)?;
-    flights.go_to(task.output.join(Flights::FOLDER));
-    let tell = tell_of_data(assignment.rank, tracker);
-    let opening = surroundings.opening(&task.base, config.run.seed, tell);
+    flight_records: &Arc<FlightRecordWriter>,
+    context: &ProcessContext,
+) -> Result<TrainingResult, TrainError> {
+    let (task, config) = WorkerTask::decode(&assignment.task)?;
+    flight_records.set_folder(task.output.join(FlightRecordWriter::FOLDER));
+    let report = data_reporter(assignment.rank, tracker);
+    let opening = context.opening(&task.base, config.run.seed, report);
     let split = ronde_data::open(&config.data, &opening)?;
     let mut plan = Plan::resolve(&config, assignment.world_size, &*split.train)?;
     let (input_shape, classes) = (split.train.sample_shape().to_vec(), split.train.classes());
@@ -54,28 +54,29 @@ pub fn run(
         .map_err(TrainError::Model)?;
     plan.bind_model(chain.layout());
 
-    // Before any other thread is started: those stay where this one is then.
+    // Before any other thread is started, because threads inherit the cores of the thread that starts them.
     let cores = config.workers.pin_cores;
-    let cores = cores.then(|| Cores::take(assignment.local_rank, assignment.local_world_size));
-    let saving = saving(&config, &task, surroundings)?;
+    let cores =
+        cores.then(|| CorePinning::reserve(assignment.local_rank, assignment.local_world_size));
+    let saving = saving(&config, &task, context)?;
     let resume = if task.resumes {
-        Resume::Must
+        Resume::Required
     } else {
         Resume::Never
     };
-    let place = take_place(
+    let member = join_job(
         assignment,
         listener,
         membership,
         (&plan, secure),
         tracker.clone(),
-        flights,
+        flight_records,
     )?;
-    let mut training = Training::new(place, plan, chain, split)
-        .with_checkpoints(Some(saving), resume, surroundings.stop.clone())
+    let mut training = Training::new(member, plan, chain, split)
+        .with_checkpoints(Some(saving), resume, context.stop.clone())
         .with_cores(cores.flatten())
-        .with_free_cores(cores::free(assignment.local_world_size));
-    let model = Described {
+        .with_free_cores(core_pinning::free(assignment.local_world_size));
+    let model = ModelDescription {
         config: Some(config.model.clone()),
         input_shape,
         classes,
@@ -85,8 +86,8 @@ pub fn run(
     })
 }
 
-/// Passes on what users should read about the data; how far opening it is, the launcher shows before.
-fn tell_of_data(rank: Rank, tracker: &Arc<dyn Tracker>) -> Arc<dyn Fn(&DataNews) + Send + Sync> {
+/// Returns a function that records notices about the data. Progress of opening it is shown by the launcher.
+fn data_reporter(rank: Rank, tracker: &Arc<dyn Tracker>) -> Arc<dyn Fn(&DataNews) + Send + Sync> {
     let tracker = Arc::clone(tracker);
     Arc::new(move |news| {
         if let DataNews::Notice(message) = news {
@@ -98,78 +99,85 @@ fn tell_of_data(rank: Rank, tracker: &Arc<dyn Tracker>) -> Arc<dyn Fn(&DataNews)
     })
 }
 
-/// The checkpoints of a run that a run file describes.
+/// Opens the checkpoints of a run.
 fn saving(
     config: &RunConfig,
-    task: &Task,
-    surroundings: &Surroundings,
-) -> Result<Saving, TrainError> {
+    task: &WorkerTask,
+    context: &ProcessContext,
+) -> Result<RunCheckpoints, TrainError> {
     let section = &config.checkpoint;
-    let store = checkpoints::open(section, &task.base, &task.output, surroundings)?;
+    let store = checkpoints::open(section, &task.base, &task.output, context)?;
     let address = section
         .address(&task.output)
         .map_err(CheckpointError::from)?;
     let run = (config.to_toml()?, task.base.clone());
     let name = config.run.name.clone();
-    Ok(Saving::new(section, store, address.to_string(), name, run))
+    Ok(RunCheckpoints::new(
+        section,
+        store,
+        address.to_string(),
+        name,
+        run,
+    ))
 }
 
-/// Takes the place of an assignment; the peers must hold the same plan. A world of one has no listener.
-/// `flights` watches the group of each generation.
+/// Joins the job with an assignment; the peers must have the same plan. A world of one worker has no listener.
+/// `flight_records` writes the flight records of the group of each generation.
 ///
 /// # Errors
 /// A peer cannot be reached or has another plan.
-pub fn take_place(
+pub fn join_job(
     assignment: &Assignment,
     listener: Option<TcpListener>,
     membership: Option<Arc<dyn Membership>>,
-    (plan, secure): (&Plan, &Secure),
+    (plan, secure): (&Plan, &SecurityPolicy),
     tracker: Arc<dyn Tracker>,
-    flights: &Arc<Flights>,
-) -> Result<Place, TrainError> {
+    flight_records: &Arc<FlightRecordWriter>,
+) -> Result<JobMember, TrainError> {
     let Some(listener) = listener else {
-        return Ok(Place {
-            group: connect(assignment, None, (plan, secure), None, flights)?,
+        return Ok(JobMember {
+            group: connect(assignment, None, (plan, secure), None, flight_records)?,
             generation: assignment.generation,
             rank: assignment.rank,
             tracker,
-            seat: None,
+            connector: None,
         });
     };
-    let (plan, secure, flights) = (plan.clone(), Arc::clone(secure), flights.clone());
-    let goes_on = membership.is_some();
+    let (plan, secure, flight_records) = (plan.clone(), Arc::clone(secure), flight_records.clone());
+    let is_elastic = membership.is_some();
     let connect = move |assignment: &Assignment, listener, give_up| {
-        let (plan, give_up) = ((&plan, &secure), Some((give_up, goes_on)));
-        connect(assignment, Some(listener), plan, give_up, &flights)
+        let (plan, give_up) = ((&plan, &secure), Some((give_up, is_elastic)));
+        connect(assignment, Some(listener), plan, give_up, &flight_records)
     };
-    Place::take(assignment, listener, membership, Box::new(connect), tracker)
+    JobMember::join(assignment, listener, membership, Box::new(connect), tracker)
 }
 
-/// How long a member that leaves a failed group stays, where the coordinator tells all of the failure.
+/// How long a member keeps the connections of a failed group open if the coordinator reports the failure to all
+/// members.
 pub const LINGER_FAILED: Duration = Duration::from_millis(5);
 
-/// Connects to the peers of an assignment, until `give_up` says that it is no use any more; they must
-/// hold the same plan. With `give_up`: whether others go on when this group fails.
+/// Connects to the peers of an assignment, which must have the same plan, until `give_up` cancels the attempt.
+/// The flag beside `give_up` is true if the job continues when this group fails.
 ///
 /// # Errors
 /// A peer cannot be reached or has another plan.
 pub fn connect(
     assignment: &Assignment,
     listener: Option<TcpListener>,
-    (plan, secure): (&Plan, &Secure),
+    (plan, secure): (&Plan, &SecurityPolicy),
     give_up: Option<(JoinCancellation, bool)>,
-    flights: &Flights,
+    flight_records: &FlightRecordWriter,
 ) -> Result<Arc<dyn Group>, TrainError> {
     let mut config = GroupConfig::new("dp", &assignment.job, GroupRank(assignment.rank.0));
     config.generation = assignment.generation;
-    if let Some((give_up, goes_on)) = give_up {
+    if let Some((give_up, is_elastic)) = give_up {
         config.give_up = Some(give_up);
-        if goes_on {
+        if is_elastic {
             config.linger_failed = LINGER_FAILED;
         }
     }
     config.security = secure(assignment);
-    flights.prepare(&mut config);
+    flight_records.prepare(&mut config);
     config.plan = plan.identity.clone();
     config.timeout = plan.config.comm.timeout();
     config.algorithm = algorithm(&plan.config);
@@ -190,11 +198,11 @@ pub fn connect(
         _ => ProcessGroup::alone(config),
     };
     let group = Arc::new(group);
-    flights.watch(&group);
+    flight_records.watch(&group);
     Ok(group)
 }
 
-/// The algorithm that the run asks for; `None` chooses.
+/// Returns the algorithm that the run file sets; `None` to choose automatically.
 fn algorithm(config: &RunConfig) -> Option<Algorithm> {
     match config.comm.algorithm {
         CommAlgorithm::Auto => None,
@@ -207,10 +215,10 @@ fn algorithm(config: &RunConfig) -> Option<Algorithm> {
 
 fn publish(
     training: &Training,
-    task: &Task,
+    task: &WorkerTask,
     config: &RunConfig,
-    model: Described,
-    trained: &Trained,
+    model: ModelDescription,
+    trained: &TrainingResult,
     tracker: &dyn Tracker,
 ) -> Result<(), TrainError> {
     let plan = training.plan().clone();

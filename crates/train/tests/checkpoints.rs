@@ -1,5 +1,4 @@
-//! Runs that are stopped, killed and damaged: they go on from a checkpoint on any number of workers, with
-//! the same bits.
+//! Runs that are stopped, killed or damaged resume from a checkpoint on any number of workers, with the same bits.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail here")]
 
@@ -8,24 +7,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ronde_checkpoint::{Lineage, CheckpointStatus, list};
+use ronde_checkpoint::{CheckpointStatus, Lineage, list};
 use ronde_comm::ProcessGroup;
 use ronde_comm::testing::spawn_ranks;
 use ronde_core::{Collectives, Event, Generation, Rank, Step, Tracker, WorldSize, weight_hash};
 use ronde_data::Opening;
 use ronde_parallel::Strategy;
 use ronde_store::{
-    Condition, Entry, LocalStore, ObjectName, Store, StoreError, StoredObject, Upload, Version,
+    Condition, LocalStore, ObjectEntry, ObjectName, Store, StoreError, StoredObject, Upload,
+    Version,
 };
-use ronde_train::checkpoints::{Resume, Saving};
+use ronde_train::checkpoints::{Resume, RunCheckpoints};
 use ronde_train::config::{Document, Override};
-use ronde_train::{Place, Plan, RunConfig, TrainError, Training};
+use ronde_train::{JobMember, Plan, RunConfig, TrainError, Training};
 
-/// A watchdog, not a measure.
+/// The watchdog's time limit.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// With buffers (running statistics), two states of the optimizer, dropout, and epochs that end in the
-/// middle.
+/// A run with buffers (running statistics), two optimizer states, dropout, and epochs that end between
+/// checkpoints.
 const RUN: &str = r#"
 [data]
 source = "synthetic_images"
@@ -56,7 +56,7 @@ fn config(sets: &[&str]) -> RunConfig {
     }
 }
 
-/// Keeps all events, and asks for the end of the run once a step is committed.
+/// Records all events, and requests a stop after a given step is committed.
 #[derive(Default)]
 struct Recorder {
     events: Mutex<Vec<Event>>,
@@ -75,9 +75,9 @@ impl Tracker for Recorder {
     }
 }
 
-/// How a run is started.
+/// The settings of a run.
 #[derive(Clone)]
-struct Start {
+struct RunSettings {
     workers: usize,
     sets: Vec<&'static str>,
     resume: Resume,
@@ -85,7 +85,7 @@ struct Start {
     generation: Generation,
 }
 
-impl Start {
+impl RunSettings {
     fn new(workers: usize) -> Self {
         Self {
             workers,
@@ -102,7 +102,7 @@ impl Start {
     }
 
     fn resuming(mut self) -> Self {
-        self.resume = Resume::Must;
+        self.resume = Resume::Required;
         self
     }
 
@@ -115,13 +115,13 @@ impl Start {
 /// Hash of weights and optimizer state.
 type Bits = Vec<u64>;
 
-/// What became of a run: each rank's bits or error, and the events.
-struct End {
+/// The result of a run: each rank's bits or error, and the events.
+struct RunResult {
     ranks: Vec<Result<Bits, TrainError>>,
     events: Vec<Event>,
 }
 
-impl End {
+impl RunResult {
     #[track_caller]
     fn bits(&self) -> Bits {
         let first = self.ranks[0]
@@ -169,25 +169,25 @@ impl End {
     }
 }
 
-fn train_in(store: &Arc<dyn Store>, start: &Start) -> End {
+fn train_in(store: &Arc<dyn Store>, start: &RunSettings) -> RunResult {
     let recorder = Arc::new(Recorder {
         stop_after: start.stop_after,
         ..Recorder::default()
     });
-    let (shared, told, store) = (start.clone(), recorder.clone(), store.clone());
+    let (shared, tracker, store) = (start.clone(), recorder.clone(), store.clone());
     let ranks = spawn_ranks(start.workers, LIMIT, move |group| {
-        let mut training = training(&shared, &store, &told, group)?;
+        let mut training = training(&shared, &store, &tracker, group)?;
         let ended = training.run();
         let replica = training.strategy_mut().replica();
         let bits = replica.into_iter().map(weight_hash::hash).collect();
         Ok::<_, TrainError>(ended.map(|_| bits))
     });
     let events = std::mem::take(&mut *recorder.events.lock().unwrap());
-    End { ranks, events }
+    RunResult { ranks, events }
 }
 
 fn training(
-    start: &Start,
+    start: &RunSettings,
     store: &Arc<dyn Store>,
     recorder: &Arc<Recorder>,
     group: ProcessGroup,
@@ -202,14 +202,14 @@ fn training(
         .build(shape, classes, &plan.seeds)
         .map_err(TrainError::Model)?;
     plan.bind_model(ronde_engine::Layer::layout(&chain));
-    let place = Place {
+    let member = JobMember {
         rank: Rank(group.rank().0),
         group: Arc::new(group),
         generation: start.generation,
         tracker: recorder.clone(),
-        seat: None,
+        connector: None,
     };
-    let saving = Saving::new(
+    let saving = RunCheckpoints::new(
         &config.checkpoint,
         store.clone(),
         "here".to_owned(),
@@ -217,7 +217,13 @@ fn training(
         (config.to_toml()?, ".".into()),
     );
     let stop = recorder.stop.clone();
-    Ok(Training::new(place, plan, chain, split).with_checkpoints(Some(saving), start.resume, stop))
+    Ok(
+        Training::new(member, plan, chain, split).with_checkpoints(
+            Some(saving),
+            start.resume,
+            stop,
+        ),
+    )
 }
 
 fn local(folder: &Path) -> Arc<dyn Store> {
@@ -226,17 +232,17 @@ fn local(folder: &Path) -> Arc<dyn Store> {
 
 fn undisturbed() -> Bits {
     let folder = tempfile::tempdir().unwrap();
-    train_in(&local(folder.path()), &Start::new(1)).bits()
+    train_in(&local(folder.path()), &RunSettings::new(1)).bits()
 }
 
 #[test]
-fn saved_by_any_count_of_workers_a_run_goes_on_with_any_other() {
+fn a_checkpoint_of_any_number_of_workers_resumes_on_any_other_number() {
     let whole = undisturbed();
     for saving in 1..=5 {
         // In the middle of the second epoch.
         let folder = tempfile::tempdir().unwrap();
         let store = local(folder.path());
-        let end = train_in(&store, &Start::new(saving).stopping(4));
+        let end = train_in(&store, &RunSettings::new(saving).stopping(4));
         for rank in &end.ranks {
             let stopped = matches!(rank, Err(TrainError::Stopped { saved: true, .. }));
             assert!(stopped, "{rank:?}");
@@ -245,7 +251,7 @@ fn saved_by_any_count_of_workers_a_run_goes_on_with_any_other() {
         assert!((5..9).contains(&at), "{at}");
         assert_eq!(end.committed(), (0..at).collect::<Vec<_>>());
         for resuming in 1..=5 {
-            let end = train_in(&store, &Start::new(resuming).resuming());
+            let end = train_in(&store, &RunSettings::new(resuming).resuming());
             assert_eq!(end.bits(), whole, "{saving} to {resuming}");
             assert_eq!(end.loaded(), Some((at, vec![])));
             assert_eq!(end.committed(), (at..9).collect::<Vec<_>>());
@@ -262,12 +268,14 @@ fn saved_by_any_count_of_workers_a_run_goes_on_with_any_other() {
 }
 
 #[test]
-fn checkpoints_come_as_often_as_asked_and_old_ones_go() {
+fn checkpoints_are_saved_at_the_configured_interval_and_old_ones_removed() {
     let whole = undisturbed();
     for overlap in ["checkpoint.overlap=false", "checkpoint.overlap=true"] {
         let folder = tempfile::tempdir().unwrap();
         let store = local(folder.path());
-        let start = Start::new(3).with("checkpoint.every_steps=3").with(overlap);
+        let start = RunSettings::new(3)
+            .with("checkpoint.every_steps=3")
+            .with(overlap);
         let end = train_in(&store, &start.with("checkpoint.keep=1"));
         assert_eq!(end.bits(), whole);
         let saved = end.saved();
@@ -292,11 +300,11 @@ fn checkpoints_come_as_often_as_asked_and_old_ones_go() {
 }
 
 #[test]
-fn a_damaged_checkpoint_is_named_and_the_one_before_is_taken() {
+fn a_damaged_checkpoint_is_reported_and_the_previous_one_is_loaded() {
     let whole = undisturbed();
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
-    let sets = Start::new(2)
+    let sets = RunSettings::new(2)
         .with("checkpoint.every_steps=3")
         .with("checkpoint.overlap=false");
     let end = train_in(&store, &sets.clone().stopping(6));
@@ -325,20 +333,20 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_is_taken() {
 }
 
 #[test]
-fn another_plan_and_an_empty_place_are_refused() {
+fn another_plan_and_an_empty_store_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
-    let end = train_in(&store, &Start::new(2).resuming());
+    let end = train_in(&store, &RunSettings::new(2).resuming());
     assert!(matches!(end.ranks[0], Err(TrainError::NoCheckpoint { .. })));
-    // That nothing was loaded, or that the other one has left: which comes first.
+    // Either that nothing was loaded or that the peer was lost, whichever it notices first.
     assert!(end.ranks[1].as_ref().unwrap_err().is_secondary());
-    train_in(&store, &Start::new(2).stopping(4));
+    train_in(&store, &RunSettings::new(2).stopping(4));
     for (set, part) in [
         ("run.seed=7", "run.seed changed from 42 to 7"),
         ("model.channels=3", "model.channels changed from 2 to 3"),
         ("data.samples=38", "data"),
     ] {
-        let end = train_in(&store, &Start::new(2).with(set).resuming());
+        let end = train_in(&store, &RunSettings::new(2).with(set).resuming());
         let error = end.ranks[0].as_ref().unwrap_err();
         assert!(error.is_user_error(), "{error}");
         assert!(error.to_string().contains(part), "{error}");
@@ -347,25 +355,25 @@ fn another_plan_and_an_empty_place_are_refused() {
 }
 
 #[test]
-fn when_all_who_held_the_state_are_gone_the_next_generation_loads_it() {
+fn when_all_holders_of_the_state_are_lost_the_next_generation_loads_it() {
     let whole = undisturbed();
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
-    let end = train_in(&store, &Start::new(3).stopping(4));
+    let end = train_in(&store, &RunSettings::new(3).stopping(4));
     let at = *end.saved().last().unwrap();
-    let next = Start {
+    let next = RunSettings {
         generation: Generation(7),
-        ..Start::new(2)
+        ..RunSettings::new(2)
     };
     let end = train_in(&store, &next);
     assert_eq!(end.loaded(), Some((at, vec![])));
     assert_eq!(end.bits(), whole);
 }
 
-/// What happens before an object is written.
+/// A function that is called before an object is written.
 type Before = dyn FnMut(&ObjectName) -> Result<(), StoreError> + Send;
 
-/// A store in which something happens before an object is written.
+/// A store that calls a function before an object is written.
 struct Disturbed {
     inner: Arc<dyn Store>,
     before: Mutex<Box<Before>>,
@@ -408,7 +416,7 @@ impl Store for Disturbed {
         self.inner.open(name)
     }
 
-    fn list(&self, folder: Option<&ObjectName>) -> Result<Vec<Entry>, StoreError> {
+    fn list(&self, folder: Option<&ObjectName>) -> Result<Vec<ObjectEntry>, StoreError> {
         self.inner.list(folder)
     }
 
@@ -422,7 +430,7 @@ impl Store for Disturbed {
 }
 
 #[test]
-fn a_save_that_fails_on_one_rank_is_told_and_the_next_one_counts() {
+fn a_save_that_fails_on_one_rank_is_reported_and_the_next_one_succeeds() {
     let folder = tempfile::tempdir().unwrap();
     let mut refuses = true;
     let store = Disturbed::over(&local(folder.path()), move |name| {
@@ -435,7 +443,7 @@ fn a_save_that_fails_on_one_rank_is_told_and_the_next_one_counts() {
             source: std::io::Error::from(std::io::ErrorKind::StorageFull),
         })
     });
-    let start = Start::new(3)
+    let start = RunSettings::new(3)
         .with("checkpoint.every_steps=3")
         .with("checkpoint.overlap=false");
     let end = train_in(&store, &start);
@@ -447,7 +455,7 @@ fn a_save_that_fails_on_one_rank_is_told_and_the_next_one_counts() {
 }
 
 #[test]
-fn what_was_written_for_a_save_that_fails_does_not_stay() {
+fn files_of_a_failed_save_are_removed() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
     let full = Disturbed::over(&store, |name| match name.as_str().contains("cursor") {
@@ -458,17 +466,17 @@ fn what_was_written_for_a_save_that_fails_does_not_stay() {
             source: std::io::Error::from(std::io::ErrorKind::StorageFull),
         }),
     });
-    let end = train_in(&full, &Start::new(3).with("checkpoint.every_steps=9"));
+    let end = train_in(&full, &RunSettings::new(3).with("checkpoint.every_steps=9"));
     assert_eq!(end.bits(), undisturbed());
     assert_eq!((end.saved().len(), end.failed().len()), (0, 1));
     assert_eq!(list(&*store).unwrap(), []);
 }
 
 #[test]
-fn of_two_runs_with_one_place_the_newer_one_saves_and_the_other_is_told() {
+fn of_two_runs_with_one_store_the_newer_one_saves_and_the_older_one_reports_it() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
-    // The other one claims while the second checkpoint is being published.
+    // The other run claims a term while the second checkpoint is being published.
     let (other, mut publishings) = (store.clone(), 0);
     let first = Disturbed::over(&store, move |name| {
         publishings += u32::from(name.as_str().contains("cursor"));
@@ -478,7 +486,7 @@ fn of_two_runs_with_one_place_the_newer_one_saves_and_the_other_is_told() {
         }
         Ok(())
     });
-    let start = Start::new(2)
+    let start = RunSettings::new(2)
         .with("checkpoint.every_steps=3")
         .with("checkpoint.overlap=false");
     let end = train_in(&first, &start);

@@ -1,5 +1,5 @@
-//! Ranks as threads: one with another plan is refused, one with a damaged weight is found; every
-//! option gives the same bits on any count of them.
+//! Ranks as threads: a rank with another plan is rejected, a damaged weight is detected, and every option gives
+//! the same bits on any number of ranks.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail here")]
 
@@ -15,11 +15,11 @@ use ronde_core::{
 };
 use ronde_data::{DataConfig, Loader, LoaderPlan, LoaderSettings, Opening};
 use ronde_parallel::Strategy;
-use ronde_train::checkpoints::Surroundings;
+use ronde_train::checkpoints::ProcessContext;
 use ronde_train::config::{Document, Override};
-use ronde_train::{Place, Plan, RunConfig, Task, TrainError, Training, worker};
+use ronde_train::{JobMember, Plan, RunConfig, TrainError, Training, WorkerTask, worker};
 
-/// A watchdog, not a measure.
+/// The watchdog's time limit.
 const LIMIT: Duration = Duration::from_secs(60);
 
 const RUN: &str = r#"
@@ -52,7 +52,7 @@ fn parse(text: &str, sets: &[&str]) -> RunConfig {
     }
 }
 
-/// Runs one worker a thread over TCP, each with its own settings, to the errors of all.
+/// Runs one worker per thread over TCP, each with its own settings, and returns their errors.
 fn run_workers(sets: &[&[&str]]) -> Vec<Option<TrainError>> {
     let world_size = WorldSize::new(sets.len() as u32).unwrap();
     let bound: Vec<_> = sets
@@ -65,9 +65,9 @@ fn run_workers(sets: &[&[&str]]) -> Vec<Option<TrainError>> {
         .zip(sets)
         .enumerate()
         .map(|(rank, ((listener, _), sets))| {
-            // Not even root can make a folder there.
+            // Not even root can create a folder there.
             let output = PathBuf::from("/dev/null/nowhere");
-            let task = Task::new(&config(sets), ".".into(), output).unwrap();
+            let task = WorkerTask::new(&config(sets), ".".into(), output).unwrap();
             let assignment = Assignment {
                 job: "job".to_owned(),
                 generation: Generation(0),
@@ -81,16 +81,16 @@ fn run_workers(sets: &[&[&str]]) -> Vec<Option<TrainError>> {
             std::thread::spawn(move || {
                 let tracker: Arc<dyn Tracker> = Arc::new(NullTracker);
                 let secure = worker::on_one_host();
-                let flights = Arc::default();
-                let surroundings = Surroundings::default();
+                let flight_records = Arc::default();
+                let context = ProcessContext::default();
                 worker::run(
                     &assignment,
                     Some(listener),
                     None,
                     &secure,
                     &tracker,
-                    &flights,
-                    &surroundings,
+                    &flight_records,
+                    &context,
                 )
                 .err()
             })
@@ -100,7 +100,7 @@ fn run_workers(sets: &[&[&str]]) -> Vec<Option<TrainError>> {
 }
 
 #[test]
-fn a_rank_with_another_plan_is_refused_by_what_differs() {
+fn a_rank_with_another_plan_is_rejected_with_the_difference() {
     for (other, difference) in [
         (&["run.seed=43"][..], "run.seed"),
         (&["train.learning_rate=0.5"], "train.learning_rate"),
@@ -108,22 +108,22 @@ fn a_rank_with_another_plan_is_refused_by_what_differs() {
         (&["data.samples=61"], "data"),
     ] {
         let errors = run_workers(&[&[], other, &[]]);
-        let told: Vec<String> = errors.iter().flatten().map(TrainError::to_string).collect();
-        assert!(errors[1].is_some(), "{told:?}");
+        let messages: Vec<String> = errors.iter().flatten().map(TrainError::to_string).collect();
+        assert!(errors[1].is_some(), "{messages:?}");
         let named = |text: &String| text.contains("has another plan") && text.contains(difference);
-        assert!(told.iter().any(named), "{difference}: {told:?}");
+        assert!(messages.iter().any(named), "{difference}: {messages:?}");
         let hint = errors.iter().flatten().find_map(TrainError::hint);
         assert!(
             hint.is_some_and(|hint| hint.contains("the same program, run and data")),
-            "{told:?}"
+            "{messages:?}"
         );
     }
 }
 
 #[test]
-fn what_the_bits_do_not_depend_on_may_differ() {
-    // Rank 0 fails at the very end, as its folder does not exist; training itself went well, and the
-    // other one hears of it.
+fn settings_that_do_not_change_the_bits_may_differ() {
+    // Rank 0 fails at the end because its folder does not exist. Training succeeded, and rank 1 reports the lost
+    // peer.
     let errors = run_workers(&[&["train.steps=3"], &["train.steps=3", "run.name=other"]]);
     assert!(
         matches!(
@@ -134,7 +134,7 @@ fn what_the_bits_do_not_depend_on_may_differ() {
     );
 }
 
-/// One rank's training of `config`, and its loader.
+/// Returns one rank's training of `config`, and its loader.
 fn training(config: &RunConfig, group: ProcessGroup) -> Result<(Training, Loader), TrainError> {
     let split = ronde_data::open(&config.data, &Opening::new(".".as_ref(), config.run.seed))?;
     let world_size = WorldSize::new(group.size() as u32).expect("a group has members");
@@ -155,17 +155,17 @@ fn training(config: &RunConfig, group: ProcessGroup) -> Result<(Training, Loader
         stride: 1,
     };
     let loader = Loader::start(split.train.clone(), load, LoaderSettings::default())?;
-    let place = Place {
+    let member = JobMember {
         rank: Rank(group.rank().0),
         group: Arc::new(group),
         generation: Generation(0),
         tracker: Arc::new(NullTracker),
-        seat: None,
+        connector: None,
     };
-    Ok((Training::new(place, plan, chain, split), loader))
+    Ok((Training::new(member, plan, chain, split), loader))
 }
 
-/// Trains on three ranks; rank 2 changes one bit of a weight after a step. What each rank saw.
+/// Trains on three ranks, where rank 2 changes one bit of a weight after a step. Returns the error of each rank.
 fn damaged(sets: &[&str], after: u64) -> Vec<TrainError> {
     let config = config(sets);
     spawn_ranks(3, LIMIT, move |group| {
@@ -177,25 +177,25 @@ fn damaged(sets: &[&str], after: u64) -> Vec<TrainError> {
             }
             if step == after && damages {
                 let state = training.strategy_mut().state_mut();
-                let at = state.places()[1].range.start;
+                let at = state.tensors()[1].range.start;
                 let weight = &mut state.values_mut()[at];
-                // Not the last bit: rounding of the next update may mend that one.
+                // Not the last bit, because the rounding of the next update might undo its change.
                 *weight = f32::from_bits(weight.to_bits() ^ (1 << 20));
             }
         }
         Err(TrainError::Impossible {
-            problem: "the damage was not seen".to_owned(),
+            problem: "the damage was not detected".to_owned(),
             hint: String::new(),
         })
     })
 }
 
 #[test]
-fn one_bit_of_one_weight_is_found_and_its_rank_and_tensor_are_named() {
+fn one_flipped_bit_is_detected_and_its_rank_and_tensor_are_reported() {
     for (sets, latest) in [
-        // Everything is hashed after the step that follows the damage; the vote after it sees it.
+        // All weights are hashed after the step that follows the damage; the next vote detects it.
         (&["check.weight_hash_full_every=1"][..], 6),
-        // In parts it takes as long as a turn over all parts.
+        // In parts, detection takes up to one turn over all parts.
         (
             &[
                 "check.weight_hash_parts=4",
@@ -208,20 +208,20 @@ fn one_bit_of_one_weight_is_found_and_its_rank_and_tensor_are_named() {
             let TrainError::Diverged { step, report } = &error else {
                 panic!("rank {rank}: {error}");
             };
-            let seen = Step(6)..=Step(latest);
-            assert!(seen.contains(step), "rank {rank}: {step}");
+            let expected = Step(6)..=Step(latest);
+            assert!(expected.contains(step), "rank {rank}: {step}");
             assert!(
                 report.contains("rank 2 differs in "),
                 "rank {rank}: {report}"
             );
             assert!(!report.contains("rank 0"), "rank {rank}: {report}");
-            assert!(report.contains("hint: "), "{report}");
+            assert!(report.contains("help: "), "{report}");
             assert!(!error.is_secondary() && !error.is_user_error());
         }
     }
 }
 
-/// All that a run on some ranks leaves: weights, optimizer state and loss scale; and its last loss.
+/// Returns the final weights, optimizer state and loss scale of a run on some ranks, and its last loss.
 fn trained(config: &RunConfig, ranks: usize) -> (Vec<Vec<u32>>, f64) {
     let config = config.clone();
     let each = spawn_ranks(ranks, LIMIT, move |group| {
@@ -271,7 +271,7 @@ global_batch_size = 16
 "#;
 
 #[test]
-fn every_option_gives_the_same_bits_on_any_count_of_ranks() {
+fn every_option_gives_the_same_bits_on_any_number_of_ranks() {
     let layerwise = [
         "optimizer.kind=lamb",
         "train.weight_decay_on=matrices",
@@ -304,7 +304,7 @@ fn every_option_gives_the_same_bits_on_any_count_of_ranks() {
 }
 
 #[test]
-fn recomputing_changes_no_bit_and_rounding_does() {
+fn recomputation_preserves_the_bits_and_rounding_does_not() {
     let with = |sets: &[&str]| trained(&parse(GPT, sets), 1).0;
     let plain = with(&[]);
     assert!(with(&["train.recompute_activations=true"]) == plain);
@@ -316,8 +316,8 @@ fn recomputing_changes_no_bit_and_rounding_does() {
 }
 
 #[test]
-fn shards_that_are_accumulated_are_the_larger_batch() {
-    // The same samples in one shard and in sixteen: other orders of addition, the same sums.
+fn accumulated_shards_equal_the_larger_batch() {
+    // The same samples in one shard and in sixteen: different orders of addition, nearly equal sums.
     let with = |shards| {
         let sets = ["optimizer.kind=sgd", "train.learning_rate=0.1", shards];
         trained(&config(&sets), 1)
@@ -337,7 +337,7 @@ fn shards_that_are_accumulated_are_the_larger_batch() {
 }
 
 #[test]
-fn steps_whose_scaled_gradient_overflows_are_skipped_on_all_ranks_alike() {
+fn steps_with_an_overflowing_scaled_gradient_are_skipped_on_all_ranks() {
     let sets = [
         "train.precision=f16",
         "train.global_batch_size=60",
@@ -353,7 +353,7 @@ fn steps_whose_scaled_gradient_overflows_are_skipped_on_all_ranks_alike() {
         .map(|&x| f32::from_bits(x))
         .collect();
     let [scale, in_a_row, skipped] = scale[..] else {
-        panic!("the state of the scale is three numbers");
+        panic!("the loss scale has three elements");
     };
     assert!(skipped > 0.0 && in_a_row > 0.0, "{skipped} of 12 skipped");
     assert_eq!(scale, 65_536.0 / 2.0_f32.powf(skipped));
@@ -364,7 +364,7 @@ fn steps_whose_scaled_gradient_overflows_are_skipped_on_all_ranks_alike() {
 }
 
 #[test]
-fn the_run_files_of_the_examples_are_plans_and_their_models_can_be_built() {
+fn the_run_files_of_the_examples_are_valid_and_their_models_can_be_built() {
     let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples"));
     let mut found = 0;
     for entry in std::fs::read_dir(&folder).unwrap() {
@@ -376,8 +376,8 @@ fn the_run_files_of_the_examples_are_plans_and_their_models_can_be_built() {
         let config = parse(&text, &[]);
         found += 1;
         if matches!(config.data, DataConfig::Records(_)) {
-            // The files of one are the user's, those of the other are looked at by a test of the command; `parse` has
-            // looked at all that can be told without them.
+            // The data files of one are the user's, and a test of the command checks those of the other. `parse` has
+            // checked everything else.
             assert!(
                 ["imagenet.toml", "gpt_tokens.toml"]
                     .iter()

@@ -1,4 +1,4 @@
-//! Workers as threads that die at every operation of a step: the others go on, with the same bits.
+//! Workers as threads that die at every operation of a step; the remaining ones continue with the same bits.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail here")]
 
@@ -17,10 +17,10 @@ use ronde_core::{
 use ronde_data::Opening;
 use ronde_parallel::Strategy;
 use ronde_train::config::{Document, Override};
-use ronde_train::worker::{on_one_host, take_place};
+use ronde_train::worker::{join_job, on_one_host};
 use ronde_train::{Plan, RunConfig, TrainError, Training};
 
-/// A watchdog, not a measure.
+/// The watchdog's time limit.
 const LIMIT: Duration = Duration::from_secs(60);
 
 const RUN: &str = r#"
@@ -48,16 +48,16 @@ fn config(steps: u64) -> RunConfig {
     Document::load(&run, "test", &[], &sets).unwrap().0
 }
 
-/// Who is in the job: what a supervisor would know.
+/// The members of the job, as a supervisor knows them.
 #[derive(Default)]
 struct Members {
     generation: u64,
-    /// By worker: where it listens. In the order of their ranks.
+    /// The listening address of each worker, in the order of ranks.
     present: Vec<(u32, SocketAddr)>,
-    /// What each has entered.
+    /// The generation that each worker has entered.
     entered: BTreeMap<u32, Generation>,
-    /// Whether a new generation begins when a worker asks for one.
-    begins_when_asked: bool,
+    /// Whether a new generation begins when a worker requests one.
+    begins_on_request: bool,
 }
 
 #[derive(Default)]
@@ -69,7 +69,7 @@ struct Job {
 }
 
 impl Job {
-    /// Begins another generation.
+    /// Changes the members and begins another generation.
     fn change(&self, change: impl FnOnce(&mut Members)) {
         let mut members = self.members.lock().unwrap();
         change(&mut members);
@@ -84,13 +84,13 @@ impl Tracker for Job {
     }
 }
 
-/// One worker's view.
-struct Member {
+/// One worker's membership.
+struct TestMembership {
     job: Arc<Job>,
     id: u32,
 }
 
-impl Member {
+impl TestMembership {
     fn assignment(&self, members: &Members) -> Option<Assignment> {
         let rank = members.present.iter().position(|(id, _)| *id == self.id)?;
         let world_size = WorldSize::new(members.present.len() as u32)?;
@@ -107,7 +107,7 @@ impl Member {
     }
 }
 
-impl Membership for Member {
+impl Membership for TestMembership {
     fn pending(&self) -> Option<Generation> {
         let members = self.job.members.lock().unwrap();
         let newest = Generation(members.generation);
@@ -131,7 +131,7 @@ impl Membership for Member {
 
     fn next(&self, left: Generation, cause: &str) -> Result<Assignment, MembershipError> {
         let mut members = self.job.members.lock().unwrap();
-        if members.begins_when_asked && members.generation <= left.0 {
+        if members.begins_on_request && members.generation <= left.0 {
             members.generation += 1;
             self.job.changed.notify_all();
         }
@@ -152,40 +152,40 @@ impl Membership for Member {
         members.entered.insert(self.id, newest);
         self.assignment(&members)
             .ok_or_else(|| MembershipError::Ended {
-                reason: "no place".to_owned(),
+                reason: "not a member".to_owned(),
             })
     }
 }
 
-/// Steps of most runs.
+/// The number of steps of most runs.
 const STEPS: u64 = 9;
 
-/// What happens to a worker at one of its operations, counted from 0.
+/// A fault that is injected at one of a worker's operations, counted from 0.
 #[derive(Clone, Copy, PartialEq)]
-enum Fate {
-    /// It dies before it starts the operation.
+enum InjectedFault {
+    /// The worker dies before it starts the operation.
     Dies(u32),
-    /// It takes part, but does not hear what came of it.
+    /// The worker takes part but does not receive the outcome.
     MissesOutcome(u32),
-    /// The state that it takes over has not come before the operation.
-    HealsLate(u32),
+    /// The state that the worker copies is not received before the operation.
+    ReceivesLate(u32),
 }
 
-/// A group whose member has a fate.
-struct Mortal {
+/// A group that injects a fault.
+struct FaultyGroup {
     inner: Arc<dyn Group>,
-    fate: Fate,
+    fault: InjectedFault,
     operations: Arc<AtomicU32>,
 }
 
-/// A message that has not come before an operation.
-struct Late {
+/// A message that is not received before an operation.
+struct LateMessage {
     inner: Box<dyn Work>,
     operations: Arc<AtomicU32>,
     until: u32,
 }
 
-impl Work for Late {
+impl Work for LateMessage {
     fn is_finished(&self) -> bool {
         self.operations.load(Ordering::SeqCst) >= self.until && self.inner.is_finished()
     }
@@ -195,7 +195,7 @@ impl Work for Late {
     }
 }
 
-impl Collectives for Mortal {
+impl Collectives for FaultyGroup {
     fn rank(&self) -> GroupRank {
         self.inner.rank()
     }
@@ -214,15 +214,15 @@ impl Collectives for Mortal {
         buffer: Buffer,
     ) -> Result<Box<dyn Work>, CollectiveError> {
         let number = self.operations.fetch_add(1, Ordering::SeqCst);
-        if self.fate == Fate::Dies(number) {
+        if self.fault == InjectedFault::Dies(number) {
             std::panic::resume_unwind(Box::new("dies"));
         }
         let work = self.inner.start(operation, buffer)?;
-        if self.fate == Fate::MissesOutcome(number) {
+        if self.fault == InjectedFault::MissesOutcome(number) {
             work.wait()?;
             return Err(CollectiveError::Aborted {
                 by: "test".to_owned(),
-                reason: "it did not hear the outcome".to_owned(),
+                reason: "the outcome was not received".to_owned(),
             });
         }
         Ok(work)
@@ -237,7 +237,7 @@ impl Collectives for Mortal {
     }
 }
 
-impl PointToPoint for Mortal {
+impl PointToPoint for FaultyGroup {
     fn send(
         &self,
         to: GroupRank,
@@ -254,10 +254,10 @@ impl PointToPoint for Mortal {
         buffer: Buffer,
     ) -> Result<Box<dyn Work>, CollectiveError> {
         let inner = self.inner.receive(from, tag, buffer)?;
-        let Fate::HealsLate(until) = self.fate else {
+        let InjectedFault::ReceivesLate(until) = self.fault else {
             return Ok(inner);
         };
-        Ok(Box::new(Late {
+        Ok(Box::new(LateMessage {
             inner,
             operations: self.operations.clone(),
             until,
@@ -268,16 +268,16 @@ impl PointToPoint for Mortal {
 /// Hash of weights and optimizer state.
 type Bits = Vec<u64>;
 
-/// Starts a worker that is among the members already; `fate` is what happens to it.
+/// Starts a worker that is already a member, with a fault to inject.
 fn start(
     job: &Arc<Job>,
     id: u32,
     listener: std::net::TcpListener,
-    fate: Option<Fate>,
+    fault: Option<InjectedFault>,
 ) -> JoinHandle<Result<Bits, TrainError>> {
     let job = job.clone();
     std::thread::spawn(move || {
-        let member = Arc::new(Member {
+        let member = Arc::new(TestMembership {
             job: job.clone(),
             id,
         });
@@ -297,7 +297,7 @@ fn start(
                 &plan.seeds,
             )
             .map_err(TrainError::Model)?;
-        let mut place = take_place(
+        let mut member = join_job(
             &assignment,
             Some(listener),
             Some(member),
@@ -305,19 +305,19 @@ fn start(
             job,
             &Arc::default(),
         )?;
-        if let Some(fate) = fate {
-            let inner = place.group;
+        if let Some(fault) = fault {
+            let inner = member.group;
             let operations = Arc::new(AtomicU32::new(0));
-            if let Fate::Dies(_) = fate {
-                place.seat = None;
+            if let InjectedFault::Dies(_) = fault {
+                member.connector = None;
             }
-            place.group = Arc::new(Mortal {
+            member.group = Arc::new(FaultyGroup {
                 inner,
-                fate,
+                fault,
                 operations,
             });
         }
-        let mut training = Training::new(place, plan, chain, split);
+        let mut training = Training::new(member, plan, chain, split);
         training.run()?;
         let replica = training.strategy_mut().replica();
         Ok(replica.into_iter().map(weight_hash::hash).collect())
@@ -328,26 +328,26 @@ fn ronde_comm_alone() -> ronde_comm::ProcessGroup {
     ronde_comm::ProcessGroup::alone(ronde_comm::GroupConfig::new("none", "none", GroupRank(0)))
 }
 
-/// What became of a job.
-struct End {
+/// The result of a job.
+struct JobResult {
     bits: Vec<Bits>,
     events: Vec<Event>,
 }
 
-/// Trains with `count` workers. `deaths` says which worker dies at which of its operations;
-/// `replaced`: a new one comes for each.
-fn train(count: u32, deaths: &[(u32, u32)], replaced: bool) -> End {
+/// Trains with `count` workers. `deaths` lists which worker dies at which of its operations; with `replaced`, a
+/// new worker joins for each.
+fn train(count: u32, deaths: &[(u32, u32)], replaced: bool) -> JobResult {
     train_with(STEPS, count, deaths, replaced, None)
 }
 
-/// The same; `fate` is what happens to a new one.
+/// As [`train`], with a fault to inject in new workers.
 fn train_with(
     steps: u64,
     count: u32,
     deaths: &[(u32, u32)],
     replaced: bool,
-    fate_of_new: Option<Fate>,
-) -> End {
+    fault_of_new: Option<InjectedFault>,
+) -> JobResult {
     let job = Arc::new(Job {
         steps,
         ..Job::default()
@@ -359,33 +359,33 @@ fn train_with(
         listeners.push(listener);
         job.members.lock().unwrap().present.push((id, address));
     }
-    let fate = |id: u32| {
+    let fault = |id: u32| {
         let death = deaths.iter().find(|death| death.0 == id)?;
-        Some(Fate::Dies(death.1))
+        Some(InjectedFault::Dies(death.1))
     };
     let mut workers: Vec<_> = listeners
         .into_iter()
         .zip(0..)
-        .map(|(listener, id)| (id, start(&job, id, listener, fate(id))))
+        .map(|(listener, id)| (id, start(&job, id, listener, fault(id))))
         .collect();
     let mut bits = Vec::new();
-    // In the order of their deaths, so that no join waits for a later one.
+    // In the order of their deaths, so that no thread join waits for a later one.
     let mut dying: Vec<(u32, u32)> = deaths.to_vec();
     dying.sort_by_key(|death| death.1);
     for (id, _) in dying {
         let at = workers.iter().position(|worker| worker.0 == id).unwrap();
         let (_, thread) = workers.remove(at);
         match thread.join() {
-            // It was at the end before it came to that operation.
+            // It finished before it reached that operation.
             Ok(Ok(end)) => bits.push(end),
-            // It died, or saw another one die before its turn came and gave up.
+            // It died, or it lost a peer before and stopped.
             Ok(Err(_)) | Err(_) => {
                 job.change(|members| members.present.retain(|(other, _)| *other != id));
                 if replaced {
                     let (listener, address) = bound();
                     let new = 100 + id;
                     job.change(|members| members.present.push((new, address)));
-                    workers.push((new, start(&job, new, listener, fate_of_new)));
+                    workers.push((new, start(&job, new, listener, fault_of_new)));
                 }
             }
         }
@@ -397,10 +397,10 @@ fn train_with(
         }
     }
     let events = std::mem::take(&mut *job.events.lock().unwrap());
-    End { bits, events }
+    JobResult { bits, events }
 }
 
-/// The steps that somebody recorded as committed, each once.
+/// Returns the steps that any worker recorded as committed, without duplicates.
 fn steps(events: &[Event]) -> Vec<u64> {
     let mut steps: Vec<u64> = events
         .iter()
@@ -415,9 +415,9 @@ fn steps(events: &[Event]) -> Vec<u64> {
 }
 
 #[test]
-fn whoever_dies_at_whatever_operation_the_bits_are_the_same() {
+fn a_death_at_any_operation_preserves_the_bits() {
     let undisturbed = train(1, &[], false).bits.remove(0);
-    // Three buckets or so and a vote a step: this reaches into the fourth step.
+    // With about three buckets and one vote per step, this extends into the fourth step.
     for operation in 0..15 {
         for id in [0, 2] {
             let end = train(3, &[(id, operation)], false);
@@ -434,30 +434,30 @@ fn whoever_dies_at_whatever_operation_the_bits_are_the_same() {
 }
 
 #[test]
-fn a_state_that_comes_late_holds_nobody_up() {
-    // Long enough for a new worker to come to.
+fn training_continues_while_a_state_is_transferred() {
+    // Long enough for a new worker to join.
     let many = 600;
     let undisturbed = train_with(many, 1, &[], false, None).bits.remove(0);
-    // After some steps, after many, and never before all wait for it.
+    // After a few steps, after many, and only when all members wait for it.
     for until in [8, 20, 50, 10_000] {
-        let late = Some(Fate::HealsLate(until));
+        let late = Some(InjectedFault::ReceivesLate(until));
         let end = train_with(many, 3, &[(2, 60)], true, late);
         assert_eq!(end.bits.len(), 3, "until {until}");
         let same = |bits: &Bits| *bits == undisturbed;
         assert!(end.bits.iter().all(same), "until {until}");
         assert_eq!(steps(&end.events), (0..many).collect::<Vec<_>>());
-        let came = |event: &Event| match event {
+        let joined = |event: &Event| match event {
             Event::Resumed { step, healed, .. } => *healed == 1 && step.0 + 20 < many,
             _ => false,
         };
         let resumed = |e: &&Event| matches!(e, Event::Resumed { .. });
         let all: Vec<&Event> = end.events.iter().filter(resumed).collect();
-        assert!(end.events.iter().any(came), "until {until}: {all:?}");
+        assert!(end.events.iter().any(joined), "until {until}: {all:?}");
     }
 }
 
 #[test]
-fn a_replacement_fetches_the_state_and_ends_with_the_same_bits() {
+fn a_replacement_copies_the_state_and_ends_with_the_same_bits() {
     let undisturbed = train(1, &[], false).bits.remove(0);
     for operation in [0, 3, 6, 9, 13] {
         for id in [0, 2] {
@@ -472,7 +472,7 @@ fn a_replacement_fetches_the_state_and_ends_with_the_same_bits() {
 }
 
 #[test]
-fn half_of_the_workers_die_and_come_back() {
+fn half_of_the_workers_die_and_are_replaced() {
     let undisturbed = train(1, &[], false).bits.remove(0);
     for replaced in [false, true] {
         let end = train(4, &[(1, 5), (3, 6)], replaced);
@@ -482,7 +482,7 @@ fn half_of_the_workers_die_and_come_back() {
 }
 
 #[test]
-fn who_misses_the_outcome_of_a_vote_applies_the_gradient_that_it_holds() {
+fn a_worker_that_misses_the_outcome_of_a_vote_applies_its_stored_gradient() {
     let undisturbed = train(1, &[], false).bits.remove(0);
     let mut applied = 0;
     for operation in 0..12 {
@@ -496,13 +496,13 @@ fn who_misses_the_outcome_of_a_vote_applies_the_gradient_that_it_holds() {
             listeners.push(listener);
             let mut members = job.members.lock().unwrap();
             members.present.push((id, address));
-            members.begins_when_asked = true;
+            members.begins_on_request = true;
         }
-        let fate = |id| (id == 1).then_some(Fate::MissesOutcome(operation));
+        let fault = |id| (id == 1).then_some(InjectedFault::MissesOutcome(operation));
         let workers: Vec<_> = listeners
             .into_iter()
             .zip(0..)
-            .map(|(listener, id)| start(&job, id, listener, fate(id)))
+            .map(|(listener, id)| start(&job, id, listener, fault(id)))
             .collect();
         for worker in workers {
             assert_eq!(worker.join().unwrap().unwrap(), undisturbed, "{operation}");
@@ -514,6 +514,6 @@ fn who_misses_the_outcome_of_a_vote_applies_the_gradient_that_it_holds() {
             .filter(|event| matches!(event, Event::Resumed { applied: 1, .. }))
             .count();
     }
-    // A quarter of the operations or so are votes.
+    // About a quarter of the operations are votes.
     assert!(applied >= 2, "{applied}");
 }

@@ -1,9 +1,9 @@
-//! Shards in lock step: all shards of a rank go through a layer before any goes on, because a layer needs
-//! sums over all shards in the middle of its pass.
+//! Shards in lock step: all shards of a rank pass through a layer before any enters the next one, because a layer
+//! needs sums over all shards within its pass.
 //!
-//! Statistics are added along the same fixed tree as gradients, so their bits do not depend on who holds
-//! which shard. The price: activations of all shards of the run are kept, and each sum waits for all
-//! ranks. Buckets go out as ever, each when its layers are through backward with all shards.
+//! Statistics are added along the same fixed tree as gradients, so their bits do not depend on the assignment of
+//! shards to ranks. Cost: the activations of all shards of the rank are stored, and each sum waits for all
+//! ranks. A bucket is sent when its layers have finished the backward pass of all shards.
 
 use ronde_core::exact::TreeSum;
 use ronde_core::session::ShardReport;
@@ -33,8 +33,8 @@ impl<'a> GroupSums<'a> {
         }
     }
 
-    /// What a layer's failure was.
-    fn explain(&mut self, shard: Shard, source: EngineError) -> ParallelError {
+    /// Returns the error behind a failed layer.
+    fn cause(&mut self, shard: Shard, source: EngineError) -> ParallelError {
         match (source, self.failed.take()) {
             (EngineError::NotSummed { layer }, Some(source)) => {
                 ParallelError::LayerSum { layer, source }
@@ -70,7 +70,7 @@ impl ShardSums for GroupSums<'_> {
 }
 
 impl DataParallel {
-    /// Forward and backward of all shards of this rank, layer by layer.
+    /// Runs forward and backward of all shards of this rank, layer by layer.
     pub(super) fn backward_together(
         &mut self,
         step: Step,
@@ -95,20 +95,20 @@ impl DataParallel {
             });
             reports.push(report);
         }
-        let turned = self.now();
-        for place in 0..self.buckets.len() {
+        let forward_done = self.now();
+        for index in 0..self.buckets.len() {
             let buffers = batches.iter();
             let mut buffers: Vec<Buffer> = buffers
-                .map(|_| self.buckets[place].take_buffer(&*self.group))
+                .map(|_| self.buckets[index].take_buffer(&*self.group))
                 .collect();
-            gradients = self.bucket_together(place, &batches, gradients, &mut buffers)?;
+            gradients = self.bucket_together(index, &batches, gradients, &mut buffers)?;
             for (batch, buffer) in batches.iter().zip(buffers) {
-                self.buckets[place].add_shard(batch.shard.0, buffer);
+                self.buckets[index].add_shard(batch.shard.0, buffer);
             }
-            self.start_bucket(place)?;
+            self.start_bucket(index)?;
         }
-        self.times.forward_s += turned - begun;
-        self.times.backward_s += self.now() - turned;
+        self.times.forward_s += forward_done - begun;
+        self.times.backward_s += self.now() - forward_done;
         Ok(reports)
     }
 
@@ -128,13 +128,13 @@ impl DataParallel {
         let mut sums = GroupSums::new(&*self.group, self.shards);
         let outputs = self.chain.forward_shards(inputs, &mut sums);
         let first = batches.first().map_or(Shard(0), |batch| batch.shard);
-        outputs.map_err(|source| sums.explain(first, source))
+        outputs.map_err(|source| sums.cause(first, source))
     }
 
-    /// Backward of the layers of one bucket; gives the gradients of their inputs.
+    /// Runs backward of the layers of one bucket and returns the gradients of their inputs.
     fn bucket_together(
         &mut self,
-        place: usize,
+        index: usize,
         batches: &[MicroBatch],
         mut outputs: Vec<Activation>,
         buffers: &mut [Buffer],
@@ -142,7 +142,7 @@ impl DataParallel {
         let group = self.group.clone();
         let mut sums = GroupSums::new(&*group, self.shards);
         let first = batches.first().map_or(Shard(0), |batch| batch.shard);
-        let bucket = self.buckets[place].plan.clone();
+        let bucket = self.buckets[index].plan.clone();
         for layer in bucket.layers.clone().rev() {
             let ranges = self.state.layer_ranges(layer, bucket.elements.start);
             let given = batches.iter().zip(outputs).zip(&mut *buffers);
@@ -154,7 +154,7 @@ impl DataParallel {
             let given = given.collect();
             let layers = self.chain.layers_mut();
             let inputs = layers[layer].backward_shards(given, &ranges, layer > 0, &mut sums);
-            let inputs = inputs.map_err(|source| sums.explain(first, source))?;
+            let inputs = inputs.map_err(|source| sums.cause(first, source))?;
             for (batch, buffer) in batches.iter().zip(&mut *buffers) {
                 self.weigh_buffers(layer, batch.samples(), &ranges, buffer.as_mut_slice());
             }

@@ -1,4 +1,4 @@
-//! Shards one after the other: forward, loss, and backward into the buckets.
+//! Runs shards one after the other: forward, loss, and backward into the buckets.
 
 use std::ops::Range;
 
@@ -11,16 +11,16 @@ use super::DataParallel;
 use crate::{MicroBatch, ParallelError};
 
 impl DataParallel {
-    /// Forward and backward of this rank's shards, one after the other.
+    /// Runs forward and backward of this rank's shards, one after the other.
     pub(super) fn backward_apart(
         &mut self,
         step: Step,
         micro_batches: Vec<MicroBatch>,
     ) -> Result<Vec<ShardReport>, ParallelError> {
         if micro_batches.is_empty() {
-            // A rank without a shard adds nothing and gets the sum all the same.
-            for place in 0..self.buckets.len() {
-                self.start_bucket(place)?;
+            // A rank without shards contributes nothing but receives the sum.
+            for index in 0..self.buckets.len() {
+                self.start_bucket(index)?;
             }
         }
         let each = micro_batches.into_iter();
@@ -42,7 +42,7 @@ impl DataParallel {
         Ok(activation)
     }
 
-    /// Backward of all layers, last first; fills, adds and (with the run's last shard) sends buckets.
+    /// Runs backward of all layers, last first; fills and adds buckets, and sends them with the rank's last shard.
     fn backward_buckets(
         &mut self,
         batch: &MicroBatch,
@@ -50,38 +50,38 @@ impl DataParallel {
         last: bool,
     ) -> Result<(), ParallelError> {
         let mut gradient = gradient;
-        for place in 0..self.buckets.len() {
-            let mut buffer = self.buckets[place].take_buffer(&*self.group);
+        for index in 0..self.buckets.len() {
+            let mut buffer = self.buckets[index].take_buffer(&*self.group);
             match gradient.take() {
                 Some(output) => {
                     let input = self
-                        .backward_layers(place, batch, output, buffer.as_mut_slice())
+                        .backward_layers(index, batch, output, buffer.as_mut_slice())
                         .map_err(|source| ParallelError::Engine {
                             shard: batch.shard,
                             source,
                         })?;
                     gradient = input;
                 }
-                // A shard without samples adds nothing.
+                // A shard without samples contributes zeros.
                 None => buffer.as_mut_slice::<f32>().fill(0.0),
             }
-            self.buckets[place].add_shard(batch.shard.0, buffer);
+            self.buckets[index].add_shard(batch.shard.0, buffer);
             if last {
-                self.start_bucket(place)?;
+                self.start_bucket(index)?;
             }
         }
         Ok(())
     }
 
-    /// Backward of the layers of one bucket into its buffer; gives the gradient of their input.
+    /// Runs backward of the layers of one bucket into its buffer and returns the gradient of their input.
     fn backward_layers(
         &mut self,
-        place: usize,
+        index: usize,
         batch: &MicroBatch,
         output: Activation,
         buffer: &mut [f32],
     ) -> Result<Option<Activation>, EngineError> {
-        let bucket = &self.buckets[place].plan;
+        let bucket = &self.buckets[index].plan;
         let mut gradient = Some(output);
         for layer in bucket.layers.clone().rev() {
             let Some(output) = gradient.take() else { break };
@@ -98,7 +98,7 @@ impl DataParallel {
         Ok(gradient)
     }
 
-    /// Forward and backward of one shard by itself.
+    /// Runs forward and backward of one shard.
     fn backward_shard(
         &mut self,
         step: Step,
@@ -123,14 +123,14 @@ impl DataParallel {
                 .map_err(engine)?;
             gradient = Some(self.loss_gradient(&output, &batch, &mut report)?);
         }
-        let turned = self.now();
+        let forward_done = self.now();
         self.backward_buckets(&batch, gradient, last)?;
-        self.times.forward_s += turned - begun;
-        self.times.backward_s += self.now() - turned;
+        self.times.forward_s += forward_done - begun;
+        self.times.backward_s += self.now() - forward_done;
         Ok(report)
     }
 
-    /// What the outputs cost, into the report, and the gradient of that.
+    /// Computes the loss, writes it to the report, and returns its gradient.
     pub(super) fn loss_gradient(
         &mut self,
         output: &Activation,
@@ -148,7 +148,7 @@ impl DataParallel {
         Ok(Activation::from_host(output.shape(), loss.gradient))
     }
 
-    /// Turns the buffers of a layer, as a shard's forward left them, into what is summed over shards.
+    /// Multiplies a layer's buffers, as updated by a shard's forward pass, by the shard's samples for the sum.
     pub(super) fn weigh_buffers(
         &self,
         layer: usize,

@@ -1,39 +1,39 @@
-//! [`Cursor`]: what only the training loop understands of a checkpoint, and its bytes.
+//! [`TrainingCursor`]: the position of a run in its data, as stored in a checkpoint.
 //!
-//! Length of the first part (u64, little-endian), the first part as JSON, then the session's cursor.
+//! Format: length of the header (u64, little-endian), the header as JSON, the session's cursor.
 
 use std::path::PathBuf;
 
 use ronde_core::FormatHeader;
 use serde::{Deserialize, Serialize};
 
-/// Format of the first part.
+/// Format of the header.
 const FORMAT: (&str, u32) = ("ronde.cursor", 1);
 
-/// Where a run stands.
+/// The position of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Cursor {
-    pub(crate) about: About,
+pub(crate) struct TrainingCursor {
+    pub(crate) header: CursorHeader,
     /// [`ronde_core::session::Session::cursor`].
     pub(crate) session: Vec<u8>,
 }
 
-/// What a cursor says besides the session's.
+/// The header of a cursor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct About {
+pub(crate) struct CursorHeader {
     header: FormatHeader,
     /// The resolved run file; empty for a user's own program.
     pub(crate) run: String,
-    /// The folder that its paths start from.
+    /// The folder that relative paths of the run file are resolved against.
     pub(crate) base: PathBuf,
     /// Hash of all weights and buffers, 16 hexadecimal digits.
     pub(crate) weights: String,
 }
 
-impl Cursor {
+impl TrainingCursor {
     pub(crate) fn new(run: &str, base: &std::path::Path, weights: u64, session: Vec<u8>) -> Self {
         Self {
-            about: About {
+            header: CursorHeader {
                 header: FormatHeader::of(FORMAT),
                 run: run.to_owned(),
                 base: base.to_owned(),
@@ -52,12 +52,13 @@ impl Cursor {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
-        let short = || "the cursor ends too early".to_owned();
+        let short = || "the cursor is truncated".to_owned();
         let (len, rest) = bytes.split_first_chunk::<8>().ok_or_else(short)?;
         let len = usize::try_from(u64::from_le_bytes(*len)).map_err(|_| short())?;
         let (about, session) = rest.split_at_checked(len).ok_or_else(short)?;
-        let about: About = serde_json::from_slice(about).map_err(|error| error.to_string())?;
-        about.header.check(FORMAT)?;
+        let header: CursorHeader =
+            serde_json::from_slice(about).map_err(|error| error.to_string())?;
+        header.format.check(FORMAT)?;
         Ok(Self {
             about,
             session: session.to_vec(),
@@ -70,17 +71,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_reads_back_and_bad_bytes_are_refused() {
-        let cursor = Cursor::new("[run]\n", "/a".as_ref(), 7, vec![1, 2, 3]);
+    fn a_cursor_round_trips_and_invalid_bytes_are_rejected() {
+        let cursor = TrainingCursor::new("[run]\n", "/a".as_ref(), 7, vec![1, 2, 3]);
         let bytes = cursor.encode().unwrap();
-        assert_eq!(Cursor::decode(&bytes), Ok(cursor));
+        assert_eq!(TrainingCursor::decode(&bytes), Ok(cursor));
         for bad in [
             &bytes[..4],
             &bytes[..20],
             &[255; 40][..],
             &[&[2_u8, 0, 0, 0, 0, 0, 0, 0][..], b"{}"].concat(),
         ] {
-            assert!(Cursor::decode(bad).is_err(), "{bad:?}");
+            assert!(TrainingCursor::decode(bad).is_err(), "{bad:?}");
         }
     }
 }

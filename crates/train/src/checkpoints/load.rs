@@ -1,47 +1,47 @@
-//! Loading the last good checkpoint into a replica.
+//! Loads the newest valid checkpoint into a replica.
 
 use std::sync::Arc;
 
-use ronde_checkpoint::{Checkpoint, CheckpointError, ReadInto, last_good_with};
+use ronde_checkpoint::{Checkpoint, CheckpointError, ReadRequest, last_good_with};
 use ronde_core::{PlanIdentity, Step, weight_hash};
 use ronde_store::Store;
 
-use super::Shape;
-use super::cursor::Cursor;
-use crate::clock::Stopwatch;
+use super::ReplicaLayout;
+use super::cursor::TrainingCursor;
+use crate::clock::LapTimer;
 
-/// Threads that read.
+/// The number of reading threads.
 const THREADS: usize = 4;
 
-/// What was loaded.
+/// A checkpoint that was loaded.
 #[derive(Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedCheckpoint {
     pub(crate) step: Step,
-    /// Ranks that saved it.
+    /// The number of ranks that saved it.
     pub(crate) world_size: u32,
     pub(crate) bytes: u64,
     pub(crate) session: Vec<u8>,
-    /// Newer ones that cannot be used, and a damage of the claims.
+    /// Newer checkpoints that are unusable, with the reason, and a warning about damaged claims.
     pub(crate) skipped: Vec<String>,
     pub(crate) duration_s: f64,
 }
 
-/// Puts the newest checkpoint that counts and is good into `replica`; every byte is verified. `None`, and
-/// nothing is changed, when there is none at all. After an error the replica holds anything.
+/// Loads the newest published and valid checkpoint into `replica` and verifies every byte. Returns `None`
+/// without a change if there is no checkpoint at all. After an error the contents of `replica` are unspecified.
 ///
 /// # Errors
-/// There are some, but none is good or of this plan; the store cannot be read.
+/// There are checkpoints, but none is valid and of this plan; or the store cannot be read.
 pub(crate) fn load(
     store: &Arc<dyn Store>,
     identity: &PlanIdentity,
-    shape: &Shape,
+    shape: &ReplicaLayout,
     replica: &mut [&mut [f32]],
-) -> Result<Option<Loaded>, CheckpointError> {
-    let watch = Stopwatch::start();
+) -> Result<Option<LoadedCheckpoint>, CheckpointError> {
+    let watch = LapTimer::start();
     let found = last_good_with(store, identity, |checkpoint| {
         fill(checkpoint, shape, replica)
     })?;
-    Ok(found.map(|found| Loaded {
+    Ok(found.map(|found| LoadedCheckpoint {
         step: found.checkpoint.step(),
         world_size: found.checkpoint.manifest().world_size,
         bytes: found.checkpoint.manifest().bytes(),
@@ -56,26 +56,28 @@ pub(crate) fn load(
     }))
 }
 
-/// Reads one checkpoint; gives the session's cursor.
+/// Reads one checkpoint and returns the session's cursor.
 fn fill(
     checkpoint: &Checkpoint,
-    shape: &Shape,
+    shape: &ReplicaLayout,
     replica: &mut [&mut [f32]],
 ) -> Result<Vec<u8>, CheckpointError> {
     let what = || format!("checkpoint of step {}", checkpoint.step());
-    let refuse = |problem: String| CheckpointError::Invalid {
+    let invalid = |problem: String| CheckpointError::Invalid {
         what: what(),
         problem,
     };
-    let cursor = Cursor::decode(&checkpoint.cursor()?).map_err(refuse)?;
+    let cursor = TrainingCursor::decode(&checkpoint.cursor()?).map_err(invalid)?;
     if checkpoint.manifest().vectors != *shape.vectors {
-        return Err(refuse("its tensors are not those of this run".to_owned()));
+        return Err(invalid(
+            "its tensors differ from those of this run".to_owned(),
+        ));
     }
-    let mut requests: Vec<ReadInto<'_>> = shape
+    let mut requests: Vec<ReadRequest<'_>> = shape
         .vectors
         .iter()
         .zip(replica.iter_mut())
-        .map(|(vector, values)| ReadInto {
+        .map(|(vector, values)| ReadRequest {
             vector: &vector.name,
             start: 0,
             into: bytemuck::cast_slice_mut(values),
@@ -85,10 +87,10 @@ fn fill(
     let weights = replica
         .first()
         .map_or(0, |weights| weight_hash::hash(weights));
-    if format!("{weights:016x}") != cursor.about.weights {
-        return Err(refuse(format!(
-            "the weights hash to {weights:016x}, not to {}",
-            cursor.about.weights
+    if format!("{weights:016x}") != cursor.header.weights {
+        return Err(invalid(format!(
+            "the weights have the hash {weights:016x}, expected {}",
+            cursor.header.weights
         )));
     }
     Ok(cursor.session)

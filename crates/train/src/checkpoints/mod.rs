@@ -1,29 +1,29 @@
-//! Checkpoints of a run: when they are saved, by whom, and how a run goes on from one.
+//! Checkpoints of a run: when they are saved, which rank does what, and how a run resumes from one.
 //!
 //! ```text
-//! rank 0 wishes for one with its vote -> after that step each rank copies its share, a thread writes it
-//!   -> each rank's next votes carry what it wrote -> rank 0 publishes the manifest, then old ones go
-//! a run that starts without a state: rank 0 loads the last good one, the others take it over from it
+//! rank 0 requests a save with its vote -> after that step each rank copies its share, a thread writes it
+//!   -> each rank reports its file with its next votes -> rank 0 publishes the manifest, then removes old ones
+//! a run that starts without a state: rank 0 loads the newest valid checkpoint and sends it to the other ranks
 //! ```
 //!
-//! Nothing here waits while training goes on but the copy in memory. What ranks tell each other travels
-//! with the votes on steps, so all know the same of a save under way, and a lost peer ends it.
+//! Training waits only for the copy in memory. Ranks exchange their reports with the votes on steps, so all
+//! ranks know the same about a pending save, and losing a peer cancels it.
 
-mod access;
+mod context;
 mod cursor;
-mod keeper;
+mod layout;
 mod load;
 mod newest;
-mod saving;
-mod shape;
-mod together;
-mod words;
+mod notes;
+mod publish_thread;
+mod run_checkpoints;
+mod wait;
 
-pub use access::{Resume, Surroundings, open};
-pub use newest::{Newest, newest};
-pub use saving::Saving;
+pub use context::{ProcessContext, Resume, open};
+pub use newest::{NewestCheckpoint, newest};
+pub use run_checkpoints::RunCheckpoints;
 
-pub(crate) use load::{Loaded, load};
-pub(crate) use saving::{Now, Snapshot};
-pub(crate) use shape::Shape;
-pub(crate) use together::{pace, together};
+pub(crate) use layout::ReplicaLayout;
+pub(crate) use load::{LoadedCheckpoint, load};
+pub(crate) use run_checkpoints::{RankPosition, StateSnapshot};
+pub(crate) use wait::{poll_interval, wait_for_all};

@@ -1,48 +1,49 @@
-//! What is in a place of checkpoints, before anybody trains: the newest that counts.
+//! Finds the newest published checkpoint of a store before training starts.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ronde_checkpoint::{Checkpoint, Standing, list};
+use ronde_checkpoint::{Checkpoint, CheckpointStatus, list};
 use ronde_core::{PlanIdentity, Step};
 use ronde_store::Store;
 
-use super::cursor::Cursor;
+use super::cursor::TrainingCursor;
 use crate::TrainError;
 
-/// The newest checkpoint that counts and whose files are there.
+/// The newest published checkpoint whose files all exist.
 #[derive(Debug, Clone)]
-pub struct Newest {
-    /// Steps that are in it: the number of the next one.
+pub struct NewestCheckpoint {
+    /// The number of steps it contains, which is also the number of the next step.
     pub step: Step,
-    /// The plan that it belongs to.
+    /// The plan of the run that saved it.
     pub identity: PlanIdentity,
-    /// The resolved run file; empty when a program of the user's own saved it.
+    /// The resolved run file; empty if a user's own program saved it.
     pub run: String,
-    /// The folder that the run file's paths start from.
+    /// The folder that relative paths of the run file are resolved against.
     pub base: PathBuf,
 }
 
-impl Newest {
-    /// What differs from a plan whose model has not been built, in words.
+impl NewestCheckpoint {
+    /// Lists the differences between the plan of this checkpoint and `mine`, a plan whose model has not
+    /// been built, as `train.epochs changed from 10 to 20`.
     #[must_use]
-    pub fn difference(&self, mine: &PlanIdentity) -> Option<String> {
+    pub fn changes_to(&self, mine: &PlanIdentity) -> Option<String> {
         let mut theirs = self.identity.clone();
         theirs.remove_under("model.tensors");
-        mine.difference(&theirs)
+        mine.changes_since(&theirs)
     }
 }
 
-/// Looks for the newest checkpoint; one whose cursor is damaged is passed over. Reads manifests and a
-/// cursor, no slices.
+/// Returns the newest checkpoint and skips those with a damaged cursor. Reads manifests and one cursor, but no
+/// slices.
 ///
 /// # Errors
-/// The place cannot be read.
-pub fn newest(store: &Arc<dyn Store>) -> Result<Option<Newest>, TrainError> {
+/// The store cannot be read.
+pub fn newest(store: &Arc<dyn Store>) -> Result<Option<NewestCheckpoint>, TrainError> {
     for listed in list(&**store)? {
         let Some(manifest) = listed
             .manifest
-            .filter(|_| listed.standing == Standing::Complete)
+            .filter(|_| listed.status == CheckpointStatus::Complete)
         else {
             continue;
         };
@@ -50,12 +51,12 @@ pub fn newest(store: &Arc<dyn Store>) -> Result<Option<Newest>, TrainError> {
             Err(error) if error.is_damage() => continue,
             other => other?,
         };
-        if let Ok(cursor) = Cursor::decode(&cursor) {
-            return Ok(Some(Newest {
+        if let Ok(cursor) = TrainingCursor::decode(&cursor) {
+            return Ok(Some(NewestCheckpoint {
                 step: listed.step,
                 identity: manifest.identity(),
-                run: cursor.about.run,
-                base: cursor.about.base,
+                run: cursor.header.run,
+                base: cursor.header.base,
             }));
         }
     }

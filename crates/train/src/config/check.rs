@@ -10,7 +10,7 @@ use serde::Serialize;
 use toml::{Table, Value};
 
 use super::{
-    CommSection, LoaderSection, Problem, RunConfig, RunSection, TrainSection, WorkersSection,
+    CommSection, ConfigProblem, LoaderSection, RunConfig, RunSection, TrainSection, WorkersSection,
 };
 
 /// The smallest useful bucket. In smaller ones the message headers exceed the gradients.
@@ -41,7 +41,7 @@ const NAME_LETTERS_MAX: usize = 100;
 
 /// Returns all problems of a run that can be found without reading data.
 #[must_use]
-pub fn run(config: &RunConfig) -> Vec<Problem> {
+pub fn run(config: &RunConfig) -> Vec<ConfigProblem> {
     let mut problems = Vec::new();
     run_section(&config.run, &mut problems);
     workers(&config.workers, &mut problems);
@@ -75,7 +75,7 @@ pub fn run(config: &RunConfig) -> Vec<Problem> {
 /// Returns a problem for each data file for which `exists` returns false. Relative paths are resolved against
 /// `base`.
 #[must_use]
-pub fn files(data: &DataConfig, base: &Path, exists: &dyn Fn(&Path) -> bool) -> Vec<Problem> {
+pub fn files(data: &DataConfig, base: &Path, exists: &dyn Fn(&Path) -> bool) -> Vec<ConfigProblem> {
     data.files()
         .into_iter()
         .map(|(key, path)| (key, base.join(path)))
@@ -83,18 +83,21 @@ pub fn files(data: &DataConfig, base: &Path, exists: &dyn Fn(&Path) -> bool) -> 
         .map(|(key, path)| {
             let message = format!("no such file: {}", path.display());
             let hint = "relative paths are resolved against the folder of the run file";
-            Problem::error(format!("data.{key}"), message).hint(hint)
+            ConfigProblem::error(format!("data.{key}"), message).hint(hint)
         })
         .collect()
 }
 
-fn at_least_one(path: &str, value: u64, problems: &mut Vec<Problem>) {
+fn at_least_one(path: &str, value: u64, problems: &mut Vec<ConfigProblem>) {
     if value == 0 {
-        problems.push(Problem::error(path, format!("`{path}` must be at least 1")));
+        problems.push(ConfigProblem::error(
+            path,
+            format!("`{path}` must be at least 1"),
+        ));
     }
 }
 
-fn run_section(run: &RunSection, problems: &mut Vec<Problem>) {
+fn run_section(run: &RunSection, problems: &mut Vec<ConfigProblem>) {
     let name = &run.name;
     let letters = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let starts = name.starts_with(|c: char| c.is_ascii_alphanumeric());
@@ -103,7 +106,7 @@ fn run_section(run: &RunSection, problems: &mut Vec<Problem>) {
         let hint = format!(
             "use 1 to {NAME_LETTERS_MAX} letters, digits, `-`, `_` and `.`, starting with a letter or digit"
         );
-        problems.push(Problem::error("run.name", message).hint(hint));
+        problems.push(ConfigProblem::error("run.name", message).hint(hint));
     }
     if run
         .output
@@ -111,15 +114,19 @@ fn run_section(run: &RunSection, problems: &mut Vec<Problem>) {
         .is_some_and(|folder| folder.as_os_str().is_empty())
     {
         let hint = "remove it to use runs/<name>";
-        problems.push(Problem::error("run.output", "`run.output` is empty").hint(hint));
+        problems.push(ConfigProblem::error("run.output", "`run.output` is empty").hint(hint));
     }
     if i64::try_from(run.seed).is_err() {
-        let message = format!("`run.seed` is {}, but must be at most {}", run.seed, i64::MAX);
-        problems.push(Problem::error("run.seed", message));
+        let message = format!(
+            "`run.seed` is {}, but must be at most {}",
+            run.seed,
+            i64::MAX
+        );
+        problems.push(ConfigProblem::error("run.seed", message));
     }
 }
 
-fn workers(workers: &WorkersSection, problems: &mut Vec<Problem>) {
+fn workers(workers: &WorkersSection, problems: &mut Vec<ConfigProblem>) {
     let WorkersSection {
         count,
         logical_shards,
@@ -128,9 +135,10 @@ fn workers(workers: &WorkersSection, problems: &mut Vec<Problem>) {
     at_least_one("workers.count", count.into(), problems);
     at_least_one("workers.logical_shards", logical_shards.into(), problems);
     if logical_shards > LOGICAL_SHARDS_MAX {
-        let message =
-            format!("`workers.logical_shards` is {logical_shards}, but must be at most {LOGICAL_SHARDS_MAX}");
-        problems.push(Problem::error("workers.logical_shards", message));
+        let message = format!(
+            "`workers.logical_shards` is {logical_shards}, but must be at most {LOGICAL_SHARDS_MAX}"
+        );
+        problems.push(ConfigProblem::error("workers.logical_shards", message));
     }
     if count == 0 || logical_shards == 0 {
         return;
@@ -141,7 +149,7 @@ fn workers(workers: &WorkersSection, problems: &mut Vec<Problem>) {
             "{logical_shards} logical shards are fewer than {count} workers, so some workers would be idle"
         );
         let hint = format!("set `workers.logical_shards` to {count} or more, or use fewer workers");
-        problems.push(Problem::error("workers.count", message).hint(hint));
+        problems.push(ConfigProblem::error("workers.count", message).hint(hint));
         return;
     };
     if plan.efficiency() < 1.0 {
@@ -155,21 +163,21 @@ fn workers(workers: &WorkersSection, problems: &mut Vec<Problem>) {
         let hint = format!(
             "`workers.logical_shards` = {multiple} keeps all workers busy, but changes the trained bits"
         );
-        problems.push(Problem::notice("workers.count", message).hint(hint));
+        problems.push(ConfigProblem::notice("workers.count", message).hint(hint));
     }
 }
 
-fn train(train: &TrainSection, problems: &mut Vec<Problem>) {
+fn train(train: &TrainSection, problems: &mut Vec<ConfigProblem>) {
     match (train.epochs, train.steps) {
         (Some(epochs), Some(steps)) => {
             let message =
                 format!("both `train.epochs` = {epochs} and `train.steps` = {steps} are given");
-            problems.push(Problem::error("train.steps", message).hint("remove one of them"));
+            problems.push(ConfigProblem::error("train.steps", message).hint("remove one of them"));
         }
         (None, None) => {
             let message = "neither `train.epochs` nor `train.steps` is given";
             let hint = "add for example `epochs = 10` to [train]";
-            problems.push(Problem::error("train.epochs", message).hint(hint));
+            problems.push(ConfigProblem::error("train.epochs", message).hint(hint));
         }
         _ => {}
     }
@@ -185,43 +193,43 @@ fn train(train: &TrainSection, problems: &mut Vec<Problem>) {
     {
         let message = format!("`train.clip_norm` is {clip}, but must be above 0");
         let hint = "remove it to train without clipping";
-        problems.push(Problem::error("train.clip_norm", message).hint(hint));
+        problems.push(ConfigProblem::error("train.clip_norm", message).hint(hint));
     }
 }
 
 /// Checks that a scaled learning rate has a reference batch size, and an unscaled one has none.
-fn rate_scaling(train: &TrainSection, problems: &mut Vec<Problem>) {
+fn rate_scaling(train: &TrainSection, problems: &mut Vec<ConfigProblem>) {
     let path = "train.learning_rate_batch_size";
     match (train.learning_rate_scaling, train.learning_rate_batch_size) {
         (RateScaling::None, Some(_)) => {
             let message = format!("`{path}` is set, but the learning rate is not scaled");
             let hint = "add `learning_rate_scaling = \"linear\"` or \"square_root\", or remove it";
-            problems.push(Problem::error(path, message).hint(hint));
+            problems.push(ConfigProblem::error(path, message).hint(hint));
         }
         (RateScaling::Linear | RateScaling::SquareRoot, None) => {
             let message = format!("a scaled learning rate needs `{path}`");
             let hint = "add the global batch size for which `train.learning_rate` was chosen";
-            problems.push(Problem::error("train.learning_rate_scaling", message).hint(hint));
+            problems.push(ConfigProblem::error("train.learning_rate_scaling", message).hint(hint));
         }
         (_, size) => at_least_one(path, size.unwrap_or(1), problems),
     }
 }
 
-fn optimizer(optimizer: &OptimizerConfig, problems: &mut Vec<Problem>) {
+fn optimizer(optimizer: &OptimizerConfig, problems: &mut Vec<ConfigProblem>) {
     // `section_numbers` reports each number that is out of range.
     let before = problems.len();
     section_numbers("optimizer", optimizer, problems);
     if problems.len() == before
         && let Err(problem) = optimizer.check()
     {
-        problems.push(Problem::error(
+        problems.push(ConfigProblem::error(
             "optimizer",
             format!("[optimizer]: {problem}"),
         ));
     }
 }
 
-fn batch(config: &RunConfig, problems: &mut Vec<Problem>) {
+fn batch(config: &RunConfig, problems: &mut Vec<ConfigProblem>) {
     let (batch, shards) = (
         config.train.global_batch_size,
         u64::from(config.workers.logical_shards),
@@ -232,11 +240,11 @@ fn batch(config: &RunConfig, problems: &mut Vec<Problem>) {
             shards - batch
         );
         let hint = "this is allowed, but workers with empty shards wait";
-        problems.push(Problem::notice("train.global_batch_size", message).hint(hint));
+        problems.push(ConfigProblem::notice("train.global_batch_size", message).hint(hint));
     }
 }
 
-fn warmup(config: &RunConfig, problems: &mut Vec<Problem>) {
+fn warmup(config: &RunConfig, problems: &mut Vec<ConfigProblem>) {
     let warmup_steps = config.schedule.warmup_steps();
     if let ScheduleConfig::Step { every_steps, .. } = config.schedule {
         at_least_one("schedule.every_steps", every_steps, problems);
@@ -244,21 +252,20 @@ fn warmup(config: &RunConfig, problems: &mut Vec<Problem>) {
     if let (Some(steps), None) = (config.train.steps, config.train.epochs)
         && warmup_steps > steps
     {
-        let message = format!(
-            "the warmup takes {warmup_steps} steps, but the run has only {steps}"
-        );
-        problems.push(Problem::notice("schedule.warmup_steps", message));
+        let message =
+            format!("the warmup takes {warmup_steps} steps, but the run has only {steps}");
+        problems.push(ConfigProblem::notice("schedule.warmup_steps", message));
     }
 }
 
-fn not_negative(path: &str, value: f64, problems: &mut Vec<Problem>) {
+fn not_negative(path: &str, value: f64, problems: &mut Vec<ConfigProblem>) {
     if !(value.is_finite() && value >= 0.0) {
         let message = format!("`{path}` is {value}, but must be a finite number of 0 or more");
-        problems.push(Problem::error(path, message));
+        problems.push(ConfigProblem::error(path, message));
     }
 }
 
-fn data(data: &DataConfig, problems: &mut Vec<Problem>) {
+fn data(data: &DataConfig, problems: &mut Vec<ConfigProblem>) {
     let (shape, classes) = match data {
         DataConfig::CsvValues { shape, .. } => (shape, 1),
         DataConfig::SyntheticText {
@@ -290,7 +297,7 @@ fn data(data: &DataConfig, problems: &mut Vec<Problem>) {
         DataConfig::Records(records) => {
             problems.extend(records.problems().into_iter().map(|(key, problem)| {
                 let path = format!("data.{key}");
-                Problem::error(path.clone(), format!("`{path}`: {problem}"))
+                ConfigProblem::error(path.clone(), format!("`{path}`: {problem}"))
             }));
             return;
         }
@@ -299,7 +306,7 @@ fn data(data: &DataConfig, problems: &mut Vec<Problem>) {
     at_least_one("data.classes", classes.into(), problems);
     if shape.contains(&0) {
         let message = format!("`data.shape` is {shape:?}, but all dimensions must be at least 1");
-        problems.push(Problem::error("data.shape", message));
+        problems.push(ConfigProblem::error("data.shape", message));
     }
     if let DataConfig::Csv {
         scale: Some(scale), ..
@@ -307,11 +314,11 @@ fn data(data: &DataConfig, problems: &mut Vec<Problem>) {
         && !scale.is_normal()
     {
         let message = format!("`data.scale` is {scale}, but must be a finite number other than 0");
-        problems.push(Problem::error("data.scale", message));
+        problems.push(ConfigProblem::error("data.scale", message));
     }
 }
 
-fn model(model: &ModelConfig, problems: &mut Vec<Problem>) {
+fn model(model: &ModelConfig, problems: &mut Vec<ConfigProblem>) {
     let (path, widths, most) = match model {
         ModelConfig::DigitsCnn { channels, .. } => (
             "model.channels",
@@ -323,11 +330,11 @@ fn model(model: &ModelConfig, problems: &mut Vec<Problem>) {
     };
     if let Some(width) = widths.iter().find(|width| !(1..=most).contains(*width)) {
         let message = format!("`{path}` is {width}, but must be 1 to {most}");
-        problems.push(Problem::error(path, message));
+        problems.push(ConfigProblem::error(path, message));
     }
 }
 
-fn comm(comm: &CommSection, problems: &mut Vec<Problem>) {
+fn comm(comm: &CommSection, problems: &mut Vec<ConfigProblem>) {
     if let Some(bytes) = comm
         .bucket_bytes_max
         .filter(|&bytes| bytes < BUCKET_BYTES_MIN)
@@ -335,30 +342,31 @@ fn comm(comm: &CommSection, problems: &mut Vec<Problem>) {
         let message =
             format!("`comm.bucket_bytes_max` is {bytes}, but must be at least {BUCKET_BYTES_MIN}");
         let hint = "remove it to let the first steps choose a size";
-        problems.push(Problem::error("comm.bucket_bytes_max", message).hint(hint));
+        problems.push(ConfigProblem::error("comm.bucket_bytes_max", message).hint(hint));
     }
     let timeout = comm.timeout_s;
     if !(timeout > 0.0 && timeout <= TIMEOUT_S_MAX) {
         let message = format!(
             "`comm.timeout_s` is {timeout}, but must be above 0 and at most {TIMEOUT_S_MAX}"
         );
-        problems.push(Problem::error("comm.timeout_s", message));
+        problems.push(ConfigProblem::error("comm.timeout_s", message));
     }
 }
 
-fn loader(loader: &LoaderSection, problems: &mut Vec<Problem>) {
+fn loader(loader: &LoaderSection, problems: &mut Vec<ConfigProblem>) {
     at_least_one("loader.memory_mib", loader.memory_mib, problems);
     let Some(threads) = loader.threads else {
         return;
     };
     at_least_one("loader.threads", threads as u64, problems);
     if threads > LOADER_THREADS_MAX {
-        let message = format!("`loader.threads` is {threads}, but must be at most {LOADER_THREADS_MAX}");
-        problems.push(Problem::error("loader.threads", message));
+        let message =
+            format!("`loader.threads` is {threads}, but must be at most {LOADER_THREADS_MAX}");
+        problems.push(ConfigProblem::error("loader.threads", message));
     }
 }
 
-fn elastic(config: &RunConfig, problems: &mut Vec<Problem>) {
+fn elastic(config: &RunConfig, problems: &mut Vec<ConfigProblem>) {
     let elastic = &config.elastic;
     at_least_one("elastic.min_workers", elastic.min_workers.into(), problems);
     let count = config.workers.count;
@@ -368,7 +376,7 @@ fn elastic(config: &RunConfig, problems: &mut Vec<Problem>) {
             elastic.min_workers,
             if count == 1 { "" } else { "s" }
         );
-        problems.push(Problem::error("elastic.min_workers", message));
+        problems.push(ConfigProblem::error("elastic.min_workers", message));
     }
     let most = config.workers.logical_shards;
     if elastic.max_workers > most || (1..count).contains(&elastic.max_workers) {
@@ -376,7 +384,7 @@ fn elastic(config: &RunConfig, problems: &mut Vec<Problem>) {
             "`elastic.max_workers` is {}, but must be 0, or between {count} (workers.count) and {most} (workers.logical_shards)",
             elastic.max_workers,
         );
-        problems.push(Problem::error("elastic.max_workers", message));
+        problems.push(ConfigProblem::error("elastic.max_workers", message));
     }
     for (path, value, least) in [
         ("elastic.silence_s", elastic.silence_s, SILENCE_S_MIN),
@@ -387,21 +395,24 @@ fn elastic(config: &RunConfig, problems: &mut Vec<Problem>) {
         if !(value >= least && value <= TIMEOUT_S_MAX) {
             let message =
                 format!("`{path}` is {value}, but must be {least} to {TIMEOUT_S_MAX} seconds");
-            problems.push(Problem::error(path, message));
+            problems.push(ConfigProblem::error(path, message));
         }
     }
 }
 
 /// Checks the numbers of a section of any kind by their names: probabilities and decay rates must be in
 /// `[0, 1)`, all other numbers finite and not negative.
-fn section_numbers(section: &str, config: &impl Serialize, problems: &mut Vec<Problem>) {
+fn section_numbers(section: &str, config: &impl Serialize, problems: &mut Vec<ConfigProblem>) {
     match Table::try_from(config) {
         Ok(table) => table_numbers(section, &table, problems),
-        Err(cause) => problems.push(Problem::error(section, format!("[{section}]: {cause}"))),
+        Err(cause) => problems.push(ConfigProblem::error(
+            section,
+            format!("[{section}]: {cause}"),
+        )),
     }
 }
 
-fn table_numbers(prefix: &str, table: &Table, problems: &mut Vec<Problem>) {
+fn table_numbers(prefix: &str, table: &Table, problems: &mut Vec<ConfigProblem>) {
     for (key, value) in table {
         let path = super::text::join(prefix, key);
         match value {
@@ -417,15 +428,15 @@ fn table_numbers(prefix: &str, table: &Table, problems: &mut Vec<Problem>) {
     }
 }
 
-fn number(key: &str, path: &str, value: f64, problems: &mut Vec<Problem>) {
+fn number(key: &str, path: &str, value: f64, problems: &mut Vec<ConfigProblem>) {
     let is_fraction = ["dropout", "momentum", "beta"]
         .iter()
         .any(|word| key.contains(word));
     if is_fraction && !(0.0..1.0).contains(&value) {
         let message = format!("`{path}` is {value}, but must be in [0, 1)");
-        problems.push(Problem::error(path, message));
+        problems.push(ConfigProblem::error(path, message));
     } else if !(value.is_finite() && value >= 0.0) {
         let message = format!("`{path}` is {value}, but must be a finite number of 0 or more");
-        problems.push(Problem::error(path, message));
+        problems.push(ConfigProblem::error(path, message));
     }
 }

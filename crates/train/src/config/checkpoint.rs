@@ -5,7 +5,7 @@ use std::path::Path;
 use ronde_store::{Address, KeySource, StoreError};
 use serde::{Deserialize, Serialize};
 
-use super::Problem;
+use super::ConfigProblem;
 
 /// The longest interval between checkpoints that can be set, in minutes: one month.
 const MINUTES_MAX: f64 = 44_640.0;
@@ -76,13 +76,13 @@ impl CheckpointSection {
 }
 
 /// Checks the section.
-pub(super) fn check(section: &CheckpointSection, problems: &mut Vec<Problem>) {
+pub(super) fn check(section: &CheckpointSection, problems: &mut Vec<ConfigProblem>) {
     let minutes = section.every_minutes;
     if !(0.0..=MINUTES_MAX).contains(&minutes) {
         let message =
             format!("`checkpoint.every_minutes` is {minutes}, but must be 0 to {MINUTES_MAX}");
         let hint = "0 turns off checkpoints by time";
-        problems.push(Problem::error("checkpoint.every_minutes", message).hint(hint));
+        problems.push(ConfigProblem::error("checkpoint.every_minutes", message).hint(hint));
     }
     let limit = section.finish_limit_s;
     if !(0.0..=FINISH_LIMIT_S_MAX).contains(&limit) {
@@ -90,18 +90,18 @@ pub(super) fn check(section: &CheckpointSection, problems: &mut Vec<Problem>) {
             "`checkpoint.finish_limit_s` is {limit}, but must be 0 to {FINISH_LIMIT_S_MAX}"
         );
         let hint = "with 0 the job stops without a last checkpoint";
-        problems.push(Problem::error("checkpoint.finish_limit_s", message).hint(hint));
+        problems.push(ConfigProblem::error("checkpoint.finish_limit_s", message).hint(hint));
     }
     if section.keep == 0 {
         let message = "`checkpoint.keep` must be at least 1";
-        problems.push(Problem::error("checkpoint.keep", message));
+        problems.push(ConfigProblem::error("checkpoint.keep", message));
     }
     if let Some(Err(error)) = section.to.as_ref().map(|to| to.parse::<Address>()) {
         let message = format!("`checkpoint.to`: {error}");
-        problems.push(Problem::error("checkpoint.to", message));
+        problems.push(ConfigProblem::error("checkpoint.to", message));
     }
     if let Err(message) = section.key_source() {
         let hint = "create a key of 64 hexadecimal digits with `openssl rand -hex 32`";
-        problems.push(Problem::error("checkpoint.encrypt", message).hint(hint));
+        problems.push(ConfigProblem::error("checkpoint.encrypt", message).hint(hint));
     }
 }

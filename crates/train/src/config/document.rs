@@ -7,12 +7,12 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
-use super::error::{Located, render};
-use super::merge::{Entry, MergedConfig, Override};
+use super::error::{LocatedProblem, render};
+use super::merge::{ConfigEntry, MergedConfig, Override};
 use super::run_config::VERSION;
-use super::section::{self, About, Mistake};
-use super::text::{self, Place, Source, TEXT_BYTES_MAX};
-use super::{ConfigError, Origin, Problem, RunConfig, Severity, check, suggest};
+use super::section::{self, AssignmentPart, SectionError};
+use super::text::{self, ConfigText, SourceSpan, TEXT_BYTES_MAX};
+use super::{ConfigError, ConfigProblem, RunConfig, Severity, ValueOrigin, check, suggest};
 
 /// The sections of a run file, in the order in which messages list them.
 const SECTIONS: [&str; 12] = [
@@ -36,10 +36,10 @@ const DEFAULT_KINDS: [(&str, &str); 2] = [("optimizer", "adamw"), ("schedule", "
 /// The source positions of all values of a run, and notices about them.
 #[derive(Debug, Clone)]
 pub struct Document {
-    file: Arc<Source>,
-    places: BTreeMap<String, Place>,
-    entries: BTreeMap<String, Entry>,
-    notices: Vec<Problem>,
+    file: Arc<ConfigText>,
+    spans: BTreeMap<String, SourceSpan>,
+    entries: BTreeMap<String, ConfigEntry>,
+    notices: Vec<ConfigProblem>,
 }
 
 impl Document {
@@ -61,21 +61,21 @@ impl Document {
                 "{file_name} has {} bytes, but a run file may have at most {TEXT_BYTES_MAX}",
                 text.len()
             );
-            return Err(ConfigError::without_source(vec![Problem::error(
+            return Err(ConfigError::without_source(vec![ConfigProblem::error(
                 "", message,
             )]));
         }
-        let file = Arc::new(Source {
+        let file = Arc::new(ConfigText {
             name: file_name.to_owned(),
             text: text.to_owned(),
             is_argument: false,
         });
         let parsed = text::parse(text).map_err(|errors| syntax_errors(&file, errors))?;
-        let places = parsed.places.clone();
+        let spans = parsed.spans.clone();
         let merged = MergedConfig::merge(parsed, environment, overrides);
         let mut document = Self {
             file,
-            places,
+            spans,
             entries: merged.entries,
             notices: Vec::new(),
         };
@@ -98,14 +98,14 @@ impl Document {
 
     /// Returns the origin of the value at a dotted path.
     #[must_use]
-    pub fn origin(&self, path: &str) -> Origin {
+    pub fn origin(&self, path: &str) -> ValueOrigin {
         self.entries
             .get(path)
-            .map_or(Origin::Default, |entry| entry.origin.clone())
+            .map_or(ValueOrigin::Default, |entry| entry.origin.clone())
     }
 
     /// Returns the dotted paths and origins of all values that were set.
-    pub fn origins(&self) -> impl Iterator<Item = (&str, &Origin)> {
+    pub fn origins(&self) -> impl Iterator<Item = (&str, &ValueOrigin)> {
         self.entries
             .iter()
             .map(|(path, entry)| (path.as_str(), &entry.origin))
@@ -113,7 +113,7 @@ impl Document {
 
     /// Returns the notices about a run that can start.
     #[must_use]
-    pub fn notices(&self) -> &[Problem] {
+    pub fn notices(&self) -> &[ConfigProblem] {
         &self.notices
     }
 
@@ -121,23 +121,25 @@ impl Document {
     #[must_use]
     pub fn render_notices(&self, colour: bool) -> String {
         let notices = self.notices.iter().cloned();
-        let located: Vec<Located> = notices.map(|p| self.locate(p, About::Value)).collect();
+        let located: Vec<LocatedProblem> = notices
+            .map(|p| self.locate(p, AssignmentPart::Value))
+            .collect();
         render(&located, colour)
     }
 
     /// Attaches the lines they refer to to problems that were found later; `None` if there are none.
     #[must_use]
-    pub fn refuse(&self, problems: Vec<Problem>) -> Option<ConfigError> {
-        let located: Vec<Located> = problems
+    pub fn refuse(&self, problems: Vec<ConfigProblem>) -> Option<ConfigError> {
+        let located: Vec<LocatedProblem> = problems
             .into_iter()
-            .map(|problem| self.locate(problem, About::Value))
+            .map(|problem| self.locate(problem, AssignmentPart::Value))
             .collect();
         (!located.is_empty()).then(|| ConfigError::new(located))
     }
 
     /// Reads all sections and collects the problems of all of them.
-    fn read(&self, table: &Table) -> (Option<RunConfig>, Vec<Located>) {
-        let mut reading = Reading {
+    fn read(&self, table: &Table) -> (Option<RunConfig>, Vec<LocatedProblem>) {
+        let mut reading = SectionReader {
             document: self,
             table,
             located: Vec::new(),
@@ -178,44 +180,48 @@ impl Document {
     }
 
     /// Finds the source text of a problem: the value itself, else the enclosing section.
-    fn locate(&self, problem: Problem, about: About) -> Located {
-        let place = self.place(&problem.path, about);
-        Located { problem, place }
+    fn locate(&self, problem: ConfigProblem, about: AssignmentPart) -> LocatedProblem {
+        let position = self.position(&problem.path, about);
+        LocatedProblem { problem, position }
     }
 
-    fn place(&self, path: &str, about: About) -> Option<(Arc<Source>, Range<usize>)> {
+    fn position(
+        &self,
+        path: &str,
+        about: AssignmentPart,
+    ) -> Option<(Arc<ConfigText>, Range<usize>)> {
         if let Some(entry) = self.entries.get(path) {
             let source = entry.source.as_ref().unwrap_or(&self.file);
             let span = match about {
-                About::Key => &entry.key,
-                About::Value | About::Section => &entry.value,
+                AssignmentPart::Key => &entry.key,
+                AssignmentPart::Value | AssignmentPart::Section => &entry.value,
             };
             return Some((Arc::clone(source), span.clone()));
         }
-        if let Some(place) = self.places.get(path).filter(|place| place.is_table) {
-            return Some((Arc::clone(&self.file), place.key.clone()));
+        if let Some(span) = self.spans.get(path).filter(|span| span.is_table) {
+            return Some((Arc::clone(&self.file), span.key.clone()));
         }
         // A section that only arguments set: report any of them.
         let under = format!("{path}.");
         if let Some((inner, _)) = self.entries.range(under.clone()..).next()
             && inner.starts_with(&under)
         {
-            return self.place(inner, About::Key);
+            return self.position(inner, AssignmentPart::Key);
         }
         let (parent, _) = path.rsplit_once('.')?;
-        self.place(parent, About::Section)
+        self.position(parent, AssignmentPart::Section)
     }
 }
 
 /// Reads the sections one by one and collects their problems.
-struct Reading<'a> {
+struct SectionReader<'a> {
     document: &'a Document,
     table: &'a Table,
-    located: Vec<Located>,
+    located: Vec<LocatedProblem>,
 }
 
-impl Reading<'_> {
-    fn note(&mut self, problem: Problem, about: About) {
+impl SectionReader<'_> {
+    fn note(&mut self, problem: ConfigProblem, about: AssignmentPart) {
         let located = self.document.locate(problem, about);
         self.located.push(located);
     }
@@ -227,7 +233,10 @@ impl Reading<'_> {
             Some(other) => {
                 let message = format!("unknown run file version {other}");
                 let hint = format!("this version of ronde reads version {VERSION}");
-                self.note(Problem::error("version", message).hint(hint), About::Value);
+                self.note(
+                    ConfigProblem::error("version", message).hint(hint),
+                    AssignmentPart::Value,
+                );
                 VERSION
             }
         }
@@ -240,11 +249,11 @@ impl Reading<'_> {
                 Some(Value::Table(_)) => format!("unknown section [{key}]"),
                 _ => format!("unknown key `{key}` outside of any section"),
             };
-            let problem = Problem {
+            let problem = ConfigProblem {
                 hint: suggest::hint(key, &SECTIONS),
-                ..Problem::error(text::join("", key), what)
+                ..ConfigProblem::error(text::join("", key), what)
             };
-            self.note(problem, About::Key);
+            self.note(problem, AssignmentPart::Key);
         }
     }
 
@@ -254,14 +263,18 @@ impl Reading<'_> {
             Some(other) => {
                 let message = format!("`{name}` must be a section, found {other}");
                 let hint = format!("write `[{name}]` on a separate line, followed by its keys");
-                self.note(Problem::error(name, message).hint(hint), About::Value);
+                self.note(
+                    ConfigProblem::error(name, message).hint(hint),
+                    AssignmentPart::Value,
+                );
                 return None;
             }
             None if name == "data" || name == "model" => {
                 let tag = if name == "data" { "source" } else { "kind" };
                 let hint = format!("add `[{name}]`, followed by `{tag} = ...`");
-                let problem = Problem::error(name, format!("the section [{name}] is missing"));
-                self.note(problem.hint(hint), About::Section);
+                let problem =
+                    ConfigProblem::error(name, format!("the section [{name}] is missing"));
+                self.note(problem.hint(hint), AssignmentPart::Section);
                 return None;
             }
             None => default_section(name),
@@ -270,7 +283,7 @@ impl Reading<'_> {
         match section::read(name, &table, &raw) {
             Ok(section) => Some(section),
             Err(mistakes) => {
-                for Mistake { problem, about } in mistakes {
+                for SectionError { problem, about } in mistakes {
                     self.note(problem, about);
                 }
                 None
@@ -288,10 +301,10 @@ fn default_section(name: &str) -> Table {
         .collect()
 }
 
-fn syntax_errors(file: &Arc<Source>, errors: Vec<text::SyntaxError>) -> ConfigError {
-    let located = errors.into_iter().map(|error| Located {
-        problem: Problem::error("", format!("invalid TOML: {}", error.message)),
-        place: Some((Arc::clone(file), error.span)),
+fn syntax_errors(file: &Arc<ConfigText>, errors: Vec<text::SyntaxError>) -> ConfigError {
+    let located = errors.into_iter().map(|error| LocatedProblem {
+        problem: ConfigProblem::error("", format!("invalid TOML: {}", error.message)),
+        position: Some((Arc::clone(file), error.span)),
     });
     ConfigError::new(located.collect())
 }

@@ -8,8 +8,8 @@ use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use ronde_core::Recovery;
 
-use super::text::Source;
-use super::{Problem, Severity};
+use super::text::ConfigText;
+use super::{ConfigProblem, Severity};
 
 /// The largest number of problems that are rendered; the rest is only counted.
 const SHOWN_MAX: usize = 20;
@@ -19,22 +19,22 @@ const WIDTH: usize = 140;
 
 /// A problem and its position in a source text.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Located {
-    pub(super) problem: Problem,
-    pub(super) place: Option<(Arc<Source>, Range<usize>)>,
+pub(super) struct LocatedProblem {
+    pub(super) problem: ConfigProblem,
+    pub(super) position: Option<(Arc<ConfigText>, Range<usize>)>,
 }
 
 /// All problems of a run; at least one.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ConfigError {
-    located: Vec<Located>,
+    located: Vec<LocatedProblem>,
 }
 
 impl ConfigError {
     /// Creates an error from problems, sorted: the whole run, then the file from top to bottom, then arguments.
-    pub(super) fn new(mut located: Vec<Located>) -> Self {
-        located.sort_by_key(|located| match &located.place {
+    pub(super) fn new(mut located: Vec<LocatedProblem>) -> Self {
+        located.sort_by_key(|located| match &located.position {
             None => (0, 0),
             Some((source, span)) if !source.is_argument => (1, span.start),
             Some(_) => (2, 0),
@@ -42,17 +42,17 @@ impl ConfigError {
         Self { located }
     }
 
-    pub(super) fn without_source(problems: Vec<Problem>) -> Self {
+    pub(super) fn without_source(problems: Vec<ConfigProblem>) -> Self {
         let located = problems.into_iter();
-        let located = located.map(|problem| Located {
+        let located = located.map(|problem| LocatedProblem {
             problem,
-            place: None,
+            position: None,
         });
         Self::new(located.collect())
     }
 
     /// Returns the problems in the order in which they are rendered.
-    pub fn problems(&self) -> impl Iterator<Item = &Problem> {
+    pub fn problems(&self) -> impl Iterator<Item = &ConfigProblem> {
         self.located.iter().map(|located| &located.problem)
     }
 
@@ -85,7 +85,7 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 /// Renders problems, separated by blank lines.
-pub(super) fn render(located: &[Located], colour: bool) -> String {
+pub(super) fn render(located: &[LocatedProblem], colour: bool) -> String {
     let renderer = if colour {
         Renderer::styled()
     } else {
@@ -103,14 +103,14 @@ pub(super) fn render(located: &[Located], colour: bool) -> String {
     shown.join("\n\n")
 }
 
-fn group(located: &Located) -> Group<'_> {
-    let Located { problem, place } = located;
+fn group(located: &LocatedProblem) -> Group<'_> {
+    let LocatedProblem { problem, position } = located;
     let level = match problem.severity {
         Severity::Error => Level::ERROR,
         Severity::Notice => Level::NOTE,
     };
     let title = level.primary_title(&problem.message);
-    let mut group = match place {
+    let mut group = match position {
         Some((source, span)) => {
             let span = inside(&source.text, span);
             let annotation = AnnotationKind::Primary.span(span);

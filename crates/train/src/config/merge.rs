@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use toml::{Table, Value};
 
-use super::error::Located;
-use super::text::{Parsed, Source, is_bare, join, parse_value};
-use super::{Origin, Problem};
+use super::error::LocatedProblem;
+use super::text::{ConfigText, ParsedRunFile, is_bare, join, parse_value};
+use super::{ConfigProblem, ValueOrigin};
 
 /// The prefix of environment variables that set values of a run: `RONDE_SET_TRAIN__EPOCHS=3` sets
 /// `train.epochs=3`. Two underscores stand for a dot.
@@ -35,11 +35,11 @@ pub enum Override {
 
 /// The origin and source position of a value.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Entry {
-    pub(super) origin: Origin,
+pub(super) struct ConfigEntry {
+    pub(super) origin: ValueOrigin,
     pub(super) given_by: ConfigSource,
     /// `None`: the run file.
-    pub(super) source: Option<Arc<Source>>,
+    pub(super) source: Option<Arc<ConfigText>>,
     pub(super) key: Range<usize>,
     pub(super) value: Range<usize>,
     /// The text of an argument, for a string that looks like another type.
@@ -59,26 +59,26 @@ pub(super) enum ConfigSource {
 #[derive(Default)]
 pub(super) struct MergedConfig {
     pub(super) table: Table,
-    pub(super) entries: BTreeMap<String, Entry>,
+    pub(super) entries: BTreeMap<String, ConfigEntry>,
     /// Mistakes in arguments themselves.
-    pub(super) refused: Vec<Located>,
+    pub(super) refused: Vec<LocatedProblem>,
 }
 
 impl MergedConfig {
     pub(super) fn merge(
-        file: Parsed,
+        file: ParsedRunFile,
         environment: &[(String, String)],
         overrides: &[Override],
     ) -> Self {
-        let entries = file.places.iter().filter(|(_, place)| !place.is_table);
+        let entries = file.spans.iter().filter(|(_, span)| !span.is_table);
         let mut merged = Self {
             entries: entries
-                .map(|(path, place)| (path.clone(), file_entry(place)))
+                .map(|(path, span)| (path.clone(), file_entry(span)))
                 .collect(),
             table: file.table,
             refused: Vec::new(),
         };
-        let mut arguments: Vec<Argument> = environment
+        let mut arguments: Vec<OverrideArgument> = environment
             .iter()
             .filter_map(|(name, value)| environment_argument(name, value))
             .chain(overrides.iter().map(override_argument))
@@ -90,31 +90,37 @@ impl MergedConfig {
         merged
     }
 
-    fn apply(&mut self, argument: &Argument) {
+    fn apply(&mut self, argument: &OverrideArgument) {
         let parts: Vec<&str> = argument.path.split('.').collect();
         if parts.len() > PATH_PARTS_MAX || !parts.iter().all(|part| is_bare(part)) {
-            let message = format!("`{}` is not a valid path such as train.epochs", argument.path);
+            let message = format!(
+                "`{}` is not a valid path such as train.epochs",
+                argument.path
+            );
             return self.refuse(argument, message);
         }
         let Some(value) = &argument.value else {
             return self.refuse(argument, "expected `key=value`, for example train.epochs=3");
         };
         if self.put(&parts, value, &argument.entry).is_none() {
-            let message = format!("`{}` passes through a key that is not a section", argument.path);
+            let message = format!(
+                "`{}` passes through a key that is not a section",
+                argument.path
+            );
             self.refuse(argument, message);
         }
     }
 
-    fn refuse(&mut self, argument: &Argument, message: impl Into<String>) {
+    fn refuse(&mut self, argument: &OverrideArgument, message: impl Into<String>) {
         let source = argument.entry.source.clone();
-        self.refused.push(Located {
-            problem: Problem::error(argument.path.clone(), message),
-            place: source.map(|source| (source, argument.entry.key.clone())),
+        self.refused.push(LocatedProblem {
+            problem: ConfigProblem::error(argument.path.clone(), message),
+            position: source.map(|source| (source, argument.entry.key.clone())),
         });
     }
 
     /// Sets a value; `None` if a part of the path is not a table.
-    fn put(&mut self, parts: &[&str], value: &Value, entry: &Entry) -> Option<()> {
+    fn put(&mut self, parts: &[&str], value: &Value, entry: &ConfigEntry) -> Option<()> {
         if let Value::Table(inner) = value {
             for (key, value) in inner {
                 self.put(&[parts, &[key.as_str()]].concat(), value, entry)?;
@@ -157,7 +163,7 @@ impl MergedConfig {
         };
         for other in dropped {
             let prefix = join(section, &other);
-            let lower = |entry: &Entry| entry.given_by < given_by;
+            let lower = |entry: &ConfigEntry| entry.given_by < given_by;
             let under = |path: &str| {
                 path == prefix
                     || path
@@ -180,36 +186,36 @@ impl MergedConfig {
 }
 
 /// A parsed argument.
-struct Argument {
+struct OverrideArgument {
     path: String,
     value: Option<Value>,
-    entry: Entry,
+    entry: ConfigEntry,
 }
 
-fn file_entry(place: &super::text::Place) -> Entry {
-    Entry {
-        origin: Origin::File {
-            span: place.value.clone(),
+fn file_entry(span: &super::text::SourceSpan) -> ConfigEntry {
+    ConfigEntry {
+        origin: ValueOrigin::File {
+            span: span.value.clone(),
         },
         given_by: ConfigSource::File,
         source: None,
-        key: place.key.clone(),
-        value: place.value.clone(),
+        key: span.key.clone(),
+        value: span.value.clone(),
         raw: None,
     }
 }
 
-fn environment_argument(name: &str, value: &str) -> Option<Argument> {
+fn environment_argument(name: &str, value: &str) -> Option<OverrideArgument> {
     let path = name.strip_prefix(ENVIRONMENT_PREFIX)?;
-    Some(Argument {
+    Some(OverrideArgument {
         path: path.to_ascii_lowercase().replace("__", "."),
         value: Some(parse_value(value)),
-        entry: Entry {
-            origin: Origin::Environment {
+        entry: ConfigEntry {
+            origin: ValueOrigin::Environment {
                 name: name.to_owned(),
             },
             given_by: ConfigSource::Environment,
-            source: Some(Arc::new(Source {
+            source: Some(Arc::new(ConfigText {
                 name: "environment".to_owned(),
                 text: format!("{name}={value}"),
                 is_argument: true,
@@ -221,7 +227,7 @@ fn environment_argument(name: &str, value: &str) -> Option<Argument> {
     })
 }
 
-fn override_argument(given: &Override) -> Argument {
+fn override_argument(given: &Override) -> OverrideArgument {
     match given {
         Override::Set(text) => {
             let (path, value) = match text.split_once('=') {
@@ -229,13 +235,13 @@ fn override_argument(given: &Override) -> Argument {
                 None => (text.as_str(), None),
             };
             let start = path.len() + usize::from(value.is_some());
-            Argument {
+            OverrideArgument {
                 path: path.trim().to_owned(),
                 value: value.map(|value| parse_value(value.trim())),
-                entry: Entry {
-                    origin: Origin::Set { text: text.clone() },
+                entry: ConfigEntry {
+                    origin: ValueOrigin::Set { text: text.clone() },
                     given_by: ConfigSource::Set,
-                    source: Some(Arc::new(Source {
+                    source: Some(Arc::new(ConfigText {
                         name: "--set".to_owned(),
                         text: text.clone(),
                         is_argument: true,
@@ -246,13 +252,13 @@ fn override_argument(given: &Override) -> Argument {
                 },
             }
         }
-        Override::Flag { name, path, value } => Argument {
+        Override::Flag { name, path, value } => OverrideArgument {
             path: path.clone(),
             value: Some(parse_value(value)),
-            entry: Entry {
-                origin: Origin::Flag { name: name.clone() },
+            entry: ConfigEntry {
+                origin: ValueOrigin::Flag { name: name.clone() },
                 given_by: ConfigSource::Flag,
-                source: Some(Arc::new(Source {
+                source: Some(Arc::new(ConfigText {
                     name: "flag".to_owned(),
                     text: format!("{name} {value}"),
                     is_argument: true,

@@ -2,7 +2,7 @@
 
 /// A parsed serde message. Its forms are those of `serde::de::Error`'s provided methods.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Message<'a> {
+pub(super) enum SerdeMessage<'a> {
     /// An unknown key, and the known keys of the section.
     UnknownKey { key: &'a str, known: Vec<&'a str> },
     /// An unknown word, and the known words.
@@ -15,7 +15,7 @@ pub(super) enum Message<'a> {
     Other(&'a str),
 }
 
-impl<'a> Message<'a> {
+impl<'a> SerdeMessage<'a> {
     pub(super) fn parse(text: &'a str) -> Self {
         let text = text.trim();
         if let Some((key, rest)) = quoted_after(text, "unknown field `") {
@@ -102,23 +102,23 @@ mod tests {
             One,
             Two,
         }
-        let check = |text: &str, expected: Message<'_>| {
+        let check = |text: &str, expected: SerdeMessage<'_>| {
             let error = toml::from_str::<Some>(text).unwrap_err();
-            assert_eq!(Message::parse(error.message()), expected, "{text}");
+            assert_eq!(SerdeMessage::parse(error.message()), expected, "{text}");
         };
         let known = vec!["number", "word"];
-        check("nu = 1", Message::UnknownKey { key: "nu", known });
+        check("nu = 1", SerdeMessage::UnknownKey { key: "nu", known });
         let known = vec!["one", "two"];
         let word = "three";
-        check("word = 'three'", Message::UnknownWord { word, known });
-        check("number = 1", Message::Missing { key: "word" });
-        let wrong = |found, expected: &str| Message::Wrong {
+        check("word = 'three'", SerdeMessage::UnknownWord { word, known });
+        check("number = 1", SerdeMessage::Missing { key: "word" });
+        let wrong = |found, expected: &str| SerdeMessage::Wrong {
             found,
             expected: expected.to_owned(),
         };
         let range = "a whole number of 0 to 4294967295";
         check("number = -1", wrong("integer `-1`", range));
         check("number = 'x, y'", wrong("string \"x, y\"", range));
-        assert_eq!(Message::parse("odd"), Message::Other("odd"));
+        assert_eq!(SerdeMessage::parse("odd"), SerdeMessage::Other("odd"));
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! defaults < file < environment < --set a.b=c < flags      merged: Document::load
-//!      |  merged per key, each with its Origin
+//!      |  merged per key, each with its ValueOrigin
 //!      v
 //! sections read one by one, all errors collected            section: unknown keys, wrong types
 //!      v
@@ -35,8 +35,8 @@ pub use checkpoint::CheckpointSection;
 pub use document::Document;
 pub use error::ConfigError;
 pub use merge::{ENVIRONMENT_PREFIX, Override};
-pub use origin::Origin;
-pub use problem::{Problem, Severity};
+pub use origin::ValueOrigin;
+pub use problem::{ConfigProblem, Severity};
 pub use run_config::{
     CheckSection, CommAlgorithm, CommSection, CommTransport, ElasticSection, LoaderSection,
     RunConfig, RunSection, SuccessionKind, TrainLength, TrainSection, WorkersSection,

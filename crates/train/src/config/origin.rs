@@ -1,11 +1,11 @@
-//! [`Origin`]: the source of a value of a run.
+//! [`ValueOrigin`]: the source of a value of a run.
 
 use std::fmt;
 use std::ops::Range;
 
 /// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
+pub enum ValueOrigin {
     /// The default.
     Default,
     /// The run file.
@@ -30,7 +30,7 @@ pub enum Origin {
     },
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for ValueOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),

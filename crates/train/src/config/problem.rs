@@ -11,7 +11,7 @@ pub enum Severity {
 
 /// An error or a notice about a value of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
+pub struct ConfigProblem {
     /// The severity.
     pub severity: Severity,
     /// The dotted path of the value: `train.global_batch_size`. Empty for the whole run.
@@ -22,7 +22,7 @@ pub struct Problem {
     pub hint: Option<String>,
 }
 
-impl Problem {
+impl ConfigProblem {
     /// Creates a problem that stops the run.
     #[must_use]
     pub fn error(path: impl Into<String>, message: impl Into<String>) -> Self {

@@ -9,7 +9,7 @@ use ronde_engine::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{CheckpointSection, ConfigError, Problem};
+use super::{CheckpointSection, ConfigError, ConfigProblem};
 
 /// The run file version that this program reads and writes.
 pub(super) const VERSION: i64 = 1;
@@ -453,7 +453,7 @@ impl RunConfig {
     pub fn to_toml(&self) -> Result<String, ConfigError> {
         toml::to_string(self).map_err(|cause| {
             let message = format!("cannot write the run as TOML: {cause}");
-            ConfigError::without_source(vec![Problem::error("", message)])
+            ConfigError::without_source(vec![ConfigProblem::error("", message)])
         })
     }
 
@@ -467,7 +467,7 @@ impl RunConfig {
         let text = self.to_toml()?;
         let table: toml::Table = toml::from_str(&text).map_err(|cause| {
             let message = format!("cannot read the written run: {cause}");
-            ConfigError::without_source(vec![Problem::error("", message)])
+            ConfigError::without_source(vec![ConfigProblem::error("", message)])
         })?;
         let mut parts = Vec::new();
         flatten("", &table, &mut parts);

@@ -9,9 +9,9 @@ use std::collections::BTreeSet;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
-use super::message::Message;
+use super::message::SerdeMessage;
 use super::text::join;
-use super::{Problem, suggest};
+use super::{ConfigProblem, suggest};
 
 /// Keys that select the kind of a section; the other keys depend on them.
 const TAGS: [&str; 2] = ["kind", "source"];
@@ -21,16 +21,16 @@ const ERRORS_MAX: usize = 20;
 
 /// The part of a `key = value` line that an error refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum About {
+pub(super) enum AssignmentPart {
     Key,
     Value,
     Section,
 }
 
 /// An error found in a section.
-pub(super) struct Mistake {
-    pub(super) problem: Problem,
-    pub(super) about: About,
+pub(super) struct SectionError {
+    pub(super) problem: ConfigProblem,
+    pub(super) about: AssignmentPart,
 }
 
 /// Reads a section. `raw` returns the text of an argument for a path, which is tried as a string.
@@ -38,9 +38,9 @@ pub(super) fn read<T: DeserializeOwned>(
     section: &str,
     table: &Table,
     raw: &dyn Fn(&str) -> Option<String>,
-) -> Result<T, Vec<Mistake>> {
+) -> Result<T, Vec<SectionError>> {
     let mut table = table.clone();
-    let mut errors: Vec<Mistake> = Vec::new();
+    let mut errors: Vec<SectionError> = Vec::new();
     let mut removed = BTreeSet::new();
     let mut tried = BTreeSet::new();
     while errors.len() < ERRORS_MAX {
@@ -49,8 +49,8 @@ pub(super) fn read<T: DeserializeOwned>(
             Ok(_) => break,
             Err(message) => message,
         };
-        let parsed = Message::parse(&message);
-        if let Message::Missing { key } = parsed {
+        let parsed = SerdeMessage::parse(&message);
+        if let SerdeMessage::Missing { key } = parsed {
             if !removed.contains(key) {
                 errors.push(missing(section, key));
             }
@@ -59,7 +59,7 @@ pub(super) fn read<T: DeserializeOwned>(
         let keys = culprit::<T>(&table, &message);
         let path = keys.iter().fold(section.to_owned(), |p, key| join(&p, key));
         let Some(value) = value_at(&mut table, &keys) else {
-            errors.push(describe(section, section, &parsed, About::Section));
+            errors.push(describe(section, section, &parsed, AssignmentPart::Section));
             break;
         };
         match raw(&path) {
@@ -74,8 +74,8 @@ pub(super) fn read<T: DeserializeOwned>(
             _ => {}
         }
         let about = match parsed {
-            Message::UnknownKey { .. } => About::Key,
-            _ => About::Value,
+            SerdeMessage::UnknownKey { .. } => AssignmentPart::Key,
+            _ => AssignmentPart::Value,
         };
         errors.push(describe(section, &path, &parsed, about));
         if let Some(first) = keys.first().filter(|_| keys.len() == 1) {
@@ -120,7 +120,8 @@ fn culprit<T: DeserializeOwned>(root: &Table, message: &str) -> Vec<String> {
             keys.pop();
             return keys;
         }
-        if matches!(Message::parse(message), Message::UnknownKey { key, .. } if key == *next) {
+        if matches!(SerdeMessage::parse(message), SerdeMessage::UnknownKey { key, .. } if key == *next)
+        {
             return keys;
         }
     }
@@ -167,28 +168,35 @@ fn still_wrong_at<T: DeserializeOwned>(table: &Table, keys: &[String]) -> bool {
         .is_some_and(|message| culprit::<T>(table, &message) == keys)
 }
 
-fn missing(section: &str, key: &str) -> Mistake {
-    Mistake {
-        problem: Problem::error(section, format!("missing key `{key}` in [{section}]"))
+fn missing(section: &str, key: &str) -> SectionError {
+    SectionError {
+        problem: ConfigProblem::error(section, format!("missing key `{key}` in [{section}]"))
             .hint(format!("add `{key} = ...` to [{section}]")),
-        about: About::Section,
+        about: AssignmentPart::Section,
     }
 }
 
-fn describe(section: &str, path: &str, message: &Message<'_>, about: About) -> Mistake {
+fn describe(
+    section: &str,
+    path: &str,
+    message: &SerdeMessage<'_>,
+    about: AssignmentPart,
+) -> SectionError {
     let problem = match message {
-        Message::UnknownKey { key, known } => Problem {
+        SerdeMessage::UnknownKey { key, known } => ConfigProblem {
             hint: suggest::hint(key, known),
-            ..Problem::error(path, format!("unknown key `{key}` in [{section}]"))
+            ..ConfigProblem::error(path, format!("unknown key `{key}` in [{section}]"))
         },
-        Message::UnknownWord { word, known } => Problem {
+        SerdeMessage::UnknownWord { word, known } => ConfigProblem {
             hint: suggest::hint(word, known),
-            ..Problem::error(path, format!("invalid `{path}` \"{word}\""))
+            ..ConfigProblem::error(path, format!("invalid `{path}` \"{word}\""))
         },
-        Message::Missing { key } => Problem::error(path, format!("missing key `{key}` in `{path}`")),
-        Message::Wrong { found, expected } => {
+        SerdeMessage::Missing { key } => {
+            ConfigProblem::error(path, format!("missing key `{key}` in `{path}`"))
+        }
+        SerdeMessage::Wrong { found, expected } => {
             let problem =
-                Problem::error(path, format!("`{path}` must be {expected}, found {found}"));
+                ConfigProblem::error(path, format!("`{path}` must be {expected}, found {found}"));
             // The usual cause is a number or boolean in quotes.
             if found.starts_with("string") && !expected.contains("string") {
                 problem.hint(format!("write {expected}, without quotes"))
@@ -196,7 +204,7 @@ fn describe(section: &str, path: &str, message: &Message<'_>, about: About) -> M
                 problem.hint(format!("write {expected}"))
             }
         }
-        Message::Other(text) => Problem::error(path, format!("`{path}`: {text}")),
+        SerdeMessage::Other(text) => ConfigProblem::error(path, format!("`{path}`: {text}")),
     };
-    Mistake { problem, about }
+    SectionError { problem, about }
 }

@@ -1,4 +1,4 @@
-//! Run files that are right, wrong and hostile, and what people are told about them.
+//! Tests of valid, invalid and hostile run files and of the messages about them.
 
 mod bad_files;
 mod merge;
@@ -6,12 +6,12 @@ mod random;
 
 use super::*;
 
-/// The smallest file that is a run, and room for more.
+/// Returns the smallest valid run file, followed by `rest`.
 pub(super) fn with(rest: &str) -> String {
     format!("[data]\nsource = \"digits\"\n[model]\nkind = \"linear\"\n[train]\nepochs = 3\n{rest}")
 }
 
-/// Loads a file alone.
+/// Loads a file without environment and arguments.
 pub(super) fn load(text: &str) -> Result<(RunConfig, Document), ConfigError> {
     Document::load(text, "run.toml", &[], &[])
 }
@@ -21,7 +21,7 @@ pub(super) fn rendered(text: &str) -> String {
 }
 
 #[test]
-fn the_default_run_file_is_right_and_states_the_defaults() {
+fn the_default_run_file_is_valid_and_contains_the_defaults() {
     let (run, document) = load(DEFAULT_RUN_FILE).unwrap_or_else(|e| panic!("{}", e.render(false)));
     assert_eq!(document.notices(), []);
     assert_eq!(run.run.seed, RunSection::default().seed);
@@ -41,7 +41,7 @@ fn the_default_run_file_is_right_and_states_the_defaults() {
 }
 
 #[test]
-fn what_the_default_run_file_comments_out_is_right_as_well() {
+fn commented_lines_of_the_default_run_file_are_valid() {
     let all: Vec<String> = DEFAULT_RUN_FILE
         .lines()
         .map(|line| match line.strip_prefix("# ") {
@@ -53,11 +53,11 @@ fn what_the_default_run_file_comments_out_is_right_as_well() {
     assert_eq!(run.train.clip_norm, Some(5.0));
     assert_eq!(run.train.evaluate_every_epochs, Some(1));
     let (plain, _) = load(DEFAULT_RUN_FILE).unwrap();
-    assert_eq!(run.run.output, plain.run.output, "the stated default");
+    assert_eq!(run.run.output, plain.run.output, "the documented default");
 }
 
 #[test]
-fn a_resolved_run_reads_back_as_itself() {
+fn a_resolved_run_round_trips() {
     for text in [DEFAULT_RUN_FILE.to_owned(), with("clip_norm = 0.1\n")] {
         let (run, _) = load(&text).unwrap();
         let (again, _) = load(&run.to_toml().unwrap()).unwrap();
@@ -72,7 +72,7 @@ fn a_resolved_run_reads_back_as_itself() {
 }
 
 #[test]
-fn the_identity_is_what_the_bits_depend_on() {
+fn the_identity_contains_the_settings_that_change_the_bits() {
     let parts = |rest: &str| {
         let (run, _) = load(&with(rest)).unwrap();
         run.identity_parts().unwrap()
@@ -115,7 +115,7 @@ fn notices_do_not_stop_a_run_and_point_into_the_file() {
     let (_, document) = load(&text).unwrap();
     let shown = document.render_notices(false);
     for fragment in [
-        "note: 3 workers share 8 logical shards unevenly: 89 % of their time is used",
+        "note: 3 workers share 8 logical shards unevenly: they are busy 89 % of the time",
         "note: a global batch of 5 leaves 3 of 8 logical shards empty in every step",
         "run.toml:7:21",
     ] {
@@ -124,7 +124,7 @@ fn notices_do_not_stop_a_run_and_point_into_the_file() {
 }
 
 #[test]
-fn missing_data_files_are_told_where_they_are_named() {
+fn missing_data_files_are_reported_at_their_keys() {
     let text = "[data]\nsource = \"csv\"\ntrain = \"a.csv\"\ntest = \"b.csv\"\nshape = [4]\n\
                 classes = 3\n[model]\nkind = \"linear\"\n[train]\nsteps = 7\n";
     let (run, document) = load(text).unwrap();
@@ -133,12 +133,12 @@ fn missing_data_files_are_told_where_they_are_named() {
     assert_eq!(check::files(&run.data, base, &|_| true), []);
     let problems = check::files(&run.data, base, &exists);
     let shown = document.refuse(problems).unwrap().render(false);
-    assert!(shown.contains("there is no file /base/b.csv"), "{shown}");
+    assert!(shown.contains("no such file: /base/b.csv"), "{shown}");
     assert!(shown.contains("run.toml:4:8"), "{shown}");
 }
 
 #[test]
-fn checkpoints_go_where_they_are_told_and_what_is_wrong_is_named() {
+fn checkpoint_addresses_are_resolved_and_invalid_settings_reported() {
     let output = std::path::Path::new("/runs/one");
     let address = |rest: &str| {
         let (run, _) = load(&with(rest)).unwrap();
@@ -159,7 +159,7 @@ fn checkpoints_go_where_they_are_told_and_what_is_wrong_is_named() {
 }
 
 #[test]
-fn the_rate_follows_the_batch_and_says_so() {
+fn the_learning_rate_scales_with_the_batch_size_and_is_reported() {
     let scaled = "learning_rate = 0.1\nglobal_batch_size = 1024\n\
                   learning_rate_scaling = \"square_root\"\nlearning_rate_batch_size = 256\n";
     let (run, _) = load(&with(scaled)).unwrap();

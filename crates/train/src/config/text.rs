@@ -1,4 +1,4 @@
-//! Source texts of values: parses one as TOML and records the position of each key and value.
+//! ConfigText texts of values: parses one as TOML and records the position of each key and value.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,7 +10,7 @@ pub(super) const TEXT_BYTES_MAX: usize = 256 * 1024;
 
 /// A text written by the user: the run file or one argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Source {
+pub(super) struct ConfigText {
     /// The name of the file, or `--set`, `environment` or `flag`.
     pub(super) name: String,
     /// The text.
@@ -21,7 +21,7 @@ pub(super) struct Source {
 
 /// The byte ranges of a key and its value in a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct SourceSpan {
     pub(super) key: Range<usize>,
     pub(super) value: Range<usize>,
     /// Whether the value is a section.
@@ -29,9 +29,9 @@ pub(super) struct Place {
 }
 
 /// A parsed run file.
-pub(super) struct Parsed {
+pub(super) struct ParsedRunFile {
     pub(super) table: toml::Table,
-    pub(super) places: BTreeMap<String, Place>,
+    pub(super) spans: BTreeMap<String, SourceSpan>,
 }
 
 /// A syntax error.
@@ -41,7 +41,7 @@ pub(super) struct SyntaxError {
 }
 
 /// Parses a run file.
-pub(super) fn parse(text: &str) -> Result<Parsed, Vec<SyntaxError>> {
+pub(super) fn parse(text: &str) -> Result<ParsedRunFile, Vec<SyntaxError>> {
     let error = |error: toml::de::Error| SyntaxError {
         message: error.message().trim().to_owned(),
         span: error.span().unwrap_or(0..0),
@@ -53,9 +53,9 @@ pub(super) fn parse(text: &str) -> Result<Parsed, Vec<SyntaxError>> {
     }
     // The second parse also rejects invalid values, such as integers of more than 64 bits.
     let table = toml::from_str(text).map_err(|cause| vec![error(cause)])?;
-    let mut places = BTreeMap::new();
-    collect(root.get_ref(), "", &mut places);
-    Ok(Parsed { table, places })
+    let mut spans = BTreeMap::new();
+    collect(root.get_ref(), "", &mut spans);
+    Ok(ParsedRunFile { table, spans })
 }
 
 /// Keeps the first error of each line; the following ones are mostly consequences of it.
@@ -75,18 +75,18 @@ fn first_of_each_line(text: &str, errors: Vec<SyntaxError>) -> Vec<SyntaxError> 
     kept
 }
 
-fn collect(table: &DeTable<'_>, prefix: &str, places: &mut BTreeMap<String, Place>) {
+fn collect(table: &DeTable<'_>, prefix: &str, spans: &mut BTreeMap<String, SourceSpan>) {
     for (key, value) in table {
         let path = join(prefix, key.get_ref());
-        let place = Place {
+        let span = SourceSpan {
             key: key.span(),
             value: value.span(),
             is_table: matches!(value.get_ref(), DeValue::Table(_)),
         };
         if let DeValue::Table(inner) = value.get_ref() {
-            collect(inner, &path, places);
+            collect(inner, &path, spans);
         }
-        places.insert(path, place);
+        spans.insert(path, span);
     }
 }
 

@@ -1,46 +1,46 @@
-//! [`BucketTuning`]: the first steps of a generation try sizes of buckets, then all ranks take the same.
+//! [`BucketTuning`]: tries bucket sizes in the first steps of a generation, then sets the best one on all ranks.
 //!
-//! The bits do not depend on the size: every element is summed over shards by itself. What is chosen
-//! follows from the times of all ranks, which all of them gather, so that all choose alike.
+//! The trained bits do not depend on the size, because every element is summed over shards separately. All ranks
+//! gather the times of all ranks, so they make the same choice.
 
 use ronde_core::{CollectivesExt, Event, Rank};
 
 use super::Training;
 use crate::TrainError;
 
-/// Sizes that are tried, in bytes. The first one is taken where it makes no difference.
+/// The sizes to try, in bytes. The first one is the default.
 const SIZES: [usize; 3] = [4 << 20, 1 << 20, 16 << 20];
-/// Steps before any that counts: memory is touched for the first time.
+/// The number of initial steps that are not measured, because they touch memory for the first time.
 const WARM_UP: usize = 2;
-/// Steps of each size; the shortest one counts. The first after a change is not among them: it gets new
-/// memory.
+/// The number of measured steps of each size; the shortest one counts. The first step after a change is not
+/// measured, because it allocates memory.
 const TRIES: usize = 3;
-/// Another size must take at most this part of the first one's time.
+/// Another size is chosen only if its time is at most this fraction of the default's.
 const WORTH: f64 = 0.98;
 
-/// Where the trying stands.
+/// The progress of the tuning.
 #[derive(Debug)]
 pub(super) struct BucketTuning {
     sizes: Vec<usize>,
-    /// Seconds of the shortest step of each size so far.
+    /// The shortest step of each size so far, in seconds.
     shortest: Vec<f64>,
     steps: usize,
 }
 
-/// What comes after a step.
+/// The action after a step.
 #[derive(Debug, PartialEq)]
-enum Next {
-    /// The same size again.
+enum TuningAction {
+    /// Keep the current size.
     Stay,
-    /// Another size.
+    /// Try another size.
     Try(usize),
-    /// All were tried.
+    /// Choose the best size; all were tried.
     Choose,
 }
 
 impl BucketTuning {
-    /// Tries the sizes that make a difference; `None` where there is nothing to try. `buckets` says how
-    /// many buckets a size makes.
+    /// Creates the tuning of the sizes that give different numbers of buckets; `None` if there is only one.
+    /// `buckets` returns the number of buckets of a size.
     pub(super) fn new(ranks: usize, buckets: impl Fn(usize) -> usize) -> Option<Self> {
         let mut sizes: Vec<usize> = Vec::new();
         for size in SIZES {
@@ -55,39 +55,39 @@ impl BucketTuning {
         })
     }
 
-    /// The size to begin with.
+    /// Returns the default size.
     pub(super) fn first() -> usize {
         SIZES[0]
     }
 
-    /// Takes a step's time in.
-    fn step_took(&mut self, seconds: f64) -> Next {
+    /// Records the time of a step and returns the next action.
+    fn step_took(&mut self, seconds: f64) -> TuningAction {
         let Some(counted) = self.steps.checked_sub(WARM_UP) else {
             self.steps += 1;
-            return Next::Stay;
+            return TuningAction::Stay;
         };
         self.steps += 1;
-        let (place, attempt) = (counted / (TRIES + 1), counted % (TRIES + 1));
+        let (index, attempt) = (counted / (TRIES + 1), counted % (TRIES + 1));
         if attempt > 0 {
-            self.shortest[place] = self.shortest[place].min(seconds);
+            self.shortest[index] = self.shortest[index].min(seconds);
         }
-        match self.sizes.get(place + 1) {
-            _ if attempt < TRIES => Next::Stay,
-            Some(&size) => Next::Try(size),
-            None => Next::Choose,
+        match self.sizes.get(index + 1) {
+            _ if attempt < TRIES => TuningAction::Stay,
+            Some(&size) => TuningAction::Try(size),
+            None => TuningAction::Choose,
         }
     }
 
-    /// The size whose steps took the least over all ranks; `all` has the times of rank after rank.
+    /// Returns the size with the shortest time, summed over all ranks; `all` holds the times of each rank in turn.
     fn choose(&self, all: &[f64]) -> usize {
-        let sum = |place: usize| -> f64 {
+        let sum = |index: usize| -> f64 {
             let ranks = all.chunks_exact(self.sizes.len());
-            ranks.map(|times| times[place]).sum()
+            ranks.map(|times| times[index]).sum()
         };
         let mut best = 0;
-        for place in 1..self.sizes.len() {
-            if sum(place) < sum(best) && sum(place) <= WORTH * sum(0) {
-                best = place;
+        for index in 1..self.sizes.len() {
+            if sum(index) < sum(best) && sum(index) <= WORTH * sum(0) {
+                best = index;
             }
         }
         self.sizes[best]
@@ -95,31 +95,31 @@ impl BucketTuning {
 }
 
 impl Training {
-    /// Begins to try sizes in a new generation, unless the run file names one. Called by all of its
-    /// members before their first step.
+    /// Starts the tuning in a new generation, unless the run file sets a size. All members call it before their
+    /// first step.
     pub(super) fn tune_buckets(&mut self) {
         if self.plan.config.comm.bucket_bytes_max.is_some() {
             return;
         }
         self.strategy.set_bucket_bytes(BucketTuning::first());
         let buckets = |size| self.strategy.buckets_of(size);
-        self.tuning = BucketTuning::new(self.place.group.size(), buckets);
+        self.tuning = BucketTuning::new(self.member.group.size(), buckets);
     }
 
-    /// After a step that took so long, data apart: tries another size, or takes the best one.
+    /// Continues the tuning after a step whose computation and communication took `seconds`.
     pub(super) fn step_took(&mut self, seconds: f64) -> Result<(), TrainError> {
         let Some(tuning) = &mut self.tuning else {
             return Ok(());
         };
         let size = match tuning.step_took(seconds) {
-            Next::Stay => return Ok(()),
-            Next::Try(size) => size,
-            Next::Choose => {
-                let all = self.place.group.all_gather(&tuning.shortest);
+            TuningAction::Stay => return Ok(()),
+            TuningAction::Try(size) => size,
+            TuningAction::Choose => {
+                let all = self.member.group.all_gather(&tuning.shortest);
                 let size = tuning.choose(&all.map_err(TrainError::BucketSize)?);
                 self.tuning = None;
-                if self.place.rank == Rank(0) {
-                    self.place.tracker.record(Event::BucketSizeChosen {
+                if self.member.rank == Rank(0) {
+                    self.member.tracker.record(Event::BucketSizeChosen {
                         step: self.session.next_step(),
                         bucket_bytes_max: size as u64,
                         buckets: self.strategy.buckets_of(size) as u64,
@@ -138,19 +138,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_size_is_tried_and_the_shortest_counts() {
+    fn every_size_is_tried_and_its_shortest_step_is_kept() {
         let mut tuning = BucketTuning::new(2, |size| 64_000_000 / size).unwrap();
         let mut tried = vec![];
         let mut size = BucketTuning::first();
         for step in 0.. {
-            // Slow at first, and after each change; 1 MiB is the fastest.
+            // Slow at first and after each change; 1 MiB is the fastest.
             let seconds = if size == 1 << 20 { 0.5 } else { 1.0 };
             let is_new = step < WARM_UP || tried.last() != Some(&size);
             tried.push(size);
             match tuning.step_took(if is_new { 0.1 } else { seconds }) {
-                Next::Stay => {}
-                Next::Try(next) => size = next,
-                Next::Choose => break,
+                TuningAction::Stay => {}
+                TuningAction::Try(next) => size = next,
+                TuningAction::Choose => break,
             }
         }
         assert_eq!(tried.len(), WARM_UP + 3 * (TRIES + 1));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_over_ranks_decides_and_the_first_size_stays_where_little_is_won() {
+    fn the_sum_over_ranks_decides_and_small_gains_keep_the_default() {
         let tuning = BucketTuning::new(2, |size| size).unwrap();
         assert_eq!(tuning.choose(&[1.0, 0.5, 0.9, 1.0, 1.4, 0.9]), 16 << 20);
         assert_eq!(tuning.choose(&[1.0, 0.4, 0.9, 1.0, 1.3, 0.9]), 1 << 20);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_tried_where_it_makes_no_difference() {
+    fn sizes_with_equal_buckets_are_not_tried() {
         assert!(BucketTuning::new(1, |size| size).is_none());
         assert!(BucketTuning::new(2, |_| 1).is_none());
         let tuning = BucketTuning::new(2, |size| usize::from(size > 1 << 20)).unwrap();

@@ -1,22 +1,22 @@
-//! One step of a [`Training`]: compute, reduce, vote, apply, and what is recorded of it.
+//! One step of a [`Training`]: compute, reduce, vote, apply and record.
 
 use ronde_core::event::{PhaseTimes, SampleUnit};
 use ronde_core::session::{CommittedStep, SessionError};
 use ronde_core::{Event, Rank, Step};
 use ronde_data::{Batch, Loader, StepBatches};
-use ronde_parallel::{Applied, MicroBatch, ParallelError, Reduced, Strategy};
+use ronde_parallel::{MicroBatch, ParallelError, ReducedGradient, Strategy, UpdateReport};
 
-use super::{SKIPPED_TOLD_MAX, Training};
-use crate::clock::Stopwatch;
-use crate::{Place, TrainError, divergence};
+use super::{SKIPPED_REPORTED_MAX, Training};
+use crate::clock::LapTimer;
+use crate::{JobMember, TrainError, divergence};
 
 impl Training {
-    /// One step, from its batches to the changed weights.
+    /// Runs one step, from its batches to the updated weights.
     ///
     /// # Errors
-    /// Data, engine, reduction or vote failed. Before the vote nothing has changed.
+    /// Data, engine, reduction or vote failed. The state changes only after the vote.
     pub fn step(&mut self, loader: &mut Loader) -> Result<CommittedStep, TrainError> {
-        let mut watch = Stopwatch::start();
+        let mut watch = LapTimer::start();
         let mut times = PhaseTimes::default();
         let mut open = self.session.begin_step();
         let step = open.step();
@@ -28,11 +28,11 @@ impl Training {
         let batches = next_batches(loader, step)?;
         times.wait_data_s = watch.lap_s();
         self.strategy.take_times();
-        let reduced_before_s = self.place.group.under_way_s();
+        let reduced_before_s = self.member.group.under_way_s();
         let mut sample_ids = Vec::new();
         let mut micro_batches = Vec::new();
         for batch in batches.batches {
-            self.tell_skipped(&batch);
+            self.report_skipped(&batch);
             let (ids, batch) = micro_batch(batch);
             sample_ids.push(ids);
             micro_batches.push(batch);
@@ -48,18 +48,18 @@ impl Training {
         times.compute_s = watch.lap_s();
         let computed = self.strategy.take_times();
         (times.forward_s, times.backward_s) = (computed.forward_s, computed.backward_s);
-        self.heal_if_come()?;
-        let waiting = Stopwatch::start();
+        self.heal_if_received()?;
+        let waiting = LapTimer::start();
         let reduced = self.strategy.reduce().map_err(failed)?;
         times.waited_s = waiting.total_s();
-        times.reducing_s = self.place.group.under_way_s() - reduced_before_s;
-        let sent = self.healing.go_on(&*self.place.group);
-        sent.map_err(TrainError::Heal)?;
-        self.tell_and_wish();
-        let committed = match self.place.commit(&mut self.session, open) {
+        times.reducing_s = self.member.group.under_way_s() - reduced_before_s;
+        let advanced = self.transfer.advance(&*self.member.group);
+        advanced.map_err(TrainError::Heal)?;
+        self.prepare_vote();
+        let committed = match self.member.commit(&mut self.session, open) {
             Err(error @ SessionError::Diverged { .. }) => return Err(self.diagnose(error)),
             Err(error) => {
-                // Others may have heard all votes: then this gradient is final.
+                // Other members may have received all votes; then this gradient is final.
                 self.held = Some((step, reduced));
                 return Err(error.into());
             }
@@ -70,23 +70,23 @@ impl Training {
         if self.session.is_complete() {
             self.apply(&committed, reduced, times)?;
         } else {
-            self.healing.miss(committed.clone(), reduced, times);
+            self.transfer.defer(committed.clone(), reduced, times);
         }
-        // Gradients that are kept are cut as the others are.
+        // Stored gradients have the current bucket sizes, so they must not change.
         if !committed.requests.heals {
             self.step_took(took)?;
         }
         Ok(committed)
     }
 
-    /// Applies the gradient of a step that is final. What the step took before comes in as `times`.
+    /// Applies the gradient of a final step. `times` holds the times of its earlier phases.
     pub(super) fn apply(
         &mut self,
         committed: &CommittedStep,
-        reduced: Reduced,
+        reduced: ReducedGradient,
         mut times: PhaseTimes,
     ) -> Result<(), TrainError> {
-        let mut watch = Stopwatch::start();
+        let mut watch = LapTimer::start();
         let step = committed.step;
         let learning_rate = self.plan.learning_rate(step.0);
         if !committed.loss.is_finite() {
@@ -96,7 +96,7 @@ impl Training {
                 learning_rate,
             });
         }
-        let updating = Stopwatch::start();
+        let updating = LapTimer::start();
         let applied = self
             .strategy
             .apply(step, reduced, committed.samples, learning_rate)
@@ -124,27 +124,27 @@ impl Training {
         Ok(())
     }
 
-    /// Says which samples cannot be used, each once: they come again in every epoch.
-    fn tell_skipped(&mut self, batch: &Batch) {
+    /// Reports bad records, each once, because they occur again in every epoch.
+    fn report_skipped(&mut self, batch: &Batch) {
         for bad in &batch.skipped {
-            let place = (bad.file.clone(), bad.offset, bad.record);
-            let is_told = self.skipped.len() >= SKIPPED_TOLD_MAX;
-            if is_told || !self.skipped.insert(place) {
+            let position = (bad.file.clone(), bad.offset, bad.record);
+            let is_full = self.skipped.len() >= SKIPPED_REPORTED_MAX;
+            if is_full || !self.skipped.insert(position) {
                 continue;
             }
-            let rest = if self.skipped.len() == SKIPPED_TOLD_MAX {
-                "; no more are listed"
+            let rest = if self.skipped.len() == SKIPPED_REPORTED_MAX {
+                "; further bad records are not listed"
             } else {
                 ""
             };
-            self.place.tracker.record(Event::Notice {
-                rank: Some(self.place.rank),
-                message: format!("left out: {bad}{rest}"),
+            self.member.tracker.record(Event::Notice {
+                rank: Some(self.member.rank),
+                message: format!("skipped: {bad}{rest}"),
             });
         }
     }
 
-    /// Hash of the weights that are compared after a step.
+    /// Returns the hash of the weights that are compared after a step.
     pub(super) fn digest(&self, step: Step) -> u64 {
         let values = self.strategy.state().values();
         self.plan.hashing.digest(step, values)
@@ -162,20 +162,20 @@ impl Training {
         let SessionError::Diverged { step, .. } = error else {
             return error.into();
         };
-        match divergence::diagnose(&*self.place.group, self.strategy.state(), step) {
+        match divergence::diagnose(&*self.member.group, self.strategy.state(), step) {
             Ok(report) => TrainError::Diverged { step, report },
             Err(_) => error.into(),
         }
     }
 
     pub(super) fn record_start(&self) {
-        if self.place.rank != Rank(0) {
+        if self.member.rank != Rank(0) {
             return;
         }
-        self.place.tracker.record(Event::RunStarted {
+        self.member.tracker.record(Event::RunStarted {
             name: self.plan.config.run.name.clone(),
             plan: self.plan.identity.hex(),
-            world_size: self.place.group.size() as u32,
+            world_size: self.member.group.size() as u32,
             logical_shards: self.plan.shards.shards(),
             parameters: self.strategy.state().parameters() as u64,
             steps: self.plan.steps,
@@ -191,16 +191,16 @@ impl Training {
     fn record_step(
         &mut self,
         committed: &CommittedStep,
-        applied: Applied,
+        applied: UpdateReport,
         learning_rate: f64,
         times: PhaseTimes,
     ) {
-        let Place {
+        let JobMember {
             rank,
             group,
             tracker,
             ..
-        } = &self.place;
+        } = &self.member;
         let bytes_sent = group.bytes_sent();
         tracker.record(Event::StepTimes {
             rank: *rank,
@@ -208,7 +208,7 @@ impl Training {
             times,
             bytes_sent,
         });
-        self.history.note(Event::StepCommitted {
+        self.history.push(Event::StepCommitted {
             step: committed.step,
             epoch: committed.epoch,
             generation: committed.generation,
@@ -219,21 +219,20 @@ impl Training {
             duration_s: times.total_s(),
         });
         if let Some(verdict) = committed.epoch_verdict {
-            self.history.note(Event::EpochFinished {
+            self.history.push(Event::EpochFinished {
                 epoch: verdict.epoch,
                 used_once: verdict.used_once,
                 missing: verdict.missing,
                 repeated: verdict.repeated,
             });
         }
-        self.tell_history();
+        self.report_history();
     }
 
-    /// Rank 0 tells of what was committed; a new one also of what the one before may have had no time to
-    /// tell.
-    pub(super) fn tell_history(&mut self) {
-        if self.place.rank == Rank(0) {
-            self.history.tell(&*self.place.tracker);
+    /// Reports committed steps on rank 0. A new rank 0 also reports those that the previous one may not have reported.
+    pub(super) fn report_history(&mut self) {
+        if self.member.rank == Rank(0) {
+            self.history.report(&*self.member.tracker);
         }
     }
 }
@@ -248,7 +247,7 @@ fn next_batches(loader: &mut Loader, step: Step) -> Result<StepBatches, TrainErr
         })
 }
 
-/// A batch as strategies take it, and beside it which samples it stands for.
+/// Splits a batch into its sample numbers and the micro-batch for a strategy.
 pub(crate) fn micro_batch(batch: Batch) -> (Vec<u64>, MicroBatch) {
     let micro_batch = MicroBatch {
         shard: batch.shard,

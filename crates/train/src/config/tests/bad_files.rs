@@ -1,20 +1,20 @@
-//! A table of files that are wrong, and the fragments of what people are told.
+//! A table of invalid files and fragments of the messages about them.
 
 use super::{rendered, with};
 
-/// Each fragment must be in what is shown for a file.
+/// Checks that each fragment is in the message about a file.
 fn check(text: &str, fragments: &[&str]) {
     let shown = rendered(text);
     for fragment in fragments {
         assert!(
             shown.contains(fragment),
-            "{fragment:?} is not in what is shown for {text:?}:\n{shown}"
+            "{fragment:?} is not in the message about {text:?}:\n{shown}"
         );
     }
 }
 
 #[test]
-fn a_mistake_is_shown_whole() {
+fn an_error_is_rendered_completely() {
     let expected = "\
 error: unknown key `epoch` in [train]
  --> run.toml:7:1
@@ -42,12 +42,12 @@ fn colour_adds_only_escapes() {
 
 #[test]
 fn syntax() {
-    check("[run\nname = 1", &["this is not TOML", "run.toml:1:5"]);
+    check("[run\nname = 1", &["invalid TOML", "run.toml:1:5"]);
     check(
         &with("epochs = 4\n"),
-        &["this is not TOML: duplicate key", "run.toml:7:1"],
+        &["invalid TOML: duplicate key", "run.toml:7:1"],
     );
-    check(&with("steps = 0x\n"), &["this is not TOML", "run.toml:7:"]);
+    check(&with("steps = 0x\n"), &["invalid TOML", "run.toml:7:"]);
     let twice = rendered(&with("x = = 1\ny = 2 2\n"));
     assert_eq!(
         twice.matches("error: ").count(),
@@ -56,11 +56,11 @@ fn syntax() {
     );
     check(
         &with("[run]\nseed = 18446744073709551615\n"),
-        &["this is not TOML", "run.toml:8:8", "18446744073709551615"],
+        &["invalid TOML", "run.toml:8:8", "18446744073709551615"],
     );
     check(
         &" ".repeat(300_000),
-        &["run.toml has 300000 bytes; a run file has at most 262144"],
+        &["run.toml has 300000 bytes, but a run file may have at most 262144"],
     );
 }
 
@@ -91,7 +91,7 @@ fn unknown_keys_and_sections() {
     );
     check(
         &with("[check]\nxyz = 1\n"),
-        &["known here: `weight_hash_parts`, `weight_hash_full_every`"],
+        &["expected one of `weight_hash_parts`, `weight_hash_full_every`"],
     );
     check(
         &with("[comm]\ntimeout_s.kind = 1\nlimits.kind = 2\n"),
@@ -143,7 +143,7 @@ fn wrong_words_and_types_inside_kinds() {
     check(
         &with("[optimizer]\nkind = \"adamv\"\n"),
         &[
-            "`optimizer.kind` cannot be \"adamv\"",
+            "invalid `optimizer.kind` \"adamv\"",
             "run.toml:8:8",
             "did you mean `adam`?",
         ],
@@ -160,7 +160,7 @@ fn wrong_words_and_types_inside_kinds() {
     check(
         &with("[comm]\nalgorithm = \"ring\"\n"),
         &[
-            "`comm.algorithm` cannot be \"ring\"",
+            "invalid `comm.algorithm` \"ring\"",
             "run.toml:8:13",
             "`direct`, `halving_doubling`",
         ],
@@ -178,13 +178,13 @@ fn wrong_words_and_types_inside_kinds() {
         &[
             "`run` must be a section, found 3",
             "run.toml:1:7",
-            "write `[data]` on a line of its own",
+            "write `[data]` on a separate line",
         ],
     );
 }
 
 #[test]
-fn what_is_missing() {
+fn missing_keys_and_sections() {
     check(
         "",
         &[
@@ -194,35 +194,32 @@ fn what_is_missing() {
     );
     check(
         "[data]\nsource = \"digits\"\n[model]\n",
-        &["[model] lacks the key `kind`", "run.toml:3:2"],
+        &["missing key `kind` in [model]", "run.toml:3:2"],
     );
     check(
         "[data]\nsource = \"csv\"\ntrain = \"x\"\n[model]\nkind = \"mlp\"\n",
         &[
-            "[data] lacks the key `shape`",
+            "missing key `shape` in [data]",
             "run.toml:1:2",
-            "[model] lacks the key `hidden`",
+            "missing key `hidden` in [model]",
             "run.toml:4:2",
         ],
     );
     check(
         "version = 2\n",
         &[
-            "run file version 2 is not known",
+            "unknown run file version 2",
             "run.toml:1:11",
             "reads version 1",
         ],
     );
-    check(
-        "version = \"1\"\n",
-        &["run file version \"1\" is not known"],
-    );
+    check("version = \"1\"\n", &["unknown run file version \"1\""]);
     let removed = rendered(&with("[data2]\n[workers]\ncount = \"x\"\n"));
-    assert!(!removed.contains("lacks"), "{removed}");
+    assert!(!removed.contains("missing key"), "{removed}");
 }
 
 #[test]
-fn what_types_cannot_say() {
+fn constraints_beyond_types() {
     let workers = "[workers]\ncount = 9\n";
     check(
         &with(workers),
@@ -281,7 +278,7 @@ fn numbers_of_other_sections_and_names() {
     check(
         &with("[optimizer]\nkind = \"adamw\"\nbeta1 = 1.0\nweight_decay = -1.0\n"),
         &[
-            "`optimizer.beta1` is 1, but must lie in [0, 1)",
+            "`optimizer.beta1` is 1, but must be in [0, 1)",
             "`optimizer.weight_decay` is -1",
         ],
     );
@@ -289,7 +286,7 @@ fn numbers_of_other_sections_and_names() {
     check(
         &cnn,
         &[
-            "`model.dropout` is 1.5, but must lie in [0, 1)",
+            "`model.dropout` is 1.5, but must be in [0, 1)",
             "run.toml:5:11",
         ],
     );
@@ -312,13 +309,13 @@ fn numbers_of_other_sections_and_names() {
     for name in ["", "../up", "a/b", ".hidden", "-flag"] {
         check(
             &with(&format!("[run]\nname = \"{name}\"\n")),
-            &["as it names a folder", "8:8"],
+            &["it is also the name of a folder", "8:8"],
         );
     }
 }
 
 #[test]
-fn all_problems_are_shown_at_once_but_not_without_end() {
+fn all_problems_are_rendered_at_once_up_to_a_limit() {
     let text = with("epoch = 1\nshuffle = 3\n[workers]\ncount = \"x\"\n[trian]\n");
     let shown = rendered(&text);
     assert_eq!(shown.matches("error: ").count(), 4, "{shown}");
@@ -329,7 +326,7 @@ fn all_problems_are_shown_at_once_but_not_without_end() {
 }
 
 #[test]
-fn problems_stand_in_the_order_of_the_file_and_arguments_come_last() {
+fn problems_are_in_file_order_with_arguments_last() {
     let text = with("epoch = 1\n[run]\nnam = 1\n[model2]\n");
     let set = super::Override::Set("run.x=1".to_owned());
     let error = super::Document::load(&text, "run.toml", &[], &[set]).unwrap_err();
@@ -343,7 +340,7 @@ fn problems_stand_in_the_order_of_the_file_and_arguments_come_last() {
 }
 
 #[test]
-fn rates_that_scale_and_rules_that_do_not_fit() {
+fn scaled_rates_and_inconsistent_optimizers() {
     check(
         &with("learning_rate_scaling = \"linear\"\n"),
         &["needs `train.learning_rate_batch_size`"],
@@ -354,7 +351,7 @@ fn rates_that_scale_and_rules_that_do_not_fit() {
     );
     check(
         &with("learning_rate_scaling = \"cubic\"\n"),
-        &["cannot be \"cubic\""],
+        &["invalid `train.learning_rate_scaling` \"cubic\""],
     );
     check(
         &with("[schedule]\nkind = \"step\"\nevery_steps = 0\n"),

@@ -1,6 +1,6 @@
-//! Precedence, origins, and mistakes in arguments.
+//! Tests of precedence, origins and invalid arguments.
 
-use super::{DEFAULT_RUN_FILE, Document, Origin, Override, RunConfig, with};
+use super::{DEFAULT_RUN_FILE, Document, Override, RunConfig, ValueOrigin, with};
 use crate::config::ConfigError;
 
 fn load(
@@ -43,7 +43,7 @@ fn later_sources_win_and_every_origin_is_remembered() {
         (run.workers.logical_shards, document.origin(path))
     };
     let (value, origin) = shards(&[], &[]);
-    let Origin::File { span } = origin else {
+    let ValueOrigin::File { span } = origin else {
         panic!("{origin}")
     };
     assert_eq!((value, &text[span]), (16, "16"));
@@ -61,13 +61,13 @@ fn later_sources_win_and_every_origin_is_remembered() {
         (50, "flag --shards".to_owned())
     );
     let (_, document) = load(&text, &[], &[]).unwrap();
-    assert_eq!(document.origin("comm.timeout_s"), Origin::Default);
+    assert_eq!(document.origin("comm.timeout_s"), ValueOrigin::Default);
     let given: Vec<&str> = document.origins().map(|(path, _)| path).collect();
     assert_eq!(given, ["data.source", "model.kind", "train.epochs", path]);
 }
 
 #[test]
-fn values_are_toml_or_else_text() {
+fn values_are_toml_or_else_strings() {
     let overrides = [
         set("run.name=2026"),
         set("run.output=some folder/x"),
@@ -99,11 +99,11 @@ fn text_of(given: &Override) -> &str {
 }
 
 #[test]
-fn a_later_source_displaces_what_makes_no_sense_beside_it() {
+fn a_later_source_removes_inconsistent_values_of_earlier_ones() {
     let steps = [("RONDE_SET_TRAIN__STEPS", "7")];
     let (run, document) = load(DEFAULT_RUN_FILE, &steps, &[]).unwrap();
     assert_eq!((run.train.epochs, run.train.steps), (None, Some(7)));
-    assert_eq!(document.origin("train.epochs"), Origin::Default);
+    assert_eq!(document.origin("train.epochs"), ValueOrigin::Default);
     let (run, _) = load(DEFAULT_RUN_FILE, &steps, &[set("train.epochs=2")]).unwrap();
     assert_eq!((run.train.epochs, run.train.steps), (Some(2), None));
     let both = [set("train.epochs=2"), set("train.steps=3")];
@@ -127,11 +127,11 @@ fn a_later_source_displaces_what_makes_no_sense_beside_it() {
     );
 }
 
-/// A kind of mistake: variables, arguments, and the fragments of what people are told.
-type Mistake<'a> = (&'a [(&'a str, &'a str)], &'a [Override], &'a [&'a str]);
+/// Environment variables, arguments, and fragments of the expected message.
+type InvalidArguments<'a> = (&'a [(&'a str, &'a str)], &'a [Override], &'a [&'a str]);
 
-fn check(mistakes: &[Mistake<'_>]) {
-    for (environment, overrides, fragments) in mistakes {
+fn check(cases: &[InvalidArguments<'_>]) {
+    for (environment, overrides, fragments) in cases {
         let error = load(&with(""), environment, overrides).unwrap_err();
         let shown = error.render(false);
         for fragment in *fragments {
@@ -144,7 +144,7 @@ fn check(mistakes: &[Mistake<'_>]) {
 }
 
 #[test]
-fn wrong_values_show_the_argument() {
+fn invalid_values_point_at_the_argument() {
     let flag = |value| [flag("--workers", "workers.count", value)];
     check(&[
         (
@@ -179,7 +179,7 @@ fn wrong_values_show_the_argument() {
 }
 
 #[test]
-fn wrong_paths_show_the_argument() {
+fn invalid_paths_point_at_the_argument() {
     check(&[
         (
             &[],
@@ -196,17 +196,21 @@ fn wrong_paths_show_the_argument() {
             &[set("train.epochs")],
             &["expected `key=value`", "--> --set:1:1"],
         ),
-        (&[], &[set("=3")], &["`` is not a path like train.epochs"]),
-        (&[], &[set("a..b=3")], &["`a..b` is not a path"]),
+        (
+            &[],
+            &[set("=3")],
+            &["`` is not a valid path such as train.epochs"],
+        ),
+        (&[], &[set("a..b=3")], &["`a..b` is not a valid path"]),
         (
             &[("RONDE_SET_", "3")],
             &[],
-            &["`` is not a path", "--> environment:1:1"],
+            &["`` is not a valid path", "--> environment:1:1"],
         ),
         (
             &[],
             &[set("train.epochs.x=3")],
-            &["goes through a key that is no section"],
+            &["passes through a key that is not a section"],
         ),
         (
             &[],

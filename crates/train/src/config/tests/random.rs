@@ -1,4 +1,4 @@
-//! Whatever is written, nothing panics; what is accepted reads back as itself.
+//! Property tests: no input causes a panic, and every accepted run round-trips.
 
 use proptest::prelude::*;
 
@@ -18,8 +18,8 @@ fn never_panics(text: &str) {
     }
 }
 
-/// A piece of a run file that may or may not fit where it is put.
-fn piece() -> impl Strategy<Value = String> {
+/// Generates a fragment of a run file that may be invalid in its position.
+fn fragment() -> impl Strategy<Value = String> {
     prop_oneof![
         "[a-z_.]{1,12} = [0-9a-z\"\\[\\]{}.,= -]{0,12}\n",
         "\\[(run|train|data|model|comm|check|workers|optimizer|schedule|odd)\\]\n",
@@ -36,8 +36,8 @@ proptest! {
     }
 
     #[test]
-    fn random_pieces(pieces in proptest::collection::vec(piece(), 0..12)) {
-        never_panics(&pieces.concat());
+    fn random_fragments(fragments in proptest::collection::vec(fragment(), 0..12)) {
+        never_panics(&fragments.concat());
     }
 
     #[test]

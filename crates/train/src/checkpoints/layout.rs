@@ -1,42 +1,42 @@
-//! [`Shape`]: a replica's runs of numbers as the vectors of a checkpoint, and each rank's share of them.
+//! [`ReplicaLayout`]: the vectors of a replica in a checkpoint, and each rank's share of them.
 
 use std::sync::Arc;
 
-use ronde_checkpoint::{Slice, TensorPlace, Vector, share};
+use ronde_checkpoint::{Slice, StateVector, VectorTensor, share};
 use ronde_core::DType;
 use ronde_parallel::{LossScaling, ModelState};
 
-/// Name of the vector of weights and buffers.
+/// The name of the vector of weights and buffers.
 const WEIGHTS: &str = "weights";
-/// Name of the vector of the loss scale.
+/// The name of the vector of the loss scale.
 const LOSS_SCALE: &str = "loss_scale";
 
 /// The vectors of a run's state, in the order of [`ronde_parallel::Strategy::replica`].
 #[derive(Debug, Clone)]
-pub(crate) struct Shape {
-    pub(crate) vectors: Arc<Vec<Vector>>,
+pub(crate) struct ReplicaLayout {
+    pub(crate) vectors: Arc<Vec<StateVector>>,
 }
 
-impl Shape {
-    /// Weights and buffers, a vector for each state of the optimizer, and the loss scale when it has one.
+impl ReplicaLayout {
+    /// Describes weights and buffers, one vector for each optimizer state, and the loss scale if there is one.
     pub(crate) fn of(
         state: &ModelState,
         optimizer_states: &[&str],
         scale: Option<LossScaling>,
     ) -> Self {
-        let tensors: Vec<TensorPlace> = state
-            .places()
+        let tensors: Vec<VectorTensor> = state
+            .tensors()
             .iter()
-            .map(|place| TensorPlace {
-                name: place.entry.name.clone(),
-                shape: place
+            .map(|tensor| VectorTensor {
+                name: tensor.entry.name.clone(),
+                shape: tensor
                     .entry
                     .shape
                     .iter()
                     .map(|&length| length as u64)
                     .collect(),
-                role: place.entry.role,
-                start: place.range.start as u64,
+                role: tensor.entry.role,
+                start: tensor.range.start as u64,
             })
             .collect();
         let optimizer = optimizer_states
@@ -44,13 +44,13 @@ impl Shape {
             .map(|name| format!("optimizer.{name}"));
         let vectors = std::iter::once(WEIGHTS.to_owned())
             .chain(optimizer)
-            .map(|name| Vector {
+            .map(|name| StateVector {
                 name,
                 dtype: DType::F32,
                 elements: state.values().len() as u64,
                 tensors: tensors.clone(),
             })
-            .chain(scale.map(|_| Vector {
+            .chain(scale.map(|_| StateVector {
                 name: LOSS_SCALE.to_owned(),
                 dtype: DType::F32,
                 elements: LossScaling::STATE_LEN,
@@ -62,7 +62,7 @@ impl Shape {
         }
     }
 
-    /// What one of `count` ranks saves of a replica.
+    /// Returns the slices of a replica that rank `index` of `count` saves.
     pub(crate) fn share<'a>(
         &'a self,
         replica: &[&'a [f32]],
@@ -80,9 +80,9 @@ impl Shape {
             .collect()
     }
 
-    /// About the bytes of the largest share.
+    /// Returns the approximate size of the largest share in bytes.
     pub(crate) fn share_bytes(&self, count: u32) -> usize {
-        let bytes = |vector: &Vector| 4 * share(vector.elements, 0, count).end as usize;
+        let bytes = |vector: &StateVector| 4 * share(vector.elements, 0, count).end as usize;
         self.vectors.iter().map(bytes).sum()
     }
 }

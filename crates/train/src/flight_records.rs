@@ -1,4 +1,4 @@
-//! [`Flights`]: where the flight records of a worker's groups are written, at a failure or on demand.
+//! [`FlightRecordWriter`]: writes the flight records of a worker's groups after a failure or on demand.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,55 +6,55 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use ronde_comm::{FailureHook, GroupConfig, ProcessGroup};
 
-/// The flight records of one worker: of the group that it is in, whichever generation that is.
+/// The writer of one worker's flight records. It follows the worker's group through all generations.
 #[derive(Debug, Default)]
-pub struct Flights {
+pub struct FlightRecordWriter {
     folder: OnceLock<PathBuf>,
     group: Mutex<Weak<ProcessGroup>>,
-    /// Held while a record is written; true once nothing more may be.
+    /// Locked while a record is written; true after the last record.
     is_closed: Arc<Mutex<bool>>,
 }
 
-impl Flights {
-    /// Name of the folder beside the results of a run.
+impl FlightRecordWriter {
+    /// The name of the folder for flight records, inside the run's folder.
     pub const FOLDER: &str = "flight";
 
-    /// Records go into `folder` from now on; a second call changes nothing.
-    pub fn go_to(&self, folder: PathBuf) {
+    /// Sets the folder for records; a second call has no effect.
+    pub fn set_folder(&self, folder: PathBuf) {
         self.folder.get_or_init(|| folder);
     }
 
-    /// The group will write its record when it fails.
+    /// Configures a group to write its record when it fails.
     pub fn prepare(&self, config: &mut GroupConfig) {
         config.on_failure = self.folder.get().cloned().map(|folder| {
             let is_closed = Arc::clone(&self.is_closed);
             FailureHook::new(move |record, _| {
                 if !*lock(&is_closed) {
-                    // The failure itself is what people have to hear of.
+                    // The failure itself is the error to report, not that of writing the record.
                     drop(record.write_into(&folder));
                 }
             })
         });
     }
 
-    /// The group that [`Flights::write`] is about.
+    /// Sets the group whose record [`FlightRecordWriter::write`] writes.
     pub fn watch(&self, group: &Arc<ProcessGroup>) {
         *lock(&self.group) = Arc::downgrade(group);
     }
 
-    /// Writes the record of the present group, from any thread; its operations go on. Returns the file;
-    /// `None` when there is no group or no folder yet.
+    /// Writes the record of the current group, from any thread, without disturbing its operations. Returns the
+    /// file; `None` if there is no group or no folder yet.
     ///
     /// # Errors
-    /// The folder does not take it.
+    /// The file cannot be written.
     pub fn write(&self) -> io::Result<Option<PathBuf>> {
         self.write_now(false)
     }
 
-    /// The same as the last record of this process, which ends now.
+    /// Writes the last record of this process before it exits.
     ///
     /// # Errors
-    /// The folder does not take it.
+    /// The file cannot be written.
     pub fn write_last(&self) -> io::Result<Option<PathBuf>> {
         self.write_now(true)
     }
@@ -84,23 +84,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_written_of_the_group_that_is_there() {
+    fn the_record_of_the_current_group_is_written() {
         let directory = tempfile::tempdir().unwrap();
-        let flights = Flights::default();
+        let flight_records = FlightRecordWriter::default();
         let mut config = GroupConfig::new("dp", "job", GroupRank(0));
-        flights.prepare(&mut config);
+        flight_records.prepare(&mut config);
         assert!(config.on_failure.is_none());
-        flights.go_to(directory.path().join(Flights::FOLDER));
-        flights.prepare(&mut config);
+        flight_records.set_folder(directory.path().join(FlightRecordWriter::FOLDER));
+        flight_records.prepare(&mut config);
         assert!(config.on_failure.is_some());
-        assert_eq!(flights.write().unwrap(), None);
+        assert_eq!(flight_records.write().unwrap(), None);
         let group = Arc::new(ProcessGroup::alone(config));
-        flights.watch(&group);
+        flight_records.watch(&group);
         group.barrier().unwrap();
-        let path = flights.write().unwrap().unwrap();
+        let path = flight_records.write().unwrap().unwrap();
         let records = FlightRecord::read_all(path.parent().unwrap()).unwrap();
         assert_eq!((records.len(), records[0].group.as_str()), (1, "dp"));
         drop(group);
-        assert_eq!(flights.write().unwrap(), None);
+        assert_eq!(flight_records.write().unwrap(), None);
     }
 }

@@ -1,24 +1,23 @@
-//! [`Cores`]: the thread of a worker that computes gets a core of its own, its other threads the rest.
+//! [`CorePinning`]: reserves a core for a worker's computing thread; its other threads use the remaining cores.
 
 use std::cell::Cell;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Which cores a worker's threads run on, where the host has some to spare. Threads that are started
-/// while the caller is aside stay there.
+/// The cores of a worker's threads, on hosts with spare cores. A thread inherits the cores of the thread that
+/// starts it, so other threads are started while the caller is unpinned.
 #[derive(Debug)]
-pub(crate) struct Cores {
+pub(crate) struct CorePinning {
     all: CpuSet,
     compute: CpuSet,
     others: CpuSet,
-    computes: Cell<bool>,
+    is_pinned: Cell<bool>,
 }
 
-impl Cores {
-    /// Puts the calling thread aside, for a worker that is one of several on this host; `None`, and
-    /// nothing happens, where there are fewer than two cores for each of them, or where the system
-    /// refuses.
-    pub(crate) fn take(local_rank: u32, local_world_size: u32) -> Option<Self> {
+impl CorePinning {
+    /// Moves the calling thread to the shared cores, for a worker that is one of several on this host. Returns
+    /// `None` without a change if there are fewer than two cores for each worker, or the system refuses.
+    pub(crate) fn reserve(local_rank: u32, local_world_size: u32) -> Option<Self> {
         let all = sched_getaffinity(None).ok()?;
         let (compute, others) = share(&all, local_rank, local_world_size)?;
         sched_setaffinity(None, &others).ok()?;
@@ -26,40 +25,40 @@ impl Cores {
             all,
             compute,
             others,
-            computes: Cell::new(false),
+            is_pinned: Cell::new(false),
         })
     }
 
-    /// Moves the calling thread to the core for computing. Cost: a system call where it is not there.
-    pub(crate) fn compute(&self) {
-        if !self.computes.replace(true) {
-            // Refused by a system that allowed it before: it computes where it is.
+    /// Moves the calling thread to the reserved core. Cost: one system call if it is not there yet.
+    pub(crate) fn pin_compute_thread(&self) {
+        if !self.is_pinned.replace(true) {
+            // If the system now refuses, the thread computes on its current cores.
             let _ = sched_setaffinity(None, &self.compute);
         }
     }
 
-    /// Moves the calling thread beside it.
-    pub(crate) fn aside(&self) {
-        if self.computes.replace(false) {
+    /// Moves the calling thread back to the shared cores.
+    pub(crate) fn unpin(&self) {
+        if self.is_pinned.replace(false) {
             let _ = sched_setaffinity(None, &self.others);
         }
     }
 }
 
-impl Drop for Cores {
+impl Drop for CorePinning {
     fn drop(&mut self) {
         let _ = sched_setaffinity(None, &self.all);
     }
 }
 
-/// A worker's share of the cores of this host that none of its workers computes on.
+/// Returns a worker's share of the cores of this host that no worker computes on.
 pub(crate) fn free(local_world_size: u32) -> usize {
     let all = std::thread::available_parallelism().map_or(1, usize::from);
     let workers = (local_world_size as usize).max(1);
     all.saturating_sub(workers) / workers
 }
 
-/// The core of a worker's computation, and those that none of the workers computes on.
+/// Returns the reserved core of a worker, and the cores that no worker computes on.
 fn share(all: &CpuSet, local_rank: u32, local_world_size: u32) -> Option<(CpuSet, CpuSet)> {
     let cores: Vec<usize> = (0..CpuSet::MAX_CPU)
         .filter(|&core| all.is_set(core))
@@ -99,19 +98,19 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_goes_to_its_core_and_back_and_others_stay_aside() {
-        // In a thread of its own: the setting is the thread's.
+    fn a_thread_moves_to_its_core_and_back_and_other_threads_stay_on_shared_cores() {
+        // In a separate thread, because the setting belongs to the thread.
         let checked = std::thread::spawn(|| {
             let all = sched_getaffinity(None).unwrap();
-            let Some(cores) = Cores::take(0, 1) else {
+            let Some(cores) = CorePinning::reserve(0, 1) else {
                 assert!(all.count() < 2, "there are cores to spare");
                 return;
             };
             let started = std::thread::spawn(|| sched_getaffinity(None).unwrap());
             assert_eq!(started.join().unwrap(), cores.others);
-            cores.compute();
+            cores.pin_compute_thread();
             assert_eq!(sched_getaffinity(None).unwrap().count(), 1);
-            cores.aside();
+            cores.unpin();
             assert_eq!(sched_getaffinity(None).unwrap(), cores.others);
             drop(cores);
             assert_eq!(sched_getaffinity(None).unwrap(), all);

@@ -1,56 +1,60 @@
-//! [`History`]: what was committed last, so that whoever becomes rank 0 can tell it.
+//! [`EventHistory`]: the events of the last committed steps, so that a new rank 0 can report them.
 
 use std::collections::VecDeque;
 
 use ronde_core::session::{CatchUp, CatchUpPlan};
 use ronde_core::{CollectiveError, Collectives, CollectivesExt, Event, GroupRank, Tracker};
 
-/// Events that are kept: of rather more steps than a group commits before it notices that a host is cut off.
+/// The number of stored events. They cover more steps than a group commits before it detects a disconnected host.
 const EVENTS_MAX: usize = 1_024;
 
-/// The events of the last steps, equal on all members but for the times.
+/// The events of the last steps. Equal on all members except for the times.
 ///
-/// Rank 0 tells them, and its host may be lost with what it has told. The next rank 0 tells all that it did
-/// not tell itself; whoever collects the events keeps the first of each.
+/// Rank 0 reports them, but its host may fail before the reports arrive. The next rank 0 therefore reports all
+/// events that it has not reported itself, and the collector ignores repeated ones.
 #[derive(Default)]
-pub(crate) struct History(VecDeque<Entry>);
+pub(crate) struct EventHistory(VecDeque<HistoryEntry>);
 
-struct Entry {
+struct HistoryEntry {
     event: Event,
-    /// Whether this worker has told of it.
-    is_told: bool,
+    /// Whether this worker has reported it.
+    is_reported: bool,
 }
 
-impl History {
-    /// Takes note of an event of a committed step.
-    pub(crate) fn note(&mut self, event: Event) {
+impl EventHistory {
+    /// Adds an event of a committed step.
+    pub(crate) fn push(&mut self, event: Event) {
         if self.0.len() == EVENTS_MAX {
             self.0.pop_front();
         }
-        self.0.push_back(Entry {
+        self.0.push_back(HistoryEntry {
             event,
-            is_told: false,
+            is_reported: false,
         });
     }
 
-    /// The state is another one now: a checkpoint's.
+    /// Removes all events, because the state was replaced by that of a checkpoint.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// Tells all that this worker has not told yet, in order.
-    pub(crate) fn tell(&mut self, tracker: &dyn Tracker) {
-        let untold = self.0.iter_mut().rev().take_while(|entry| !entry.is_told);
-        let count = untold.count();
+    /// Reports all events that this worker has not reported yet, in order.
+    pub(crate) fn report(&mut self, tracker: &dyn Tracker) {
+        let unreported = self
+            .0
+            .iter_mut()
+            .rev()
+            .take_while(|entry| !entry.is_reported);
+        let count = unreported.count();
         let from = self.0.len() - count;
         for entry in self.0.range_mut(from..) {
             tracker.record(entry.event.clone());
-            entry.is_told = true;
+            entry.is_reported = true;
         }
     }
 
-    /// Members that take the state over take this over as well. All members of the group call it with the
-    /// same catch_up. Cost: two broadcasts, of 8 bytes and of about 200 for each event.
+    /// Copies the history to members that copy the state. All members call it with the same plan. Cost: two
+    /// broadcasts, of 8 bytes and of about 200 bytes for each event.
     ///
     /// # Errors
     /// A peer was lost.
@@ -70,7 +74,7 @@ impl History {
         let mut bytes = Vec::new();
         if group.rank() == root {
             let events: Vec<&Event> = self.0.iter().map(|entry| &entry.event).collect();
-            // Events are made of numbers and texts, which always become JSON.
+            // Events consist of numbers and text, which always serialise.
             bytes = serde_json::to_vec(&events).unwrap_or_default();
         }
         let mut len = [bytes.len() as i64];
@@ -80,7 +84,7 @@ impl History {
         if catch_up.each[group.rank().index()] == CatchUp::CopyState {
             let events: Vec<Event> = serde_json::from_slice(&bytes).unwrap_or_default();
             self.clear();
-            events.into_iter().for_each(|event| self.note(event));
+            events.into_iter().for_each(|event| self.push(event));
         }
         Ok(())
     }
@@ -97,9 +101,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Told(Mutex<Vec<String>>);
+    struct RecordingTracker(Mutex<Vec<String>>);
 
-    impl Tracker for Told {
+    impl Tracker for RecordingTracker {
         fn record(&self, event: Event) {
             if let Event::Notice { message, .. } = event {
                 self.0.lock().unwrap().push(message);
@@ -114,51 +118,51 @@ mod tests {
         }
     }
 
-    fn told(history: &mut History) -> Vec<String> {
-        let told = Told::default();
-        history.tell(&told);
-        told.0.into_inner().unwrap()
+    fn reported(history: &mut EventHistory) -> Vec<String> {
+        let tracker = RecordingTracker::default();
+        history.report(&tracker);
+        tracker.0.into_inner().unwrap()
     }
 
     #[test]
-    fn each_event_is_told_once_and_the_oldest_are_forgotten() {
-        let mut history = History::default();
+    fn each_event_is_reported_once_and_the_oldest_are_forgotten() {
+        let mut history = EventHistory::default();
         for step in 0..EVENTS_MAX as u64 + 3 {
-            history.note(event(step));
+            history.push(event(step));
         }
-        let all = told(&mut history);
+        let all = reported(&mut history);
         assert_eq!((all.len(), all[0].as_str()), (EVENTS_MAX, "3"));
-        assert!(told(&mut history).is_empty());
-        history.note(event("a"));
-        history.note(event("b"));
-        assert_eq!(told(&mut history), ["a", "b"]);
+        assert!(reported(&mut history).is_empty());
+        history.push(event("a"));
+        history.push(event("b"));
+        assert_eq!(reported(&mut history), ["a", "b"]);
         history.clear();
-        history.note(event("again"));
-        assert_eq!(told(&mut history), ["again"]);
+        history.push(event("again"));
+        assert_eq!(reported(&mut history), ["again"]);
     }
 
     #[test]
-    fn who_takes_the_state_over_can_tell_what_came_before() {
+    fn a_member_that_copies_the_state_can_report_earlier_events() {
         let each = spawn_ranks(3, Duration::from_secs(30), |group| {
-            let mut history = History::default();
+            let mut history = EventHistory::default();
             let me = group.rank().index();
             if me > 0 {
-                history.note(event("of another run"));
+                history.push(event("of another run"));
                 history.clear();
             }
             if me == 1 {
                 for name in ["a", "b"] {
-                    history.note(event(name));
+                    history.push(event(name));
                 }
-                assert_eq!(told(&mut history), ["a", "b"]);
+                assert_eq!(reported(&mut history), ["a", "b"]);
             }
             let catch_up = CatchUpPlan {
                 next: Step(2),
                 each: vec![CatchUp::CopyState, CatchUp::UpToDate, CatchUp::CopyState],
             };
             history.share(&group, &catch_up)?;
-            history.note(event("c"));
-            Ok::<_, CollectiveError>(told(&mut history))
+            history.push(event("c"));
+            Ok::<_, CollectiveError>(reported(&mut history))
         });
         assert_eq!(each, [vec!["a", "b", "c"], vec!["c"], vec!["a", "b", "c"]]);
     }

@@ -1,7 +1,7 @@
-//! Taking the state over from those that have it: every one of them sends a part, all at once.
+//! [`StateTransfer`]: copies the state from the members that have it to those that need it. Each holder sends a part.
 //!
-//! Nobody waits for it: a large state goes out in rounds, one a step, while all go on; who takes it over keeps
-//! the gradients of the steps that are committed meanwhile, and applies them when the state has come.
+//! Training does not wait for it: a large state is sent in rounds, one per step. A receiver stores the gradients of
+//! the steps committed meanwhile and applies them when the state is complete.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -10,38 +10,38 @@ use ronde_core::event::PhaseTimes;
 use ronde_core::session::{CatchUpPlan, CommittedStep};
 use ronde_core::shards::even_range;
 use ronde_core::{Buffer, CollectiveError, DType, Group, GroupRank, Tag, Work};
-use ronde_parallel::Reduced;
+use ronde_parallel::ReducedGradient;
 
-/// Names the messages of a transfer.
+/// The tag of the messages of a transfer.
 const TAG: Tag = Tag(0x6865_616c);
-/// What one rank sends another goes out in rounds of about so many bytes, more where there would be too many.
+/// The approximate size of one round between two ranks; larger if there would be too many rounds.
 const ROUND_BYTES: usize = 16 << 20;
 const ROUNDS_MAX: usize = 8;
-/// After so many steps more, all wait: gradients that are kept need memory.
+/// The number of steps after the last round until all members wait, because stored gradients need memory.
 const STEPS_SPARE: usize = 8;
 
-/// A transfer that is under way: what this rank sends, or what it gets.
+/// A state transfer in progress, on a sender or a receiver.
 #[derive(Default)]
-pub(crate) struct Healing {
-    /// What this rank still has to send, by round.
+pub(crate) struct StateTransfer {
+    /// The messages that this rank still has to send, by round.
     unsent: VecDeque<Vec<(GroupRank, Buffer)>>,
     sends: Vec<Box<dyn Work>>,
-    /// Which run of the replica, which elements of it, and the message that brings them.
+    /// The index of a vector of the replica, the range of its elements, and the message that contains them.
     receives: Vec<(usize, Range<usize>, Box<dyn Work>)>,
-    /// Steps that are committed and not applied here.
-    missed: Vec<(CommittedStep, Reduced, PhaseTimes)>,
-    /// Steps until all wait for the end of the transfer.
+    /// Steps that are committed but not applied on this rank.
+    deferred: Vec<(CommittedStep, ReducedGradient, PhaseTimes)>,
+    /// The number of steps until all members wait for the end of the transfer.
     steps_left: usize,
 }
 
-impl Healing {
-    /// Starts this rank's part of what `catch_up` ask for. All members call it with the same catch_up.
+impl StateTransfer {
+    /// Starts this rank's part of the transfers of `catch_up`. All members call it with the same plan.
     pub(crate) fn start(
         catch_up: &CatchUpPlan,
         group: &dyn Group,
         state: &[&[f32]],
     ) -> Result<Self, CollectiveError> {
-        let (whole, healing) = catch_up.holders_and_receivers();
+        let (whole, transfer) = catch_up.holders_and_receivers();
         let (me, parts) = (group.rank().index(), whole.len() as u64);
         let values: usize = state.iter().map(|run| run.len()).sum();
         let part_bytes = size_of::<f32>() * values / whole.len().max(1);
@@ -55,13 +55,13 @@ impl Healing {
             for (run, values) in state.iter().enumerate() {
                 for (part, &from) in whole.iter().enumerate() {
                     let part = even_range(values.len() as u64, parts, part as u64);
-                    let piece = even_range(part.end - part.start, rounds as u64, round as u64);
+                    let slice = even_range(part.end - part.start, rounds as u64, round as u64);
                     let range =
-                        (part.start + piece.start) as usize..(part.start + piece.end) as usize;
+                        (part.start + slice.start) as usize..(part.start + slice.end) as usize;
                     if from == me {
                         let buffer = || Buffer::copy_of(&values[range.clone()]);
-                        sends.extend(healing.iter().map(|&to| (GroupRank(to as u32), buffer())));
-                    } else if healing.contains(&me) {
+                        sends.extend(transfer.iter().map(|&to| (GroupRank(to as u32), buffer())));
+                    } else if transfer.contains(&me) {
                         let buffer = Buffer::host(DType::F32, range.len());
                         let work = group.receive(GroupRank(from as u32), TAG, buffer)?;
                         this.receives.push((run, range, work));
@@ -81,8 +81,8 @@ impl Healing {
         Ok(())
     }
 
-    /// Once a step: what is sent is done with, and the next round goes out.
-    pub(crate) fn go_on(&mut self, group: &dyn Group) -> Result<(), CollectiveError> {
+    /// Advances the transfer once per step: completes finished sends and starts the next round.
+    pub(crate) fn advance(&mut self, group: &dyn Group) -> Result<(), CollectiveError> {
         self.steps_left = self.steps_left.saturating_sub(1);
         let sends = std::mem::take(&mut self.sends);
         let (done, left): (Vec<_>, Vec<_>) = sends.into_iter().partition(|w| w.is_finished());
@@ -93,27 +93,32 @@ impl Healing {
         self.send_round(group)
     }
 
-    /// Whether it is time that all wait for the end. Equal on all members.
+    /// Returns whether all members must now wait for the end of the transfer. Equal on all members.
     pub(crate) fn is_overdue(&self) -> bool {
         self.steps_left == 0
     }
 
-    /// Whether all that this rank gets has come; false when it gets nothing.
-    pub(crate) fn has_come(&self) -> bool {
+    /// Returns whether this rank has received its whole state; false if it receives none.
+    pub(crate) fn is_received(&self) -> bool {
         !self.receives.is_empty() && self.receives.iter().all(|(.., work)| work.is_finished())
     }
 
-    /// Keeps a step that cannot be applied yet.
-    pub(crate) fn miss(&mut self, committed: CommittedStep, reduced: Reduced, times: PhaseTimes) {
-        self.missed.push((committed, reduced, times));
+    /// Stores a step that cannot be applied yet.
+    pub(crate) fn defer(
+        &mut self,
+        committed: CommittedStep,
+        reduced: ReducedGradient,
+        times: PhaseTimes,
+    ) {
+        self.deferred.push((committed, reduced, times));
     }
 
-    /// The steps to be applied now that the state is complete, in order.
-    pub(crate) fn missed(&mut self) -> Vec<(CommittedStep, Reduced, PhaseTimes)> {
-        std::mem::take(&mut self.missed)
+    /// Takes the stored steps, in order, to apply them now that the state is complete.
+    pub(crate) fn take_deferred(&mut self) -> Vec<(CommittedStep, ReducedGradient, PhaseTimes)> {
+        std::mem::take(&mut self.deferred)
     }
 
-    /// Sends all rounds that are left.
+    /// Starts all remaining rounds.
     pub(crate) fn send_all(&mut self, group: &dyn Group) -> Result<(), CollectiveError> {
         while !self.unsent.is_empty() {
             self.send_round(group)?;
@@ -121,12 +126,12 @@ impl Healing {
         Ok(())
     }
 
-    /// Whether this rank gets anything.
+    /// Returns whether this rank receives a state.
     pub(crate) fn receives(&self) -> bool {
         !self.receives.is_empty()
     }
 
-    /// Waits for what this rank gets and puts it into its state; false when it gets nothing.
+    /// Waits for the state and copies it into `state`; returns false if this rank receives none.
     pub(crate) fn receive(&mut self, state: &mut [&mut [f32]]) -> Result<bool, CollectiveError> {
         if self.receives.is_empty() {
             return Ok(false);
@@ -140,8 +145,8 @@ impl Healing {
         Ok(true)
     }
 
-    /// Waits until everything that this rank sends is on its way.
-    pub(crate) fn sent(&mut self) -> Result<(), CollectiveError> {
+    /// Waits until all started sends are complete.
+    pub(crate) fn wait_sent(&mut self) -> Result<(), CollectiveError> {
         for work in std::mem::take(&mut self.sends) {
             work.wait()?;
         }

@@ -1,0 +1,217 @@
+//! [`PublishThread`]: rank 0's background thread that claims terms, publishes checkpoints and removes old ones.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use ronde_checkpoint::{
+    Checkpoint, CheckpointError, Fence, Lineage, Proof, PublishRequest, Retention, SavedPart,
+    StateVector, publish, retain,
+};
+use ronde_core::{Epoch, Generation, PlanIdentity, Step, WorldSize};
+use ronde_store::{ObjectName, Store, StoreError};
+
+use crate::clock;
+
+/// A task of the thread. Tasks run in the order in which they are submitted.
+pub(super) enum PublishTask {
+    /// Claim a term above all earlier ones, for a run that continues from a step.
+    ClaimTerm(Generation, Step),
+    /// Claim a generation of a term.
+    Claim(Fence, Step),
+    /// Publish a save that all ranks have completed.
+    Publish(Box<CompleteSave>),
+    /// Remove the files of a cancelled save.
+    Discard(Vec<SavedPart>),
+}
+
+/// A save whose parts have all been written.
+pub(super) struct CompleteSave {
+    pub(super) run: String,
+    pub(super) step: Step,
+    pub(super) epoch: Epoch,
+    pub(super) fence: Fence,
+    pub(super) world_size: WorldSize,
+    pub(super) identity: PlanIdentity,
+    pub(super) vectors: Arc<Vec<StateVector>>,
+    pub(super) cursor: Vec<u8>,
+    pub(super) parts: Vec<SavedPart>,
+    pub(super) retention: Retention,
+}
+
+/// The result of a task.
+pub(super) enum PublishTaskResult {
+    /// A term was claimed.
+    Term(Fence),
+    /// A generation was claimed, or will be claimed before anything is published under it.
+    Claimed,
+    /// The files of a cancelled save were removed, as far as possible.
+    Discarded,
+    /// A claim failed, with the reason.
+    NotClaimed(Step, String),
+    /// A checkpoint was published; the text is a warning from the retention policy.
+    Published(Step, Option<String>),
+    /// A checkpoint could not be published, with the reason.
+    NotPublished(Step, String),
+}
+
+/// The thread `ronde-publish`. Dropping this handle does not wait for the thread, because publishing is atomic.
+pub(super) struct PublishThread {
+    tasks: Sender<PublishTask>,
+    outcomes: Receiver<PublishTaskResult>,
+    pending: usize,
+}
+
+impl PublishThread {
+    pub(super) fn start(store: Arc<dyn Store>) -> Result<Self, CheckpointError> {
+        let (tasks, submitted) = mpsc::channel();
+        let (report, outcomes) = mpsc::channel();
+        std::thread::Builder::new()
+            .name("ronde-publish".to_owned())
+            .spawn(move || {
+                let mut unclaimed = None;
+                for task in submitted {
+                    if report.send(serve(&store, task, &mut unclaimed)).is_err() {
+                        return;
+                    }
+                }
+            })
+            .map_err(|error| CheckpointError::Thread {
+                problem: error.to_string(),
+            })?;
+        Ok(Self {
+            tasks,
+            outcomes,
+            pending: 0,
+        })
+    }
+
+    pub(super) fn submit(&mut self, task: PublishTask) {
+        if self.tasks.send(task).is_ok() {
+            self.pending += 1;
+        }
+    }
+
+    /// Returns whether all submitted tasks have finished and their results were taken.
+    pub(super) fn is_idle(&self) -> bool {
+        self.pending == 0
+    }
+
+    /// Waits up to `limit` for the next result; `None` if no task is pending or the time is over.
+    pub(super) fn next(&mut self, limit: Duration) -> Option<PublishTaskResult> {
+        if self.pending == 0 {
+            return None;
+        }
+        match self.outcomes.recv_timeout(limit) {
+            Ok(outcome) => {
+                self.pending -= 1;
+                Some(outcome)
+            }
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => {
+                self.pending = 0;
+                None
+            }
+        }
+    }
+}
+
+fn serve(
+    store: &Arc<dyn Store>,
+    task: PublishTask,
+    unclaimed: &mut Option<(Fence, Step)>,
+) -> PublishTaskResult {
+    match task {
+        PublishTask::ClaimTerm(generation, from) => {
+            match Lineage::claim_next(&**store, generation, from) {
+                Ok(fence) => PublishTaskResult::Term(fence),
+                Err(error) => PublishTaskResult::NotClaimed(from, error.to_string()),
+            }
+        }
+        PublishTask::Claim(fence, from) => {
+            *unclaimed = Some((fence, from));
+            match claim(store, unclaimed) {
+                Ok(()) => PublishTaskResult::Claimed,
+                Err(error) => PublishTaskResult::NotClaimed(from, error.to_string()),
+            }
+        }
+        PublishTask::Publish(whole) => match claim(store, unclaimed)
+            .and_then(|()| publish_save(store, &whole))
+        {
+            Ok(()) => PublishTaskResult::Published(whole.step, remove_old(store, &whole.retention)),
+            Err(error) => {
+                discard(store, whole.step, &whole.parts);
+                PublishTaskResult::NotPublished(whole.step, error.to_string())
+            }
+        },
+        PublishTask::Discard(parts) => {
+            if let Some(part) = parts.first() {
+                discard(store, part.step, &parts);
+            }
+            PublishTaskResult::Discarded
+        }
+    }
+}
+
+/// Removes the files of an unpublished save to free space. The retention policy handles files that remain,
+/// or that belong to a manifest after all.
+fn discard(store: &Arc<dyn Store>, step: Step, parts: &[SavedPart]) {
+    let absent = matches!(
+        Checkpoint::open(store.clone(), step),
+        Err(CheckpointError::Store(StoreError::NotFound { .. }))
+    );
+    let names = parts.iter().filter(|_| absent).map(|part| &part.file.name);
+    for name in names.filter_map(|name| ObjectName::new(name.as_str()).ok()) {
+        // The failure that led here has already been reported.
+        let _ = store.delete(&name);
+    }
+}
+
+/// Claims the generation in `unclaimed`, if any.
+fn claim(
+    store: &Arc<dyn Store>,
+    unclaimed: &mut Option<(Fence, Step)>,
+) -> Result<(), CheckpointError> {
+    if let Some((fence, from)) = *unclaimed {
+        Lineage::claim(&**store, fence, from)?;
+        *unclaimed = None;
+    }
+    Ok(())
+}
+
+fn publish_save(store: &Arc<dyn Store>, whole: &CompleteSave) -> Result<(), CheckpointError> {
+    let checkpoint = PublishRequest {
+        run: &whole.run,
+        step: whole.step,
+        epoch: whole.epoch,
+        fence: whole.fence,
+        world_size: whole.world_size,
+        identity: &whole.identity,
+        vectors: &whole.vectors,
+        cursor: &whole.cursor,
+        saved_unix_ms: clock::unix_ms(),
+    };
+    publish(&**store, &checkpoint, &whole.parts).map(|_| ())
+}
+
+/// Applies the retention policy; returns a warning if there is one.
+fn remove_old(store: &Arc<dyn Store>, retention: &Retention) -> Option<String> {
+    let removed = match retain(store, retention) {
+        Ok(removed) => removed,
+        Err(error) => return Some(format!("cannot remove old checkpoints: {error}")),
+    };
+    let damaged = removed.damaged.first()?;
+    Some(format!(
+        "the checkpoint of step {} is damaged: {}",
+        damaged.step, damaged.reason
+    ))
+}
+
+/// Returns the retention policy. It always keeps one checkpoint that was read completely and verified.
+pub(super) fn retention(keep: u32, keep_every_steps: u64) -> Retention {
+    Retention {
+        keep_last: keep,
+        keep_every: keep_every_steps,
+        proof: Proof::Hashes { threads: 1 },
+    }
+}

@@ -1,0 +1,504 @@
+//! [`RunCheckpoints`]: one rank's part in saving the checkpoints of a run, from the request to the publication.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ronde_checkpoint::{CheckpointError, Fence, SaveRequest, SavedPart, Saver};
+use ronde_core::{
+    CollectiveError, CollectivesExt, Epoch, Event, Generation, Group, PlanIdentity, Rank, Step,
+    Tracker, WorldSize,
+};
+use ronde_store::Store;
+
+use super::ReplicaLayout;
+use super::cursor::TrainingCursor;
+use super::notes::{self, SaveNote};
+use super::publish_thread::{
+    CompleteSave, PublishTask, PublishTaskResult, PublishThread, retention,
+};
+use super::wait::wait_for_all;
+use crate::clock::LapTimer;
+use crate::config::CheckpointSection;
+
+/// The longest time that a vote waits for the term if the first checkpoint of a run is due at once.
+const CLAIM_LIMIT: Duration = Duration::from_secs(5);
+
+/// One rank's part in the checkpoints of a run.
+pub struct RunCheckpoints {
+    section: CheckpointSection,
+    store: Arc<dyn Store>,
+    address: String,
+    name: String,
+    run: String,
+    base: PathBuf,
+    saver: Option<Saver>,
+    publisher: Option<PublishThread>,
+    /// The run's term, after it has been claimed.
+    term: Option<u64>,
+    claiming: bool,
+    /// Whether a vote has already waited for the term; it waits at most once.
+    has_waited: bool,
+    pending: Option<PendingSave>,
+    /// The notes to send with the next vote.
+    notes: Vec<SaveNote>,
+    /// Measures the time since the last save began.
+    since: LapTimer,
+    /// Whether a save was cancelled or postponed, so that another one is due.
+    is_overdue: bool,
+    /// The step of the newest checkpoint that this rank knows to be published.
+    saved: Option<Step>,
+}
+
+/// A save that has begun. Equal on all ranks except for reports received since.
+struct PendingSave {
+    step: Step,
+    epoch: Epoch,
+    fence: Fence,
+    world_size: WorldSize,
+    cursor: Vec<u8>,
+    parts: Vec<SavedPart>,
+    /// The time for which training stopped: this rank's, later the longest of all ranks.
+    held_up_s: f64,
+    since: LapTimer,
+    published: bool,
+}
+
+/// The rank's position in the run.
+pub(crate) struct RankPosition<'a> {
+    pub(crate) rank: Rank,
+    pub(crate) generation: Generation,
+    /// The number of committed steps.
+    pub(crate) next: Step,
+    pub(crate) identity: &'a PlanIdentity,
+    pub(crate) layout: &'a ReplicaLayout,
+    pub(crate) tracker: &'a dyn Tracker,
+}
+
+/// The state of a rank between two steps, to be saved.
+pub(crate) struct StateSnapshot<'a> {
+    pub(crate) epoch: Epoch,
+    pub(crate) world_size: WorldSize,
+    pub(crate) replica: Vec<&'a [f32]>,
+    pub(crate) weights: u64,
+    pub(crate) session: Vec<u8>,
+}
+
+impl RunCheckpoints {
+    /// Creates the checkpoints of the run `name` in `store`; messages show the store as `address`. `run` is the
+    /// resolved run file and `base` the folder that its relative paths are resolved against; with both, the run
+    /// can resume from the checkpoint alone. A user's own program leaves both empty.
+    #[must_use]
+    pub fn new(
+        section: &CheckpointSection,
+        store: Arc<dyn Store>,
+        address: String,
+        name: String,
+        (run, base): (String, PathBuf),
+    ) -> Self {
+        Self {
+            section: section.clone(),
+            store,
+            address,
+            name,
+            run,
+            base,
+            saver: None,
+            publisher: None,
+            term: None,
+            claiming: false,
+            has_waited: false,
+            pending: None,
+            notes: Vec::new(),
+            since: LapTimer::start(),
+            is_overdue: false,
+            saved: None,
+        }
+    }
+
+    /// Returns the address of the checkpoint store.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    pub(crate) fn term(&self) -> Option<u64> {
+        self.term
+    }
+
+    /// Returns the step of the newest checkpoint that this rank knows to be published.
+    pub(crate) fn saved(&self) -> Option<Step> {
+        self.saved
+    }
+
+    /// Returns whether a save has begun and is not known to have ended. Equal on all ranks.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// Returns whether training waits for each save.
+    pub(crate) fn blocks_training(&self) -> bool {
+        !self.section.overlap
+    }
+
+    /// Enters a generation. A pending save needs all ranks that began it, so it is cancelled and another one
+    /// becomes due. `term` is the run's term if any member knows it.
+    pub(crate) fn enter(&mut self, now: &RankPosition<'_>, term: Option<u64>) {
+        self.is_overdue |= self.pending.take().is_some();
+        self.notes.clear();
+        self.term = self.term.or(term);
+        if let (Some(term), Rank(0)) = (self.term, now.rank) {
+            let fence = Fence {
+                term,
+                generation: now.generation,
+            };
+            self.submit(now, PublishTask::Claim(fence, now.next));
+        }
+    }
+
+    /// Prepares the vote on a step: returns whether this rank requests a checkpoint after it, and the notes to send
+    /// to the other ranks.
+    pub(crate) fn before_vote(&mut self, now: &RankPosition<'_>) -> (bool, Vec<u8>) {
+        self.poll(now, Duration::ZERO);
+        let due = now.rank == Rank(0) && self.is_due(now.next);
+        if due || now.rank == Rank(0) && self.section.every_steps > 0 {
+            self.claim_term(now);
+        }
+        if due && self.term.is_none() && !std::mem::replace(&mut self.has_waited, true) {
+            self.poll(now, CLAIM_LIMIT);
+        }
+        let requests = due && self.term.is_some() && self.pending.is_none();
+        self.is_overdue |= due && !requests;
+        (requests, notes::encode(&self.notes))
+    }
+
+    /// Returns whether a checkpoint is due after the next step.
+    fn is_due(&self, next: Step) -> bool {
+        let (steps, minutes) = (self.section.every_steps, self.section.every_minutes);
+        self.is_overdue
+            || steps > 0 && (next.0 + 1).is_multiple_of(steps)
+            || minutes > 0.0 && self.since.total_s() >= 60.0 * minutes
+    }
+
+    /// Claims a term for the run in the background, unless it has one. Called on rank 0.
+    pub(crate) fn claim_term(&mut self, now: &RankPosition<'_>) {
+        if self.term.is_none() && !self.claiming {
+            self.claiming = true;
+            self.submit(now, PublishTask::ClaimTerm(now.generation, now.next));
+        }
+    }
+
+    /// Ensures that a save can begin at once: the run has a term, and no save is pending. All ranks call it
+    /// together.
+    ///
+    /// # Errors
+    /// A peer was lost.
+    pub(crate) fn prepare_save(
+        &mut self,
+        now: &RankPosition<'_>,
+        group: &dyn Group,
+        interval: Duration,
+    ) -> Result<(), CollectiveError> {
+        if now.rank == Rank(0) {
+            self.claim_term(now);
+        }
+        self.finish(now, group, interval)
+    }
+
+    fn submit(&mut self, now: &RankPosition<'_>, task: PublishTask) {
+        if self.publisher.is_none() {
+            match PublishThread::start(self.store.clone()) {
+                Ok(publisher) => self.publisher = Some(publisher),
+                Err(error) => {
+                    return self.record_failure(now, now.next, now.rank, error.to_string());
+                }
+            }
+        }
+        if let Some(publisher) = &mut self.publisher {
+            publisher.submit(task);
+        }
+    }
+
+    /// Processes the results of this rank's threads; waits up to `limit` while the publishing thread is busy.
+    fn poll(&mut self, now: &RankPosition<'_>, limit: Duration) {
+        if let Some(outcome) = self.saver.as_mut().and_then(Saver::poll) {
+            self.share_written(outcome);
+        }
+        while let Some(outcome) = self
+            .publisher
+            .as_mut()
+            .and_then(|thread| thread.next(limit))
+        {
+            self.task_finished(now, outcome);
+        }
+    }
+
+    /// This rank's share is written, or not.
+    fn share_written(&mut self, outcome: Result<SavedPart, CheckpointError>) {
+        let Some(pending) = &self.pending else {
+            return;
+        };
+        let (step, held_up_s) = (pending.step, pending.held_up_s);
+        match outcome {
+            Ok(part) if (part.step, part.fence) == (step, pending.fence) => {
+                self.notes.push(SaveNote::Saved { part, held_up_s });
+            }
+            // The share of a cancelled save.
+            Ok(_) => {}
+            Err(error) => self.notes.push(SaveNote::Failed {
+                step,
+                problem: error.to_string(),
+            }),
+        }
+    }
+
+    fn task_finished(&mut self, now: &RankPosition<'_>, outcome: PublishTaskResult) {
+        match outcome {
+            PublishTaskResult::Claimed | PublishTaskResult::Discarded => {}
+            PublishTaskResult::Term(fence) => {
+                self.claiming = false;
+                self.term = Some(fence.term);
+                self.notes.push(SaveNote::Term(fence.term));
+                if fence.generation != now.generation {
+                    let generation = now.generation;
+                    self.submit(
+                        now,
+                        PublishTask::Claim(
+                            Fence {
+                                generation,
+                                ..fence
+                            },
+                            now.next,
+                        ),
+                    );
+                }
+            }
+            PublishTaskResult::NotClaimed(step, problem) => {
+                self.claiming = false;
+                // Do not try again at every step.
+                (self.is_overdue, self.since) = (false, LapTimer::start());
+                self.record_failure(now, step, now.rank, problem);
+            }
+            PublishTaskResult::Published(step, notice) => {
+                if let Some(message) = notice {
+                    let rank = Some(now.rank);
+                    now.tracker.record(Event::Notice { rank, message });
+                }
+                self.saved = Some(step);
+                let pending = self.pending.as_ref().filter(|save| save.step == step);
+                now.tracker.record(Event::CheckpointSaved {
+                    step,
+                    generation: now.generation,
+                    bytes: pending.map_or(0, |s| s.parts.iter().map(|p| p.file.bytes).sum()),
+                    held_up_s: pending.map_or(f64::NAN, |save| save.held_up_s),
+                    total_s: pending.map_or(f64::NAN, |save| save.since.total_s()),
+                    address: self.address.clone(),
+                });
+                self.notes.push(SaveNote::Published { step });
+            }
+            PublishTaskResult::NotPublished(step, problem) => {
+                self.notes.push(SaveNote::Failed { step, problem })
+            }
+        }
+    }
+
+    fn record_failure(&self, now: &RankPosition<'_>, step: Step, rank: Rank, message: String) {
+        now.tracker.record(Event::CheckpointFailed {
+            step,
+            rank,
+            message,
+        });
+    }
+
+    /// Processes the notes that all ranks sent with a vote, by rank. This rank's own queue is cleared.
+    pub(crate) fn receive_notes(
+        &mut self,
+        now: &RankPosition<'_>,
+        notes: &[Vec<u8>],
+        world_size: u32,
+    ) {
+        self.notes.clear();
+        for (rank, note) in (0..).zip(notes) {
+            for note in notes::decode(note) {
+                self.receive_note(now, Rank(rank), note);
+            }
+        }
+        if self.term.is_some() && self.saver.is_none() {
+            let reserve = now.layout.share_bytes(world_size);
+            // If it cannot be started, the first save reports the error.
+            self.saver = Saver::start(self.store.clone(), reserve).ok();
+        }
+        self.publish_if_complete(now);
+    }
+
+    fn receive_note(&mut self, now: &RankPosition<'_>, rank: Rank, note: SaveNote) {
+        let save = self.pending.as_mut();
+        match note {
+            SaveNote::Term(term) => self.term = Some(term),
+            SaveNote::Saved { part, held_up_s } => {
+                if let Some(save) = save
+                    && (part.step, part.fence) == (save.step, save.fence)
+                    && save.parts.iter().all(|other| other.rank != part.rank)
+                {
+                    save.held_up_s = save.held_up_s.max(held_up_s);
+                    save.parts.push(part);
+                }
+            }
+            SaveNote::Failed { step, problem } => {
+                let cancelled = self.pending.take_if(|save| save.step == step);
+                if let Some(save) = cancelled
+                    && now.rank == Rank(0)
+                {
+                    self.record_failure(now, step, rank, problem);
+                    if !save.published {
+                        self.submit(now, PublishTask::Discard(save.parts));
+                    }
+                }
+            }
+            SaveNote::Published { step } => {
+                self.saved = Some(step);
+                self.pending.take_if(|save| save.step == step);
+            }
+        }
+    }
+
+    /// Publishes the pending save on rank 0 as soon as all ranks have written their shares.
+    fn publish_if_complete(&mut self, now: &RankPosition<'_>) {
+        let Some(save) = &mut self.pending else {
+            return;
+        };
+        if now.rank != Rank(0) || save.published || save.parts.len() < save.world_size.len() {
+            return;
+        }
+        save.published = true;
+        let save = CompleteSave {
+            run: self.name.clone(),
+            step: save.step,
+            epoch: save.epoch,
+            fence: save.fence,
+            world_size: save.world_size,
+            identity: now.identity.clone(),
+            vectors: now.layout.vectors.clone(),
+            cursor: std::mem::take(&mut save.cursor),
+            parts: save.parts.clone(),
+            retention: retention(self.section.keep, self.section.keep_every_steps),
+        };
+        self.submit(now, PublishTask::Publish(Box::new(save)));
+    }
+
+    /// Copies this rank's share of the state, which a thread then writes. All ranks call it after the same step.
+    /// Does nothing while another save is pending.
+    pub(crate) fn begin(&mut self, now: &RankPosition<'_>, snapshot: StateSnapshot<'_>) {
+        let (None, Some(term)) = (&self.pending, self.term) else {
+            return;
+        };
+        let watch = LapTimer::start();
+        let fence = Fence {
+            term,
+            generation: now.generation,
+        };
+        let world_size = snapshot.world_size;
+        let slices = now
+            .shape
+            .share(&snapshot.replica, now.rank.0, world_size.get());
+        let save = SaveRequest {
+            step: now.next,
+            fence,
+            rank: now.rank,
+            world_size,
+            vectors: &now.layout.vectors,
+            slices: &slices,
+        };
+        let begun = self.writer().and_then(|saver| saver.begin(&save));
+        let cursor = TrainingCursor::new(&self.run, &self.base, snapshot.weights, snapshot.session);
+        let cursor = cursor.encode();
+        let problem = match (begun, &cursor) {
+            (Err(error), _) => Some(error.to_string()),
+            (Ok(_), Err(problem)) => Some(problem.clone()),
+            (Ok(_), Ok(_)) => None,
+        };
+        self.notes.extend(problem.map(|problem| SaveNote::Failed {
+            step: now.next,
+            problem,
+        }));
+        self.pending = Some(PendingSave {
+            step: now.next,
+            epoch: snapshot.epoch,
+            fence,
+            world_size,
+            cursor: cursor.unwrap_or_default(),
+            parts: Vec::new(),
+            held_up_s: watch.total_s(),
+            since: watch,
+            published: false,
+        });
+        (self.is_overdue, self.since) = (false, LapTimer::start());
+    }
+
+    /// Returns the idle writer thread; cancels an earlier save that no rank waits for.
+    fn writer(&mut self) -> Result<&mut Saver, CheckpointError> {
+        if let Some(saver) = &mut self.saver {
+            // The outcome of a cancelled save.
+            let _ = saver.poll();
+        }
+        match &mut self.saver {
+            Some(saver) => Ok(saver),
+            none => Ok(none.insert(Saver::start(self.store.clone(), 0)?)),
+        }
+    }
+
+    /// Waits until the pending save is published or has failed. All ranks call it together.
+    ///
+    /// # Errors
+    /// A peer was lost.
+    pub(crate) fn finish(
+        &mut self,
+        now: &RankPosition<'_>,
+        group: &dyn Group,
+        interval: Duration,
+    ) -> Result<(), CollectiveError> {
+        wait_for_all(group, interval, |limit| {
+            let Some(saver) = &mut self.saver else {
+                return Some(());
+            };
+            if saver.under_way().is_some() {
+                match saver.wait(limit) {
+                    Err(CheckpointError::Timeout { .. }) => return None,
+                    outcome => self.share_written(outcome),
+                }
+            }
+            Some(())
+        })?;
+        self.exchange(now, group)?;
+        wait_for_all(group, interval, |limit| {
+            self.poll(now, limit);
+            let idle = self.publisher.as_ref().is_none_or(PublishThread::is_idle);
+            idle.then_some(())
+        })?;
+        self.exchange(now, group)?;
+        self.pending = None;
+        Ok(())
+    }
+
+    /// Exchanges the queued notes of all ranks without a vote.
+    fn exchange(
+        &mut self,
+        now: &RankPosition<'_>,
+        group: &dyn Group,
+    ) -> Result<(), CollectiveError> {
+        // One line for each rank: the compact JSON contains no line breaks.
+        let mut mine = notes::encode(&self.notes);
+        mine.push(b'\n');
+        let gathered = group.all_gather(&mine)?;
+        let notes: Vec<Vec<u8>> = gathered
+            .split(|byte| *byte == b'\n')
+            .map(<[u8]>::to_vec)
+            .collect();
+        self.receive_notes(now, &notes, group.size() as u32);
+        Ok(())
+    }
+}

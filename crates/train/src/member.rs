@@ -1,0 +1,187 @@
+//! [`JobMember`]: a worker's membership in a job over all generations, for ronde's training loop and users' loops.
+//!
+//! ```text
+//! loop {
+//!     begin_step -> backward, reduce -> commit -> apply       one step
+//!     a peer is lost -> join_next -> rejoin -> apply or heal  then the loop continues
+//! } -> finish
+//! ```
+
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use ronde_core::session::{
+    CatchUp, CatchUpPlan, CommittedStep, OpenStep, RejoinOutcome, Session, SessionError,
+};
+use ronde_core::shards::ShardPlan;
+use ronde_core::{
+    Assignment, CollectiveError, Generation, Group, Membership, Milestone, Rank, Tracker, WorldSize,
+};
+
+use crate::TrainError;
+use crate::connector::{ConnectPeers, GenerationConnector};
+use crate::state_transfer::StateTransfer;
+
+/// A worker's membership in a job: its group and its event tracker.
+pub struct JobMember {
+    /// The group of connected ranks.
+    pub group: Arc<dyn Group>,
+    /// The version of the membership.
+    pub generation: Generation,
+    /// The rank of this worker.
+    pub rank: Rank,
+    /// The tracker of this worker's events.
+    pub tracker: Arc<dyn Tracker>,
+    /// Connects this worker to the next generation; `None`: the loss of a peer ends the training.
+    pub connector: Option<GenerationConnector>,
+}
+
+impl JobMember {
+    /// Joins the generation of an assignment, or a later one if that generation ends before it has begun. With a
+    /// `membership` the worker can join further generations.
+    ///
+    /// # Errors
+    /// The peers are unreachable or have another plan.
+    pub fn join(
+        assignment: &Assignment,
+        listener: TcpListener,
+        membership: Option<Arc<dyn Membership>>,
+        connect: Box<ConnectPeers>,
+        tracker: Arc<dyn Tracker>,
+    ) -> Result<Self, TrainError> {
+        let connector = GenerationConnector::new(membership, listener, connect);
+        let (assignment, group) = connector.first(assignment)?;
+        Ok(Self {
+            group,
+            generation: assignment.generation,
+            rank: assignment.rank,
+            tracker,
+            connector: connector.is_reusable().then_some(connector),
+        })
+    }
+
+    /// Returns whether this worker can join another generation after a failure.
+    #[must_use]
+    pub fn can_rejoin(&self) -> bool {
+        self.connector.is_some()
+    }
+
+    /// Leaves the generation that has ended because of `cause`, and joins a later one. All members call
+    /// [`JobMember::rejoin`] next.
+    ///
+    /// # Errors
+    /// There is no later generation for this worker.
+    pub fn join_next(&mut self, cause: &str) -> Result<(), TrainError> {
+        let Some(connector) = &self.connector else {
+            return Err(TrainError::NoNextGeneration {
+                cause: cause.to_owned(),
+            });
+        };
+        let (assignment, group) = connector.next(self.generation, cause)?;
+        self.group = group;
+        self.generation = assignment.generation;
+        self.rank = assignment.rank;
+        Ok(())
+    }
+
+    /// Brings a session into this generation; all members call it together. See [`Session::rejoin`].
+    /// `holds_gradient` is true if this worker has stored the reduced gradient of the session's next step.
+    ///
+    /// # Errors
+    /// Another peer was lost, or no member has the state.
+    pub fn rejoin(
+        &self,
+        session: &mut Session,
+        shards: ShardPlan,
+        holds_gradient: bool,
+    ) -> Result<RejoinOutcome, SessionError> {
+        let group = self.group.clone();
+        let rejoined = session.rejoin(group, self.generation, shards, holds_gradient)?;
+        let catch_up = &rejoined.plan;
+        self.reached(Milestone::Synchronized {
+            next: catch_up.next,
+            is_complete: catch_up.each[self.group.rank().index()] != CatchUp::CopyState,
+        });
+        Ok(rejoined)
+    }
+
+    /// Copies the state from the members that have it to those that need it, and waits for the end. `state` is
+    /// everything a member needs besides its session, with the same lengths on all ranks. Returns true if this
+    /// worker has received the state; it then calls [`JobMember::healed`].
+    ///
+    /// # Errors
+    /// A peer was lost.
+    pub fn heal(
+        &self,
+        catch_up: &CatchUpPlan,
+        state: &mut [&mut [f32]],
+    ) -> Result<bool, CollectiveError> {
+        let runs: Vec<&[f32]> = state.iter().map(|run| &**run).collect();
+        let mut transfer = StateTransfer::start(catch_up, &*self.group, &runs)?;
+        transfer.send_all(&*self.group)?;
+        let has_healed = transfer.receive(state)?;
+        transfer.sent()?;
+        Ok(has_healed)
+    }
+
+    /// Declares that this worker now has the whole state; `digest` as for [`Session::set_digest`].
+    pub fn healed(&self, session: &mut Session, digest: u64) {
+        session.healed(digest);
+        self.reached(Milestone::Healed);
+    }
+
+    /// Votes on a step whose complete gradient this worker holds; see [`Session::commit`]. If a newer generation
+    /// has begun, all members learn of it in the same vote; see [`JobMember::ends_after`].
+    ///
+    /// # Errors
+    /// As [`Session::commit`]. If the vote itself failed, other members may have received all votes, so keep
+    /// the gradient for [`JobMember::rejoin`].
+    pub fn commit(
+        &self,
+        session: &mut Session,
+        open: OpenStep,
+    ) -> Result<CommittedStep, SessionError> {
+        let step = open.step();
+        self.reached(Milestone::Reduced(step));
+        if let Some(newest) = self
+            .connector
+            .as_ref()
+            .and_then(GenerationConnector::pending)
+        {
+            session.announce(newest);
+        }
+        let committed = session.commit(open)?;
+        self.reached(Milestone::Voted {
+            step,
+            newest: committed.newest,
+        });
+        Ok(committed)
+    }
+
+    /// Returns whether this generation ends for all members after they have applied a step.
+    #[must_use]
+    pub fn ends_after(&self, committed: &CommittedStep) -> bool {
+        committed.newest > self.generation
+    }
+
+    /// Ends the membership after all members have reached the end of the run. Returns false if a member has not
+    /// received the last outcome and needs this worker in a later generation.
+    #[must_use]
+    pub fn finish(&self) -> bool {
+        self.connector
+            .as_ref()
+            .is_none_or(GenerationConnector::finish)
+    }
+
+    /// Returns the number of members of the group.
+    #[must_use]
+    pub fn world_size(&self) -> Option<WorldSize> {
+        WorldSize::new(self.group.size() as u32)
+    }
+
+    fn reached(&self, milestone: Milestone) {
+        if let Some(connector) = &self.connector {
+            connector.reached(milestone);
+        }
+    }
+}
