@@ -136,7 +136,9 @@ pub const TO_AGENT: Target = Target {
 pub const JOIN_TOKEN: Target = Target {
     name: "join_token",
     samples: || {
-        let token = AUTHORITY_OF_JOB.join_token().expect("random numbers are available");
+        let token = AUTHORITY_OF_JOB
+            .join_token()
+            .expect("random numbers are available");
         vec![token.to_text().expose().as_bytes().to_vec()]
     },
     read: |bytes| {

@@ -8,7 +8,7 @@
 use std::time::Instant;
 
 use ronde_data::decode::{
-    Crop, Decoder, Features, Fields, ImageFeatures, Label, Role, Schema, Scratch,
+    Crop, DecodeScratch, Features, Fields, ImageFeatures, Label, RecordDecoder, SampleUse, Schema,
 };
 use ronde_data::format::{Record, Value};
 
@@ -36,9 +36,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             scale: None,
         }),
     };
-    let decoder = Decoder::new(&schema, Role::Train, 1)?;
+    let decoder = RecordDecoder::new(&schema, SampleUse::Train, 1)?;
     let (mut out, mut target) = (vec![0.0; 3 * 224 * 224], [0]);
-    let (mut scratch, mut count) = (Scratch::new(), 0_u64);
+    let (mut scratch, mut count) = (DecodeScratch::new(), 0_u64);
     let start = Instant::now();
     'all: for epoch in 0.. {
         for file in &files {

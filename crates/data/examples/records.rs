@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ronde_data::DataError;
-use ronde_data::format::{FormatConfig, FormatTable, Found, NumberType, Piece, Value};
+use ronde_data::format::{FormatConfig, FormatTable, NumberType, ScanItem, SharedBytes, Value};
 use ronde_data::source::expand;
 use ronde_store::{Opener, RemoteSettings, StoredObject};
 
@@ -37,15 +37,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut extents = Vec::new();
         file.scan(&mut |found| {
             match found {
-                Found::Extent(extent) => extents.push(extent),
-                Found::Even(even) => {
+                ScanItem::Extent(extent) => extents.push(extent),
+                ScanItem::Even(even) => {
                     let mut record = 0;
                     while let Some((extent, _)) = even.locate(record) {
                         extents.push(extent);
                         record += u64::from(extent.records);
                     }
                 }
-                Found::Bad(bad) => return Err(DataError::Record(bad)),
+                ScanItem::Bad(bad) => return Err(DataError::Record(bad)),
             }
             Ok(())
         })?;
@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             for range in file.ranges(&extent) {
                 let mut bytes = vec![0; usize::try_from(range.end - range.start)?];
                 object.read_at(range.start, &mut bytes)?;
-                pieces.push(Piece::from(bytes));
+                pieces.push(SharedBytes::from(bytes));
             }
             let records = file.parse(&extent, pieces)?;
             for number in 0..extent.records {

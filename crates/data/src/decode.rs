@@ -1,4 +1,4 @@
-//! [`Decoder`]: converts records to features and targets according to a [`Schema`].
+//! [`RecordDecoder`]: converts records to features and targets according to a [`Schema`].
 
 #[cfg(feature = "full")]
 mod image;
@@ -10,7 +10,11 @@ use ronde_core::seed::SeedTree;
 
 use crate::DataError;
 use crate::dataset::{CLASSES_MAX, Targets, check_form};
-use crate::format::{Record, Value, Wanted};
+use crate::format::{FieldSelection, Record, Value};
+#[cfg(feature = "full")]
+use image::{ImageBuffers, ImageDecoder};
+use label::LabelDecoder;
+use numbers::{NumberDecoder, RawDecoder, TokenDecoder};
 pub use schema::{
     Crop, Features, Fields, ImageFeatures, Label, NumberFeatures, RawFeatures, Schema,
     TokenFeatures,
@@ -18,7 +22,7 @@ pub use schema::{
 
 /// The purpose of samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum SampleUse {
     /// Training: images are augmented at random where the schema requests it.
     Train,
     /// Evaluation: samples are always the same.
@@ -27,12 +31,12 @@ pub enum Role {
 
 /// Reusable memory of one decoding thread.
 #[derive(Debug, Default)]
-pub struct Scratch {
+pub struct DecodeScratch {
     #[cfg(feature = "full")]
-    image: image::Memory,
+    image: ImageBuffers,
 }
 
-impl Scratch {
+impl DecodeScratch {
     /// Creates empty memory.
     #[must_use]
     pub fn new() -> Self {
@@ -40,38 +44,41 @@ impl Scratch {
     }
 }
 
-/// A converter from records to features and targets. Several threads may share it, each with its own [`Scratch`].
+/// A converter from records to features and targets. Several threads may share it, each with its own [`DecodeScratch`].
 #[derive(Debug)]
-pub struct Decoder {
-    features: Step,
-    label: label::Step,
+pub struct RecordDecoder {
+    features: FeatureDecoder,
+    label: LabelDecoder,
     shape: Vec<usize>,
     wanted: Vec<String>,
     seeds: SeedTree,
-    role: Role,
+    role: SampleUse,
 }
 
 /// The conversion of features.
 #[derive(Debug)]
-enum Step {
+enum FeatureDecoder {
     #[cfg(feature = "full")]
-    Image(Box<image::Step>),
-    Numbers(numbers::Step),
-    Raw(numbers::RawStep),
-    Tokens(numbers::TokenStep),
+    Image(Box<ImageDecoder>),
+    Numbers(NumberDecoder),
+    Raw(RawDecoder),
+    Tokens(TokenDecoder),
 }
 
-impl Decoder {
+impl RecordDecoder {
     /// Creates a decoder for a schema. `seed` is the run's seed.
     ///
     /// # Errors
     /// Returns an error with the key if the schema is invalid, or if it needs images and this build has no support.
-    pub fn new(schema: &Schema, role: Role, seed: u64) -> Result<Self, DataError> {
+    pub fn new(schema: &Schema, role: SampleUse, seed: u64) -> Result<Self, DataError> {
         let (features, shape) = match &schema.features {
             #[cfg(feature = "full")]
             Features::Image(features) => {
-                let step = image::Step::new(features)?;
-                (Step::Image(Box::new(step)), features.shape.clone())
+                let step = ImageDecoder::new(features)?;
+                (
+                    FeatureDecoder::Image(Box::new(step)),
+                    features.shape.clone(),
+                )
             }
             #[cfg(not(feature = "full"))]
             Features::Image(_) => {
@@ -79,19 +86,19 @@ impl Decoder {
                 return Err(DataError::NotBuilt { what });
             }
             Features::Numbers(features) => {
-                let step = numbers::Step::new("features", &features.field, features.scale)?;
-                (Step::Numbers(step), features.shape.clone())
+                let step = NumberDecoder::new("features", &features.field, features.scale)?;
+                (FeatureDecoder::Numbers(step), features.shape.clone())
             }
             Features::Raw(features) => {
-                let step = numbers::RawStep::new(features)?;
-                (Step::Raw(step), features.shape.clone())
+                let step = RawDecoder::new(features)?;
+                (FeatureDecoder::Raw(step), features.shape.clone())
             }
             Features::Tokens(features) => {
-                let step = numbers::TokenStep::new(features)?;
-                (Step::Tokens(step), vec![features.context])
+                let step = TokenDecoder::new(features)?;
+                (FeatureDecoder::Tokens(step), vec![features.context])
             }
         };
-        let label = label::Step::new(schema)?;
+        let label = LabelDecoder::new(schema)?;
         check_form(&shape, label.classes())?;
         let mut wanted = features.fields();
         wanted.extend(label.fields());
@@ -128,15 +135,15 @@ impl Decoder {
     #[must_use]
     pub fn targets_per_sample(&self) -> usize {
         match &self.features {
-            Step::Tokens(_) => self.shape[0],
+            FeatureDecoder::Tokens(_) => self.shape[0],
             _ => self.label.per_sample(),
         }
     }
 
     /// Returns the fields that records must have.
     #[must_use]
-    pub fn wanted(&self) -> Wanted {
-        Wanted::fields(self.wanted.iter().cloned())
+    pub fn wanted(&self) -> FieldSelection {
+        FieldSelection::fields(self.wanted.iter().cloned())
     }
 
     /// Writes features and targets of a record. All randomness is keyed by `epoch` and `sample`: the result depends neither
@@ -149,7 +156,7 @@ impl Decoder {
         record: &Record<'_>,
         epoch: u64,
         sample: u64,
-        scratch: &mut Scratch,
+        scratch: &mut DecodeScratch,
         out: &mut [f32],
         targets: &mut [u32],
     ) -> Result<(), String> {
@@ -164,19 +171,19 @@ impl Decoder {
         }
         match &self.features {
             #[cfg(feature = "full")]
-            Step::Image(step) => {
+            FeatureDecoder::Image(step) => {
                 let random = match self.role {
-                    Role::Train => Some(
+                    SampleUse::Train => Some(
                         self.seeds
                             .stream(ronde_core::seed::Purpose::Augmentation, &[epoch, sample]),
                     ),
-                    Role::Test => None,
+                    SampleUse::Test => None,
                 };
                 step.decode(record, random.as_ref(), &mut scratch.image, out)?;
             }
-            Step::Numbers(step) => step.decode(record, out)?,
-            Step::Raw(step) => step.decode(record, out)?,
-            Step::Tokens(step) => return step.decode(record, out, targets),
+            FeatureDecoder::Numbers(step) => step.decode(record, out)?,
+            FeatureDecoder::Raw(step) => step.decode(record, out)?,
+            FeatureDecoder::Tokens(step) => return step.decode(record, out, targets),
         }
         // Only images are augmented.
         let _ = (epoch, sample, scratch, self.role, &self.seeds);
@@ -184,7 +191,7 @@ impl Decoder {
     }
 }
 
-impl Step {
+impl FeatureDecoder {
     fn fields(&self) -> Vec<String> {
         match self {
             #[cfg(feature = "full")]
@@ -213,7 +220,7 @@ fn one_of<'r>(record: &'r Record<'_>, name: &str) -> Result<&'r [u8], String> {
     }
 }
 
-fn wrong(key: &str, problem: impl Into<String>) -> DataError {
+fn invalid(key: &str, problem: impl Into<String>) -> DataError {
     DataError::Schema {
         key: key.to_owned(),
         problem: problem.into(),

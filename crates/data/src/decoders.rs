@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use ronde_store::{Stamp, StoreError, StoredObject, Version};
 
-use crate::format::{CsvLines, Format, Found, Npy, Npz, Piece, TfRecord, Wanted, WebDataset};
-use crate::index::stored::FileIndex;
+use crate::format::{
+    CsvLines, FieldSelection, Format, Npy, Npz, ScanItem, SharedBytes, TfRecord, WebDataset,
+};
+use crate::index::file_index::FileIndex;
 
 /// A reader of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,11 +40,11 @@ impl Kind {
     /// For a bug.
     pub fn read(self, bytes: &[u8]) -> Result<(), String> {
         match self {
-            Self::TfRecord => read(&TfRecord::new(Wanted::All), bytes),
-            Self::Tar => read(&WebDataset::new(Wanted::All), bytes),
+            Self::TfRecord => read(&TfRecord::new(FieldSelection::All), bytes),
+            Self::Tar => read(&WebDataset::new(FieldSelection::All), bytes),
             Self::Npy => read(&Npy, bytes),
-            Self::Npz => read(&Npz::new(Wanted::All), bytes),
-            Self::Csv => read(&CsvLines::new(None, Wanted::All), bytes),
+            Self::Npz => read(&Npz::new(FieldSelection::All), bytes),
+            Self::Csv => read(&CsvLines::new(None, FieldSelection::All), bytes),
             Self::Index => {
                 // The hash is made right, so that what it protects is read, too.
                 let content = bytes
@@ -78,7 +80,7 @@ impl Kind {
                         bytes: 90,
                         records: 1 + (start / 100) as u32,
                     };
-                    let _ = index.add(Found::Extent(extent), FILE_BYTES);
+                    let _ = index.add(ScanItem::Extent(extent), FILE_BYTES);
                 }
                 vec![index.encode(&KEY)]
             }
@@ -105,9 +107,10 @@ fn read(format: &dyn Format, bytes: &[u8]) -> Result<(), String> {
         assert_eq!(first, 0, "an extent is read from its first record");
         let piece = |range: std::ops::Range<u64>| {
             let part = bytes.get(range.start as usize..range.end as usize);
-            part.map(|part| Piece::from(part.to_vec()))
+            part.map(|part| SharedBytes::from(part.to_vec()))
         };
-        let pieces: Option<Vec<Piece>> = open.ranges(&extent).into_iter().map(piece).collect();
+        let pieces: Option<Vec<SharedBytes>> =
+            open.ranges(&extent).into_iter().map(piece).collect();
         let records = open.parse(&extent, pieces.ok_or("ranges outside of the file")?);
         let records = records.map_err(told)?;
         for number in 0..extent.records {

@@ -7,7 +7,7 @@
 //!    knows which other ranges are needed and can read adjacent ones together.
 //! 3. [`RecordFile::parse`] parses the bytes, on the thread that decodes them or on the one that read them.
 
-mod choice;
+mod config;
 mod csv_lines;
 mod extent;
 mod folder;
@@ -15,14 +15,14 @@ pub mod npy;
 pub(crate) mod object;
 #[cfg(feature = "full")]
 mod parquet;
-mod piece;
 mod record;
+mod selection;
+mod shared_bytes;
 #[cfg(test)]
 pub(crate) mod testing;
 mod text;
 pub mod tfrecord;
 mod tokens;
-mod wanted;
 pub mod webdataset;
 mod window;
 
@@ -33,19 +33,19 @@ use std::sync::Arc;
 use ronde_store::StoredObject;
 
 use crate::DataError;
-pub use choice::{FormatConfig, FormatKind, FormatTable};
+pub use config::{FormatConfig, FormatKind, FormatTable};
 pub use csv_lines::CsvLines;
-pub use extent::{Even, Extent};
+pub use extent::{EvenLayout, Extent};
 pub use folder::ImageFolder;
 pub use npy::{Npy, Npz};
 #[cfg(feature = "full")]
 pub use parquet::Parquet;
-pub use piece::Piece;
 pub use record::{NumberType, Record, Value};
-pub(crate) use text::Text;
+pub use selection::{FieldNames, FieldSelection};
+pub use shared_bytes::SharedBytes;
+pub(crate) use text::TokenizedText;
 pub use tfrecord::TfRecord;
 pub use tokens::Tokens;
-pub use wanted::{Wanted, WantedFields};
 pub use webdataset::WebDataset;
 
 /// The largest size of one record, and of the unpacked contents of a compressed file: 1 GiB.
@@ -86,14 +86,17 @@ impl From<BadRecord> for DataError {
 
 /// An item found by a scan.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
+pub enum ScanItem {
     /// A readable extent. Extents are reported in file order and do not overlap.
     Extent(Extent),
     /// All extents of the file, where a few numbers describe them. No other item is reported then.
-    Even(Even),
+    Even(EvenLayout),
     /// An unusable record. The scan continues after it where that is possible.
     Bad(BadRecord),
 }
+
+/// The receiver of a scan's items; it may stop the scan with an error.
+pub(crate) type ItemSink<'a> = dyn FnMut(ScanItem) -> Result<(), DataError> + 'a;
 
 /// A file format.
 pub trait Format: fmt::Debug + Send + Sync {
@@ -131,7 +134,7 @@ pub trait RecordFile: Send + Sync {
     /// Returns an error if the file cannot be read, and any error of `found`.
     fn scan(
         &self,
-        found: &mut dyn FnMut(Found) -> Result<(), DataError>,
+        found: &mut dyn FnMut(ScanItem) -> Result<(), DataError>,
     ) -> Result<[u8; 32], DataError>;
 
     /// Returns the byte ranges of the file that an extent needs, in ascending order.
@@ -149,7 +152,11 @@ pub trait RecordFile: Send + Sync {
     ///
     /// # Errors
     /// Returns an error if the bytes differ from those that were scanned.
-    fn parse(&self, extent: &Extent, pieces: Vec<Piece>) -> Result<Box<dyn Records>, DataError>;
+    fn parse(
+        &self,
+        extent: &Extent,
+        pieces: Vec<SharedBytes>,
+    ) -> Result<Box<dyn Records>, DataError>;
 }
 
 /// The records of one extent.

@@ -9,8 +9,8 @@
 
 mod build;
 pub(crate) mod extents;
-mod kept;
-pub(crate) mod stored;
+pub(crate) mod file_index;
+mod index_file;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::DataError;
 use crate::format::{BadRecord, Extent, Format};
 use extents::Extents;
-pub(crate) use kept::key_of;
+pub(crate) use index_file::key_of;
 
 /// The largest number of bad records that are listed; all are counted.
 pub const BAD_LISTED_MAX: usize = 100;
@@ -68,7 +68,7 @@ pub struct IndexSettings {
     pub on_bad_record: OnBadRecord,
     /// How long to wait for a file that another process scans, before it is scanned here, too. One second is added for
     /// every 10 MB.
-    pub patience: Duration,
+    pub claim_timeout: Duration,
 }
 
 impl Default for IndexSettings {
@@ -77,7 +77,7 @@ impl Default for IndexSettings {
             folder: None,
             threads: 1,
             on_bad_record: OnBadRecord::Error,
-            patience: Duration::from_secs(60),
+            claim_timeout: Duration::from_secs(60),
         }
     }
 }
@@ -101,7 +101,7 @@ pub struct IndexProgress {
 
 /// The location of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct SampleLocation {
     /// Index of the file in the list of files.
     pub file: usize,
     /// The extent in the file.
@@ -114,7 +114,7 @@ pub struct Place {
 /// files in the order of the list.
 #[derive(Debug)]
 pub struct Index {
-    layout: Layout,
+    layout: IndexLayout,
     samples: u64,
     /// Total size of all extents.
     bytes: u64,
@@ -126,7 +126,7 @@ pub struct Index {
 }
 
 #[derive(Debug)]
-enum Layout {
+enum IndexLayout {
     /// Files, each with the number of its first sample.
     Files(Vec<(u64, Extents)>),
     /// Files that are one record each: their indexes and lengths.
@@ -161,23 +161,23 @@ impl Index {
 
     /// Returns the location of a sample; `None` past the last one. Cost: two binary searches.
     #[must_use]
-    pub fn locate(&self, sample: u64) -> Option<Place> {
+    pub fn locate(&self, sample: u64) -> Option<SampleLocation> {
         match &self.layout {
-            Layout::Files(files) => {
+            IndexLayout::Files(files) => {
                 let file = files
                     .partition_point(|(first, _)| *first <= sample)
                     .checked_sub(1)?;
                 let (first, extents) = &files[file];
                 let (extent, record) = extents.locate(sample - first)?;
-                Some(Place {
+                Some(SampleLocation {
                     file,
                     extent,
                     record,
                 })
             }
-            Layout::Whole { files, bytes } => {
+            IndexLayout::Whole { files, bytes } => {
                 let sample = usize::try_from(sample).ok()?;
-                Some(Place {
+                Some(SampleLocation {
                     file: *files.get(sample)? as usize,
                     extent: Extent {
                         start: 0,

@@ -11,10 +11,10 @@ use fast_image_resize as fir;
 use fast_image_resize::images::{Image, ImageRef};
 use ronde_core::philox::Stream;
 
-use super::{ImageFeatures, one_of, wrong};
+use super::{ImageFeatures, invalid, one_of};
 use crate::DataError;
 use crate::format::Record;
-pub(super) use pixels::{Channels, Pixels};
+pub(super) use pixels::{Channels, PixelSize};
 
 /// The largest side of a model's input, in pixels.
 const SIDE_MAX: usize = 1 << 14;
@@ -23,15 +23,15 @@ const FLIP_BLOCK: u64 = 16;
 
 /// The memory of one thread.
 #[derive(Default)]
-pub(super) struct Memory {
+pub(super) struct ImageBuffers {
     decoded: Vec<u8>,
     resized: Vec<u8>,
     resizer: fir::Resizer,
 }
 
-impl std::fmt::Debug for Memory {
+impl std::fmt::Debug for ImageBuffers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Memory")
+        f.debug_struct("ImageBuffers")
             .field("decoded", &self.decoded.len())
             .field("resized", &self.resized.len())
             .finish_non_exhaustive()
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Memory {
 
 /// The conversion of images to features.
 #[derive(Debug)]
-pub(super) struct Step {
+pub(super) struct ImageDecoder {
     features: ImageFeatures,
     channels: Channels,
     width: u32,
@@ -49,12 +49,12 @@ pub(super) struct Step {
     factors: Vec<(f32, f32)>,
 }
 
-impl Step {
+impl ImageDecoder {
     pub(super) fn new(features: &ImageFeatures) -> Result<Self, DataError> {
         let shape = &features.shape;
         let &[channels, height, width] = &shape[..] else {
             let problem = format!("invalid shape {shape:?}: expected [channels, height, width]");
-            return Err(wrong("features.shape", problem));
+            return Err(invalid("features.shape", problem));
         };
         let channels = match channels {
             1 => Channels::Grey,
@@ -63,26 +63,26 @@ impl Step {
                 let problem = format!(
                     "invalid number of channels {channels}: expected 3 (colour) or 1 (grey)"
                 );
-                return Err(wrong("features.shape", problem));
+                return Err(invalid("features.shape", problem));
             }
         };
         if !(1..=SIDE_MAX).contains(&height) || !(1..=SIDE_MAX).contains(&width) {
             let problem =
                 format!("invalid shape {shape:?}: sides must have 1 to {SIDE_MAX} pixels");
-            return Err(wrong("features.shape", problem));
+            return Err(invalid("features.shape", problem));
         }
         if let Some(resize) = features.resize
             && (resize as usize) < height.max(width)
         {
             let problem = format!("{resize} is less than a side of the shape {shape:?}");
-            return Err(wrong("features.resize", problem));
+            return Err(invalid("features.resize", problem));
         }
         let [least, most] = features.area;
         if !(least > 0.0 && least <= most && most <= 1.0) {
             let problem = format!(
                 "invalid range [{least}, {most}]: expected ascending numbers above 0 and at most 1"
             );
-            return Err(wrong("features.area", problem));
+            return Err(invalid("features.area", problem));
         }
         Ok(Self {
             factors: factors(features, channels.count())?,
@@ -102,11 +102,11 @@ impl Step {
         &self,
         record: &Record<'_>,
         random: Option<&Stream>,
-        memory: &mut Memory,
+        memory: &mut ImageBuffers,
         out: &mut [f32],
     ) -> Result<(), String> {
         let encoded = one_of(record, self.field())?;
-        let image = Pixels::decode(encoded, self.channels, &mut memory.decoded)?;
+        let image = PixelSize::decode(encoded, self.channels, &mut memory.decoded)?;
         let part = crop::choose(&self.features, (image.width, image.height), random);
         let is_turned =
             self.features.flip && random.is_some_and(|random| random.block(FLIP_BLOCK)[0] & 1 == 1);
@@ -175,9 +175,9 @@ fn factors(features: &ImageFeatures, channels: usize) -> Result<Vec<(f32, f32)>,
                 "expected {channels} numbers, one per channel; found {}",
                 values.len()
             );
-            Err(wrong(key, problem))
+            Err(invalid(key, problem))
         }
-        Some(values) if values.iter().any(|value| !value.is_finite()) => Err(wrong(
+        Some(values) if values.iter().any(|value| !value.is_finite()) => Err(invalid(
             key,
             format!("{values:?} contains a number that is not finite"),
         )),
@@ -186,7 +186,7 @@ fn factors(features: &ImageFeatures, channels: usize) -> Result<Vec<(f32, f32)>,
     let mean = of("features.mean", &features.mean, 0.0)?;
     let std = of("features.std", &features.std, 1.0)?;
     if let Some(zero) = std.iter().find(|value| !value.is_normal()) {
-        return Err(wrong(
+        return Err(invalid(
             "features.std",
             format!("invalid divisor {zero}: expected a finite number other than 0"),
         ));

@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 
-use super::{Features, Schema, field, numbers, wrong};
+use super::numbers::NumberDecoder;
+use super::{Features, Schema, field, invalid};
 use crate::DataError;
 use crate::dataset::{CLASSES_MAX, Targets};
 use crate::format::{Record, Value};
 
 /// The conversion of targets.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum LabelDecoder {
     /// A number in a field.
     Number {
         field: String,
@@ -22,25 +23,25 @@ pub(super) enum Step {
         names: HashMap<String, u32>,
     },
     /// Values of one or several fields.
-    Values { numbers: numbers::Step, count: u32 },
+    Values { numbers: NumberDecoder, count: u32 },
     /// The next token of each position; the features provide them.
     Tokens { vocabulary: u32 },
 }
 
-impl Step {
+impl LabelDecoder {
     pub(super) fn new(schema: &Schema) -> Result<Self, DataError> {
         let label = match (&schema.features, &schema.label) {
             (Features::Tokens(tokens), None) => {
-                let vocabulary = tokens.told_vocabulary()?;
+                let vocabulary = tokens.required_vocabulary()?;
                 return Ok(Self::Tokens { vocabulary });
             }
             (Features::Tokens(_), Some(_)) => {
-                return Err(wrong(
+                return Err(invalid(
                     "label",
                     "remove the label: the target of a token is the next one",
                 ));
             }
-            (_, None) => return Err(wrong("label", "missing; it defines the targets")),
+            (_, None) => return Err(invalid("label", "missing; it defines the targets")),
             (_, Some(label)) => label,
         };
         let mut fields = label.field.names("label.field")?;
@@ -51,7 +52,7 @@ impl Step {
                 if !(1..=CLASSES_MAX).contains(&classes) {
                     let problem =
                         format!("invalid number of classes {classes}: expected 1 to {CLASSES_MAX}");
-                    return Err(wrong("label.classes", problem));
+                    return Err(invalid("label.classes", problem));
                 }
                 let first = label.first;
                 Ok(Self::Number {
@@ -65,16 +66,16 @@ impl Step {
                 if !(1..=CLASSES_MAX).contains(&count) {
                     let problem =
                         format!("invalid number of values {count}: expected 1 to {CLASSES_MAX}");
-                    return Err(wrong("label.values", problem));
+                    return Err(invalid("label.values", problem));
                 }
-                let numbers = numbers::Step::new("label", &label.field, label.scale)?;
+                let numbers = NumberDecoder::new("label", &label.field, label.scale)?;
                 Ok(Self::Values { numbers, count })
             }
-            (_, _, None) if !is_one => Err(wrong(
+            (_, _, None) if !is_one => Err(invalid(
                 "label.field",
                 "a class label needs exactly one field",
             )),
-            _ => Err(wrong(
+            _ => Err(invalid(
                 "label",
                 "set exactly one of `classes` (a number in the field), `names` (a name in the field) and `values`",
             )),
@@ -133,9 +134,9 @@ impl Step {
                 let Value::Bytes(text) = field(record, name)? else {
                     return Err(format!("field `{name}` does not hold the name of a class"));
                 };
-                let said = String::from_utf8_lossy(text);
-                let class = names.get(said.trim());
-                let shown: String = said.chars().take(40).collect();
+                let text = String::from_utf8_lossy(text);
+                let class = names.get(text.trim());
+                let shown: String = text.chars().take(40).collect();
                 let unknown =
                     || format!("field `{name}` holds {shown:?}, which is not in label.names");
                 targets[0] = *class.ok_or_else(unknown)?;
@@ -153,20 +154,20 @@ impl Step {
     }
 }
 
-fn by_name(field: String, names: &[String]) -> Result<Step, DataError> {
+fn by_name(field: String, names: &[String]) -> Result<LabelDecoder, DataError> {
     let mut numbers = HashMap::new();
     for (number, name) in names.iter().enumerate() {
         if numbers.insert(name.clone(), number as u32).is_some() {
-            return Err(wrong("label.names", format!("`{name}` is listed twice")));
+            return Err(invalid("label.names", format!("`{name}` is listed twice")));
         }
     }
     match names.len() {
-        0 => Err(wrong("label.names", "the list is empty")),
-        count if count > CLASSES_MAX as usize => Err(wrong(
+        0 => Err(invalid("label.names", "the list is empty")),
+        count if count > CLASSES_MAX as usize => Err(invalid(
             "label.names",
             format!("{count} names; the limit is {CLASSES_MAX}"),
         )),
-        _ => Ok(Step::Name {
+        _ => Ok(LabelDecoder::Name {
             field,
             names: numbers,
         }),

@@ -2,15 +2,15 @@
 
 use std::borrow::Cow;
 
-use super::{Fields, RawFeatures, TokenFeatures, field, one_of, wrong};
+use super::{Fields, RawFeatures, TokenFeatures, field, invalid, one_of};
 use crate::DataError;
 use crate::dataset::CLASSES_MAX;
 use crate::format::{NumberType, Record, Value};
 
-/// Checks a divisor; `None` if there is nothing to divide by.
+/// Checks a divisor; `None` if existing is nothing to divide by.
 fn divisor(key: &str, scale: Option<f32>) -> Result<Option<f32>, DataError> {
     match scale {
-        Some(scale) if !scale.is_normal() => Err(wrong(
+        Some(scale) if !scale.is_normal() => Err(invalid(
             key,
             format!("invalid divisor {scale}: expected a finite number other than 0"),
         )),
@@ -20,12 +20,12 @@ fn divisor(key: &str, scale: Option<f32>) -> Result<Option<f32>, DataError> {
 
 /// The numbers of some fields, concatenated.
 #[derive(Debug)]
-pub(super) struct Step {
+pub(super) struct NumberDecoder {
     names: Vec<String>,
     scale: Option<f32>,
 }
 
-impl Step {
+impl NumberDecoder {
     /// Creates the conversion. `part` is its key in the run file.
     pub(super) fn new(part: &str, fields: &Fields, scale: Option<f32>) -> Result<Self, DataError> {
         Ok(Self {
@@ -42,17 +42,20 @@ impl Step {
     pub(super) fn decode(&self, record: &Record<'_>, out: &mut [f32]) -> Result<(), String> {
         let (elements, mut filled) = (out.len(), 0);
         // With many columns, each is usually right after the previous one.
-        let mut place = 0;
+        let mut position = 0;
         for name in &self.names {
-            let value = match record.fields.get(place) {
-                Some((there, value)) if there == name => value,
+            let value = match record.fields.get(position) {
+                Some((existing, value)) if existing == name => value,
                 _ => {
-                    let found = record.fields.iter().position(|(there, _)| there == name);
-                    place = found.unwrap_or(record.fields.len());
+                    let found = record
+                        .fields
+                        .iter()
+                        .position(|(existing, _)| existing == name);
+                    position = found.unwrap_or(record.fields.len());
                     field(record, name)?
                 }
             };
-            place += 1;
+            position += 1;
             let many = || format!("the fields hold more than the {elements} numbers of the shape");
             let rest = &mut out[filled..];
             filled += match value {
@@ -85,12 +88,13 @@ impl Step {
 }
 
 fn parse(name: &str, text: &[u8]) -> Result<f32, String> {
-    let said = std::str::from_utf8(text).ok();
-    said.and_then(|said| said.trim().parse().ok())
-        .ok_or_else(|| {
-            let shown: String = String::from_utf8_lossy(&text[..text.len().min(32)]).into();
-            format!("field `{name}` holds {shown:?}, which is not a number")
-        })
+    let number = std::str::from_utf8(text)
+        .ok()
+        .and_then(|text| text.trim().parse().ok());
+    number.ok_or_else(|| {
+        let shown: String = String::from_utf8_lossy(&text[..text.len().min(32)]).into();
+        format!("field `{name}` holds {shown:?}, which is not a number")
+    })
 }
 
 /// Divides the numbers and refuses any that is not finite.
@@ -136,13 +140,13 @@ pub(super) fn convert(dtype: NumberType, bytes: &[u8], out: &mut [f32]) {
 
 /// Bytes that are read as numbers.
 #[derive(Debug)]
-pub(super) struct RawStep {
+pub(super) struct RawDecoder {
     pub(super) field: String,
     dtype: Option<NumberType>,
     scale: Option<f32>,
 }
 
-impl RawStep {
+impl RawDecoder {
     pub(super) fn new(features: &RawFeatures) -> Result<Self, DataError> {
         Ok(Self {
             field: features.field.clone(),
@@ -174,20 +178,20 @@ impl RawStep {
 
 /// Tokens; the target of each is the next one.
 #[derive(Debug)]
-pub(super) struct TokenStep {
+pub(super) struct TokenDecoder {
     pub(super) field: String,
     context: usize,
     vocabulary: u32,
 }
 
-impl TokenStep {
+impl TokenDecoder {
     pub(super) fn new(features: &TokenFeatures) -> Result<Self, DataError> {
         // Every token number below the limit is exact as f32.
-        let vocabulary = features.told_vocabulary()?;
+        let vocabulary = features.required_vocabulary()?;
         if !(1..=CLASSES_MAX).contains(&vocabulary) {
             let problem =
                 format!("invalid vocabulary of {vocabulary} tokens: expected 1 to {CLASSES_MAX}");
-            return Err(wrong("features.vocabulary", problem));
+            return Err(invalid("features.vocabulary", problem));
         }
         Ok(Self {
             field: features.field.clone(),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::wrong;
+use super::invalid;
 use crate::DataError;
 use crate::format::NumberType;
 
@@ -139,10 +139,10 @@ pub struct TokenFeatures {
 
 impl TokenFeatures {
     /// Returns the number of different tokens, or an error if it is missing.
-    pub(super) fn told_vocabulary(&self) -> Result<u32, DataError> {
+    pub(super) fn required_vocabulary(&self) -> Result<u32, DataError> {
         let missing = "missing; set the number of different tokens";
         self.vocabulary
-            .ok_or_else(|| wrong("features.vocabulary", missing))
+            .ok_or_else(|| invalid("features.vocabulary", missing))
     }
 }
 
@@ -199,7 +199,7 @@ impl Fields {
             Self::One(name) => std::slice::from_ref(name),
             Self::Several(names) => names,
         };
-        let too_many = || wrong(key, format!("more than {FIELDS_MAX} fields"));
+        let too_many = || invalid(key, format!("more than {FIELDS_MAX} fields"));
         let mut names = Vec::new();
         for name in given {
             match columns(name) {
@@ -211,7 +211,7 @@ impl Fields {
             }
         }
         match names.len() {
-            0 => Err(wrong(key, "the list of fields is empty")),
+            0 => Err(invalid(key, "the list of fields is empty")),
             1..=FIELDS_MAX => Ok(names),
             _ => Err(too_many()),
         }

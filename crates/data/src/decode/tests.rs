@@ -32,10 +32,18 @@ fn record<'a>(fields: &[(&'static str, Value<'a>)]) -> Record<'a> {
 }
 
 fn decode(schema: &Schema, record: &Record<'_>) -> Result<(Vec<f32>, Vec<u32>), String> {
-    let decoder = Decoder::new(schema, Role::Train, 1).map_err(|error| error.to_string())?;
+    let decoder =
+        RecordDecoder::new(schema, SampleUse::Train, 1).map_err(|error| error.to_string())?;
     let mut out = vec![0.0; decoder.sample_shape().iter().product()];
     let mut targets = vec![9; decoder.targets_per_sample()];
-    decoder.decode(record, 0, 0, &mut Scratch::new(), &mut out, &mut targets)?;
+    decoder.decode(
+        record,
+        0,
+        0,
+        &mut DecodeScratch::new(),
+        &mut out,
+        &mut targets,
+    )?;
     Ok((out, targets))
 }
 
@@ -93,8 +101,8 @@ fn columns_are_named_by_ranges() {
         "decode = 'numbers'\nfield = '1..3'\nshape = [2]",
         "field = '0'\nclasses = 2",
     );
-    let decoder = Decoder::new(&schema, Role::Test, 0).unwrap();
-    assert_eq!(decoder.wanted(), Wanted::fields(["1", "2", "0"]));
+    let decoder = RecordDecoder::new(&schema, SampleUse::Test, 0).unwrap();
+    assert_eq!(decoder.wanted(), FieldSelection::fields(["1", "2", "0"]));
     let texts = [("0", "1"), ("1", "5"), ("2", "6")];
     let texts = texts.map(|(name, text)| (name, Value::Bytes(text.as_bytes().into())));
     assert_eq!(
@@ -144,7 +152,7 @@ fn raw_bytes_are_numbers_of_the_type_or_an_array_of_numpy() {
 #[test]
 fn the_target_of_a_token_is_the_next_one() {
     let schema = schema("decode = 'tokens'\ncontext = 3\nvocabulary = 300", "");
-    let decoder = Decoder::new(&schema, Role::Train, 0).unwrap();
+    let decoder = RecordDecoder::new(&schema, SampleUse::Train, 0).unwrap();
     assert_eq!((decoder.sample_shape(), decoder.classes()), (&[3][..], 300));
     assert_eq!(decoder.targets_per_sample(), 3);
     let tokens = |bytes: &'static [u8]| record(&[("tokens", raw(NumberType::U16, bytes))]);
@@ -257,7 +265,7 @@ fn invalid_schemas_are_refused_with_their_key() {
         ),
     ] {
         let schema = schema(features, label);
-        match Decoder::new(&schema, Role::Train, 0) {
+        match RecordDecoder::new(&schema, SampleUse::Train, 0) {
             Err(error) => assert!(error.to_string().starts_with(key), "{error}, not {key}"),
             Ok(_) => assert!(key.is_empty(), "{features} {label}"),
         }

@@ -22,11 +22,11 @@ use ronde_store::StoredObject;
 use super::object::{ObjectReader, is_gzip, unpack};
 use super::tfrecord::changed;
 use super::{
-    BadRecord, Extent, Format, Found, Piece, RECORD_BYTES_MAX, Record, RecordFile, Records, Value,
-    Wanted,
+    BadRecord, Extent, FieldSelection, Format, RECORD_BYTES_MAX, Record, RecordFile, Records,
+    ScanItem, SharedBytes, Value,
 };
 use crate::DataError;
-use lines::{End, fields, line, trimmed};
+use lines::{LineEnd, fields, line, trimmed};
 
 /// The largest size of a line, in bytes.
 const LINE_BYTES_MAX: usize = 16 << 20;
@@ -38,14 +38,14 @@ const FIELDS_MAX: usize = 1 << 20;
 pub struct CsvLines {
     /// `None`: the first line is a heading if none of its fields is a number.
     header: Option<bool>,
-    wanted: Arc<Wanted>,
+    wanted: Arc<FieldSelection>,
 }
 
 impl CsvLines {
     /// Creates the format for the fields in `wanted`. `header` states whether the first line is a heading; with `None` it
     /// is one if none of its fields is a number.
     #[must_use]
-    pub fn new(header: Option<bool>, wanted: Wanted) -> Self {
+    pub fn new(header: Option<bool>, wanted: FieldSelection) -> Self {
         Self {
             header,
             wanted: Arc::new(wanted),
@@ -78,8 +78,10 @@ impl Format for CsvLines {
         let is_packed = is_gzip(&magic);
         let heading = scan::heading(&file, is_packed, self.header)?;
         let (columns, names) = match &*self.wanted {
-            Wanted::All => ((0..heading.names.len()).collect(), heading.names.clone()),
-            Wanted::Fields(fields) => columns(fields.names(), &heading.names).into_iter().unzip(),
+            FieldSelection::All => ((0..heading.names.len()).collect(), heading.names.clone()),
+            FieldSelection::Fields(fields) => {
+                columns(fields.names(), &heading.names).into_iter().unzip()
+            }
         };
         Ok(Box::new(CsvFile {
             file,
@@ -91,9 +93,9 @@ impl Format for CsvLines {
     }
 }
 
-type Stream = Box<dyn Read + Send>;
+type ByteStream = Box<dyn Read + Send>;
 
-fn stream(file: &Arc<dyn StoredObject>, is_packed: bool) -> Stream {
+fn stream(file: &Arc<dyn StoredObject>, is_packed: bool) -> ByteStream {
     let plain = ObjectReader::new(file.clone(), 0);
     match is_packed {
         false => Box::new(plain),
@@ -107,17 +109,17 @@ fn stream(file: &Arc<dyn StoredObject>, is_packed: bool) -> Stream {
 /// Returns position and requested name of the wanted columns, which are found by name, else by number.
 fn columns(wanted: &[String], names: &[String]) -> Vec<(usize, String)> {
     let numbers: HashMap<&str, usize> = names.iter().map(String::as_str).zip(0..).collect();
-    let place = |field: &String| {
+    let position = |field: &String| {
         let number = || {
             field
                 .parse()
                 .ok()
                 .filter(|&number: &usize| number < names.len())
         };
-        let place = numbers.get(field.as_str()).copied().or_else(number);
-        place.map(|place| (place, field.clone()))
+        let position = numbers.get(field.as_str()).copied().or_else(number);
+        position.map(|position| (position, field.clone()))
     };
-    wanted.iter().filter_map(place).collect()
+    wanted.iter().filter_map(position).collect()
 }
 
 struct CsvFile {
@@ -132,12 +134,16 @@ struct CsvFile {
 impl RecordFile for CsvFile {
     fn scan(
         &self,
-        found: &mut dyn FnMut(Found) -> Result<(), DataError>,
+        found: &mut dyn FnMut(ScanItem) -> Result<(), DataError>,
     ) -> Result<[u8; 32], DataError> {
         scan::scan(self, found)
     }
 
-    fn parse(&self, extent: &Extent, pieces: Vec<Piece>) -> Result<Box<dyn Records>, DataError> {
+    fn parse(
+        &self,
+        extent: &Extent,
+        pieces: Vec<SharedBytes>,
+    ) -> Result<Box<dyn Records>, DataError> {
         let file = self.file.location();
         let Some(piece) = pieces.into_iter().next() else {
             return Err(changed(file, extent, "no bytes were passed"));
@@ -145,7 +151,7 @@ impl RecordFile for CsvFile {
         let (piece, first) = match self.is_packed {
             true => {
                 let unpacked = unpack(file, piece.as_ref(), RECORD_BYTES_MAX)?;
-                (Piece::from(unpacked), self.heading.bytes as usize)
+                (SharedBytes::from(unpacked), self.heading.bytes as usize)
             }
             false => (piece, 0),
         };
@@ -156,12 +162,12 @@ impl RecordFile for CsvFile {
         );
         while at < bytes.len() {
             let (length, count) = match line(&bytes[at..]) {
-                End::Whole { bytes, fields } => (bytes, fields),
-                End::Open {
+                LineEnd::Whole { bytes, fields } => (bytes, fields),
+                LineEnd::Open {
                     fields,
                     is_quoted: false,
                 } => (bytes.len() - at, fields),
-                End::Open { .. } => break,
+                LineEnd::Open { .. } => break,
             };
             let text = trimmed(&bytes[at..at + length]);
             if length <= LINE_BYTES_MAX && !text.is_empty() && count == self.heading.names.len() {
@@ -187,7 +193,7 @@ impl RecordFile for CsvFile {
 struct CsvRecords {
     file: String,
     start: u64,
-    piece: Piece,
+    piece: SharedBytes,
     lines: Vec<std::ops::Range<usize>>,
     columns: Vec<usize>,
     names: Arc<Vec<String>>,

@@ -1,4 +1,4 @@
-//! [`Extent`]: a byte range of a file that holds records; [`Even`]: many extents described by a few numbers.
+//! [`Extent`]: a byte range of a file that holds records; [`EvenLayout`]: many extents described by a few numbers.
 
 /// A byte range of a file that is read and parsed as one unit: one or more records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct Extent {
 
 /// Contiguous records of equal size, divided into extents with equal numbers of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Even {
+pub struct EvenLayout {
     /// Offset of the first record.
     pub start: u64,
     /// Distance between the starts of consecutive records; at least one.
@@ -26,7 +26,7 @@ pub struct Even {
     pub extent_records: u32,
 }
 
-impl Even {
+impl EvenLayout {
     /// Creates a layout with extents of about `extent_bytes` bytes.
     #[must_use]
     pub fn new(
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn records_are_in_the_extent_that_holds_them() {
-        let even = Even::new(10, 6, 2, 11, 25);
+        let even = EvenLayout::new(10, 6, 2, 11, 25);
         assert_eq!(even.extent_records, 4);
         let mut seen = 0;
         while let Some((extent, number)) = even.locate(seen) {
@@ -103,34 +103,34 @@ mod tests {
 
     #[test]
     fn hostile_numbers_do_not_fit() {
-        let sound = Even::new(0, 8, 0, 8, 64);
+        let sound = EvenLayout::new(0, 8, 0, 8, 64);
         assert!(sound.fits(64));
         for hostile in [
-            Even {
+            EvenLayout {
                 start: u64::MAX,
                 ..sound
             },
-            Even {
+            EvenLayout {
                 record_bytes: u64::MAX,
                 ..sound
             },
-            Even {
+            EvenLayout {
                 records: u64::MAX,
                 ..sound
             },
-            Even {
+            EvenLayout {
                 record_bytes: 0,
                 ..sound
             },
-            Even {
+            EvenLayout {
                 extent_records: 0,
                 ..sound
             },
-            Even {
+            EvenLayout {
                 tail_bytes: u64::MAX,
                 ..sound
             },
-            Even {
+            EvenLayout {
                 extent_records: u32::MAX,
                 ..sound
             },

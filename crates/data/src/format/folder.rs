@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use ronde_store::StoredObject;
 
-use super::{Extent, Format, Found, Piece, Record, RecordFile, Records, Value, Wanted};
+use super::{
+    Extent, FieldSelection, Format, Record, RecordFile, Records, ScanItem, SharedBytes, Value,
+};
 use crate::DataError;
 
 /// File name extensions of images.
@@ -19,13 +21,13 @@ const ENDINGS: [&str; 4] = ["jpg", "jpeg", "png", "webp"];
 #[derive(Debug, Clone)]
 pub struct ImageFolder {
     classes: Arc<BTreeMap<String, i64>>,
-    wanted: Arc<Wanted>,
+    wanted: Arc<FieldSelection>,
 }
 
 impl ImageFolder {
     /// Creates the format with the classes of these files: the sorted names of their folders. Evaluation files are read
     /// with the classes of the training files.
-    pub fn new<'a>(locations: impl IntoIterator<Item = &'a str>, wanted: Wanted) -> Self {
+    pub fn new<'a>(locations: impl IntoIterator<Item = &'a str>, wanted: FieldSelection) -> Self {
         let images = locations.into_iter().filter(|location| is_image(location));
         let names: BTreeSet<&str> = images.filter_map(folder_of).collect();
         let numbered = names.into_iter().zip(0..);
@@ -68,15 +70,16 @@ impl Format for ImageFolder {
             file: file.location().to_owned(),
             problem,
         };
-        let name = folder_of(file.location())
-            .ok_or_else(|| refused("the image is not in a folder that names its class".to_owned()))?;
+        let name = folder_of(file.location()).ok_or_else(|| {
+            refused("the image is not in a folder that names its class".to_owned())
+        })?;
         let class = self.classes.get(name).ok_or_else(|| {
             refused(format!(
                 "the folder {name:?} is not one of the {} training classes",
                 self.classes.len()
             ))
         })?;
-        Ok(Box::new(Image {
+        Ok(Box::new(ImageFile {
             bytes: file.bytes(),
             class: *class,
             name: name.to_owned(),
@@ -94,20 +97,20 @@ impl Format for ImageFolder {
 }
 
 #[derive(Clone)]
-struct Image {
+struct ImageFile {
     bytes: u64,
     class: i64,
     name: String,
-    wanted: Arc<Wanted>,
+    wanted: Arc<FieldSelection>,
 }
 
-impl RecordFile for Image {
+impl RecordFile for ImageFile {
     fn scan(
         &self,
-        found: &mut dyn FnMut(Found) -> Result<(), DataError>,
+        found: &mut dyn FnMut(ScanItem) -> Result<(), DataError>,
     ) -> Result<[u8; 32], DataError> {
         if self.bytes > 0 {
-            found(Found::Extent(Extent {
+            found(ScanItem::Extent(Extent {
                 start: 0,
                 bytes: self.bytes,
                 records: 1,
@@ -119,18 +122,22 @@ impl RecordFile for Image {
         Ok(*hasher.finalize().as_bytes())
     }
 
-    fn parse(&self, _: &Extent, mut pieces: Vec<Piece>) -> Result<Box<dyn Records>, DataError> {
+    fn parse(
+        &self,
+        _: &Extent,
+        mut pieces: Vec<SharedBytes>,
+    ) -> Result<Box<dyn Records>, DataError> {
         let (image, piece) = (self.clone(), pieces.pop());
-        Ok(Box::new(OneImage { image, piece }))
+        Ok(Box::new(ImageRecord { image, piece }))
     }
 }
 
-struct OneImage {
-    image: Image,
-    piece: Option<Piece>,
+struct ImageRecord {
+    image: ImageFile,
+    piece: Option<SharedBytes>,
 }
 
-impl Records for OneImage {
+impl Records for ImageRecord {
     fn record(&self, _: u32) -> Result<Record<'_>, DataError> {
         let bytes = self.piece.as_ref().map_or(&[][..], AsRef::as_ref);
         let all = [
@@ -152,7 +159,7 @@ impl Records for OneImage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::testing::{Memory, read_object};
+    use crate::format::testing::{MemoryObject, read_object};
 
     #[test]
     fn classes_are_the_sorted_names_of_the_folders() {
@@ -163,11 +170,11 @@ mod tests {
         ];
         let format = ImageFolder::new(
             files.iter().copied().chain(["s3://b/train/read/me.txt"]),
-            Wanted::All,
+            FieldSelection::All,
         );
         assert_eq!(format.classes(), ["cat", "dog"]);
         assert!(format.takes(files[1]) && !format.takes("a/.DS_Store") && !format.takes("jpg"));
-        let records = read_object(&format, Memory::at(files[0], b"bytes")).unwrap();
+        let records = read_object(&format, MemoryObject::at(files[0], b"bytes")).unwrap();
         assert_eq!(records.len(), 1);
         assert_eq!(
             records[0].get("image"),
@@ -178,9 +185,9 @@ mod tests {
             records[0].get("class_name"),
             Some(&Value::Bytes(b"dog"[..].into()))
         );
-        let few = ImageFolder::new(files, Wanted::fields(["class"]));
+        let few = ImageFolder::new(files, FieldSelection::fields(["class"]));
         assert_eq!(
-            read_object(&few, Memory::at(files[1], b"b")).unwrap()[0]
+            read_object(&few, MemoryObject::at(files[1], b"b")).unwrap()[0]
                 .fields
                 .len(),
             1
@@ -189,9 +196,9 @@ mod tests {
 
     #[test]
     fn an_unknown_class_folder_is_an_error() {
-        let format = ImageFolder::new(["train/dog/1.jpg"], Wanted::All);
+        let format = ImageFolder::new(["train/dog/1.jpg"], FieldSelection::All);
         let error = format
-            .open(Memory::at("test/cow/1.jpg", b"x"))
+            .open(MemoryObject::at("test/cow/1.jpg", b"x"))
             .err()
             .unwrap();
         assert!(
@@ -200,6 +207,6 @@ mod tests {
                 .contains("the folder \"cow\" is not one of the 1 training classes"),
             "{error}"
         );
-        assert!(format.open(Memory::at("1.jpg", b"x")).is_err());
+        assert!(format.open(MemoryObject::at("1.jpg", b"x")).is_err());
     }
 }

@@ -21,11 +21,11 @@ use std::sync::Arc;
 use ronde_store::StoredObject;
 
 use super::object::hash_of_edges;
-use super::{Even, Extent, Format, Found, NumberType, Piece, RecordFile, Records};
+use super::{EvenLayout, Extent, Format, NumberType, RecordFile, Records, ScanItem, SharedBytes};
 use crate::DataError;
-pub(crate) use header::{HEADER_BYTES_MAX, Header};
+pub(crate) use header::{HEADER_BYTES_MAX, NpyHeader};
 pub use npz::Npz;
-use rows::{Column, Rows};
+use rows::{ArrayRows, NpyColumn};
 
 /// Approximate size of an extent, in bytes.
 const EXTENT_BYTES: u64 = 64 << 10;
@@ -36,7 +36,7 @@ const BEFORE_HEADER: usize = 12;
 
 /// Returns the numbers of a complete `.npy` file.
 pub(crate) fn numbers(file: &[u8]) -> Result<(NumberType, Cow<'_, [u8]>), String> {
-    let header = Header::read(file)?;
+    let header = NpyHeader::read(file)?;
     let bytes = header.elements()?.checked_mul(header.dtype.bytes() as u64);
     let numbers = bytes
         .and_then(|bytes| usize::try_from(bytes).ok())
@@ -61,7 +61,7 @@ impl Format for Npy {
 }
 
 /// Reads the header of an array that starts at `start` and occupies at most `bytes` bytes.
-fn header_at(file: &dyn StoredObject, start: u64, bytes: u64) -> Result<Header, DataError> {
+fn header_at(file: &dyn StoredObject, start: u64, bytes: u64) -> Result<NpyHeader, DataError> {
     let refused = |problem: String| DataError::Format {
         file: file.location().to_owned(),
         problem,
@@ -70,11 +70,11 @@ fn header_at(file: &dyn StoredObject, start: u64, bytes: u64) -> Result<Header, 
     // Most headers have 128 bytes.
     let mut head = vec![0; bytes.min(256) as usize];
     file.read_at(start, &mut head)?;
-    let header = match Header::read(&head) {
+    let header = match NpyHeader::read(&head) {
         Err(_) if bytes > 256 => {
             head.resize(bytes.min(most) as usize, 0);
             file.read_at(start, &mut head)?;
-            Header::read(&head)
+            NpyHeader::read(&head)
         }
         other => other,
     };
@@ -94,12 +94,12 @@ fn header_at(file: &dyn StoredObject, start: u64, bytes: u64) -> Result<Header, 
 
 struct NpyFile {
     file: Arc<dyn StoredObject>,
-    header: Header,
+    header: NpyHeader,
 }
 
 impl NpyFile {
-    fn column(&self) -> Result<Column, DataError> {
-        Column::new(FIELD, &self.header, self.header.bytes as u64).map_err(|problem| {
+    fn column(&self) -> Result<NpyColumn, DataError> {
+        NpyColumn::new(FIELD, &self.header, self.header.bytes as u64).map_err(|problem| {
             DataError::Format {
                 file: self.file.location().to_owned(),
                 problem,
@@ -111,19 +111,23 @@ impl NpyFile {
 impl RecordFile for NpyFile {
     fn scan(
         &self,
-        found: &mut dyn FnMut(Found) -> Result<(), DataError>,
+        found: &mut dyn FnMut(ScanItem) -> Result<(), DataError>,
     ) -> Result<[u8; 32], DataError> {
         let column = self.column()?;
-        let even = Even::new(column.start, column.row_bytes, 0, column.rows, EXTENT_BYTES);
-        found(Found::Even(even))?;
-        let said = format!("{} {:?}", self.header.dtype.name(), self.header.shape);
-        hash_of_edges(&*self.file, "ronde npy file, version 1", &said)
+        let even = EvenLayout::new(column.start, column.row_bytes, 0, column.rows, EXTENT_BYTES);
+        found(ScanItem::Even(even))?;
+        let description = format!("{} {:?}", self.header.dtype.name(), self.header.shape);
+        hash_of_edges(&*self.file, "ronde npy file, version 1", &description)
     }
 
-    fn parse(&self, extent: &Extent, pieces: Vec<Piece>) -> Result<Box<dyn Records>, DataError> {
+    fn parse(
+        &self,
+        extent: &Extent,
+        pieces: Vec<SharedBytes>,
+    ) -> Result<Box<dyn Records>, DataError> {
         let columns = vec![self.column()?];
         let location = self.file.location();
-        Ok(Box::new(Rows::new(location, extent, columns, pieces)?))
+        Ok(Box::new(ArrayRows::new(location, extent, columns, pieces)?))
     }
 }
 

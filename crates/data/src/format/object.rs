@@ -35,14 +35,14 @@ impl Read for ObjectReader {
 
 /// Converts a read error: to the store's error, or to a bad record if decompression failed at `offset`.
 pub(crate) fn failed(file: &str, offset: u64, error: io::Error) -> DataError {
-    let said = error.to_string();
+    let cause = error.to_string();
     match error.downcast::<StoreError>() {
         Ok(error) => DataError::Store(error),
         Err(_) => DataError::Record(BadRecord {
             file: file.to_owned(),
             offset,
             record: None,
-            problem: format!("cannot decompress: {said}"),
+            problem: format!("cannot decompress: {cause}"),
         }),
     }
 }
@@ -63,7 +63,9 @@ pub(crate) fn unpack(file: &str, packed: &[u8], bytes_max: u64) -> Result<Vec<u8
             file: file.to_owned(),
             offset: bytes_max,
             record: None,
-            problem: format!("its unpacked contents exceed {bytes_max} bytes; make its shards smaller"),
+            problem: format!(
+                "its unpacked contents exceed {bytes_max} bytes; make its shards smaller"
+            ),
         }));
     }
     Ok(bytes)
@@ -76,10 +78,10 @@ const EDGE_BYTES: u64 = 64 << 10;
 pub(crate) fn hash_of_edges(
     file: &dyn StoredObject,
     context: &str,
-    said: &str,
+    description: &str,
 ) -> Result<[u8; 32], DataError> {
     let mut hasher = blake3::Hasher::new_derive_key(context);
-    hasher.update(said.as_bytes());
+    hasher.update(description.as_bytes());
     let length = file.bytes();
     hasher.update(&length.to_le_bytes());
     let mut edge = vec![0; length.min(EDGE_BYTES) as usize];

@@ -22,10 +22,11 @@ use ronde_store::StoredObject;
 
 use super::tfrecord::changed;
 use super::{
-    EXTENT_BYTES_MAX, Extent, Format, Found, Piece, RECORD_BYTES_MAX, RecordFile, Records, Wanted,
+    EXTENT_BYTES_MAX, Extent, FieldSelection, Format, RECORD_BYTES_MAX, RecordFile, Records,
+    ScanItem, SharedBytes,
 };
 use crate::DataError;
-use group::Group;
+use group::RowGroup;
 
 const MAGIC: &[u8; 4] = b"PAR1";
 /// Size of the footer's length and the magic number.
@@ -38,13 +39,13 @@ const FOOTER_MAX: u64 = 256 << 20;
 /// The format of Parquet tables.
 #[derive(Debug, Clone, Default)]
 pub struct Parquet {
-    wanted: Arc<Wanted>,
+    wanted: Arc<FieldSelection>,
 }
 
 impl Parquet {
     /// Creates the format for the columns in `wanted`.
     #[must_use]
-    pub fn new(wanted: Wanted) -> Self {
+    pub fn new(wanted: FieldSelection) -> Self {
         Self {
             wanted: Arc::new(wanted),
         }
@@ -81,10 +82,7 @@ impl Format for Parquet {
         for (number, group) in metadata.row_groups().iter().enumerate() {
             if group.num_rows() > 0 {
                 let extent = extent(group, file.bytes()).map_err(|problem| {
-                    refused(
-                        &*file,
-                        format!("cannot read row group {number}: {problem}"),
-                    )
+                    refused(&*file, format!("cannot read row group {number}: {problem}"))
                 })?;
                 let bytes: u64 = columns
                     .iter()
@@ -102,7 +100,7 @@ impl Format for Parquet {
         }
         Ok(Box::new(ParquetFile {
             file,
-            table: Arc::new(Table {
+            table: Arc::new(TableSchema {
                 metadata,
                 names,
                 columns,
@@ -147,7 +145,10 @@ fn footer(file: &dyn StoredObject) -> Result<Vec<u8>, DataError> {
     }
     let length = u64::from(u32::from_le_bytes([a, b, c, d]));
     if length > FOOTER_MAX || length + TAIL_BYTES > file.bytes() {
-        return Err(refused(file, format!("invalid footer length of {length} bytes")));
+        return Err(refused(
+            file,
+            format!("invalid footer length of {length} bytes"),
+        ));
     }
     if let Some(start) = (before.len() as u64).checked_sub(length) {
         return Ok(before[start as usize..].to_vec());
@@ -162,7 +163,7 @@ fn names(metadata: &ParquetMetaData) -> Vec<String> {
     let schema = metadata.file_metadata().schema_descr();
     let name = |column: &parquet::schema::types::ColumnDescPtr| {
         let parts = column.path().parts();
-        let mut kept: Vec<&str> = Vec::new();
+        let mut shown: Vec<&str> = Vec::new();
         let mut at = 0;
         while at < parts.len() {
             let pair = (parts[at].as_str(), parts.get(at + 1).map(String::as_str));
@@ -174,12 +175,12 @@ fn names(metadata: &ParquetMetaData) -> Vec<String> {
                     at += 2;
                 }
                 (part, _) => {
-                    kept.push(part);
+                    shown.push(part);
                     at += 1;
                 }
             }
         }
-        kept.join(".")
+        shown.join(".")
     };
     schema.columns().iter().map(name).collect()
 }
@@ -212,12 +213,14 @@ fn extent(group: &RowGroupMetaData, file_bytes: u64) -> Result<Extent, String> {
 fn range(group: &RowGroupMetaData, column: usize) -> Result<Range<u64>, String> {
     // `byte_range` panics on negative numbers.
     let (start, length) = caught(|| Ok(group.column(column).byte_range()))?;
-    let end = start.checked_add(length).ok_or("the end of a column overflows")?;
+    let end = start
+        .checked_add(length)
+        .ok_or("the end of a column overflows")?;
     Ok(start..end)
 }
 
 /// The contents of a footer and the requested columns.
-pub(super) struct Table {
+pub(super) struct TableSchema {
     pub(super) metadata: ParquetMetaData,
     pub(super) names: Vec<String>,
     pub(super) columns: Vec<usize>,
@@ -225,7 +228,7 @@ pub(super) struct Table {
 
 struct ParquetFile {
     file: Arc<dyn StoredObject>,
-    table: Arc<Table>,
+    table: Arc<TableSchema>,
     /// The row groups by their offsets.
     groups: BTreeMap<u64, (usize, Extent)>,
     hash: [u8; 32],
@@ -233,60 +236,64 @@ struct ParquetFile {
 
 impl ParquetFile {
     /// Returns the requested columns of a row group in the order of their offsets.
-    fn places(&self, extent: &Extent) -> Vec<(usize, Range<u64>)> {
+    fn column_ranges(&self, extent: &Extent) -> Vec<(usize, Range<u64>)> {
         let Some((number, _)) = self.groups.get(&extent.start) else {
             return Vec::new();
         };
         let group = self.table.metadata.row_group(*number);
         let columns = self.table.columns.iter();
-        let mut places: Vec<_> = columns
+        let mut column_ranges: Vec<_> = columns
             .filter_map(|&column| Some((column, range(group, column).ok()?)))
             .collect();
-        places.sort_by_key(|(_, range)| range.start);
-        places
+        column_ranges.sort_by_key(|(_, range)| range.start);
+        column_ranges
     }
 }
 
 impl RecordFile for ParquetFile {
     fn scan(
         &self,
-        found: &mut dyn FnMut(Found) -> Result<(), DataError>,
+        found: &mut dyn FnMut(ScanItem) -> Result<(), DataError>,
     ) -> Result<[u8; 32], DataError> {
         for (_, extent) in self.groups.values() {
-            found(Found::Extent(*extent))?;
+            found(ScanItem::Extent(*extent))?;
         }
         Ok(self.hash)
     }
 
     fn ranges(&self, extent: &Extent) -> Vec<Range<u64>> {
-        self.places(extent)
+        self.column_ranges(extent)
             .into_iter()
             .map(|(_, range)| range)
             .collect()
     }
 
-    fn parse(&self, extent: &Extent, pieces: Vec<Piece>) -> Result<Box<dyn Records>, DataError> {
+    fn parse(
+        &self,
+        extent: &Extent,
+        pieces: Vec<SharedBytes>,
+    ) -> Result<Box<dyn Records>, DataError> {
         let location = self.file.location();
         let other = |problem: &str| changed(location, extent, problem);
-        let (number, there) = self
+        let (number, existing) = self
             .groups
             .get(&extent.start)
             .ok_or_else(|| other("it has no such row group"))?;
-        if there != extent {
+        if existing != extent {
             return Err(other("a row group has different rows"));
         }
-        let places = self.places(extent);
-        let fits = |((_, range), piece): (&(usize, Range<u64>), &Piece)| {
+        let column_ranges = self.column_ranges(extent);
+        let fits = |((_, range), piece): (&(usize, Range<u64>), &SharedBytes)| {
             piece.as_ref().len() as u64 == range.end - range.start
         };
-        if pieces.len() != places.len() || !places.iter().zip(&pieces).all(fits) {
+        if pieces.len() != column_ranges.len() || !column_ranges.iter().zip(&pieces).all(fits) {
             return Err(other("the bytes passed do not match the columns"));
         }
-        let group = Group::decode(
+        let group = RowGroup::decode(
             location,
             &self.table,
             *number,
-            places.into_iter().zip(pieces).collect(),
+            column_ranges.into_iter().zip(pieces).collect(),
         );
         Ok(Box::new(group.map_err(|problem| super::BadRecord {
             file: location.to_owned(),

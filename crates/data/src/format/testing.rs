@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use ronde_store::StoredObject;
 
-use super::{BadRecord, Extent, Format, Found, Piece, Record, Value};
+use super::{BadRecord, Extent, Format, Record, ScanItem, SharedBytes, Value};
 use crate::DataError;
 use crate::decoders::InMemory;
 
 /// A factory of files in memory.
-pub(crate) struct Memory;
+pub(crate) struct MemoryObject;
 
-impl Memory {
+impl MemoryObject {
     pub(crate) fn of(bytes: &[u8]) -> Arc<dyn StoredObject> {
         Self::at("memory", bytes)
     }
@@ -23,28 +23,28 @@ impl Memory {
 }
 
 /// The result of a scan.
-pub(crate) struct Scanned {
+pub(crate) struct ScanResult {
     pub(crate) extents: Vec<Extent>,
     pub(crate) bad: Vec<BadRecord>,
     pub(crate) hash: [u8; 32],
 }
 
 /// Scans a file in memory.
-pub(crate) fn scanned(format: &dyn Format, bytes: &[u8]) -> Result<Scanned, DataError> {
-    scanned_object(format, Memory::of(bytes))
+pub(crate) fn scanned(format: &dyn Format, bytes: &[u8]) -> Result<ScanResult, DataError> {
+    scanned_object(format, MemoryObject::of(bytes))
 }
 
 /// Scans a file.
 pub(crate) fn scanned_object(
     format: &dyn Format,
     file: Arc<dyn StoredObject>,
-) -> Result<Scanned, DataError> {
+) -> Result<ScanResult, DataError> {
     let (mut extents, mut bad) = (Vec::new(), Vec::new());
     let length = file.bytes();
     let hash = format.open(file)?.scan(&mut |found| {
         match found {
-            Found::Extent(extent) => extents.push(extent),
-            Found::Even(even) => {
+            ScanItem::Extent(extent) => extents.push(extent),
+            ScanItem::Even(even) => {
                 assert!(even.fits(length), "{even:?} in {length} bytes");
                 let mut record = 0;
                 while let Some((extent, 0)) = even.locate(record) {
@@ -52,7 +52,7 @@ pub(crate) fn scanned_object(
                     record += u64::from(extent.records);
                 }
             }
-            Found::Bad(record) => bad.push(record),
+            ScanItem::Bad(record) => bad.push(record),
         }
         Ok(())
     })?;
@@ -62,7 +62,7 @@ pub(crate) fn scanned_object(
             "{extent:?} of {length}"
         );
     }
-    Ok(Scanned { extents, bad, hash })
+    Ok(ScanResult { extents, bad, hash })
 }
 
 /// Reads all usable records of a file in memory.
@@ -70,7 +70,7 @@ pub(crate) fn read_all(
     format: &dyn Format,
     bytes: &[u8],
 ) -> Result<Vec<Record<'static>>, DataError> {
-    read_object(format, Memory::of(bytes))
+    read_object(format, MemoryObject::of(bytes))
 }
 
 /// Reads all usable records of a file through extents and ranges.
@@ -86,7 +86,7 @@ pub(crate) fn read_object(
         for range in open.ranges(&extent) {
             let mut bytes = vec![0; (range.end - range.start) as usize];
             file.read_at(range.start, &mut bytes)?;
-            pieces.push(Piece::from(bytes));
+            pieces.push(SharedBytes::from(bytes));
         }
         let records = open.parse(&extent, pieces)?;
         for number in 0..extent.records {

@@ -1,22 +1,22 @@
-//! [`Text`]: text files whose tokens are stored in another file, which is read instead.
+//! [`TokenizedText`]: text files whose tokens are stored in another file, which is read instead.
 
 use std::sync::Arc;
 
 use ronde_store::StoredObject;
 
 use super::tokens::TokenFile;
-use super::{Extent, Format, Found, NumberType, Piece, RecordFile, Records, Tokens};
+use super::{Extent, Format, NumberType, RecordFile, Records, ScanItem, SharedBytes, Tokens};
 use crate::DataError;
 use crate::tokenized::{Form, Told};
 
 /// The format of text files, read through the tokens that [`crate::tokenized::tokenize`] stored.
 #[derive(Debug)]
-pub(crate) struct Text {
+pub(crate) struct TokenizedText {
     tokens: Tokens,
     how: String,
 }
 
-impl Text {
+impl TokenizedText {
     /// Creates the format for tokens of type `dtype` in records of `context` tokens plus one. `how` identifies the
     /// tokenization.
     ///
@@ -28,7 +28,7 @@ impl Text {
     }
 }
 
-impl Format for Text {
+impl Format for TokenizedText {
     fn identity(&self) -> String {
         format!("{}, {}", self.how, self.tokens.identity())
     }
@@ -60,16 +60,20 @@ impl RecordFile for TextFile {
     /// The hash covers all tokens.
     fn scan(
         &self,
-        found: &mut dyn FnMut(Found) -> Result<(), DataError>,
+        found: &mut dyn FnMut(ScanItem) -> Result<(), DataError>,
     ) -> Result<[u8; 32], DataError> {
         for bad in self.told.bad() {
-            found(Found::Bad(bad))?;
+            found(ScanItem::Bad(bad))?;
         }
-        found(Found::Even(self.tokens.even(self.told.bytes)))?;
+        found(ScanItem::Even(self.tokens.even(self.told.bytes)))?;
         Ok(self.told.hash)
     }
 
-    fn parse(&self, extent: &Extent, pieces: Vec<Piece>) -> Result<Box<dyn Records>, DataError> {
+    fn parse(
+        &self,
+        extent: &Extent,
+        pieces: Vec<SharedBytes>,
+    ) -> Result<Box<dyn Records>, DataError> {
         self.tokens.parse(extent, pieces)
     }
 }

@@ -21,10 +21,11 @@ use ronde_store::StoredObject;
 
 use super::object::{is_gzip, unpack};
 use super::{
-    BadRecord, Extent, Format, Found, Piece, RECORD_BYTES_MAX, Record, RecordFile, Records, Wanted,
+    BadRecord, Extent, FieldSelection, Format, RECORD_BYTES_MAX, Record, RecordFile, Records,
+    ScanItem, SharedBytes,
 };
 use crate::DataError;
-use frames::{Frame, Next, next};
+use frames::{NextFrame, RecordFrame, next};
 
 /// The size up to which small records are grouped into one extent, in bytes.
 const EXTENT_BYTES: u64 = 16 << 10;
@@ -32,13 +33,13 @@ const EXTENT_BYTES: u64 = 16 << 10;
 /// The format of TFRecord files.
 #[derive(Debug, Clone, Default)]
 pub struct TfRecord {
-    wanted: Arc<Wanted>,
+    wanted: Arc<FieldSelection>,
 }
 
 impl TfRecord {
     /// Creates the format for the fields in `wanted`.
     #[must_use]
-    pub fn new(wanted: Wanted) -> Self {
+    pub fn new(wanted: FieldSelection) -> Self {
         Self {
             wanted: Arc::new(wanted),
         }
@@ -60,20 +61,20 @@ impl Format for TfRecord {
 
 struct TfRecordFile {
     file: Arc<dyn StoredObject>,
-    wanted: Arc<Wanted>,
+    wanted: Arc<FieldSelection>,
 }
 
 /// Returns whether a file that starts with `head` is compressed. A length can start like gzip data, but then its
 /// checksum is right.
 fn is_compressed(head: &[u8]) -> bool {
-    let is_frame = matches!(next(head), Next::Whole(_) | Next::Partial { .. });
+    let is_frame = matches!(next(head), NextFrame::Whole(_) | NextFrame::Partial { .. });
     is_gzip(head) && (head.len() < frames::HEADER_BYTES || !is_frame)
 }
 
 impl RecordFile for TfRecordFile {
     fn scan(
         &self,
-        found: &mut dyn FnMut(Found) -> Result<(), DataError>,
+        found: &mut dyn FnMut(ScanItem) -> Result<(), DataError>,
     ) -> Result<[u8; 32], DataError> {
         scan::scan(&self.file, found)
     }
@@ -83,21 +84,25 @@ impl RecordFile for TfRecordFile {
         extent.bytes < self.file.bytes()
     }
 
-    fn parse(&self, extent: &Extent, pieces: Vec<Piece>) -> Result<Box<dyn Records>, DataError> {
+    fn parse(
+        &self,
+        extent: &Extent,
+        pieces: Vec<SharedBytes>,
+    ) -> Result<Box<dyn Records>, DataError> {
         let file = self.file.location();
         let Some(piece) = pieces.into_iter().next() else {
             return Err(changed(file, extent, "no bytes were passed"));
         };
         let is_packed = extent.start == 0 && is_compressed(piece.as_ref());
         let piece = match is_packed {
-            true => Piece::from(unpack(file, piece.as_ref(), RECORD_BYTES_MAX)?),
+            true => SharedBytes::from(unpack(file, piece.as_ref(), RECORD_BYTES_MAX)?),
             false => piece,
         };
         let bytes = piece.as_ref();
         let (mut frames, mut offset) =
             (Vec::with_capacity(extent.records.min(1 << 16) as usize), 0);
         while offset < bytes.len() {
-            let Next::Whole(frame) = next(&bytes[offset..]) else {
+            let NextFrame::Whole(frame) = next(&bytes[offset..]) else {
                 // The scan stops here, too.
                 break;
             };
@@ -113,11 +118,7 @@ impl RecordFile for TfRecordFile {
             return Err(changed(
                 file,
                 extent,
-                &format!(
-                    "{} records are there, {} were",
-                    frames.len(),
-                    extent.records
-                ),
+                &format!("{} records instead of {}", frames.len(), extent.records),
             ));
         }
         Ok(Box::new(TfRecords {
@@ -143,10 +144,10 @@ pub(super) fn changed(file: &str, extent: &Extent, problem: &str) -> DataError {
 struct TfRecords {
     start: u64,
     location: String,
-    wanted: Arc<Wanted>,
-    piece: Piece,
+    wanted: Arc<FieldSelection>,
+    piece: SharedBytes,
     /// Each frame with its offset, and whether its checksum is right.
-    frames: Vec<(usize, Frame, bool)>,
+    frames: Vec<(usize, RecordFrame, bool)>,
 }
 
 impl Records for TfRecords {

@@ -9,7 +9,10 @@ use std::sync::Arc;
 use ronde_store::StoredObject;
 
 use super::object::hash_of_edges;
-use super::{Even, Extent, Format, Found, NumberType, Piece, Record, RecordFile, Records, Value};
+use super::{
+    EvenLayout, Extent, Format, NumberType, Record, RecordFile, Records, ScanItem, SharedBytes,
+    Value,
+};
 use crate::DataError;
 
 /// Approximate size of an extent, in bytes.
@@ -30,7 +33,7 @@ impl Tokens {
     /// # Errors
     /// Returns an error if `dtype` is not an unsigned integer of 1, 2 or 4 bytes, or if `context` is out of range.
     pub fn new(dtype: NumberType, context: usize) -> Result<Self, DataError> {
-        let wrong = |key: &str, problem: String| DataError::Schema {
+        let invalid = |key: &str, problem: String| DataError::Schema {
             key: key.to_owned(),
             problem,
         };
@@ -39,11 +42,11 @@ impl Tokens {
                 "invalid token type `{}`: tokens are u8, u16 or u32",
                 dtype.name()
             );
-            return Err(wrong("format.dtype", problem));
+            return Err(invalid("format.dtype", problem));
         }
         if !(1..=CONTEXT_MAX).contains(&context) {
             let problem = format!("invalid context {context}: expected 1 to {CONTEXT_MAX} tokens");
-            return Err(wrong("features.context", problem));
+            return Err(invalid("features.context", problem));
         }
         Ok(Self { dtype, context })
     }
@@ -76,17 +79,17 @@ impl TokenFile {
     }
 
     /// Returns the layout of the records in `bytes` bytes of tokens.
-    pub(super) fn even(&self, bytes: u64) -> Even {
+    pub(super) fn even(&self, bytes: u64) -> EvenLayout {
         let (width, context) = (self.format.dtype.bytes() as u64, self.format.context as u64);
         let records = (bytes / width).saturating_sub(1) / context;
-        Even::new(0, context * width, width, records, EXTENT_BYTES)
+        EvenLayout::new(0, context * width, width, records, EXTENT_BYTES)
     }
 }
 
 impl RecordFile for TokenFile {
     fn scan(
         &self,
-        found: &mut dyn FnMut(Found) -> Result<(), DataError>,
+        found: &mut dyn FnMut(ScanItem) -> Result<(), DataError>,
     ) -> Result<[u8; 32], DataError> {
         let width = self.format.dtype.bytes() as u64;
         let bytes = self.file.bytes();
@@ -96,11 +99,15 @@ impl RecordFile for TokenFile {
                 problem: format!("{bytes} bytes are not a whole number of {width}-byte tokens"),
             });
         }
-        found(Found::Even(self.even(bytes)))?;
+        found(ScanItem::Even(self.even(bytes)))?;
         hash_of_edges(&*self.file, "ronde token file, version 1", "")
     }
 
-    fn parse(&self, extent: &Extent, pieces: Vec<Piece>) -> Result<Box<dyn Records>, DataError> {
+    fn parse(
+        &self,
+        extent: &Extent,
+        pieces: Vec<SharedBytes>,
+    ) -> Result<Box<dyn Records>, DataError> {
         let piece = pieces.into_iter().next();
         let whole = piece.filter(|piece| piece.as_ref().len() as u64 == extent.bytes);
         match whole {
@@ -121,7 +128,7 @@ impl RecordFile for TokenFile {
 struct TokenRecords {
     dtype: NumberType,
     context: usize,
-    piece: Piece,
+    piece: SharedBytes,
 }
 
 impl Records for TokenRecords {

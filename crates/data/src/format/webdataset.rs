@@ -1,7 +1,7 @@
 //! [`WebDataset`]: tar files in which consecutive members with the same base name form a record.
 //!
 //! The path of a member up to the first dot of its last component is the record's key, the rest is the field: `a/7.jpg`
-//! and `a/7.cls` are the fields `jpg` and `cls` of one record, whose key is in `__key__`. Members that are not regular
+//! and `a/7.cls` are the fields `jpg` and `cls` of one record, whose key is in `__key__`. TarMembers that are not regular
 //! files, or whose name has no dot, are ignored. Records are grouped into extents of up to 16 KiB; a `.tar.gz` is one
 //! extent, which is unpacked at once (at most 1 GiB). Values in JSON members are fields, too: `json.label`. After a
 //! damaged header the rest of a file is unreadable.
@@ -23,11 +23,11 @@ use ronde_store::StoredObject;
 use super::object::{is_gzip, unpack};
 use super::tfrecord::changed;
 use super::{
-    BadRecord, Extent, Format, Found, Piece, RECORD_BYTES_MAX, Record, RecordFile, Records, Value,
-    Wanted,
+    BadRecord, Extent, FieldSelection, Format, RECORD_BYTES_MAX, Record, RecordFile, Records,
+    ScanItem, SharedBytes, Value,
 };
 use crate::DataError;
-use members::{Member, Members, split};
+use members::{TarMember, TarMembers, split};
 
 /// The field that contains the key of a record.
 const KEY: &str = "__key__";
@@ -35,13 +35,13 @@ const KEY: &str = "__key__";
 /// The format of tar files of records.
 #[derive(Debug, Clone, Default)]
 pub struct WebDataset {
-    wanted: Arc<Wanted>,
+    wanted: Arc<FieldSelection>,
 }
 
 impl WebDataset {
     /// Creates the format for the fields in `wanted`.
     #[must_use]
-    pub fn new(wanted: Wanted) -> Self {
+    pub fn new(wanted: FieldSelection) -> Self {
         Self {
             wanted: Arc::new(wanted),
         }
@@ -63,17 +63,17 @@ impl Format for WebDataset {
 
 struct TarFile {
     file: Arc<dyn StoredObject>,
-    wanted: Arc<Wanted>,
+    wanted: Arc<FieldSelection>,
 }
 
 /// The members of a record by field.
-struct Sample {
+struct TarSample {
     start: u64,
     key: String,
     fields: Vec<(String, Range<u64>)>,
 }
 
-impl Sample {
+impl TarSample {
     fn new(start: u64, key: &str) -> Self {
         Self {
             start,
@@ -85,7 +85,7 @@ impl Sample {
     /// Adds a member; returns `false` if the record already has that field.
     fn add(&mut self, field: &str, data: Range<u64>) -> bool {
         let field = field.to_ascii_lowercase();
-        let is_new = self.fields.iter().all(|(there, _)| *there != field);
+        let is_new = self.fields.iter().all(|(existing, _)| *existing != field);
         if is_new {
             self.fields.push((field, data));
         }
@@ -96,28 +96,28 @@ impl Sample {
 impl RecordFile for TarFile {
     fn scan(
         &self,
-        found: &mut dyn FnMut(Found) -> Result<(), DataError>,
+        found: &mut dyn FnMut(ScanItem) -> Result<(), DataError>,
     ) -> Result<[u8; 32], DataError> {
         scan::scan(&self.file, found)
     }
 
-    fn parse(&self, extent: &Extent, pieces: Vec<Piece>) -> Result<Box<dyn Records>, DataError> {
+    fn parse(
+        &self,
+        extent: &Extent,
+        pieces: Vec<SharedBytes>,
+    ) -> Result<Box<dyn Records>, DataError> {
         let file = self.file.location();
         let Some(piece) = pieces.into_iter().next() else {
             return Err(changed(file, extent, "no bytes were passed"));
         };
         let is_packed = extent.start == 0 && is_gzip(piece.as_ref());
         let piece = match is_packed {
-            true => Piece::from(unpack(file, piece.as_ref(), RECORD_BYTES_MAX)?),
+            true => SharedBytes::from(unpack(file, piece.as_ref(), RECORD_BYTES_MAX)?),
             false => piece,
         };
         let samples = samples(piece.as_ref());
         if samples.len() as u64 != u64::from(extent.records) {
-            let problem = format!(
-                "{} records are there, {} were",
-                samples.len(),
-                extent.records
-            );
+            let problem = format!("{} records instead of {}", samples.len(), extent.records);
             return Err(changed(file, extent, &problem));
         }
         Ok(Box::new(TarRecords {
@@ -131,14 +131,14 @@ impl RecordFile for TarFile {
 }
 
 /// Returns the records in `bytes`, without those that the scan reported as bad.
-fn samples(bytes: &[u8]) -> Vec<Sample> {
-    let mut members = Members::new(bytes);
-    let mut samples: Vec<Sample> = Vec::new();
+fn samples(bytes: &[u8]) -> Vec<TarSample> {
+    let mut members = TarMembers::new(bytes);
+    let mut samples: Vec<TarSample> = Vec::new();
     let mut is_bad = false;
     // The scan stops at an error, too; the record before it may be incomplete.
     loop {
         match members.next() {
-            Ok(Some(Member { name, start, data })) => {
+            Ok(Some(TarMember { name, start, data })) => {
                 let Some((key, field)) = split(&name) else {
                     if members.skip(data.end - data.start, |_| {}).is_err() {
                         break;
@@ -150,7 +150,7 @@ fn samples(bytes: &[u8]) -> Vec<Sample> {
                         samples.pop();
                     }
                     is_bad = false;
-                    samples.push(Sample::new(start, key));
+                    samples.push(TarSample::new(start, key));
                 }
                 let added = samples.last_mut().map(|s| s.add(field, data.clone()));
                 is_bad |= added == Some(false);
@@ -172,14 +172,14 @@ fn samples(bytes: &[u8]) -> Vec<Sample> {
     samples
 }
 
-type Fields<'a> = Vec<(Cow<'a, str>, Value<'a>)>;
+type NamedValues<'a> = Vec<(Cow<'a, str>, Value<'a>)>;
 
 struct TarRecords {
     file: String,
     start: u64,
-    wanted: Arc<Wanted>,
-    piece: Piece,
-    samples: Vec<Sample>,
+    wanted: Arc<FieldSelection>,
+    piece: SharedBytes,
+    samples: Vec<TarSample>,
 }
 
 impl Records for TarRecords {
@@ -205,7 +205,8 @@ impl Records for TarRecords {
                     .piece
                     .as_ref()
                     .get(data.start as usize..data.end as usize);
-                let bytes = bytes.ok_or_else(|| bad(sample.start, "the record is cut off".to_owned()))?;
+                let bytes =
+                    bytes.ok_or_else(|| bad(sample.start, "the record is cut off".to_owned()))?;
                 fields.push((field.as_str().into(), Value::Bytes(bytes.into())));
             }
         }
@@ -217,8 +218,12 @@ impl Records for TarRecords {
 
 impl TarRecords {
     /// Adds the requested fields that are in JSON members.
-    fn add_json<'a>(&'a self, sample: &Sample, fields: &mut Fields<'a>) -> Result<(), String> {
-        let Wanted::Fields(wanted) = &*self.wanted else {
+    fn add_json<'a>(
+        &'a self,
+        sample: &TarSample,
+        fields: &mut NamedValues<'a>,
+    ) -> Result<(), String> {
+        let FieldSelection::Fields(wanted) = &*self.wanted else {
             return Ok(());
         };
         let mut read: Option<(&str, serde_json::Value)> = None;
@@ -226,7 +231,10 @@ impl TarRecords {
             let Some((member, path)) = json::split(name) else {
                 continue;
             };
-            if read.as_ref().is_none_or(|(there, _)| *there != member) {
+            if read
+                .as_ref()
+                .is_none_or(|(existing, _)| *existing != member)
+            {
                 let found = sample.fields.iter().find(|(field, _)| field == member);
                 let Some((_, data)) = found else { continue };
                 let bytes = self

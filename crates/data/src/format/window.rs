@@ -1,4 +1,4 @@
-//! [`Window`]: a look-ahead buffer over a stream.
+//! [`ReadWindow`]: a look-ahead buffer over a stream.
 
 use std::io::{self, Read};
 
@@ -8,7 +8,7 @@ const CHUNK: usize = 1 << 20;
 /// A look-ahead buffer over a stream, which its user advances.
 ///
 /// Memory: the bytes that were requested at once and exist, and a chunk of 1 MiB.
-pub(crate) struct Window<R> {
+pub(crate) struct ReadWindow<R> {
     reader: R,
     buffer: Vec<u8>,
     start: usize,
@@ -17,7 +17,7 @@ pub(crate) struct Window<R> {
     has_ended: bool,
 }
 
-impl<R: Read> Window<R> {
+impl<R: Read> ReadWindow<R> {
     pub(crate) fn new(reader: R) -> Self {
         Self {
             reader,
@@ -69,7 +69,7 @@ impl<R: Read> Window<R> {
     }
 
     /// Returns the buffered bytes.
-    pub(crate) fn seen(&self) -> &[u8] {
+    pub(crate) fn buffered(&self) -> &[u8] {
         &self.buffer[self.start..]
     }
 
@@ -88,13 +88,13 @@ mod tests {
     #[test]
     fn the_whole_stream_is_returned_for_any_request_sizes() {
         let stream: Vec<u8> = (0..3 * CHUNK + 17).map(|n| (n % 251) as u8).collect();
-        let mut window = Window::new(&stream[..]);
+        let mut window = ReadWindow::new(&stream[..]);
         let mut whole = Vec::new();
-        for ask in [1, 7, CHUNK + 5, 0, 2 * CHUNK, 100].into_iter().cycle() {
-            let seen = window.look(ask).unwrap();
-            let take = ask.min(seen.len());
-            whole.extend_from_slice(&seen[..take]);
-            let is_short = take < ask;
+        for needed in [1, 7, CHUNK + 5, 0, 2 * CHUNK, 100].into_iter().cycle() {
+            let buffered = window.look(needed).unwrap();
+            let take = needed.min(buffered.len());
+            whole.extend_from_slice(&buffered[..take]);
+            let is_short = take < needed;
             window.advance(take);
             assert_eq!(window.position(), whole.len() as u64);
             if is_short {

@@ -3,11 +3,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::kept::Kept;
-use super::stored::FileIndex;
-use super::{BAD_LISTED_MAX, DataFile, Index, IndexProgress, IndexSettings, Layout, OnBadRecord};
+use super::file_index::FileIndex;
+use super::index_file::IndexFile;
+use super::{
+    BAD_LISTED_MAX, DataFile, Index, IndexLayout, IndexProgress, IndexSettings, OnBadRecord,
+};
 use crate::DataError;
-use crate::divide::{Chore, Claim, Claimed, Over, divide};
+use crate::file_tasks::{Cancellation, ClaimOutcome, FileTask, TaskClaim, run_file_tasks};
 use crate::format::{BadRecord, Format, RecordFile};
 
 /// The assumed minimal speed of a scan, from which the waiting time for other processes follows.
@@ -53,7 +55,7 @@ pub(super) fn whole(
     }
     index.samples = lengths.len() as u64;
     index.block_samples = 1;
-    index.layout = Layout::Whole {
+    index.layout = IndexLayout::Whole {
         files: numbers,
         bytes: lengths,
     };
@@ -76,7 +78,7 @@ fn last_components(location: &str) -> &str {
 
 fn empty() -> Index {
     Index {
-        layout: Layout::Files(Vec::new()),
+        layout: IndexLayout::Files(Vec::new()),
         samples: 0,
         bytes: 0,
         block_samples: 1,
@@ -146,35 +148,35 @@ pub(super) fn scanned(
         all.push((index.samples, file.extents));
         index.samples = index.samples.checked_add(records).ok_or_else(too_many)?;
     }
-    index.layout = Layout::Files(all);
+    index.layout = IndexLayout::Files(all);
     index.warnings = found.1;
     index.identify(&mut hasher);
     Ok(index)
 }
 
 /// The scan of a list of files, except those with a stored index.
-struct Scans<'a> {
+struct FileScans<'a> {
     files: &'a [Arc<dyn DataFile>],
     format: &'a dyn Format,
     identity: String,
     settings: &'a IndexSettings,
     progress: &'a (dyn Fn(IndexProgress) + Sync),
-    state: Mutex<State>,
+    state: Mutex<ScanState>,
 }
 
-struct State {
+struct ScanState {
     progress: IndexProgress,
     warnings: Vec<String>,
 }
 
-type AllFound = (Vec<FileIndex>, Vec<String>);
+type ScanResults = (Vec<FileIndex>, Vec<String>);
 
 fn find(
     files: &[Arc<dyn DataFile>],
     format: &dyn Format,
     settings: &IndexSettings,
     progress: &(dyn Fn(IndexProgress) + Sync),
-) -> Result<AllFound, DataError> {
+) -> Result<ScanResults, DataError> {
     let mut warnings = Vec::new();
     if let Some(folder) = &settings.folder
         && let Err(error) = std::fs::create_dir_all(folder)
@@ -184,13 +186,13 @@ fn find(
             "cannot store the index: cannot create {folder}: {error}"
         ));
     }
-    let scans = Scans {
+    let scans = FileScans {
         files,
         format,
         identity: format.identity(),
         settings,
         progress,
-        state: Mutex::new(State {
+        state: Mutex::new(ScanState {
             progress: IndexProgress {
                 files_total: files.len(),
                 bytes_total: files.iter().map(|file| file.bytes()).sum(),
@@ -199,7 +201,7 @@ fn find(
             warnings,
         }),
     };
-    let found = divide(&scans, files.len(), settings.threads, "index")?;
+    let found = run_file_tasks(&scans, files.len(), settings.threads, "index")?;
     let state = scans.state.into_inner();
     Ok((
         found,
@@ -207,52 +209,59 @@ fn find(
     ))
 }
 
-impl Chore for Scans<'_> {
-    type Made = FileIndex;
+impl FileTask for FileScans<'_> {
+    type Output = FileIndex;
 
-    fn known(&self, number: usize) -> Option<FileIndex> {
-        if !self.is_taken(number) {
+    fn stored(&self, number: usize) -> Option<FileIndex> {
+        if !self.is_accepted(number) {
             return Some(FileIndex::new());
         }
         let file = &*self.files[number];
-        self.or_warn(self.kept(number)?.load(file)).flatten()
+        self.or_warn(self.index_file(number)?.load(file)).flatten()
     }
 
-    fn claim(&self, number: usize) -> Claimed {
-        let claim = self.kept(number).map(|kept| self.or_warn(kept.claim()));
+    fn claim(&self, number: usize) -> ClaimOutcome {
+        let claim = self
+            .index_file(number)
+            .map(|index_file| self.or_warn(index_file.claim()));
         match claim.flatten() {
-            Some(Some(claim)) => Claimed::Here(claim),
-            Some(None) => Claimed::Elsewhere,
-            None => Claimed::Nowhere,
+            Some(Some(claim)) => ClaimOutcome::Claimed(claim),
+            Some(None) => ClaimOutcome::Busy,
+            None => ClaimOutcome::Unavailable,
         }
     }
 
-    fn patience(&self, number: usize) -> Duration {
+    fn wait_limit(&self, number: usize) -> Duration {
         let bytes = self.files[number].bytes();
-        self.settings.patience + Duration::from_secs(bytes / BYTES_PER_SECOND_MIN)
+        self.settings.claim_timeout + Duration::from_secs(bytes / BYTES_PER_SECOND_MIN)
     }
 
-    fn make(
+    fn run(
         &self,
         number: usize,
-        claim: Option<&Claim>,
-        over: &Over<'_>,
+        claim: Option<&TaskClaim>,
+        cancellation: &Cancellation<'_>,
     ) -> Result<FileIndex, DataError> {
-        let index = self.scan(&*self.files[number], over)?;
-        if let (Some(kept), Some(claim)) = (self.kept(number), claim) {
-            self.or_warn(kept.store(&index, claim));
+        let index = self.scan(&*self.files[number], cancellation)?;
+        if let (Some(index_file), Some(claim)) = (self.index_file(number), claim) {
+            self.or_warn(index_file.store(&index, claim));
         }
         Ok(index)
     }
 
-    fn done(&self, number: usize, index: &FileIndex, is_scanned: bool) -> Result<(), DataError> {
+    fn finished(
+        &self,
+        number: usize,
+        index: &FileIndex,
+        is_scanned: bool,
+    ) -> Result<(), DataError> {
         if let (OnBadRecord::Error, Some(bad)) = (self.settings.on_bad_record, index.bad.first()) {
             return Err(DataError::Record(bad.clone()));
         }
         let progress = {
             let progress = &mut self.state().progress;
             progress.files += 1;
-            progress.scanned += usize::from(is_scanned && self.is_taken(number));
+            progress.scanned += usize::from(is_scanned && self.is_accepted(number));
             progress.bytes += self.files[number].bytes();
             progress.samples += index.extents.records();
             *progress
@@ -262,18 +271,18 @@ impl Chore for Scans<'_> {
     }
 }
 
-impl Scans<'_> {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl FileScans<'_> {
+    fn state(&self) -> MutexGuard<'_, ScanState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_taken(&self, number: usize) -> bool {
+    fn is_accepted(&self, number: usize) -> bool {
         self.format.takes(self.files[number].location())
     }
 
-    fn kept(&self, number: usize) -> Option<Kept> {
+    fn index_file(&self, number: usize) -> Option<IndexFile> {
         let folder = self.settings.folder.as_ref()?;
-        Some(Kept::new(folder, &*self.files[number], &self.identity))
+        Some(IndexFile::new(folder, &*self.files[number], &self.identity))
     }
 
     /// Converts an error of the index folder to a warning, because it does not prevent training.
@@ -288,7 +297,11 @@ impl Scans<'_> {
             .ok()
     }
 
-    fn scan(&self, file: &dyn DataFile, over: &Over<'_>) -> Result<FileIndex, DataError> {
+    fn scan(
+        &self,
+        file: &dyn DataFile,
+        cancellation: &Cancellation<'_>,
+    ) -> Result<FileIndex, DataError> {
         let bytes = file.bytes();
         if bytes == 0 {
             return Ok(FileIndex::new());
@@ -296,7 +309,7 @@ impl Scans<'_> {
         let records: Box<dyn RecordFile> = self.format.open(file.open()?)?;
         let mut index = FileIndex::new();
         index.hash = records.scan(&mut |found| {
-            over.check(file.location())?;
+            cancellation.check(file.location())?;
             index.add(found, bytes).ok_or_else(|| DataError::Format {
                 file: file.location().to_owned(),
                 problem: "the file refers to records that exceed it or are too large".to_owned(),

@@ -1,19 +1,19 @@
 //! [`Extents`]: a compact list of the extents of one file.
 
-use crate::format::{Even, Extent};
+use crate::format::{EvenLayout, Extent};
 
 /// The extents of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Extents {
     /// They are described by a few numbers.
-    Even(Even),
+    Even(EvenLayout),
     /// They are listed individually.
-    Listed(Listed),
+    Listed(ExtentList),
 }
 
 /// Extents at any offsets, in ascending order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Listed {
+pub(crate) struct ExtentList {
     starts: Vec<u64>,
     lengths: Vec<u32>,
     /// The number of the first record of each extent; empty while every extent has one record.
@@ -21,7 +21,7 @@ pub(crate) struct Listed {
     records: u64,
 }
 
-impl Listed {
+impl ExtentList {
     /// Appends an extent; returns `false` if it overlaps the last one, has no record, or is too large.
     pub(crate) fn push(&mut self, extent: &Extent) -> bool {
         let end = self.end();
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn every_record_is_found_in_its_extent() {
         for counts in [&[1, 1, 1][..], &[3, 1, 2], &[1, 1, 4, 1], &[]] {
-            let mut listed = Listed::default();
+            let mut listed = ExtentList::default();
             let (mut expected, mut start) = (Vec::new(), 5);
             for &records in counts {
                 let extent = Extent {
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn extents_that_overlap_or_are_empty_are_refused() {
-        let mut listed = Listed::default();
+        let mut listed = ExtentList::default();
         let extent = |start, bytes, records| Extent {
             start,
             bytes,

@@ -5,9 +5,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::format::testing::Memory;
+use crate::format::testing::MemoryObject;
 use crate::format::tfrecord::write::{example, frame};
-use crate::format::{Record, TfRecord, Value, Wanted};
+use crate::format::{FieldSelection, Record, TfRecord, Value};
 
 /// A file that counts how often it is opened.
 struct Counted {
@@ -32,7 +32,7 @@ impl DataFile for Counted {
 
     fn open(&self) -> Result<Arc<dyn StoredObject>, DataError> {
         self.opened.fetch_add(1, Ordering::Relaxed);
-        Ok(Memory::at(&self.location, &self.bytes))
+        Ok(MemoryObject::at(&self.location, &self.bytes))
     }
 }
 
@@ -63,7 +63,12 @@ fn files(counts: &[usize]) -> Vec<Arc<Counted>> {
 
 fn build(files: &[Arc<Counted>], settings: &IndexSettings) -> Result<Index, DataError> {
     let files: Vec<Arc<dyn DataFile>> = files.iter().map(|file| file.clone() as _).collect();
-    Index::build(&files, &TfRecord::new(Wanted::All), settings, &|_| {})
+    Index::build(
+        &files,
+        &TfRecord::new(FieldSelection::All),
+        settings,
+        &|_| {},
+    )
 }
 
 fn kept(folder: &Path, threads: usize) -> IndexSettings {
@@ -77,16 +82,16 @@ fn kept(folder: &Path, threads: usize) -> IndexSettings {
 
 /// Returns the number in the record that the index locates.
 fn read(index: &Index, files: &[Arc<Counted>], sample: u64) -> i64 {
-    let place = index.locate(sample).unwrap();
-    let file = &files[place.file];
-    let open = TfRecord::new(Wanted::All);
-    let open = crate::format::Format::open(&open, Memory::of(&file.bytes)).unwrap();
-    let bytes = open.ranges(&place.extent).into_iter().map(|range| {
+    let location = index.locate(sample).unwrap();
+    let file = &files[location.file];
+    let open = TfRecord::new(FieldSelection::All);
+    let open = crate::format::Format::open(&open, MemoryObject::of(&file.bytes)).unwrap();
+    let bytes = open.ranges(&location.extent).into_iter().map(|range| {
         let part = &file.bytes[range.start as usize..range.end as usize];
         part.to_vec().into()
     });
-    let parsed = open.parse(&place.extent, bytes.collect()).unwrap();
-    let record = parsed.record(place.record).unwrap();
+    let parsed = open.parse(&location.extent, bytes.collect()).unwrap();
+    let record = parsed.record(location.record).unwrap();
     match record.get("n") {
         Some(Value::Numbers { dtype, bytes }) => dtype.integer(bytes, 0).unwrap(),
         other => panic!("{other:?}"),
@@ -226,10 +231,10 @@ fn an_unusable_folder_is_a_warning() {
 fn waiting_for_a_claim_is_limited() {
     let folder = tempfile::tempdir().unwrap();
     let files = files(&[4]);
-    let kept_index = kept::Kept::new(folder.path(), &*files[0], "tfrecord version 1");
+    let kept_index = index_file::IndexFile::new(folder.path(), &*files[0], "tfrecord version 1");
     let claim = kept_index.claim().unwrap().unwrap();
     let settings = IndexSettings {
-        patience: Duration::from_millis(30),
+        claim_timeout: Duration::from_millis(30),
         ..kept(folder.path(), 1)
     };
     assert_eq!(build(&files, &settings).unwrap().samples(), 4);
@@ -241,7 +246,7 @@ fn progress_is_reported() {
     let files = files(&[4, 5]);
     let all: Vec<Arc<dyn DataFile>> = files.iter().map(|file| file.clone() as _).collect();
     let last = Mutex::new(IndexProgress::default());
-    let format = TfRecord::new(Wanted::All);
+    let format = TfRecord::new(FieldSelection::All);
     Index::build(&all, &format, &IndexSettings::default(), &|progress| {
         *last.lock().unwrap() = progress;
     })

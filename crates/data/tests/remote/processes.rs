@@ -113,7 +113,10 @@ fn killed_processes_leave_no_wrong_bytes() {
         children[at] = start(kill as usize);
     }
     for mut child in children {
-        assert!(child.try_wait().unwrap().is_none(), "the child ended by itself");
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "the child ended by itself"
+        );
         child.kill().unwrap();
         child.wait().unwrap();
     }

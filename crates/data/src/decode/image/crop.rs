@@ -11,14 +11,14 @@ const LOG_PROPORTION_MAX: f64 = 0.287_682_072_451_780_9;
 
 /// A rectangle in an image, in fractional pixels.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Part {
+pub(super) struct CropArea {
     pub(super) left: f64,
     pub(super) top: f64,
     pub(super) width: f64,
     pub(super) height: f64,
 }
 
-impl Part {
+impl CropArea {
     pub(super) fn is_all(&self, width: u32, height: u32) -> bool {
         let is_at = self.left == 0.0 && self.top == 0.0;
         is_at && self.width == f64::from(width) && self.height == f64::from(height)
@@ -31,9 +31,13 @@ fn uniform(word: u32) -> f64 {
 }
 
 /// Returns the crop of an image of `size` (width, height). Without random words it is the crop for evaluation.
-pub(super) fn choose(features: &ImageFeatures, size: (u32, u32), random: Option<&Stream>) -> Part {
+pub(super) fn choose(
+    features: &ImageFeatures,
+    size: (u32, u32),
+    random: Option<&Stream>,
+) -> CropArea {
     let (width, height) = (f64::from(size.0), f64::from(size.1));
-    let whole = Part {
+    let whole = CropArea {
         left: 0.0,
         top: 0.0,
         width,
@@ -52,16 +56,16 @@ pub(super) fn choose(features: &ImageFeatures, size: (u32, u32), random: Option<
 
 /// Returns a crop with the aspect ratio of the shape, as large as the shape is relative to `resize`. `x` and `y` (0 to 1)
 /// define its position.
-fn cut(features: &ImageFeatures, whole: Part, x: f64, y: f64) -> Part {
+fn cut(features: &ImageFeatures, whole: CropArea, x: f64, y: f64) -> CropArea {
     let (width, height) = (features.shape[2] as f64, features.shape[1] as f64);
-    // Pixels of the image per pixel of the shape.
+    // PixelSize of the image per pixel of the shape.
     let step = match features.resize {
         Some(resize) => whole.width.min(whole.height) / f64::from(resize),
         None => (whole.width / width).min(whole.height / height),
     };
     let width = (width * step).min(whole.width);
     let height = (height * step).min(whole.height);
-    Part {
+    CropArea {
         left: (whole.width - width) * x,
         top: (whole.height - height) * y,
         width,
@@ -69,7 +73,7 @@ fn cut(features: &ImageFeatures, whole: Part, x: f64, y: f64) -> Part {
     }
 }
 
-fn random_resized(features: &ImageFeatures, whole: Part, random: &Stream) -> Part {
+fn random_resized(features: &ImageFeatures, whole: CropArea, random: &Stream) -> CropArea {
     let [least, most] = features.area.map(f64::from);
     for attempt in 0..TRIES {
         let [area, proportion, x, y] = random.block(attempt).map(uniform);
@@ -78,7 +82,7 @@ fn random_resized(features: &ImageFeatures, whole: Part, random: &Stream) -> Par
         let width = (area * proportion).sqrt().round();
         let height = (area / proportion).sqrt().round();
         if (1.0..=whole.width).contains(&width) && (1.0..=whole.height).contains(&height) {
-            return Part {
+            return CropArea {
                 left: ((whole.width - width + 1.0) * x).floor(),
                 top: ((whole.height - height + 1.0) * y).floor(),
                 width,
@@ -91,7 +95,7 @@ fn random_resized(features: &ImageFeatures, whole: Part, random: &Stream) -> Par
         whole.width.min((whole.height * 4.0 / 3.0).round()),
         whole.height.min((whole.width * 4.0 / 3.0).round()),
     );
-    Part {
+    CropArea {
         left: ((whole.width - width) / 2.0).floor(),
         top: ((whole.height - height) / 2.0).floor(),
         width,

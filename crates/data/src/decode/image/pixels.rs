@@ -1,4 +1,4 @@
-//! [`Pixels`]: decodes JPEG, PNG and WebP within limits.
+//! [`PixelSize`]: decodes JPEG, PNG and WebP within limits.
 
 use std::io::Cursor;
 
@@ -45,12 +45,12 @@ impl Channels {
 
 /// The size of a decoded image, whose bytes are in reusable memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::decode) struct Pixels {
+pub(in crate::decode) struct PixelSize {
     pub(in crate::decode) width: u32,
     pub(in crate::decode) height: u32,
 }
 
-impl Pixels {
+impl PixelSize {
     /// Decodes an image into `out`. Its first bytes determine the file format.
     pub(in crate::decode) fn decode(
         encoded: &[u8],
@@ -80,17 +80,17 @@ impl Pixels {
     }
 }
 
-fn within(width: u32, height: u32) -> Result<Pixels, String> {
+fn within(width: u32, height: u32) -> Result<PixelSize, String> {
     let is_within = width <= SIDE_MAX && height <= SIDE_MAX;
     if u64::from(width) * u64::from(height) > PIXELS_MAX || !is_within || width * height == 0 {
         return Err(format!(
             "cannot decode an image of {width} x {height} pixels: the limits are {PIXELS_MAX} pixels and {SIDE_MAX} per side"
         ));
     }
-    Ok(Pixels { width, height })
+    Ok(PixelSize { width, height })
 }
 
-fn jpeg(encoded: &[u8], channels: Channels, out: &mut Vec<u8>) -> Result<Pixels, String> {
+fn jpeg(encoded: &[u8], channels: Channels, out: &mut Vec<u8>) -> Result<PixelSize, String> {
     let failed = |error: &dyn std::fmt::Display| format!("cannot decode the JPEG image: {error}");
     let colours = match channels {
         Channels::Grey => ColorSpace::Luma,
@@ -139,7 +139,7 @@ fn other(
     format: ImageFormat,
     channels: Channels,
     out: &mut Vec<u8>,
-) -> Result<Pixels, String> {
+) -> Result<PixelSize, String> {
     let failed = |error: &dyn std::fmt::Display| format!("cannot decode the image: {error}");
     let mut limits = Limits::default();
     limits.max_image_width = Some(SIDE_MAX);

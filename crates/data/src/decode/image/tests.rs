@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::decode::tests::image_features;
-use crate::decode::{Decoder, Features, Label, Role, Schema, Scratch};
+use crate::decode::{DecodeScratch, Features, Label, RecordDecoder, SampleUse, Schema};
 use crate::format::Value;
 
 const JPEG: &[u8] = include_bytes!("../../../tests/vectors/pattern.jpg");
@@ -24,23 +24,28 @@ fn drawn(channel: usize, y: usize, x: usize) -> f32 {
     }) as f32
 }
 
-fn decoder(features: &str, role: Role) -> Decoder {
+fn decoder(features: &str, role: SampleUse) -> RecordDecoder {
     let label: Label = toml::from_str("classes = 2").unwrap();
     let schema = Schema {
         features: Features::Image(image_features(features)),
         label: Some(label),
     };
-    Decoder::new(&schema, role, 42).unwrap()
+    RecordDecoder::new(&schema, role, 42).unwrap()
 }
 
-fn decode(decoder: &Decoder, encoded: &[u8], epoch: u64, sample: u64) -> Result<Vec<f32>, String> {
+fn decode(
+    decoder: &RecordDecoder,
+    encoded: &[u8],
+    epoch: u64,
+    sample: u64,
+) -> Result<Vec<f32>, String> {
     let fields = vec![
         ("class".into(), Value::integers(&[1])),
         ("image".into(), Value::Bytes(encoded.into())),
     ];
     let mut out = vec![f32::NAN; decoder.sample_shape().iter().product()];
     let (record, mut targets) = (Record { fields }, [9]);
-    let mut scratch = Scratch::new();
+    let mut scratch = DecodeScratch::new();
     decoder.decode(&record, epoch, sample, &mut scratch, &mut out, &mut targets)?;
     assert_eq!(targets, [1]);
     Ok(out)
@@ -50,7 +55,7 @@ fn decode(decoder: &Decoder, encoded: &[u8], epoch: u64, sample: u64) -> Result<
 fn images_of_every_kind_match_the_drawn_pattern() {
     let plain = decoder(
         "shape = [3, 48, 64]\nstd = [0.00392156862, 0.00392156862, 0.00392156862]",
-        Role::Train,
+        SampleUse::Train,
     );
     for (name, encoded, tolerance) in [
         ("jpeg", JPEG, 14.0),
@@ -71,7 +76,10 @@ fn images_of_every_kind_match_the_drawn_pattern() {
             );
         }
     }
-    let grey = decoder("shape = [1, 48, 64]\nstd = [0.00392156862]", Role::Train);
+    let grey = decoder(
+        "shape = [1, 48, 64]\nstd = [0.00392156862]",
+        SampleUse::Train,
+    );
     for encoded in [GREY, JPEG, PNG, WEBP] {
         let out = decode(&grey, encoded, 0, 0).unwrap();
         for (at, value) in out.iter().enumerate() {
@@ -90,7 +98,7 @@ fn images_of_every_kind_match_the_drawn_pattern() {
 #[test]
 fn values_are_normalised_by_channel() {
     let text = "shape = [3, 48, 64]\nmean = [0.5, 0.25, 0.0]\nstd = [0.5, 2.0, 1.0]";
-    let out = decode(&decoder(text, Role::Test), PNG, 0, 0).unwrap();
+    let out = decode(&decoder(text, SampleUse::Test), PNG, 0, 0).unwrap();
     for (channel, mean, std) in [(0, 0.5, 0.5), (1, 0.25, 2.0), (2, 0.0, 1.0)] {
         let expected = (drawn(channel, 7, 9) / 255.0 - mean) / std;
         assert!((out[channel * 3072 + 7 * 64 + 9] - expected).abs() < 1e-6);
@@ -100,7 +108,7 @@ fn values_are_normalised_by_channel() {
 #[test]
 fn crops_are_resized_and_evaluation_uses_the_centre() {
     let text = "shape = [3, 16, 16]\nresize = 24\ncrop = 'random_resized'\nflip = true\nstd = [0.00392156862, 0.00392156862, 0.00392156862]";
-    let test = decoder(text, Role::Test);
+    let test = decoder(text, SampleUse::Test);
     let out = decode(&test, PNG, 0, 0).unwrap();
     // The central 32 x 32 pixels at half the size: each is a local mean.
     for (y, x) in [(0, 0), (5, 11), (15, 15)] {
@@ -121,15 +129,15 @@ fn crops_are_resized_and_evaluation_uses_the_centre() {
 fn randomness_is_keyed_by_epoch_and_sample() {
     let train = decoder(
         "shape = [3, 16, 16]\ncrop = 'random_resized'\nflip = true",
-        Role::Train,
+        SampleUse::Train,
     );
     let first = decode(&train, JPEG, 1, 2).unwrap();
     let others = [(1, 3), (2, 2), (0, 0)].map(|(e, s)| decode(&train, JPEG, e, s).unwrap());
     assert!(others.iter().all(|other| *other != first));
     assert_eq!(decode(&train, JPEG, 1, 2).unwrap(), first);
-    let flip = decoder("shape = [3, 48, 64]\nflip = true", Role::Train);
+    let flip = decoder("shape = [3, 48, 64]\nflip = true", SampleUse::Train);
     let plain = decode(
-        &decoder("shape = [3, 48, 64]\nflip = true", Role::Test),
+        &decoder("shape = [3, 48, 64]\nflip = true", SampleUse::Test),
         PNG,
         0,
         0,
@@ -151,7 +159,7 @@ fn randomness_is_keyed_by_epoch_and_sample() {
 
 #[test]
 fn damaged_images_are_decoded_or_refused_without_a_panic() {
-    let plain = decoder("shape = [3, 8, 8]", Role::Train);
+    let plain = decoder("shape = [3, 8, 8]", SampleUse::Train);
     for encoded in [JPEG, PROGRESSIVE, GREY, CMYK, PNG, PALETTE, WEBP, LOSSLESS] {
         let whole = decode(&plain, encoded, 0, 0).unwrap();
         for at in 0..encoded.len() {
@@ -178,7 +186,7 @@ fn damaged_images_are_decoded_or_refused_without_a_panic() {
 
 #[test]
 fn hostile_sizes_are_refused_before_allocation() {
-    let plain = decoder("shape = [3, 8, 8]", Role::Train);
+    let plain = decoder("shape = [3, 8, 8]", SampleUse::Train);
     let mut large = JPEG.to_vec();
     let frame = large
         .windows(2)
@@ -208,7 +216,9 @@ fn invalid_settings_are_refused() {
         ("shape = [1, 8, 9]\nstd = [0.0]", "features.std"),
         ("shape = [1, 8, 9]\nstd = [nan]", "features.std"),
     ] {
-        let error = Step::new(&image_features(text)).unwrap_err().to_string();
+        let error = ImageDecoder::new(&image_features(text))
+            .unwrap_err()
+            .to_string();
         assert!(error.starts_with(&format!("data.{key}:")), "{error}");
     }
 }

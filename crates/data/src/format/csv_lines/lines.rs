@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 /// The end of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum LineEnd {
     /// The line has `bytes` bytes including its line end, and `fields` fields.
     Whole { bytes: usize, fields: usize },
     /// The line does not end in these bytes; `is_quoted` if a quote is still open.
@@ -12,7 +12,7 @@ pub(super) enum End {
 }
 
 /// Finds the end of the first line of `bytes`. A line end inside quotes does not count.
-pub(super) fn line(bytes: &[u8]) -> End {
+pub(super) fn line(bytes: &[u8]) -> LineEnd {
     let (mut is_quoted, mut fields) = (false, 1);
     for (at, &byte) in bytes.iter().enumerate() {
         match byte {
@@ -20,12 +20,12 @@ pub(super) fn line(bytes: &[u8]) -> End {
             b',' if !is_quoted => fields += 1,
             b'\n' if !is_quoted => {
                 let bytes = at + 1;
-                return End::Whole { bytes, fields };
+                return LineEnd::Whole { bytes, fields };
             }
             _ => {}
         }
     }
-    End::Open { is_quoted, fields }
+    LineEnd::Open { is_quoted, fields }
 }
 
 /// Returns a line without its line end.

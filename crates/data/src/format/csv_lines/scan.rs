@@ -5,18 +5,18 @@ use std::sync::Arc;
 use ronde_store::StoredObject;
 
 use super::super::object::failed;
-use super::super::window::Window;
-use super::lines::{End, fields, line, trimmed};
-use super::{CsvFile, FIELDS_MAX, Heading, LINE_BYTES_MAX, Stream, stream};
+use super::super::window::ReadWindow;
+use super::lines::{LineEnd, fields, line, trimmed};
+use super::{ByteStream, CsvFile, FIELDS_MAX, Heading, LINE_BYTES_MAX, stream};
 use crate::DataError;
-use crate::format::{BadRecord, EXTENT_BYTES_MAX, Extent, Found, RECORD_BYTES_MAX};
+use crate::format::{BadRecord, EXTENT_BYTES_MAX, Extent, ItemSink, RECORD_BYTES_MAX, ScanItem};
 
 /// Approximate size of an extent, in bytes.
 const EXTENT_BYTES: u64 = 64 << 10;
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// The next item in a stream of lines.
-enum Next {
+enum NextLine {
     /// A line with its size including the line end, and its number of fields.
     Line {
         bytes: usize,
@@ -28,33 +28,33 @@ enum Next {
 }
 
 /// Looks for the end of the next line and reads more of the stream as needed.
-fn next(window: &mut Window<Stream>) -> std::io::Result<Next> {
-    let mut ask = 1;
+fn next(window: &mut ReadWindow<ByteStream>) -> std::io::Result<NextLine> {
+    let mut needed = 1;
     loop {
-        let seen = window.look(ask)?;
-        if seen.is_empty() {
-            return Ok(Next::End);
+        let buffered = window.look(needed)?;
+        if buffered.is_empty() {
+            return Ok(NextLine::End);
         }
-        let has_ended = seen.len() < ask;
-        let end = line(seen);
+        let has_ended = buffered.len() < needed;
+        let end = line(buffered);
         return Ok(match end {
-            End::Whole { bytes, .. } if bytes > LINE_BYTES_MAX => {
-                Next::Lost("the line has no end within 16 MiB")
+            LineEnd::Whole { bytes, .. } if bytes > LINE_BYTES_MAX => {
+                NextLine::Lost("the line has no end within 16 MiB")
             }
-            End::Whole { bytes, fields } => Next::Line { bytes, fields },
-            End::Open { .. } if seen.len() > LINE_BYTES_MAX => {
-                Next::Lost("the line has no end within 16 MiB")
+            LineEnd::Whole { bytes, fields } => NextLine::Line { bytes, fields },
+            LineEnd::Open { .. } if buffered.len() > LINE_BYTES_MAX => {
+                NextLine::Lost("the line has no end within 16 MiB")
             }
-            End::Open {
+            LineEnd::Open {
                 is_quoted: true, ..
-            } if has_ended => Next::Lost("a quote is not closed"),
-            End::Open { fields, .. } if has_ended => Next::Line {
-                bytes: seen.len(),
+            } if has_ended => NextLine::Lost("a quote is not closed"),
+            LineEnd::Open { fields, .. } if has_ended => NextLine::Line {
+                bytes: buffered.len(),
                 fields,
             },
-            End::Open { .. } => {
+            LineEnd::Open { .. } => {
                 // Read at least one more chunk.
-                ask = seen.len() + 1;
+                needed = buffered.len() + 1;
                 continue;
             }
         });
@@ -72,7 +72,7 @@ pub(super) fn heading(
         file: location.to_owned(),
         problem,
     };
-    let mut window = Window::new(stream(file, is_packed));
+    let mut window = ReadWindow::new(stream(file, is_packed));
     let mut bytes = 0;
     loop {
         let read = |error| failed(location, 0, error);
@@ -86,18 +86,18 @@ pub(super) fn heading(
             bytes += BYTE_ORDER_MARK.len() as u64;
         }
         let (length, count) = match next(&mut window).map_err(read)? {
-            Next::Line { bytes, fields } => (bytes, fields),
-            Next::Lost(problem) => {
+            NextLine::Line { bytes, fields } => (bytes, fields),
+            NextLine::Lost(problem) => {
                 return Err(refused(format!("cannot read the first line: {problem}")));
             }
-            Next::End => {
+            NextLine::End => {
                 return Ok(Heading {
                     bytes,
                     names: Vec::new(),
                 });
             }
         };
-        let text = trimmed(&window.seen()[..length]);
+        let text = trimmed(&window.buffered()[..length]);
         if text.is_empty() {
             bytes += length as u64;
             window.advance(length);
@@ -125,10 +125,8 @@ pub(super) fn heading(
     }
 }
 
-type FoundFn<'a> = dyn FnMut(Found) -> Result<(), DataError> + 'a;
-
-pub(super) fn scan(file: &CsvFile, found: &mut FoundFn<'_>) -> Result<[u8; 32], DataError> {
-    let mut walk = Walk {
+pub(super) fn scan(file: &CsvFile, found: &mut ItemSink<'_>) -> Result<[u8; 32], DataError> {
+    let mut scan = CsvScan {
         file,
         found,
         hasher: blake3::Hasher::new_derive_key("ronde csv content, version 1"),
@@ -136,33 +134,33 @@ pub(super) fn scan(file: &CsvFile, found: &mut FoundFn<'_>) -> Result<[u8; 32], 
         records: 0,
         open: None,
     };
-    let done = walk.all();
-    let (hash, records) = (*walk.hasher.finalize().as_bytes(), walk.records);
+    let done = scan.all();
+    let (hash, records) = (*scan.hasher.finalize().as_bytes(), scan.records);
     if !file.is_packed {
         return done.map(|()| hash);
     }
     match done {
         // A file that cannot be unpacked completely is not used at all.
         Err(DataError::Record(bad)) => {
-            found(Found::Bad(bad))?;
+            found(ScanItem::Bad(bad))?;
             return Ok([0; 32]);
         }
         other => other?,
     }
     let bytes = file.file.bytes();
     match u32::try_from(records) {
-        Ok(records @ 1..) if bytes <= EXTENT_BYTES_MAX => found(Found::Extent(Extent {
+        Ok(records @ 1..) if bytes <= EXTENT_BYTES_MAX => found(ScanItem::Extent(Extent {
             start: 0,
             bytes,
             records,
         }))?,
         Ok(0) => {}
-        _ => return Err(walk_too_large(file)),
+        _ => return Err(too_large(file)),
     }
     Ok(hash)
 }
 
-fn walk_too_large(file: &CsvFile) -> DataError {
+fn too_large(file: &CsvFile) -> DataError {
     DataError::Format {
         file: file.file.location().to_owned(),
         problem: format!(
@@ -172,9 +170,9 @@ fn walk_too_large(file: &CsvFile) -> DataError {
     }
 }
 
-struct Walk<'a, 'b> {
+struct CsvScan<'a, 'b> {
     file: &'a CsvFile,
-    found: &'a mut FoundFn<'b>,
+    found: &'a mut ItemSink<'b>,
     hasher: blake3::Hasher,
     /// The number of the next record.
     number: u64,
@@ -183,20 +181,20 @@ struct Walk<'a, 'b> {
     open: Option<Extent>,
 }
 
-impl Walk<'_, '_> {
+impl CsvScan<'_, '_> {
     fn all(&mut self) -> Result<(), DataError> {
         let location = self.file.file.location();
-        let mut window = Window::new(stream(&self.file.file, self.file.is_packed));
+        let mut window = ReadWindow::new(stream(&self.file.file, self.file.is_packed));
         let mut heading = self.file.heading.bytes;
         while heading > 0 {
             let offset = window.position();
             let step = heading.min(1 << 20) as usize;
-            let seen = window
+            let buffered = window
                 .look(step)
                 .map_err(|error| failed(location, offset, error))?;
-            let seen = &seen[..seen.len().min(step)];
-            self.hasher.update(seen);
-            let count = seen.len();
+            let buffered = &buffered[..buffered.len().min(step)];
+            self.hasher.update(buffered);
+            let count = buffered.len();
             window.advance(count);
             heading = if count < step {
                 0
@@ -207,23 +205,23 @@ impl Walk<'_, '_> {
         loop {
             let offset = window.position();
             if self.file.is_packed && offset > RECORD_BYTES_MAX {
-                return Err(walk_too_large(self.file));
+                return Err(too_large(self.file));
             }
             let (bytes, count) =
                 match next(&mut window).map_err(|error| failed(location, offset, error))? {
-                    Next::Line { bytes, fields } => (bytes, fields),
-                    Next::End => return self.close(),
-                    Next::Lost(problem) => {
+                    NextLine::Line { bytes, fields } => (bytes, fields),
+                    NextLine::End => return self.close(),
+                    NextLine::Lost(problem) => {
                         return self.bad(
                             offset,
                             format!("{problem}; the rest of the file is unreadable"),
                         );
                     }
                 };
-            let seen = &window.seen()[..bytes];
-            self.hasher.update(seen);
+            let buffered = &window.buffered()[..bytes];
+            self.hasher.update(buffered);
             let expected = self.file.heading.names.len();
-            let is_blank = trimmed(seen).is_empty();
+            let is_blank = trimmed(buffered).is_empty();
             match (is_blank, count == expected) {
                 (true, _) => self.longer(offset, bytes as u64),
                 (false, true) => self.good(offset, bytes as u64)?,
@@ -271,7 +269,7 @@ impl Walk<'_, '_> {
         self.close()?;
         let record = Some(self.number);
         self.number += 1;
-        (self.found)(Found::Bad(BadRecord {
+        (self.found)(ScanItem::Bad(BadRecord {
             file: self.file.file.location().to_owned(),
             offset,
             record,
@@ -281,7 +279,7 @@ impl Walk<'_, '_> {
 
     fn close(&mut self) -> Result<(), DataError> {
         match self.open.take() {
-            Some(extent) => (self.found)(Found::Extent(extent)),
+            Some(extent) => (self.found)(ScanItem::Extent(extent)),
             None => Ok(()),
         }
     }

@@ -6,7 +6,7 @@ use super::*;
 use crate::format::testing::{gzip, read_all, scanned};
 
 fn all() -> CsvLines {
-    CsvLines::new(None, Wanted::All)
+    CsvLines::new(None, FieldSelection::All)
 }
 
 /// Returns names and texts of all records.
@@ -46,7 +46,7 @@ fn lines_are_records_named_by_the_heading() {
     assert_eq!(texts(&all(), &gzip(FILE)), expected);
     let hash = |file: &[u8]| scanned(&all(), file).unwrap().hash;
     assert_eq!(hash(FILE), hash(&gzip(FILE)));
-    let wanted = Wanted::fields(["1", "name", "absent"]);
+    let wanted = FieldSelection::fields(["1", "name", "absent"]);
     let few = texts(&CsvLines::new(None, wanted), FILE);
     assert_eq!(few[0], pairs(&[("1", "1"), ("name", "anna")]));
 }
@@ -56,12 +56,12 @@ fn without_a_heading_columns_are_numbered() {
     let numbers = b"1,2\n3,4\n";
     assert_eq!(texts(&all(), numbers)[1], pairs(&[("0", "3"), ("1", "4")]));
     assert_eq!(
-        texts(&CsvLines::new(Some(true), Wanted::All), numbers),
+        texts(&CsvLines::new(Some(true), FieldSelection::All), numbers),
         [pairs(&[("1", "3"), ("2", "4")])]
     );
     let names = b"a,b\n3,4";
     assert_eq!(
-        texts(&CsvLines::new(Some(false), Wanted::All), names)[0],
+        texts(&CsvLines::new(Some(false), FieldSelection::All), names)[0],
         pairs(&[("0", "a"), ("1", "b")])
     );
     assert!(

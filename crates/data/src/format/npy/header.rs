@@ -1,4 +1,4 @@
-//! [`Header`]: the header of a `.npy` file.
+//! [`NpyHeader`]: the header of a `.npy` file.
 
 use super::super::NumberType;
 
@@ -10,7 +10,7 @@ const AXES_MAX: usize = 32;
 
 /// The header of a `.npy` file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct NpyHeader {
     /// The type of the numbers.
     pub(crate) dtype: NumberType,
     pub(crate) shape: Vec<u64>,
@@ -18,13 +18,11 @@ pub(crate) struct Header {
     pub(crate) bytes: usize,
 }
 
-impl Header {
+impl NpyHeader {
     /// Parses the header that `file` starts with.
     pub(crate) fn read(file: &[u8]) -> Result<Self, String> {
         let ends = || "the header is cut off".to_owned();
-        let rest = file
-            .strip_prefix(MAGIC)
-            .ok_or("not a .npy file")?;
+        let rest = file.strip_prefix(MAGIC).ok_or("not a .npy file")?;
         let (&[major, _], rest) = rest.split_first_chunk::<2>().ok_or_else(ends)?;
         let (length, before) = match major {
             1 => {
@@ -36,9 +34,7 @@ impl Header {
                 (u32::from_le_bytes(*length) as usize, 4)
             }
             _ => {
-                return Err(format!(
-                    "unsupported version {major} of the .npy format"
-                ));
+                return Err(format!("unsupported version {major} of the .npy format"));
             }
         };
         if length > HEADER_BYTES_MAX {
@@ -48,7 +44,7 @@ impl Header {
         }
         let text = rest.get(before..before + length).ok_or_else(ends)?;
         let text = std::str::from_utf8(text).map_err(|_| "the header is not UTF-8")?;
-        let (dtype, shape) = Dictionary(text).read()?;
+        let (dtype, shape) = HeaderParser(text).read()?;
         Ok(Self {
             dtype,
             shape,
@@ -66,9 +62,9 @@ impl Header {
 
 /// The Python dictionary in a header, which always has the form
 /// `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.
-struct Dictionary<'a>(&'a str);
+struct HeaderParser<'a>(&'a str);
 
-impl<'a> Dictionary<'a> {
+impl<'a> HeaderParser<'a> {
     fn read(mut self) -> Result<(NumberType, Vec<u64>), String> {
         let (mut descr, mut order, mut shape) = (None, None, None);
         self.expect('{')?;
@@ -194,7 +190,7 @@ mod tests {
     fn headers_are_read() {
         let text = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }     \n";
         for version in [1, 2, 3] {
-            let header = Header::read(&file(version, text)).unwrap();
+            let header = NpyHeader::read(&file(version, text)).unwrap();
             assert_eq!(
                 (header.dtype, &header.shape[..]),
                 (NumberType::F32, &[3, 4][..])
@@ -203,9 +199,9 @@ mod tests {
             assert_eq!(header.elements(), Ok(12));
         }
         let scalar = "{'shape': (), 'fortran_order': False, 'descr': '|b1'}";
-        assert_eq!(Header::read(&file(1, scalar)).unwrap().elements(), Ok(1));
+        assert_eq!(NpyHeader::read(&file(1, scalar)).unwrap().elements(), Ok(1));
         let one = "{'descr': '<u2', 'fortran_order': False, 'shape': (5,)}";
-        assert_eq!(Header::read(&file(1, one)).unwrap().shape, [5]);
+        assert_eq!(NpyHeader::read(&file(1, one)).unwrap().shape, [5]);
     }
 
     #[test]
@@ -213,7 +209,7 @@ mod tests {
         let with = |descr: &str, order: &str, shape: &str| {
             let text =
                 format!("{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}");
-            Header::read(&file(1, &text)).and_then(|header| header.elements())
+            NpyHeader::read(&file(1, &text)).and_then(|header| header.elements())
         };
         assert_eq!(with("'<f4'", "False", "(2, 3)"), Ok(6));
         for (descr, order, shape, word) in [
@@ -234,7 +230,7 @@ mod tests {
             "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }",
         );
         for end in 0..sound.len() {
-            assert!(Header::read(&sound[..end]).is_err());
+            assert!(NpyHeader::read(&sound[..end]).is_err());
         }
     }
 }

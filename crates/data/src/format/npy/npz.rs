@@ -8,24 +8,24 @@ use ronde_store::StoredObject;
 use super::super::object::hash_of_edges;
 use super::super::tfrecord::changed;
 use super::super::{
-    EXTENT_BYTES_MAX, Even, Extent, Format, Found, Piece, RECORD_BYTES_MAX, RecordFile, Records,
-    Wanted,
+    EXTENT_BYTES_MAX, EvenLayout, Extent, FieldSelection, Format, RECORD_BYTES_MAX, RecordFile,
+    Records, ScanItem, SharedBytes,
 };
-use super::rows::{Column, Rows};
-use super::zip::{Member, Refused, contents, members};
-use super::{EXTENT_BYTES, Header, header_at};
+use super::rows::{ArrayRows, NpyColumn};
+use super::zip::{ZipError, ZipMember, contents, members};
+use super::{EXTENT_BYTES, NpyHeader, header_at};
 use crate::DataError;
 
 /// The format of files of several arrays with equal numbers of rows.
 #[derive(Debug, Clone, Default)]
 pub struct Npz {
-    wanted: Arc<Wanted>,
+    wanted: Arc<FieldSelection>,
 }
 
 impl Npz {
     /// Creates the format for the arrays in `wanted`.
     #[must_use]
-    pub fn new(wanted: Wanted) -> Self {
+    pub fn new(wanted: FieldSelection) -> Self {
         Self {
             wanted: Arc::new(wanted),
         }
@@ -43,15 +43,15 @@ impl Format for Npz {
     fn identity(&self) -> String {
         // Extents depend on the first requested array.
         match &*self.wanted {
-            Wanted::All => "npz version 1".to_owned(),
-            Wanted::Fields(fields) => format!("npz version 1, {:?}", fields.names()),
+            FieldSelection::All => "npz version 1".to_owned(),
+            FieldSelection::Fields(fields) => format!("npz version 1, {:?}", fields.names()),
         }
     }
 
     fn open(&self, file: Arc<dyn StoredObject>) -> Result<Box<dyn RecordFile>, DataError> {
         let mut arrays = members(&*file).map_err(|error| match error {
-            Refused::Store(error) => DataError::Store(error),
-            Refused::Problem(problem) => refused(&*file, problem),
+            ZipError::Store(error) => DataError::Store(error),
+            ZipError::Problem(problem) => refused(&*file, problem),
         })?;
         for array in &mut arrays {
             let name = array.name.strip_suffix(".npy").map(str::to_owned);
@@ -78,7 +78,7 @@ impl Format for Npz {
             .iter()
             .try_fold(0_u64, |sum, array| sum.checked_add(array.bytes));
         let contents = match arrays.iter().any(|array| array.is_deflated) {
-            false => Contents::Stored(columns(&*file, &arrays)?),
+            false => NpzContents::Stored(columns(&*file, &arrays)?),
             true if unpacked.is_none_or(|bytes| bytes > RECORD_BYTES_MAX)
                 || file.bytes() > EXTENT_BYTES_MAX =>
             {
@@ -88,7 +88,7 @@ impl Format for Npz {
                 );
                 return Err(refused(&*file, problem));
             }
-            true => Contents::Packed,
+            true => NpzContents::Packed,
         };
         Ok(Box::new(NpzFile {
             file,
@@ -98,19 +98,19 @@ impl Format for Npz {
     }
 }
 
-fn columns(file: &dyn StoredObject, arrays: &[Member]) -> Result<Vec<Column>, DataError> {
+fn columns(file: &dyn StoredObject, arrays: &[ZipMember]) -> Result<Vec<NpyColumn>, DataError> {
     let mut columns = Vec::new();
     for array in arrays {
         let header = header_at(file, array.start, array.bytes)?;
         let start = array.start + header.bytes as u64;
-        let column = Column::new(&array.name, &header, start);
+        let column = NpyColumn::new(&array.name, &header, start);
         columns.push(column.map_err(|problem| refused(file, problem))?);
     }
     equally_long(&columns).map_err(|problem| refused(file, problem))?;
     Ok(columns)
 }
 
-fn equally_long(columns: &[Column]) -> Result<u64, String> {
+fn equally_long(columns: &[NpyColumn]) -> Result<u64, String> {
     let rows = columns.first().map_or(0, |column| column.rows);
     match columns.iter().find(|column| column.rows != rows) {
         None => Ok(rows),
@@ -121,37 +121,37 @@ fn equally_long(columns: &[Column]) -> Result<u64, String> {
     }
 }
 
-enum Contents {
+enum NpzContents {
     /// The arrays are uncompressed; rows can be read directly.
-    Stored(Vec<Column>),
+    Stored(Vec<NpyColumn>),
     Packed,
 }
 
 struct NpzFile {
     file: Arc<dyn StoredObject>,
     /// The requested arrays by their offsets.
-    arrays: Vec<Member>,
-    contents: Contents,
+    arrays: Vec<ZipMember>,
+    contents: NpzContents,
 }
 
 impl NpzFile {
     /// Unpacks all arrays.
-    fn unpack(&self, packed: &[Piece]) -> Result<Vec<(Column, Piece)>, String> {
+    fn unpack(&self, packed: &[SharedBytes]) -> Result<Vec<(NpyColumn, SharedBytes)>, String> {
         let mut columns = Vec::new();
         for (array, packed) in self.arrays.iter().zip(packed) {
             let file = contents(array, packed.as_ref())?;
-            let header = Header::read(&file)?;
-            let column = Column::new(&array.name, &header, 0)?;
+            let header = NpyHeader::read(&file)?;
+            let column = NpyColumn::new(&array.name, &header, 0)?;
             let numbers = column.rows.checked_mul(column.row_bytes);
             let end = numbers.and_then(|bytes| bytes.checked_add(header.bytes as u64));
             let short = || format!("array {:?} is cut off", array.name);
             let end = end
                 .filter(|&end| end <= file.len() as u64)
                 .ok_or_else(short)? as usize;
-            let piece = Piece::new(Arc::new(file), header.bytes..end).ok_or_else(short)?;
+            let piece = SharedBytes::new(Arc::new(file), header.bytes..end).ok_or_else(short)?;
             columns.push((column, piece));
         }
-        let all: Vec<Column> = columns.iter().map(|(column, _)| column.clone()).collect();
+        let all: Vec<NpyColumn> = columns.iter().map(|(column, _)| column.clone()).collect();
         equally_long(&all)?;
         Ok(columns)
     }
@@ -160,22 +160,22 @@ impl NpzFile {
 impl RecordFile for NpzFile {
     fn scan(
         &self,
-        found: &mut dyn FnMut(Found) -> Result<(), DataError>,
+        found: &mut dyn FnMut(ScanItem) -> Result<(), DataError>,
     ) -> Result<[u8; 32], DataError> {
-        let mut said = String::new();
+        let mut description = String::new();
         for array in &self.arrays {
-            said.push_str(&format!(
+            description.push_str(&format!(
                 "{} {} {:08x}\n",
                 array.name, array.bytes, array.crc
             ));
         }
         match &self.contents {
-            Contents::Stored(columns) => {
+            NpzContents::Stored(columns) => {
                 let first = &columns[0];
                 // The number of rows whose values in all arrays fill an extent.
                 let row: u64 = columns.iter().map(|column| column.row_bytes).sum();
                 let extent_bytes = EXTENT_BYTES / row.max(1) * first.row_bytes;
-                found(Found::Even(Even::new(
+                found(ScanItem::Even(EvenLayout::new(
                     first.start,
                     first.row_bytes,
                     0,
@@ -183,7 +183,7 @@ impl RecordFile for NpzFile {
                     extent_bytes,
                 )))?;
             }
-            Contents::Packed => {
+            NpzContents::Packed => {
                 let mut packed = Vec::new();
                 for range in self.ranges(&Extent {
                     start: 0,
@@ -192,7 +192,7 @@ impl RecordFile for NpzFile {
                 }) {
                     let mut bytes = vec![0; (range.end - range.start) as usize];
                     self.file.read_at(range.start, &mut bytes)?;
-                    packed.push(Piece::from(bytes));
+                    packed.push(SharedBytes::from(bytes));
                 }
                 let columns = self
                     .unpack(&packed)
@@ -201,7 +201,7 @@ impl RecordFile for NpzFile {
                 let rows = u32::try_from(rows)
                     .map_err(|_| refused(&*self.file, "the arrays have too many rows"))?;
                 if rows > 0 {
-                    found(Found::Extent(Extent {
+                    found(ScanItem::Extent(Extent {
                         start: 0,
                         bytes: self.file.bytes(),
                         records: rows,
@@ -209,12 +209,12 @@ impl RecordFile for NpzFile {
                 }
             }
         }
-        hash_of_edges(&*self.file, "ronde npz file, version 1", &said)
+        hash_of_edges(&*self.file, "ronde npz file, version 1", &description)
     }
 
     fn ranges(&self, extent: &Extent) -> Vec<Range<u64>> {
         match &self.contents {
-            Contents::Stored(columns) => {
+            NpzContents::Stored(columns) => {
                 let first = extent.start.saturating_sub(columns[0].start) / columns[0].row_bytes;
                 let rows = columns.iter().map(|column| {
                     let start = column.start + first * column.row_bytes;
@@ -222,7 +222,7 @@ impl RecordFile for NpzFile {
                 });
                 rows.collect()
             }
-            Contents::Packed => {
+            NpzContents::Packed => {
                 let whole = self.arrays.iter();
                 whole
                     .map(|array| array.start..array.start + array.packed_bytes)
@@ -231,16 +231,20 @@ impl RecordFile for NpzFile {
         }
     }
 
-    fn parse(&self, extent: &Extent, pieces: Vec<Piece>) -> Result<Box<dyn Records>, DataError> {
+    fn parse(
+        &self,
+        extent: &Extent,
+        pieces: Vec<SharedBytes>,
+    ) -> Result<Box<dyn Records>, DataError> {
         let file = self.file.location();
         let (columns, pieces) = match &self.contents {
-            Contents::Stored(columns) => (columns.clone(), pieces),
-            Contents::Packed => self
+            NpzContents::Stored(columns) => (columns.clone(), pieces),
+            NpzContents::Packed => self
                 .unpack(&pieces)
                 .map_err(|problem| changed(file, extent, &problem))?
                 .into_iter()
                 .unzip(),
         };
-        Ok(Box::new(Rows::new(file, extent, columns, pieces)?))
+        Ok(Box::new(ArrayRows::new(file, extent, columns, pieces)?))
     }
 }

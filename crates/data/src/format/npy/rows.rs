@@ -1,13 +1,13 @@
-//! [`Rows`]: consecutive rows of one or several arrays.
+//! [`ArrayRows`]: consecutive rows of one or several arrays.
 
 use super::super::tfrecord::changed;
-use super::super::{Extent, NumberType, Piece, Record, Records, Value};
-use super::Header;
+use super::super::{Extent, NumberType, Record, Records, SharedBytes, Value};
+use super::NpyHeader;
 use crate::DataError;
 
 /// An array whose rows are the values of a field.
 #[derive(Debug, Clone)]
-pub(super) struct Column {
+pub(super) struct NpyColumn {
     pub(super) name: String,
     pub(super) dtype: NumberType,
     pub(super) rows: u64,
@@ -16,9 +16,9 @@ pub(super) struct Column {
     pub(super) start: u64,
 }
 
-impl Column {
+impl NpyColumn {
     /// Creates a column; returns an error for an array without a first axis or with empty rows.
-    pub(super) fn new(name: &str, header: &Header, start: u64) -> Result<Self, String> {
+    pub(super) fn new(name: &str, header: &NpyHeader, start: u64) -> Result<Self, String> {
         let Some((&rows, rest)) = header.shape.split_first() else {
             return Err(format!(
                 "array {name:?} is a single number; its first axis must be the record"
@@ -46,19 +46,19 @@ impl Column {
 }
 
 /// Consecutive rows of some arrays.
-pub(super) struct Rows {
+pub(super) struct ArrayRows {
     file: String,
     start: u64,
-    columns: Vec<(Column, Piece)>,
+    columns: Vec<(NpyColumn, SharedBytes)>,
 }
 
-impl Rows {
+impl ArrayRows {
     /// One piece per column.
     pub(super) fn new(
         file: &str,
         extent: &Extent,
-        columns: Vec<Column>,
-        pieces: Vec<Piece>,
+        columns: Vec<NpyColumn>,
+        pieces: Vec<SharedBytes>,
     ) -> Result<Self, DataError> {
         let is_all = columns.len() == pieces.len()
             && columns.iter().zip(&pieces).all(|(column, piece)| {
@@ -76,7 +76,7 @@ impl Rows {
     }
 }
 
-impl Records for Rows {
+impl Records for ArrayRows {
     fn record(&self, number: u32) -> Result<Record<'_>, DataError> {
         let mut fields = Vec::with_capacity(self.columns.len());
         for (column, piece) in &self.columns {

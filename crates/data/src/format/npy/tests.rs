@@ -1,8 +1,8 @@
 //! Arrays of every type and in every kind of archive, damage, impossible shapes.
 
 use super::*;
-use crate::format::testing::{Memory, read_all, scanned};
-use crate::format::{Record, Value, Wanted};
+use crate::format::testing::{MemoryObject, read_all, scanned};
+use crate::format::{FieldSelection, Record, Value};
 
 fn npy(descr: &str, shape: &str, numbers: &[u8]) -> Vec<u8> {
     let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n");
@@ -91,7 +91,7 @@ const PACKED: &[u8] = include_bytes!("../../../tests/vectors/packed.npz");
 #[test]
 fn archives_of_numpy_are_read_stored_and_compressed() {
     // x = arange(60, dtype="<f4").reshape(5, 3, 4) / 4, y = [3, 1, 4, 1, 5] as i8, both with 5 rows; z has 2.
-    let both = || Wanted::fields(["x", "y"]);
+    let both = || FieldSelection::fields(["x", "y"]);
     for file in [STORED, PACKED] {
         let records = read_all(&Npz::new(both()), file).unwrap();
         assert_eq!(records.len(), 5);
@@ -105,21 +105,21 @@ fn archives_of_numpy_are_read_stored_and_compressed() {
                 (NumberType::I8, vec![[3, 1, 4, 1, 5][number]])
             );
         }
-        let one = read_all(&Npz::new(Wanted::fields(["z"])), file).unwrap();
+        let one = read_all(&Npz::new(FieldSelection::fields(["z"])), file).unwrap();
         assert_eq!(one.len(), 2);
-        let error = scanned(&Npz::new(Wanted::All), file)
+        let error = scanned(&Npz::new(FieldSelection::All), file)
             .err()
             .unwrap()
             .to_string();
         assert!(error.contains("must be equal"), "{error}");
-        let none = Npz::new(Wanted::fields(["absent"]));
+        let none = Npz::new(FieldSelection::fields(["absent"]));
         assert!(scanned(&none, file).is_err());
     }
 }
 
 #[test]
 fn damaged_archives_are_detected_or_differ() {
-    let format = Npz::new(Wanted::fields(["x", "y"]));
+    let format = Npz::new(FieldSelection::fields(["x", "y"]));
     for file in [STORED, PACKED] {
         let before = scanned(&format, file).unwrap().hash;
         for at in 0..file.len() {
@@ -135,7 +135,7 @@ fn damaged_archives_are_detected_or_differ() {
         }
     }
     // A file that changes after its scan.
-    let open = format.open(Memory::of(PACKED)).unwrap();
+    let open = format.open(MemoryObject::of(PACKED)).unwrap();
     let extent = scanned(&format, PACKED).unwrap().extents[0];
     let ranges = open.ranges(&extent);
     let mut pieces: Vec<Vec<u8>> = ranges
@@ -143,7 +143,7 @@ fn damaged_archives_are_detected_or_differ() {
         .map(|range| PACKED[range.start as usize..range.end as usize].to_vec())
         .collect();
     pieces[0][20] ^= 1;
-    let pieces = pieces.into_iter().map(Piece::from).collect();
+    let pieces = pieces.into_iter().map(SharedBytes::from).collect();
     assert!(
         open.parse(&extent, pieces)
             .err()

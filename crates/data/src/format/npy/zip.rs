@@ -19,7 +19,7 @@ const DIRECTORY_MAX: u64 = 16 << 20;
 
 /// A member of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Member {
+pub(super) struct ZipMember {
     pub(super) name: String,
     pub(super) is_deflated: bool,
     pub(super) packed_bytes: u64,
@@ -30,18 +30,18 @@ pub(super) struct Member {
 }
 
 /// The reason why the directory cannot be read.
-pub(super) enum Refused {
+pub(super) enum ZipError {
     Store(ronde_store::StoreError),
     Problem(String),
 }
 
-impl From<ronde_store::StoreError> for Refused {
+impl From<ronde_store::StoreError> for ZipError {
     fn from(error: ronde_store::StoreError) -> Self {
         Self::Store(error)
     }
 }
 
-impl From<&str> for Refused {
+impl From<&str> for ZipError {
     fn from(problem: &str) -> Self {
         Self::Problem(problem.to_owned())
     }
@@ -62,7 +62,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*eight))
 }
 
-fn read(file: &dyn StoredObject, start: u64, bytes: u64) -> Result<Vec<u8>, Refused> {
+fn read(file: &dyn StoredObject, start: u64, bytes: u64) -> Result<Vec<u8>, ZipError> {
     let end = start.checked_add(bytes).filter(|&end| end <= file.bytes());
     end.ok_or("the archive is damaged: an offset is past its end")?;
     let mut contents = vec![0; bytes as usize];
@@ -71,8 +71,8 @@ fn read(file: &dyn StoredObject, start: u64, bytes: u64) -> Result<Vec<u8>, Refu
 }
 
 /// Returns all members of an archive.
-pub(super) fn members(file: &dyn StoredObject) -> Result<Vec<Member>, Refused> {
-    let (start, bytes, count) = place(file)?;
+pub(super) fn members(file: &dyn StoredObject) -> Result<Vec<ZipMember>, ZipError> {
+    let (start, bytes, count) = directory(file)?;
     if bytes > DIRECTORY_MAX {
         return Err("the archive's directory is too large".into());
     }
@@ -94,13 +94,13 @@ pub(super) fn members(file: &dyn StoredObject) -> Result<Vec<Member>, Refused> {
         if end.is_none_or(|end| end > file.bytes()) {
             return Err("the archive is damaged: a member exceeds it".into());
         }
-        members.push(Member { start, ..member });
+        members.push(ZipMember { start, ..member });
     }
     Ok(members)
 }
 
 /// Returns offset and length of the directory, and the number of its entries.
-fn place(file: &dyn StoredObject) -> Result<(u64, u64, u64), Refused> {
+fn directory(file: &dyn StoredObject) -> Result<(u64, u64, u64), ZipError> {
     let tail_bytes = file.bytes().min(END_BYTES + COMMENT_MAX);
     let tail_start = file.bytes() - tail_bytes;
     let tail = read(file, tail_start, tail_bytes)?;
@@ -128,7 +128,7 @@ fn place(file: &dyn StoredObject) -> Result<(u64, u64, u64), Refused> {
 }
 
 /// Parses the first member of a directory, with the offset of its local header as `start`, and the length of its entry.
-fn entry(directory: &[u8]) -> Option<(Member, usize)> {
+fn entry(directory: &[u8]) -> Option<(ZipMember, usize)> {
     let bytes = directory.strip_prefix(&ENTRY).map(|_| directory)?;
     let flags = u16_at(bytes, 8)?;
     let method = u16_at(bytes, 10)?;
@@ -141,7 +141,7 @@ fn entry(directory: &[u8]) -> Option<(Member, usize)> {
     // Encryption and other compression methods are not supported.
     let is_known = flags & 1 == 0 && matches!(method, 0 | 8) && (method == 8 || size == packed);
     (is_known && length <= directory.len()).then(|| {
-        let member = Member {
+        let member = ZipMember {
             name: String::from_utf8_lossy(name).into_owned(),
             is_deflated: method == 8,
             packed_bytes: packed,
@@ -174,7 +174,7 @@ fn zip64(mut extra: &[u8], mut sizes: [u64; 3]) -> Option<[u64; 3]> {
 }
 
 /// Unpacks the contents of a member and verifies their checksum.
-pub(super) fn contents(member: &Member, packed: &[u8]) -> Result<Vec<u8>, String> {
+pub(super) fn contents(member: &ZipMember, packed: &[u8]) -> Result<Vec<u8>, String> {
     if member.bytes > RECORD_BYTES_MAX {
         return Err(format!(
             "array {:?} is too large to be unpacked",

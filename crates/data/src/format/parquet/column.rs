@@ -1,4 +1,4 @@
-//! [`Column`]: the values of one column, row by row.
+//! [`ParquetColumn`]: the values of one column, row by row.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -13,15 +13,15 @@ use parquet::schema::types::ColumnDescriptor;
 use super::super::{NumberType, Value};
 
 /// The values of a column.
-enum Values {
+enum ColumnValues {
     Numbers { dtype: NumberType, bytes: Vec<u8> },
     Bytes(Vec<ByteArray>),
 }
 
 /// A column of a row group.
-pub(super) struct Column {
+pub(super) struct ParquetColumn {
     pub(super) name: String,
-    values: Values,
+    values: ColumnValues,
     /// The index of each row's first value, and the number of all values; empty if every row has exactly one.
     starts: Vec<u32>,
     is_list: bool,
@@ -59,7 +59,7 @@ fn number_type(descr: &ColumnDescriptor) -> Option<NumberType> {
 }
 
 /// Levels and values of a column in the format's encoding.
-struct Read<T> {
+struct ColumnLevels<T> {
     definitions: Vec<i16>,
     repetitions: Vec<i16>,
     values: Vec<T>,
@@ -68,8 +68,8 @@ struct Read<T> {
 fn read<T: DataType>(
     mut reader: ColumnReaderImpl<T>,
     rows: usize,
-) -> Result<Read<T::T>, ParquetError> {
-    let mut read = Read {
+) -> Result<ColumnLevels<T::T>, ParquetError> {
+    let mut read = ColumnLevels {
         definitions: Vec::new(),
         repetitions: Vec::new(),
         values: Vec::new(),
@@ -86,7 +86,7 @@ fn read<T: DataType>(
     }
 }
 
-impl Column {
+impl ParquetColumn {
     /// Reads all rows.
     pub(super) fn read(
         name: &str,
@@ -96,7 +96,7 @@ impl Column {
     ) -> Result<Self, ParquetError> {
         let mut column = Self {
             name: name.to_owned(),
-            values: Values::Bytes(Vec::new()),
+            values: ColumnValues::Bytes(Vec::new()),
             starts: Vec::new(),
             is_list: descr.max_rep_level() > 0,
             with_null: HashSet::new(),
@@ -123,18 +123,18 @@ impl Column {
             (ColumnReader::ByteArrayColumnReader(reader), _) => {
                 let mut read = read(reader, rows)?;
                 let done = column.rows(descr, &read, rows);
-                column.values = Values::Bytes(std::mem::take(&mut read.values));
+                column.values = ColumnValues::Bytes(std::mem::take(&mut read.values));
                 done
             }
             (ColumnReader::FixedLenByteArrayColumnReader(reader), dtype) => {
                 let read = read(reader, rows)?;
                 let values = read.values.iter().map(|value| value.data());
                 column.values = match dtype {
-                    Some(dtype) => Values::Numbers {
+                    Some(dtype) => ColumnValues::Numbers {
                         dtype,
                         bytes: values.flatten().copied().collect(),
                     },
-                    None => Values::Bytes(values.map(ByteArray::from).collect()),
+                    None => ColumnValues::Bytes(values.map(ByteArray::from).collect()),
                 };
                 column.rows(descr, &read, rows)
             }
@@ -147,11 +147,11 @@ impl Column {
         &mut self,
         descr: &ColumnDescriptor,
         dtype: NumberType,
-        read: Read<T>,
+        read: ColumnLevels<T>,
         rows: usize,
         bytes: impl Fn(T) -> [u8; N],
     ) -> Result<(), ParquetError> {
-        self.values = Values::Numbers {
+        self.values = ColumnValues::Numbers {
             dtype,
             bytes: read.values.iter().flat_map(|&value| bytes(value)).collect(),
         };
@@ -162,7 +162,7 @@ impl Column {
     fn rows<T>(
         &mut self,
         descr: &ColumnDescriptor,
-        read: &Read<T>,
+        read: &ColumnLevels<T>,
         rows: usize,
     ) -> Result<(), ParquetError> {
         let most = descr.max_def_level();
@@ -206,7 +206,7 @@ impl Column {
             return Ok(None);
         }
         Ok(Some(match &self.values {
-            Values::Numbers { dtype, bytes } => {
+            ColumnValues::Numbers { dtype, bytes } => {
                 let width = dtype.bytes();
                 let bytes = bytes.get(start * width..end * width);
                 Value::Numbers {
@@ -214,7 +214,7 @@ impl Column {
                     bytes: Cow::Borrowed(bytes.ok_or("the column is cut off")?),
                 }
             }
-            Values::Bytes(all) => {
+            ColumnValues::Bytes(all) => {
                 let values = all.get(start..end).ok_or("the column is cut off")?;
                 match values {
                     [one] if !self.is_list => Value::Bytes(Cow::Borrowed(one.data())),

@@ -1,4 +1,4 @@
-//! [`Group`]: the requested columns of a row group, decoded.
+//! [`RowGroup`]: the requested columns of a row group, decoded.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,24 +9,24 @@ use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 use parquet::file::serialized_reader::SerializedPageReader;
 
-use super::column::Column;
-use super::{Table, caught};
+use super::column::ParquetColumn;
+use super::{TableSchema, caught};
 use crate::DataError;
-use crate::format::{BadRecord, Piece, Record, Records};
+use crate::format::{BadRecord, Record, Records, SharedBytes};
 
 /// The bytes of a column with their offset in the file.
-struct Chunk {
+struct ColumnBytes {
     start: u64,
     bytes: Bytes,
 }
 
-impl Length for Chunk {
+impl Length for ColumnBytes {
     fn len(&self) -> u64 {
         self.start + self.bytes.len() as u64
     }
 }
 
-impl ChunkReader for Chunk {
+impl ChunkReader for ColumnBytes {
     type T = bytes::buf::Reader<Bytes>;
 
     fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
@@ -49,28 +49,28 @@ impl ChunkReader for Chunk {
 }
 
 /// The requested columns of a row group.
-pub(super) struct Group {
+pub(super) struct RowGroup {
     file: String,
     start: u64,
     rows: u32,
-    columns: Vec<Column>,
+    columns: Vec<ParquetColumn>,
 }
 
-impl Group {
+impl RowGroup {
     /// Decodes columns from their bytes.
     pub(super) fn decode(
         file: &str,
-        table: &Table,
+        table: &TableSchema,
         number: usize,
-        places: Vec<((usize, Range<u64>), Piece)>,
+        ranges: Vec<((usize, Range<u64>), SharedBytes)>,
     ) -> Result<Self, String> {
         let group = table.metadata.row_group(number);
         let rows = u32::try_from(group.num_rows()).map_err(|_| "too many rows")?;
-        let start = places.first().map_or(0, |((_, range), _)| range.start);
+        let start = ranges.first().map_or(0, |((_, range), _)| range.start);
         let mut columns = Vec::new();
-        for ((column, range), piece) in places {
+        for ((column, range), piece) in ranges {
             let name = &table.names[column];
-            let chunk = Arc::new(Chunk {
+            let chunk = Arc::new(ColumnBytes {
                 start: range.start,
                 bytes: Bytes::from_owner(piece),
             });
@@ -79,7 +79,7 @@ impl Group {
                 let pages = SerializedPageReader::new(chunk, chunk_metadata, rows as usize, None)?;
                 let descr = chunk_metadata.column_descr_ptr();
                 let reader = get_column_reader(descr.clone(), Box::new(pages));
-                Column::read(name, &descr, reader, rows as usize)
+                ParquetColumn::read(name, &descr, reader, rows as usize)
             });
             let decoded =
                 decoded.map_err(|problem| format!("cannot decode column {name:?}: {problem}"))?;
@@ -96,7 +96,7 @@ impl Group {
     }
 }
 
-impl Records for Group {
+impl Records for RowGroup {
     fn record(&self, number: u32) -> Result<Record<'_>, DataError> {
         let bad = |problem: String| BadRecord {
             file: self.file.clone(),

@@ -1,7 +1,7 @@
 //! Files written by pyarrow in every compression, projection, damage at every byte.
 
 use super::*;
-use crate::format::testing::{Memory, read_all, scanned};
+use crate::format::testing::{MemoryObject, read_all, scanned};
 use crate::format::{NumberType, Record, Value};
 
 const FILES: [(&str, &[u8]); 5] = [
@@ -28,7 +28,7 @@ const FILES: [(&str, &[u8]); 5] = [
 ];
 
 fn wanted(fields: &[&str]) -> Parquet {
-    Parquet::new(Wanted::fields(fields.iter().copied()))
+    Parquet::new(FieldSelection::fields(fields.iter().copied()))
 }
 
 /// All columns but the one with a null in a list.
@@ -124,7 +124,7 @@ fn files_of_pyarrow_are_read_value_for_value() {
 fn only_wanted_columns_are_read() {
     let (_, file) = FILES[1];
     let bytes = |fields: &[&str]| {
-        let open = wanted(fields).open(Memory::of(file)).unwrap();
+        let open = wanted(fields).open(MemoryObject::of(file)).unwrap();
         let extents = scanned(&wanted(fields), file).unwrap().extents;
         let ranges = open.ranges(&extents[0]);
         assert!(ranges.windows(2).all(|two| two[0].end <= two[1].start));
@@ -153,7 +153,7 @@ fn nulls_in_lists_make_a_row_bad_and_empty_lists_are_empty() {
         error.contains("row 1 of the row group: the list in column \"holes\" has a null"),
         "{error}"
     );
-    let open = format.open(Memory::of(file)).unwrap();
+    let open = format.open(MemoryObject::of(file)).unwrap();
     let extent = scanned(&format, file).unwrap().extents[0];
     let pieces = open.ranges(&extent).into_iter();
     let pieces = pieces.map(|range| {
@@ -208,7 +208,7 @@ fn damage_is_found_or_harmless() {
 fn a_file_that_changed_since_its_scan_is_an_error() {
     let (_, file) = FILES[0];
     let format = wanted(&["i"]);
-    let open = format.open(Memory::of(file)).unwrap();
+    let open = format.open(MemoryObject::of(file)).unwrap();
     let extent = scanned(&format, file).unwrap().extents[0];
     let error = |extent: &Extent, pieces| open.parse(extent, pieces).err().unwrap().to_string();
     assert!(error(&extent, Vec::new()).contains("changed after it was scanned"));

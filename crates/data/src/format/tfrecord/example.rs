@@ -7,10 +7,10 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use super::super::{NumberType, Record, Value, Wanted};
+use super::super::{FieldSelection, NumberType, Record, Value};
 
 /// A field of a message.
-enum Field<'a> {
+enum WireField<'a> {
     Varint(u64),
     Fixed32([u8; 4]),
     Fixed64,
@@ -18,11 +18,11 @@ enum Field<'a> {
 }
 
 /// An iterator over the fields of a message.
-struct Message<'a> {
+struct WireFields<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Message<'a> {
+impl<'a> WireFields<'a> {
     fn varint(&mut self) -> Result<u64, String> {
         let mut value = 0;
         for (at, &byte) in self.bytes.iter().enumerate().take(10) {
@@ -50,21 +50,21 @@ impl<'a> Message<'a> {
         Ok(taken)
     }
 
-    fn next(&mut self) -> Result<Option<(u64, Field<'a>)>, String> {
+    fn next(&mut self) -> Result<Option<(u64, WireField<'a>)>, String> {
         if self.bytes.is_empty() {
             return Ok(None);
         }
         let tag = self.varint()?;
         let field = match tag & 7 {
-            0 => Field::Varint(self.varint()?),
-            1 => self.take(8).map(|_| Field::Fixed64)?,
+            0 => WireField::Varint(self.varint()?),
+            1 => self.take(8).map(|_| WireField::Fixed64)?,
             2 => {
                 let length = self.varint()?;
-                Field::Bytes(self.take(length)?)
+                WireField::Bytes(self.take(length)?)
             }
             5 => {
                 let bytes = self.take(4)?.first_chunk().copied();
-                Field::Fixed32(bytes.unwrap_or_default())
+                WireField::Fixed32(bytes.unwrap_or_default())
             }
             wire => return Err(format!("invalid tf.train.Example: wire type {wire}")),
         };
@@ -88,22 +88,22 @@ fn features<'a>(
     bytes: &'a [u8],
     mut each: impl FnMut(&'a [u8], &'a [u8]) -> Result<(), String>,
 ) -> Result<(), String> {
-    let mut example = Message { bytes };
+    let mut example = WireFields { bytes };
     while let Some((number, field)) = example.next()? {
-        let (1, Field::Bytes(bytes)) = (number, field) else {
+        let (1, WireField::Bytes(bytes)) = (number, field) else {
             continue;
         };
-        let mut all = Message { bytes };
+        let mut all = WireFields { bytes };
         while let Some((number, field)) = all.next()? {
-            let (1, Field::Bytes(bytes)) = (number, field) else {
+            let (1, WireField::Bytes(bytes)) = (number, field) else {
                 continue;
             };
             let (mut name, mut feature): (&[u8], &[u8]) = (&[], &[]);
-            let mut entry = Message { bytes };
+            let mut entry = WireFields { bytes };
             while let Some((number, field)) = entry.next()? {
                 match (number, field) {
-                    (1, Field::Bytes(bytes)) => name = bytes,
-                    (2, Field::Bytes(bytes)) => feature = bytes,
+                    (1, WireField::Bytes(bytes)) => name = bytes,
+                    (2, WireField::Bytes(bytes)) => feature = bytes,
                     _ => {}
                 }
             }
@@ -113,20 +113,20 @@ fn features<'a>(
     Ok(())
 }
 
-/// Calls `each` with each item of a feature's list and returns the kind of the list. If there are several kinds, the
+/// Calls `each` with each item of a feature's list and returns the kind of the list. If existing are several kinds, the
 /// last one counts.
 fn list<'a>(
     feature: &'a [u8],
-    mut each: impl FnMut(u64, Field<'a>) -> Result<(), String>,
+    mut each: impl FnMut(u64, WireField<'a>) -> Result<(), String>,
 ) -> Result<Option<u64>, String> {
     let mut kind = None;
-    let mut parts = Message { bytes: feature };
+    let mut parts = WireFields { bytes: feature };
     while let Some((number, field)) = parts.next()? {
-        let (BYTES_LIST..=INT64_LIST, Field::Bytes(bytes)) = (number, field) else {
+        let (BYTES_LIST..=INT64_LIST, WireField::Bytes(bytes)) = (number, field) else {
             continue;
         };
         kind = Some(number);
-        let mut list = Message { bytes };
+        let mut list = WireFields { bytes };
         while let Some((inner, field)) = list.next()? {
             if inner == 1 {
                 each(number, field)?;
@@ -141,14 +141,14 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
     features(bytes, |name, feature| {
         text(name)?;
         list(feature, |kind, field| match (kind, field) {
-            (INT64_LIST, Field::Bytes(packed)) => {
-                let mut packed = Message { bytes: packed };
+            (INT64_LIST, WireField::Bytes(packed)) => {
+                let mut packed = WireFields { bytes: packed };
                 while !packed.bytes.is_empty() {
                     packed.varint()?;
                 }
                 Ok(())
             }
-            (FLOAT_LIST, Field::Bytes(packed)) => floats(packed).map(drop),
+            (FLOAT_LIST, WireField::Bytes(packed)) => floats(packed).map(drop),
             _ => Ok(()),
         })?;
         Ok(())
@@ -168,17 +168,17 @@ fn floats(packed: &[u8]) -> Result<&[u8], String> {
 }
 
 /// Returns the requested features of an example, in the order requested.
-pub(super) fn record<'a>(bytes: &'a [u8], wanted: &Wanted) -> Result<Record<'a>, String> {
+pub(super) fn record<'a>(bytes: &'a [u8], wanted: &FieldSelection) -> Result<Record<'a>, String> {
     let fields = match wanted {
-        Wanted::All => all(bytes)?,
-        Wanted::Fields(wanted) => {
+        FieldSelection::All => all(bytes)?,
+        FieldSelection::Fields(wanted) => {
             let mut found = vec![None; wanted.names().len()];
             features(bytes, |name, feature| {
                 let name = text(name)?;
-                if let Some(place) = wanted.place(name)
+                if let Some(position) = wanted.position(name)
                     && let Some(value) = value(feature)?
                 {
-                    found[place] = Some((Cow::Borrowed(name), value));
+                    found[position] = Some((Cow::Borrowed(name), value));
                 }
                 Ok(())
             })?;
@@ -191,14 +191,14 @@ pub(super) fn record<'a>(bytes: &'a [u8], wanted: &Wanted) -> Result<Record<'a>,
 /// Returns all features of an example.
 fn all(bytes: &[u8]) -> Result<Vec<(Cow<'_, str>, Value<'_>)>, String> {
     let mut found: Vec<(Cow<'_, str>, Value<'_>)> = Vec::new();
-    let mut places: HashMap<&str, usize> = HashMap::new();
+    let mut positions: HashMap<&str, usize> = HashMap::new();
     features(bytes, |name, feature| {
         let name = text(name)?;
         let Some(value) = value(feature)? else {
             return Ok(());
         };
-        match places.entry(name) {
-            Entry::Occupied(there) => found[*there.get()].1 = value,
+        match positions.entry(name) {
+            Entry::Occupied(existing) => found[*existing.get()].1 = value,
             Entry::Vacant(new) => {
                 new.insert(found.len());
                 found.push((Cow::Borrowed(name), value));
@@ -220,19 +220,19 @@ fn value(feature: &[u8]) -> Result<Option<Value<'_>>, String> {
             of = kind;
         }
         match (kind, field) {
-            (BYTES_LIST, Field::Bytes(bytes)) => texts.push(Cow::Borrowed(bytes)),
-            (FLOAT_LIST, Field::Bytes(packed)) if numbers.is_empty() => {
+            (BYTES_LIST, WireField::Bytes(bytes)) => texts.push(Cow::Borrowed(bytes)),
+            (FLOAT_LIST, WireField::Bytes(packed)) if numbers.is_empty() => {
                 numbers = Cow::Borrowed(floats(packed)?);
             }
-            (FLOAT_LIST, Field::Bytes(packed)) => {
+            (FLOAT_LIST, WireField::Bytes(packed)) => {
                 numbers.to_mut().extend_from_slice(floats(packed)?);
             }
-            (FLOAT_LIST, Field::Fixed32(bytes)) => numbers.to_mut().extend_from_slice(&bytes),
-            (INT64_LIST, Field::Varint(number)) => {
+            (FLOAT_LIST, WireField::Fixed32(bytes)) => numbers.to_mut().extend_from_slice(&bytes),
+            (INT64_LIST, WireField::Varint(number)) => {
                 numbers.to_mut().extend_from_slice(&number.to_le_bytes());
             }
-            (INT64_LIST, Field::Bytes(bytes)) => {
-                let mut packed = Message { bytes };
+            (INT64_LIST, WireField::Bytes(bytes)) => {
+                let mut packed = WireFields { bytes };
                 while !packed.bytes.is_empty() {
                     let number = packed.varint()?;
                     numbers.to_mut().extend_from_slice(&number.to_le_bytes());

@@ -1,4 +1,4 @@
-//! [`Frame`]: a record's length, its bytes, and their checksums.
+//! [`RecordFrame`]: a record's length, its bytes, and their checksums.
 
 use std::ops::Range;
 
@@ -14,14 +14,14 @@ pub(super) const WRONG_DATA: &str = "its bytes are damaged: wrong CRC-32C";
 
 /// A record in the buffer where it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Frame {
+pub(super) struct RecordFrame {
     /// The record's data, relative to the start of the frame.
     pub(super) data: Range<usize>,
     /// The checksum in the frame.
     pub(super) masked: u32,
 }
 
-impl Frame {
+impl RecordFrame {
     /// Returns the size of the whole frame in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.data.end + FOOTER_BYTES
@@ -35,9 +35,9 @@ impl Frame {
 
 /// The item that a buffer starts with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum NextFrame {
     /// A complete frame.
-    Whole(Frame),
+    Whole(RecordFrame),
     /// A valid header of a frame of `bytes` bytes that is incomplete in the buffer.
     Partial { bytes: u64 },
     /// Fewer bytes than a header needs.
@@ -53,24 +53,24 @@ pub(super) fn masked_sum(bytes: &[u8]) -> u32 {
 }
 
 /// Parses the frame that `bytes` starts with.
-pub(super) fn next(bytes: &[u8]) -> Next {
+pub(super) fn next(bytes: &[u8]) -> NextFrame {
     let Some((length, rest)) = bytes.split_first_chunk::<8>() else {
-        return Next::Short;
+        return NextFrame::Short;
     };
     let Some(sum) = rest.first_chunk::<4>() else {
-        return Next::Short;
+        return NextFrame::Short;
     };
     if masked_sum(length) != u32::from_le_bytes(*sum) {
-        return Next::Wrong;
+        return NextFrame::Wrong;
     }
     let framing = (HEADER_BYTES + FOOTER_BYTES) as u64;
     let whole = u64::from_le_bytes(*length).saturating_add(framing);
     if (bytes.len() as u64) < whole {
-        return Next::Partial { bytes: whole };
+        return NextFrame::Partial { bytes: whole };
     }
     let end = whole as usize - FOOTER_BYTES;
     let footer = bytes[end..].first_chunk::<4>().copied().unwrap_or_default();
-    Next::Whole(Frame {
+    NextFrame::Whole(RecordFrame {
         data: HEADER_BYTES..end,
         masked: u32::from_le_bytes(footer),
     })

@@ -6,45 +6,43 @@ use std::sync::Arc;
 use flate2::read::MultiGzDecoder;
 use ronde_store::StoredObject;
 
-use super::frames::{HEADER_BYTES, Next, WRONG_DATA, next};
+use super::frames::{HEADER_BYTES, NextFrame, WRONG_DATA, next};
 use super::{EXTENT_BYTES, example, is_compressed};
 use crate::DataError;
 use crate::format::object::{ObjectReader, failed};
-use crate::format::window::Window;
-use crate::format::{BadRecord, EXTENT_BYTES_MAX, Extent, Found, RECORD_BYTES_MAX};
-
-type FoundFn<'a> = dyn FnMut(Found) -> Result<(), DataError> + 'a;
+use crate::format::window::ReadWindow;
+use crate::format::{BadRecord, EXTENT_BYTES_MAX, Extent, ItemSink, RECORD_BYTES_MAX, ScanItem};
 
 /// Scans a file. Memory: the largest record and 1 MiB.
 pub(super) fn scan(
     file: &Arc<dyn StoredObject>,
-    found: &mut FoundFn<'_>,
+    found: &mut ItemSink<'_>,
 ) -> Result<[u8; 32], DataError> {
     let mut head = vec![0; file.bytes().min(HEADER_BYTES as u64) as usize];
     file.read_at(0, &mut head)?;
     let plain = ObjectReader::new(file.clone(), 0);
-    let mut walk = Walk::new(file.location(), found);
+    let mut scan = TfRecordScan::new(file.location(), found);
     if !is_compressed(&head) {
-        walk.all(plain)?;
-        walk.close()?;
-        return Ok(walk.hash());
+        scan.all(plain)?;
+        scan.close()?;
+        return Ok(scan.hash());
     }
     if file.bytes() > EXTENT_BYTES_MAX {
         return Err(too_large(file.location(), "packed"));
     }
-    walk.is_packed = true;
+    scan.is_packed = true;
     let unpacked = MultiGzDecoder::new(std::io::BufReader::with_capacity(1 << 18, plain));
-    match walk.all(unpacked) {
+    match scan.all(unpacked) {
         // A file that cannot be unpacked completely is not used at all.
         Err(DataError::Record(bad)) => {
-            found(Found::Bad(bad))?;
+            found(ScanItem::Bad(bad))?;
             return Ok([0; 32]);
         }
         other => other?,
     }
-    let (hash, records) = (walk.hash(), walk.records_of_packed);
+    let (hash, records) = (scan.hash(), scan.records_of_packed);
     if let (Ok(records @ 1..), bytes) = (u32::try_from(records), file.bytes()) {
-        found(Found::Extent(Extent {
+        found(ScanItem::Extent(Extent {
             start: 0,
             bytes,
             records,
@@ -63,9 +61,9 @@ fn too_large(file: &str, how: &str) -> DataError {
     }
 }
 
-struct Walk<'a, 'b> {
+struct TfRecordScan<'a, 'b> {
     file: &'a str,
-    found: &'a mut FoundFn<'b>,
+    found: &'a mut ItemSink<'b>,
     hasher: blake3::Hasher,
     /// The number of the next record.
     number: u64,
@@ -75,8 +73,8 @@ struct Walk<'a, 'b> {
     records_of_packed: u64,
 }
 
-impl<'a, 'b> Walk<'a, 'b> {
-    fn new(file: &'a str, found: &'a mut FoundFn<'b>) -> Self {
+impl<'a, 'b> TfRecordScan<'a, 'b> {
+    fn new(file: &'a str, found: &'a mut ItemSink<'b>) -> Self {
         Self {
             file,
             found,
@@ -93,29 +91,31 @@ impl<'a, 'b> Walk<'a, 'b> {
     }
 
     fn all(&mut self, reader: impl Read) -> Result<(), DataError> {
-        let mut window = Window::new(reader);
+        let mut window = ReadWindow::new(reader);
         loop {
             let offset = window.position();
             if self.is_packed && offset > RECORD_BYTES_MAX {
                 return Err(too_large(self.file, "unpacked"));
             }
             let read = |error| failed(self.file, offset, error);
-            let seen = window.look(HEADER_BYTES).map_err(read)?;
-            let mut looked = next(seen);
-            if let Next::Partial { bytes } = looked
+            let buffered = window.look(HEADER_BYTES).map_err(read)?;
+            let mut frame = next(buffered);
+            if let NextFrame::Partial { bytes } = frame
                 && bytes <= RECORD_BYTES_MAX
             {
-                looked = next(window.look(bytes as usize).map_err(read)?);
+                frame = next(window.look(bytes as usize).map_err(read)?);
             }
-            let lost = match looked {
-                Next::Short if window.seen().is_empty() => return Ok(()),
-                Next::Short => "the file ends in the middle of a record's length".to_owned(),
-                Next::Wrong => "its length is damaged; the rest of the file is unreadable".into(),
-                Next::Partial { bytes } => format!(
+            let lost = match frame {
+                NextFrame::Short if window.buffered().is_empty() => return Ok(()),
+                NextFrame::Short => "the file ends in the middle of a record's length".to_owned(),
+                NextFrame::Wrong => {
+                    "its length is damaged; the rest of the file is unreadable".into()
+                }
+                NextFrame::Partial { bytes } => format!(
                     "the file ends before the record does, which has {bytes} bytes (the limit is {RECORD_BYTES_MAX})"
                 ),
-                Next::Whole(frame) => {
-                    let data = &window.seen()[frame.data.clone()];
+                NextFrame::Whole(frame) => {
+                    let data = &window.buffered()[frame.data.clone()];
                     let bytes = frame.bytes();
                     let problem = match frame.is_sound(data) {
                         true => example::check(data).err(),
@@ -136,7 +136,7 @@ impl<'a, 'b> Walk<'a, 'b> {
 
     fn bad(&mut self, offset: u64, problem: String) -> Result<(), DataError> {
         self.close()?;
-        (self.found)(Found::Bad(BadRecord {
+        (self.found)(ScanItem::Bad(BadRecord {
             file: self.file.to_owned(),
             offset,
             record: Some(self.number),
@@ -169,7 +169,7 @@ impl<'a, 'b> Walk<'a, 'b> {
 
     fn close(&mut self) -> Result<(), DataError> {
         match self.open.take() {
-            Some(extent) => (self.found)(Found::Extent(extent)),
+            Some(extent) => (self.found)(ScanItem::Extent(extent)),
             None => Ok(()),
         }
     }

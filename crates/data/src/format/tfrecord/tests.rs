@@ -6,14 +6,14 @@ use proptest::prelude::*;
 
 use super::write::{example, frame};
 use super::*;
-use crate::format::testing::{Memory, read_all, scanned};
+use crate::format::testing::{MemoryObject, read_all, scanned};
 use crate::format::{NumberType, Value};
 
 const PLAIN: &[u8] = include_bytes!("../../../tests/vectors/tensorflow.tfrecord");
 const PACKED: &[u8] = include_bytes!("../../../tests/vectors/tensorflow.tfrecord.gz");
 
 fn all() -> TfRecord {
-    TfRecord::new(Wanted::All)
+    TfRecord::new(FieldSelection::All)
 }
 
 /// The records that TensorFlow wrote.
@@ -88,7 +88,7 @@ fn sorted(mut record: Record<'static>) -> Record<'static> {
 
 #[test]
 fn only_wanted_fields_are_kept() {
-    let format = TfRecord::new(Wanted::fields(["floats", "absent"]));
+    let format = TfRecord::new(FieldSelection::fields(["floats", "absent"]));
     for record in read_all(&format, PLAIN).unwrap() {
         assert_eq!(record.fields.len(), 1);
         assert!(record.get("floats").is_some());
@@ -179,7 +179,7 @@ fn packed_files_lose_damaged_records_and_keep_the_rest() {
 fn a_file_that_changed_since_its_scan_is_an_error() {
     let bytes = file(&[50, 60]);
     let extent = scanned(&all(), &bytes).unwrap().extents[0];
-    let open = all().open(Memory::of(&bytes)).unwrap();
+    let open = all().open(MemoryObject::of(&bytes)).unwrap();
     let parse = |bytes: &[u8]| open.parse(&extent, vec![bytes.to_vec().into()]);
     assert!(parse(&bytes).is_ok());
     assert!(parse(&bytes[..bytes.len() - 1]).is_err());
@@ -215,7 +215,7 @@ fn unpacked_lists_unknown_fields_and_repeated_names_are_read() {
     let read = |features: &[u8]| {
         let example = wrap(1, features);
         super::example::check(&example)?;
-        let record = super::example::record(&example, &Wanted::All)?;
+        let record = super::example::record(&example, &FieldSelection::All)?;
         Ok::<_, String>(record.get("n").map(|value| format!("{value:?}")))
     };
     let shown = |value: Value<'_>| Ok(Some(format!("{value:?}")));
@@ -271,7 +271,7 @@ proptest! {
     #[test]
     fn hostile_bytes_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = super::example::check(&bytes);
-        let sound = super::example::record(&bytes, &Wanted::All).is_ok();
+        let sound = super::example::record(&bytes, &FieldSelection::All).is_ok();
         prop_assert!(!sound || super::example::check(&bytes).is_ok());
         let mut out = Vec::new();
         frame(&mut out, &bytes);

@@ -51,8 +51,8 @@ fn numbers(all: &[Json], path: &str) -> Result<Value<'static>, String> {
     let mut bytes = Vec::with_capacity(8 * all.len());
     for one in all {
         let number = one.as_f64();
-        let number =
-            number.ok_or_else(|| format!("`{path}` holds values that are neither numbers nor texts"))?;
+        let number = number
+            .ok_or_else(|| format!("`{path}` holds values that are neither numbers nor texts"))?;
         bytes.extend_from_slice(&number.to_le_bytes());
     }
     Ok(Value::Numbers {

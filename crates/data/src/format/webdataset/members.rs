@@ -1,11 +1,11 @@
-//! [`Members`]: the files in a tar archive and the offsets of their data; nothing is unpacked.
+//! [`TarMembers`]: the files in a tar archive and the offsets of their data; nothing is unpacked.
 //!
 //! Supports ustar, GNU long names and pax headers, and verifies the checksums of headers.
 
 use std::io::{self, Read};
 use std::ops::Range;
 
-use crate::format::window::Window;
+use crate::format::window::ReadWindow;
 
 pub(super) const BLOCK: usize = 512;
 /// The largest size of a name, or of a pax header, in bytes.
@@ -15,7 +15,7 @@ const STEP: u64 = 1 << 20;
 
 /// A file in an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Member {
+pub(super) struct TarMember {
     pub(super) name: String,
     /// Offset of its first header.
     pub(super) start: u64,
@@ -24,7 +24,7 @@ pub(super) struct Member {
 
 /// An error that ends the reading of an archive.
 #[derive(Debug)]
-pub(super) struct Broken {
+pub(super) struct TarError {
     pub(super) offset: u64,
     pub(super) problem: String,
     /// Whether it is inside a file rather than where a file would start.
@@ -34,12 +34,12 @@ pub(super) struct Broken {
 }
 
 /// An iterator over the files of an archive. The data of each must be skipped before the next call.
-pub(super) struct Members<R> {
-    window: Window<R>,
+pub(super) struct TarMembers<R> {
+    window: ReadWindow<R>,
 }
 
 /// The type of an entry.
-enum Kind {
+enum EntryKind {
     File,
     LongName,
     Pax,
@@ -47,16 +47,16 @@ enum Kind {
     Other,
 }
 
-struct Header {
-    kind: Kind,
+struct TarHeader {
+    kind: EntryKind,
     size: u64,
     name: String,
 }
 
-impl<R: Read> Members<R> {
+impl<R: Read> TarMembers<R> {
     pub(super) fn new(reader: R) -> Self {
         Self {
-            window: Window::new(reader),
+            window: ReadWindow::new(reader),
         }
     }
 
@@ -64,8 +64,8 @@ impl<R: Read> Members<R> {
         self.window.position()
     }
 
-    fn broken(&self, is_inside: bool, problem: impl Into<String>) -> Broken {
-        Broken {
+    fn broken(&self, is_inside: bool, problem: impl Into<String>) -> TarError {
+        TarError {
             offset: self.window.position(),
             problem: problem.into(),
             is_inside,
@@ -73,9 +73,9 @@ impl<R: Read> Members<R> {
         }
     }
 
-    fn look(&mut self, bytes: usize) -> Result<&[u8], Broken> {
+    fn look(&mut self, bytes: usize) -> Result<&[u8], TarError> {
         let offset = self.window.position();
-        self.window.look(bytes).map_err(|error| Broken {
+        self.window.look(bytes).map_err(|error| TarError {
             offset,
             problem: error.to_string(),
             is_inside: true,
@@ -84,49 +84,49 @@ impl<R: Read> Members<R> {
     }
 
     /// Returns the next file, its data not yet skipped; `None` at the archive's end mark.
-    pub(super) fn next(&mut self) -> Result<Option<Member>, Broken> {
+    pub(super) fn next(&mut self) -> Result<Option<TarMember>, TarError> {
         let (mut start, mut long_name, mut long_size) = (self.position(), None, None);
         loop {
-            let seen = self.look(BLOCK)?;
-            let Some(block) = seen.first_chunk::<BLOCK>().copied() else {
-                let problem = match seen.len() {
+            let buffered = self.look(BLOCK)?;
+            let Some(block) = buffered.first_chunk::<BLOCK>().copied() else {
+                let problem = match buffered.len() {
                     0 => "the archive has no end mark; it may be cut off",
                     _ => "the file ends inside a header",
                 };
-                let is_inside = !seen.is_empty() || long_name.is_some() || long_size.is_some();
+                let is_inside = !buffered.is_empty() || long_name.is_some() || long_size.is_some();
                 return Err(self.broken(is_inside, problem));
             };
             if block == [0; BLOCK] {
                 return Ok(None);
             }
-            let header = Header::read(&block).map_err(|problem| self.broken(true, problem))?;
+            let header = TarHeader::read(&block).map_err(|problem| self.broken(true, problem))?;
             self.window.advance(BLOCK);
             match header.kind {
-                Kind::LongName => {
+                EntryKind::LongName => {
                     let name = self.small(header.size)?;
                     let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
                     long_name = Some(String::from_utf8_lossy(name).into_owned());
                 }
-                Kind::Pax => {
+                EntryKind::Pax => {
                     let records = self.small(header.size)?;
                     let (name, size) =
                         pax(&records).map_err(|problem| self.broken(true, problem))?;
                     (long_name, long_size) = (name.or(long_name), size.or(long_size));
                 }
-                Kind::File => {
+                EntryKind::File => {
                     let size = long_size.unwrap_or(header.size);
                     let begin = self.position();
                     let end = begin.checked_add(size).filter(|&end| end < u64::MAX / 2);
                     let end = end.ok_or_else(|| {
                         self.broken(true, format!("invalid member size of {size} bytes"))
                     })?;
-                    return Ok(Some(Member {
+                    return Ok(Some(TarMember {
                         name: long_name.unwrap_or(header.name),
                         start,
                         data: begin..end,
                     }));
                 }
-                Kind::Other => {
+                EntryKind::Other => {
                     self.skip(header.size, |_| {})?;
                     (start, long_name, long_size) = (self.position(), None, None);
                 }
@@ -135,14 +135,14 @@ impl<R: Read> Members<R> {
     }
 
     /// Skips the data of a file and its padding, and passes the data to `each`.
-    pub(super) fn skip(&mut self, bytes: u64, mut each: impl FnMut(&[u8])) -> Result<(), Broken> {
+    pub(super) fn skip(&mut self, bytes: u64, mut each: impl FnMut(&[u8])) -> Result<(), TarError> {
         let mut left = bytes;
         while left > 0 {
             let step = left.min(STEP);
-            let seen = self.look(step as usize)?;
-            let seen = &seen[..seen.len().min(step as usize)];
-            each(seen);
-            let count = seen.len();
+            let buffered = self.look(step as usize)?;
+            let buffered = &buffered[..buffered.len().min(step as usize)];
+            each(buffered);
+            let count = buffered.len();
             self.window.advance(count);
             left -= count as u64;
             if (count as u64) < step {
@@ -153,16 +153,16 @@ impl<R: Read> Members<R> {
             }
         }
         let fill = (bytes.wrapping_neg() % BLOCK as u64) as usize;
-        let seen = self.look(fill)?.len().min(fill);
-        self.window.advance(seen);
-        match seen == fill {
+        let buffered = self.look(fill)?.len().min(fill);
+        self.window.advance(buffered);
+        match buffered == fill {
             true => Ok(()),
             false => Err(self.broken(true, "the file ends inside a block")),
         }
     }
 
     /// Returns the data of a small entry.
-    fn small(&mut self, bytes: u64) -> Result<Vec<u8>, Broken> {
+    fn small(&mut self, bytes: u64) -> Result<Vec<u8>, TarError> {
         if bytes > NAME_BYTES_MAX {
             return Err(self.broken(
                 true,
@@ -175,7 +175,7 @@ impl<R: Read> Members<R> {
     }
 }
 
-impl Header {
+impl TarHeader {
     fn read(block: &[u8; BLOCK]) -> Result<Self, String> {
         let damaged = || "a header is damaged; the rest of the file is unreadable".to_owned();
         let sum: u64 = block.iter().map(|&byte| u64::from(byte)).sum();
@@ -194,11 +194,11 @@ impl Header {
                 .ok_or_else(damaged)?,
         };
         let kind = match block[156] {
-            b'0' | 0 | b'7' => Kind::File,
-            b'L' => Kind::LongName,
-            b'x' => Kind::Pax,
+            b'0' | 0 | b'7' => EntryKind::File,
+            b'L' => EntryKind::LongName,
+            b'x' => EntryKind::Pax,
             b'S' => return Err("sparse files are not supported".to_owned()),
-            _ => Kind::Other,
+            _ => EntryKind::Other,
         };
         let text = |bytes: &[u8]| {
             let bytes = bytes.split(|&byte| byte == 0).next().unwrap_or_default();

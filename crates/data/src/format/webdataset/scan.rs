@@ -5,25 +5,23 @@ use std::sync::Arc;
 use flate2::read::MultiGzDecoder;
 use ronde_store::StoredObject;
 
-use super::members::{Broken, Member, Members, split};
-use super::{Sample, is_gzip};
+use super::members::{TarError, TarMember, TarMembers, split};
+use super::{TarSample, is_gzip};
 use crate::DataError;
 use crate::format::object::{ObjectReader, failed};
-use crate::format::{BadRecord, EXTENT_BYTES_MAX, Extent, Found, RECORD_BYTES_MAX};
+use crate::format::{BadRecord, EXTENT_BYTES_MAX, Extent, ItemSink, RECORD_BYTES_MAX, ScanItem};
 
 /// The size up to which small records are grouped into one extent, in bytes.
 const EXTENT_BYTES: u64 = 16 << 10;
 
-type FoundFn<'a> = dyn FnMut(Found) -> Result<(), DataError> + 'a;
-
 pub(super) fn scan(
     file: &Arc<dyn StoredObject>,
-    found: &mut FoundFn<'_>,
+    found: &mut ItemSink<'_>,
 ) -> Result<[u8; 32], DataError> {
     let mut head = vec![0; file.bytes().min(3) as usize];
     file.read_at(0, &mut head)?;
     let plain = ObjectReader::new(file.clone(), 0);
-    let mut walk = Walk {
+    let mut scan = TarScan {
         file: file.location(),
         found,
         hasher: blake3::Hasher::new_derive_key("ronde tar content, version 1"),
@@ -32,26 +30,26 @@ pub(super) fn scan(
         open: None,
         is_packed: is_gzip(&head),
     };
-    if !walk.is_packed {
-        walk.all(Members::new(plain))?;
-        walk.close()?;
-        return Ok(*walk.hasher.finalize().as_bytes());
+    if !scan.is_packed {
+        scan.all(TarMembers::new(plain))?;
+        scan.close()?;
+        return Ok(*scan.hasher.finalize().as_bytes());
     }
     if file.bytes() > EXTENT_BYTES_MAX {
-        return Err(walk.too_large());
+        return Err(scan.too_large());
     }
     let unpacked = MultiGzDecoder::new(std::io::BufReader::with_capacity(1 << 18, plain));
-    match walk.all(Members::new(unpacked)) {
+    match scan.all(TarMembers::new(unpacked)) {
         // A file that cannot be unpacked completely is not used at all.
         Err(DataError::Record(bad)) => {
-            found(Found::Bad(bad))?;
+            found(ScanItem::Bad(bad))?;
             return Ok([0; 32]);
         }
         other => other?,
     }
-    let (hash, records) = (*walk.hasher.finalize().as_bytes(), walk.records);
+    let (hash, records) = (*scan.hasher.finalize().as_bytes(), scan.records);
     if let Ok(records @ 1..) = u32::try_from(records) {
-        found(Found::Extent(Extent {
+        found(ScanItem::Extent(Extent {
             start: 0,
             bytes: file.bytes(),
             records,
@@ -60,9 +58,9 @@ pub(super) fn scan(
     Ok(hash)
 }
 
-struct Walk<'a, 'b> {
+struct TarScan<'a, 'b> {
     file: &'a str,
-    found: &'a mut FoundFn<'b>,
+    found: &'a mut ItemSink<'b>,
     hasher: blake3::Hasher,
     /// The number of the next record.
     number: u64,
@@ -73,7 +71,7 @@ struct Walk<'a, 'b> {
     is_packed: bool,
 }
 
-impl Walk<'_, '_> {
+impl TarScan<'_, '_> {
     fn too_large(&self) -> DataError {
         DataError::Format {
             file: self.file.to_owned(),
@@ -84,14 +82,14 @@ impl Walk<'_, '_> {
         }
     }
 
-    fn all<R: std::io::Read>(&mut self, mut members: Members<R>) -> Result<(), DataError> {
+    fn all<R: std::io::Read>(&mut self, mut members: TarMembers<R>) -> Result<(), DataError> {
         // The record being read, its hash, and the reason why it is bad.
-        let mut now: Option<(Sample, blake3::Hasher, Option<String>)> = None;
+        let mut now: Option<(TarSample, blake3::Hasher, Option<String>)> = None;
         let broken = loop {
             if self.is_packed && members.position() > RECORD_BYTES_MAX {
                 return Err(self.too_large());
             }
-            let Member { name, start, data } = match members.next() {
+            let TarMember { name, start, data } = match members.next() {
                 Ok(Some(member)) => member,
                 Ok(None) => break None,
                 Err(broken) => break Some(broken),
@@ -107,7 +105,7 @@ impl Walk<'_, '_> {
                 if let Some(whole) = now.take() {
                     self.whole(whole, start)?;
                 }
-                now = Some((Sample::new(start, key), blake3::Hasher::new(), None));
+                now = Some((TarSample::new(start, key), blake3::Hasher::new(), None));
             }
             let Some((sample, hasher, problem)) = &mut now else {
                 continue;
@@ -143,7 +141,7 @@ impl Walk<'_, '_> {
     /// Completes a record that ends where the next one starts.
     fn whole(
         &mut self,
-        (sample, hasher, problem): (Sample, blake3::Hasher, Option<String>),
+        (sample, hasher, problem): (TarSample, blake3::Hasher, Option<String>),
         end: u64,
     ) -> Result<(), DataError> {
         if let Some(problem) = problem {
@@ -176,7 +174,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    fn lost(&mut self, offset: u64, broken: Broken) -> Result<(), DataError> {
+    fn lost(&mut self, offset: u64, broken: TarError) -> Result<(), DataError> {
         match broken.cause {
             Some(cause) => Err(failed(self.file, broken.offset, cause)),
             None => self.bad(offset, broken.problem),
@@ -187,7 +185,7 @@ impl Walk<'_, '_> {
         self.close()?;
         let record = Some(self.number);
         self.number += 1;
-        (self.found)(Found::Bad(BadRecord {
+        (self.found)(ScanItem::Bad(BadRecord {
             file: self.file.to_owned(),
             offset,
             record,
@@ -197,7 +195,7 @@ impl Walk<'_, '_> {
 
     fn close(&mut self) -> Result<(), DataError> {
         match self.open.take() {
-            Some(extent) => (self.found)(Found::Extent(extent)),
+            Some(extent) => (self.found)(ScanItem::Extent(extent)),
             None => Ok(()),
         }
     }

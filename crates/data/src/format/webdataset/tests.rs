@@ -1,10 +1,10 @@
 //! Records of consecutive members, long names, damage at every byte and every end.
 
 use super::*;
-use crate::format::testing::{Memory, gzip, read_all, scanned};
+use crate::format::testing::{MemoryObject, gzip, read_all, scanned};
 
 fn all() -> WebDataset {
-    WebDataset::new(Wanted::All)
+    WebDataset::new(FieldSelection::All)
 }
 
 /// A ustar entry.
@@ -73,7 +73,7 @@ fn consecutive_members_of_one_name_form_a_record() {
     }
     let hash = |file: &[u8]| scanned(&all(), file).unwrap().hash;
     assert_eq!(hash(&two()), hash(&gzip(&two())));
-    let few = WebDataset::new(Wanted::fields(["cls"]));
+    let few = WebDataset::new(FieldSelection::fields(["cls"]));
     let records = read_all(&few, &two()).unwrap();
     assert_eq!((records[0].fields.len(), records[1].fields.len()), (1, 0));
 }
@@ -207,7 +207,7 @@ fn hostile_lengths_take_no_memory() {
 fn a_file_that_changed_since_its_scan_is_an_error() {
     let file = two();
     let extent = scanned(&all(), &file).unwrap().extents[0];
-    let open = all().open(Memory::of(&file)).unwrap();
+    let open = all().open(MemoryObject::of(&file)).unwrap();
     let mut bytes = file[extent.start as usize..][..extent.bytes as usize].to_vec();
     bytes[0] ^= 1;
     let error = open.parse(&extent, vec![bytes.into()]).err().unwrap();
@@ -224,8 +224,12 @@ fn values_in_json_members_are_fields() {
         entry("2.json", b'0', b"{"),
         entry("3.txt", b'0', b"none"),
     ]);
-    let format = WebDataset::new(Wanted::fields(["json.label", "json.size", "json.absent"]));
-    let open = format.open(Memory::of(&file)).unwrap();
+    let format = WebDataset::new(FieldSelection::fields([
+        "json.label",
+        "json.size",
+        "json.absent",
+    ]));
+    let open = format.open(MemoryObject::of(&file)).unwrap();
     let extent = scanned(&format, &file).unwrap().extents[0];
     let records = open.parse(&extent, vec![file.clone().into()]).unwrap();
     let first = records.record(0).unwrap();

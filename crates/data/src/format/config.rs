@@ -7,10 +7,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CsvLines, Format, ImageFolder, Npy, Npz, NumberType, Text, TfRecord, Tokens, Wanted, WebDataset,
+    CsvLines, FieldSelection, Format, ImageFolder, Npy, Npz, NumberType, TfRecord, TokenizedText,
+    Tokens, WebDataset,
 };
 use crate::DataError;
-use crate::decode::{Decoder, Features, Label, Schema};
+use crate::decode::{Features, Label, RecordDecoder, Schema};
 use crate::tokenized::{Recipe, Tokenizer};
 
 /// The number of tokens of a record if there is no schema.
@@ -178,13 +179,13 @@ impl FormatTable {
         let kind = self.kind;
         let stray = keys.iter().find(|(_, is_said, of)| *is_said && *of != kind);
         match stray {
-            Some((key, _, of)) => Err(wrong(format!("`{key}` applies to {of}, not to {kind}"))),
+            Some((key, _, of)) => Err(invalid(format!("`{key}` applies to {of}, not to {kind}"))),
             None => Ok(()),
         }
     }
 }
 
-fn wrong(problem: String) -> DataError {
+fn invalid(problem: String) -> DataError {
     DataError::Schema {
         key: "format".to_owned(),
         problem,
@@ -214,7 +215,7 @@ impl FormatConfig {
     ) -> Result<Arc<dyn Format>, DataError> {
         let table = match config {
             Some(config) => config.table(),
-            None => Self::Name(told(locations)?).table(),
+            None => Self::Name(inferred(locations)?).table(),
         };
         table.check()?;
         let FormatTable {
@@ -225,14 +226,14 @@ impl FormatConfig {
         } = table;
         let schema = schema.map(|schema| {
             if kind == FormatKind::Folder && schema.label.is_none() {
-                let folder = ImageFolder::new(locations.iter().copied(), Wanted::All);
+                let folder = ImageFolder::new(locations.iter().copied(), FieldSelection::All);
                 schema.label = Some(Label::of_classes(folder.classes().len() as u32));
             }
             &*schema
         });
         let wanted = match schema {
-            Some(schema) => Decoder::new(schema, crate::decode::Role::Test, 0)?.wanted(),
-            None => Wanted::All,
+            Some(schema) => RecordDecoder::new(schema, crate::decode::SampleUse::Test, 0)?.wanted(),
+            None => FieldSelection::All,
         };
         Ok(match kind {
             FormatKind::TfRecord => Arc::new(TfRecord::new(wanted)),
@@ -245,7 +246,7 @@ impl FormatConfig {
             FormatKind::Tokens => {
                 let context = context(schema)?;
                 let dtype = dtype.ok_or_else(|| {
-                    wrong(
+                    invalid(
                         "missing the type of the tokens: { kind = \"tokens\", dtype = \"u16\" }"
                             .to_owned(),
                     )
@@ -253,7 +254,7 @@ impl FormatConfig {
                 Arc::new(Tokens::new(dtype, context)?)
             }
             FormatKind::Text => {
-                return Err(wrong("text needs a tokenizer".to_owned()));
+                return Err(invalid("text needs a tokenizer".to_owned()));
             }
         })
     }
@@ -271,14 +272,14 @@ impl FormatConfig {
     ) -> Result<Option<Tokenized>, DataError> {
         let table = match config {
             Some(config) => config.table(),
-            None => Self::Name(told(locations)?).table(),
+            None => Self::Name(inferred(locations)?).table(),
         };
         if table.kind != FormatKind::Text {
             return Ok(None);
         }
         table.check()?;
         let path = table.tokenizer.ok_or_else(|| {
-            wrong(
+            invalid(
                 "missing the tokenizer: { kind = \"text\", tokenizer = \"tokenizer.json\" }"
                     .to_owned(),
             )
@@ -286,7 +287,7 @@ impl FormatConfig {
         let tokenizer = Tokenizer::open(&base.join(path))?;
         let end_of_text = table.end_of_text.map(|end| {
             tokenizer.token(&end).ok_or_else(|| {
-                wrong(format!(
+                invalid(format!(
                     "invalid end_of_text `{end}`: the tokenizer has no such token"
                 ))
             })
@@ -307,7 +308,7 @@ impl FormatConfig {
                 });
             }
         }
-        let format = Text::new(recipe.dtype(), context, recipe.identity())?;
+        let format = TokenizedText::new(recipe.dtype(), context, recipe.identity())?;
         Ok(Some((recipe, Arc::new(format))))
     }
 }
@@ -321,37 +322,37 @@ fn context(schema: Option<&Schema>) -> Result<usize, DataError> {
         Some(Features::Tokens(features)) => Ok(features.context),
         Some(_) => {
             let problem = "files of tokens or text need features with decode = \"tokens\"";
-            Err(wrong(problem.to_owned()))
+            Err(invalid(problem.to_owned()))
         }
         None => Ok(CONTEXT),
     }
 }
 
 #[cfg(feature = "full")]
-fn parquet(wanted: Wanted) -> Result<Arc<dyn Format>, DataError> {
+fn parquet(wanted: FieldSelection) -> Result<Arc<dyn Format>, DataError> {
     Ok(Arc::new(super::Parquet::new(wanted)))
 }
 
 #[cfg(not(feature = "full"))]
-fn parquet(_: Wanted) -> Result<Arc<dyn Format>, DataError> {
+fn parquet(_: FieldSelection) -> Result<Arc<dyn Format>, DataError> {
     let what = "reading Parquet files (data.format = \"parquet\")".to_owned();
     Err(DataError::NotBuilt { what })
 }
 
 /// Returns the one format that the names indicate.
-fn told(locations: &[&str]) -> Result<FormatKind, DataError> {
+fn inferred(locations: &[&str]) -> Result<FormatKind, DataError> {
     let mut kinds = locations
         .iter()
         .filter_map(|location| FormatKind::of(location).map(|kind| (kind, *location)));
     let Some((kind, first)) = kinds.next() else {
         let example = locations.first().copied().unwrap_or("no file");
-        return Err(wrong(format!(
+        return Err(invalid(format!(
             "cannot infer the format from names such as `{example}`: set data.format"
         )));
     };
     match kinds.find(|(other, _)| *other != kind) {
         None => Ok(kind),
-        Some((other, second)) => Err(wrong(format!(
+        Some((other, second)) => Err(invalid(format!(
             "ambiguous format: {first} looks like {kind}, {second} like {other}; set data.format, or use files of one format"
         ))),
     }

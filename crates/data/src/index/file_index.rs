@@ -5,8 +5,8 @@
 //! preceding bytes.
 
 use super::BAD_LISTED_MAX;
-use super::extents::{Extents, Listed};
-use crate::format::{BadRecord, EXTENT_BYTES_MAX, Even, Extent, Found};
+use super::extents::{ExtentList, Extents};
+use crate::format::{BadRecord, EXTENT_BYTES_MAX, EvenLayout, Extent, ScanItem};
 
 const MAGIC: &[u8] = b"RONDEIDX";
 const VERSION: u32 = 1;
@@ -30,27 +30,27 @@ impl FileIndex {
     pub(crate) fn new() -> Self {
         Self {
             hash: [0; HASH_BYTES],
-            extents: Extents::Listed(Listed::default()),
+            extents: Extents::Listed(ExtentList::default()),
             bad: Vec::new(),
             bad_count: 0,
         }
     }
 
     /// Adds an item found in a file of `bytes` bytes; `None` if it is impossible.
-    pub(crate) fn add(&mut self, found: Found, bytes: u64) -> Option<()> {
+    pub(crate) fn add(&mut self, found: ScanItem, bytes: u64) -> Option<()> {
         match found {
-            Found::Extent(extent) => {
+            ScanItem::Extent(extent) => {
                 let Extents::Listed(listed) = &mut self.extents else {
                     return None;
                 };
                 (listed.push(&extent) && listed.end() <= bytes).then_some(())
             }
-            Found::Even(even) => {
-                let is_first = self.extents == Extents::Listed(Listed::default());
+            ScanItem::Even(even) => {
+                let is_first = self.extents == Extents::Listed(ExtentList::default());
                 self.extents = Extents::Even(even);
                 (is_first && even.fits(bytes)).then_some(())
             }
-            Found::Bad(mut bad) => {
+            ScanItem::Bad(mut bad) => {
                 if self.bad.len() < BAD_LISTED_MAX {
                     bad.problem = bad.problem.chars().take(PROBLEM_BYTES_MAX / 4).collect();
                     self.bad.push(bad);
@@ -125,7 +125,7 @@ impl FileIndex {
             return None;
         }
         let (content_hash, rest) = rest.split_first_chunk::<HASH_BYTES>()?;
-        let mut reader = Reader(rest);
+        let mut reader = IndexReader(rest);
         let mut index = Self {
             hash: *content_hash,
             bad_count: reader.number()?,
@@ -146,7 +146,7 @@ impl FileIndex {
             });
         }
         match reader.number()? {
-            EVEN => index.add(Found::Even(reader.even()?), file_bytes)?,
+            EVEN => index.add(ScanItem::Even(reader.even()?), file_bytes)?,
             LISTED => reader.listed(&mut index, file_bytes)?,
             _ => return None,
         }
@@ -163,9 +163,9 @@ fn number(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-struct Reader<'a>(&'a [u8]);
+struct IndexReader<'a>(&'a [u8]);
 
-impl Reader<'_> {
+impl IndexReader<'_> {
     fn number(&mut self) -> Option<u64> {
         let mut value = 0_u64;
         for at in 0..10 {
@@ -189,8 +189,8 @@ impl Reader<'_> {
         (bytes <= PROBLEM_BYTES_MAX).then(|| String::from_utf8_lossy(text).into_owned())
     }
 
-    fn even(&mut self) -> Option<Even> {
-        Some(Even {
+    fn even(&mut self) -> Option<EvenLayout> {
+        Some(EvenLayout {
             start: self.number()?,
             record_bytes: self.number()?,
             tail_bytes: self.number()?,
@@ -211,7 +211,7 @@ impl Reader<'_> {
                 return None;
             }
             end = extent.start.checked_add(extent.bytes)?;
-            index.add(Found::Extent(extent), file_bytes)?;
+            index.add(ScanItem::Extent(extent), file_bytes)?;
         }
         if let Extents::Listed(listed) = &mut index.extents {
             listed.close();
@@ -238,13 +238,13 @@ mod tests {
                 bytes: 10,
                 records,
             };
-            listed.add(Found::Extent(extent), 100).unwrap();
+            listed.add(ScanItem::Extent(extent), 100).unwrap();
         }
         listed.hash = [7; 32];
-        listed.add(Found::Bad(bad(Some(0))), 100).unwrap();
-        listed.add(Found::Bad(bad(None)), 100).unwrap();
+        listed.add(ScanItem::Bad(bad(Some(0))), 100).unwrap();
+        listed.add(ScanItem::Bad(bad(None)), 100).unwrap();
         let mut even = FileIndex::new();
-        even.add(Found::Even(Even::new(1, 2, 3, 4, 5)), 100)
+        even.add(ScanItem::Even(EvenLayout::new(1, 2, 3, 4, 5)), 100)
             .unwrap();
         vec![FileIndex::new(), listed, even]
     }

@@ -1,25 +1,25 @@
-//! [`Wanted`]: the fields of records that are requested.
+//! [`FieldSelection`]: the fields of records that are requested.
 
 use std::collections::HashMap;
 
 /// The fields of records that are requested. Formats that can, leave the other fields unread.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Wanted {
+pub enum FieldSelection {
     /// All fields.
     #[default]
     All,
     /// These fields; a record need not have them.
-    Fields(WantedFields),
+    Fields(FieldNames),
 }
 
 /// Field names in the order of use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WantedFields {
+pub struct FieldNames {
     names: Vec<String>,
-    places: HashMap<String, usize>,
+    positions: HashMap<String, usize>,
 }
 
-impl WantedFields {
+impl FieldNames {
     /// Returns the names without duplicates.
     #[must_use]
     pub fn names(&self) -> &[String] {
@@ -28,25 +28,25 @@ impl WantedFields {
 
     /// Returns the position of a name in the list.
     #[must_use]
-    pub fn place(&self, field: &str) -> Option<usize> {
-        self.places.get(field).copied()
+    pub fn position(&self, field: &str) -> Option<usize> {
+        self.positions.get(field).copied()
     }
 }
 
-impl Wanted {
+impl FieldSelection {
     /// Creates a request for fields with these names.
     pub fn fields<N: Into<String>>(names: impl IntoIterator<Item = N>) -> Self {
-        let (mut kept, mut places) = (Vec::new(), HashMap::new());
+        let (mut unique, mut positions) = (Vec::new(), HashMap::new());
         for name in names {
             let name = name.into();
-            if !places.contains_key(&name) {
-                places.insert(name.clone(), kept.len());
-                kept.push(name);
+            if !positions.contains_key(&name) {
+                positions.insert(name.clone(), unique.len());
+                unique.push(name);
             }
         }
-        Self::Fields(WantedFields {
-            names: kept,
-            places,
+        Self::Fields(FieldNames {
+            names: unique,
+            positions,
         })
     }
 
@@ -55,7 +55,7 @@ impl Wanted {
     pub fn has(&self, field: &str) -> bool {
         match self {
             Self::All => true,
-            Self::Fields(fields) => fields.place(field).is_some(),
+            Self::Fields(fields) => fields.position(field).is_some(),
         }
     }
 }

@@ -5,20 +5,20 @@ use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::DataFile;
-use super::stored::FileIndex;
+use super::file_index::FileIndex;
 use crate::DataError;
-use crate::divide::{Claim, failed};
+use crate::file_tasks::{TaskClaim, failed};
 
 /// The largest size of an index, enough for 500 million extents.
 const INDEX_BYTES_MAX: u64 = 8 << 30;
 
 /// The file that stores the index of one data file.
-pub(super) struct Kept {
+pub(super) struct IndexFile {
     path: PathBuf,
     key: [u8; 32],
 }
 
-impl Kept {
+impl IndexFile {
     pub(super) fn new(folder: &Path, file: &dyn DataFile, format: &str) -> Self {
         let key = key_of("ronde index key, version 1", file, format);
         let name = format!("{}.index", &blake3::Hash::from(key).to_hex()[..32]);
@@ -54,12 +54,12 @@ impl Kept {
     }
 
     /// Claims the right to scan; `None` while another process or thread has it.
-    pub(super) fn claim(&self) -> Result<Option<Claim>, DataError> {
-        Claim::take(self.path.with_extension("lock"))
+    pub(super) fn claim(&self) -> Result<Option<TaskClaim>, DataError> {
+        TaskClaim::take(self.path.with_extension("lock"))
     }
 
     /// Stores the index atomically. It is not flushed to disk: a damaged index is detected by its hash.
-    pub(super) fn store(&self, index: &FileIndex, _claim: &Claim) -> Result<(), DataError> {
+    pub(super) fn store(&self, index: &FileIndex, _claim: &TaskClaim) -> Result<(), DataError> {
         let partial = self.path.with_extension("partial");
         let written = File::create(&partial)
             .and_then(|mut file| file.write_all(&index.encode(&self.key)))
