@@ -3,10 +3,10 @@
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
-use ronde_cluster::decoders::Line;
+use ronde_cluster::decoders::ControlLine;
 use ronde_comm::decoders::WireFormat;
 use ronde_core::Rank;
-use ronde_data::decoders::Kind;
+use ronde_data::decoders::FuzzedFormat;
 use ronde_identity::rustls::pki_types::CertificateDer;
 use ronde_identity::rustls::pki_types::pem::PemObject;
 use ronde_identity::{Authority, Identity, JoinToken, Member, Validity};
@@ -85,8 +85,8 @@ pub const NOTICE: Target = Target {
 /// A line from a worker.
 pub const FROM_WORKER: Target = Target {
     name: "from_worker",
-    samples: || Line::FromWorker.samples(),
-    read: |bytes| Line::FromWorker.read(bytes),
+    samples: || ControlLine::FromWorker.samples(),
+    read: |bytes| ControlLine::FromWorker.read(bytes),
     memory: (64, 16 << 10),
     needs_its_end: true,
     cases: 100_000,
@@ -95,8 +95,8 @@ pub const FROM_WORKER: Target = Target {
 /// A line from a supervisor.
 pub const FROM_SUPERVISOR: Target = Target {
     name: "from_supervisor",
-    samples: || Line::FromSupervisor.samples(),
-    read: |bytes| Line::FromSupervisor.read(bytes),
+    samples: || ControlLine::FromSupervisor.samples(),
+    read: |bytes| ControlLine::FromSupervisor.read(bytes),
     memory: (64, 16 << 10),
     needs_its_end: true,
     cases: 100_000,
@@ -105,8 +105,8 @@ pub const FROM_SUPERVISOR: Target = Target {
 /// A line from a host with a join token.
 pub const QUESTION: Target = Target {
     name: "question",
-    samples: || Line::Question.samples(),
-    read: |bytes| Line::Question.read(bytes),
+    samples: || ControlLine::TokenRequest.samples(),
+    read: |bytes| ControlLine::TokenRequest.read(bytes),
     memory: (64, 16 << 10),
     needs_its_end: true,
     cases: 100_000,
@@ -115,8 +115,8 @@ pub const QUESTION: Target = Target {
 /// A line from an agent.
 pub const FROM_AGENT: Target = Target {
     name: "from_agent",
-    samples: || Line::FromAgent.samples(),
-    read: |bytes| Line::FromAgent.read(bytes),
+    samples: || ControlLine::FromAgent.samples(),
+    read: |bytes| ControlLine::FromAgent.read(bytes),
     memory: (64, 16 << 10),
     needs_its_end: true,
     cases: 100_000,
@@ -125,8 +125,8 @@ pub const FROM_AGENT: Target = Target {
 /// A line from a coordinator to an agent.
 pub const TO_AGENT: Target = Target {
     name: "to_agent",
-    samples: || Line::ToAgent.samples(),
-    read: |bytes| Line::ToAgent.read(bytes),
+    samples: || ControlLine::ToAgent.samples(),
+    read: |bytes| ControlLine::ToAgent.read(bytes),
     memory: (64, 16 << 10),
     needs_its_end: true,
     cases: 100_000,
@@ -203,8 +203,8 @@ pub const CERTIFICATE: Target = Target {
 /// A TFRecord file; it is read through a window, and once more as a whole.
 pub const TFRECORD: Target = Target {
     name: "tfrecord",
-    samples: || Kind::TfRecord.samples(),
-    read: |bytes| Kind::TfRecord.read(bytes),
+    samples: || FuzzedFormat::TfRecord.samples(),
+    read: |bytes| FuzzedFormat::TfRecord.read(bytes),
     memory: (64, 4 << 20),
     needs_its_end: false,
     cases: 10_000,
@@ -213,8 +213,8 @@ pub const TFRECORD: Target = Target {
 /// A tar archive of samples.
 pub const TAR: Target = Target {
     name: "tar",
-    samples: || Kind::Tar.samples(),
-    read: |bytes| Kind::Tar.read(bytes),
+    samples: || FuzzedFormat::Tar.samples(),
+    read: |bytes| FuzzedFormat::Tar.read(bytes),
     memory: (64, 4 << 20),
     needs_its_end: false,
     cases: 10_000,
@@ -223,8 +223,8 @@ pub const TAR: Target = Target {
 /// A `.npy` file.
 pub const NPY: Target = Target {
     name: "npy",
-    samples: || Kind::Npy.samples(),
-    read: |bytes| Kind::Npy.read(bytes),
+    samples: || FuzzedFormat::Npy.samples(),
+    read: |bytes| FuzzedFormat::Npy.read(bytes),
     memory: (64, 1 << 20),
     needs_its_end: true,
     cases: 20_000,
@@ -233,8 +233,8 @@ pub const NPY: Target = Target {
 /// A `.npz` file. Compressed arrays are unpacked no further than their stated length.
 pub const NPZ: Target = Target {
     name: "npz",
-    samples: || Kind::Npz.samples(),
-    read: |bytes| Kind::Npz.read(bytes),
+    samples: || FuzzedFormat::Npz.samples(),
+    read: |bytes| FuzzedFormat::Npz.read(bytes),
     memory: (2048, 1 << 20),
     needs_its_end: true,
     cases: 10_000,
@@ -243,8 +243,8 @@ pub const NPZ: Target = Target {
 /// A CSV file.
 pub const CSV: Target = Target {
     name: "csv",
-    samples: || Kind::Csv.samples(),
-    read: |bytes| Kind::Csv.read(bytes),
+    samples: || FuzzedFormat::Csv.samples(),
+    read: |bytes| FuzzedFormat::Csv.read(bytes),
     memory: (512, 4 << 20),
     needs_its_end: false,
     cases: 10_000,
@@ -253,8 +253,8 @@ pub const CSV: Target = Target {
 /// The stored index of a file.
 pub const INDEX: Target = Target {
     name: "index",
-    samples: || Kind::Index.samples(),
-    read: |bytes| Kind::Index.read(bytes),
+    samples: || FuzzedFormat::Index.samples(),
+    read: |bytes| FuzzedFormat::Index.read(bytes),
     memory: (64, 64 << 10),
     needs_its_end: true,
     cases: 50_000,

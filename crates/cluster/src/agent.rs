@@ -1,5 +1,5 @@
-//! [`Agent`]: this host's part of a job whose coordinator is another process, here or elsewhere. It
-//! starts and watches workers as the coordinator says, and carries what they say to it.
+//! [`Agent`]: this host's part of a job whose coordinator is another process, here or on another
+//! host. It starts and watches workers for the coordinator, and forwards their messages.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,29 +10,29 @@ use ronde_identity::{Identity, JoinToken, Member};
 use crate::clock;
 use crate::error::ClusterError;
 use crate::job::{JobFolder, job_error};
-use crate::remote::{Dialler, Remote};
+use crate::messages::{PROTOCOL, RequestBody, TokenReply, TokenRequest};
+use crate::remote_coordinator::{Dialer, RemoteCoordinator};
 use crate::secure::{DialError, call};
-use crate::talk::{Answer, Asks, PROTOCOL, Question};
 
-/// How long one try for a certificate may take.
+/// Time limit for one request for a certificate.
 const CALL_MAX: Duration = Duration::from_secs(5);
 
-/// How to find a job and be let in.
+/// The data needed to find and join a job.
 #[derive(Debug, Clone)]
 pub struct Invitation {
-    /// Where coordinators listen.
+    /// The addresses of coordinators.
     pub addresses: Vec<SocketAddr>,
-    /// Shows that this host may join, and whom it may trust.
+    /// Authorizes this host to join, and identifies the job's authority.
     pub token: JoinToken,
-    /// The job's folder, where this host has it: it tells where coordinators listen now.
+    /// The job's folder if this host has it; it lists the current coordinators.
     pub folder: Option<JobFolder>,
 }
 
 impl Invitation {
-    /// The way into a job whose folder this host has.
+    /// Returns the invitation of a job whose folder this host has.
     ///
     /// # Errors
-    /// [`ClusterError::Job`] when the folder holds no token.
+    /// Returns [`ClusterError::Job`] if the folder contains no token.
     pub fn of(folder: &JobFolder) -> Result<Self, ClusterError> {
         Ok(Self {
             addresses: Vec::new(),
@@ -41,19 +41,20 @@ impl Invitation {
         })
     }
 
-    /// Asks a coordinator that leads, within `limit`.
+    /// Sends a request to the leading coordinator, within `limit`.
     ///
     /// # Errors
-    /// [`ClusterError::Over`] when nobody answers and the job's folder says so; as [`Agent::join`].
+    /// Returns [`ClusterError::Over`] if no coordinator answers and the folder shows that the job
+    /// is over; otherwise as [`Agent::join`].
     pub(crate) fn ask(
         &self,
-        question: &mut dyn FnMut() -> Asks,
+        question: &mut dyn FnMut() -> RequestBody,
         limit: Duration,
-    ) -> Result<Answer, ClusterError> {
+    ) -> Result<TokenReply, ClusterError> {
         let deadline = clock::now() + limit;
         let mut hints = Vec::new();
         loop {
-            let (mut tried, mut may_come) = (Vec::new(), false);
+            let (mut tried, mut may_appear) = (Vec::new(), false);
             let listed = self
                 .folder
                 .as_ref()
@@ -63,7 +64,7 @@ impl Invitation {
             let mut addresses: Vec<SocketAddr> = addresses.copied().collect();
             addresses.dedup();
             for address in addresses {
-                let question = Question {
+                let question = TokenRequest {
                     protocol: PROTOCOL,
                     token: self.token.to_text().expose().to_owned(),
                     asks: question(),
@@ -71,26 +72,28 @@ impl Invitation {
                 let left = deadline.saturating_duration_since(clock::now());
                 let limit = left.min(CALL_MAX).max(Duration::from_millis(1));
                 match call(address, &self.token, &question, limit) {
-                    Ok(Answer::Refused { reason }) => return Err(ClusterError::Refused { reason }),
-                    Ok(Answer::StandsBy { others }) => {
-                        may_come = true;
-                        tried.push(format!("{address}: it stands by, no coordinator leads yet"));
+                    Ok(TokenReply::Refused { reason }) => {
+                        return Err(ClusterError::Refused { reason });
+                    }
+                    Ok(TokenReply::StandsBy { others }) => {
+                        may_appear = true;
+                        tried.push(format!("{address}: in standby; no coordinator leads yet"));
                         hints.extend(others);
                     }
                     Ok(answer) => return Ok(answer),
                     Err(DialError::Never(why)) => tried.push(format!("{address}: {why}")),
                     Err(DialError::Later(why)) => {
-                        may_come = true;
+                        may_appear = true;
                         tried.push(format!("{address}: {why}"));
                     }
                 }
             }
             self.refuse_over()?;
-            // Nothing is known yet: the coordinator may just be starting.
-            may_come |= tried.is_empty();
-            if !may_come || clock::now() >= deadline {
+            // No coordinator is listed yet: it may just be starting.
+            may_appear |= tried.is_empty();
+            if !may_appear || clock::now() >= deadline {
                 if tried.is_empty() {
-                    tried.push("none has said where it listens".to_owned());
+                    tried.push("no coordinator is listed".to_owned());
                 }
                 return Err(ClusterError::NoCoordinator { tried });
             }
@@ -100,7 +103,8 @@ impl Invitation {
 }
 
 impl Invitation {
-    /// A job that is over has no coordinator; its folder says so.
+    /// Returns an error if the folder shows that the job is over, because then it has no
+    /// coordinator.
     fn refuse_over(&self) -> Result<(), ClusterError> {
         let Some(folder) = &self.folder else {
             return Ok(());
@@ -118,16 +122,16 @@ impl Invitation {
 
 /// This host's part of a job.
 pub struct Agent {
-    pub(crate) remote: Remote,
+    pub(crate) remote: RemoteCoordinator,
 }
 
 impl Agent {
-    /// Joins a job as `host` with this count of places for workers, within `timeout`. `follows`: all
-    /// events of the job come to this agent's sinks, not only those of its own workers.
+    /// Joins a job as `host` with `slots` slots for workers, within `timeout`. With `follows`, the
+    /// sinks receive all events of the job, not only those of this host's workers.
     ///
     /// # Errors
-    /// [`ClusterError::Refused`] for a wrong token or a name that another agent has,
-    /// [`ClusterError::NoCoordinator`] when none answers.
+    /// Returns [`ClusterError::Refused`] for a wrong token or a host name that another agent uses,
+    /// [`ClusterError::NoCoordinator`] if no coordinator answers.
     pub fn join(
         invitation: Invitation,
         host: &str,
@@ -136,44 +140,45 @@ impl Agent {
         timeout: Duration,
     ) -> Result<Self, ClusterError> {
         let deadline = clock::now() + timeout;
-        let mut asks = || Asks::Certificate {
+        let mut asks = || RequestBody::Certificate {
             host: host.to_owned(),
         };
         let (job, text) = match invitation.ask(&mut asks, timeout)? {
-            Answer::Certificate { job, identity } => (job, identity),
+            TokenReply::Certificate { job, identity } => (job, identity),
             _ => {
                 return Err(ClusterError::Protocol {
-                    problem: "no certificate in answer to the question for one".to_owned(),
+                    problem: "the reply to a certificate request is not a certificate".to_owned(),
                 });
             }
         };
         let identity = Identity::from_pem(&job, Member::Host(host.to_owned()), &text)?;
         let random = crate::coordinator::random();
         let agent = random.map_err(|error| job_error("agent".as_ref(), error.to_string()))?;
-        let dialler = Dialler::start(identity, invitation.addresses, invitation.folder);
-        let remote = Remote::begin(dialler, host, agent, (slots, follows), deadline, timeout)?;
+        let dialer = Dialer::start(identity, invitation.addresses, invitation.folder);
+        let remote =
+            RemoteCoordinator::begin(dialer, host, agent, (slots, follows), deadline, timeout)?;
         Ok(Self { remote })
     }
 
-    /// The name of the job.
+    /// Returns the job's name.
     #[must_use]
     pub fn job(&self) -> &str {
         &self.remote.welcome.job
     }
 
-    /// What the workers are to do, not looked at.
+    /// Returns the workers' task as opaque text.
     #[must_use]
     pub fn task(&self) -> &str {
         &self.remote.welcome.task
     }
 
-    /// How the job is kept alive.
+    /// Returns the membership settings.
     #[must_use]
     pub fn settings(&self) -> Settings {
         self.remote.welcome.settings
     }
 
-    /// Program and arguments of a worker; empty: a worker of ronde's own.
+    /// Returns program and arguments of a worker; empty for ronde's own worker.
     #[must_use]
     pub fn command(&self) -> &[String] {
         &self.remote.welcome.command

@@ -1,10 +1,10 @@
-//! The one unsafe place of this crate: what a child does between fork and exec.
+//! The code that a child process runs between fork and exec, which requires `unsafe`.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Makes the child end with SIGKILL when the *thread* that starts it ends, a second line of defence
-/// behind the watchdog. Does nothing where the system is not Linux.
+/// Makes the child end with SIGKILL when the *thread* that starts it ends, in addition to the
+/// watchdog. Has no effect on systems other than Linux.
 pub(crate) fn end_with_parent(command: &mut Command) {
     #[cfg(target_os = "linux")]
     {
@@ -12,7 +12,7 @@ pub(crate) fn end_with_parent(command: &mut Command) {
         let parent = getpid();
         let before_exec = move || {
             set_parent_process_death_signal(Some(Signal::KILL))?;
-            // The parent may have ended before the line above: then nobody would send the signal.
+            // If the parent ended before the line above, no process would send the signal.
             if getppid() == Some(parent) {
                 Ok(())
             } else {
@@ -21,7 +21,7 @@ pub(crate) fn end_with_parent(command: &mut Command) {
         };
         #[expect(
             unsafe_code,
-            reason = "what is done between fork and exec is unsafe by nature"
+            reason = "`pre_exec` is unsafe because only async-signal-safe calls are allowed in it"
         )]
         // SAFETY: the closure makes two system calls (prctl, getppid) that are async-signal-safe
         // and allocates nothing: an `io::Error` of a kind or of an error number is plain data.
@@ -33,12 +33,12 @@ pub(crate) fn end_with_parent(command: &mut Command) {
     let _ = command;
 }
 
-/// Makes the child the leader of a session of its own, out of reach of the terminal's signals.
+/// Makes the child the leader of its own session, so that the terminal's signals do not reach it.
 pub(crate) fn in_own_session(command: &mut Command) {
     let before_exec = || Ok(rustix::process::setsid().map(drop)?);
     #[expect(
         unsafe_code,
-        reason = "what is done between fork and exec is unsafe by nature"
+        reason = "`pre_exec` is unsafe because only async-signal-safe calls are allowed in it"
     )]
     // SAFETY: the closure makes one system call (setsid), async-signal-safe, and allocates nothing.
     unsafe {

@@ -1,4 +1,4 @@
-//! [`Control`]: the supervisor's end of the control socket.
+//! [`ControlServer`]: the supervisor's end of the control socket.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,80 +9,80 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use ronde_core::{Assignment, Event, Rank, WorldSize};
-use ronde_elastic::{WorkerReport, ToWorker};
+use ronde_elastic::{ToWorker, WorkerReport};
 
 use crate::clock;
 use crate::token::Token;
 use crate::wire::{
-    self, FromSupervisor, FromWorker, HELLO_BYTES_MAX, MessageReader, PROTOCOL, ReadError, Terms,
-    WORKER_BYTES_MAX,
+    self, ElasticTerms, FromSupervisor, FromWorker, HELLO_BYTES_MAX, MessageReader, PROTOCOL,
+    ReadError, WORKER_BYTES_MAX,
 };
 
-/// How long a connection may take to show the token.
+/// Time within which a connection must show the token.
 const HELLO_MAX: Duration = Duration::from_secs(10);
-/// Connections beside one per rank; more are closed at once.
+/// Connections in addition to one per rank; further ones are closed immediately.
 const CONNECTIONS_SPARE: usize = 32;
-/// Messages that wait for the supervisor at most; beyond that the workers' sockets fill up.
+/// Maximum number of queued messages; beyond it the workers' sockets fill up.
 const MESSAGES_MAX: usize = 4_096;
-/// How long one message to a worker may take.
+/// Time limit for sending one message to a worker.
 const WRITE_MAX: Duration = Duration::from_secs(2);
 
-/// What a worker did.
+/// An event on a worker's connection.
 #[derive(Debug)]
-pub(crate) enum Message {
-    /// It showed the token.
+pub(crate) enum ControlEvent {
+    /// The worker showed the token.
     Linked(Rank),
-    /// Its data plane listens.
+    /// The worker's data plane listens.
     Ready(Rank, SocketAddr),
-    /// It says how it is.
+    /// The worker sent a report.
     Reported(Rank, Box<WorkerReport>),
-    /// It recorded an event.
+    /// The worker recorded an event.
     Recorded(Rank, Event),
-    /// Its connection is over: why, when that was its own fault. With the name of the process in a job
-    /// that goes on when workers die.
+    /// The connection ended, with the reason if the worker caused it, and with the worker's id in
+    /// an elastic job.
     Unlinked(Rank, Option<u64>, Option<String>),
 }
 
-/// A listening socket on this machine, a thread for it and one for each connection.
-pub(crate) struct Control {
+/// A listening socket on this machine, with a thread for it and one per connection.
+pub(crate) struct ControlServer {
     address: SocketAddr,
-    shared: Arc<Shared>,
-    messages: Receiver<Message>,
+    shared: Arc<ControlShared>,
+    messages: Receiver<ControlEvent>,
     accepting: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct ControlShared {
     token: Token,
     world_size: WorldSize,
-    terms: Option<Terms>,
+    terms: Option<ElasticTerms>,
     closing: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<ControlState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ControlState {
     /// All connections by number, so that they can be closed.
     open: BTreeMap<u64, Arc<TcpStream>>,
     /// The connections of the ranks.
     workers: BTreeMap<Rank, Arc<TcpStream>>,
-    /// Which process has each place, in a job that goes on when workers die, and its certificate where
-    /// the job has an authority.
+    /// The worker expected in each rank of an elastic job, and its certificate if the job has an
+    /// authority.
     expected: BTreeMap<Rank, (u64, Option<String>)>,
     threads: Vec<JoinHandle<()>>,
-    /// Why the job ends: what a worker hears that comes too late.
+    /// The reason for the end of the job, for workers that connect too late.
     stopped: Option<String>,
 }
 
-impl Control {
+impl ControlServer {
     /// Listens on a free port of 127.0.0.1.
     pub(crate) fn start(
         token: Token,
         world_size: WorldSize,
-        terms: Option<Terms>,
+        terms: Option<ElasticTerms>,
     ) -> std::io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ControlShared {
             token,
             world_size,
             terms,
@@ -102,34 +102,35 @@ impl Control {
         })
     }
 
-    /// Where it listens.
+    /// Returns the listening address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The next message, if there is one.
-    pub(crate) fn next(&self) -> Option<Message> {
+    /// Returns the next message, if there is one.
+    pub(crate) fn next(&self) -> Option<ControlEvent> {
         self.messages.try_recv().ok()
     }
 
-    /// From now on only this process is welcome at a place.
+    /// Accepts only this worker at a rank from now on.
     pub(crate) fn expect(&self, rank: Rank, worker: u64, identity: Option<String>) {
         let mut state = self.shared.lock();
         state.expected.insert(rank, (worker, identity));
     }
 
-    /// Says something to a worker of a job that goes on when workers die.
-    pub(crate) fn tell(&self, rank: Rank, body: ToWorker) {
-        self.send(rank, &FromSupervisor::Told { body });
+    /// Sends a coordinator's message to a worker of an elastic job.
+    pub(crate) fn send_to_worker(&self, rank: Rank, body: ToWorker) {
+        self.send(rank, &FromSupervisor::Coordinator { body });
     }
 
-    /// Sends a worker its place.
+    /// Sends a worker its assignment.
     pub(crate) fn assign(&self, assignment: Assignment) {
         let rank = assignment.rank;
         self.send(rank, &FromSupervisor::Assignment(assignment.into()));
     }
 
-    /// Tells all workers that the job ends, those included that come later, and whether it has failed.
+    /// Notifies all workers, including those that connect later, that the job ends, and whether it
+    /// failed.
     pub(crate) fn stop(&self, reason: &str, failed: bool) {
         let ranks: Vec<Rank> = {
             let mut state = self.shared.lock();
@@ -152,19 +153,20 @@ impl Control {
         if let Some(stream) = stream
             && wire::send(&stream, message).is_err()
         {
-            // Half a message may be out: the connection is of no use any more, and its reader tells.
+            // The message may be incomplete, so the connection is unusable; its reader reports
+            // this.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// Closes everything and waits for the threads, which nothing can hold any more.
+    /// Closes all connections and waits for the threads, which cannot block any more.
     pub(crate) fn close(&mut self) {
         let Some(accepting) = self.accepting.take() else {
             return;
         };
         self.shared.closing.store(true, Ordering::SeqCst);
-        // Wakes the accepting thread. It cannot be woken when the machine is out of sockets: then it
-        // is left behind.
+        // Wakes the accepting thread. If that fails because the machine has no more sockets, the
+        // thread is detached.
         let woken = TcpStream::connect_timeout(&self.address, Duration::from_secs(1)).is_ok();
         if woken {
             let _ = accepting.join();
@@ -176,7 +178,7 @@ impl Control {
             }
             std::mem::take(&mut state.threads)
         };
-        // A thread may wait for room in the queue.
+        // A thread may be waiting for space in the queue.
         while threads.iter().any(|thread| !thread.is_finished()) {
             while self.next().is_some() {}
             clock::pause(Duration::from_millis(1));
@@ -187,19 +189,23 @@ impl Control {
     }
 }
 
-impl Drop for Control {
+impl Drop for ControlServer {
     fn drop(&mut self) {
         self.close();
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ControlShared {
+    fn lock(&self) -> MutexGuard<'_, ControlState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn accept(listener: &TcpListener, shared: &Arc<Shared>, messages: &SyncSender<Message>) {
+fn accept(
+    listener: &TcpListener,
+    shared: &Arc<ControlShared>,
+    messages: &SyncSender<ControlEvent>,
+) {
     for number in 0_u64.. {
         let stream = match listener.accept() {
             Ok((stream, _)) => Arc::new(stream),
@@ -207,7 +213,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>, messages: &SyncSender<Me
                 if shared.closing.load(Ordering::SeqCst) {
                     return;
                 }
-                // Out of file descriptors, as a rule: that may pass.
+                // Usually out of file descriptors, which may be temporary.
                 clock::pause(Duration::from_millis(10));
                 continue;
             }
@@ -229,15 +235,15 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>, messages: &SyncSender<Me
     }
 }
 
-/// One connection, from its hello to its end.
-fn serve(stream: &Arc<TcpStream>, shared: &Shared, messages: &SyncSender<Message>) {
+/// Serves one connection from its hello to its end.
+fn serve(stream: &Arc<TcpStream>, shared: &ControlShared, messages: &SyncSender<ControlEvent>) {
     let mut reader = MessageReader::new(stream);
     let Ok((rank, worker, identity)) = admit(stream, shared, &mut reader) else {
         let _ = stream.shutdown(Shutdown::Both);
         return;
     };
-    // Before the welcome: the supervisor sees the end of a process after its link, never before.
-    let mut sent = messages.send(Message::Linked(rank)).map_err(drop);
+    // Sent before the welcome: the supervisor must see the link before the end of the process.
+    let mut sent = messages.send(ControlEvent::Linked(rank)).map_err(drop);
     let welcome = FromSupervisor::Welcome {
         protocol: PROTOCOL,
         terms: shared.terms.clone().map(Box::new),
@@ -249,14 +255,14 @@ fn serve(stream: &Arc<TcpStream>, shared: &Shared, messages: &SyncSender<Message
             break None;
         }
         let message = match reader.next(WORKER_BYTES_MAX, None) {
-            Ok(FromWorker::Ready { data_address }) => Message::Ready(rank, data_address),
-            Ok(FromWorker::Event { body }) => Message::Recorded(rank, body),
+            Ok(FromWorker::Ready { data_address }) => ControlEvent::Ready(rank, data_address),
+            Ok(FromWorker::Event { body }) => ControlEvent::Recorded(rank, body),
             Ok(FromWorker::Report { body }) => {
                 let named = Some(body.member.worker.0);
                 if shared.terms.is_none() || named != worker {
                     break Some("a report of another worker".to_owned());
                 }
-                Message::Reported(rank, Box::new(body))
+                ControlEvent::Reported(rank, Box::new(body))
             }
             Ok(FromWorker::Hello { .. }) => break Some("a second hello".to_owned()),
             Err(ReadError::Broken(problem)) => break Some(problem),
@@ -267,20 +273,20 @@ fn serve(stream: &Arc<TcpStream>, shared: &Shared, messages: &SyncSender<Message
     {
         let workers = &mut shared.lock().workers;
         let is_mine = |open: &Arc<TcpStream>| Arc::ptr_eq(open, stream);
-        // Another process may have this place already.
+        // Another process may have taken over this rank.
         if workers.get(&rank).is_some_and(is_mine) {
             workers.remove(&rank);
         }
     }
     let _ = stream.shutdown(Shutdown::Both);
-    // The supervisor does not listen any more: then it need not know.
-    let _ = messages.send(Message::Unlinked(rank, worker, problem));
+    // An error means that the supervisor no longer needs the message.
+    let _ = messages.send(ControlEvent::Unlinked(rank, worker, problem));
 }
 
-/// Reads the hello, refuses it or enters the worker.
+/// Reads the hello, and registers or refuses the worker.
 fn admit(
     stream: &Arc<TcpStream>,
-    shared: &Shared,
+    shared: &ControlShared,
     reader: &mut MessageReader<'_>,
 ) -> Result<(Rank, Option<u64>, Option<String>), ()> {
     let setup = stream
@@ -313,7 +319,7 @@ fn admit(
     let mut state = shared.lock();
     if let Some(reason) = state.stopped.clone() {
         drop(state);
-        // It has seen nothing.
+        // This worker has not observed a failure.
         let failed = false;
         let _ = wire::send(stream, &FromSupervisor::Stop { reason, failed });
         return Err(());
@@ -327,29 +333,32 @@ fn admit(
     }
     if shared.terms.is_none() && state.workers.contains_key(&rank) {
         drop(state);
-        let reason = format!("rank {rank} is connected already");
+        let reason = format!("rank {rank} is already connected");
         let _ = wire::send(stream, &FromSupervisor::Refused { reason });
         return Err(());
     }
     if let Some(old) = state.workers.insert(rank, Arc::clone(stream)) {
-        // Of the process that had this place before, or of an earlier try of this one.
+        // It belongs to the previous process of this rank, or to an earlier attempt of this one.
         let _ = old.shutdown(Shutdown::Both);
     }
     Ok((rank, worker, expected.1.flatten()))
 }
 
-/// Whether a hello is good. The token comes first: who does not know it learns nothing else.
-fn judge(shared: &Shared, protocol: u32, token: &str, rank: u32) -> Result<Rank, String> {
+/// Validates a hello. The token is checked first, so that a client without it learns nothing else.
+fn judge(shared: &ControlShared, protocol: u32, token: &str, rank: u32) -> Result<Rank, String> {
     if !shared.token.matches(token) {
         return Err("wrong token: this worker belongs to another job".to_owned());
     }
     if protocol != PROTOCOL {
         return Err(format!(
-            "control protocol {protocol}; the supervisor speaks {PROTOCOL}"
+            "unsupported control protocol {protocol}: expected {PROTOCOL}"
         ));
     }
     if rank >= shared.world_size.get() {
-        return Err(format!("rank {rank} in a world of {}", shared.world_size));
+        return Err(format!(
+            "invalid rank {rank}: the world size is {}",
+            shared.world_size
+        ));
     }
     Ok(Rank(rank))
 }

@@ -1,7 +1,8 @@
-//! [`coordinate`]: the coordinator of a job as a process of its own: the shell round
-//! [`CoordinatorMachine`], with agents on any host, its record in a store and its events in a journal.
+//! [`coordinate`]: runs a job's coordinator as a separate process: the shell around
+//! [`CoordinatorMachine`], with agents on any host, its record in a store and its events in a
+//! journal.
 //!
-//! One thread decides; one asks the store; one per connection reads and writes.
+//! One thread decides, one accesses the store, and one per connection reads and writes.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
@@ -11,99 +12,104 @@ use std::time::{Duration, Instant};
 
 use ronde_core::{Event as RunEvent, Tracker};
 use ronde_elastic::{
-    CoordinatorCommand, CoordinatorId, CoordinatorMachine, JobEnding, CoordinatorEvent, Reason, Time, WorkerId,
+    CoordinatorCommand, CoordinatorEvent, CoordinatorId, CoordinatorMachine, JobEnding, Reason,
+    Time, WorkerId,
 };
 use ronde_identity::{Authority, Identity, Member, Validity};
 
-use crate::board::Board;
 use crate::clock;
 use crate::error::ClusterError;
 use crate::job::{JobFolder, job_error};
+use crate::job_history::JobHistory;
 use crate::journal::Journal;
-use crate::keeper::Keeper;
-use crate::narration::Narration;
-use crate::presence::{self, Presence};
-use crate::secure::Listener;
+use crate::liveness_lock::{self, LivenessLock};
+use crate::messages::ToAgent;
+use crate::record_writer::RecordWriter;
+use crate::secure::TlsListener;
+use crate::status::StatusBoard;
 use crate::stop::{StopFlag, StopLevel};
-use crate::talk::ToAgent;
 
 mod agents;
-mod questions;
-mod reception;
+mod connections;
+mod requests;
 mod state;
 
-use agents::{Agents, Lingering};
-use reception::{Input, Room};
-pub(crate) use state::State;
+use agents::{AgentTable, DisconnectedAgents};
+use connections::{ConnectionHandler, CoordinatorInput};
+pub(crate) use state::CoordinatorState;
 
-/// Inputs that wait at most; beyond that the agents' sockets fill up.
+/// Maximum number of queued inputs; beyond it the agents' sockets fill up.
 const INPUTS_MAX: usize = 4_096;
-/// Inputs that are taken in one go.
+/// Maximum number of inputs processed in one turn.
 const BATCH_MAX: usize = 512;
-/// How often agents hear from their coordinator at least.
+/// Maximum interval between messages to agents.
 const ALIVE_EVERY: Duration = Duration::from_millis(250);
-/// How often others look where coordinators listen.
+/// Interval for reading the addresses of other coordinators.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How long a certificate of a member is good for.
+/// Validity of a member's certificate.
 const CERTIFICATE: Duration = Duration::from_secs(90 * 86_400);
-/// How long the agents of a job that is over may take until all is said.
+/// Time limit for agents to deliver their last events after the end of the job.
 const LAST_EVENTS_MAX: Duration = Duration::from_secs(10);
-/// How long their connections may take to close.
+/// Time limit for closing their connections.
 const FAREWELL_MAX: Duration = Duration::from_secs(2);
 
-/// How a coordinator's work ended.
+/// How a coordinator's run ended.
 #[derive(Debug)]
-pub enum Concluded {
+pub enum CoordinatorOutcome {
     /// The job is over.
     Over {
-        /// How.
+        /// How it ended.
         ending: JobEnding,
-        /// Why, in one sentence.
+        /// The reason, in one sentence.
         reason: String,
     },
-    /// It was told to end; the job goes on and waits for another coordinator.
+    /// The coordinator was stopped; the job continues and waits for another one.
     Left {
-        /// The signal that told it.
+        /// The signal that stopped it.
         signal: i32,
     },
 }
 
-/// Leads the job of a folder, or stands by while another coordinator does, until the job is over or
-/// `stop` is raised. Listens at `listen` only (port 0: any free one); `ready` hears where. What people
-/// should know goes to `tell`, all events to the journal of the job.
+/// Leads the job of a folder, or stands by while another coordinator leads, until the job is over
+/// or `stop` is raised. Listens only at `listen` (port 0: any free port) and passes the address to
+/// `ready`. Messages for the user go to `tell`, all events to the job's journal.
 ///
 /// # Errors
-/// The job's store or its secrets cannot be read, or nobody can listen there.
+/// Returns an error if the job's store or its secrets cannot be read, or `listen` cannot be bound.
 pub fn coordinate(
     folder: &JobFolder,
     listen: SocketAddr,
     tell: &dyn Tracker,
     stop: &StopFlag,
     ready: &mut dyn FnMut(SocketAddr),
-) -> Result<Concluded, ClusterError> {
+) -> Result<CoordinatorOutcome, ClusterError> {
     let (authority, token) = folder.credentials()?;
     let validity = Validity::from_now(clock::today(), CERTIFICATE);
     let identity = authority.issue(&Member::Coordinator, validity)?;
     let me = CoordinatorId(random().map_err(|e| job_error(folder.path(), e.to_string()))?);
     let machine = CoordinatorMachine::new(me, folder.spec().settings)
         .map_err(|error| job_error(folder.path(), error.to_string()))?;
-    let _presence = Presence::show(folder.path(), me);
+    let _presence = LivenessLock::show(folder.path(), me);
     let (sender, inputs) = sync_channel(INPUTS_MAX);
-    let room = Arc::new(Room::new(identity.clone(), token, sender.clone()));
+    let room = Arc::new(ConnectionHandler::new(
+        identity.clone(),
+        token,
+        sender.clone(),
+    ));
     let listen_error = |cause| ClusterError::Listen {
         address: listen,
         cause,
     };
     let socket = TcpListener::bind(listen).map_err(listen_error)?;
-    let listener = Listener::start(socket, &identity, room).map_err(listen_error)?;
+    let listener = TlsListener::start(socket, &identity, room).map_err(listen_error)?;
     let address = listener.address();
     folder.announce(me, address)?;
-    let keeper = Keeper::start(folder.store().clone(), folder.record_name()?, move |kept| {
-        // The coordinator is gone: then nobody needs the answer.
-        let _ = sender.send(Input::Kept(kept));
+    let keeper = RecordWriter::start(folder.store().clone(), folder.record_name()?, move |kept| {
+        // An error means that the coordinator has ended and the answer is not needed.
+        let _ = sender.send(CoordinatorInput::Store(kept));
     });
     ready(address);
-    let mut leader = Leader {
+    let mut leader = CoordinatorShell {
         folder,
         identity,
         authority,
@@ -113,13 +119,13 @@ pub fn coordinate(
         keeper,
         begun: clock::now(),
         wake: None,
-        narration: Narration::default(),
-        board: Board::default(),
+        narration: JobHistory::default(),
+        board: StatusBoard::default(),
         journal: None,
-        agents: Agents::default(),
-        lingering: Lingering::default(),
+        agents: AgentTable::default(),
+        lingering: DisconnectedAgents::default(),
         workers: BTreeMap::new(),
-        state: State::default(),
+        state: CoordinatorState::default(),
         coordinators: vec![address],
         looked: None,
         greeted: Duration::ZERO,
@@ -133,7 +139,7 @@ pub fn coordinate(
     leader.agents.close_all();
     let deadline = clock::now() + FAREWELL_MAX;
     while leader.agents.any_open() && clock::now() < deadline {
-        // Those who wait for room in the queue must get it.
+        // Threads that wait for space in the queue must be able to continue.
         while inputs.try_recv().is_ok() {}
         clock::pause(Duration::from_millis(2));
     }
@@ -141,7 +147,7 @@ pub fn coordinate(
     Ok(concluded)
 }
 
-/// A number that no other process has.
+/// Returns a random number that identifies this process.
 pub(crate) fn random() -> std::io::Result<u64> {
     use std::io::Read;
     let mut bytes = [0; 8];
@@ -149,47 +155,47 @@ pub(crate) fn random() -> std::io::Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-struct Leader<'a> {
+struct CoordinatorShell<'a> {
     folder: &'a JobFolder,
     identity: Identity,
     authority: Authority,
     address: SocketAddr,
     tell: &'a dyn Tracker,
     machine: CoordinatorMachine,
-    keeper: Keeper,
+    keeper: RecordWriter,
     begun: Instant,
-    /// When the machine wants to look at the time.
+    /// When the machine next needs the time.
     wake: Option<Time>,
-    narration: Narration,
-    board: Board,
-    /// Only while this coordinator leads.
+    narration: JobHistory,
+    board: StatusBoard,
+    /// The journal, only while this coordinator leads.
     journal: Option<Journal>,
-    agents: Agents,
-    /// Agents whose connection has just ended.
-    lingering: Lingering,
-    /// Through which connection a worker is reached.
+    agents: AgentTable,
+    /// Agents that were disconnected recently.
+    lingering: DisconnectedAgents,
+    /// The connection through which each worker is reached.
     workers: BTreeMap<WorkerId, u64>,
-    state: State,
+    state: CoordinatorState,
     coordinators: Vec<SocketAddr>,
     looked: Option<Duration>,
     greeted: Duration,
-    /// A coordinator before this one that was seen to have ended.
+    /// A previous coordinator whose end was observed.
     ended: Option<CoordinatorId>,
-    /// When a stranger was last spoken of, and how many came since.
+    /// When a refused peer was last reported, and how many were refused since.
     turned_away: Option<(Duration, u32)>,
     store_problem: Option<String>,
-    /// Since when the job is over, how and why.
+    /// When, how and why the job ended.
     over: Option<(Duration, JobEnding, String)>,
 }
 
-impl Leader<'_> {
-    fn run(&mut self, inputs: &Receiver<Input>, stop: &StopFlag) -> Concluded {
+impl CoordinatorShell<'_> {
+    fn run(&mut self, inputs: &Receiver<CoordinatorInput>, stop: &StopFlag) -> CoordinatorOutcome {
         self.feed(CoordinatorEvent::Tick);
         loop {
-            match inputs.recv_timeout(self.patience()) {
+            match inputs.recv_timeout(self.wait_limit()) {
                 Ok(input) => self.take(input),
                 Err(RecvTimeoutError::Timeout) => {}
-                // The keeper holds a sender.
+                // The record writer holds a sender.
                 Err(RecvTimeoutError::Disconnected) => {}
             }
             for input in inputs.try_iter().take(BATCH_MAX) {
@@ -200,14 +206,14 @@ impl Leader<'_> {
             if let Some((since, ending, reason)) = &self.over {
                 let waited = self.now().saturating_sub(*since);
                 if self.agents.all_done() || waited > LAST_EVENTS_MAX {
-                    return Concluded::Over {
+                    return CoordinatorOutcome::Over {
                         ending: *ending,
                         reason: reason.clone(),
                     };
                 }
             }
             if stop.level() > StopLevel::Run {
-                return Concluded::Left {
+                return CoordinatorOutcome::Left {
                     signal: stop.signal(),
                 };
             }
@@ -226,39 +232,39 @@ impl Leader<'_> {
         self.machine.leads(self.time())
     }
 
-    /// How long to wait for an input at most.
-    fn patience(&self) -> Duration {
+    /// Returns how long to wait for an input at most.
+    fn wait_limit(&self) -> Duration {
         let time = self.time();
         let due = self.wake.map(|at| at.since(time));
         let due = due.unwrap_or(ALIVE_EVERY).min(ALIVE_EVERY / 2);
         due.max(Duration::from_millis(1))
     }
 
-    fn take(&mut self, input: Input) {
+    fn take(&mut self, input: CoordinatorInput) {
         match input {
-            Input::Came(came) => self.came(*came),
-            Input::Said(number, message) => self.said(number, *message),
-            Input::Gone(number, cause) => self.gone(number, &cause),
-            Input::Asked(asks, from, reply) => {
+            CoordinatorInput::AgentConnected(came) => self.agent_connected(*came),
+            CoordinatorInput::AgentMessage(number, message) => self.said(number, *message),
+            CoordinatorInput::Disconnected(number, cause) => self.gone(number, &cause),
+            CoordinatorInput::Request(asks, from, reply) => {
                 let answer = self.asked(*asks, from);
-                // Whoever asked has waited long enough.
+                // An error means that the client no longer waits.
                 let _ = reply.try_send(answer);
             }
-            Input::TurnedAway(from, why) => self.turned_away(from, &why),
-            Input::Kept(Ok(reply)) => {
+            CoordinatorInput::Refused(from, why) => self.turned_away(from, &why),
+            CoordinatorInput::Store(Ok(reply)) => {
                 self.store_problem = None;
                 self.feed(CoordinatorEvent::Store(reply));
             }
-            Input::Kept(Err(problem)) => {
+            CoordinatorInput::Store(Err(problem)) => {
                 if self.store_problem.as_ref() != Some(&problem) {
-                    self.mention(format!("the job's record cannot be reached: {problem}"));
+                    self.mention(format!("cannot access the job's record: {problem}"));
                     self.store_problem = Some(problem);
                 }
             }
         }
     }
 
-    /// What is due because time has passed.
+    /// Does what is due because of elapsed time.
     fn keep_time(&mut self) {
         let time = self.time();
         if self.wake.is_some_and(|at| at <= time) {
@@ -279,19 +285,23 @@ impl Leader<'_> {
         self.look_after_the_holder();
     }
 
-    /// Sees whether the coordinator that holds the lease has ended: then there is nothing to wait for.
+    /// Notices when the coordinator that holds the lease has ended, so that its lease need not
+    /// expire.
     fn look_after_the_holder(&mut self) {
         let holder = self.machine.record().holder;
         let Some(coordinator) = holder.filter(|_| !self.leads() && self.over.is_none()) else {
             return;
         };
-        if self.ended != Some(coordinator) && presence::has_ended(self.folder.path(), coordinator) {
+        if self.ended != Some(coordinator)
+            && liveness_lock::has_ended(self.folder.path(), coordinator)
+        {
             self.ended = Some(coordinator);
             self.feed(CoordinatorEvent::CoordinatorEnded { coordinator });
         }
     }
 
-    /// Tells all agents under which term this coordinator leads, if it does, and where others listen.
+    /// Sends the term in which this coordinator leads, if it does, and the others' addresses to all
+    /// agents.
     fn greet(&self) {
         let term = self.machine.record().term;
         self.agents.send_all(&ToAgent::Alive {
@@ -300,33 +310,29 @@ impl Leader<'_> {
         });
     }
 
-    /// Tells the machine what has happened, and does what it says.
+    /// Passes an event to the machine and executes its commands.
     fn feed(&mut self, event: CoordinatorEvent) {
         let time = self.time();
         for command in self.machine.handle(time, event) {
-            self.obey(command);
+            self.execute(command);
         }
         self.wake = self.machine.wake_at(time);
     }
 
-    fn obey(&mut self, command: CoordinatorCommand) {
+    fn execute(&mut self, command: CoordinatorCommand) {
         match command {
             CoordinatorCommand::Store(request) => self.keeper.ask(request),
             CoordinatorCommand::Send { to, message } => {
                 if let Some(number) = self.workers.get(&to) {
                     self.agents
-                        .send(*number, &ToAgent::Told { to, body: message });
+                        .send(*number, &ToAgent::ToWorker { to, body: message });
                 }
             }
-            CoordinatorCommand::Start {
-                host,
-                slot,
-                worker,
-            } => {
+            CoordinatorCommand::Start { host, slot, worker } => {
                 let validity = Validity::from_now(clock::today(), CERTIFICATE);
                 let issued = self.authority.issue(&Member::Worker(worker.0), validity);
                 let (Some(number), Ok(issued)) = (self.agents.number_of(&host), issued) else {
-                    // Its host went away; the worker that never reports is given up after a while.
+                    // Its host is gone; a worker that never reports is given up after a while.
                     return;
                 };
                 self.workers.insert(worker, number);
@@ -343,13 +349,13 @@ impl Leader<'_> {
                     self.agents.send(*number, &ToAgent::Kill { slot, worker });
                 }
             }
-            CoordinatorCommand::Log(reason) => self.told(&reason),
+            CoordinatorCommand::Log(reason) => self.decided(&reason),
             CoordinatorCommand::End { ending, reason } => self.end(ending, reason),
         }
     }
 
-    /// Something was decided.
-    fn told(&mut self, reason: &Reason) {
+    /// Records a decision of the machine.
+    fn decided(&mut self, reason: &Reason) {
         match reason {
             Reason::Leads { .. } => self.begin_to_lead(),
             Reason::Deposed { .. } => self.journal = None,
@@ -369,16 +375,16 @@ impl Leader<'_> {
             return;
         };
         match reason {
-            // The journal is another one's now.
+            // The journal belongs to another coordinator now.
             Reason::Deposed { .. } | Reason::StandsBy { .. } => self.tell.record(event),
             _ => self.publish(event),
         }
     }
 
-    /// Learns from the journal and from what the coordinator before kept.
+    /// Loads the journal and the state that the previous coordinator saved.
     fn begin_to_lead(&mut self) {
         if let Some(before) = self.ended.take() {
-            presence::forget(self.folder.path(), before);
+            liveness_lock::forget(self.folder.path(), before);
         }
         (self.narration, self.board) = Default::default();
         let (narration, board) = (&mut self.narration, &mut self.board);
@@ -389,11 +395,11 @@ impl Leader<'_> {
         match opened {
             Ok(journal) => self.journal = Some(journal),
             Err(error) => self.mention(format!(
-                "{}: {error}; events are not written down",
+                "cannot write events to {}: {error}",
                 self.folder.events().display()
             )),
         }
-        match State::read(self.folder) {
+        match CoordinatorState::read(self.folder) {
             Ok(state) => self.state = state,
             Err(error) => self.mention(error.to_string()),
         }
@@ -406,7 +412,7 @@ impl Leader<'_> {
         if let Some(journal) = &self.journal {
             self.agents.replay(journal);
         }
-        // Also agents that did not notice that nobody led for a moment say again what was not heard.
+        // Agents that did not notice the time without a leader also repeat unacknowledged events.
         self.agents.send_all(&ToAgent::Alive {
             leads: None,
             coordinators: Vec::new(),
@@ -414,7 +420,7 @@ impl Leader<'_> {
         self.greet();
     }
 
-    /// Writes an event down and tells those who follow.
+    /// Stores an event and sends it to followers.
     fn publish(&mut self, event: RunEvent) {
         self.board.take(&event);
         let written = self.journal.as_mut().map(|journal| journal.append(&event));
@@ -423,7 +429,7 @@ impl Leader<'_> {
             Some(Err(error)) => {
                 self.journal = None;
                 self.mention(format!(
-                    "writing events failed ({error}); all events after that are missing"
+                    "cannot write events: {error}; later events are missing"
                 ));
             }
             None => {}
@@ -438,7 +444,7 @@ impl Leader<'_> {
         }
     }
 
-    /// Says something to whoever watches this coordinator.
+    /// Records a message for the user of this coordinator.
     fn mention(&self, message: String) {
         self.tell.record(RunEvent::Notice {
             rank: None,
@@ -446,7 +452,7 @@ impl Leader<'_> {
         });
     }
 
-    /// Says something to all who watch the job.
+    /// Records a message for all users of the job.
     fn announce(&mut self, message: String) {
         let event = RunEvent::Notice {
             rank: None,
@@ -464,8 +470,8 @@ impl Leader<'_> {
         self.agents.send_all(&ToAgent::End { ending, reason });
     }
 
-    /// Whoever comes when the job is over hears of it.
-    fn tell_end(&self, number: u64) {
+    /// Notifies an agent that connects after the end of the job.
+    fn send_end(&self, number: u64) {
         if let Some((_, ending, reason)) = &self.over {
             let (ending, by) = (*ending, reason.clone());
             let reason = Reason::Stopped {

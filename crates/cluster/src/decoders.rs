@@ -1,54 +1,55 @@
-//! The readers of control lines, one by one, for fuzzing; no stable interface.
+//! The parsers of control lines, individually, for fuzzing; not a stable interface.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use ronde_core::{Assignment, Event, Generation, Rank, Step, WorldSize};
 use ronde_elastic::{
-    MemberInfo, WorkerPhase, WorkerSlot, Reason, WorkerReport, Settings, Term, Time, ToWorker, GroupFailure, WorkerId,
+    GroupFailure, MemberInfo, Reason, Settings, Term, Time, ToWorker, WorkerId, WorkerPhase,
+    WorkerReport, WorkerSlot,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::talk::{FromAgent, Question, ToAgent};
-use crate::wire::{FromSupervisor, FromWorker, PROTOCOL, Terms};
+use crate::messages::{FromAgent, ToAgent, TokenRequest};
+use crate::wire::{ElasticTerms, FromSupervisor, FromWorker, PROTOCOL};
 
 mod agents;
 
-/// Whose line it is.
+/// The sender and receiver of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Line {
-    /// What a worker says to its supervisor.
+pub enum ControlLine {
+    /// A message from a worker to its supervisor.
     FromWorker,
-    /// What a supervisor says to its workers.
+    /// A message from a supervisor to a worker.
     FromSupervisor,
-    /// What somebody with a join token asks a coordinator.
-    Question,
-    /// What an agent says to a coordinator.
+    /// A request to a coordinator that is authenticated by a join token.
+    TokenRequest,
+    /// A message from an agent to a coordinator.
     FromAgent,
-    /// What a coordinator says to an agent.
+    /// A message from a coordinator to an agent.
     ToAgent,
 }
 
-impl Line {
-    /// Lines that must be accepted, to begin with.
+impl ControlLine {
+    /// Returns valid lines as a fuzzing corpus.
     #[must_use]
     pub fn samples(self) -> Vec<Vec<u8>> {
         match self {
             Self::FromWorker => from_worker().iter().map(written).collect(),
             Self::FromSupervisor => from_supervisor().iter().map(written).collect(),
-            Self::Question => agents::questions().iter().map(written).collect(),
+            Self::TokenRequest => agents::questions().iter().map(written).collect(),
             Self::FromAgent => agents::from_agent().iter().map(written).collect(),
             Self::ToAgent => agents::to_agent().iter().map(written).collect(),
         }
     }
 
-    /// Reads one line of a stranger; says why it is refused.
+    /// Parses an untrusted line.
     ///
     /// # Errors
-    /// Why it is not accepted.
+    /// Returns why the line is invalid.
     ///
     /// # Panics
-    /// When what was accepted is not read again after being written: a bug.
+    /// If a parsed line cannot be written and parsed again, which is a bug.
     pub fn read(self, line: &[u8]) -> Result<(), String> {
         match self {
             Self::FromWorker => read::<FromWorker>(line).map(drop),
@@ -56,7 +57,7 @@ impl Line {
                 FromSupervisor::Assignment(wire) => Assignment::try_from(wire).map(drop),
                 _ => Ok(()),
             },
-            Self::Question => read::<Question>(line).map(drop),
+            Self::TokenRequest => read::<TokenRequest>(line).map(drop),
             Self::FromAgent => read::<FromAgent>(line).map(drop),
             Self::ToAgent => read::<ToAgent>(line).map(drop),
         }
@@ -132,7 +133,7 @@ fn from_supervisor() -> Vec<FromSupervisor> {
     vec![
         FromSupervisor::Welcome {
             protocol: PROTOCOL,
-            terms: Some(Box::new(Terms {
+            terms: Some(Box::new(ElasticTerms {
                 job: "job".to_owned(),
                 task: "steps = 3\n".to_owned(),
                 host: "gpu-02".to_owned(),
@@ -141,7 +142,7 @@ fn from_supervisor() -> Vec<FromSupervisor> {
             })),
             identity: None,
         },
-        FromSupervisor::Told {
+        FromSupervisor::Coordinator {
             body: ToWorker::Abort {
                 term: Term(2),
                 generation: Generation(7),

@@ -1,4 +1,4 @@
-//! The environment that a rank gets.
+//! The environment variables of a rank.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -9,19 +9,19 @@ use crate::spec::LaunchSpec;
 use crate::token::Token;
 use crate::variables;
 
-/// A port of 127.0.0.1 that nobody listens on at the moment.
+/// Returns a port of 127.0.0.1 that is currently free.
 pub(crate) fn free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
         .local_addr()?
         .port())
 }
 
-/// The name of a process in a job that goes on when workers die.
+/// Returns the variable with a worker's id, in elastic jobs.
 pub(crate) fn of_worker(worker: u64) -> (OsString, OsString) {
     (variables::RONDE_WORKER.into(), worker.to_string().into())
 }
 
-/// The variables of one rank; the job's own come last and win.
+/// Returns the variables of one rank; those of the job come last and take precedence.
 pub(crate) fn of_rank(
     spec: &LaunchSpec,
     rank: Rank,

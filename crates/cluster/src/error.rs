@@ -1,4 +1,4 @@
-//! [`ClusterError`]: why a worker could not join its job, or a job could not be led or reached.
+//! [`ClusterError`]: why a worker cannot join its job, or a job cannot be led or reached.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -6,87 +6,87 @@ use std::time::Duration;
 
 use ronde_core::Recovery;
 
-/// What can go wrong between a worker and its supervisor.
+/// Errors between workers, supervisors and coordinators.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterError {
     /// The supervisor could not be reached in time.
     #[error("cannot reach the supervisor at {address} within {limit:.1?}: {cause}")]
     Connect {
-        /// Where it should listen.
+        /// The supervisor's expected address.
         address: SocketAddr,
-        /// How long was tried.
+        /// The time limit.
         limit: Duration,
-        /// The system's last answer.
+        /// The last error of the system.
         cause: std::io::Error,
     },
-    /// The supervisor does not want this worker: wrong token, version or rank.
+    /// The supervisor rejected this worker: wrong token, version or rank.
     #[error("the supervisor refused this worker: {reason}")]
     Refused {
-        /// What it said.
+        /// The supervisor's reason.
         reason: String,
     },
     /// Not all ranks were ready in time.
     #[error("no assignment from the supervisor within {limit:.1?}")]
     RendezvousTimeout {
-        /// How long was waited.
+        /// The time limit.
         limit: Duration,
     },
-    /// The supervisor went away or ended the job.
+    /// The connection to the supervisor failed, or the supervisor ended the job.
     #[error("lost the supervisor: {reason}")]
     Lost {
-        /// What was seen.
+        /// The observed cause.
         reason: String,
     },
     /// A job's folder cannot be used.
-    #[error("job {}: {problem}", path.display())]
+    #[error("cannot use job {}: {problem}", path.display())]
     Job {
-        /// The folder, or the file in it.
+        /// The folder, or a file in it.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// The store that holds a job's record.
-    #[error("the job's store: {source}")]
+    /// The store with a job's record failed.
+    #[error("cannot access the job's store: {source}")]
     Store {
-        /// What it said.
+        /// The store's error.
         source: Box<ronde_store::StoreError>,
     },
-    /// The job is over, as its record says.
-    #[error("job {job} {}", if *is_finished { "is finished: there is nothing left to do" } else { "was stopped" })]
+    /// The job is over, according to its record.
+    #[error("job {job} {}", if *is_finished { "is finished: all steps are committed" } else { "was stopped" })]
     Over {
-        /// Its name.
+        /// The job's name.
         job: String,
-        /// All steps are committed; otherwise it was asked to stop.
+        /// Whether all steps are committed; otherwise a stop was requested.
         is_finished: bool,
     },
-    /// No coordinator of the job could be talked to.
-    #[error("no coordinator of the job answers: {}", tried.join("; "))]
+    /// No coordinator of the job could be reached.
+    #[error("cannot reach a coordinator of the job: {}", tried.join("; "))]
     NoCoordinator {
-        /// Where, and what came of it.
+        /// The addresses that were tried, each with its error.
         tried: Vec<String>,
     },
     /// A coordinator cannot listen, or has no certificate.
-    #[error("the coordinator cannot listen at {address}: {cause}")]
+    #[error("cannot listen at {address}: {cause}")]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// The system's answer.
+        /// The system's error.
         cause: std::io::Error,
     },
-    /// A certificate cannot be used.
+    /// A certificate is invalid.
     #[error(transparent)]
     Identity(#[from] ronde_identity::IdentityError),
-    /// A message that no honest peer of this version sends.
-    #[error("broken control message: {problem}")]
+    /// A message that no correct peer of this version sends.
+    #[error("invalid control message: {problem}")]
     Protocol {
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
 }
 
 impl ClusterError {
-    /// What to do about it.
+    /// Returns the recommended recovery.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         match self {

@@ -1,4 +1,4 @@
-//! Process groups: signals to all members, and whether any member still runs.
+//! Process groups: sending signals to all members, and checking whether any member still runs.
 
 use rustix::process::{
     Pid, Signal, WaitOptions, kill_process_group, test_kill_process_group, waitpgid,
@@ -6,7 +6,7 @@ use rustix::process::{
 
 use crate::launcher::StopSignal;
 
-/// Sends a signal to all members. A group that is gone is no error.
+/// Sends a signal to all members. A group without members is not an error.
 pub(crate) fn signal(group: Pid, signal: StopSignal) {
     let signal = match signal {
         StopSignal::Terminate => Signal::TERM,
@@ -15,24 +15,24 @@ pub(crate) fn signal(group: Pid, signal: StopSignal) {
     let _ = kill_process_group(group, signal);
 }
 
-/// Whether a member still runs. Members that have ended and that nobody has reaped (an init that
-/// does not, as in many containers) do not count.
+/// Returns whether a member still runs. Zombies, which may remain under an init process that does
+/// not reap (as in many containers), do not count.
 pub(crate) fn alive(group: Pid) -> bool {
     match test_kill_process_group(group) {
-        // There are members that may not be signalled, or some that may.
+        // There are members that may not be signalled.
         Err(rustix::io::Errno::PERM) => true,
         Err(_) => false,
         Ok(()) => running_member(group).unwrap_or(true),
     }
 }
 
-/// Reaps members that have become children of this process: it is the init of a container then.
-/// Only to be called when the group's leader has been reaped.
+/// Reaps members that have become children of this process, which happens if it is the init process
+/// of a container. Must be called only after the group's leader has been reaped.
 pub(crate) fn reap(group: Pid) {
     while let Ok(Some(_)) = waitpgid(group, WaitOptions::NOHANG) {}
 }
 
-/// Whether `/proc` knows a member that is no zombie; `None` without `/proc`.
+/// Returns whether `/proc` contains a member that is not a zombie; `None` without `/proc`.
 fn running_member(group: Pid) -> Option<bool> {
     let mut seen = false;
     for entry in std::fs::read_dir("/proc").ok()?.flatten() {
@@ -44,7 +44,7 @@ fn running_member(group: Pid) -> Option<bool> {
             continue;
         }
         seen = true;
-        // A process may end while one looks.
+        // The process may have ended in the meantime.
         let Ok(stat) = std::fs::read(entry.path().join("stat")) else {
             continue;
         };
@@ -58,7 +58,8 @@ fn running_member(group: Pid) -> Option<bool> {
     seen.then_some(false)
 }
 
-/// Fields 3 and 5 of `/proc/<pid>/stat`; field 2, the name, is in parentheses and may hold anything.
+/// Parses fields 3 and 5 of `/proc/<pid>/stat`; field 2, the name, is in parentheses and may
+/// contain anything.
 fn state_and_group(stat: &[u8]) -> Option<(u8, i32)> {
     let behind_name = stat.iter().rposition(|&b| b == b')')? + 1;
     let text = std::str::from_utf8(&stat[behind_name..]).ok()?;
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_a_process_cannot_mislead() {
+    fn a_process_name_cannot_forge_the_other_fields() {
         let cases = [
             (&b"12 (sh) S 1 34 34 0 -1"[..], Some((b'S', 34))),
             (b"12 (a) Z 9 (b) R 1 77 34", Some((b'R', 77))),
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_a_group_that_runs() {
+    fn the_group_of_this_process_is_alive() {
         assert!(alive(rustix::process::getpgrp()));
     }
 }

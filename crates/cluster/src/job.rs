@@ -1,5 +1,5 @@
-//! [`JobFolder`]: what a job of several hosts keeps on disk: its description, its authority, its token,
-//! and the store that holds its record.
+//! [`JobFolder`]: the files of a job that spans several hosts: its description, its certificate
+//! authority, its token, and the store with its record.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write;
@@ -23,30 +23,30 @@ const FORMAT: (&str, u32) = ("ronde.job", 1);
 const JOB_FILE: &str = "job.json";
 const AUTHORITY_FILE: &str = "authority.pem";
 const TOKEN_FILE: &str = "token";
-/// Objects of the job's store.
+/// The names of objects in the job's store.
 const RECORD: &str = "record.json";
 const COORDINATORS: &str = "coordinators";
-/// How long the job's authority is good for.
+/// The validity of the job's authority.
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
-/// Longest object that is read.
+/// The maximum size of an object that is read.
 const OBJECT_BYTES_MAX: u64 = 16 << 20;
 
-/// What a job is.
+/// The description of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobSpec {
-    /// Names the job.
+    /// The job's name.
     pub job: String,
-    /// Handed to the workers in their assignment, not looked at.
+    /// Opaque text passed to the workers in their assignment.
     pub task: String,
-    /// How it is kept alive.
+    /// Membership settings.
     pub settings: Settings,
-    /// Program and arguments of a worker; empty: a worker of ronde's own.
+    /// Program and arguments of a worker; empty for ronde's own worker.
     pub command: Vec<String>,
-    /// Where the record is kept: a folder, `s3://bucket/prefix` or `az://container/prefix`. `None`: in
+    /// Location of the record: a folder, `s3://bucket/prefix` or `az://container/prefix`. `None`:
     /// the job's folder.
     pub record: Option<String>,
-    /// Where the coordinator writes the events; `None`: `events.jsonl` in the job's folder.
+    /// The coordinator's event file; `None`: `events.jsonl` in the job's folder.
     pub events: Option<PathBuf>,
 }
 
@@ -57,7 +57,7 @@ struct JobFile {
     spec: JobSpec,
 }
 
-/// A job's folder. Whoever may read it may lead the job.
+/// A job's folder. Read access to it is sufficient to lead the job.
 #[derive(Debug, Clone)]
 pub struct JobFolder {
     path: PathBuf,
@@ -66,10 +66,10 @@ pub struct JobFolder {
 }
 
 impl JobFolder {
-    /// Makes the folder of a new job, readable by its owner only, with a new authority and token.
+    /// Creates the folder of a new job, readable by its owner only, with a new authority and token.
     ///
     /// # Errors
-    /// [`ClusterError::Job`] when there is a job already, or the disk does not take it.
+    /// Returns [`ClusterError::Job`] if the folder has a job already or cannot be written.
     pub fn create(
         path: &Path,
         spec: &JobSpec,
@@ -87,7 +87,7 @@ impl JobFolder {
         };
         let text = serde_json::to_vec(&file).map_err(|error| failed(error.to_string()))?;
         publish(&path.join(JOB_FILE), &text).map_err(|error| match error.kind() {
-            std::io::ErrorKind::AlreadyExists => failed("there is a job already".to_owned()),
+            std::io::ErrorKind::AlreadyExists => failed("it contains a job already".to_owned()),
             _ => failed(error.to_string()),
         })?;
         let folder = Self::open(path, remote)?;
@@ -95,10 +95,10 @@ impl JobFolder {
         Ok(folder)
     }
 
-    /// The folder of a job that exists.
+    /// Opens the folder of an existing job.
     ///
     /// # Errors
-    /// [`ClusterError::Job`] when it is none, or its store cannot be opened.
+    /// Returns [`ClusterError::Job`] if the folder has no job or its store cannot be opened.
     pub fn open(path: &Path, remote: &RemoteSettings) -> Result<Self, ClusterError> {
         let failed = |problem: String| job_error(path, problem);
         let text = std::fs::read(path.join(JOB_FILE)).map_err(|error| match error.kind() {
@@ -119,39 +119,40 @@ impl JobFolder {
         })
     }
 
-    /// What the job is.
+    /// Returns the job's description.
     #[must_use]
     pub fn spec(&self) -> &JobSpec {
         &self.spec
     }
 
-    /// Where it is.
+    /// Returns the folder's path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where the events are.
+    /// Returns the path of the event file.
     #[must_use]
     pub fn events(&self) -> PathBuf {
         let inside = || self.path.join("events.jsonl");
         self.spec.events.clone().unwrap_or_else(inside)
     }
 
-    /// The token by which hosts join and commands speak to the coordinator.
+    /// Returns the token with which hosts join and commands authenticate to the coordinator.
     ///
     /// # Errors
-    /// [`ClusterError::Job`] when it cannot be read.
+    /// Returns [`ClusterError::Job`] if the token cannot be read.
     pub fn token(&self) -> Result<JoinToken, ClusterError> {
         let text = self.read(TOKEN_FILE)?;
         text.parse()
             .map_err(|error| job_error(&self.path.join(TOKEN_FILE), format!("{error}")))
     }
 
-    /// Where coordinators of this job listen, or did: the newest first.
+    /// Returns the addresses at which coordinators of this job listen or listened, the newest
+    /// first.
     ///
     /// # Errors
-    /// [`ClusterError::Store`].
+    /// Returns [`ClusterError::Store`].
     pub fn coordinators(&self) -> Result<Vec<SocketAddr>, ClusterError> {
         let folder = name(COORDINATORS)?;
         let mut found = Vec::new();
@@ -169,12 +170,12 @@ impl JobFolder {
         Ok(found.into_iter().map(|(_, address)| address).collect())
     }
 
-    /// The record as it stands; `None` before the first coordinator.
+    /// Returns the current record; `None` before the first coordinator.
     ///
     /// # Errors
-    /// [`ClusterError::Store`], or [`ClusterError::Job`] when it is damaged.
+    /// Returns [`ClusterError::Store`], or [`ClusterError::Job`] if the record is damaged.
     pub fn record(&self) -> Result<Option<JobRecord>, ClusterError> {
-        let read = crate::keeper::read(&*self.store, &name(RECORD)?)?;
+        let read = crate::record_writer::read(&*self.store, &name(RECORD)?)?;
         Ok(read.map(|(_, record)| record))
     }
 
@@ -186,7 +187,7 @@ impl JobFolder {
         name(RECORD)
     }
 
-    /// Says where this coordinator listens, and forgets others that listened there.
+    /// Publishes this coordinator's address, and removes entries of others with the same address.
     pub(crate) fn announce(
         &self,
         me: CoordinatorId,
@@ -209,19 +210,19 @@ impl JobFolder {
             .map_err(store_error)
     }
 
-    /// This coordinator listens no more.
+    /// Removes this coordinator's address.
     pub(crate) fn withdraw(&self, me: CoordinatorId) {
         let mine = name(COORDINATORS).and_then(|folder| {
             let mine = folder.join(&me.0.to_string());
             mine.map_err(store_error)
         });
         if let Ok(mine) = mine {
-            // One that is left is tried in vain and harms nobody.
+            // A leftover entry only costs clients a failed attempt.
             let _ = self.store.delete(&mine);
         }
     }
 
-    /// The authority and the token; made by whoever comes first.
+    /// Returns the authority and the token, which the first caller creates.
     pub(crate) fn credentials(&self) -> Result<(Authority, JoinToken), ClusterError> {
         let failed = |error| job_error(&self.path.join(AUTHORITY_FILE), format!("{error}"));
         if !self.path.join(AUTHORITY_FILE).exists() {
@@ -238,7 +239,7 @@ impl JobFolder {
         Ok((authority, self.token()?))
     }
 
-    /// Writes a secret, unless somebody else did.
+    /// Writes a secret unless it already exists.
     fn first(&self, file: &str, text: &str) -> Result<(), ClusterError> {
         let path = self.path.join(file);
         match publish(&path, text.as_bytes()) {
@@ -255,7 +256,7 @@ impl JobFolder {
     }
 }
 
-/// A new file that only its owner may read: there whole or not at all, and never in place of another.
+/// Atomically creates a file that only its owner may read, without replacing an existing one.
 fn publish(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let unfinished = path.with_extension(format!("{}.unfinished", std::process::id()));
     let write = || {

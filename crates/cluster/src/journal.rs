@@ -1,4 +1,4 @@
-//! [`Journal`]: the events of a job as lines of JSON in a file that outlives its coordinators.
+//! [`Journal`]: the events of a job as JSON lines in a file that outlives its coordinators.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
@@ -11,23 +11,23 @@ use serde::{Deserialize, Serialize};
 use crate::clock;
 
 #[derive(Serialize, Deserialize)]
-struct Line<E> {
+struct JournalLine<E> {
     t: f64,
     #[serde(flatten)]
     event: E,
 }
 
-/// An event file that is only ever appended to. A line is complete or, at the very end, cut off by a
-/// crash; such a piece is taken away before more is written.
+/// An append-only event file. Every line is complete except possibly the last one, which a crash
+/// may have truncated; such a line is removed before more is written.
 pub(crate) struct Journal {
     path: PathBuf,
     file: File,
-    /// Events in it.
+    /// The number of events in it.
     count: u64,
 }
 
 impl Journal {
-    /// Goes on where the file ends, or begins it. `seen` gets all events in it.
+    /// Opens the file to append to it, or creates it. `seen` receives all events in it.
     pub(crate) fn open(path: &Path, seen: &mut dyn FnMut(&Event)) -> std::io::Result<Self> {
         let mut file = OpenOptions::new()
             .read(true)
@@ -54,12 +54,12 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Writes an event down; tells its number, from 1 on.
+    /// Appends an event; returns its number, starting from 1.
     pub(crate) fn append(&mut self, event: &Event) -> std::io::Result<u64> {
         let t = clock::today()
             .duration_since(UNIX_EPOCH)
             .map_or(0.0, |since| since.as_secs_f64());
-        self.line(&Line { t, event })?;
+        self.line(&JournalLine { t, event })?;
         self.count += 1;
         Ok(self.count)
     }
@@ -70,8 +70,8 @@ impl Journal {
         self.file.write_all(&line)
     }
 
-    /// The events after the first `known` ones, with their numbers. Reads the file. `None` stands for a
-    /// line that only a newer version understands.
+    /// Reads the events after the first `known` ones, with their numbers. `None` represents a line
+    /// that only a newer version can read.
     pub(crate) fn after(&self, known: u64) -> std::io::Result<Vec<(u64, Option<Event>)>> {
         let (mut number, mut events) = (0, Vec::new());
         walk(&File::open(&self.path)?, &mut |event| {
@@ -85,15 +85,15 @@ impl Journal {
     }
 }
 
-/// Reads an event file up to the last complete line, as long as `visit` wants more; tells how many bytes
-/// that are. Every line but the header counts, also one that cannot be read.
+/// Reads an event file up to the last complete line while `visit` returns true, and returns the
+/// number of bytes read. Every line except the header counts, even if it cannot be parsed.
 pub(crate) fn walk(
     file: &File,
     visit: &mut dyn FnMut(Option<Event>) -> bool,
 ) -> std::io::Result<u64> {
     let mut reader = BufReader::new(file);
-    let (mut whole, mut line, mut wants_more) = (0, Vec::new(), true);
-    while wants_more {
+    let (mut whole, mut line, mut continues) = (0, Vec::new(), true);
+    while continues {
         line.clear();
         let length = reader.read_until(b'\n', &mut line)?;
         if line.pop() != Some(b'\n') {
@@ -102,8 +102,8 @@ pub(crate) fn walk(
         let is_header = whole == 0;
         whole += length as u64;
         if !is_header {
-            let read = serde_json::from_slice::<Line<Event>>(&line);
-            wants_more = visit(read.ok().map(|line| line.event));
+            let read = serde_json::from_slice::<JournalLine<Event>>(&line);
+            continues = visit(read.ok().map(|line| line.event));
         }
     }
     Ok(whole)
@@ -130,14 +130,14 @@ mod tests {
             r#"{"t":1.5,"event":"step_times","rank":0,"step":1,"compute_s":1e-7,"communicate_s":0.1,"wait_data_s":null,"forward_s":0.0,"backward_s":0.25,"optimizer_s":0.0,"reducing_s":0.0,"waited_s":0.0,"bytes_sent":1}"#,
             r#"{"t":1.5,"event":"notice","rank":null,"message":"a\nb"}"#,
         ] {
-            let read: Line<Event> = serde_json::from_str(line).expect(line);
+            let read: JournalLine<Event> = serde_json::from_str(line).expect(line);
             let again = serde_json::to_string(&read).unwrap();
             assert_eq!(again, line);
         }
     }
 
     #[test]
-    fn a_journal_goes_on_after_a_crash_in_the_middle_of_a_line() {
+    fn a_journal_is_continued_after_a_crash_in_the_middle_of_a_line() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("events.jsonl");
         let mut journal = Journal::open(&path, &mut |_| ()).unwrap();

@@ -1,4 +1,4 @@
-//! [`Launcher`]: the seam between supervision and the place where processes run.
+//! [`Launcher`]: the seam between supervision and the systems on which processes run.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use ronde_core::Rank;
 
-use crate::outcome::End;
+use crate::outcome::ProcessExit;
 
-/// Which output of a process a line came from.
+/// The output stream that a line was written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputStream {
     /// Standard output.
@@ -18,41 +18,41 @@ pub enum OutputStream {
     Stderr,
 }
 
-/// Takes the output of the ranks line by line.
+/// A receiver of the ranks' output, line by line.
 ///
 /// Called from one thread of the launcher. While it blocks, the ranks' output is not read and they
-/// block in their writes; supervision goes on.
+/// block in their writes; supervision continues.
 pub trait LogSink: Send + Sync {
-    /// A line without its end. Invalid UTF-8 arrives as U+FFFD, a line longer than
-    /// [`crate::LINE_BYTES_MAX`] in pieces.
+    /// Receives a line without its line ending. Invalid UTF-8 is replaced by U+FFFD; a line longer
+    /// than [`crate::LINE_BYTES_MAX`] arrives in pieces.
     fn line(&self, rank: Rank, stream: OutputStream, line: &str);
 }
 
 /// One process to start.
 #[derive(Debug, Clone)]
 pub struct ProcessSpec {
-    /// Who it is.
+    /// The process's rank.
     pub rank: Rank,
     /// The program.
     pub program: OsString,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// Variables that it gets beside the inherited ones.
+    /// Variables in addition to the inherited ones.
     pub environment: Vec<(OsString, OsString)>,
-    /// Where it starts.
+    /// The working directory.
     pub working_directory: Option<PathBuf>,
 }
 
-/// A process that runs.
+/// A running process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Started {
-    /// Its process id, which is its process group's as well.
+pub struct StartedProcess {
+    /// Its process id, which is also the id of its process group.
     pub pid: u32,
-    /// The machine.
+    /// The host name.
     pub host: String,
 }
 
-/// What a supervisor sends to a rank.
+/// A signal from a supervisor to a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StopSignal {
     /// End in good order: SIGTERM.
@@ -61,34 +61,39 @@ pub enum StopSignal {
     Kill,
 }
 
-/// Starts processes somewhere and watches them: on this machine, by SSH, by a batch system.
+/// Starts and watches processes: on this machine, over SSH, or through a batch system.
 ///
 /// Calls come from one thread. No call may block longer than its timeout; those without one return
 /// at once.
 pub trait Launcher {
-    /// Name of the machine where ranks are started.
+    /// Returns the name of the host on which ranks are started.
     fn host(&self) -> String;
 
     /// Starts a rank and sends its output to `log`.
     ///
     /// # Errors
-    /// The system's answer when the process cannot be started.
-    fn start(&mut self, process: &ProcessSpec, log: &Arc<dyn LogSink>) -> std::io::Result<Started>;
+    /// Returns the system's error if the process cannot be started.
+    fn start(
+        &mut self,
+        process: &ProcessSpec,
+        log: &Arc<dyn LogSink>,
+    ) -> std::io::Result<StartedProcess>;
 
-    /// Waits until a process ends, at most `timeout`, and returns all that have ended since the
-    /// call before, each once.
-    fn poll(&mut self, timeout: Duration) -> Vec<(Rank, End)>;
+    /// Waits until a process ends, at most `timeout`, and returns each process that has ended since
+    /// the previous call once.
+    fn poll(&mut self, timeout: Duration) -> Vec<(Rank, ProcessExit)>;
 
-    /// Sends a signal to all processes of a rank, its children included. Sending to a rank that is
-    /// gone does nothing.
+    /// Sends a signal to all processes of a rank, including its children. Has no effect on a rank
+    /// whose processes have all ended.
     fn signal(&mut self, rank: Rank, signal: StopSignal);
 
-    /// Whether a process of this rank still runs: itself or a child that it left behind.
+    /// Returns whether a process of this rank still runs: the rank itself or a child that it left
+    /// behind.
     fn alive(&mut self, rank: Rank) -> bool;
 
-    /// The last lines that a rank wrote to its standard error, at most ten.
+    /// Returns the last lines that a rank wrote to its standard error, at most ten.
     fn logs(&mut self, rank: Rank) -> Vec<String>;
 
-    /// Delivers what is left of the output, waiting at most `timeout`, and ends all threads.
+    /// Delivers the remaining output, waiting at most `timeout`, and ends all threads.
     fn close(&mut self, timeout: Duration);
 }

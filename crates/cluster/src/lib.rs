@@ -1,64 +1,65 @@
 //! Starting, rendezvous and supervision of worker processes.
 //!
-//! A supervisor starts one process per rank through a [`Launcher`], lets the workers meet over a
-//! control socket, and stays with them: the first failure ends all, and no process outlives the
-//! job. Start reading at [`supervise`](supervise()); a worker's side is [`WorkerLink`].
+//! A supervisor starts one process per rank through a [`Launcher`], assigns their ranks over a
+//! control socket, and watches them: the first failure ends all of them (or, in an elastic job,
+//! leads to a new generation), and no process outlives the job. Start reading at
+//! [`supervise`](supervise()); a worker's side is [`WorkerLink`].
 
 mod agent;
-mod ask;
-mod board;
 mod child;
 mod clock;
 mod control;
-mod coordination;
 mod coordinator;
-mod decider;
+mod coordinator_client;
 #[doc(hidden)]
 pub mod decoders;
-mod endings;
 mod environment;
 mod error;
 mod groups;
 mod job;
+mod job_history;
 mod journal;
-mod keeper;
 mod launcher;
 mod lines;
 mod link;
+mod liveness_lock;
 mod local;
-mod narration;
+mod local_coordinator;
+mod membership_client;
+mod messages;
 mod outcome;
-mod placement;
-mod presence;
-mod pump;
+mod output_pump;
+mod process_groups;
 mod queue;
-mod remote;
+mod rank_table;
+mod record_writer;
+mod remote_coordinator;
 mod report;
-mod roster;
+mod requests;
 mod secure;
 mod spec;
+mod status;
 mod stop;
 mod supervise;
-mod talk;
 mod token;
 pub mod variables;
 pub mod watchdog;
 mod wire;
 
 pub use agent::{Agent, Invitation};
-pub use ask::{scale, status, status_of_folder};
-pub use board::{HostStatus, MemberStatus, Status};
-pub use coordinator::{Concluded, coordinate};
+pub use coordinator::{CoordinatorOutcome, coordinate};
 pub use error::ClusterError;
 pub use job::{JobFolder, JobSpec};
-pub use launcher::{Launcher, LogSink, OutputStream, ProcessSpec, Started, StopSignal};
-pub use link::{JobEnd, OnLoss, Peers, WorkerLink};
+pub use launcher::{Launcher, LogSink, OutputStream, ProcessSpec, StartedProcess, StopSignal};
+pub use link::{OnLoss, Peers, StopNotice, WorkerLink};
 pub use local::LocalLauncher;
-pub use outcome::{Cause, End, Exit, Failure, Outcome, signal_name};
+pub use outcome::{FailureCause, JobExit, JobOutcome, ProcessExit, WorkerFailure, signal_name};
+pub use requests::{scale, status, status_of_folder};
 pub use ronde_elastic::{JobEnding, RestartLimits, Settings as ElasticSettings, SuccessionPolicy};
 pub use spec::LaunchSpec;
+pub use status::{HostStatus, MemberStatus, Status};
 pub use stop::{StopFlag, StopLevel};
 pub use supervise::supervise;
 
-/// Longest line of a rank's output that is handed on in one piece, in bytes.
+/// The maximum length of an output line of a rank that is delivered in one piece, in bytes.
 pub const LINE_BYTES_MAX: usize = 16 << 10;

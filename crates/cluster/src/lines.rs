@@ -1,25 +1,26 @@
-//! [`LineCutter`]: bytes of a process's output, cut into lines of bounded length.
+//! [`LineCutter`]: splits the output of a process into lines of bounded length.
 
 use crate::LINE_BYTES_MAX;
 
-/// Holds the unfinished line of one stream.
+/// The unfinished line of one stream.
 #[derive(Default)]
 pub(crate) struct LineCutter {
     held: Vec<u8>,
-    /// Whether a carriage return ended the line before: a line feed behind it belongs to it.
+    /// Whether a carriage return ended the previous line, so that a following line feed belongs to
+    /// it.
     returned: bool,
 }
 
 impl LineCutter {
-    /// Takes bytes in and hands complete lines out. A line ends at `\n`, `\r\n` or, as progress bars
-    /// do it, at `\r`; one of more than [`LINE_BYTES_MAX`] bytes is handed out in pieces.
+    /// Consumes bytes and emits complete lines. A line ends at `\n`, `\r\n` or, as in progress
+    /// bars, `\r`; a line of more than [`LINE_BYTES_MAX`] bytes is emitted in pieces.
     pub(crate) fn feed(&mut self, bytes: &[u8], mut emit: impl FnMut(&str)) {
         for &byte in bytes {
             match byte {
                 b'\n' if self.returned => self.returned = false,
                 b'\n' | b'\r' => {
                     self.returned = byte == b'\r';
-                    // A bare return with nothing before it only moves the cursor.
+                    // A carriage return at the start of a line only moves the cursor.
                     if byte == b'\n' || !self.held.is_empty() {
                         emit(&String::from_utf8_lossy(&self.held));
                         self.held.clear();
@@ -38,7 +39,7 @@ impl LineCutter {
         }
     }
 
-    /// Hands out what is held, but for a character that is cut in the middle.
+    /// Emits the held bytes except for an incomplete character at their end.
     fn emit_piece(&mut self, emit: &mut impl FnMut(&str)) {
         let end = match std::str::from_utf8(&self.held) {
             Err(error) if error.error_len().is_none() => error.valid_up_to(),
@@ -48,7 +49,7 @@ impl LineCutter {
         self.held.drain(..end);
     }
 
-    /// The stream is over: hands out a last line without an end.
+    /// Emits a last line without a line ending.
     pub(crate) fn finish(&mut self, mut emit: impl FnMut(&str)) {
         if !self.held.is_empty() {
             emit(&String::from_utf8_lossy(&self.held));
@@ -61,7 +62,7 @@ impl LineCutter {
 mod tests {
     use super::*;
 
-    /// The lines are the same however the bytes arrive.
+    /// The lines do not depend on how the bytes are split.
     fn check(bytes: &[u8], expected: &[&str]) {
         for piece in [1, 2, 3, bytes.len().max(1)] {
             let (mut cutter, mut lines) = (LineCutter::default(), Vec::new());
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_end_where_people_expect_it() {
+    fn lines_end_at_line_feeds_and_carriage_returns() {
         check(b"", &[]);
         check(b"one\ntwo\n", &["one", "two"]);
         check(b"one\n\ntwo", &["one", "", "two"]);
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lines_come_in_pieces_that_cut_no_character() {
+    fn long_lines_are_split_between_characters() {
         let text = "\u{20ac}".repeat(20_000);
         let (mut cutter, mut pieces) = (LineCutter::default(), Vec::new());
         cutter.feed(text.as_bytes(), |piece| pieces.push(piece.to_owned()));

@@ -12,82 +12,83 @@ use ronde_identity::{Identity, Member};
 
 use crate::clock;
 use crate::error::ClusterError;
-use crate::placement::Placement;
+use crate::membership_client::MembershipClient;
 use crate::queue::EventQueue;
 use crate::wire::{
-    self, FromSupervisor, FromWorker, MessageReader, PROTOCOL, ReadError, SUPERVISOR_BYTES_MAX,
-    Terms, WORKER_BYTES_MAX,
+    self, ElasticTerms, FromSupervisor, FromWorker, MessageReader, PROTOCOL, ReadError,
+    SUPERVISOR_BYTES_MAX, WORKER_BYTES_MAX,
 };
 
-/// Why a worker's job is over for it.
+/// Why the job is over for a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobEnd {
-    /// In words.
+pub struct StopNotice {
+    /// The reason.
     pub reason: String,
-    /// Whether another worker has failed: then this one writes down what it knows of that.
+    /// Whether another worker has failed, so that this one records what it knows about the failure.
     pub has_failed: bool,
 }
 
-/// What is called once when the supervisor is lost or says stop.
-pub type OnLoss = Box<dyn FnOnce(&JobEnd) + Send>;
+/// A callback that is called once when the supervisor is lost or requests a stop.
+pub type OnLoss = Box<dyn FnOnce(&StopNotice) + Send>;
 
 /// Pause between two attempts to connect.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
-/// How long [`WorkerLink::finish`] waits for the events to be written.
+/// Time that [`WorkerLink::finish`] waits for the events to be written.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
-/// Most bytes of an error message that travel in [`Event::WorkerFailed`].
+/// Maximum length of an error message in [`Event::WorkerFailed`], in bytes.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
-/// A worker's connection to its supervisor: brings the assignment, takes the events, and tells when
-/// the job is over.
+/// A worker's connection to its supervisor: receives the assignment, sends events, and reports the
+/// end of the job.
 ///
-/// Two threads live as long as the connection: one reads, one writes.
+/// Two threads, a reader and a writer, run as long as the connection.
 pub struct WorkerLink {
     stream: Arc<TcpStream>,
     queue: Arc<EventQueue>,
     assignments: Receiver<Assignment>,
-    loss: Arc<Mutex<Loss>>,
-    /// For a job that goes on when workers die.
-    membership: Option<Elastic>,
+    loss: Arc<Mutex<LossState>>,
+    /// The membership data of an elastic job.
+    membership: Option<ElasticMembership>,
 }
 
-/// Who the members of this worker's generations are.
+/// The members of this worker's generations.
 #[derive(Clone)]
-pub struct Peers(Arc<Placement>);
+pub struct Peers(Arc<MembershipClient>);
 
 impl Peers {
-    /// The names of a generation's members by rank; empty when it is none of the newest eight.
+    /// Returns the ids of a generation's members by rank; empty unless it is one of the newest
+    /// eight.
     #[must_use]
     pub fn workers(&self, generation: Generation) -> Vec<u64> {
         self.0.members(generation)
     }
 }
 
-/// What a worker brings into a job that goes on when workers die.
-struct Elastic {
-    terms: Terms,
+/// The membership data of a worker in an elastic job.
+struct ElasticMembership {
+    terms: ElasticTerms,
     worker: u64,
     slot: Rank,
     identity: Option<Identity>,
-    placement: Arc<OnceLock<Arc<Placement>>>,
+    placement: Arc<OnceLock<Arc<MembershipClient>>>,
 }
 
-/// Whether the supervisor is lost, and who wants to know.
+/// Whether the supervisor is lost, and the callback to notify.
 #[derive(Default)]
-struct Loss {
-    end: Option<JobEnd>,
+struct LossState {
+    end: Option<StopNotice>,
     finished: bool,
     call: Option<OnLoss>,
 }
 
 impl WorkerLink {
-    /// Connects to the supervisor at `control` and shows the job's secret. Tries again until
-    /// `timeout` while nobody listens or the supervisor is too busy. `worker`: the name that the
-    /// supervisor gave this process, if it did.
+    /// Connects to the supervisor at `control` and authenticates with the job's token. Retries
+    /// until `timeout` while the supervisor is not listening or too busy. `worker` is the id that
+    /// the supervisor assigned to this process, if any.
     ///
     /// # Errors
-    /// [`ClusterError::Connect`] when it cannot be reached in time, [`ClusterError::Refused`] when
-    /// it does not want this worker.
+    /// Returns [`ClusterError::Connect`] if the supervisor cannot be reached in time,
+    /// [`ClusterError::Refused`] if it rejects this worker.
     pub fn connect(
         control: SocketAddr,
         token: &str,
@@ -100,12 +101,12 @@ impl WorkerLink {
             match greet(control, token, (rank, worker), deadline) {
                 Ok((stream, terms, identity)) => {
                     let membership = terms.zip(worker).map(|(terms, worker)| {
-                        Elastic::new(terms, worker, rank, identity.as_deref())
+                        ElasticMembership::new(terms, worker, rank, identity.as_deref())
                     });
                     return Ok(Self::start(stream, membership.transpose()?));
                 }
-                Err(Attempt::Final(error)) => return Err(error),
-                Err(Attempt::Again(cause)) => {
+                Err(ConnectError::Final(error)) => return Err(error),
+                Err(ConnectError::Retry(cause)) => {
                     if clock::now() + RETRY_PAUSE >= deadline {
                         return Err(ClusterError::Connect {
                             address: control,
@@ -119,7 +120,7 @@ impl WorkerLink {
         }
     }
 
-    fn start(stream: TcpStream, membership: Option<Elastic>) -> Self {
+    fn start(stream: TcpStream, membership: Option<ElasticMembership>) -> Self {
         let placement = membership.as_ref().map(|m| Arc::clone(&m.placement));
         let (assigned, assignments) = sync_channel(1);
         let link = Self {
@@ -136,18 +137,19 @@ impl WorkerLink {
         link
     }
 
-    /// Tells the supervisor where this worker's data plane listens, and waits at most `timeout`
-    /// for all others to have done so. Cost: one message each way.
+    /// Reports the address of this worker's data plane to the supervisor, and waits at most
+    /// `timeout` for all other workers to do the same. Cost: one message each way.
     ///
     /// # Errors
-    /// [`ClusterError::RendezvousTimeout`], or [`ClusterError::Lost`] when the job ends meanwhile.
+    /// Returns [`ClusterError::RendezvousTimeout`], or [`ClusterError::Lost`] if the job ends
+    /// meanwhile.
     pub fn rendezvous(
         &self,
         data_address: SocketAddr,
         timeout: Duration,
     ) -> Result<Assignment, ClusterError> {
         if let Some(elastic) = &self.membership {
-            return elastic.ask(data_address, &self.queue)?.first(timeout);
+            return elastic.client(data_address, &self.queue)?.first(timeout);
         }
         wire::send(&self.stream, &FromWorker::Ready { data_address }).map_err(|error| {
             ClusterError::Lost {
@@ -168,50 +170,52 @@ impl WorkerLink {
             })
     }
 
-    /// How this worker gets into later generations, in a job that goes on when workers die: after
-    /// [`WorkerLink::rendezvous`].
+    /// Returns the membership of an elastic job, through which this worker enters later
+    /// generations. Available after [`WorkerLink::rendezvous`].
     #[must_use]
     pub fn membership(&self) -> Option<Arc<dyn Membership>> {
         let placement = self.membership.as_ref()?.placement.get()?;
         Some(Arc::clone(placement) as Arc<dyn Membership>)
     }
 
-    /// The address at which this worker's data plane must listen for its peers to reach it.
+    /// Returns the address at which this worker's data plane must listen so that its peers can
+    /// reach it.
     #[must_use]
     pub fn interface(&self) -> IpAddr {
         let terms = self.membership.as_ref().map(|elastic| &elastic.terms);
         terms.map_or(Ipv4Addr::LOCALHOST.into(), |terms| terms.interface)
     }
 
-    /// Tells who the members of a generation are: after [`WorkerLink::rendezvous`], in a job that goes on
-    /// when workers die.
+    /// Returns the members of this worker's generations, in an elastic job, after
+    /// [`WorkerLink::rendezvous`].
     #[must_use]
     pub fn peers(&self) -> Option<Peers> {
         let placement = self.membership.as_ref()?.placement.get()?;
         Some(Peers(Arc::clone(placement)))
     }
 
-    /// This worker's certificate, where the job has an authority: what it shows to peers on other hosts.
+    /// Returns this worker's certificate for connections to peers on other hosts, if the job has an
+    /// authority.
     #[must_use]
     pub fn identity(&self) -> Option<&Identity> {
         self.membership.as_ref()?.identity.as_ref()
     }
 
-    /// Where this worker's events go. Recording never blocks; at most 65,536 events wait, more are
-    /// dropped and counted.
+    /// Returns the tracker that sends this worker's events. Recording never blocks; at most 65,536
+    /// events are queued, and further ones are dropped and counted.
     #[must_use]
     pub fn tracker(&self) -> Arc<dyn Tracker> {
         Arc::clone(&self.queue) as Arc<dyn Tracker>
     }
 
-    /// Events that were dropped so far.
+    /// Returns the number of events dropped so far.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.queue.dropped()
     }
 
-    /// Calls `call` once when the supervisor goes away or says stop, from a thread
-    /// of the link; at once when that has happened already. Replaces the call before.
+    /// Calls `call` once from a thread of the link when the supervisor is lost or requests a stop;
+    /// immediately if that has already happened. Replaces the previous callback.
     pub fn on_loss(&self, call: OnLoss) {
         let mut loss = lock(&self.loss);
         match loss.end.clone() {
@@ -224,28 +228,28 @@ impl WorkerLink {
         }
     }
 
-    /// Sends all events that were recorded and closes the connection; afterwards the supervisor's
-    /// end is no loss. Waits at most five seconds. True when everything was sent.
+    /// Sends all recorded events and closes the connection; the supervisor's end is then no longer
+    /// reported. Waits at most five seconds. Returns true if everything was sent.
     pub fn finish(&self) -> bool {
         lock(&self.loss).finished = true;
         let dropped = self.queue.dropped();
         if dropped > 0 {
             self.queue.record(Event::Notice {
                 rank: None,
-                message: format!("{dropped} events of a worker were dropped: its queue was full"),
+                message: format!("a worker dropped {dropped} events because its queue was full"),
             });
         }
         self.queue.close();
         let flushed = self.queue.flush(clock::now() + FLUSH_MAX);
-        // An error means that the supervisor is gone: then there is nobody to close for.
+        // An error means that the supervisor is gone.
         let _ = self.stream.shutdown(Shutdown::Write);
         flushed && self.queue.dropped() == dropped
     }
 }
 
-impl Elastic {
+impl ElasticMembership {
     fn new(
-        terms: Terms,
+        terms: ElasticTerms,
         worker: u64,
         slot: Rank,
         identity: Option<&str>,
@@ -260,16 +264,16 @@ impl Elastic {
         })
     }
 
-    /// Asks for a place, once.
-    fn ask(
+    /// Requests an assignment, once.
+    fn client(
         &self,
         address: SocketAddr,
         queue: &Arc<EventQueue>,
-    ) -> Result<&Arc<Placement>, ClusterError> {
+    ) -> Result<&Arc<MembershipClient>, ClusterError> {
         let (terms, queue) = (self.terms.clone(), Arc::clone(queue));
-        let placement = Placement::ask(terms, self.worker, self.slot, address, queue)?;
+        let placement = MembershipClient::ask(terms, self.worker, self.slot, address, queue)?;
         let placement = self.placement.get_or_init(|| placement);
-        // Only now, so that the answer finds it.
+        // Started only now, so that the answer finds the client.
         placement.begin();
         let ticking = Arc::clone(placement);
         thread::spawn(move || ticking.tick());
@@ -288,30 +292,30 @@ impl Drop for WorkerLink {
     }
 }
 
-fn lock(loss: &Mutex<Loss>) -> MutexGuard<'_, Loss> {
+fn lock(loss: &Mutex<LossState>) -> MutexGuard<'_, LossState> {
     loss.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Why a greeting did not succeed.
-enum Attempt {
-    Again(std::io::Error),
+/// Why a handshake failed.
+enum ConnectError {
+    Retry(std::io::Error),
     Final(ClusterError),
 }
 
-/// A connection, what a worker has to know of an elastic job, and its certificate.
-type Greeted = (TcpStream, Option<Terms>, Option<String>);
+/// A connection, the settings of an elastic job, and the worker's certificate.
+type WelcomeData = (TcpStream, Option<ElasticTerms>, Option<String>);
 
 fn greet(
     control: SocketAddr,
     token: &str,
     (rank, worker): (Rank, Option<u64>),
     deadline: Instant,
-) -> Result<Greeted, Attempt> {
+) -> Result<WelcomeData, ConnectError> {
     let left = deadline
         .saturating_duration_since(clock::now())
         .max(Duration::from_millis(1));
-    let stream = TcpStream::connect_timeout(&control, left).map_err(Attempt::Again)?;
-    stream.set_nodelay(true).map_err(Attempt::Again)?;
+    let stream = TcpStream::connect_timeout(&control, left).map_err(ConnectError::Retry)?;
+    stream.set_nodelay(true).map_err(ConnectError::Retry)?;
     let hello = FromWorker::Hello {
         protocol: PROTOCOL,
         token: token.to_owned(),
@@ -319,49 +323,55 @@ fn greet(
         pid: std::process::id(),
         worker,
     };
-    wire::send(&stream, &hello).map_err(Attempt::Again)?;
-    // Nothing follows a welcome before this worker is ready, so no byte is lost with the reader.
+    wire::send(&stream, &hello).map_err(ConnectError::Retry)?;
+    // The supervisor sends nothing after a welcome until this worker is ready, so the reader holds
+    // no bytes.
     let answer = MessageReader::new(&stream).next(SUPERVISOR_BYTES_MAX, Some(deadline));
     match answer {
         Ok(FromSupervisor::Welcome {
             terms, identity, ..
         }) => Ok((stream, terms.map(|terms| *terms), identity)),
         Ok(FromSupervisor::Refused { reason }) => {
-            Err(Attempt::Final(ClusterError::Refused { reason }))
+            Err(ConnectError::Final(ClusterError::Refused { reason }))
         }
         Ok(FromSupervisor::Stop { reason, .. }) => {
-            Err(Attempt::Final(ClusterError::Lost { reason }))
+            Err(ConnectError::Final(ClusterError::Lost { reason }))
         }
-        Ok(other) => Err(Attempt::Final(ClusterError::Protocol {
-            problem: format!("{other:?} in answer to a hello"),
+        Ok(other) => Err(ConnectError::Final(ClusterError::Protocol {
+            problem: format!("unexpected answer to a hello: {other:?}"),
         })),
-        Err(ReadError::Broken(problem)) => Err(Attempt::Final(ClusterError::Protocol { problem })),
-        Err(ReadError::Closed) => Err(Attempt::Again(std::io::ErrorKind::ConnectionReset.into())),
-        Err(ReadError::Late) => Err(Attempt::Again(std::io::ErrorKind::TimedOut.into())),
-        Err(ReadError::Io(error)) => Err(Attempt::Again(error)),
+        Err(ReadError::Broken(problem)) => {
+            Err(ConnectError::Final(ClusterError::Protocol { problem }))
+        }
+        Err(ReadError::Closed) => Err(ConnectError::Retry(
+            std::io::ErrorKind::ConnectionReset.into(),
+        )),
+        Err(ReadError::Late) => Err(ConnectError::Retry(std::io::ErrorKind::TimedOut.into())),
+        Err(ReadError::Io(error)) => Err(ConnectError::Retry(error)),
     }
 }
 
-/// The reading thread: hands on the assignment, then waits for the end.
+/// Runs the reading thread: passes on the assignment, then waits for the end.
 fn read(
     stream: &TcpStream,
     assigned: &SyncSender<Assignment>,
-    loss: &Mutex<Loss>,
-    placement: Option<&OnceLock<Arc<Placement>>>,
+    loss: &Mutex<LossState>,
+    placement: Option<&OnceLock<Arc<MembershipClient>>>,
 ) {
     let mut reader = MessageReader::new(stream);
     let mut has_failed = false;
     let reason = loop {
         match reader.next::<FromSupervisor>(SUPERVISOR_BYTES_MAX, None) {
             Ok(FromSupervisor::Assignment(wire)) => match Assignment::try_from(wire) {
-                // One place is enough: there is one assignment, a second one is not looked at.
+                // There is only one assignment, so one entry is enough; a second one is ignored.
                 Ok(assignment) => drop(assigned.try_send(assignment)),
                 Err(problem) => break problem,
             },
-            Ok(FromSupervisor::Told { body }) => {
-                // What comes before this worker has asked for a place is said again later.
+            Ok(FromSupervisor::Coordinator { body }) => {
+                // Messages that arrive before this worker has requested an assignment are repeated
+                // later.
                 if let Some(placement) = placement.and_then(OnceLock::get) {
-                    placement.hear(body);
+                    placement.receive(body);
                 }
             }
             Ok(FromSupervisor::Stop { reason, failed }) => {
@@ -373,7 +383,7 @@ fn read(
             Err(error) => break error.to_string(),
         }
     };
-    let end = JobEnd { reason, has_failed };
+    let end = StopNotice { reason, has_failed };
     let call = {
         let mut loss = lock(loss);
         loss.end = Some(end.clone());
@@ -387,7 +397,7 @@ fn read(
     }
 }
 
-/// The writing thread: one write for all events that wait.
+/// Runs the writing thread: one write for all queued events.
 fn write(mut stream: &TcpStream, queue: &EventQueue) {
     let mut lost = false;
     while let Some(batch) = queue.take() {
@@ -403,7 +413,7 @@ fn write(mut stream: &TcpStream, queue: &EventQueue) {
     }
 }
 
-/// Events as lines, and how many do not fit in one.
+/// Encodes events as lines, and counts those that exceed the maximum line length.
 fn encode(batch: impl IntoIterator<Item = Event>) -> (Vec<u8>, u64) {
     let (mut lines, mut unfit) = (Vec::new(), 0);
     for mut body in batch {

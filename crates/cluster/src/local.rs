@@ -14,36 +14,35 @@ use rustix::process::Pid;
 use crate::child;
 use crate::clock;
 use crate::groups;
-use crate::launcher::{Launcher, LogSink, ProcessSpec, Started, StopSignal};
-use crate::outcome::End;
-use crate::pump::Pump;
+use crate::launcher::{Launcher, LogSink, ProcessSpec, StartedProcess, StopSignal};
+use crate::outcome::ProcessExit;
+use crate::output_pump::OutputPump;
 
-/// How often children are looked at where the system cannot tell of their end.
+/// Polling interval where the system does not notify about the end of a child.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Starts ranks as children of this process.
 ///
-/// Every rank leads a process group of its own, so that a signal reaches its children too and
-/// Ctrl-C reaches none of them; a child that makes a session of its own escapes. On Linux a rank
-/// gets SIGKILL when the thread that started it ends: call [`Launcher::start`] from a thread that
-/// lives as long as the job.
+/// Every rank leads its own process group, so that signals reach its children and Ctrl-C reaches
+/// none of them. On Linux a rank gets SIGKILL when the thread that started it ends: call
+/// [`Launcher::start`] from a thread that lives as long as the job.
 pub struct LocalLauncher {
     host: String,
     children: BTreeMap<Rank, LocalChild>,
-    pump: Pump,
+    pump: OutputPump,
 }
 
 struct LocalChild {
     child: Child,
     group: Pid,
-    /// Becomes readable at the end of the process; `None` where the system has no such thing.
+    /// Becomes readable at the end of the process; `None` if the system does not support it.
     pidfd: Option<OwnedFd>,
     ended: bool,
     gone: bool,
 }
 
 impl LocalLauncher {
-    /// A launcher without processes. Starts one thread, for the output.
+    /// Returns a launcher without processes. Starts one thread for the output.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -52,7 +51,7 @@ impl LocalLauncher {
                 .to_string_lossy()
                 .into_owned(),
             children: BTreeMap::new(),
-            pump: Pump::start(),
+            pump: OutputPump::start(),
         }
     }
 
@@ -75,7 +74,7 @@ impl LocalLauncher {
             tv_nsec: i64::from(wait.subsec_nanos()),
         };
         if poll(&mut fds, Some(&timespec)).is_err() {
-            // A signal arrived, as a rule: the caller looks and comes back.
+            // Usually interrupted by a signal: the caller checks and calls again.
             clock::pause(wait.min(Duration::from_millis(1)));
         }
     }
@@ -92,7 +91,11 @@ impl Launcher for LocalLauncher {
         self.host.clone()
     }
 
-    fn start(&mut self, process: &ProcessSpec, log: &Arc<dyn LogSink>) -> std::io::Result<Started> {
+    fn start(
+        &mut self,
+        process: &ProcessSpec,
+        log: &Arc<dyn LogSink>,
+    ) -> std::io::Result<StartedProcess> {
         let mut command = Command::new(&process.program);
         command
             .args(&process.arguments)
@@ -123,13 +126,13 @@ impl Launcher for LocalLauncher {
             gone: false,
         };
         self.children.insert(process.rank, entry);
-        Ok(Started {
+        Ok(StartedProcess {
             pid,
             host: self.host.clone(),
         })
     }
 
-    fn poll(&mut self, timeout: Duration) -> Vec<(Rank, End)> {
+    fn poll(&mut self, timeout: Duration) -> Vec<(Rank, ProcessExit)> {
         self.wait(timeout);
         let mut ends = Vec::new();
         for (rank, child) in self.children.iter_mut().filter(|(_, c)| !c.ended) {
@@ -139,10 +142,11 @@ impl Launcher for LocalLauncher {
                     child.ended = true;
                     ends.push((*rank, end(status)));
                 }
-                // Somebody else has taken its exit status: it has ended, nobody knows how.
+                // The exit status was taken by other code: the process has ended, but how is
+                // unknown.
                 Err(_) => {
                     child.ended = true;
-                    ends.push((*rank, End::Code(-1)));
+                    ends.push((*rank, ProcessExit::Code(-1)));
                 }
             }
         }
@@ -161,7 +165,7 @@ impl Launcher for LocalLauncher {
         };
         if child.ended && !child.gone {
             groups::reap(child.group);
-            // Once gone, the number may become another's: it is never looked at again.
+            // Once the group is gone, its number may be reused, so it is never checked again.
             child.gone = !groups::alive(child.group);
         }
         !child.gone
@@ -177,7 +181,7 @@ impl Launcher for LocalLauncher {
 }
 
 impl Drop for LocalLauncher {
-    /// Kills and reaps what still runs: only after a panic is there anything.
+    /// Kills and reaps remaining processes, which exist only after a panic.
     fn drop(&mut self) {
         for child in self.children.values_mut().filter(|c| !c.gone) {
             groups::signal(child.group, StopSignal::Kill);
@@ -189,11 +193,11 @@ impl Drop for LocalLauncher {
     }
 }
 
-fn end(status: ExitStatus) -> End {
+fn end(status: ExitStatus) -> ProcessExit {
     match (status.code(), status.signal()) {
-        (Some(code), _) => End::Code(code),
-        (None, Some(signal)) => End::Signal(signal),
-        (None, None) => End::Code(-1),
+        (Some(code), _) => ProcessExit::Code(code),
+        (None, Some(signal)) => ProcessExit::Signal(signal),
+        (None, None) => ProcessExit::Code(-1),
     }
 }
 

@@ -1,61 +1,61 @@
-//! [`Outcome`]: how a job ended, its first failure first.
+//! [`JobOutcome`]: how a job ended, with its failures.
 
 use ronde_core::{Event, Rank, Step};
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// It called exit.
+pub enum ProcessExit {
+    /// It exited with this code.
     Code(i32),
-    /// A signal ended it.
+    /// This signal ended it.
     Signal(i32),
 }
 
-/// Why a rank counts as failed.
+/// The cause of a rank's failure.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Cause {
-    /// The process ended with this code and without a report.
+pub enum FailureCause {
+    /// The process exited with this code and without a report.
     ExitCode(i32),
     /// A signal that the supervisor had not sent ended the process: number and name.
     Signal(i32, &'static str),
-    /// The worker said so itself, an [`Event::WorkerFailed`].
+    /// The worker reported the failure with an [`Event::WorkerFailed`].
     Reported(Event),
-    /// Not all ranks were ready in time, or one ended before it was.
+    /// Not all ranks were ready in time, or one ended before it was ready.
     RendezvousTimeout {
         /// The ranks that were not ready.
         missing: Vec<Rank>,
     },
     /// The process could not be started.
     Spawn(std::io::Error),
-    /// The supervisor itself lacked something: a socket, a random number.
+    /// The supervisor lacked a resource, such as a socket or random numbers.
     Supervisor(String),
 }
 
-/// What happened to one rank.
+/// The failure of one rank.
 #[derive(Debug)]
-pub struct Failure {
-    /// Who.
+pub struct WorkerFailure {
+    /// The rank.
     pub rank: Rank,
-    /// The machine that it ran on.
+    /// The host that it ran on.
     pub host: String,
-    /// Its process; 0 when it never started.
+    /// Its process id; 0 if it was never started.
     pub pid: u32,
-    /// Why it counts as failed.
-    pub cause: Cause,
-    /// Last step that it told of.
+    /// The cause.
+    pub cause: FailureCause,
+    /// The last step that it reported.
     pub last_step: Option<Step>,
     /// The last lines of its standard error, at most ten.
     pub last_lines: Vec<String>,
 }
 
-impl Failure {
-    /// Whether the rank only saw that another one failed.
+impl WorkerFailure {
+    /// Returns whether the rank only observed the failure of another one.
     #[must_use]
     pub fn is_secondary(&self) -> bool {
         matches!(
             self.cause,
-            Cause::Reported(Event::WorkerFailed {
+            FailureCause::Reported(Event::WorkerFailed {
                 secondary: true,
                 ..
             })
@@ -63,56 +63,56 @@ impl Failure {
     }
 }
 
-/// How the job ended.
+/// The result of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
+pub enum JobExit {
     /// Every rank ended with exit code 0.
     Done,
-    /// A rank failed: the failure with this index in [`Outcome::failures`] came first.
+    /// A rank failed: the failure with this index in [`JobOutcome::failures`] came first.
     Failed(usize),
-    /// Somebody asked for a stop.
+    /// A stop was requested.
     Stopped {
-        /// The signal that asked, 2 for Ctrl-C.
+        /// The signal of the request, 2 for Ctrl-C.
         signal: i32,
     },
 }
 
-/// The end of a job. When this is returned, no process of it is left.
+/// The end of a job. When it is returned, no process of the job is left.
 #[derive(Debug)]
-pub struct Outcome {
-    /// How it ended.
-    pub exit: Exit,
-    /// All failures in the order in which they were noticed; ranks that ended because they were
-    /// told to are not among them.
-    pub failures: Vec<Failure>,
-    /// Ranks that did not end when they were told to, and were killed after the grace: stopped or
-    /// hung, and so the likely cause when others waited in vain.
+pub struct JobOutcome {
+    /// The result.
+    pub exit: JobExit,
+    /// All failures in the order in which they were noticed, without ranks that ended because they
+    /// were stopped.
+    pub failures: Vec<WorkerFailure>,
+    /// Ranks that did not end when stopped and were killed after the grace period. They had been
+    /// stopped or hung, and are the likely cause if other ranks timed out.
     pub unresponsive: Vec<Rank>,
 }
 
-impl Outcome {
-    /// The failure that came first: the first one that was not only the sight of another rank's.
+impl JobOutcome {
+    /// Returns the first failure that was not caused by another one.
     #[must_use]
-    pub fn first_failure(&self) -> Option<&Failure> {
+    pub fn first_failure(&self) -> Option<&WorkerFailure> {
         match self.exit {
-            Exit::Failed(index) => self.failures.get(index),
+            JobExit::Failed(index) => self.failures.get(index),
             _ => None,
         }
     }
 
-    /// The exit code for a command that ran the job: 0 when done; the code of the first failed
-    /// rank, 128 + signal when a signal ended it or asked for the stop; 2 for a program that could
-    /// not be started or an error that the user can mend; 3 otherwise.
+    /// Returns the exit code for a command that ran the job: 0 if it is done; the code of the first
+    /// failed rank; 128 + signal if a signal ended that rank or the job; 2 for a program that could
+    /// not be started or an error of the user; 3 otherwise.
     #[must_use]
     pub fn exit_code(&self) -> i32 {
         match self.exit {
-            Exit::Done => 0,
-            Exit::Stopped { signal } => 128 + signal,
-            Exit::Failed(_) => self.first_failure().map_or(3, |f| match &f.cause {
-                Cause::ExitCode(code @ 1..=255) => *code,
-                Cause::Signal(signal, _) => 128 + signal,
-                Cause::Spawn(_)
-                | Cause::Reported(Event::WorkerFailed {
+            JobExit::Done => 0,
+            JobExit::Stopped { signal } => 128 + signal,
+            JobExit::Failed(_) => self.first_failure().map_or(3, |f| match &f.cause {
+                FailureCause::ExitCode(code @ 1..=255) => *code,
+                FailureCause::Signal(signal, _) => 128 + signal,
+                FailureCause::Spawn(_)
+                | FailureCause::Reported(Event::WorkerFailed {
                     user_error: true, ..
                 }) => 2,
                 _ => 3,
@@ -121,7 +121,7 @@ impl Outcome {
     }
 }
 
-impl std::fmt::Display for Cause {
+impl std::fmt::Display for FailureCause {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::ExitCode(code) => write!(f, "exit code {code}"),
@@ -137,7 +137,7 @@ impl std::fmt::Display for Cause {
     }
 }
 
-/// `rank 3`, `ranks 1, 2 and 6 more`.
+/// Returns `rank 3` or `ranks 1, 2 and 6 more`.
 pub(crate) fn ranks(ranks: &[Rank]) -> String {
     const SPELLED: usize = 8;
     let numbers: Vec<String> = ranks.iter().take(SPELLED).map(Rank::to_string).collect();
@@ -148,7 +148,7 @@ pub(crate) fn ranks(ranks: &[Rank]) -> String {
     }
 }
 
-/// The name of a signal of Linux, `"unknown"` for numbers without one.
+/// Returns the name of a Linux signal, or `"unknown"`.
 #[must_use]
 pub fn signal_name(number: i32) -> &'static str {
     const NAMES: [&str; 31] = [
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn exit_codes_follow_the_first_failure() {
         let failed = |cause| {
-            let failure = Failure {
+            let failure = WorkerFailure {
                 rank: Rank(1),
                 host: "here".into(),
                 pid: 7,
@@ -222,8 +222,8 @@ mod tests {
                 last_step: None,
                 last_lines: Vec::new(),
             };
-            Outcome {
-                exit: Exit::Failed(0),
+            JobOutcome {
+                exit: JobExit::Failed(0),
                 failures: vec![failure],
                 unresponsive: Vec::new(),
             }
@@ -236,19 +236,22 @@ mod tests {
             secondary: false,
             user_error,
         };
-        assert_eq!(failed(Cause::ExitCode(17)), 17);
-        assert_eq!(failed(Cause::Signal(9, "SIGKILL")), 137);
-        assert_eq!(failed(Cause::Reported(report(true))), 2);
-        assert_eq!(failed(Cause::Reported(report(false))), 3);
+        assert_eq!(failed(FailureCause::ExitCode(17)), 17);
+        assert_eq!(failed(FailureCause::Signal(9, "SIGKILL")), 137);
+        assert_eq!(failed(FailureCause::Reported(report(true))), 2);
+        assert_eq!(failed(FailureCause::Reported(report(false))), 3);
         assert_eq!(
-            failed(Cause::RendezvousTimeout {
+            failed(FailureCause::RendezvousTimeout {
                 missing: vec![Rank(1)]
             }),
             3
         );
-        assert_eq!(failed(Cause::Spawn(std::io::ErrorKind::NotFound.into())), 2);
-        let stopped = Outcome {
-            exit: Exit::Stopped { signal: 2 },
+        assert_eq!(
+            failed(FailureCause::Spawn(std::io::ErrorKind::NotFound.into())),
+            2
+        );
+        let stopped = JobOutcome {
+            exit: JobExit::Stopped { signal: 2 },
             failures: Vec::new(),
             unresponsive: Vec::new(),
         };
@@ -256,15 +259,15 @@ mod tests {
     }
 
     #[test]
-    fn many_missing_ranks_are_not_all_spelled() {
-        let cause = Cause::RendezvousTimeout {
+    fn a_long_list_of_missing_ranks_is_shortened() {
+        let cause = FailureCause::RendezvousTimeout {
             missing: (0..10).map(Rank).collect(),
         };
         assert_eq!(
             cause.to_string(),
             "not ready at the rendezvous: ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
         );
-        let cause = Cause::RendezvousTimeout {
+        let cause = FailureCause::RendezvousTimeout {
             missing: vec![Rank(3)],
         };
         assert_eq!(cause.to_string(), "not ready at the rendezvous: rank 3");

@@ -1,4 +1,5 @@
-//! [`EventQueue`]: a worker's events on their way to the supervisor; full means dropped and counted.
+//! [`EventQueue`]: a worker's events on their way to the supervisor; a full queue drops and counts
+//! them.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,11 +10,11 @@ use ronde_elastic::WorkerReport;
 
 use crate::clock;
 
-/// Events that wait for the writer at most.
+/// Maximum number of queued events.
 pub(crate) const EVENTS_MAX: usize = 65_536;
 
-/// What waits to be written.
-pub(crate) struct Batch {
+/// The queued data to write.
+pub(crate) struct OutgoingBatch {
     pub(crate) events: VecDeque<Event>,
     pub(crate) report: Option<WorkerReport>,
 }
@@ -21,14 +22,14 @@ pub(crate) struct Batch {
 /// A bounded queue with one reader.
 #[derive(Default)]
 pub(crate) struct EventQueue {
-    state: Mutex<State>,
+    state: Mutex<EventQueueState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct EventQueueState {
     waiting: VecDeque<Event>,
-    /// The newest report: an older one that is not written yet is of no use any more.
+    /// The newest report; an older one that was not written is obsolete.
     report: Option<WorkerReport>,
     writing: bool,
     closed: bool,
@@ -36,13 +37,13 @@ struct State {
 }
 
 impl EventQueue {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, EventQueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All that waits, blocking until there is something; `None` once closed and empty. The batch
-    /// counts as unwritten until the next call.
-    pub(crate) fn take(&self) -> Option<Batch> {
+    /// Waits for queued data and returns all of it; `None` once the queue is closed and empty. The
+    /// batch counts as unwritten until the next call.
+    pub(crate) fn take(&self) -> Option<OutgoingBatch> {
         let mut state = self.lock();
         state.writing = false;
         self.changed.notify_all();
@@ -56,7 +57,7 @@ impl EventQueue {
                 .unwrap_or_else(PoisonError::into_inner);
         }
         state.writing = true;
-        Some(Batch {
+        Some(OutgoingBatch {
             events: std::mem::take(&mut state.waiting),
             report: state.report.take(),
         })
@@ -76,18 +77,18 @@ impl EventQueue {
         self.lock().dropped += count;
     }
 
-    /// Events that were lost so far.
+    /// Returns the number of events lost so far.
     pub(crate) fn dropped(&self) -> u64 {
         self.lock().dropped
     }
 
-    /// Takes nothing more; what waits is still written.
+    /// Rejects further events; queued ones are still written.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_all();
     }
 
-    /// Waits until all is written, at most until `deadline`; whether it is.
+    /// Waits until all data is written, at most until `deadline`; returns whether it was.
     pub(crate) fn flush(&self, deadline: Instant) -> bool {
         let mut state = self.lock();
         while state.writing || !state.waiting.is_empty() || state.report.is_some() {

@@ -1,19 +1,18 @@
-//! What a user reads when a job failed: the first failure, where, its last words, a hint.
+//! The error report of a failed job: the first failure, its location, its last output and a hint.
 
 use std::fmt::Write;
 
 use ronde_core::Event;
 
-use crate::outcome::{Cause, Exit, Failure, Outcome, ranks};
+use crate::outcome::{FailureCause, JobExit, JobOutcome, WorkerFailure, ranks};
 
-/// Further failures that are named.
+/// Maximum number of further failures that are listed.
 const OTHERS_MAX: usize = 5;
-/// Letters of another failure's cause.
+/// Maximum length of another failure's cause, in characters.
 const CAUSE_LETTERS_MAX: usize = 100;
 
-impl Outcome {
-    /// The failure in full, several lines without an end of the last one; `None` when the job did
-    /// not fail.
+impl JobOutcome {
+    /// Returns the full error report without a final line ending; `None` if the job did not fail.
     ///
     /// ```text
     /// error: rank 2 was killed by signal 9 (SIGKILL)
@@ -25,12 +24,12 @@ impl Outcome {
     /// ```
     #[must_use]
     pub fn report(&self) -> Option<String> {
-        let Exit::Failed(index) = self.exit else {
+        let JobExit::Failed(index) = self.exit else {
             return None;
         };
         let first = self.failures.get(index)?;
         let mut text = headline(first);
-        if !matches!(first.cause, Cause::Supervisor(_)) {
+        if !matches!(first.cause, FailureCause::Supervisor(_)) {
             let _ = write!(text, "\n  where: {}", location(first));
         }
         if !first.last_lines.is_empty() {
@@ -39,7 +38,7 @@ impl Outcome {
                 let _ = write!(text, "\n    | {line}");
             }
         }
-        let others: Vec<&Failure> = self
+        let others: Vec<&WorkerFailure> = self
             .failures
             .iter()
             .enumerate()
@@ -64,16 +63,18 @@ impl Outcome {
     }
 }
 
-/// The first lines: of a worker's own report all of them, indented from the second on.
-fn headline(failure: &Failure) -> String {
+/// Returns the first lines: all lines of a worker's own report, indented from the second on.
+fn headline(failure: &WorkerFailure) -> String {
     let rank = failure.rank;
     match &failure.cause {
-        Cause::ExitCode(0) => format!("error: rank {rank} ended too early, with exit code 0"),
-        Cause::ExitCode(code) => format!("error: rank {rank} ended with exit code {code}"),
-        Cause::Signal(number, name) => {
+        FailureCause::ExitCode(0) => {
+            format!("error: rank {rank} ended too early, with exit code 0")
+        }
+        FailureCause::ExitCode(code) => format!("error: rank {rank} ended with exit code {code}"),
+        FailureCause::Signal(number, name) => {
             format!("error: rank {rank} was killed by signal {number} ({name})")
         }
-        Cause::Reported(Event::WorkerFailed { message, .. }) => {
+        FailureCause::Reported(Event::WorkerFailed { message, .. }) => {
             let message = message.trim_end();
             let message = message.strip_prefix("error: ").unwrap_or(message);
             let mut text = format!("error: rank {rank}: ");
@@ -86,18 +87,20 @@ fn headline(failure: &Failure) -> String {
             }
             text
         }
-        Cause::RendezvousTimeout { .. } => {
+        FailureCause::RendezvousTimeout { .. } => {
             format!(
                 "error: the workers did not come together: {}",
                 failure.cause
             )
         }
-        Cause::Spawn(cause) => format!("error: rank {rank} cannot be started: {cause}"),
-        Cause::Reported(_) | Cause::Supervisor(_) => format!("error: {}", failure.cause),
+        FailureCause::Spawn(cause) => format!("error: rank {rank} cannot be started: {cause}"),
+        FailureCause::Reported(_) | FailureCause::Supervisor(_) => {
+            format!("error: {}", failure.cause)
+        }
     }
 }
 
-fn location(failure: &Failure) -> String {
+fn location(failure: &WorkerFailure) -> String {
     let mut text = format!("rank {} on {}", failure.rank, failure.host);
     if failure.pid != 0 {
         let _ = write!(text, ", process {}", failure.pid);
@@ -108,9 +111,9 @@ fn location(failure: &Failure) -> String {
     text
 }
 
-/// Who else, and of what.
-fn list(first: &Failure, others: &[&Failure]) -> String {
-    let line = |failure: &Failure| {
+/// Lists the other failed ranks with their causes.
+fn list(first: &WorkerFailure, others: &[&WorkerFailure]) -> String {
+    let line = |failure: &WorkerFailure| {
         let cause = failure.cause.to_string();
         cause.lines().next().unwrap_or_default().to_owned()
     };
@@ -134,19 +137,21 @@ fn list(first: &Failure, others: &[&Failure]) -> String {
     named.join(", ")
 }
 
-fn hint(cause: &Cause) -> Option<&'static str> {
+fn hint(cause: &FailureCause) -> Option<&'static str> {
     match cause {
-        Cause::Signal(9, _) => Some("the kernel does this when memory runs out; `dmesg` tells"),
-        Cause::Signal(4 | 7 | 8 | 11, _) => {
+        FailureCause::Signal(9, _) => {
+            Some("the kernel does this when memory runs out; `dmesg` tells")
+        }
+        FailureCause::Signal(4 | 7 | 8 | 11, _) => {
             Some("the program has a bug, or was built for another CPU")
         }
-        Cause::ExitCode(101) => {
+        FailureCause::ExitCode(101) => {
             Some("a Rust program ends so when it panics: a bug of it; its output tells where")
         }
-        Cause::ExitCode(126 | 127) => {
+        FailureCause::ExitCode(126 | 127) => {
             Some("a shell says so when it cannot run a program: is it installed, is PATH right?")
         }
-        Cause::Spawn(error) => Some(match error.kind() {
+        FailureCause::Spawn(error) => Some(match error.kind() {
             std::io::ErrorKind::NotFound => {
                 "is the program installed and in PATH? One of this folder is started as ./program"
             }
@@ -158,7 +163,7 @@ fn hint(cause: &Cause) -> Option<&'static str> {
             }
             _ => return None,
         }),
-        Cause::RendezvousTimeout { .. } => {
+        FailureCause::RendezvousTimeout { .. } => {
             Some("a worker that is slow to start needs a longer limit; its output above tells more")
         }
         _ => None,
@@ -172,8 +177,8 @@ mod tests {
     use super::*;
     use crate::outcome::signal_name;
 
-    fn failure(rank: u32, cause: Cause) -> Failure {
-        Failure {
+    fn failure(rank: u32, cause: FailureCause) -> WorkerFailure {
+        WorkerFailure {
             rank: Rank(rank),
             host: "gpu-02".into(),
             pid: 4711,
@@ -183,8 +188,8 @@ mod tests {
         }
     }
 
-    fn report(exit: Exit, failures: Vec<Failure>) -> Option<String> {
-        Outcome {
+    fn report(exit: JobExit, failures: Vec<WorkerFailure>) -> Option<String> {
+        JobOutcome {
             exit,
             failures,
             unresponsive: Vec::new(),
@@ -194,11 +199,11 @@ mod tests {
 
     #[test]
     fn the_first_failure_is_told_in_full_and_the_others_by_name() {
-        let mut killed = failure(2, Cause::Signal(9, signal_name(9)));
+        let mut killed = failure(2, FailureCause::Signal(9, signal_name(9)));
         killed.last_step = Some(Step(17));
         killed.last_lines = vec!["loading weights".into(), "done".into()];
-        let others = (3..10).map(|rank| failure(rank, Cause::ExitCode(1)));
-        let failures = std::iter::once(failure(0, Cause::ExitCode(1)))
+        let others = (3..10).map(|rank| failure(rank, FailureCause::ExitCode(1)));
+        let failures = std::iter::once(failure(0, FailureCause::ExitCode(1)))
             .chain([killed])
             .chain(others)
             .collect();
@@ -210,7 +215,7 @@ error: rank 2 was killed by signal 9 (SIGKILL)
     | done
   also failed: rank 0 (exit code 1), rank 3 (exit code 1), rank 4 (exit code 1), rank 5 (exit code 1), rank 6 (exit code 1), and 3 more
   help: the kernel does this when memory runs out; `dmesg` tells";
-        assert_eq!(report(Exit::Failed(1), failures).unwrap(), expected);
+        assert_eq!(report(JobExit::Failed(1), failures).unwrap(), expected);
     }
 
     #[test]
@@ -223,10 +228,10 @@ error: rank 2 was killed by signal 9 (SIGKILL)
                 secondary,
                 user_error: false,
             };
-            failure(rank, Cause::Reported(event))
+            failure(rank, FailureCause::Reported(event))
         };
-        let outcome = Outcome {
-            exit: Exit::Failed(0),
+        let outcome = JobOutcome {
+            exit: JobExit::Failed(0),
             failures: vec![waited(3, false), waited(2, true), waited(1, false)],
             unresponsive: vec![Rank(0)],
         };
@@ -241,7 +246,7 @@ error: rank 3: waited 2.0 s for group rank 1
     #[test]
     fn a_workers_own_report_keeps_its_lines() {
         let message = "error: loss is NaN at step 3\n  where: rank 1\nhelp: lower the rate\n";
-        let cause = Cause::Reported(Event::WorkerFailed {
+        let cause = FailureCause::Reported(Event::WorkerFailed {
             rank: Rank(1),
             message: message.into(),
             last_step: None,
@@ -254,20 +259,20 @@ error: rank 1: loss is NaN at step 3
   help: lower the rate
   where: rank 1 on gpu-02, process 4711";
         assert_eq!(
-            report(Exit::Failed(0), vec![failure(1, cause)]).unwrap(),
+            report(JobExit::Failed(0), vec![failure(1, cause)]).unwrap(),
             expected
         );
     }
 
     #[test]
     fn a_program_that_is_not_there_has_a_hint_and_success_has_no_report() {
-        let mut missing = failure(0, Cause::Spawn(std::io::ErrorKind::NotFound.into()));
+        let mut missing = failure(0, FailureCause::Spawn(std::io::ErrorKind::NotFound.into()));
         missing.pid = 0;
-        let text = report(Exit::Failed(0), vec![missing]).unwrap();
+        let text = report(JobExit::Failed(0), vec![missing]).unwrap();
         assert!(text.contains("rank 0 cannot be started"), "{text}");
         assert!(text.contains("help: is the program installed"), "{text}");
         assert!(!text.contains("process"), "{text}");
-        assert_eq!(report(Exit::Done, Vec::new()), None);
-        assert_eq!(report(Exit::Stopped { signal: 2 }, Vec::new()), None);
+        assert_eq!(report(JobExit::Done, Vec::new()), None);
+        assert_eq!(report(JobExit::Stopped { signal: 2 }, Vec::new()), None);
     }
 }

@@ -1,4 +1,4 @@
-//! [`LaunchSpec`]: what to start, how often, and how long to wait for it.
+//! [`LaunchSpec`]: the program to start, the number of its processes, and the time limits.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,38 +14,38 @@ pub struct LaunchSpec {
     pub program: OsString,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// Count of ranks.
+    /// Number of ranks.
     pub world_size: WorldSize,
-    /// Names the job, in the assignment and in `RONDE_JOB`.
+    /// The job's name, in the assignment and in `RONDE_JOB`.
     pub job: String,
-    /// Handed to the workers in their assignment, not looked at.
+    /// Opaque text passed to the workers in their assignment.
     pub task: String,
-    /// Variables set for every rank beside the ones of [`crate::variables`]; all others are
+    /// Variables set for every rank in addition to those of [`crate::variables`]; all others are
     /// inherited.
     pub environment: Vec<(OsString, OsString)>,
-    /// Where the ranks start; here when `None`.
+    /// The ranks' working directory; the current one if `None`.
     pub working_directory: Option<PathBuf>,
-    /// Whether every rank must meet the others: true for workers of ronde. When false, the
-    /// deadline starts with the first worker that says hello, and a program that never does is
-    /// only watched as a process.
+    /// Whether every rank must take part in the rendezvous: true for workers of ronde. If false,
+    /// the deadline starts with the first worker that connects, and a program that never connects
+    /// is only watched as a process.
     pub rendezvous_required: bool,
-    /// How long all ranks together may take until the last one is ready.
+    /// Time limit for all ranks to become ready.
     pub rendezvous_timeout: Duration,
-    /// How long a rank may take to end after SIGTERM before it gets SIGKILL.
+    /// Time that a rank may take to end after SIGTERM before it gets SIGKILL.
     pub stop_grace: Duration,
-    /// SIGTERM lets the workers end by themselves, after a last checkpoint; they may take so long. `None`:
-    /// it ends them at once, as other signals do.
+    /// Time that workers may take to end by themselves, after a last checkpoint, when SIGTERM is
+    /// received. `None`: SIGTERM ends them immediately, as other signals do.
     pub finish_limit: Option<Duration>,
-    /// How the job goes on when workers die; `None`: the first failure ends all.
+    /// Settings for continuing when workers fail; `None`: the first failure ends the job.
     pub elastic: Option<ElasticSettings>,
     /// Program and arguments of the process that runs [`crate::watchdog::run`]. `None`: a launcher
-    /// killed with SIGKILL can leave grandchildren behind.
+    /// killed with SIGKILL may leave grandchildren behind.
     pub watchdog: Option<(OsString, Vec<OsString>)>,
 }
 
 impl LaunchSpec {
-    /// A job of a program that need not know ronde, with a grace of ten seconds and a minute for
-    /// the rendezvous, without a watchdog.
+    /// Returns a job of any program with a grace of ten seconds and a minute for the rendezvous,
+    /// without a watchdog.
     #[must_use]
     pub fn new(
         program: impl Into<OsString>,

@@ -1,39 +1,39 @@
-//! [`StopFlag`]: how a signal handler tells the supervision to end the job.
+//! [`StopFlag`]: a stop request from a signal handler to the supervisor.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 
-/// How urgently a job should end.
+/// The urgency of a stop request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StopLevel {
-    /// Go on.
+    /// No stop was requested.
     Run,
-    /// End the workers, give them the grace to do it well.
+    /// Stop the workers and give them time to end in good order.
     Stop,
-    /// Kill the workers at once.
+    /// Kill the workers immediately.
     KillNow,
 }
 
-/// A request to stop that only ever grows. Clones share it.
+/// A stop request whose level only increases. Clones share it.
 ///
-/// Only atomics are touched, so that [`StopFlag::request`] may be called from a signal handler.
+/// Uses only atomics, so that [`StopFlag::request`] may be called from a signal handler.
 #[derive(Debug, Clone, Default)]
-pub struct StopFlag(Arc<Inner>);
+pub struct StopFlag(Arc<StopState>);
 
 #[derive(Debug, Default)]
-struct Inner {
+struct StopState {
     level: AtomicU8,
     signal: AtomicI32,
 }
 
 impl StopFlag {
-    /// Nobody has asked for a stop yet.
+    /// Returns a flag without a request.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One more request because of `signal`: the first means stop, the second means kill now.
+    /// Records a request caused by `signal`: the first one means stop, the second one means kill.
     pub fn request(&self, signal: i32) {
         let _ = self
             .0
@@ -47,7 +47,7 @@ impl StopFlag {
             });
     }
 
-    /// How urgent it is.
+    /// Returns the current level.
     #[must_use]
     pub fn level(&self) -> StopLevel {
         match self.0.level.load(Ordering::SeqCst) {
@@ -57,7 +57,7 @@ impl StopFlag {
         }
     }
 
-    /// The signal of the first request; 0 when there was none.
+    /// Returns the signal of the first request; 0 if there was none.
     #[must_use]
     pub fn signal(&self) -> i32 {
         self.0.signal.load(Ordering::SeqCst)

@@ -1,4 +1,4 @@
-//! [`supervise`]: starts the ranks of a job and stays with them to the end.
+//! [`supervise`]: starts the ranks of a job and supervises them until the end.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -9,54 +9,56 @@ use ronde_elastic::WorkerId;
 
 use crate::agent::Agent;
 use crate::clock;
-use crate::control::{Control, Message};
-use crate::coordination::Coordination;
-use crate::decider::Decider;
-use crate::endings::Endings;
+use crate::control::{ControlEvent, ControlServer};
+use crate::coordinator_client::CoordinatorClient;
 use crate::environment;
 use crate::launcher::{Launcher, LogSink, ProcessSpec, StopSignal};
-use crate::outcome::{Cause, End, Exit, Outcome, signal_name};
-use crate::roster::Roster;
+use crate::local_coordinator::LocalCoordinator;
+use crate::outcome::{FailureCause, JobExit, JobOutcome, ProcessExit, signal_name};
+use crate::process_groups::ProcessGroups;
+use crate::rank_table::RankTable;
 use crate::spec::LaunchSpec;
 use crate::stop::{StopFlag, StopLevel};
 use crate::token::Token;
 use crate::watchdog::Watchdog;
-use crate::wire::Terms;
+use crate::wire::ElasticTerms;
 
-mod after;
 mod elastic;
 mod finishing;
+mod job_end;
 
-use after::LastWords;
+use job_end::LastReports;
 
-/// How long one turn waits for the end of a process; messages wait as long.
+/// Maximum wait for the end of a process in one turn, and thus the delay of messages.
 const TURN: Duration = Duration::from_millis(25);
-/// The same for a job that goes on when workers die: each message may be the one that counts.
+/// The same for an elastic job, in which any message may be urgent.
 const TURN_ELASTIC: Duration = Duration::from_millis(4);
 /// The same while workers wait for each other.
 const TURN_RENDEZVOUS: Duration = Duration::from_millis(2);
-/// How long the connections and the output may take to drain when all processes are gone.
+/// Time that the connections and the output may take to drain after all processes have ended.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 
-/// Starts `spec.world_size` ranks, lets them meet, and returns when no process of the job is left.
+/// Starts `spec.world_size` ranks, assigns their peers, and returns when no process of the job is
+/// left.
 ///
-/// The first failure ends all ranks: SIGTERM to their process groups, SIGKILL after
-/// `spec.stop_grace`; so does `stop`, whose second level kills at once. A rank that ends with exit
-/// code 0 leaves the others alone; what it left running in its process group is ended. Events of
-/// the workers go to `sinks`, with an [`Event::WorkerFailed`] for a rank that could not send its
+/// The first failure ends all ranks: SIGTERM to their process groups, and SIGKILL after
+/// `spec.stop_grace`. So does `stop`, whose second level kills immediately. A rank that exits with
+/// code 0 does not affect the others; processes that it left in its process group are ended. Events
+/// of the workers go to `sinks`, with an [`Event::WorkerFailed`] for a rank that could not send its
 /// own; output goes to `log`.
 ///
-/// Must be called from a thread that lives as long as the call, which any thread does: the ranks
-/// end with it. A panic of a sink or of a launcher ends the ranks as well.
+/// The ranks end when the calling thread ends. A panic of a sink or of a launcher ends the ranks as
+/// well.
 pub fn supervise(
     spec: &LaunchSpec,
     launcher: &mut dyn Launcher,
     sinks: &dyn Tracker,
     log: &Arc<dyn LogSink>,
     stop: &StopFlag,
-) -> Outcome {
-    let coordination = spec.elastic.map(Coordination::new).transpose();
-    let decider = coordination.map(|here| here.map(|here| Decider::Here(Box::new(here))));
+) -> JobOutcome {
+    let coordination = spec.elastic.map(LocalCoordinator::new).transpose();
+    let decider =
+        coordination.map(|here| here.map(|here| CoordinatorClient::Local(Box::new(here))));
     supervise_for(
         decider.map_err(std::io::Error::other),
         spec,
@@ -68,9 +70,9 @@ pub fn supervise(
 }
 
 impl Agent {
-    /// Does this host's part of the job: as [`supervise`], but which workers run, and when, is decided by
-    /// the job's coordinator. `spec.world_size` is the count of places. A request to stop makes this
-    /// host leave the job in good order, unless it follows the job: then it ends the job.
+    /// Runs this host's part of the job: like [`supervise`], but the job's coordinator decides
+    /// which workers run. `spec.world_size` is the number of slots. A stop request makes this host
+    /// leave the job in good order, unless it follows the job: then it ends the job.
     pub fn supervise(
         self,
         spec: &LaunchSpec,
@@ -78,15 +80,15 @@ impl Agent {
         sinks: &dyn Tracker,
         log: &Arc<dyn LogSink>,
         stop: &StopFlag,
-    ) -> Outcome {
-        let decider = Ok(Some(Decider::There(Box::new(self.remote))));
+    ) -> JobOutcome {
+        let decider = Ok(Some(CoordinatorClient::Remote(Box::new(self.remote))));
         supervise_for(decider, spec, launcher, sinks, log, stop)
     }
 }
 
-/// What a worker has to know of a job that goes on when workers die.
-fn terms(decider: &Decider, spec: &LaunchSpec, host: String) -> Option<Terms> {
-    let of = |host, interface, settings| Terms {
+/// Returns the settings that a worker of an elastic job needs.
+fn terms(decider: &CoordinatorClient, spec: &LaunchSpec, host: String) -> Option<ElasticTerms> {
+    let of = |host, interface, settings| ElasticTerms {
         job: spec.job.clone(),
         task: spec.task.clone(),
         host,
@@ -94,8 +96,8 @@ fn terms(decider: &Decider, spec: &LaunchSpec, host: String) -> Option<Terms> {
         settings,
     };
     Some(match decider {
-        Decider::Here(_) => of(host, Ipv4Addr::LOCALHOST.into(), spec.elastic?),
-        Decider::There(remote) => of(
+        CoordinatorClient::Local(_) => of(host, Ipv4Addr::LOCALHOST.into(), spec.elastic?),
+        CoordinatorClient::Remote(remote) => of(
             remote.host.clone(),
             remote.interface,
             remote.welcome.settings,
@@ -104,26 +106,31 @@ fn terms(decider: &Decider, spec: &LaunchSpec, host: String) -> Option<Terms> {
 }
 
 fn supervise_for(
-    decider: std::io::Result<Option<Decider>>,
+    decider: std::io::Result<Option<CoordinatorClient>>,
     spec: &LaunchSpec,
     launcher: &mut dyn Launcher,
     sinks: &dyn Tracker,
     log: &Arc<dyn LogSink>,
     stop: &StopFlag,
-) -> Outcome {
+) -> JobOutcome {
     let prepared = decider.and_then(|decider| {
         let token = Token::random()?;
         let known = decider.as_ref();
         let terms = known.and_then(|decider| terms(decider, spec, launcher.host()));
-        let control = Control::start(token.clone(), spec.world_size, terms)?;
+        let control = ControlServer::start(token.clone(), spec.world_size, terms)?;
         Ok((token, control, environment::free_port()?, decider))
     });
-    let mut roster = Roster::new(spec.world_size);
+    let mut roster = RankTable::new(spec.world_size);
     let (token, control, master_port, coordination) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
-            let problem = format!("the supervisor cannot listen for its workers: {error}");
-            roster.fail(Rank(0), Cause::Supervisor(problem), false, Duration::ZERO);
+            let problem = format!("cannot listen for workers: {error}");
+            roster.fail(
+                Rank(0),
+                FailureCause::Supervisor(problem),
+                false,
+                Duration::ZERO,
+            );
             return outcome(roster, None, Vec::new(), launcher);
         }
     };
@@ -141,10 +148,10 @@ fn supervise_for(
         control,
         watchdog: None,
         begun: clock::now(),
-        endings: Endings::new(spec.world_size, spec.stop_grace),
-        meeting: Meeting::default(),
+        endings: ProcessGroups::new(spec.world_size, spec.stop_grace),
+        meeting: RendezvousState::default(),
         stopping: false,
-        last_words: LastWords::default(),
+        last_words: LastReports::default(),
         leaves: false,
         stopped_by: None,
         finishing: None,
@@ -156,12 +163,12 @@ fn supervise_for(
     supervisor.finish()
 }
 
-/// How far the rendezvous is.
+/// The progress of the rendezvous.
 #[derive(Default)]
-struct Meeting {
-    /// When the first worker said hello.
+struct RendezvousState {
+    /// When the first worker connected.
     first: Option<Duration>,
-    /// Whether it is over, well or not.
+    /// Whether it is over, successfully or not.
     over: bool,
 }
 
@@ -173,23 +180,23 @@ struct Supervisor<'a> {
     log: &'a Arc<dyn LogSink>,
     token: Token,
     master_port: u16,
-    /// Decides who belongs to the job when workers die or come; `None`: the first failure ends all.
-    coordination: Option<Decider>,
-    /// Workers whose connection is gone: when, where and which.
+    /// Decides on the members of an elastic job; `None`: the first failure ends the job.
+    coordination: Option<CoordinatorClient>,
+    /// Workers whose connection was lost: when, rank and worker.
     unlinked: Vec<(Duration, Rank, u64)>,
-    roster: Roster,
-    control: Control,
+    roster: RankTable,
+    control: ControlServer,
     watchdog: Option<Watchdog>,
     begun: Instant,
-    endings: Endings,
-    meeting: Meeting,
+    endings: ProcessGroups,
+    meeting: RendezvousState,
     stopping: bool,
-    /// Whether the coordinator has said that the job is over, and who was heard when.
-    last_words: LastWords,
-    /// Whether this host leaves a job that goes on elsewhere.
+    /// Whether the job is over, and when each worker reported.
+    last_words: LastReports,
+    /// Whether this host leaves a job that continues elsewhere.
     leaves: bool,
     stopped_by: Option<i32>,
-    /// When the workers were asked to end by themselves.
+    /// When the workers were requested to end by themselves.
     finishing: Option<Duration>,
     unresponsive: Vec<Rank>,
 }
@@ -211,7 +218,9 @@ impl Supervisor<'_> {
             Ok(watchdog) => self.watchdog = Some(watchdog),
             Err(error) => self.notice(
                 None,
-                format!("no watchdog, so workers may outlive a killed launcher: {error}"),
+                format!(
+                    "cannot start the watchdog, so workers may outlive a killed launcher: {error}"
+                ),
             ),
         }
     }
@@ -231,7 +240,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Starts the process of a rank; false when that is not possible.
+    /// Starts the process of a rank; returns false if that fails.
     fn start_rank(&mut self, rank: Rank, worker: Option<WorkerId>) -> bool {
         let (control, token) = (self.control.address(), &self.token);
         let mut environment =
@@ -255,16 +264,16 @@ impl Supervisor<'_> {
                 true
             }
             Err(error) => {
-                let told = format!("{}: {error}", self.spec.program.display());
-                let error = std::io::Error::new(error.kind(), told);
-                self.fail(rank, Cause::Spawn(error));
+                let message = format!("{}: {error}", self.spec.program.display());
+                let error = std::io::Error::new(error.kind(), message);
+                self.fail(rank, FailureCause::Spawn(error));
                 false
             }
         }
     }
 
-    /// A failure that no worker has told of.
-    fn fail(&mut self, rank: Rank, cause: Cause) {
+    /// Records a failure that no worker has reported.
+    fn fail(&mut self, rank: Rank, cause: FailureCause) {
         self.announce(rank, cause.to_string());
         let now = self.now();
         self.roster.fail(rank, cause, false, now);
@@ -280,7 +289,7 @@ impl Supervisor<'_> {
         });
     }
 
-    /// One turn; true when no process is left.
+    /// Runs one turn; returns true when no process is left.
     fn turn(&mut self) -> bool {
         let is_meeting = self.meeting.first.is_some() && !self.meeting.over;
         let wait = match self.coordination {
@@ -297,7 +306,7 @@ impl Supervisor<'_> {
         let now = self.now();
         self.judge(now);
         self.coordinate();
-        self.obey();
+        self.apply_stop_request();
         if !self.stopping && self.roster.must_stop(now) {
             let reason = self.roster.first_failure();
             self.end_all(&reason, StopSignal::Terminate, true);
@@ -305,12 +314,12 @@ impl Supervisor<'_> {
         self.end_groups()
     }
 
-    /// Looks at the processes that have ended.
+    /// Evaluates the processes that have ended.
     fn judge(&mut self, now: Duration) {
-        let goes_on = self.coordination.is_some() && !self.stopping;
+        let continues = self.coordination.is_some() && !self.stopping;
         for (rank, cause) in self.roster.judge(now) {
-            if goes_on {
-                // The coordinator hears of it, and decides what it means for the job.
+            if continues {
+                // The coordinator is notified and decides on the consequences for the job.
                 self.roster.forgive(rank);
             } else {
                 self.announce(rank, cause);
@@ -322,13 +331,13 @@ impl Supervisor<'_> {
         while let Some(message) = self.control.next() {
             let now = self.now();
             match message {
-                Message::Linked(rank) => {
+                ControlEvent::Linked(rank) => {
                     self.roster.linked(rank);
                     self.meeting.first.get_or_insert(now);
                 }
-                Message::Ready(rank, address) => self.roster.ready(rank, address),
-                Message::Reported(rank, report) => self.reported(rank, *report),
-                Message::Recorded(rank, event) => {
+                ControlEvent::Ready(rank, address) => self.roster.ready(rank, address),
+                ControlEvent::Reported(rank, report) => self.reported(rank, *report),
+                ControlEvent::Recorded(rank, event) => {
                     self.roster.recorded(rank, &event, now);
                     let events = match &mut self.coordination {
                         Some(coordination) => coordination.recorded(now, event),
@@ -336,7 +345,7 @@ impl Supervisor<'_> {
                     };
                     events.into_iter().for_each(|e| self.sinks.record(e));
                 }
-                Message::Unlinked(rank, worker, problem) => {
+                ControlEvent::Unlinked(rank, worker, problem) => {
                     if !self.is_current(rank, worker) {
                         continue;
                     }
@@ -352,7 +361,8 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Assigns places when all are ready; fails when that takes too long or cannot be any more.
+    /// Assigns ranks when all are ready; fails on a timeout or when a rank has ended before it was
+    /// ready.
     fn meet(&mut self) {
         let begin = match (self.spec.rendezvous_required, self.meeting.first) {
             _ if self.meeting.over || self.stopping || self.coordination.is_some() => return,
@@ -382,7 +392,7 @@ impl Supervisor<'_> {
         }
         let left = |rank: &Rank| {
             let member = self.roster.member(*rank);
-            member.ready.is_none() && matches!(member.ended, Some((_, End::Code(0))))
+            member.ready.is_none() && matches!(member.ended, Some((_, ProcessExit::Code(0))))
         };
         let mut missing: Vec<Rank> = ranks().filter(left).collect();
         if missing.is_empty() && self.now() >= begin + self.spec.rendezvous_timeout {
@@ -392,12 +402,12 @@ impl Supervisor<'_> {
         }
         if let Some(&first) = missing.first() {
             self.meeting.over = true;
-            self.fail(first, Cause::RendezvousTimeout { missing });
+            self.fail(first, FailureCause::RendezvousTimeout { missing });
         }
     }
 
-    /// Does what the user asks.
-    fn obey(&mut self) {
+    /// Carries out a user's stop request.
+    fn apply_stop_request(&mut self) {
         let level = self.stop.level();
         if level == StopLevel::Run
             || self.finishes(level)
@@ -415,11 +425,11 @@ impl Supervisor<'_> {
             );
         }
         if level == StopLevel::KillNow && !self.endings.all_killed() {
-            self.end_all("stopped at once", StopSignal::Kill, false);
+            self.end_all("killed by a second stop request", StopSignal::Kill, false);
         }
     }
 
-    /// Ends all ranks, after a failure or because somebody wants it.
+    /// Ends all ranks after a failure or a stop request.
     fn end_all(&mut self, reason: &str, signal: StopSignal, failed: bool) {
         self.stopping = true;
         let now = self.now();
@@ -433,7 +443,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Moves every process group towards its end that has to go there; true when all are gone.
+    /// Sends due signals to all process groups; returns true when all groups are gone.
     fn end_groups(&mut self) -> bool {
         for rank in self.endings.running() {
             let leader_ended = self.roster.member(rank).ended.is_some();
@@ -457,7 +467,7 @@ impl Supervisor<'_> {
             }
             if self.endings.hopeless(rank, now) {
                 self.endings.gone(rank);
-                let message = "a process of it does not end even with SIGKILL".to_owned();
+                let message = "one of its processes does not end after SIGKILL".to_owned();
                 self.notice(Some(rank), message);
             }
         }
@@ -470,8 +480,8 @@ impl Supervisor<'_> {
         all_ended && self.is_over()
     }
 
-    /// All processes are gone: takes in what they have left behind.
-    fn finish(mut self) -> Outcome {
+    /// Processes the remaining messages after all processes have ended.
+    fn finish(mut self) -> JobOutcome {
         let deadline = clock::now() + DRAIN_MAX;
         self.take_messages();
         while self.roster.any_linked() && clock::now() < deadline {
@@ -479,7 +489,7 @@ impl Supervisor<'_> {
             self.take_messages();
         }
         self.control.close();
-        if let Some(Decider::There(remote)) = &mut self.coordination {
+        if let Some(CoordinatorClient::Remote(remote)) = &mut self.coordination {
             remote.finish(&mut |event| self.sinks.record(event));
         }
         outcome(
@@ -491,24 +501,24 @@ impl Supervisor<'_> {
     }
 }
 
-/// The end, with the last lines of those who failed.
+/// Returns the outcome, with the last output lines of failed ranks.
 fn outcome(
-    roster: Roster,
+    roster: RankTable,
     stopped_by: Option<i32>,
     unresponsive: Vec<Rank>,
     launcher: &mut dyn Launcher,
-) -> Outcome {
+) -> JobOutcome {
     launcher.close(DRAIN_MAX);
     let (mut failures, first) = roster.into_failures();
     for failure in &mut failures {
         failure.last_lines = launcher.logs(failure.rank);
     }
     let exit = match (stopped_by, first) {
-        (Some(signal), _) => Exit::Stopped { signal },
-        (None, Some(first)) => Exit::Failed(first),
-        (None, None) => Exit::Done,
+        (Some(signal), _) => JobExit::Stopped { signal },
+        (None, Some(first)) => JobExit::Failed(first),
+        (None, None) => JobExit::Done,
     };
-    Outcome {
+    JobOutcome {
         exit,
         failures,
         unresponsive,

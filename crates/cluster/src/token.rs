@@ -1,27 +1,27 @@
-//! The secret of a job: made at its start, compared in constant time.
+//! The secret of a job: generated at its start, compared in constant time.
 
 use std::fs::File;
 use std::io::Read;
 
-/// A secret that workers show to their supervisor.
+/// A secret with which workers authenticate to their supervisor.
 #[derive(Clone)]
 pub(crate) struct Token(String);
 
 impl Token {
-    /// 256 random bits of the system, as 64 hexadecimal digits.
+    /// Generates 256 random bits from the system, as 64 hexadecimal digits.
     pub(crate) fn random() -> std::io::Result<Self> {
         let mut bytes = [0_u8; 32];
         File::open("/dev/urandom")?.read_exact(&mut bytes)?;
         Ok(Self(blake3::Hash::from_bytes(bytes).to_hex().to_string()))
     }
 
-    /// The secret itself, for the environment of the workers.
+    /// Returns the secret, for the workers' environment.
     pub(crate) fn secret(&self) -> &str {
         &self.0
     }
 
-    /// Whether `shown` is the secret. Takes the same time wherever the two differ: hashes are
-    /// compared, and [`blake3::Hash`] compares in constant time.
+    /// Returns whether `shown` is the secret. Takes the same time wherever the two differ: hashes
+    /// are compared, and [`blake3::Hash`] compares in constant time.
     pub(crate) fn matches(&self, shown: &str) -> bool {
         blake3::hash(self.0.as_bytes()) == blake3::hash(shown.as_bytes())
     }

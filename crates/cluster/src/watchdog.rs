@@ -1,8 +1,8 @@
 //! The watchdog: a small process that outlives a launcher killed with SIGKILL and ends its ranks.
 //!
-//! The launcher writes lines to its standard input: `+ 1234` for a new process group, `- 1234` for
-//! one that is gone, `done` at the end. When the input ends without `done`, the launcher is dead and
-//! every group that is left gets SIGKILL, so that not even grandchildren stay.
+//! The launcher writes lines to the watchdog's standard input: `+ 1234` for a new process group, `-
+//! 1234` for one that is gone, `done` at the end. If the input ends without `done`, the launcher
+//! has died, and every remaining group gets SIGKILL, so that no grandchildren remain.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -17,15 +17,15 @@ use crate::clock;
 use crate::groups;
 use crate::launcher::StopSignal;
 
-/// Longest line that makes sense.
+/// Maximum length of a valid line.
 const LINE_BYTES_MAX: u64 = 64;
-/// Most groups that are remembered.
+/// Maximum number of groups.
 const GROUPS_MAX: usize = 65_536;
-/// How long the watchdog may take to end once told that all is done.
+/// Time that the watchdog may take to end after `done`.
 const END_MAX: Duration = Duration::from_secs(2);
 
-/// Runs the watchdog: returns when the launcher says that it is done, or is dead and its ranks have
-/// been killed. Returns the count of groups that were killed.
+/// Runs the watchdog until the launcher is done, or has died and its ranks were killed. Returns the
+/// number of groups that were killed.
 pub fn run(input: impl Read) -> usize {
     let mut input = std::io::BufReader::new(input);
     let mut left = BTreeSet::new();
@@ -60,7 +60,7 @@ pub fn run(input: impl Read) -> usize {
     killed
 }
 
-/// `+ 1234` or `- 1234`. Group 1 is never one of ours.
+/// Parses `+ 1234` or `- 1234`. Group 1 never belongs to a job.
 fn parse(line: &str) -> Option<(bool, i32)> {
     let (sign, number) = line.trim_end().split_once(' ')?;
     let group = number.parse().ok().filter(|&group: &i32| group > 1)?;
@@ -78,7 +78,7 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts the watchdog in a session of its own.
+    /// Starts the watchdog in its own session.
     pub(crate) fn start((program, arguments): &(OsString, Vec<OsString>)) -> std::io::Result<Self> {
         let mut command = Command::new(program);
         command
@@ -92,18 +92,18 @@ impl Watchdog {
         Ok(Self { child, pipe })
     }
 
-    /// A group to look after.
+    /// Adds a group.
     pub(crate) fn add(&mut self, group: u32) {
-        self.say(&format!("+ {group}\n"));
+        self.write(&format!("+ {group}\n"));
     }
 
-    /// A group that is gone.
+    /// Removes a group that is gone.
     pub(crate) fn remove(&mut self, group: u32) {
-        self.say(&format!("- {group}\n"));
+        self.write(&format!("- {group}\n"));
     }
 
-    fn say(&mut self, line: &str) {
-        // A watchdog that has ended cannot be told anything; the ranks still end with their parent.
+    fn write(&mut self, line: &str) {
+        // If the watchdog has ended, the ranks still end with their parent.
         if let Some(pipe) = &mut self.pipe
             && pipe.write_all(line.as_bytes()).is_err()
         {
@@ -113,10 +113,10 @@ impl Watchdog {
 }
 
 impl Drop for Watchdog {
-    /// Says that all is done (unless this is a panic: then it isn't), and reaps it.
+    /// Sends `done`, except during a panic, and reaps the watchdog.
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            self.say("done\n");
+            self.write("done\n");
         }
         self.pipe = None;
         let deadline = clock::now() + END_MAX;
@@ -148,21 +148,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_at_the_end_of_the_input_is_killed_and_nothing_else() {
+    fn only_groups_that_remain_at_the_end_of_the_input_are_killed() {
         let ((mut left, a), (mut removed, b)) = (sleeper(), sleeper());
-        let words = format!("+ {a}\nnonsense\n+ {b}\n+ -1\n+ 1\n- {b}\n");
-        assert_eq!(run(words.as_bytes()), 1);
+        let input = format!("+ {a}\nnonsense\n+ {b}\n+ -1\n+ 1\n- {b}\n");
+        assert_eq!(run(input.as_bytes()), 1);
         left.wait().unwrap();
         assert!(removed.try_wait().unwrap().is_none());
-        let words = format!("+ {b}\ndone\n");
-        assert_eq!(run(words.as_bytes()), 0);
+        let input = format!("+ {b}\ndone\n");
+        assert_eq!(run(input.as_bytes()), 0);
         assert!(removed.try_wait().unwrap().is_none());
         removed.kill().unwrap();
         removed.wait().unwrap();
     }
 
     #[test]
-    fn lines_are_read_strictly() {
+    fn only_valid_lines_are_parsed() {
         let cases = [
             ("+ 12\n", Some((true, 12))),
             ("- 12\n", Some((false, 12))),

@@ -1,67 +1,69 @@
-//! Messages between a supervisor and its workers: JSON, one a line, versioned, bounded.
+//! Messages between a supervisor and its workers: one JSON object per line, versioned, bounded.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use ronde_core::{Assignment, Event, Generation, Rank, WorldSize};
-use ronde_elastic::{WorkerReport, Settings, ToWorker};
+use ronde_elastic::{Settings, ToWorker, WorkerReport};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
 
-/// Version of these messages. Both sides are the same program as a rule; a mixture is refused.
+/// Version of these messages. Normally both sides are the same program; mixed versions are refused.
 pub(crate) const PROTOCOL: u32 = 3;
-/// Longest line of a peer that has not shown the token yet.
+/// Maximum line length of a peer that has not shown the token yet.
 pub(crate) const HELLO_BYTES_MAX: usize = 4 << 10;
-/// Longest line of a worker.
+/// Maximum line length of a worker's messages.
 pub(crate) const WORKER_BYTES_MAX: usize = 1 << 20;
-/// Longest line of a supervisor: an assignment with its task and thousands of peers.
+/// Maximum line length of a supervisor's messages: an assignment with its task and thousands of
+/// peers.
 pub(crate) const SUPERVISOR_BYTES_MAX: usize = 16 << 20;
 
-/// What a worker says.
+/// A message from a worker.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum FromWorker {
-    /// The first line.
+    /// The first message.
     Hello {
         protocol: u32,
         token: String,
         rank: u32,
         pid: u32,
-        /// The name of the process in a job that goes on when workers die.
+        /// The worker's id in an elastic job.
         #[serde(default)]
         worker: Option<u64>,
     },
-    /// The data plane listens here.
+    /// The data plane listens at this address.
     Ready { data_address: SocketAddr },
-    /// Something happened.
+    /// A recorded event.
     Event { body: Event },
-    /// How the worker is, in a job that goes on when workers die.
+    /// The worker's status in an elastic job.
     Report { body: WorkerReport },
 }
 
-/// What a supervisor says.
+/// A message from a supervisor.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "snake_case")]
 pub(crate) enum FromSupervisor {
-    /// The answer to a good hello.
+    /// Accepts a hello.
     Welcome {
         protocol: u32,
-        /// For a job that goes on when workers die.
-        terms: Option<Box<Terms>>,
-        /// Certificate, authority and key, where the job has an authority.
+        /// Settings of an elastic job.
+        terms: Option<Box<ElasticTerms>>,
+        /// Certificate, authority and key, if the job has an authority.
         identity: Option<String>,
     },
-    /// The answer to any other.
+    /// Rejects a hello.
     Refused { reason: String },
-    /// The place of the worker.
+    /// The rank of the worker and the addresses of its peers.
     Assignment(WireAssignment),
-    /// To a worker of a job that goes on when workers die.
-    Told { body: ToWorker },
-    /// The job ends.
-    /// `failed`: a worker has failed, and the others are asked what they know of it.
+    /// A coordinator's message to a worker of an elastic job.
+    #[serde(rename = "told")]
+    Coordinator { body: ToWorker },
+    /// Ends the job. `failed`: another worker has failed, and this one reports what it knows about
+    /// it.
     Stop {
         reason: String,
         #[serde(default)]
@@ -69,9 +71,9 @@ pub(crate) enum FromSupervisor {
     },
 }
 
-/// What a worker has to know of a job that goes on when workers die.
+/// The settings that a worker of an elastic job needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Terms {
+pub(crate) struct ElasticTerms {
     pub(crate) job: String,
     pub(crate) task: String,
     pub(crate) host: String,
@@ -80,7 +82,7 @@ pub(crate) struct Terms {
     pub(crate) settings: Settings,
 }
 
-/// An [`Assignment`] as it travels.
+/// The wire format of an [`Assignment`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct WireAssignment {
     job: String,
@@ -113,10 +115,10 @@ impl TryFrom<WireAssignment> for Assignment {
 
     fn try_from(wire: WireAssignment) -> Result<Self, String> {
         let world_size =
-            WorldSize::new(wire.world_size).ok_or("an assignment to an empty world")?;
+            WorldSize::new(wire.world_size).ok_or("invalid assignment: the world size is 0")?;
         if wire.rank >= wire.world_size || wire.peers.len() != world_size.len() {
             return Err(format!(
-                "rank {} and {} peers in a world of {}",
+                "invalid assignment: rank {} and {} peers with world size {}",
                 wire.rank,
                 wire.peers.len(),
                 wire.world_size
@@ -142,16 +144,16 @@ pub(crate) fn send(mut stream: &TcpStream, message: &impl Serialize) -> std::io:
     stream.write_all(&line)
 }
 
-/// Why no message came.
+/// Why no message was received.
 #[derive(Debug)]
 pub(crate) enum ReadError {
     /// The peer closed the connection.
     Closed,
     /// The deadline passed.
     Late,
-    /// The peer sent what is not a message.
+    /// The peer sent an invalid message.
     Broken(String),
-    /// The connection broke.
+    /// The connection failed.
     Io(std::io::Error),
 }
 
@@ -166,7 +168,7 @@ impl std::fmt::Display for ReadError {
     }
 }
 
-/// Cuts a stream into lines and never holds more than one line's limit.
+/// Splits a stream into lines, holding at most one line within its limit.
 pub(crate) struct MessageReader<'a> {
     stream: &'a TcpStream,
     held: Vec<u8>,
@@ -182,7 +184,7 @@ impl<'a> MessageReader<'a> {
         }
     }
 
-    /// The next message, at most `limit` bytes long, waiting until `deadline` if there is one.
+    /// Returns the next message of at most `limit` bytes, waiting until `deadline` if there is one.
     pub(crate) fn next<M: DeserializeOwned>(
         &mut self,
         limit: usize,

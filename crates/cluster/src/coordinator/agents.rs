@@ -1,4 +1,4 @@
-//! The agents of a job: their connections, what they say, and what follows when one is gone.
+//! The agents of a job: their connections, messages and disconnections.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -6,47 +6,47 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_core::Event as RunEvent;
-use ronde_elastic::{CoordinatorEvent, WorkerSlot, SlotStatus, WorkerReport, WorkerId};
+use ronde_elastic::{CoordinatorEvent, SlotStatus, WorkerId, WorkerReport, WorkerSlot};
 
-use super::Leader;
-use super::reception::Came;
-use crate::board::HostStatus;
+use super::CoordinatorShell;
+use super::connections::AgentHello;
 use crate::journal::Journal;
+use crate::messages::{FromAgent, PROTOCOL, ToAgent, Welcome};
 use crate::secure::Outbox;
-use crate::talk::{FromAgent, PROTOCOL, ToAgent, Welcome};
+use crate::status::HostStatus;
 
-/// How long an agent may take to connect again before its workers count as lost.
-const COMES_BACK: Duration = Duration::from_millis(300);
-/// Strangers are spoken of this often.
-const STRANGERS_EVERY: Duration = Duration::from_secs(1);
+/// Time within which an agent may reconnect before its workers count as lost.
+const RECONNECT_MAX: Duration = Duration::from_millis(300);
+/// Minimum interval between messages about refused peers.
+const REFUSALS_EVERY: Duration = Duration::from_secs(1);
 
-/// One agent.
-pub(super) struct Agent {
+/// One connected agent.
+pub(super) struct ConnectedAgent {
     outbox: Arc<Outbox>,
     host: String,
     agent: u64,
     count: u32,
     first: WorkerSlot,
-    /// Events of the job that it knows, when it wants to hear of all.
+    /// The number of the job's events that it knows, if it follows all of them.
     follows: Option<u64>,
     heard: Duration,
-    /// The newest of its events that is written down, until it was told so.
+    /// The newest of its events that is stored but not acknowledged.
     unacknowledged: Option<u64>,
-    /// The number of the event that comes next.
+    /// The number of its next event.
     expects: Option<u64>,
-    /// Whether it has said goodbye.
+    /// Whether it has sent its last message.
     is_done: bool,
 }
 
-/// All agents, by the number of their connection.
+/// All agents by the number of their connection.
 #[derive(Default)]
-pub(super) struct Agents(BTreeMap<u64, Agent>);
+pub(super) struct AgentTable(BTreeMap<u64, ConnectedAgent>);
 
-/// Agents whose connection has ended and that may come back: until when, which, and with whom.
+/// Disconnected agents that may reconnect: until when, host, workers and cause.
 #[derive(Default)]
-pub(super) struct Lingering(Vec<(Duration, String, Vec<WorkerId>, String)>);
+pub(super) struct DisconnectedAgents(Vec<(Duration, String, Vec<WorkerId>, String)>);
 
-impl Agents {
+impl AgentTable {
     pub(super) fn send(&self, number: u64, message: &ToAgent) {
         if let Some(agent) = self.0.get(&number) {
             agent.outbox.send(message);
@@ -59,25 +59,25 @@ impl Agents {
         }
     }
 
-    /// The connection of a host's agent.
+    /// Returns the connection of a host's agent.
     pub(super) fn number_of(&self, host: &str) -> Option<u64> {
         let found = self.0.iter().find(|(_, agent)| agent.host == host);
         found.map(|(number, _)| *number)
     }
 
-    /// An event with this number was written down.
+    /// Sends a stored event to the agents that follow the job.
     pub(super) fn happened(&mut self, number: u64, event: &RunEvent) {
         for agent in self.0.values_mut() {
-            // One that lacks events gets them all when the journal is replayed.
+            // An agent that lacks earlier events gets them all when the journal is replayed.
             if agent.follows.is_some_and(|known| known + 1 == number) {
                 agent.follows = Some(number);
                 let body = event.clone();
-                agent.outbox.send(&ToAgent::Happened { number, body });
+                agent.outbox.send(&ToAgent::Event { number, body });
             }
         }
     }
 
-    /// Tells those who follow what they do not know yet.
+    /// Sends followers the events that they do not know yet.
     pub(super) fn replay(&mut self, journal: &Journal) {
         for agent in self.0.values_mut() {
             let Some(known) = agent.follows else {
@@ -86,17 +86,17 @@ impl Agents {
             for (number, body) in journal.after(known).unwrap_or_default() {
                 agent.follows = Some(number);
                 if let Some(body) = body {
-                    agent.outbox.send(&ToAgent::Happened { number, body });
+                    agent.outbox.send(&ToAgent::Event { number, body });
                 }
             }
         }
     }
 
-    /// Tells agents which of their events are written down.
+    /// Acknowledges stored events.
     pub(super) fn acknowledge(&mut self) {
         for agent in self.0.values_mut() {
             if let Some(number) = agent.unacknowledged.take() {
-                agent.outbox.send(&ToAgent::Heard { number });
+                agent.outbox.send(&ToAgent::Stored { number });
             }
         }
     }
@@ -115,12 +115,12 @@ impl Agents {
         }
     }
 
-    /// Whether all agents that are here, one at least, have said goodbye.
+    /// Returns whether there are agents and all of them have sent their last message.
     pub(super) fn all_done(&self) -> bool {
         !self.0.is_empty() && self.0.values().all(|agent| agent.is_done)
     }
 
-    /// Whether the thread of any connection still runs.
+    /// Returns whether the thread of any connection still runs.
     pub(super) fn any_open(&self) -> bool {
         self.0
             .values()
@@ -128,8 +128,8 @@ impl Agents {
     }
 }
 
-impl Leader<'_> {
-    pub(super) fn came(&mut self, came: Came) {
+impl CoordinatorShell<'_> {
+    pub(super) fn agent_connected(&mut self, came: AgentHello) {
         let refuse = |reason: String| {
             came.outbox.send(&ToAgent::Refused { reason });
             came.outbox.close();
@@ -140,10 +140,10 @@ impl Leader<'_> {
             if other.agent != came.agent && self.now() < other.heard + silence {
                 let host = &came.host;
                 return refuse(format!(
-                    "an agent of host {host} is connected already; give this one another name"
+                    "an agent of host {host} is already connected; use another name (--host)"
                 ));
             }
-            // The same one again: its older connection has not ended here yet.
+            // The same agent has reconnected before its older connection was closed here.
             if let Some(old) = self.agents.0.remove(&number) {
                 old.outbox.close();
             }
@@ -170,7 +170,7 @@ impl Leader<'_> {
             command: spec.command.clone(),
             first,
         })));
-        let agent = Agent {
+        let agent = ConnectedAgent {
             outbox: came.outbox,
             host: came.host,
             agent: came.agent,
@@ -183,13 +183,13 @@ impl Leader<'_> {
             is_done: false,
         };
         self.agents.0.insert(came.number, agent);
-        self.tell_end(came.number);
+        self.send_end(came.number);
         if let Some(journal) = &self.journal {
             self.agents.replay(journal);
         }
     }
 
-    /// An agent says something. It may speak only for its own places.
+    /// Processes an agent's message. An agent may report only its own slots.
     pub(super) fn said(&mut self, number: u64, message: FromAgent) {
         let now = self.now();
         let Some(agent) = self.agents.0.get_mut(&number) else {
@@ -250,12 +250,13 @@ impl Leader<'_> {
     }
 
     fn recorded(&mut self, number: u64, sent: u64, event: RunEvent) {
-        // What is said at the end of the job still counts.
+        // Events sent at the end of the job are still stored.
         let leads = self.leads() || self.over.is_some();
         let Some(agent) = self.agents.0.get_mut(&number) else {
             return;
         };
-        // In their order: from the first that is not taken on, all come again.
+        // Events are stored in order: after a gap, all events from the first missing one are sent
+        // again.
         if !leads || agent.expects.is_some_and(|next| sent > next) {
             agent.expects = Some(agent.expects.map_or(sent, |next| next.min(sent)));
             return;
@@ -277,7 +278,7 @@ impl Leader<'_> {
         }
     }
 
-    /// The connection to an agent is over; it may come back.
+    /// Handles a lost connection to an agent, which may reconnect.
     pub(super) fn gone(&mut self, number: u64, cause: &str) {
         let Some(agent) = self.agents.0.remove(&number) else {
             return;
@@ -285,12 +286,12 @@ impl Leader<'_> {
         let mine = |(worker, through): (&WorkerId, &u64)| (*through == number).then_some(*worker);
         let workers: Vec<WorkerId> = self.workers.iter().filter_map(mine).collect();
         self.workers.retain(|_, through| *through != number);
-        let until = self.now() + COMES_BACK;
-        let cause = format!("the agent of host {} is gone: {cause}", agent.host);
+        let until = self.now() + RECONNECT_MAX;
+        let cause = format!("lost the agent of host {}: {cause}", agent.host);
         self.lingering.0.push((until, agent.host, workers, cause));
     }
 
-    /// Agents that have not come back in time.
+    /// Gives up agents that did not reconnect in time.
     pub(super) fn give_up_lingering(&mut self) {
         let now = self.now();
         let all = std::mem::take(&mut self.lingering.0);
@@ -306,26 +307,26 @@ impl Leader<'_> {
         }
     }
 
-    /// Keeps what is wanted and whose places are whose for the next coordinator.
+    /// Saves the state for the next coordinator.
     pub(super) fn keep_state(&mut self) {
         if let Err(error) = self.state.write(self.folder) {
             self.mention(error.to_string());
         }
     }
 
-    /// Somebody came who does not belong here. A flood of them makes one line a second.
+    /// Reports a refused peer, at most one per second.
     pub(super) fn turned_away(&mut self, from: SocketAddr, why: &str) {
         let now = self.now();
         match &mut self.turned_away {
-            Some((last, more)) if now < *last + STRANGERS_EVERY => *more += 1,
+            Some((last, more)) if now < *last + REFUSALS_EVERY => *more += 1,
             known => {
                 let more = known.map_or(0, |(_, more)| more);
                 *known = Some((now, 0));
                 let others = match more {
                     0 => String::new(),
-                    more => format!(" (and {more} more before)"),
+                    more => format!(" ({more} more since the last message)"),
                 };
-                self.announce(format!("a peer at {from} was refused: {why}{others}"));
+                self.announce(format!("refused a peer at {from}: {why}{others}"));
             }
         }
     }

@@ -1,25 +1,25 @@
-//! Samples of what agents, commands and coordinators say to each other.
+//! Sample messages between agents, commands and coordinators.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use ronde_core::{Event, Generation, Rank, Step};
 use ronde_elastic::{
-    GenerationAssignment, JobEnding, WorkerLoss, LossCause, MemberInfo, WorkerSlot, SlotStatus, Reason, Settings, StartFrom,
-    Term, ToWorker, SwitchTiming, WorkerId,
+    GenerationAssignment, JobEnding, LossCause, MemberInfo, Reason, Settings, SlotStatus,
+    StartFrom, SwitchTiming, Term, ToWorker, WorkerId, WorkerLoss, WorkerSlot,
 };
 
-use crate::talk::{Asks, FromAgent, PROTOCOL, Question, ToAgent, Welcome};
+use crate::messages::{FromAgent, PROTOCOL, RequestBody, ToAgent, TokenRequest, Welcome};
 
-/// What is asked with a join token.
-pub(super) fn questions() -> Vec<Question> {
+/// Requests that are authenticated by a join token.
+pub(super) fn questions() -> Vec<TokenRequest> {
     let asks = [
-        Asks::Certificate {
+        RequestBody::Certificate {
             host: "gpu-02".to_owned(),
         },
-        Asks::Status,
-        Asks::Scale { workers: 5 },
+        RequestBody::Status,
+        RequestBody::Scale { workers: 5 },
     ];
-    let question = |asks| Question {
+    let question = |asks| TokenRequest {
         protocol: PROTOCOL,
         token: format!("ronde-join-1.{}.{}", "ab".repeat(16), "cd".repeat(32)),
         asks,
@@ -40,7 +40,7 @@ fn loss() -> WorkerLoss {
     }
 }
 
-/// What an agent says.
+/// Messages from an agent.
 pub(super) fn from_agent() -> Vec<FromAgent> {
     let slot = WorkerSlot(1003);
     let by = "SIGTERM".to_owned();
@@ -94,7 +94,7 @@ pub(super) fn from_agent() -> Vec<FromAgent> {
     ]
 }
 
-/// What a coordinator says to an agent.
+/// Messages from a coordinator to an agent.
 pub(super) fn to_agent() -> Vec<ToAgent> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 4711));
     let slot = WorkerSlot(1003);
@@ -129,7 +129,7 @@ pub(super) fn to_agent() -> Vec<ToAgent> {
         ToAgent::Refused {
             reason: "wrong token".to_owned(),
         },
-        ToAgent::Told {
+        ToAgent::ToWorker {
             to: worker(),
             body: ToWorker::Assign(assignment),
         },
@@ -142,8 +142,8 @@ pub(super) fn to_agent() -> Vec<ToAgent> {
             slot,
             worker: worker(),
         },
-        ToAgent::Heard { number: 17 },
-        ToAgent::Happened {
+        ToAgent::Stored { number: 17 },
+        ToAgent::Event {
             number: 99,
             body: Event::Notice {
                 rank: Some(Rank(1)),

@@ -1,4 +1,4 @@
-//! Dialling: a connection to a coordinator, with a certificate or with a join token.
+//! Client connections to a coordinator, with a certificate or with a join token.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,12 +14,12 @@ use serde::de::DeserializeOwned;
 use super::JOINING;
 use crate::clock;
 
-/// Why a coordinator could not be talked to.
+/// Why a coordinator could not be reached.
 #[derive(Debug)]
 pub(crate) enum DialError {
-    /// It may be there later.
+    /// A temporary failure.
     Later(String),
-    /// It is not of this job, or does not take this side for one of it.
+    /// A permanent failure: the coordinator belongs to another job or rejects this client.
     Never(String),
 }
 
@@ -35,7 +35,7 @@ impl From<IdentityError> for DialError {
     }
 }
 
-/// Connects and shakes hands, within `limit`.
+/// Connects and performs the handshake, within `limit`.
 pub(crate) fn connect(
     address: SocketAddr,
     config: Arc<ClientConfig>,
@@ -57,7 +57,7 @@ pub(crate) fn connect(
     Ok((tls, stream))
 }
 
-/// One question with a join token, and its answer; the address of the socket as a third.
+/// Sends one request with a join token and returns the reply.
 pub(crate) fn call<A: DeserializeOwned>(
     address: SocketAddr,
     token: &JoinToken,
@@ -82,13 +82,15 @@ pub(crate) fn call<A: DeserializeOwned>(
         }
         if let Some(end) = answer.iter().position(|byte| *byte == b'\n') {
             let read = serde_json::from_slice(&answer[..end]);
-            return read.map_err(|error| DialError::Never(format!("a broken answer: {error}")));
+            return read.map_err(|error| DialError::Never(format!("invalid reply: {error}")));
         }
         if answer.len() > super::LINE_BYTES_MAX {
-            return Err(DialError::Never("an answer without an end".to_owned()));
+            return Err(DialError::Never("the reply is too long".to_owned()));
         }
         if !open {
-            return Err(DialError::Later("it hung up without an answer".to_owned()));
+            return Err(DialError::Later(
+                "it closed the connection without a reply".to_owned(),
+            ));
         }
         open = step(&mut tls, &stream)?;
     }
@@ -104,7 +106,7 @@ fn set_limit(stream: &TcpStream, deadline: Instant) -> Result<(), DialError> {
     Ok(())
 }
 
-/// Sends what has to be sent, reads once; false at the end of the stream.
+/// Sends pending data and reads once; returns false at the end of the stream.
 fn step(tls: &mut Connection, mut stream: &TcpStream) -> Result<bool, DialError> {
     while tls.wants_write() {
         tls.write_tls(&mut stream)?;
@@ -117,12 +119,12 @@ fn step(tls: &mut Connection, mut stream: &TcpStream) -> Result<bool, DialError>
         Err(error) => return Err(error.into()),
     };
     if let Err(error) = tls.process_new_packets() {
-        // The alert says why.
+        // The alert contains the reason.
         let _ = tls.write_tls(&mut stream);
         return Err(DialError::Never(explain(&error)));
     }
     if read == 0 && tls.is_handshaking() {
-        return Err(DialError::Later("it hung up".to_owned()));
+        return Err(DialError::Later("it closed the connection".to_owned()));
     }
     Ok(read > 0)
 }

@@ -1,4 +1,4 @@
-//! [`Listener`]: who comes to a coordinator, as far as the first line.
+//! [`TlsListener`]: accepts connections to a coordinator up to their first line.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,59 +15,59 @@ use ronde_identity::{Identity, IdentityError, explain};
 use super::{JOINING, MEMBERS, STRANGER_BYTES_MAX};
 use crate::clock;
 
-/// How long a stranger may take to show who he is.
+/// Time limit for the handshake and the first line of a connection.
 const GREETING_MAX: Duration = Duration::from_secs(5);
-/// Connections at once; more are closed.
+/// Maximum number of simultaneous connections; further ones are closed.
 const CONNECTIONS_MAX: usize = 1_024;
 
-/// How somebody came in.
-pub(crate) enum Way {
-    /// With a join token in the first line, which is not looked at yet.
-    Joining,
+/// How a client authenticates.
+pub(crate) enum Authentication {
+    /// With a join token in its first line, which was not checked yet.
+    JoinToken,
     /// With this certificate of the job's authority.
-    Member(CertificateDer<'static>),
+    Certificate(CertificateDer<'static>),
 }
 
-/// Somebody whose first line is there.
-pub(crate) struct Greeted {
+/// A connection whose first line was received.
+pub(crate) struct AcceptedConnection {
     pub(crate) from: SocketAddr,
-    pub(crate) way: Way,
+    pub(crate) way: Authentication,
     pub(crate) line: Vec<u8>,
-    /// What came after the line.
+    /// Bytes received after the line.
     pub(crate) rest: Vec<u8>,
     pub(crate) tls: Connection,
     pub(crate) stream: TcpStream,
 }
 
-/// What is done with those who come; runs on a thread of the connection.
-pub(crate) trait Reception: Send + Sync {
-    /// Somebody has said a first line.
-    fn greet(&self, greeted: Greeted);
-    /// Somebody could not show that he belongs here.
+/// The handler of accepted connections; runs on a thread of the connection.
+pub(crate) trait AcceptHandler: Send + Sync {
+    /// Handles a connection whose first line was received.
+    fn greet(&self, greeted: AcceptedConnection);
+    /// Handles a connection that could not be authenticated.
     fn turn_away(&self, from: SocketAddr, why: String);
 }
 
-/// A listening socket, a thread for it and one for each connection.
-pub(crate) struct Listener {
+/// A listening socket, with a thread for it and one per connection.
+pub(crate) struct TlsListener {
     address: SocketAddr,
     closing: Arc<AtomicBool>,
     accepting: Option<JoinHandle<()>>,
 }
 
-struct Configs {
+struct TlsConfigs {
     joining: Arc<ServerConfig>,
     members: Arc<ServerConfig>,
 }
 
-impl Listener {
+impl TlsListener {
     /// Listens with the coordinator's certificate.
     pub(crate) fn start(
         socket: TcpListener,
         identity: &Identity,
-        reception: Arc<dyn Reception>,
+        reception: Arc<dyn AcceptHandler>,
     ) -> Result<Self, std::io::Error> {
         let failed = |error: IdentityError| std::io::Error::other(error);
-        let configs = Arc::new(Configs {
+        let configs = Arc::new(TlsConfigs {
             joining: identity.joining_server_config(JOINING).map_err(failed)?,
             members: identity.server_config(MEMBERS).map_err(failed)?,
         });
@@ -87,14 +87,14 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for TlsListener {
     fn drop(&mut self) {
         self.closing.store(true, Ordering::SeqCst);
         let mut here = self.address;
         if here.ip().is_unspecified() {
             here.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
         }
-        // Wakes the accepting thread; where that fails it is left behind.
+        // Wakes the accepting thread; if that fails, it is detached.
         let woken = TcpStream::connect_timeout(&here, Duration::from_secs(1)).is_ok();
         if let Some(thread) = self.accepting.take().filter(|_| woken) {
             let _ = thread.join();
@@ -104,8 +104,8 @@ impl Drop for Listener {
 
 fn accept(
     socket: &TcpListener,
-    configs: &Arc<Configs>,
-    reception: &Arc<dyn Reception>,
+    configs: &Arc<TlsConfigs>,
+    reception: &Arc<dyn AcceptHandler>,
     closing: &AtomicBool,
 ) {
     let open = Arc::new(AtomicUsize::new(0));
@@ -114,7 +114,7 @@ fn accept(
             Ok(accepted) => accepted,
             Err(_) if closing.load(Ordering::SeqCst) => return,
             Err(_) => {
-                // Out of file descriptors, as a rule: that may pass.
+                // Usually out of file descriptors, which may be temporary.
                 clock::pause(Duration::from_millis(10));
                 continue;
             }
@@ -138,19 +138,20 @@ fn accept(
     }
 }
 
-/// Handshake and first line. `Err(None)`: nobody who wanted anything.
+/// Performs the handshake and reads the first line. `Err(None)`: the client closed the connection
+/// without a request.
 fn receive(
     stream: TcpStream,
     from: SocketAddr,
-    configs: &Configs,
-) -> Result<Greeted, Option<String>> {
+    configs: &TlsConfigs,
+) -> Result<AcceptedConnection, Option<String>> {
     let deadline = clock::now() + GREETING_MAX;
     let lost = |error: std::io::Error| Some(error.to_string());
     stream.set_nodelay(true).map_err(lost)?;
     let mut tls = shake_hands(&stream, configs, deadline)?;
     let (mut held, mut open) = (Vec::new(), true);
     let end = loop {
-        // The handshake may have brought the line with it.
+        // The handshake may have included the line.
         let mut piece = [0; 4096];
         while let Ok(read @ 1..) = tls.reader().read(&mut piece) {
             held.extend_from_slice(&piece[..read]);
@@ -159,10 +160,11 @@ fn receive(
             break end;
         }
         if held.len() > STRANGER_BYTES_MAX && tls.alpn_protocol() == Some(JOINING) {
-            return Err(Some("its first line has no end".to_owned()));
+            return Err(Some("its first line is too long".to_owned()));
         }
         if !open {
-            // The other side did not like what it saw, or it only looked whether somebody is here.
+            // The client rejected this side's certificate, or only checked whether the port is
+            // open.
             return Err(None);
         }
         open = step(&mut tls, &stream, deadline)?;
@@ -171,10 +173,10 @@ fn receive(
     held.truncate(end);
     let certificate = tls.peer_certificates().and_then(|all| all.first());
     let way = match certificate {
-        Some(certificate) => Way::Member(certificate.clone().into_owned()),
-        None => Way::Joining,
+        Some(certificate) => Authentication::Certificate(certificate.clone().into_owned()),
+        None => Authentication::JoinToken,
     };
-    Ok(Greeted {
+    Ok(AcceptedConnection {
         from,
         way,
         line: held,
@@ -186,7 +188,7 @@ fn receive(
 
 fn shake_hands(
     stream: &TcpStream,
-    configs: &Configs,
+    configs: &TlsConfigs,
     deadline: Instant,
 ) -> Result<Connection, Option<String>> {
     let mut acceptor = Acceptor::default();
@@ -231,7 +233,7 @@ fn shake_hands(
 fn limit(stream: &TcpStream, deadline: Instant) -> Result<(), Option<String>> {
     let left = deadline.saturating_duration_since(clock::now());
     if left.is_zero() {
-        return Err(Some("it did not say who it is in time".to_owned()));
+        return Err(Some("no complete request within the time limit".to_owned()));
     }
     let set = stream
         .set_read_timeout(Some(left))
@@ -239,7 +241,7 @@ fn limit(stream: &TcpStream, deadline: Instant) -> Result<(), Option<String>> {
     set.map_err(|error| Some(error.to_string()))
 }
 
-/// Sends what has to be sent, reads once; false at the end of the stream.
+/// Sends pending data and reads once; returns false at the end of the stream.
 fn step(
     tls: &mut Connection,
     mut stream: &TcpStream,
@@ -252,7 +254,7 @@ fn step(
     }
     let read = tls.read_tls(&mut stream).map_err(lost)?;
     if let Err(error) = tls.process_new_packets() {
-        // The alert says why.
+        // The alert contains the reason.
         let _ = tls.write_tls(&mut stream);
         return Err(Some(explain(&error)));
     }

@@ -1,4 +1,4 @@
-//! [`pump`]: the life of one connection after its handshake: lines in, lines out.
+//! [`pump`]: transfers lines over one connection after its handshake.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -13,25 +13,25 @@ use serde::Serialize;
 
 use crate::clock;
 
-/// Bytes that wait for a peer at most; one that is slower is given up.
+/// Maximum number of queued bytes for a peer; a slower peer is disconnected.
 const WAITING_BYTES_MAX: usize = 64 << 20;
-/// How long the last words may take to leave.
-const LAST_WORDS_MAX: Duration = Duration::from_secs(1);
-/// One look at the socket; nothing depends on it.
+/// Time limit for sending the last messages.
+const FLUSH_MAX: Duration = Duration::from_secs(1);
+/// Polling interval of the socket; nothing depends on it.
 const TURN: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
 
-/// What waits to be sent on one connection, from any thread.
+/// The queue of messages to send on one connection, filled by any thread.
 pub(crate) struct Outbox {
-    state: Mutex<Waiting>,
+    state: Mutex<OutboxState>,
     wake: UnixStream,
     woken: UnixStream,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct OutboxState {
     bytes: Vec<u8>,
     closed: bool,
 }
@@ -48,11 +48,11 @@ impl Outbox {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, OutboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends one message; false when the connection is given up.
+    /// Queues one message; returns false if the connection has ended.
     pub(crate) fn send(&self, message: &impl Serialize) -> bool {
         let Ok(mut line) = serde_json::to_vec(message) else {
             return false;
@@ -70,14 +70,14 @@ impl Outbox {
         taken
     }
 
-    /// Sends what waits, then ends the connection.
+    /// Sends all queued messages, then closes the connection.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.notify();
     }
 
     fn notify(&self) {
-        // A full pipe wakes as well as a new byte.
+        // If the pipe is full, the thread is woken anyway.
         let _ = (&self.wake).write(&[1]);
     }
 
@@ -89,65 +89,65 @@ impl Outbox {
     }
 }
 
-/// Why a connection is over.
+/// Why a connection ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Pumped {
+pub(crate) enum ConnectionEnd {
     /// This side closed it.
-    Here,
-    /// The peer did, or the network.
-    There(String),
-    /// The peer sent what nobody should, or whoever takes the lines does not want more.
-    Broken(String),
+    Local,
+    /// The peer closed it, or the network failed.
+    Peer(String),
+    /// The peer sent invalid data, or the receiver refused a line.
+    Invalid(String),
 }
 
-/// Carries lines both ways until one side closes. `deliver` takes each line; an error ends the
-/// connection. `held`: what was read with the handshake and the first line.
+/// Transfers lines in both directions until one side closes. `deliver` receives each line; its
+/// error ends the connection. `held` contains bytes read with the handshake and the first line.
 pub(crate) fn pump(
     tls: &mut Connection,
     stream: &TcpStream,
     outbox: &Outbox,
     mut held: Vec<u8>,
     deliver: &mut dyn FnMut(&[u8]) -> Result<(), String>,
-) -> Pumped {
+) -> ConnectionEnd {
     if let Err(error) = stream.set_nonblocking(true) {
-        return Pumped::There(error.to_string());
+        return ConnectionEnd::Peer(error.to_string());
     }
     tls.set_buffer_limit(None);
-    // What came with the handshake.
+    // Data received with the handshake.
     if let Err(problem) = read(tls, &mut held) {
-        return Pumped::There(problem);
+        return ConnectionEnd::Peer(problem);
     }
     let end = loop {
         if let Err(problem) = cut(&mut held, deliver) {
-            break Pumped::Broken(problem);
+            break ConnectionEnd::Invalid(problem);
         }
         let (bytes, closed) = outbox.take();
         if !bytes.is_empty() && tls.writer().write_all(&bytes).is_err() {
-            break Pumped::Here;
+            break ConnectionEnd::Local;
         }
         if let Err(error) = flush(tls, stream) {
-            break Pumped::There(error.to_string());
+            break ConnectionEnd::Peer(error.to_string());
         }
         if closed {
-            break Pumped::Here;
+            break ConnectionEnd::Local;
         }
         wait(tls.wants_write(), stream, outbox);
         match fill(tls, stream, &mut held) {
             Ok(true) => {}
-            Ok(false) => break Pumped::There("the other side closed it".to_owned()),
-            Err(problem) => break Pumped::There(problem),
+            Ok(false) => break ConnectionEnd::Peer("closed by the peer".to_owned()),
+            Err(problem) => break ConnectionEnd::Peer(problem),
         }
     };
     outbox.close();
-    // What arrived before the end still counts.
-    if matches!(end, Pumped::There(_)) {
+    // Lines received before the end are still delivered.
+    if matches!(end, ConnectionEnd::Peer(_)) {
         let _ = cut(&mut held, deliver);
     }
-    last_words(tls, stream);
+    send_remaining(tls, stream);
     end
 }
 
-/// Hands on all complete lines.
+/// Delivers all complete lines.
 fn cut(
     held: &mut Vec<u8>,
     deliver: &mut dyn FnMut(&[u8]) -> Result<(), String>,
@@ -176,7 +176,7 @@ fn wait(wants_write: bool, stream: &TcpStream, outbox: &Outbox) {
         PollFd::new(stream, interest),
         PollFd::new(&outbox.woken, PollFlags::IN),
     ];
-    // An error is a signal: the caller looks at everything anyway.
+    // An error is an interrupting signal: the caller checks everything anyway.
     let _ = poll(&mut fds, Some(&TURN));
 }
 
@@ -192,7 +192,7 @@ fn flush(tls: &mut Connection, mut stream: &TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Reads what is there; false at the end of the stream.
+/// Reads available data; returns false at the end of the stream.
 fn fill(tls: &mut Connection, mut stream: &TcpStream, held: &mut Vec<u8>) -> Result<bool, String> {
     let open = match tls.read_tls(&mut stream) {
         Ok(0) => false,
@@ -205,7 +205,7 @@ fn fill(tls: &mut Connection, mut stream: &TcpStream, held: &mut Vec<u8>) -> Res
     Ok(read(tls, held)? && open)
 }
 
-/// Takes what was decrypted; false when the peer will send no more.
+/// Takes decrypted data; returns false if the peer will send no more.
 fn read(tls: &mut Connection, held: &mut Vec<u8>) -> Result<bool, String> {
     let state = tls.process_new_packets().map_err(|error| explain(&error))?;
     let start = held.len();
@@ -215,9 +215,9 @@ fn read(tls: &mut Connection, held: &mut Vec<u8>) -> Result<bool, String> {
     Ok(!state.peer_has_closed())
 }
 
-fn last_words(tls: &mut Connection, stream: &TcpStream) {
+fn send_remaining(tls: &mut Connection, stream: &TcpStream) {
     tls.send_close_notify();
-    let deadline = clock::now() + LAST_WORDS_MAX;
+    let deadline = clock::now() + FLUSH_MAX;
     while tls.wants_write() && clock::now() < deadline && flush(tls, stream).is_ok() {
         clock::pause(Duration::from_millis(1));
     }

@@ -1,5 +1,5 @@
-//! What a [`Supervisor`] does in a job that goes on when workers die: it feeds the coordinator and does
-//! what that says.
+//! The part of a [`Supervisor`] for elastic jobs: it notifies the coordinator and executes its
+//! actions.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use ronde_core::{Event, Rank};
 use ronde_elastic::{JobEnding, WorkerReport};
 
 use super::Supervisor;
-use crate::coordination::Action;
-use crate::decider::Decider;
-use crate::launcher::{Started, StopSignal};
-use crate::outcome::{Cause, signal_name};
+use crate::coordinator_client::CoordinatorClient;
+use crate::launcher::{StartedProcess, StopSignal};
+use crate::local_coordinator::SupervisorAction;
+use crate::outcome::{FailureCause, signal_name};
 
-/// How long the end of a process may take to show after its connection is gone.
+/// Time that the end of a process may take to be observed after its connection is lost.
 const END_SHOWS: Duration = Duration::from_millis(30);
 
 impl Supervisor<'_> {
-    /// A worker says how it is.
+    /// Processes a worker's report.
     pub(super) fn reported(&mut self, rank: Rank, report: WorkerReport) {
         let now = self.now();
         let worker = report.member.worker;
         if let Some(reason) = self.last_words.heard(rank, now) {
-            return self.tell_end(rank, &report, reason);
+            return self.send_end(rank, &report, reason);
         }
         if let Some(coordination) = &mut self.coordination
             && coordination.worker_at(rank) == Some(worker)
@@ -31,11 +31,11 @@ impl Supervisor<'_> {
         }
     }
 
-    /// A process has started. Where the job has a coordinator of its own that tells all who watch the job.
-    pub(super) fn announce_start(&mut self, rank: Rank, started: &Started) {
+    /// Records the start of a process. A separate coordinator forwards the event to all followers.
+    pub(super) fn announce_start(&mut self, rank: Rank, started: &StartedProcess) {
         let now = self.now();
         let (slot, host) = match &self.coordination {
-            Some(Decider::There(remote)) => (remote.slot(rank).0, &remote.host),
+            Some(CoordinatorClient::Remote(remote)) => (remote.slot(rank).0, &remote.host),
             _ => (rank.0.into(), &started.host),
         };
         let event = Event::WorkerStarted {
@@ -50,7 +50,7 @@ impl Supervisor<'_> {
         events.into_iter().for_each(|e| self.sinks.record(e));
     }
 
-    /// Whether a word is of the process that has the place now.
+    /// Returns whether `worker` is the process that currently runs as `rank`.
     pub(super) fn is_current(&self, rank: Rank, worker: Option<u64>) -> bool {
         let current = match &self.coordination {
             None => return true,
@@ -59,7 +59,7 @@ impl Supervisor<'_> {
         current.map(|worker| worker.0) == worker
     }
 
-    /// Tells the coordinator what has happened, and what time it is.
+    /// Notifies the coordinator of ended processes, lost connections and elapsed time.
     pub(super) fn coordinate(&mut self) {
         if self.coordination.is_none() || self.stopping {
             return;
@@ -86,50 +86,50 @@ impl Supervisor<'_> {
         self.with(|coordination| coordination.tick(now));
     }
 
-    fn with(&mut self, ask: impl FnOnce(&mut Decider) -> Vec<Action>) {
-        let actions = self.coordination.as_mut().map(ask).unwrap_or_default();
+    fn with(&mut self, call: impl FnOnce(&mut CoordinatorClient) -> Vec<SupervisorAction>) {
+        let actions = self.coordination.as_mut().map(call).unwrap_or_default();
         self.act(actions);
     }
 
-    /// Does what the coordinator says.
-    pub(super) fn act(&mut self, actions: Vec<Action>) {
+    /// Executes the coordinator's actions.
+    pub(super) fn act(&mut self, actions: Vec<SupervisorAction>) {
         for action in actions {
             match action {
-                Action::Tell(rank, message) => self.control.tell(rank, message),
-                Action::Start(rank, worker, identity) => {
-                    // What the process before may have left behind.
+                SupervisorAction::Send(rank, message) => self.control.send_to_worker(rank, message),
+                SupervisorAction::Start(rank, worker, identity) => {
+                    // The previous process may have left children behind.
                     self.launcher.signal(rank, StopSignal::Kill);
                     self.roster.vacate(rank);
                     self.last_words.forget(rank);
                     self.control.expect(rank, worker.0, identity);
                     self.start_rank(rank, Some(worker));
                 }
-                Action::Kill(rank) => self.launcher.signal(rank, StopSignal::Kill),
-                Action::Say(event) => self.sinks.record(event),
-                Action::End(JobEnding::Failed, reason) => {
+                SupervisorAction::Kill(rank) => self.launcher.signal(rank, StopSignal::Kill),
+                SupervisorAction::Record(event) => self.sinks.record(event),
+                SupervisorAction::End(JobEnding::Failed, reason) => {
                     let now = self.now();
-                    let cause = Cause::Supervisor(reason.to_string());
+                    let cause = FailureCause::Supervisor(reason.to_string());
                     self.roster.fail(Rank(0), cause, false, now);
                 }
-                Action::End(_, reason) => self.let_go(reason),
+                SupervisorAction::End(_, reason) => self.end_silent_workers(reason),
             }
         }
     }
 
-    /// Whether nothing is to be waited for beyond the processes.
+    /// Returns whether only processes remain to be waited for.
     pub(super) fn is_over(&self) -> bool {
-        let goes_on = self.coordination.is_some() && !self.leaves;
-        !goes_on || self.last_words.is_over() || self.stopping || self.roster.has_failed()
+        let continues = self.coordination.is_some() && !self.leaves;
+        !continues || self.last_words.is_over() || self.stopping || self.roster.has_failed()
     }
 
-    /// This host leaves a job that goes on elsewhere: its workers finish their step. True when that is
-    /// what a request to stop means here.
+    /// Lets this host leave a job that continues elsewhere, after the current step of its workers.
+    /// Returns false if a stop request ends the whole job.
     pub(super) fn leave(&mut self) -> bool {
-        let Some(Decider::There(remote)) = &mut self.coordination else {
+        let Some(CoordinatorClient::Remote(remote)) = &mut self.coordination else {
             return false;
         };
         if remote.follows.is_some() {
-            // Whoever watches the whole job ends the whole job.
+            // A stop of an agent that follows the whole job ends the whole job.
             remote.stop(signal_name(self.stop.signal()));
             return false;
         }

@@ -1,16 +1,16 @@
-//! How a [`Supervisor`] lets the workers of a job end by themselves: after a last checkpoint.
+//! Lets the workers of a job end by themselves, after a last checkpoint.
 
 use super::Supervisor;
 use crate::launcher::StopSignal;
 use crate::outcome::signal_name;
 use crate::stop::StopLevel;
 
-/// SIGTERM: whoever sends it wants an end in good order. Ctrl-C does not.
+/// SIGTERM requests an end in good order; Ctrl-C does not.
 const SIGTERM: i32 = 15;
 
 impl Supervisor<'_> {
-    /// Whether the workers end by themselves: asks them to the first time. False when they are not to, or
-    /// have had the time that they may take.
+    /// Returns whether the workers are ending by themselves; requests that on the first call. False
+    /// if they should not, or their time limit has passed.
     pub(super) fn finishes(&mut self, level: StopLevel) -> bool {
         let signal = self.stop.signal();
         let Some(limit) = self.spec.finish_limit else {
@@ -29,14 +29,14 @@ impl Supervisor<'_> {
             None => {
                 self.finishing = Some(now);
                 self.stopped_by = Some(signal);
-                self.ask_to_finish();
+                self.request_finish();
                 now
             }
         };
         now < since + limit
     }
 
-    fn ask_to_finish(&mut self) {
+    fn request_finish(&mut self) {
         let (now, by) = (self.now(), signal_name(self.stop.signal()));
         if let Some(coordination) = &mut self.coordination {
             let actions = coordination.stop(now, by);

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::support::*;
-use ronde_cluster::{Cause, Exit, LINE_BYTES_MAX, LaunchSpec, LocalLauncher, OutputStream::*};
+use ronde_cluster::{
+    FailureCause, JobExit, LINE_BYTES_MAX, LaunchSpec, LocalLauncher, OutputStream::*,
+};
 use ronde_core::{Event, Rank, WorldSize};
 
 #[test]
@@ -14,7 +16,7 @@ fn ranks_know_their_place_and_their_lines_are_labelled() {
          $RONDE_WORLD_SIZE in $RONDE_JOB at $MASTER_ADDR; echo warning >&2; \
          test ${#RONDE_TOKEN} = 64 && test -n \"$RONDE_CONTROL$MASTER_PORT\"",
     ));
-    assert_eq!(outcome.exit, Exit::Done);
+    assert_eq!(outcome.exit, JobExit::Done);
     assert_eq!(outcome.exit_code(), 0);
     for rank in 0..3 {
         let place = format!("{rank} of 3, {rank} of 3, {rank} of 3 in job at 127.0.0.1");
@@ -38,7 +40,7 @@ fn the_users_variables_arrive_but_cannot_replace_the_jobs_own() {
 fn strange_output_is_safe_and_complete() {
     let script = "printf 'a\\377b\\n'; head -c 100000 /dev/zero | tr '\\0' x; echo; printf end";
     let (outcome, seen) = run(&shell(1, script));
-    assert_eq!(outcome.exit, Exit::Done);
+    assert_eq!(outcome.exit, JobExit::Done);
     let lines = seen.of(0, Stdout);
     assert_eq!(lines[0], "a\u{fffd}b");
     assert_eq!(lines[lines.len() - 1], "end");
@@ -52,12 +54,15 @@ fn the_first_failure_ends_the_others_and_is_told_with_its_last_lines() {
     let script = "if [ $RANK = 1 ]; then for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo line $i >&2; \
                   done; exit 17; fi; exec sleep 600";
     let (outcome, seen) = run(&shell(3, script));
-    assert_eq!(outcome.exit, Exit::Failed(0));
+    assert_eq!(outcome.exit, JobExit::Failed(0));
     assert_eq!(outcome.exit_code(), 17);
     assert_eq!(outcome.failures.len(), 1, "{outcome:?}");
     let first = outcome.first_failure().unwrap();
     assert_eq!(first.rank, Rank(1));
-    assert!(matches!(first.cause, Cause::ExitCode(17)), "{first:?}");
+    assert!(
+        matches!(first.cause, FailureCause::ExitCode(17)),
+        "{first:?}"
+    );
     assert_eq!(first.last_lines.len(), 10);
     assert_eq!(first.last_lines[9], "line 12");
     assert!(!runs(first.pid as i32));
@@ -72,7 +77,7 @@ fn the_first_failure_ends_the_others_and_is_told_with_its_last_lines() {
 fn a_rank_that_is_done_leaves_the_others_alone() {
     let script = "[ $RANK = 0 ] && exit 0; sleep 0.3; echo done";
     let (outcome, seen) = run(&shell(2, script));
-    assert_eq!(outcome.exit, Exit::Done);
+    assert_eq!(outcome.exit, JobExit::Done);
     assert_eq!(seen.of(1, Stdout), ["done"]);
 }
 
@@ -86,7 +91,7 @@ fn a_killed_rank_is_told_with_its_signal() {
     let first = outcome.first_failure().unwrap();
     assert_eq!(first.rank, Rank(1));
     assert!(
-        matches!(first.cause, Cause::Signal(9, "SIGKILL")),
+        matches!(first.cause, FailureCause::Signal(9, "SIGKILL")),
         "{first:?}"
     );
     assert_eq!(outcome.exit_code(), 137);
@@ -113,7 +118,7 @@ fn sigterm_reaches_grandchildren_and_sigkill_those_who_ignore_it() {
 #[test]
 fn what_a_rank_leaves_in_the_background_is_ended() {
     let (outcome, seen) = run(&shell(1, "sleep 600 & echo child $!"));
-    assert_eq!(outcome.exit, Exit::Done);
+    assert_eq!(outcome.exit, JobExit::Done);
     assert!(!runs(seen.number(0, "child ").unwrap()));
 }
 
@@ -134,7 +139,7 @@ fn a_stop_ends_all_and_a_second_one_at_once() {
                 stop.request(2);
             }
         });
-        assert_eq!(outcome.exit, Exit::Stopped { signal: 2 });
+        assert_eq!(outcome.exit, JobExit::Stopped { signal: 2 });
         assert_eq!(outcome.exit_code(), 130);
         assert!(outcome.failures.is_empty(), "{outcome:?}");
         assert!(!runs(seen.number(1, "pid ").unwrap()));
@@ -147,7 +152,7 @@ fn a_program_that_does_not_exist_is_told_so() {
     let (outcome, _) = run(&spec);
     let first = outcome.first_failure().unwrap();
     assert!(
-        matches!(&first.cause, Cause::Spawn(e) if e.kind() == std::io::ErrorKind::NotFound),
+        matches!(&first.cause, FailureCause::Spawn(e) if e.kind() == std::io::ErrorKind::NotFound),
         "{first:?}"
     );
     assert!(
@@ -161,7 +166,7 @@ fn a_program_that_does_not_exist_is_told_so() {
 #[test]
 fn workers_meet_and_their_events_arrive() {
     let (outcome, seen) = run(&workers(3, "well"));
-    assert_eq!(outcome.exit, Exit::Done, "{outcome:?}");
+    assert_eq!(outcome.exit, JobExit::Done, "{outcome:?}");
     let place = "task the task of [127.0.0.1:1000, 127.0.0.1:1001, 127.0.0.1:1002]";
     for rank in 0..3 {
         assert_eq!(seen.of(rank, Stdout), [place]);
@@ -196,6 +201,9 @@ fn a_workers_own_report_is_the_cause() {
 fn a_worker_that_dies_silently_is_told_with_its_last_step() {
     let (outcome, _) = run(&workers(2, "dies:0"));
     let first = outcome.first_failure().unwrap();
-    assert!(matches!(first.cause, Cause::ExitCode(41)), "{first:?}");
+    assert!(
+        matches!(first.cause, FailureCause::ExitCode(41)),
+        "{first:?}"
+    );
     assert_eq!(first.last_step.map(|step| step.0), Some(2));
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use crate::support::*;
 use ronde_cluster::{
-    Cause, ClusterError, End, Exit, LaunchSpec, Launcher, LogSink, ProcessSpec, Started,
-    StopSignal, WorkerLink, variables,
+    ClusterError, FailureCause, JobExit, LaunchSpec, Launcher, LogSink, ProcessExit, ProcessSpec,
+    StartedProcess, StopSignal, WorkerLink, variables,
 };
 use ronde_core::{Event, Rank, WorldSize};
 
@@ -39,8 +39,8 @@ type Body = Arc<dyn Fn(Place) -> i32 + Send + Sync>;
 /// A launcher whose processes are threads; signals reach nobody.
 struct Threads {
     body: Body,
-    ended: Sender<(Rank, End)>,
-    ends: Receiver<(Rank, End)>,
+    ended: Sender<(Rank, ProcessExit)>,
+    ends: Receiver<(Rank, ProcessExit)>,
     alive: BTreeMap<Rank, bool>,
 }
 
@@ -61,7 +61,11 @@ impl Launcher for Threads {
         "here".to_owned()
     }
 
-    fn start(&mut self, process: &ProcessSpec, _: &Arc<dyn LogSink>) -> std::io::Result<Started> {
+    fn start(
+        &mut self,
+        process: &ProcessSpec,
+        _: &Arc<dyn LogSink>,
+    ) -> std::io::Result<StartedProcess> {
         let value = |name: &str| {
             let own = |(n, _): &&(OsString, OsString)| n == name;
             let found = process.environment.iter().find(own);
@@ -76,15 +80,15 @@ impl Launcher for Threads {
         self.alive.insert(rank, true);
         std::thread::spawn(move || {
             let code = body(place);
-            ended.send((rank, End::Code(code))).unwrap();
+            ended.send((rank, ProcessExit::Code(code))).unwrap();
         });
-        Ok(Started {
+        Ok(StartedProcess {
             pid: 1_000_000 + rank.0,
             host: "threads".into(),
         })
     }
 
-    fn poll(&mut self, timeout: Duration) -> Vec<(Rank, End)> {
+    fn poll(&mut self, timeout: Duration) -> Vec<(Rank, ProcessExit)> {
         let ends: Vec<_> = match self.ends.recv_timeout(timeout) {
             Ok(end) => std::iter::once(end).chain(self.ends.try_iter()).collect(),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Vec::new(),
@@ -121,7 +125,7 @@ fn job(ranks: u32) -> LaunchSpec {
 fn play(
     spec: &LaunchSpec,
     body: impl Fn(Place) -> i32 + Send + Sync + 'static,
-) -> (ronde_cluster::Outcome, Arc<Recorder>) {
+) -> (ronde_cluster::JobOutcome, Arc<Recorder>) {
     run_with(spec, &mut Threads::new(body), |_, _| {})
 }
 
@@ -158,7 +162,7 @@ fn all_ranks_get_their_place_and_strange_numbers_arrive() {
         });
         i32::from(!link.finish())
     });
-    assert_eq!(outcome.exit, Exit::Done, "{outcome:?}");
+    assert_eq!(outcome.exit, JobExit::Done, "{outcome:?}");
     let events = seen.events.lock().unwrap();
     let mut ranks: Vec<u64> = events
         .iter()
@@ -194,7 +198,7 @@ fn a_rank_that_does_not_come_is_named_and_the_others_are_told() {
     });
     let first = outcome.first_failure().unwrap();
     assert!(
-        matches!(&first.cause, Cause::RendezvousTimeout { missing } if *missing == [Rank(1)]),
+        matches!(&first.cause, FailureCause::RendezvousTimeout { missing } if *missing == [Rank(1)]),
         "{first:?}"
     );
     let expected = "rank 1 failed: not ready at the rendezvous: rank 1";
@@ -212,7 +216,7 @@ fn a_rank_that_ends_before_it_is_ready_is_noticed_at_once() {
     });
     let first = outcome.first_failure().unwrap();
     assert!(
-        matches!(&first.cause, Cause::RendezvousTimeout { missing } if *missing == [Rank(1)]),
+        matches!(&first.cause, FailureCause::RendezvousTimeout { missing } if *missing == [Rank(1)]),
         "{first:?}"
     );
     assert_eq!(outcome.failures.len(), 1, "{outcome:?}");
@@ -243,7 +247,7 @@ fn who_does_not_belong_is_refused_and_learns_nothing() {
         link.rendezvous(place.data_address(), LIMIT).unwrap();
         i32::from(!link.finish())
     });
-    assert_eq!(outcome.exit, Exit::Done, "{outcome:?}");
+    assert_eq!(outcome.exit, JobExit::Done, "{outcome:?}");
 }
 
 #[test]
@@ -302,7 +306,7 @@ fn hostile_input_does_no_harm() {
         link.rendezvous(place.data_address(), LIMIT).unwrap();
         i32::from(!link.finish())
     });
-    assert_eq!(outcome.exit, Exit::Done, "{outcome:?}");
+    assert_eq!(outcome.exit, JobExit::Done, "{outcome:?}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ronde_cluster::{
-    LaunchSpec, Launcher, LocalLauncher, LogSink, Outcome, OutputStream, StopFlag, supervise,
+    JobOutcome, LaunchSpec, Launcher, LocalLauncher, LogSink, OutputStream, StopFlag, supervise,
 };
 use ronde_core::{Event, Rank, Tracker, WorldSize};
 
@@ -89,7 +89,7 @@ pub(crate) fn example() -> PathBuf {
 }
 
 /// Runs a job to its end.
-pub(crate) fn run(spec: &LaunchSpec) -> (Outcome, Arc<Recorder>) {
+pub(crate) fn run(spec: &LaunchSpec) -> (JobOutcome, Arc<Recorder>) {
     run_with(spec, &mut LocalLauncher::new(), |_, _| {})
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn run_with(
     spec: &LaunchSpec,
     launcher: &mut dyn Launcher,
     meanwhile: impl FnOnce(&Recorder, &StopFlag) + Send,
-) -> (Outcome, Arc<Recorder>) {
+) -> (JobOutcome, Arc<Recorder>) {
     let (recorder, stop) = (Arc::<Recorder>::default(), StopFlag::new());
     let log: Arc<dyn LogSink> = recorder.clone();
     let outcome = std::thread::scope(|scope| {

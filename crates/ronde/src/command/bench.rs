@@ -1,4 +1,4 @@
-//! `ronde bench`: measures collectives between real worker processes.
+//! `ronde bench`: measures collectives between worker processes.
 
 mod arguments;
 mod data;
@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use ronde::{Error, environment};
 use ronde_bench::{
-    BenchError, Columns, Hub, News, Others, Report, Start, Task, choice_table, footnotes,
+    BenchError, Columns, Hub, HubEvent, CompetitorProcess, CollectivesReport, CompetitorLaunch, BenchTask, choice_table, footnotes,
 };
 use ronde_cluster::{
-    Exit, LaunchSpec, LocalLauncher, LogSink, Outcome, OutputStream, StopFlag, supervise,
+    JobExit, LaunchSpec, LocalLauncher, LogSink, JobOutcome, OutputStream, StopFlag, supervise,
 };
 use ronde_core::{NullTracker, Rank, WorldSize};
 
@@ -25,18 +25,18 @@ use super::exit;
 use super::run::report_failure;
 use super::worker::join;
 pub(crate) use arguments::BenchArguments;
-use arguments::TrainingCommand;
-use prepare::{Prepared, prepare};
+use arguments::BenchCommand;
+use prepare::{PreparedBench, prepare};
 
-/// How long workers may take to meet.
+/// Time limit of the workers' rendezvous.
 const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a worker may take to end when it is told to.
+/// Time limit for a worker's end after SIGTERM.
 const STOP_GRACE: Duration = Duration::from_millis(1200);
 
 pub(crate) fn bench(arguments: &BenchArguments, stop: &StopFlag) -> i32 {
-    match &arguments.training {
-        Some(TrainingCommand::Train(arguments)) => return training::bench(arguments, stop),
-        Some(TrainingCommand::Data(arguments)) => return data::bench(arguments, stop),
+    match &arguments.command {
+        Some(BenchCommand::Train(arguments)) => return training::bench(arguments, stop),
+        Some(BenchCommand::Data(arguments)) => return data::bench(arguments, stop),
         None => {}
     }
     let prepared = match prepare(arguments) {
@@ -49,7 +49,7 @@ pub(crate) fn bench(arguments: &BenchArguments, stop: &StopFlag) -> i32 {
             Err(error) => refuse(&error),
         };
     }
-    let mut report = Report::new(
+    let mut report = CollectivesReport::new(
         prepared.machine.clone(),
         prepared.settings.clone(),
         prepared.worlds.clone(),
@@ -82,7 +82,7 @@ fn refuse(error: &BenchError) -> i32 {
     }
 }
 
-fn save(arguments: &BenchArguments, report: &Report) -> Result<(), BenchError> {
+fn save(arguments: &BenchArguments, report: &CollectivesReport) -> Result<(), BenchError> {
     if let Some(path) = &arguments.json {
         ronde_bench::write(path, &report.to_json()?)?;
         eprintln!("wrote {}", path.display());
@@ -94,7 +94,7 @@ fn save(arguments: &BenchArguments, report: &Report) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Writes to standard output; somebody may have stopped reading, as behind `head`.
+/// Writes to standard output. The reader may have closed the pipe, such as `head`.
 fn print(text: &str, stop: &StopFlag) -> i32 {
     let mut out = std::io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
@@ -107,13 +107,13 @@ fn print(text: &str, stop: &StopFlag) -> i32 {
     }
 }
 
-/// One job of `ranks` processes; its rows are printed as they come and added to the report.
-fn measure(prepared: &Prepared, ranks: usize, report: &mut Report, stop: &StopFlag) -> i32 {
-    // Nobody else can enter it.
+/// Runs one job of `ranks` processes. Its rows are printed as they arrive and added to the report.
+fn measure(prepared: &PreparedBench, ranks: usize, report: &mut CollectivesReport, stop: &StopFlag) -> i32 {
+    // Only this user can access it.
     let folder = match tempfile::tempdir() {
         Ok(folder) => folder,
         Err(error) => {
-            eprintln!("error: cannot make a temporary folder: {error}");
+            eprintln!("error: cannot create a temporary folder: {error}");
             return exit::GAVE_UP;
         }
     };
@@ -130,7 +130,7 @@ fn measure(prepared: &Prepared, ranks: usize, report: &mut Report, stop: &StopFl
         return 128 + stop.signal();
     }
     let over = AtomicBool::new(false);
-    let log: Arc<dyn LogSink> = Arc::new(ToStderr);
+    let log: Arc<dyn LogSink> = Arc::new(StderrLog);
     let (outcome, served) = std::thread::scope(|scope| {
         let serving = scope.spawn(|| {
             let go_on = || !over.load(Ordering::Relaxed);
@@ -147,23 +147,23 @@ fn measure(prepared: &Prepared, ranks: usize, report: &mut Report, stop: &StopFl
     }
 }
 
-/// Prints rows as they come and keeps them.
-fn take(news: News, columns: &Columns, report: &mut Report, stop: &StopFlag) {
+/// Prints rows as they arrive and stores them.
+fn take(news: HubEvent, columns: &Columns, report: &mut CollectivesReport, stop: &StopFlag) {
     match news {
-        News::Rows(rows) => {
+        HubEvent::Rows(rows) => {
             let lines: Vec<String> = rows.iter().map(|row| columns.line(row, &rows)).collect();
-            // When nobody reads any more the run is stopped.
+            // `print` stops the run when the reader has closed the pipe.
             print(&format!("{}\n", lines.join("\n")), stop);
             report.rows.extend(rows);
         }
-        News::Note(note) if !report.notes.contains(&note) => report.notes.push(note),
+        HubEvent::Note(note) if !report.notes.contains(&note) => report.notes.push(note),
         _ => {}
     }
 }
 
-/// The socket with those who are measured beside ronde, and the job.
+/// Opens the socket, starts the competitors, and returns the socket and the job.
 fn open(
-    prepared: &Prepared,
+    prepared: &PreparedBench,
     ranks: usize,
     folder: &Path,
     stop: &StopFlag,
@@ -172,7 +172,7 @@ fn open(
     let settings = &prepared.settings;
     if settings.against.iter().any(|one| one.is_foreign()) {
         eprintln!("starting {} for {ranks} ranks", names(&settings.against));
-        let start = Start {
+        let start = CompetitorLaunch {
             python: &prepared.python,
             against: &settings.against,
             ranks,
@@ -180,10 +180,10 @@ fn open(
             socket: hub.socket(),
             folder,
         };
-        let others = Others::start(&start)?;
+        let others = CompetitorProcess::start(&start)?;
         hub.compete(others, &|| stop.signal() == 0)?;
     }
-    let task = Task {
+    let task = BenchTask {
         settings: settings.clone(),
         socket: hub.socket().to_owned(),
         cache_bytes: prepared.machine.cache_bytes(),
@@ -202,7 +202,7 @@ fn launch_spec(ranks: usize, task: String) -> Result<LaunchSpec, BenchError> {
     let world_size = u32::try_from(ranks).ok().and_then(WorldSize::new);
     let world_size = world_size.ok_or_else(|| BenchError::Setting {
         what: "--workers",
-        problem: format!("{ranks} workers cannot be"),
+        problem: format!("invalid number of workers {ranks}"),
     })?;
     let program =
         std::env::current_exe().map_or_else(|_| OsString::from("ronde"), PathBuf::into_os_string);
@@ -217,31 +217,31 @@ fn launch_spec(ranks: usize, task: String) -> Result<LaunchSpec, BenchError> {
     Ok(spec)
 }
 
-/// Tells what went wrong, if anything, and how the command ends.
-fn exit_code(outcome: &Outcome) -> i32 {
+/// Prints the failure, if any, and returns the exit code.
+fn exit_code(outcome: &JobOutcome) -> i32 {
     match outcome.exit {
-        Exit::Done => exit::DONE,
-        Exit::Stopped { .. } => {
-            eprintln!("stopped: all workers have ended");
+        JobExit::Done => exit::DONE,
+        JobExit::Stopped { .. } => {
+            eprintln!("interrupted: all workers have ended");
             outcome.exit_code()
         }
-        Exit::Failed(_) => {
+        JobExit::Failed(_) => {
             report_failure(outcome);
             exit::of_failure(outcome)
         }
     }
 }
 
-/// What ranks say besides their results.
-struct ToStderr;
+/// Forwards the other output of the ranks to standard error.
+struct StderrLog;
 
-impl LogSink for ToStderr {
+impl LogSink for StderrLog {
     fn line(&self, rank: Rank, _stream: OutputStream, line: &str) {
         eprintln!("[rank {rank}] {line}");
     }
 }
 
-/// `ronde __bench_worker`: one worker process of `ronde bench`.
+/// Runs `ronde __bench_worker`: one worker process of `ronde bench`.
 pub(crate) fn work() -> i32 {
     let Some(mut worker) = join(&Arc::default()) else {
         return exit::GAVE_UP;

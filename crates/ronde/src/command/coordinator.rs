@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::Args;
-use ronde_cluster::{Concluded, JobEnding, StopFlag, coordinate};
+use ronde_cluster::{CoordinatorOutcome, JobEnding, StopFlag, coordinate};
 use ronde_core::{Event, NullTracker, Tracker};
 use ronde_monitor::Terminal;
 
@@ -71,7 +71,7 @@ pub(crate) fn coordinator(arguments: &CoordinatorArguments, stop: &StopFlag) -> 
     });
     terminal.finish();
     match concluded {
-        Ok(Concluded::Over { ending, reason }) => {
+        Ok(CoordinatorOutcome::Over { ending, reason }) => {
             if !arguments.quiet {
                 eprintln!("{reason}");
             }
@@ -80,7 +80,7 @@ pub(crate) fn coordinator(arguments: &CoordinatorArguments, stop: &StopFlag) -> 
                 _ => exit::DONE,
             }
         }
-        Ok(Concluded::Left { signal }) => {
+        Ok(CoordinatorOutcome::Left { signal }) => {
             if !arguments.quiet {
                 eprintln!("this coordinator ends; the job continues and waits for another one");
             }

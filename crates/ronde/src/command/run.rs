@@ -1,4 +1,4 @@
-//! `ronde run`: any program as several ranks that can find each other.
+//! `ronde run`: starts any program as several ranks with rendezvous variables set.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use ronde::environment;
 use ronde_cluster::{
-    ElasticSettings, Exit, JobSpec, LaunchSpec, LocalLauncher, LogSink, Outcome, OutputStream,
+    ElasticSettings, JobExit, JobSpec, LaunchSpec, LocalLauncher, LogSink, JobOutcome, OutputStream,
     RestartLimits, StopFlag, supervise,
 };
 use ronde_core::{Rank, WorldSize};
@@ -20,35 +20,32 @@ use signal_hook::consts::SIGPIPE;
 use super::open::{self, OpenArguments};
 use super::{exit, flight, join};
 
-/// Workers of a program at most.
+/// Maximum number of workers of a program.
 const WORKERS_MAX: u32 = 4_096;
 
 /// Arguments of `ronde run`.
 #[derive(Args)]
 pub(crate) struct RunArguments {
-    /// Processes to start.
+    /// Number of processes to start.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=4096))]
     workers: u32,
-    /// The others go on when a rank dies, and one that died is started again; for programs that ask
-    /// for a place (`Worker::place`, `Worker::train`).
+    /// Continue with the remaining ranks when a rank dies, and restart it; for programs that use `Worker::member` or
+    /// `Worker::train`.
     #[arg(long)]
     elastic: bool,
-    /// With `--elastic`: how often a rank that died is started again within ten minutes; 0: the
-    /// others go on without it.
+    /// With `--elastic`: maximum restarts of a rank within ten minutes; 0 continues without it.
     #[arg(long, value_name = "N", default_value_t = 5, requires = "elastic")]
     max_restarts: u32,
-    /// Folder where the ranks write what they were doing when their group fails; `ronde flight` reads
-    /// it.
+    /// Folder for the flight records that the ranks write when their group fails; see `ronde flight`.
     #[arg(long, value_name = "FOLDER")]
     flight: Option<PathBuf>,
-    /// When SIGTERM asks for the end of the job, how long its program may take to end by itself, after a
-    /// last checkpoint for instance.
+    /// Time limit for the program to end after SIGTERM, for example to save a last checkpoint.
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = finish_limit)]
     finish_limit: f64,
     #[command(flatten)]
     open: OpenArguments,
-    /// The job's folder, for `--listen`; `ronde-job` without it.
+    /// Folder of the job, for `--listen`.
     #[arg(
         long,
         value_name = "FOLDER",
@@ -56,19 +53,19 @@ pub(crate) struct RunArguments {
         default_value = "ronde-job"
     )]
     job: PathBuf,
-    /// The program and its arguments, best after `--`.
+    /// Program and arguments, preferably after `--`.
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
 
-/// Seconds, up to a day.
+/// Parses a number of seconds, up to a day.
 fn finish_limit(text: &str) -> Result<f64, String> {
     let seconds = text.parse::<f64>().ok();
     let seconds = seconds.filter(|seconds| (0.0..=86_400.0).contains(seconds));
-    seconds.ok_or_else(|| "a number of seconds from 0 to 86400".to_owned())
+    seconds.ok_or_else(|| "expected a number of seconds from 0 to 86400".to_owned())
 }
 
-/// Starts the ranks and stays with them; the exit code is that of the first rank that failed.
+/// Starts and supervises the ranks. Returns the exit code of the first rank that failed.
 pub(crate) fn run(arguments: RunArguments, stop: &StopFlag) -> i32 {
     if let Some(listen) = arguments.open.listen {
         return run_open(&arguments, listen, stop);
@@ -91,22 +88,22 @@ pub(crate) fn run(arguments: RunArguments, stop: &StopFlag) -> i32 {
     spec.watchdog = std::env::current_exe()
         .ok()
         .map(|ronde| (ronde.into_os_string(), vec!["__watchdog".into()]));
-    // Lines of ranks go to two streams: a bar that is redrawn would be in their way.
+    // The ranks write to two streams, which a redrawn progress bar would overwrite.
     let terminal = Terminal::plain(Box::new(std::io::stderr()));
-    let log: Arc<dyn LogSink> = Arc::new(Labelled { stop: stop.clone() });
+    let log: Arc<dyn LogSink> = Arc::new(RankPrefixLog { stop: stop.clone() });
     let outcome = supervise(&spec, &mut LocalLauncher::new(), &terminal, &log, stop);
     terminal.finish();
-    if matches!(outcome.exit, Exit::Stopped { .. }) {
-        eprintln!("stopped: all ranks have ended");
+    if matches!(outcome.exit, JobExit::Stopped { .. }) {
+        eprintln!("interrupted: all ranks have ended");
     }
     report_failure(&outcome);
-    if let (Exit::Failed(_), Some(folder)) = (&outcome.exit, &arguments.flight) {
+    if let (JobExit::Failed(_), Some(folder)) = (&outcome.exit, &arguments.flight) {
         flight::show(folder);
     }
     outcome.exit_code()
 }
 
-/// The same, with a coordinator of its own and other hosts that may join.
+/// Runs an open job: with a separate coordinator, and other hosts that can join.
 fn run_open(arguments: &RunArguments, listen: SocketAddr, stop: &StopFlag) -> i32 {
     let words: Option<Vec<String>> = arguments
         .command
@@ -114,7 +111,9 @@ fn run_open(arguments: &RunArguments, listen: SocketAddr, stop: &StopFlag) -> i3
         .map(|word| word.to_str().map(str::to_owned))
         .collect();
     let Some(command) = words.filter(|_| arguments.elastic) else {
-        eprintln!("error: --listen needs --elastic, and a program whose arguments are Unicode");
+        eprintln!(
+            "error: --listen requires --elastic and a program whose arguments are valid UTF-8"
+        );
         return exit::USER_ERROR;
     };
     let spec = JobSpec {
@@ -129,19 +128,19 @@ fn run_open(arguments: &RunArguments, listen: SocketAddr, stop: &StopFlag) -> i3
         events: None,
     };
     let terminal = Arc::new(Terminal::plain(Box::new(std::io::stderr())));
-    let says = Arc::clone(&terminal);
-    let say = move |message: &str| says.line(message);
-    let opened = match open::open(&arguments.job, &spec, &arguments.open, listen, say) {
+    let printer = Arc::clone(&terminal);
+    let notify = move |message: &str| printer.line(message);
+    let opened = match open::open(&arguments.job, &spec, &arguments.open, listen, notify) {
         Ok(opened) => opened,
         Err(code) => return code,
     };
     terminal.line(&opened.notice);
-    let places = arguments.open.here.unwrap_or(arguments.workers);
-    let Some(places) = WorldSize::new(places) else {
+    let slots = arguments.open.here.unwrap_or(arguments.workers);
+    let Some(slots) = WorldSize::new(slots) else {
         return exit::USER_ERROR;
     };
-    let log: Arc<dyn LogSink> = Arc::new(Labelled { stop: stop.clone() });
-    let mut launch = join::agent_spec(&opened.agent, places);
+    let log: Arc<dyn LogSink> = Arc::new(RankPrefixLog { stop: stop.clone() });
+    let mut launch = join::agent_spec(&opened.agent, slots);
     match flight_variable(&arguments.flight) {
         Ok(variable) => launch.environment.extend(variable),
         Err(code) => return code,
@@ -151,19 +150,19 @@ fn run_open(arguments: &RunArguments, listen: SocketAddr, stop: &StopFlag) -> i3
     let outcome = opened
         .agent
         .supervise(&launch, launcher, &*terminal, &log, stop);
-    drop(opened.keeper);
+    drop(opened.coordinator);
     terminal.finish();
-    if matches!(outcome.exit, Exit::Stopped { .. }) {
-        eprintln!("stopped: all ranks have ended");
+    if matches!(outcome.exit, JobExit::Stopped { .. }) {
+        eprintln!("interrupted: all ranks have ended");
     }
     report_failure(&outcome);
-    if let (Exit::Failed(_), Some(folder)) = (&outcome.exit, &arguments.flight) {
+    if let (JobExit::Failed(_), Some(folder)) = (&outcome.exit, &arguments.flight) {
         flight::show(folder);
     }
     outcome.exit_code()
 }
 
-/// How the ranks are kept alive.
+/// Returns the settings of an elastic job.
 fn settings(workers: u32, restarts_max: u32) -> ElasticSettings {
     ElasticSettings {
         restart: RestartLimits {
@@ -174,7 +173,7 @@ fn settings(workers: u32, restarts_max: u32) -> ElasticSettings {
     }
 }
 
-/// Tells the ranks where to write their flight records. The error is the exit code; the user has been told.
+/// Returns the variable with the folder for flight records. The error is the exit code; a message has been printed.
 fn flight_variable(folder: &Option<PathBuf>) -> Result<Option<(OsString, OsString)>, i32> {
     let started = folder
         .as_ref()
@@ -189,30 +188,30 @@ fn flight_variable(folder: &Option<PathBuf>) -> Result<Option<(OsString, OsStrin
     }
 }
 
-/// Shows the first failure in full, if there is one.
-pub(crate) fn report_failure(outcome: &Outcome) {
+/// Prints the first failure in full, if there is one.
+pub(crate) fn report_failure(outcome: &JobOutcome) {
     if let Some(report) = outcome.report() {
         eprintln!("{report}");
     }
 }
 
-/// Output of the ranks on the streams that it came from, each line with its rank.
-pub(crate) struct Labelled {
+/// Forwards the output of the ranks to the same streams, each line with its rank.
+pub(crate) struct RankPrefixLog {
     pub(crate) stop: StopFlag,
 }
 
-impl LogSink for Labelled {
+impl LogSink for RankPrefixLog {
     fn line(&self, rank: Rank, stream: OutputStream, line: &str) {
         let text = format!("[rank {rank}] {line}\n");
         match stream {
             OutputStream::Stdout => {
                 let written = std::io::stdout().write_all(text.as_bytes());
-                // Nobody reads any more, as behind `head`: what SIGPIPE is for.
+                // The reader has closed the pipe, such as `head`: end as with SIGPIPE.
                 if written.is_err() && self.stop.signal() == 0 {
                     self.stop.request(SIGPIPE);
                 }
             }
-            // A lost standard error leaves nobody to tell.
+            // An error of standard error cannot be reported anywhere.
             OutputStream::Stderr => drop(std::io::stderr().write_all(text.as_bytes())),
         }
     }

@@ -9,14 +9,14 @@ use std::time::Duration;
 use clap::Args;
 use ronde::comm::FlightRecord;
 use ronde_cluster::{
-    ElasticSettings, Exit, JobSpec, LaunchSpec, LocalLauncher, LogSink, Outcome, RestartLimits,
+    ElasticSettings, JobExit, JobSpec, LaunchSpec, LocalLauncher, LogSink, JobOutcome, RestartLimits,
     StopFlag, SuccessionPolicy, supervise,
 };
 use ronde_core::{Tracker, WorldSize};
 use ronde_monitor::{Fanout, JsonLines};
-use ronde_train::config::{DEFAULT_RUN_FILE, Document, Origin, Override, SuccessionKind, check};
-use ronde_train::flights::Flights;
-use ronde_train::{Plan, RunConfig, Task, TrainError};
+use ronde_train::config::{DEFAULT_RUN_FILE, Document, ValueOrigin, Override, SuccessionKind, check};
+use ronde_train::flight_records::FlightRecordWriter;
+use ronde_train::{Plan, RunConfig, WorkerTask, TrainError};
 
 use super::capacity::{check_disk, check_memory};
 use super::job::JOB_FOLDER;
@@ -139,13 +139,13 @@ fn prepare(arguments: &TrainArguments) -> Result<PreparedRun, StartError> {
     let output = check_disk(&folder, size.parameters)
         .and_then(|()| OutputFolder::lock(&folder))
         .and_then(|output| {
-            FlightRecord::remove_all(&output.path().join(Flights::FOLDER))
+            FlightRecord::remove_all(&output.path().join(FlightRecordWriter::FOLDER))
                 .map_err(|error| format!("cannot remove old flight records: {error}"))?;
             Ok(output)
         })
         .map_err(|message| format!("error: {message}"))?;
     let position = resume::check(&mut config, &plan, &base, output.path(), from.is_some())?;
-    let mut task = Task::new(&config, base, output.path().to_owned()).map_err(failed)?;
+    let mut task = WorkerTask::new(&config, base, output.path().to_owned()).map_err(failed)?;
     task.resumes = from.is_some();
     let task = task.encode();
     if !arguments.json {
@@ -238,8 +238,8 @@ fn show_run_file(text: &str, name: &str, embedded: bool) {
 fn show_changes(document: &Document) {
     for (path, origin) in document.origins() {
         match origin {
-            Origin::Set { text } => eprintln!("override: {text}"),
-            Origin::Environment { name } => eprintln!("override: {path}, from {name}"),
+            ValueOrigin::Set { text } => eprintln!("override: {text}"),
+            ValueOrigin::Environment { name } => eprintln!("override: {path}, from {name}"),
             _ => {}
         }
     }
@@ -279,19 +279,19 @@ fn supervise_run(prepared: &PreparedRun, json: bool, stop: &StopFlag) -> i32 {
 }
 
 /// Prints how the run ended and returns the exit code. `shown` is the result of writing all events.
-fn conclude(prepared: &PreparedRun, outcome: &Outcome, shown: Result<(), String>) -> i32 {
+fn conclude(prepared: &PreparedRun, outcome: &JobOutcome, shown: Result<(), String>) -> i32 {
     let code = exit_code(outcome);
     let folder = prepared.output.path();
     if code == exit::GAVE_UP {
         flight::show(folder);
     } else {
         // After any other end the records only show which rank left first.
-        let _gone = std::fs::remove_dir_all(folder.join(Flights::FOLDER));
+        let _gone = std::fs::remove_dir_all(folder.join(FlightRecordWriter::FOLDER));
     }
     match outcome.exit {
-        Exit::Done => {}
-        Exit::Stopped { .. } => eprintln!("{}", prepared.position.interrupted()),
-        Exit::Failed(_) => {
+        JobExit::Done => {}
+        JobExit::Stopped { .. } => eprintln!("{}", prepared.position.interrupted()),
+        JobExit::Failed(_) => {
             if let Some(message) = prepared.position.failed() {
                 eprintln!("{message}");
             }
@@ -318,9 +318,7 @@ fn supervise_open_run(
     stop: &StopFlag,
 ) -> i32 {
     let Some(settings) = elastic(&prepared.config) else {
-        eprintln!(
-            "error: --listen requires an elastic run\n  help: set elastic.enabled = true"
-        );
+        eprintln!("error: --listen requires an elastic run\n  help: set elastic.enabled = true");
         return exit::USER_ERROR;
     };
     let (elastic, shards) = (
@@ -348,8 +346,8 @@ fn supervise_open_run(
     }
     let path = prepared.output.path().join(JOB_FOLDER);
     let notices = Arc::clone(&output);
-    let say = move |message: &str| notices.notice(message);
-    let opened = match open::open(&path, &spec, &arguments.open, listen, say) {
+    let notify = move |message: &str| notices.notice(message);
+    let opened = match open::open(&path, &spec, &arguments.open, listen, notify) {
         Ok(opened) => opened,
         Err(code) => return code,
     };
@@ -430,11 +428,11 @@ fn elastic(config: &RunConfig) -> Option<ElasticSettings> {
 }
 
 /// Prints the failure, if any, and returns the exit code.
-fn exit_code(outcome: &Outcome) -> i32 {
+fn exit_code(outcome: &JobOutcome) -> i32 {
     match outcome.exit {
-        Exit::Done => exit::DONE,
-        Exit::Stopped { .. } => outcome.exit_code(),
-        Exit::Failed(_) => {
+        JobExit::Done => exit::DONE,
+        JobExit::Stopped { .. } => outcome.exit_code(),
+        JobExit::Failed(_) => {
             report_failure(outcome);
             exit::of_failure(outcome)
         }
@@ -443,7 +441,7 @@ fn exit_code(outcome: &Outcome) -> i32 {
 
 #[cfg(test)]
 mod tests {
-    use ronde_cluster::{Cause, Failure};
+    use ronde_cluster::{FailureCause, WorkerFailure};
     use ronde_core::{Event, Rank};
 
     use super::*;
@@ -451,7 +449,7 @@ mod tests {
     #[test]
     fn the_exit_code_depends_on_the_cause_of_the_failure() {
         let reported = |user_error| {
-            Cause::Reported(Event::WorkerFailed {
+            FailureCause::Reported(Event::WorkerFailed {
                 rank: Rank(0),
                 message: "no".to_owned(),
                 last_step: None,
@@ -462,11 +460,11 @@ mod tests {
         for (cause, code) in [
             (reported(true), exit::USER_ERROR),
             (reported(false), exit::GAVE_UP),
-            (Cause::ExitCode(101), exit::BUG),
-            (Cause::ExitCode(1), exit::GAVE_UP),
-            (Cause::Signal(9, "SIGKILL"), exit::GAVE_UP),
+            (FailureCause::ExitCode(101), exit::BUG),
+            (FailureCause::ExitCode(1), exit::GAVE_UP),
+            (FailureCause::Signal(9, "SIGKILL"), exit::GAVE_UP),
         ] {
-            let failure = Failure {
+            let failure = WorkerFailure {
                 rank: Rank(0),
                 host: "here".to_owned(),
                 pid: 1,
@@ -474,8 +472,8 @@ mod tests {
                 last_step: None,
                 last_lines: Vec::new(),
             };
-            let outcome = Outcome {
-                exit: Exit::Failed(0),
+            let outcome = JobOutcome {
+                exit: JobExit::Failed(0),
                 failures: vec![failure],
                 unresponsive: Vec::new(),
             };

@@ -1,8 +1,8 @@
-//! [`Remote`]: a coordinator in another process, here or elsewhere, as the supervisor of one host sees
-//! it. Carries what the workers say to it, and what it says to them.
+//! [`RemoteCoordinator`]: a coordinator in another process, here or on another host, as seen by the
+//! supervisor of one host. Forwards messages between the coordinator and the workers.
 //!
-//! The coordinator may go away and come back: the workers go on meanwhile, and everything that it did
-//! not hear is said again.
+//! The coordinator may end and be replaced: meanwhile the workers continue, and every message that
+//! it did not receive is sent again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
@@ -11,34 +11,34 @@ use std::time::{Duration, Instant};
 
 use ronde_core::{Event as RunEvent, Rank};
 use ronde_elastic::{
-    JobEnding, LossCause, WorkerSlot, SlotStatus, Reason, WorkerReport, Term, ToWorker, WorkerId,
+    JobEnding, LossCause, Reason, SlotStatus, Term, ToWorker, WorkerId, WorkerReport, WorkerSlot,
 };
 
 use crate::clock;
-use crate::coordination::Action;
 use crate::error::ClusterError;
-use crate::outcome::End;
+use crate::local_coordinator::SupervisorAction;
+use crate::messages::{FromAgent, PROTOCOL, ToAgent, Welcome};
+use crate::outcome::ProcessExit;
 use crate::secure::Outbox;
-use crate::talk::{FromAgent, PROTOCOL, ToAgent, Welcome};
 
-mod dialler;
+mod dialer;
 
-use dialler::Delivery;
-pub(crate) use dialler::Dialler;
+pub(crate) use dialer::Dialer;
+use dialer::DialerEvent;
 
-/// How often the coordinator hears from this agent at least.
+/// Maximum interval between messages to the coordinator.
 const ALIVE_EVERY: Duration = Duration::from_millis(250);
-/// How long a coordinator that does not lead is stayed with while there are others.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// How long the end of a job may take; a coordinator that dies then is started again first.
+/// Time after which an agent leaves a coordinator that does not lead, if there are others.
+const STANDBY_MAX: Duration = Duration::from_secs(1);
+/// Time limit for the end of a job; it allows for the restart of a coordinator that dies meanwhile.
 const FINISH_MAX: Duration = Duration::from_secs(12);
-/// Events that wait for a coordinator; beyond that the times of steps are dropped.
+/// Maximum number of events that wait for a coordinator; beyond it, step times are dropped.
 const EVENTS_MAX: usize = 65_536;
 
-/// The coordinator of a job as the supervisor of one host sees it. Its places are numbered like ranks
-/// here, and from its first place on there.
-pub(crate) struct Remote {
-    dialler: Dialler,
+/// The coordinator of a job, as seen by the supervisor of one host. Ranks on this host correspond
+/// to the consecutive slots from the host's first slot on.
+pub(crate) struct RemoteCoordinator {
+    dialer: Dialer,
     outbox: Option<Arc<Outbox>>,
     pub(crate) welcome: Welcome,
     pub(crate) host: String,
@@ -49,31 +49,31 @@ pub(crate) struct Remote {
     pub(crate) follows: Option<u64>,
     current: BTreeMap<Rank, WorkerId>,
     ended: BTreeMap<Rank, (WorkerId, LossCause)>,
-    /// The last report of each worker, for a coordinator that comes new.
+    /// The last report of each worker, for a new coordinator.
     reports: BTreeMap<WorkerId, WorkerReport>,
-    /// Events that no coordinator has written down yet.
+    /// Events that no coordinator has stored yet.
     events: VecDeque<(u64, RunEvent)>,
     next_event: u64,
     begun: Instant,
-    /// When the coordinator was heard last.
+    /// When the last message of the coordinator was received.
     heard: Duration,
     /// The term in which the coordinator leads, as far as is known.
     leader: Option<Term>,
-    /// Since when the coordinator has not led.
+    /// Since when the connected coordinator has not led.
     waits: Option<Duration>,
     said: Duration,
     is_welcome: bool,
-    /// The end of the job that was asked for here: whether in good order, and by what.
+    /// The end of the job that was requested here: whether in good order, and the origin.
     wish: Option<(bool, String)>,
     leaves: bool,
     is_lost: bool,
     is_over: bool,
 }
 
-impl Remote {
-    /// Waits until a coordinator has said welcome.
+impl RemoteCoordinator {
+    /// Waits until a coordinator has accepted this agent.
     pub(crate) fn begin(
-        dialler: Dialler,
+        dialer: Dialer,
         host: &str,
         agent: u64,
         (count, follows): (u32, bool),
@@ -85,11 +85,11 @@ impl Remote {
         loop {
             let left = deadline.saturating_duration_since(clock::now());
             if left.is_zero() {
-                tried.push(format!("{timeout:.1?} are over"));
+                tried.push(format!("time limit of {timeout:.1?}"));
                 return Err(ClusterError::NoCoordinator { tried });
             }
-            match dialler.wait(left) {
-                Some(Delivery::Up(sender, address)) => {
+            match dialer.wait(left) {
+                Some(DialerEvent::Connected(sender, address)) => {
                     sender.send(&FromAgent::Hello {
                         protocol: PROTOCOL,
                         host: host.to_owned(),
@@ -100,10 +100,10 @@ impl Remote {
                     });
                     (here, outbox) = (Some(address), Some(sender));
                 }
-                Some(Delivery::Said(message)) => match *message {
+                Some(DialerEvent::Message(message)) => match *message {
                     ToAgent::Welcome(welcome) => {
                         return Ok(Self {
-                            dialler,
+                            dialer,
                             outbox,
                             welcome: *welcome,
                             host: host.to_owned(),
@@ -131,7 +131,9 @@ impl Remote {
                     ToAgent::Refused { reason } => return Err(ClusterError::Refused { reason }),
                     _ => {}
                 },
-                Some(Delivery::Down(why) | Delivery::Failed(why)) => tried = vec![why],
+                Some(DialerEvent::Disconnected(why) | DialerEvent::Failed(why)) => {
+                    tried = vec![why]
+                }
                 None => {}
             }
         }
@@ -162,7 +164,7 @@ impl Remote {
         found.map(|(rank, _)| *rank)
     }
 
-    /// Offers the places of this host, with what is there.
+    /// Offers the slots of this host, with their status.
     pub(crate) fn offer(&self) {
         let state = |rank: u32| SlotStatus {
             slot: self.slot(Rank(rank)),
@@ -176,26 +178,26 @@ impl Remote {
         self.send(&FromAgent::Slots { slots });
     }
 
-    /// Nothing more is to be started here.
+    /// Stops offering slots.
     pub(crate) fn leave(&mut self) {
         self.leaves = true;
         self.offer();
     }
 
-    /// The job has to end.
+    /// Requests the immediate end of the job.
     pub(crate) fn stop(&mut self, by: &str) {
         self.wish = Some((false, by.to_owned()));
-        self.say_wish();
+        self.send_stop_request();
     }
 
-    /// The job has to end in good order.
+    /// Requests the end of the job in good order.
     pub(crate) fn stop_well(&mut self, by: &str) {
         self.wish = Some((true, by.to_owned()));
-        self.say_wish();
+        self.send_stop_request();
     }
 
-    /// Every coordinator hears of it that comes to lead.
-    fn say_wish(&self) {
+    /// Sends the request to end; repeated to every coordinator that starts to lead.
+    fn send_stop_request(&self) {
         if let Some((is_well, by)) = self.wish.clone() {
             self.send(&match is_well {
                 true => FromAgent::Finish { by },
@@ -204,9 +206,9 @@ impl Remote {
         }
     }
 
-    /// A worker says how it is.
+    /// Forwards a worker's report.
     pub(crate) fn reported(&mut self, mut report: WorkerReport) {
-        // The worker knows its place by the number that it has on this host.
+        // The worker only knows its rank on this host.
         if let Some(rank) = self.rank_of(report.member.worker) {
             report.member.slot = self.slot(rank);
             self.reports.insert(report.member.worker, report.clone());
@@ -214,14 +216,14 @@ impl Remote {
         }
     }
 
-    /// A worker's process has ended.
-    pub(crate) fn ended(&mut self, rank: Rank, end: End) {
+    /// Reports the end of a worker's process.
+    pub(crate) fn ended(&mut self, rank: Rank, end: ProcessExit) {
         let Some(worker) = self.current.remove(&rank) else {
             return;
         };
         let cause = match end {
-            End::Code(code) => LossCause::ExitCode(code),
-            End::Signal(signal) => LossCause::Signal(signal),
+            ProcessExit::Code(code) => LossCause::ExitCode(code),
+            ProcessExit::Signal(signal) => LossCause::Signal(signal),
         };
         self.reports.remove(&worker);
         self.ended.insert(rank, (worker, cause.clone()));
@@ -233,7 +235,7 @@ impl Remote {
         });
     }
 
-    /// A worker's connection is gone although its process has not ended.
+    /// Reports the loss of a worker's connection while its process still runs.
     pub(crate) fn unlinked(&self, worker: u64) {
         self.send(&FromAgent::Unlinked {
             worker: WorkerId(worker),
@@ -241,7 +243,7 @@ impl Remote {
         });
     }
 
-    /// A worker recorded an event.
+    /// Queues and forwards an event of a worker.
     pub(crate) fn recorded(&mut self, event: RunEvent) {
         let is_spare = matches!(event, RunEvent::StepTimes { .. });
         if is_spare && self.events.len() >= EVENTS_MAX {
@@ -258,15 +260,15 @@ impl Remote {
         }
     }
 
-    /// Which process has a place.
+    /// Returns the worker that runs as `rank` on this host.
     pub(crate) fn worker_at(&self, rank: Rank) -> Option<WorkerId> {
         self.current.get(&rank).copied()
     }
 
-    /// What the coordinator has said, and what time has brought.
-    pub(crate) fn tick(&mut self) -> Vec<Action> {
+    /// Processes the coordinator's messages and elapsed time.
+    pub(crate) fn tick(&mut self) -> Vec<SupervisorAction> {
         let mut actions = Vec::new();
-        while let Some(delivery) = self.dialler.next() {
+        while let Some(delivery) = self.dialer.next() {
             self.take(delivery, &mut actions);
         }
         let now = self.now();
@@ -277,15 +279,15 @@ impl Remote {
         let silence = now.saturating_sub(self.heard);
         let settings = &self.welcome.settings;
         if let Some(outbox) = &self.outbox {
-            let idle = self.waits.is_some_and(|since| now > since + PATIENCE);
-            if silence > settings.lease || idle && self.dialler.knows() > 1 {
-                // Another one may lead; the thread goes to the next.
+            let idle = self.waits.is_some_and(|since| now > since + STANDBY_MAX);
+            if silence > settings.lease || idle && self.dialer.knows() > 1 {
+                // Another coordinator may lead; the thread tries the next one.
                 outbox.close();
                 (self.outbox, self.is_welcome) = (None, false);
                 (self.leader, self.waits) = (None, None);
             }
         } else if silence > settings.certain_end() {
-            actions.push(Action::End(
+            actions.push(SupervisorAction::End(
                 JobEnding::Failed,
                 Reason::NoCoordinator { silence },
             ));
@@ -293,14 +295,14 @@ impl Remote {
         actions
     }
 
-    /// Nothing runs here any more: waits until all that was recorded is written down, and until the
-    /// coordinator has said all that it has to say.
+    /// Waits after the end of all workers until all recorded events are stored, and the coordinator
+    /// has sent all of its messages.
     pub(crate) fn finish(&mut self, say: &mut dyn FnMut(RunEvent)) {
         let deadline = clock::now() + FINISH_MAX;
         let mut is_done = false;
         while clock::now() < deadline && !(is_done && self.outbox.is_none()) {
             for action in self.tick() {
-                if let Action::Say(event) = action {
+                if let SupervisorAction::Record(event) = action {
                     say(event);
                 }
             }
@@ -317,14 +319,14 @@ impl Remote {
             let count = self.events.len();
             say(RunEvent::Notice {
                 rank: None,
-                message: format!("no coordinator took the last {count} events of this host"),
+                message: format!("no coordinator stored the last {count} events of this host"),
             });
         }
     }
 
-    fn take(&mut self, delivery: Delivery, actions: &mut Vec<Action>) {
+    fn take(&mut self, delivery: DialerEvent, actions: &mut Vec<SupervisorAction>) {
         match delivery {
-            Delivery::Up(outbox, _) => {
+            DialerEvent::Connected(outbox, _) => {
                 outbox.send(&FromAgent::Hello {
                     protocol: PROTOCOL,
                     host: self.host.clone(),
@@ -335,34 +337,34 @@ impl Remote {
                 });
                 (self.outbox, self.is_welcome) = (Some(outbox), false);
                 (self.leader, self.waits) = (None, None);
-                // A new one gets as long as an old one that falls silent.
+                // A new coordinator gets as much time as an existing one that becomes silent.
                 self.heard = self.now();
             }
-            Delivery::Said(message) => {
+            DialerEvent::Message(message) => {
                 self.heard = self.now();
-                self.hear(*message, actions);
+                self.receive(*message, actions);
             }
-            Delivery::Down(why) => {
+            DialerEvent::Disconnected(why) => {
                 (self.outbox, self.is_welcome, self.leader) = (None, false, None);
                 if !self.is_over && !std::mem::replace(&mut self.is_lost, true) {
                     actions.push(notice(format!(
-                        "the coordinator is gone ({why}); the workers go on, and wait for one where a change is needed"
+                        "lost the coordinator ({why}); workers continue, but membership cannot change until a coordinator leads"
                     )));
                 }
             }
-            Delivery::Failed(_) => {}
+            DialerEvent::Failed(_) => {}
         }
     }
 
-    fn hear(&mut self, message: ToAgent, actions: &mut Vec<Action>) {
+    fn receive(&mut self, message: ToAgent, actions: &mut Vec<SupervisorAction>) {
         match message {
             ToAgent::Welcome(welcome) => self.welcomed(&welcome, actions),
             ToAgent::Refused { reason } => {
                 actions.push(notice(format!(
-                    "the coordinator refuses this host: {reason}"
+                    "the coordinator refused this host: {reason}"
                 )));
             }
-            ToAgent::Told { to, body } => self.tell(to, body, actions),
+            ToAgent::ToWorker { to, body } => self.tell(to, body, actions),
             ToAgent::Start {
                 slot,
                 worker,
@@ -370,34 +372,34 @@ impl Remote {
             } => match self.rank(slot) {
                 Some(rank) if !self.leaves && !self.current.contains_key(&rank) => {
                     self.current.insert(rank, worker);
-                    actions.push(Action::Start(rank, worker, Some(identity)));
+                    actions.push(SupervisorAction::Start(rank, worker, Some(identity)));
                 }
-                // The coordinator does not know what is here.
+                // The coordinator's information about this host is out of date.
                 _ => self.offer(),
             },
             ToAgent::Kill { slot, worker } => {
                 if let Some(rank) = self.rank(slot)
                     && self.current.get(&rank) == Some(&worker)
                 {
-                    actions.push(Action::Kill(rank));
+                    actions.push(SupervisorAction::Kill(rank));
                 }
             }
-            ToAgent::Heard { number } => {
+            ToAgent::Stored { number } => {
                 while self.events.front().is_some_and(|(of, _)| *of <= number) {
                     self.events.pop_front();
                 }
             }
-            ToAgent::Happened { number, body } => {
+            ToAgent::Event { number, body } => {
                 if self.follows.is_some_and(|known| known < number) {
                     self.follows = Some(number);
-                    actions.push(Action::Say(body));
+                    actions.push(SupervisorAction::Record(body));
                 }
             }
             ToAgent::Alive {
                 leads,
                 coordinators,
             } => {
-                self.dialler.learn(coordinators);
+                self.dialer.learn(coordinators);
                 let now = self.now();
                 self.waits = match leads {
                     Some(_) => None,
@@ -405,31 +407,32 @@ impl Remote {
                 };
                 let before = std::mem::replace(&mut self.leader, leads);
                 if leads.is_some() && before != leads {
-                    self.tell_all(actions);
+                    self.send_everything(actions);
                 }
             }
             ToAgent::End { ending, reason } => {
                 self.is_over = true;
-                actions.push(Action::End(ending, reason));
+                actions.push(SupervisorAction::End(ending, reason));
             }
         }
     }
 
-    fn tell(&self, to: WorkerId, body: ToWorker, actions: &mut Vec<Action>) {
+    fn tell(&self, to: WorkerId, body: ToWorker, actions: &mut Vec<SupervisorAction>) {
         if let Some(rank) = self.rank_of(to) {
-            actions.push(Action::Tell(rank, body));
+            actions.push(SupervisorAction::Send(rank, body));
         }
     }
 
-    /// A coordinator takes this agent.
-    fn welcomed(&mut self, welcome: &Welcome, actions: &mut Vec<Action>) {
+    /// Handles the acceptance of this agent by a coordinator.
+    fn welcomed(&mut self, welcome: &Welcome, actions: &mut Vec<SupervisorAction>) {
         self.is_welcome = true;
-        // Otherwise two hosts would have the same places; its workers keep theirs by number.
+        // Two hosts must not use the same slots; this host's workers are identified by slot
+        // numbers.
         if welcome.first == self.welcome.first {
             self.offer();
         } else {
             let reason = "another host uses the slots of this one".to_owned();
-            actions.push(Action::End(
+            actions.push(SupervisorAction::End(
                 JobEnding::Failed,
                 Reason::Stopped {
                     by: reason,
@@ -439,8 +442,8 @@ impl Remote {
         }
     }
 
-    /// A coordinator begins to lead: it learns all that is here.
-    fn tell_all(&mut self, actions: &mut Vec<Action>) {
+    /// Sends everything that is known here to a coordinator that starts to lead.
+    fn send_everything(&mut self, actions: &mut Vec<SupervisorAction>) {
         self.offer();
         for report in self.reports.values() {
             let body = report.clone();
@@ -450,15 +453,15 @@ impl Remote {
             let (number, body) = (*number, event.clone());
             self.send(&FromAgent::Event { number, body });
         }
-        self.say_wish();
+        self.send_stop_request();
         if std::mem::take(&mut self.is_lost) {
-            actions.push(notice("a coordinator leads again".to_owned()));
+            actions.push(notice("reconnected: a coordinator leads again".to_owned()));
         }
     }
 }
 
-fn notice(message: String) -> Action {
-    Action::Say(RunEvent::Notice {
+fn notice(message: String) -> SupervisorAction {
+    SupervisorAction::Record(RunEvent::Notice {
         rank: None,
         message,
     })

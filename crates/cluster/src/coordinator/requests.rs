@@ -1,34 +1,37 @@
-//! What is asked of a coordinator with a join token: a certificate, the status, another count.
+//! Requests that are authenticated by a join token: a certificate, the status, a new number of
+//! workers.
 
 use std::net::SocketAddr;
 
 use ronde_elastic::CoordinatorEvent;
 use ronde_identity::{Member, Validity};
 
-use super::{CERTIFICATE, Leader};
-use crate::board::Status;
+use super::{CERTIFICATE, CoordinatorShell};
 use crate::clock;
-use crate::talk::{Answer, Asks};
+use crate::messages::{RequestBody, TokenReply};
+use crate::status::Status;
 
-/// Longest name of a host.
+/// Maximum length of a host name, in bytes.
 const HOST_BYTES_MAX: usize = 255;
 
-impl Leader<'_> {
-    pub(super) fn asked(&mut self, asks: Asks, from: SocketAddr) -> Answer {
+impl CoordinatorShell<'_> {
+    pub(super) fn asked(&mut self, asks: RequestBody, from: SocketAddr) -> TokenReply {
         match asks {
-            Asks::Certificate { host } => self.certificate(&host, from),
-            _ if !self.leads() => Answer::StandsBy {
+            RequestBody::Certificate { host } => self.certificate(&host, from),
+            _ if !self.leads() => TokenReply::StandsBy {
                 others: self.coordinators.clone(),
             },
-            Asks::Status => Answer::Status(Box::new(self.status())),
-            Asks::Scale { workers } => self.scale(workers),
+            RequestBody::Status => TokenReply::Status(Box::new(self.status())),
+            RequestBody::Scale { workers } => self.scale(workers),
         }
     }
 
-    fn certificate(&mut self, host: &str, from: SocketAddr) -> Answer {
+    fn certificate(&mut self, host: &str, from: SocketAddr) -> TokenReply {
         if host.is_empty() || host.len() > HOST_BYTES_MAX || host.chars().any(char::is_control) {
-            return Answer::Refused {
-                reason: format!("a host's name has 1 to {HOST_BYTES_MAX} bytes, all printable"),
+            return TokenReply::Refused {
+                reason: format!(
+                    "invalid host name: expected 1 to {HOST_BYTES_MAX} printable bytes"
+                ),
             };
         }
         let validity = Validity::from_now(clock::today(), CERTIFICATE);
@@ -38,33 +41,33 @@ impl Leader<'_> {
         {
             Ok(identity) => {
                 if self.agents.number_of(host).is_none() {
-                    self.announce(format!("host {host} at {} joins", from.ip()));
+                    self.announce(format!("host {host} joined from {}", from.ip()));
                 }
-                Answer::Certificate {
+                TokenReply::Certificate {
                     job: self.folder.spec().job.clone(),
                     identity: identity.to_pem().expose().to_owned(),
                 }
             }
-            Err(error) => Answer::Refused {
+            Err(error) => TokenReply::Refused {
                 reason: error.to_string(),
             },
         }
     }
 
-    fn scale(&mut self, workers: u32) -> Answer {
+    fn scale(&mut self, workers: u32) -> TokenReply {
         let settings = self.folder.spec().settings;
         let (least, most) = (settings.workers_min, settings.workers_max);
         if !(least..=most).contains(&workers) {
-            return Answer::Refused {
+            return TokenReply::Refused {
                 reason: format!(
-                    "{workers} workers; this job takes {least} to {most} (elastic.min_workers, elastic.max_workers)"
+                    "invalid number of workers {workers}: expected {least} to {most} (elastic.min_workers, elastic.max_workers)"
                 ),
             };
         }
         self.state.workers = Some(workers);
         self.keep_state();
         let slots: u32 = self.agents.hosts().iter().map(|host| host.slots).sum();
-        let mut note = format!("{workers} workers are wanted");
+        let mut note = format!("the target is now {workers} workers");
         if slots < workers {
             note += &format!(
                 "; the connected hosts offer {slots} slots; `ronde join` adds another host"
@@ -72,7 +75,7 @@ impl Leader<'_> {
         }
         self.announce(note.clone());
         self.feed(CoordinatorEvent::Scale { workers });
-        Answer::Done { note }
+        TokenReply::Done { note }
     }
 
     fn status(&self) -> Status {

@@ -2,14 +2,14 @@
 
 use super::*;
 
-enum Input {
+enum CoordinatorInput {
     Link(u32),
     Unlink(u32),
     Report(u32, bool),
-    Ends(u32, End),
+    Ends(u32, ProcessExit),
     Tell(u32, StopSignal),
 }
-use Input::*;
+use CoordinatorInput::*;
 
 fn report(rank: u32, secondary: bool) -> Event {
     Event::WorkerFailed {
@@ -22,10 +22,10 @@ fn report(rank: u32, secondary: bool) -> Event {
 }
 
 /// Plays inputs (milliseconds, what) and returns the failures in order with the first one marked.
-fn check(inputs: &[(u64, Input)], expected: &[&str]) {
-    let mut roster = Roster::new(WorldSize::new(3).unwrap());
+fn check(inputs: &[(u64, CoordinatorInput)], expected: &[&str]) {
+    let mut roster = RankTable::new(WorldSize::new(3).unwrap());
     for rank in 0..3 {
-        let started = Started {
+        let started = StartedProcess {
             pid: 100 + rank,
             host: "here".into(),
         };
@@ -60,26 +60,35 @@ fn check(inputs: &[(u64, Input)], expected: &[&str]) {
 #[test]
 fn ends_become_failures_or_do_not() {
     check(
-        &[(0, Ends(0, End::Code(0))), (1, Ends(1, End::Code(0)))],
+        &[
+            (0, Ends(0, ProcessExit::Code(0))),
+            (1, Ends(1, ProcessExit::Code(0))),
+        ],
         &[],
     );
-    check(&[(0, Ends(1, End::Code(4)))], &["first: 1 exit code 4"]);
     check(
-        &[(0, Ends(1, End::Signal(11))), (1, Ends(0, End::Code(1)))],
+        &[(0, Ends(1, ProcessExit::Code(4)))],
+        &["first: 1 exit code 4"],
+    );
+    check(
+        &[
+            (0, Ends(1, ProcessExit::Signal(11))),
+            (1, Ends(0, ProcessExit::Code(1))),
+        ],
         &["first: 1 killed by signal 11 (SIGSEGV)", "0 exit code 1"],
     );
     let told = |signal, end| [(0, Tell(2, signal)), (5, Ends(2, end))];
-    check(&told(StopSignal::Terminate, End::Signal(15)), &[]);
-    check(&told(StopSignal::Terminate, End::Code(1)), &[]);
-    check(&told(StopSignal::Kill, End::Signal(9)), &[]);
+    check(&told(StopSignal::Terminate, ProcessExit::Signal(15)), &[]);
+    check(&told(StopSignal::Terminate, ProcessExit::Code(1)), &[]);
+    check(&told(StopSignal::Kill, ProcessExit::Signal(9)), &[]);
     check(
-        &told(StopSignal::Terminate, End::Signal(9)),
+        &told(StopSignal::Terminate, ProcessExit::Signal(9)),
         &["first: 2 killed by signal 9 (SIGKILL)"],
     );
     // Told after its end: that was its own.
     check(
         &[
-            (0, Ends(2, End::Signal(15))),
+            (0, Ends(2, ProcessExit::Signal(15))),
             (1, Tell(2, StopSignal::Terminate)),
         ],
         &["first: 2 killed by signal 15 (SIGTERM)"],
@@ -94,14 +103,14 @@ fn a_report_replaces_the_exit_code_in_whatever_order_they_come() {
             (0, Link(1)),
             (1, Report(1, false)),
             (2, Unlink(1)),
-            (3, Ends(1, End::Code(3))),
+            (3, Ends(1, ProcessExit::Code(3))),
         ],
         expected,
     );
     check(
         &[
             (0, Link(1)),
-            (1, Ends(1, End::Code(3))),
+            (1, Ends(1, ProcessExit::Code(3))),
             (100, Report(1, false)),
             (101, Unlink(1)),
         ],
@@ -115,8 +124,8 @@ fn a_primary_failure_that_is_seen_late_is_first_all_the_same() {
         &[
             (0, Link(0)),
             (10, Report(0, true)),
-            (90, Ends(1, End::Signal(9))),
-            (95, Ends(0, End::Code(3))),
+            (90, Ends(1, ProcessExit::Signal(9))),
+            (95, Ends(0, ProcessExit::Code(3))),
         ],
         &["0 rank 0 says", "first: 1 killed by signal 9 (SIGKILL)"],
     );
@@ -125,7 +134,7 @@ fn a_primary_failure_that_is_seen_late_is_first_all_the_same() {
 
 #[test]
 fn a_secondary_failure_waits_and_a_primary_one_does_not() {
-    let mut roster = Roster::new(WorldSize::new(2).unwrap());
+    let mut roster = RankTable::new(WorldSize::new(2).unwrap());
     assert!(!roster.must_stop(Duration::from_secs(9)));
     let at = Duration::from_millis(50);
     roster.recorded(Rank(0), &report(0, true), at);
@@ -137,14 +146,14 @@ fn a_secondary_failure_waits_and_a_primary_one_does_not() {
 
 #[test]
 fn an_open_connection_is_drained_before_an_end_is_judged() {
-    let mut roster = Roster::new(WorldSize::ONE);
-    let started = Started {
+    let mut roster = RankTable::new(WorldSize::ONE);
+    let started = StartedProcess {
         pid: 1,
         host: "here".into(),
     };
     roster.started(Rank(0), started);
     roster.linked(Rank(0));
-    roster.ended(Rank(0), End::Code(1), Duration::ZERO);
+    roster.ended(Rank(0), ProcessExit::Code(1), Duration::ZERO);
     assert!(roster.judge(SETTLE / 2).is_empty());
     assert!(!roster.judged(Rank(0)));
     assert_eq!(

@@ -1,14 +1,14 @@
-//! [`Status`]: how a job is, put together from its events, its record and what its workers say. Pure.
+//! [`Status`]: the status of a job, from its events, its record and its workers' reports. Pure.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use ronde_core::event::PhaseTimes;
 use ronde_core::{Event, Generation, Rank, Step};
-use ronde_elastic::{JobPhase, MemberInfo, WorkerPhase, Term};
+use ronde_elastic::{JobPhase, MemberInfo, Term, WorkerPhase};
 use serde::{Deserialize, Serialize};
 
-/// Share of the newest step in the times that are shown.
+/// Weight of the newest step in the displayed times.
 const NEWEST: f64 = 0.1;
 
 /// One member of a job's newest generation.
@@ -16,22 +16,22 @@ const NEWEST: f64 = 0.1;
 pub struct MemberStatus {
     /// Its rank.
     pub rank: u32,
-    /// The machine.
+    /// The host name.
     pub host: String,
-    /// The name of the process.
+    /// The worker's id.
     pub worker: u64,
-    /// Where it runs; restarts are counted by place.
+    /// The slot that it runs in; restarts are counted per slot.
     #[serde(rename = "place")]
     pub slot: u64,
-    /// What it does, when it is heard.
+    /// Its activity, if it has reported.
     pub phase: Option<WorkerPhase>,
-    /// Its next step, when its state is complete.
+    /// Its next step, if its state is complete.
     pub next_step: Option<u64>,
-    /// Whether it was lost, and how.
+    /// How it was lost, if it was.
     pub lost: Option<String>,
-    /// Whether it wants to leave.
+    /// Whether it is leaving the job.
     pub draining: bool,
-    /// Mean times of its newest steps, the newest counting most, in seconds.
+    /// Moving averages of the times of its steps, in seconds.
     pub times: Option<PhaseTimes>,
 }
 
@@ -40,48 +40,48 @@ pub struct MemberStatus {
 pub struct HostStatus {
     /// Its name.
     pub host: String,
-    /// Places that it offers.
+    /// Number of slots that it offers.
     #[serde(rename = "places")]
     pub slots: u32,
 }
 
-/// How a job is.
+/// The status of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// Its name.
     pub job: String,
-    /// How far it is.
+    /// The job's phase.
     pub phase: JobPhase,
-    /// Where the coordinator listens that says this; `None`: none answered, and this is what the
-    /// job's folder holds.
+    /// The address of the coordinator that answered; `None` if none did and this status was read
+    /// from the job's folder.
     pub coordinator: Option<SocketAddr>,
-    /// Its term.
+    /// The coordinator's term.
     pub term: Term,
     /// The newest generation.
     pub generation: Generation,
     /// Its members by rank.
     pub members: Vec<MemberStatus>,
-    /// How many workers are wanted.
+    /// Target number of workers.
     pub wanted: u32,
     /// The last committed step.
     pub step: Option<Step>,
     /// Mean loss of that step.
     pub loss: Option<f64>,
-    /// Steps of the whole run.
+    /// Number of steps in the whole run.
     pub steps: Option<u64>,
-    /// The rank whose own work took longest: the others wait for it.
+    /// The rank whose own work took longest, for which the others wait.
     pub slowest: Option<Rank>,
     /// Hosts whose agents are connected.
     pub hosts: Vec<HostStatus>,
     /// The last change of membership, with its reason.
     pub last_change: Option<String>,
-    /// What the job waits for.
+    /// The condition that the job waits for.
     pub waits_for: Option<String>,
 }
 
-/// What the events of a job come to.
+/// A summary of a job's events.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Board {
+pub(crate) struct StatusBoard {
     step: Option<Step>,
     loss: Option<f64>,
     steps: Option<u64>,
@@ -89,8 +89,8 @@ pub(crate) struct Board {
     last_change: Option<String>,
 }
 
-impl Board {
-    /// Takes an event in.
+impl StatusBoard {
+    /// Adds an event.
     pub(crate) fn take(&mut self, event: &Event) {
         match event {
             Event::RunStarted { steps, .. } => self.steps = Some(*steps),
@@ -112,7 +112,7 @@ impl Board {
         }
     }
 
-    /// The rank whose work beside communication took longest, when there is one to compare with.
+    /// Returns the rank with the longest work outside communication, if there are several ranks.
     fn slowest(&self) -> Option<Rank> {
         let own = |times: &PhaseTimes| times.compute_s + times.wait_data_s;
         let several = self.times.len() > 1;
@@ -123,7 +123,7 @@ impl Board {
         slowest.filter(|_| several).map(|(rank, _)| *rank)
     }
 
-    /// The status of a job with these members; the rest is for the caller to fill in.
+    /// Returns the status of a job with these members; the caller adds the remaining fields.
     pub(crate) fn status(&self, job: &str, members: &[MemberInfo]) -> Status {
         let member = |(rank, member): (usize, &MemberInfo)| MemberStatus {
             rank: rank as u32,
@@ -184,7 +184,7 @@ impl std::fmt::Display for Status {
             Some(address) => write!(f, "; term {}, coordinator at {address}", self.term)?,
             None if self.phase == JobPhase::Running => write!(
                 f,
-                "; term {}, no coordinator answers: this is what the folder holds",
+                "; term {}, no coordinator answers; this is the state of the job's folder",
                 self.term
             )?,
             None => {}
@@ -201,10 +201,10 @@ impl std::fmt::Display for Status {
         }
         if !self.hosts.is_empty() {
             let hosts = self.hosts.iter();
-            let told: Vec<String> = hosts
+            let listed: Vec<String> = hosts
                 .map(|host| format!("{} ({} slots)", host.host, host.slots))
                 .collect();
-            write!(f, "\nhosts: {}", told.join(", "))?;
+            write!(f, "\nhosts: {}", listed.join(", "))?;
         }
         if let Some(change) = &self.last_change {
             write!(f, "\nlast change: {change}")?;
@@ -217,10 +217,10 @@ impl std::fmt::Display for Status {
 }
 
 impl Status {
-    /// The status as one line of JSON, for programs.
+    /// Returns the status as one line of JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
-        // Numbers that JSON does not know become `null`; nothing else can go wrong.
+        // Numbers that JSON cannot represent become `null`; no other failure is possible.
         serde_json::to_string(self).unwrap_or_default()
     }
 
@@ -256,13 +256,13 @@ impl Status {
 #[cfg(test)]
 mod tests {
     use ronde_core::Epoch;
-    use ronde_elastic::{WorkerSlot, WorkerId};
+    use ronde_elastic::{WorkerId, WorkerSlot};
 
     use super::*;
 
     #[test]
-    fn events_come_to_steps_times_and_the_slowest_rank() {
-        let mut board = Board::default();
+    fn events_are_summarized_as_steps_times_and_the_slowest_rank() {
+        let mut board = StatusBoard::default();
         let times = |rank, compute_s| Event::StepTimes {
             rank: Rank(rank),
             step: Step(4),
@@ -299,14 +299,14 @@ mod tests {
             (status.step, status.slowest),
             (Some(Step(4)), Some(Rank(1)))
         );
-        let told = status.to_string();
+        let text = status.to_string();
         for words in [
             "5 steps committed, loss 0.5",
             "30.00",
             "slowest",
             "no coordinator answers",
         ] {
-            assert!(told.contains(words), "{words:?} in\n{told}");
+            assert!(text.contains(words), "{words:?} in\n{text}");
         }
         board.take(&Event::MembershipChanged {
             generation: Generation(2),

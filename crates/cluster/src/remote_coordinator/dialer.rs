@@ -1,4 +1,4 @@
-//! [`Dialler`]: an agent's way to whichever coordinator of its job answers, again and again.
+//! [`Dialer`]: keeps an agent connected to any coordinator of its job.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,71 +11,71 @@ use ronde_identity::{Identity, Member};
 
 use crate::clock;
 use crate::job::JobFolder;
-use crate::secure::{DialError, MEMBERS, Outbox, Pumped, connect, pump};
-use crate::talk::ToAgent;
+use crate::messages::ToAgent;
+use crate::secure::{ConnectionEnd, DialError, MEMBERS, Outbox, connect, pump};
 
-/// How long one coordinator may take to shake hands; one that is stopped never does.
+/// Time limit for the handshake with one coordinator, which a stopped one never completes.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// Pause between two tries.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
-/// What waits for the agent at most; beyond that the coordinator's socket fills up.
+/// Maximum number of queued messages for the agent; beyond it the coordinator's socket fills up.
 const DELIVERIES_MAX: usize = 4_096;
 
-/// What becomes of the connection.
-pub(super) enum Delivery {
-    /// It stands; this is this host's address on it.
-    Up(Arc<Outbox>, IpAddr),
-    /// The coordinator says something.
-    Said(Box<ToAgent>),
-    /// It is over, and why.
-    Down(String),
-    /// No connection could be made with a coordinator, and why.
+/// An event on the connection to the coordinator.
+pub(super) enum DialerEvent {
+    /// The connection was established; this host's address on it.
+    Connected(Arc<Outbox>, IpAddr),
+    /// A message was received.
+    Message(Box<ToAgent>),
+    /// The connection ended, with the reason.
+    Disconnected(String),
+    /// No connection could be established, with the reason.
     Failed(String),
 }
 
-/// A thread that connects and carries what is said.
-pub(crate) struct Dialler {
-    shared: Arc<Shared>,
-    deliveries: Receiver<Delivery>,
+/// A thread that connects and forwards messages.
+pub(crate) struct Dialer {
+    shared: Arc<DialerShared>,
+    deliveries: Receiver<DialerEvent>,
 }
 
-struct Shared {
+struct DialerShared {
     identity: Identity,
     folder: Option<JobFolder>,
-    /// Where coordinators listen, for all that is known.
+    /// All known addresses of coordinators.
     known: Mutex<Vec<SocketAddr>>,
     closing: AtomicBool,
 }
 
-impl Dialler {
+impl Dialer {
     pub(crate) fn start(
         identity: Identity,
         known: Vec<SocketAddr>,
         folder: Option<JobFolder>,
     ) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(DialerShared {
             identity,
             folder,
             known: Mutex::new(known),
             closing: AtomicBool::new(false),
         });
         let (sender, deliveries) = sync_channel(DELIVERIES_MAX);
-        let dialling = Arc::clone(&shared);
-        thread::spawn(move || dialling.run(&sender));
+        let dialing = Arc::clone(&shared);
+        thread::spawn(move || dialing.run(&sender));
         Self { shared, deliveries }
     }
 
-    /// What has come, if anything has.
-    pub(super) fn next(&self) -> Option<Delivery> {
+    /// Returns the next event, if there is one.
+    pub(super) fn next(&self) -> Option<DialerEvent> {
         self.deliveries.try_recv().ok()
     }
 
-    /// Waits for what comes next.
-    pub(super) fn wait(&self, limit: Duration) -> Option<Delivery> {
+    /// Waits for the next event.
+    pub(super) fn wait(&self, limit: Duration) -> Option<DialerEvent> {
         self.deliveries.recv_timeout(limit).ok()
     }
 
-    /// Coordinators also listen there.
+    /// Adds addresses of coordinators.
     pub(super) fn learn(&self, more: Vec<SocketAddr>) {
         let mut known = self
             .shared
@@ -89,20 +89,20 @@ impl Dialler {
         }
     }
 
-    /// How many coordinators there may be.
+    /// Returns the number of known coordinators.
     pub(super) fn knows(&self) -> usize {
         self.shared.candidates().len()
     }
 }
 
-impl Drop for Dialler {
+impl Drop for Dialer {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::SeqCst);
     }
 }
 
-impl Shared {
-    /// Where to try: what the job's folder says, the newest first, then what else is known.
+impl DialerShared {
+    /// Returns the addresses to try: those in the job's folder, the newest first, then the others.
     fn candidates(&self) -> Vec<SocketAddr> {
         let listed = self
             .folder
@@ -121,15 +121,15 @@ impl Shared {
         all
     }
 
-    fn run(&self, sender: &SyncSender<Delivery>) {
+    fn run(&self, sender: &SyncSender<DialerEvent>) {
         let mut last = None;
         while !self.closing.load(Ordering::SeqCst) {
             let all = self.candidates();
-            // The one after the last that was tried.
+            // The address after the last one that was tried.
             let at = all.iter().position(|address| Some(*address) == last);
             let next = at.map_or(0, |at| (at + 1) % all.len());
             let delivery = match all.get(next) {
-                None => Delivery::Failed("nobody knows where a coordinator listens".to_owned()),
+                None => DialerEvent::Failed("no address of a coordinator is known".to_owned()),
                 Some(&address) => {
                     last = Some(address);
                     self.visit(address, sender)
@@ -142,8 +142,8 @@ impl Shared {
         }
     }
 
-    /// One connection, from its beginning to its end.
-    fn visit(&self, address: SocketAddr, sender: &SyncSender<Delivery>) -> Delivery {
+    /// Runs one connection from its beginning to its end.
+    fn visit(&self, address: SocketAddr, sender: &SyncSender<DialerEvent>) -> DialerEvent {
         let connected = self
             .identity
             .client_config(MEMBERS)
@@ -153,29 +153,33 @@ impl Shared {
         let (mut tls, stream) = match connected {
             Ok(connected) => connected,
             Err(DialError::Later(why) | DialError::Never(why)) => {
-                return Delivery::Failed(format!("{address}: {why}"));
+                return DialerEvent::Failed(format!("{address}: {why}"));
             }
         };
         let prepared = Outbox::new().and_then(|outbox| Ok((outbox, stream.local_addr()?.ip())));
         let (outbox, here) = match prepared {
             Ok((outbox, here)) => (Arc::new(outbox), here),
-            Err(error) => return Delivery::Failed(format!("{address}: {error}")),
+            Err(error) => return DialerEvent::Failed(format!("{address}: {error}")),
         };
         if sender
-            .send(Delivery::Up(Arc::clone(&outbox), here))
+            .send(DialerEvent::Connected(Arc::clone(&outbox), here))
             .is_err()
         {
-            return Delivery::Down("this agent has ended".to_owned());
+            return DialerEvent::Disconnected("this agent has ended".to_owned());
         }
         let mut deliver = |line: &[u8]| {
             let said = serde_json::from_slice(line).map_err(|error| error.to_string())?;
             sender
-                .send(Delivery::Said(Box::new(said)))
+                .send(DialerEvent::Message(Box::new(said)))
                 .map_err(|_| "this agent has ended".to_owned())
         };
         match pump(&mut tls, &stream, &outbox, Vec::new(), &mut deliver) {
-            Pumped::Here => Delivery::Down(format!("{address} did not answer any more")),
-            Pumped::There(why) | Pumped::Broken(why) => Delivery::Down(format!("{address}: {why}")),
+            ConnectionEnd::Local => {
+                DialerEvent::Disconnected(format!("{address} stopped answering"))
+            }
+            ConnectionEnd::Peer(why) | ConnectionEnd::Invalid(why) => {
+                DialerEvent::Disconnected(format!("{address}: {why}"))
+            }
         }
     }
 }

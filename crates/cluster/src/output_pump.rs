@@ -1,4 +1,4 @@
-//! [`Pump`]: one thread that reads the output of all ranks of this machine.
+//! [`OutputPump`]: a thread that reads the output of all ranks on this machine.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, Read};
@@ -16,44 +16,44 @@ use crate::clock;
 use crate::launcher::{LogSink, OutputStream};
 use crate::lines::LineCutter;
 
-/// Lines of standard error that are kept per rank.
+/// Number of lines of standard error kept per rank.
 const LINES_KEPT: usize = 10;
-/// Most bytes of a kept line.
+/// Maximum length of a kept line, in bytes.
 const KEPT_BYTES_MAX: usize = 1_024;
-/// How often new pipes and the end are looked for.
+/// Interval for checking for new pipes and for the end.
 const TURN: Duration = Duration::from_millis(20);
 
-/// The thread and what it has seen.
-pub(crate) struct Pump {
-    orders: Sender<Order>,
-    last: Arc<Mutex<Kept>>,
+/// The reading thread and its results.
+pub(crate) struct OutputPump {
+    orders: Sender<PumpCommand>,
+    last: Arc<Mutex<LastLines>>,
     thread: Option<JoinHandle<()>>,
     done: Receiver<()>,
 }
 
-type Kept = BTreeMap<Rank, VecDeque<String>>;
+type LastLines = BTreeMap<Rank, VecDeque<String>>;
 
-enum Order {
-    Read(Source),
-    /// Read what is there and end; whatever is not there by then is not waited for.
+enum PumpCommand {
+    Read(OutputSource),
+    /// Read the available output and end; later output is not waited for.
     Finish(Instant),
 }
 
-/// One output of one rank.
-struct Source {
+/// One output stream of one rank.
+struct OutputSource {
     rank: Rank,
-    pipe: Pipe,
+    pipe: ChildPipe,
     cutter: LineCutter,
     log: Arc<dyn LogSink>,
 }
 
 /// A pipe from a child.
-enum Pipe {
+enum ChildPipe {
     Stdout(ChildStdout),
     Stderr(ChildStderr),
 }
 
-impl Pipe {
+impl ChildPipe {
     fn stream(&self) -> OutputStream {
         match self {
             Self::Stdout(_) => OutputStream::Stdout,
@@ -76,11 +76,11 @@ impl Pipe {
     }
 }
 
-impl Pump {
+impl OutputPump {
     pub(crate) fn start() -> Self {
         let (orders, receiver) = channel();
         let (ended, done) = channel();
-        let last = Arc::<Mutex<Kept>>::default();
+        let last = Arc::<Mutex<LastLines>>::default();
         let kept = Arc::clone(&last);
         let thread = thread::spawn(move || {
             run(&receiver, &kept);
@@ -101,20 +101,23 @@ impl Pump {
         pipes: (Option<ChildStdout>, Option<ChildStderr>),
         log: &Arc<dyn LogSink>,
     ) {
-        let pipes = [pipes.0.map(Pipe::Stdout), pipes.1.map(Pipe::Stderr)];
+        let pipes = [
+            pipes.0.map(ChildPipe::Stdout),
+            pipes.1.map(ChildPipe::Stderr),
+        ];
         for pipe in pipes.into_iter().flatten() {
-            let source = Source {
+            let source = OutputSource {
                 rank,
                 pipe,
                 cutter: LineCutter::default(),
                 log: Arc::clone(log),
             };
-            // The thread ends only after `finish`, and then nothing more is to be read.
-            let _ = self.orders.send(Order::Read(source));
+            // The thread ends only after `finish`, after which nothing needs to be read.
+            let _ = self.orders.send(PumpCommand::Read(source));
         }
     }
 
-    /// The last lines of a rank's standard error.
+    /// Returns the last lines of a rank's standard error.
     pub(crate) fn last_lines(&self, rank: Rank) -> Vec<String> {
         lock(&self.last)
             .get(&rank)
@@ -122,34 +125,35 @@ impl Pump {
             .unwrap_or_default()
     }
 
-    /// Reads to the end of all pipes, at most for `timeout`, and ends the thread. A thread that a
-    /// blocked sink holds is left behind: it holds nothing but the pipes.
+    /// Reads to the end of all pipes, at most for `timeout`, and ends the thread. A thread that is
+    /// blocked in a sink is detached: it holds nothing but the pipes.
     pub(crate) fn finish(&mut self, timeout: Duration) {
         let Some(thread) = self.thread.take() else {
             return;
         };
-        let _ = self.orders.send(Order::Finish(clock::now() + timeout));
-        // Nothing is ever sent: the end of the thread is what is waited for.
-        let patience = timeout + 5 * TURN;
-        if self.done.recv_timeout(patience) == Err(std::sync::mpsc::RecvTimeoutError::Disconnected)
-        {
+        let _ = self
+            .orders
+            .send(PumpCommand::Finish(clock::now() + timeout));
+        // Nothing is ever sent on this channel: it is closed when the thread ends.
+        let limit = timeout + 5 * TURN;
+        if self.done.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Disconnected) {
             let _ = thread.join();
         }
     }
 }
 
-fn lock(last: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
+fn lock(last: &Mutex<LastLines>) -> MutexGuard<'_, LastLines> {
     last.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn run(orders: &Receiver<Order>, last: &Mutex<Kept>) {
-    let mut sources: Vec<Source> = Vec::new();
+fn run(orders: &Receiver<PumpCommand>, last: &Mutex<LastLines>) {
+    let mut sources: Vec<OutputSource> = Vec::new();
     let mut finish_at = None;
     loop {
         loop {
             match orders.try_recv() {
-                Ok(Order::Read(source)) => sources.push(source),
-                Ok(Order::Finish(at)) => finish_at = Some(at),
+                Ok(PumpCommand::Read(source)) => sources.push(source),
+                Ok(PumpCommand::Finish(at)) => finish_at = Some(at),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
                     finish_at.get_or_insert_with(clock::now);
@@ -169,7 +173,7 @@ fn run(orders: &Receiver<Order>, last: &Mutex<Kept>) {
 }
 
 /// Waits for output, at most one turn, and reads it.
-fn turn(sources: &mut Vec<Source>, last: &Mutex<Kept>) {
+fn turn(sources: &mut Vec<OutputSource>, last: &Mutex<LastLines>) {
     let timeout = Timespec {
         tv_sec: 0,
         tv_nsec: i64::from(TURN.subsec_nanos()),
@@ -191,9 +195,9 @@ fn turn(sources: &mut Vec<Source>, last: &Mutex<Kept>) {
     sources.retain_mut(|source| !ready.next().unwrap_or(false) || source.read(last));
 }
 
-impl Source {
-    /// Reads once; false at the end of the pipe.
-    fn read(&mut self, last: &Mutex<Kept>) -> bool {
+impl OutputSource {
+    /// Reads once; returns false at the end of the pipe.
+    fn read(&mut self, last: &Mutex<LastLines>) -> bool {
         let mut bytes = [0_u8; 16 << 10];
         match self.pipe.read(&mut bytes) {
             Ok(0) => {
@@ -210,7 +214,7 @@ impl Source {
         }
     }
 
-    fn end(&mut self, last: &Mutex<Kept>) {
+    fn end(&mut self, last: &Mutex<LastLines>) {
         let (rank, stream, log) = (self.rank, self.pipe.stream(), &self.log);
         self.cutter
             .finish(|line| deliver(last, rank, stream, log, line));
@@ -218,7 +222,7 @@ impl Source {
 }
 
 fn deliver(
-    last: &Mutex<Kept>,
+    last: &Mutex<LastLines>,
     rank: Rank,
     stream: OutputStream,
     log: &Arc<dyn LogSink>,

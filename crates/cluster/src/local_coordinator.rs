@@ -1,48 +1,49 @@
-//! [`Coordination`]: the coordinator of a job, with its record in the memory of this process. Pure: time
-//! is an argument.
+//! [`LocalCoordinator`]: the coordinator of a job with its record in the memory of this process.
+//! Pure: time is an argument.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use ronde_core::{Event as RunEvent, Rank, Step};
 use ronde_elastic::{
-    CoordinatorCommand, CoordinatorId, CoordinatorMachine, ElasticError, JobEnding, CoordinatorEvent, LossCause, WorkerSlot,
-    SlotStatus, Reason, JobRecord, WorkerReport, Settings, Time, ToWorker, WorkerId,
+    CoordinatorCommand, CoordinatorEvent, CoordinatorId, CoordinatorMachine, ElasticError,
+    JobEnding, JobRecord, LossCause, Reason, Settings, SlotStatus, Time, ToWorker, WorkerId,
+    WorkerReport, WorkerSlot,
 };
 
-use crate::narration::Narration;
-use crate::outcome::End;
+use crate::job_history::JobHistory;
+use crate::outcome::ProcessExit;
 
-/// What the supervisor has to do.
+/// An action for the supervisor.
 #[derive(Debug)]
-pub(crate) enum Action {
-    /// Say something to the worker at a place.
-    Tell(Rank, ToWorker),
-    /// Start a worker at a place, with this name, and a certificate where the job has an authority.
+pub(crate) enum SupervisorAction {
+    /// Send a message to the worker of a rank.
+    Send(Rank, ToWorker),
+    /// Start a worker in a rank with this id, and with a certificate if the job has an authority.
     Start(Rank, WorkerId, Option<String>),
-    /// End the worker at a place, which does not answer.
+    /// Kill the unresponsive worker of a rank.
     Kill(Rank),
-    /// Let people know.
-    Say(RunEvent),
+    /// Record an event.
+    Record(RunEvent),
     /// The job is over.
     End(JobEnding, Reason),
 }
 
-/// The coordinator of a job whose places are numbered like ranks.
-pub(crate) struct Coordination {
+/// The coordinator of a job whose slots are numbered like ranks.
+pub(crate) struct LocalCoordinator {
     machine: CoordinatorMachine,
     record: JobRecord,
     silence: Duration,
     slots: BTreeMap<WorkerId, Rank>,
     current: BTreeMap<Rank, WorkerId>,
     wake: Option<Time>,
-    narration: Narration,
-    /// A checkpoint that was published and that the machine has not heard of.
+    narration: JobHistory,
+    /// The next step of a published checkpoint that the machine was not notified of yet.
     published: Option<Step>,
 }
 
-impl Coordination {
-    /// A coordinator of `places` places on this host.
+impl LocalCoordinator {
+    /// Returns the coordinator of a job on this host.
     pub(crate) fn new(settings: Settings) -> Result<Self, ElasticError> {
         Ok(Self {
             machine: CoordinatorMachine::new(CoordinatorId(1), settings)?,
@@ -51,13 +52,13 @@ impl Coordination {
             slots: BTreeMap::new(),
             current: BTreeMap::new(),
             wake: None,
-            narration: Narration::default(),
+            narration: JobHistory::default(),
             published: None,
         })
     }
 
-    /// Offers the places of this host.
-    pub(crate) fn begin(&mut self, now: Duration, host: &str, slots: u32) -> Vec<Action> {
+    /// Offers the slots of this host.
+    pub(crate) fn begin(&mut self, now: Duration, host: &str, slots: u32) -> Vec<SupervisorAction> {
         let slots = (0..slots.into()).map(|slot| SlotStatus {
             slot: WorkerSlot(slot),
             worker: None,
@@ -70,19 +71,28 @@ impl Coordination {
         self.handle(now, event)
     }
 
-    /// A worker says how it is.
-    pub(crate) fn reported(&mut self, now: Duration, report: WorkerReport) -> Vec<Action> {
+    /// Processes a worker's report.
+    pub(crate) fn reported(
+        &mut self,
+        now: Duration,
+        report: WorkerReport,
+    ) -> Vec<SupervisorAction> {
         self.handle(now, CoordinatorEvent::Report(report))
     }
 
-    /// A worker's process has ended.
-    pub(crate) fn ended(&mut self, now: Duration, rank: Rank, end: End) -> Vec<Action> {
+    /// Processes the end of a worker's process.
+    pub(crate) fn ended(
+        &mut self,
+        now: Duration,
+        rank: Rank,
+        end: ProcessExit,
+    ) -> Vec<SupervisorAction> {
         let Some(worker) = self.current.remove(&rank) else {
             return Vec::new();
         };
         let cause = match end {
-            End::Code(code) => LossCause::ExitCode(code),
-            End::Signal(signal) => LossCause::Signal(signal),
+            ProcessExit::Code(code) => LossCause::ExitCode(code),
+            ProcessExit::Signal(signal) => LossCause::Signal(signal),
         };
         let slot = WorkerSlot(rank.0.into());
         self.handle(
@@ -95,8 +105,8 @@ impl Coordination {
         )
     }
 
-    /// A worker's connection is gone although its process has not ended.
-    pub(crate) fn unlinked(&mut self, now: Duration, worker: u64) -> Vec<Action> {
+    /// Processes the loss of a worker's connection while its process still runs.
+    pub(crate) fn unlinked(&mut self, now: Duration, worker: u64) -> Vec<SupervisorAction> {
         let event = CoordinatorEvent::Disconnected {
             worker: WorkerId(worker),
             cause: "its control connection was closed".to_owned(),
@@ -104,18 +114,21 @@ impl Coordination {
         self.handle(now, event)
     }
 
-    /// The job has to end in good order.
-    pub(crate) fn stop(&mut self, now: Duration, by: &str) -> Vec<Action> {
+    /// Requests the end of the job in good order.
+    pub(crate) fn stop(&mut self, now: Duration, by: &str) -> Vec<SupervisorAction> {
         let by = by.to_owned();
         self.handle(now, CoordinatorEvent::Stop { by })
     }
 
-    /// Looks at the time, and at what was recorded.
-    pub(crate) fn tick(&mut self, now: Duration) -> Vec<Action> {
+    /// Processes elapsed time and published checkpoints.
+    pub(crate) fn tick(&mut self, now: Duration) -> Vec<SupervisorAction> {
         let time = Time::default().after(now);
         if let Some(next) = self.published.take() {
             let generation = self.record.generation;
-            return self.handle(now, CoordinatorEvent::CheckpointWritten { generation, next });
+            return self.handle(
+                now,
+                CoordinatorEvent::CheckpointWritten { generation, next },
+            );
         }
         match self.wake {
             Some(wake) if wake <= time => self.handle(now, CoordinatorEvent::Tick),
@@ -123,8 +136,8 @@ impl Coordination {
         }
     }
 
-    /// What an event of a worker comes to: itself unless it was told before, and the news that a
-    /// loss is made good.
+    /// Returns the events to record for an event of a worker: the event itself unless it is a
+    /// repetition, and possibly the recovery from a loss.
     pub(crate) fn recorded(&mut self, now: Duration, event: RunEvent) -> Vec<RunEvent> {
         if let RunEvent::CheckpointSaved { step, .. } = event {
             self.published = self.published.max(Some(step));
@@ -132,17 +145,17 @@ impl Coordination {
         self.narration.recorded(now, event, self.record.generation)
     }
 
-    /// After how long a worker that is not heard counts as lost.
+    /// Returns the silence after which a worker counts as lost.
     pub(crate) fn silence(&self) -> Duration {
         self.silence
     }
 
-    /// Which process has a place.
+    /// Returns the worker that runs as `rank`.
     pub(crate) fn worker_at(&self, rank: Rank) -> Option<WorkerId> {
         self.current.get(&rank).copied()
     }
 
-    fn handle(&mut self, now: Duration, event: CoordinatorEvent) -> Vec<Action> {
+    fn handle(&mut self, now: Duration, event: CoordinatorEvent) -> Vec<SupervisorAction> {
         let time = Time::default().after(now);
         let mut actions = Vec::new();
         let mut events = VecDeque::from([event]);
@@ -160,12 +173,17 @@ impl Coordination {
         actions
     }
 
-    fn act(&mut self, now: Duration, command: CoordinatorCommand, actions: &mut Vec<Action>) {
+    fn act(
+        &mut self,
+        now: Duration,
+        command: CoordinatorCommand,
+        actions: &mut Vec<SupervisorAction>,
+    ) {
         match command {
             CoordinatorCommand::Store(_) => {}
             CoordinatorCommand::Send { to, message } => {
                 if let Some(&rank) = self.slots.get(&to) {
-                    actions.push(Action::Tell(rank, message));
+                    actions.push(SupervisorAction::Send(rank, message));
                 }
             }
             CoordinatorCommand::Start { slot, worker, .. } => {
@@ -173,15 +191,19 @@ impl Coordination {
                 self.slots.retain(|_, at| *at != rank);
                 self.slots.insert(worker, rank);
                 self.current.insert(rank, worker);
-                actions.push(Action::Start(rank, worker, None));
+                actions.push(SupervisorAction::Start(rank, worker, None));
             }
-            CoordinatorCommand::Kill { slot, .. } => actions.push(Action::Kill(Rank(slot.0 as u32))),
+            CoordinatorCommand::Kill { slot, .. } => {
+                actions.push(SupervisorAction::Kill(Rank(slot.0 as u32)))
+            }
             CoordinatorCommand::Log(Reason::Leads { .. }) => {}
             CoordinatorCommand::Log(reason) => {
-                let told = self.narration.say(now, &reason, self.record.generation);
-                actions.extend(told.map(Action::Say));
+                let event = self.narration.say(now, &reason, self.record.generation);
+                actions.extend(event.map(SupervisorAction::Record));
             }
-            CoordinatorCommand::End { ending, reason } => actions.push(Action::End(ending, reason)),
+            CoordinatorCommand::End { ending, reason } => {
+                actions.push(SupervisorAction::End(ending, reason))
+            }
         }
     }
 }

@@ -1,20 +1,21 @@
-//! [`Presence`]: a locked file by which others on the same file system see that a coordinator lives. The
-//! system takes the lock away when the process ends, however it does, and not before.
+//! [`LivenessLock`]: a locked file that shows other processes on the same file system that a
+//! coordinator runs. The system releases the lock when the process ends for any reason, and not
+//! before.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 
 use ronde_elastic::CoordinatorId;
 
-/// Held for as long as a coordinator lives.
-pub(crate) struct Presence {
+/// A lock that is held while a coordinator runs.
+pub(crate) struct LivenessLock {
     path: PathBuf,
     _locked: File,
 }
 
-impl Presence {
-    /// Shows that this coordinator lives. `None` where files cannot be locked: then its end is not seen, and
-    /// others wait until its lease is over.
+impl LivenessLock {
+    /// Creates and locks the file. Returns `None` where files cannot be locked: the coordinator's
+    /// end is then not detected, and others wait until its lease expires.
     pub(crate) fn show(folder: &Path, me: CoordinatorId) -> Option<Self> {
         let path = file(folder, me);
         let file = File::create(&path).ok()?;
@@ -26,14 +27,14 @@ impl Presence {
     }
 }
 
-impl Drop for Presence {
+impl Drop for LivenessLock {
     fn drop(&mut self) {
-        // One that is left is not locked any more, and says the same.
+        // A leftover file is not locked any more, which means the same.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// Whether a coordinator is known to have ended; false when nothing is known of it here.
+/// Returns whether a coordinator is known to have ended; false if nothing is known about it here.
 pub(crate) fn has_ended(folder: &Path, coordinator: CoordinatorId) -> bool {
     let path = file(folder, coordinator);
     let found = OpenOptions::new().write(true).open(&path);
@@ -43,9 +44,9 @@ pub(crate) fn has_ended(folder: &Path, coordinator: CoordinatorId) -> bool {
     })
 }
 
-/// A coordinator that has ended is followed by another one: nothing is to be said of it any more.
+/// Removes the file of an ended coordinator that has a successor.
 pub(crate) fn forget(folder: &Path, coordinator: CoordinatorId) {
-    // Left over, it harms nobody.
+    // A leftover file does no harm.
     let _ = std::fs::remove_file(file(folder, coordinator));
 }
 
@@ -58,16 +59,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_lives_is_not_taken_for_dead_and_whoever_is_not_known_neither() {
+    fn only_a_coordinator_whose_lock_was_released_has_ended() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         let (one, other) = (CoordinatorId(1), CoordinatorId(2));
-        let here = Presence::show(folder, one).unwrap();
+        let here = LivenessLock::show(folder, one).unwrap();
         assert!(!has_ended(folder, one) && !has_ended(folder, other));
-        // As after kill -9: the file is there, the lock is not.
+        // As after kill -9: the file exists but is not locked.
         std::fs::write(file(folder, other), "").unwrap();
         assert!(has_ended(folder, other));
-        assert!(has_ended(folder, other), "asking changes nothing");
+        assert!(has_ended(folder, other), "the check has no side effect");
         forget(folder, other);
         assert!(!has_ended(folder, other));
         drop(here);

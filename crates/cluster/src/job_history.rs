@@ -1,22 +1,23 @@
-//! [`Narration`]: what people hear of a job: each event once, each decision in one sentence. Pure.
+//! [`EventHistory`]: reports each event of a job once and each decision as one sentence. Pure.
 
 use std::time::Duration;
 
 use ronde_core::{Epoch, Event, Generation, Step};
 use ronde_elastic::Reason;
 
-/// What was told already, and the loss that is not made good yet.
+/// The events reported so far and an unrecovered loss.
 #[derive(Default)]
-pub(crate) struct Narration {
-    /// When the loss was noticed that is not made good yet, and of which generation.
+pub(crate) struct JobHistory {
+    /// When the unrecovered loss was noticed, and the generation that had it.
     recovering: Option<(Duration, Generation)>,
-    seen: Seen,
+    seen: RecordedProgress,
 }
 
-/// What was recorded already: a rank 0 that takes another one's place says some things again.
+/// The recorded progress: a new rank 0 repeats some events of its predecessor.
 #[derive(Default)]
-struct Seen {
-    /// The generation in which the job began anew from a checkpoint: what is told of older ones later is void.
+struct RecordedProgress {
+    /// The generation in which the job started from a checkpoint; later events of older ones are
+    /// ignored.
     anew: Generation,
     step: Option<Step>,
     epoch: Option<Epoch>,
@@ -25,8 +26,8 @@ struct Seen {
     finished: bool,
 }
 
-impl Seen {
-    /// Whether an event tells something new.
+impl RecordedProgress {
+    /// Returns whether an event is new.
     fn admits(&mut self, event: &Event) -> bool {
         fn newer<T: PartialOrd + Copy>(last: &mut Option<T>, this: T) -> bool {
             let is_newer = last.is_none_or(|last| this > last);
@@ -48,9 +49,9 @@ impl Seen {
     }
 }
 
-impl Narration {
-    /// What an event of a worker comes to: itself unless it was told before, and the news that a
-    /// loss is made good.
+impl JobHistory {
+    /// Returns the events to record for an event of a worker: the event itself unless it is a
+    /// repetition, and possibly the recovery from a loss.
     pub(crate) fn recorded(
         &mut self,
         now: Duration,
@@ -77,12 +78,12 @@ impl Narration {
         std::iter::once(event).chain(recovered).collect()
     }
 
-    /// Takes note of an event that was told before this coordinator began.
+    /// Records an event that was reported before this coordinator started.
     pub(crate) fn remember(&mut self, event: &Event) {
         self.seen.admits(event);
     }
 
-    /// What people hear of a decision. `generation`: the newest one.
+    /// Returns the event that reports a decision. `newest` is the newest generation.
     pub(crate) fn say(
         &mut self,
         now: Duration,
@@ -94,7 +95,7 @@ impl Narration {
             Reason::Begun { .. } | Reason::Finished { .. } => return None,
             Reason::Leads { .. } if newest == Generation(0) => return None,
             Reason::Starts { after: None, .. } => return None,
-            // They are only just being started.
+            // The workers are only just being started.
             Reason::TooFew { .. } if newest == Generation(0) => return None,
             Reason::GivenUp { generation, .. } => {
                 let (since, _) = self.recovering.unwrap_or((now, *generation));
@@ -106,7 +107,7 @@ impl Narration {
                 workers,
                 checkpoint,
             } => {
-                // Steps are committed again, from there.
+                // Steps from the checkpoint on are committed again.
                 self.seen.anew = *generation;
                 self.seen.step = checkpoint.and_then(|next| next.0.checked_sub(1)).map(Step);
                 (self.seen.epoch, self.seen.evaluated) = (None, None);
@@ -160,8 +161,8 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_made_good_by_the_next_generation() {
-        let mut narration = Narration::default();
+    fn a_loss_is_recovered_by_the_next_generation() {
+        let mut narration = JobHistory::default();
         let lost = Reason::GivenUp {
             losses: Vec::new(),
             generation: Generation(1),
@@ -169,37 +170,37 @@ mod tests {
         assert_eq!(narration.say(Duration::ZERO, &lost, Generation(1)), None);
         let mut recovered = |step, generation, newest| {
             let event = committed(generation, step);
-            let told = narration.recorded(Duration::from_secs(1), event, Generation(newest));
-            told.len() == 2
+            let events = narration.recorded(Duration::from_secs(1), event, Generation(newest));
+            events.len() == 2
         };
-        assert!(!recovered(4, 1, 1), "its last step");
-        assert!(!recovered(5, 1, 2), "told late");
+        assert!(!recovered(4, 1, 1), "the last step before the loss");
+        assert!(!recovered(5, 1, 2), "reported late");
         assert!(recovered(6, 2, 2));
-        assert!(!recovered(7, 2, 2), "once");
+        assert!(!recovered(7, 2, 2), "only once");
     }
 
     #[test]
-    fn what_comes_late_from_before_a_new_beginning_is_void() {
-        let mut narration = Narration::default();
-        let mut tells = |generation, step| {
+    fn late_events_from_before_a_start_from_a_checkpoint_are_ignored() {
+        let mut narration = JobHistory::default();
+        let mut is_new = |generation, step| {
             let newest = Generation(generation);
-            let told = narration.recorded(Duration::ZERO, committed(generation, step), newest);
-            !told.is_empty()
+            let events = narration.recorded(Duration::ZERO, committed(generation, step), newest);
+            !events.is_empty()
         };
-        assert!(tells(1, 7));
-        assert!(!tells(1, 7), "told before");
+        assert!(is_new(1, 7));
+        assert!(!is_new(1, 7), "a repetition");
         let anew = Reason::StateLost {
             generation: Generation(3),
             workers: 1,
             checkpoint: Some(Step(5)),
         };
         narration.say(Duration::ZERO, &anew, Generation(3));
-        let mut tells = |generation, step| {
+        let mut is_new = |generation, step| {
             let newest = Generation(3);
-            let told = narration.recorded(Duration::ZERO, committed(generation, step), newest);
-            !told.is_empty()
+            let events = narration.recorded(Duration::ZERO, committed(generation, step), newest);
+            !events.is_empty()
         };
-        assert!(!tells(2, 8), "of a state that is lost");
-        assert!(tells(3, 5) && tells(3, 6) && !tells(3, 6));
+        assert!(!is_new(2, 8), "from a lost state");
+        assert!(is_new(3, 5) && is_new(3, 6) && !is_new(3, 6));
     }
 }

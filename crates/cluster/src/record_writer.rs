@@ -1,4 +1,4 @@
-//! [`Keeper`]: the record of a job in a store, changed by compare-and-swap; a thread asks the store.
+//! [`RecordWriter`]: reads and swaps a job's record in a store, on its own thread.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,24 +16,24 @@ const FORMAT: (&str, u32) = ("ronde.record", 1);
 const BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Serialize, Deserialize)]
-struct RecordFile {
+struct StoredRecord {
     #[serde(flatten)]
     header: FormatHeader,
     record: JobRecord,
 }
 
-/// What the store did. No answer in time: whether a change was done is not known.
-pub(crate) type Kept = Result<StoreReply, String>;
+/// The store's answer. After an error, it is unknown whether a change was executed.
+pub(crate) type RecordReply = Result<StoreReply, String>;
 
-/// Asks the store, one request after the other.
-pub(crate) struct Keeper(Sender<StoreRequest>);
+/// Sends requests to the store, one at a time.
+pub(crate) struct RecordWriter(Sender<StoreRequest>);
 
-impl Keeper {
-    /// Starts the thread; it ends with the keeper. `answer` takes each answer.
+impl RecordWriter {
+    /// Starts the thread, which ends with the writer. `answer` receives each answer.
     pub(crate) fn start(
         store: Arc<dyn Store>,
         name: ObjectName,
-        mut answer: impl FnMut(Kept) + Send + 'static,
+        mut answer: impl FnMut(RecordReply) + Send + 'static,
     ) -> Self {
         let (sender, requests): (_, Receiver<StoreRequest>) = channel();
         thread::spawn(move || {
@@ -44,14 +44,14 @@ impl Keeper {
         Self(sender)
     }
 
-    /// Asks for something.
+    /// Queues a request.
     pub(crate) fn ask(&self, request: StoreRequest) {
         // The thread ends only with this sender.
         let _ = self.0.send(request);
     }
 }
 
-/// The record and what identifies it in the store; `None`: there is none yet.
+/// Reads the record and its version in the store; `None` if there is none.
 pub(crate) fn read(
     store: &dyn Store,
     name: &ObjectName,
@@ -66,7 +66,7 @@ pub(crate) fn read(
             problem,
         })
     };
-    let file: RecordFile =
+    let file: StoredRecord =
         serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
     file.header.check(FORMAT).map_err(damaged)?;
     Ok(Some((found.version, file.record)))
@@ -86,7 +86,7 @@ fn execute(
         return Ok(StoreReply { id, record: stored });
     };
     if record.version == stored.version + 1 {
-        let file = RecordFile {
+        let file = StoredRecord {
             header: FormatHeader::of(FORMAT),
             record: record.clone(),
         };
@@ -99,7 +99,7 @@ fn execute(
         })?;
         match store.put_if(name, &bytes, &condition) {
             Ok(_) => return Ok(stored.execute(request)),
-            // Somebody else was faster.
+            // Another coordinator was faster.
             Err(StoreError::Conflict { .. }) => {
                 stored = read(store, name)?.map_or_else(JobRecord::default, |(_, record)| record);
             }
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn of_those_who_swap_the_same_version_one_succeeds() {
+    fn only_one_of_several_swaps_of_the_same_version_succeeds() {
         let dir = tempfile::tempdir().unwrap();
         let store: Arc<dyn Store> = Arc::new(LocalStore::new(dir.path()));
         let name = ObjectName::new("record.json").unwrap();
@@ -145,13 +145,16 @@ mod tests {
             let done = |holder: &u64| stands.holder == Some(CoordinatorId(*holder));
             assert_eq!((0..4).filter(done).count(), 1);
             for reply in replies {
-                assert_eq!(reply.record, stands, "all see the one that was written");
+                assert_eq!(
+                    reply.record, stands,
+                    "all replies contain the stored record"
+                );
             }
         }
     }
 
     #[test]
-    fn a_damaged_record_is_named_and_not_replaced() {
+    fn a_damaged_record_is_reported_and_not_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let store = LocalStore::new(dir.path());
         let name = ObjectName::new("record.json").unwrap();

@@ -1,5 +1,5 @@
-//! [`Endings`]: which process groups still run, what they were sent and what comes next. Pure: time
-//! is an argument.
+//! [`ProcessGroups`]: the running process groups, the signals sent to them and the next signal that
+//! is due. Pure: time is an argument.
 
 use std::time::Duration;
 
@@ -7,35 +7,35 @@ use ronde_core::{Rank, WorldSize};
 
 use crate::launcher::StopSignal;
 
-/// How long a group may take to vanish after SIGKILL; a process in uninterruptible sleep may need
-/// longer, and nothing can be done about that.
+/// Time that a group may take to disappear after SIGKILL. A process in uninterruptible sleep may
+/// need longer, which no process can change.
 const KILL_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Group {
+struct GroupState {
     running: bool,
     terminated: Option<Duration>,
     killed: Option<Duration>,
 }
 
 /// The process groups of a job.
-pub(crate) struct Endings {
-    groups: Vec<Group>,
+pub(crate) struct ProcessGroups {
+    groups: Vec<GroupState>,
     grace: Duration,
 }
 
-impl Endings {
+impl ProcessGroups {
     pub(crate) fn new(world_size: WorldSize, grace: Duration) -> Self {
         Self {
-            groups: vec![Group::default(); world_size.len()],
+            groups: vec![GroupState::default(); world_size.len()],
             grace,
         }
     }
 
     pub(crate) fn started(&mut self, rank: Rank) {
-        self.groups[rank.index()] = Group {
+        self.groups[rank.index()] = GroupState {
             running: true,
-            ..Group::default()
+            ..GroupState::default()
         };
     }
 
@@ -51,7 +51,7 @@ impl Endings {
         };
     }
 
-    /// The ranks whose groups are not known to be gone.
+    /// Returns the ranks whose groups are not known to be gone.
     pub(crate) fn running(&self) -> Vec<Rank> {
         let numbered = self.groups.iter().enumerate();
         numbered
@@ -60,15 +60,15 @@ impl Endings {
             .collect()
     }
 
-    /// Whether everything that runs has got SIGKILL.
+    /// Returns whether SIGKILL was sent to every running group.
     pub(crate) fn all_killed(&self) -> bool {
         self.groups
             .iter()
             .all(|group| !group.running || group.killed.is_some())
     }
 
-    /// What a group has to be sent now: SIGTERM when its leader has ended and left children behind,
-    /// SIGKILL when the grace is over.
+    /// Returns the signal that is due for a group: SIGTERM if its leader has ended and left
+    /// children behind, SIGKILL after the grace period.
     pub(crate) fn due(&self, rank: Rank, leader_ended: bool, now: Duration) -> Option<StopSignal> {
         let group = &self.groups[rank.index()];
         match (group.terminated, group.killed) {
@@ -78,7 +78,7 @@ impl Endings {
         }
     }
 
-    /// Whether SIGKILL was sent so long ago that waiting is in vain.
+    /// Returns whether SIGKILL was sent so long ago that waiting is useless.
     pub(crate) fn hopeless(&self, rank: Rank, now: Duration) -> bool {
         self.groups[rank.index()]
             .killed
@@ -91,9 +91,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_gets_sigterm_then_sigkill_then_up() {
+    fn a_group_gets_sigterm_then_sigkill_and_is_then_abandoned() {
         let second = Duration::from_secs(1);
-        let mut endings = Endings::new(WorldSize::new(2).unwrap(), 3 * second);
+        let mut endings = ProcessGroups::new(WorldSize::new(2).unwrap(), 3 * second);
         endings.started(Rank(1));
         assert_eq!(endings.running(), [Rank(1)]);
         assert_eq!(endings.due(Rank(1), false, 9 * second), None);

@@ -1,5 +1,5 @@
-//! [`Placement`]: a worker's side of a job that goes on when workers die: the machine that decides, fed
-//! by the connection to the supervisor, by time, and by the training loop.
+//! [`MembershipClient`]: a worker's side of an elastic job. Feeds the worker's state machine with
+//! messages from the supervisor, elapsed time, and calls of the training loop.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,63 +11,64 @@ use ronde_core::{
     Tracker, WorldSize,
 };
 use ronde_elastic::{
-    MemberInfo, WorkerSlot, Time, ToWorker, WorkerCommand, WorkerEvent, WorkerId, WorkerMachine,
+    MemberInfo, Time, ToWorker, WorkerCommand, WorkerEvent, WorkerId, WorkerMachine, WorkerSlot,
 };
 
 use crate::clock;
 use crate::error::ClusterError;
 use crate::queue::EventQueue;
-use crate::wire::Terms;
+use crate::wire::ElasticTerms;
 
-/// Generations whose members are remembered.
+/// Number of generations whose members are remembered.
 const GENERATIONS_MAX: usize = 8;
 
-/// A worker's place in the job, as far as this process knows.
-pub(crate) struct Placement {
-    terms: Terms,
+/// A worker's membership in the job, as far as this process knows.
+pub(crate) struct MembershipClient {
+    terms: ElasticTerms,
     begun: Instant,
     queue: Arc<EventQueue>,
-    state: Mutex<State>,
+    state: Mutex<ClientState>,
     changed: Condvar,
 }
 
-struct State {
+struct ClientState {
     machine: WorkerMachine,
-    /// The newest place.
+    /// The newest assignment.
     assignment: Option<Assignment>,
-    /// The names of the members of the newest generations, by rank.
+    /// The ids of the members of the newest generations, by rank.
     members: BTreeMap<Generation, Vec<u64>>,
     entered: Generation,
     group: Option<(Generation, Arc<dyn Collectives>)>,
-    /// Why there will be no other place.
+    /// Why there will be no other assignment.
     over: Option<String>,
-    /// The newest generation for which a checkpoint was asked of this worker, and whether it knows.
+    /// The newest generation in which this worker was requested to write a checkpoint, and whether
+    /// the training loop knows.
     checkpoint: Option<(Generation, bool)>,
 }
 
-/// Why a worker that waits has got no place.
-enum NoPlace {
+/// Why a waiting worker has no assignment.
+enum NoAssignment {
     /// Time is up.
     Late,
-    /// There will be none.
+    /// The job is over for this worker.
     Over(String),
-    /// It has to write a checkpoint first.
+    /// The worker has to write a checkpoint first.
     Checkpoint(Generation),
 }
 
-/// Whose word it is that the machine hears.
+/// The origin of an event.
 #[derive(Clone, Copy, PartialEq)]
-enum From {
-    /// The thread that trains: it leaves its group by itself.
+enum EventOrigin {
+    /// The training thread, which leaves its group by itself.
     Training,
-    /// Anybody else: the group has to be aborted.
-    Others,
+    /// Any other source: the group has to be aborted.
+    Other,
 }
 
-impl Placement {
-    /// A worker that asks for a place. Its peers reach it at `address`.
+impl MembershipClient {
+    /// Creates the client of a worker whose peers reach it at `address`.
     pub(crate) fn ask(
-        terms: Terms,
+        terms: ElasticTerms,
         worker: u64,
         slot: Rank,
         address: SocketAddr,
@@ -90,7 +91,7 @@ impl Placement {
             terms,
             begun: clock::now(),
             queue,
-            state: Mutex::new(State {
+            state: Mutex::new(ClientState {
                 machine,
                 assignment: None,
                 members: BTreeMap::new(),
@@ -103,17 +104,17 @@ impl Placement {
         }))
     }
 
-    /// Says for the first time that this worker is here.
+    /// Sends the first report.
     pub(crate) fn begin(&self) {
-        self.handle(WorkerEvent::Connected, From::Others);
+        self.handle(WorkerEvent::Connected, EventOrigin::Other);
     }
 
-    /// The supervisor says something.
-    pub(crate) fn hear(&self, message: ToWorker) {
-        self.handle(WorkerEvent::Coordinator(message), From::Others);
+    /// Processes a message from the supervisor.
+    pub(crate) fn receive(&self, message: ToWorker) {
+        self.handle(WorkerEvent::Coordinator(message), EventOrigin::Other);
     }
 
-    /// The supervisor is gone or wants this process to end.
+    /// Handles the loss of the supervisor or its request to end.
     pub(crate) fn lose(&self, reason: &str) {
         let group = {
             let mut state = self.lock();
@@ -126,7 +127,7 @@ impl Placement {
         }
     }
 
-    /// Reports when it is time to, until the job is over. Runs on a thread of its own.
+    /// Sends reports when they are due, until the job is over. Runs on its own thread.
     pub(crate) fn tick(&self) {
         loop {
             let mut state = self.lock();
@@ -141,21 +142,21 @@ impl Placement {
             let is_due = self.now() >= wake;
             drop(state);
             if is_due {
-                self.handle(WorkerEvent::Tick, From::Others);
+                self.handle(WorkerEvent::Tick, EventOrigin::Other);
             }
         }
     }
 
-    /// The names of a generation's members by rank, for as long as it is among the newest.
+    /// Returns the ids of a generation's members by rank, while it is among the newest.
     pub(crate) fn members(&self, generation: Generation) -> Vec<u64> {
         let state = self.lock();
         state.members.get(&generation).cloned().unwrap_or_default()
     }
 
-    /// Waits for the first place.
+    /// Waits for the first assignment.
     pub(crate) fn first(&self, timeout: Duration) -> Result<Assignment, ClusterError> {
         self.wait(Generation(0), timeout).map_err(|why| match why {
-            NoPlace::Over(reason) => ClusterError::Lost { reason },
+            NoAssignment::Over(reason) => ClusterError::Lost { reason },
             _ => ClusterError::RendezvousTimeout { limit: timeout },
         })
     }
@@ -164,29 +165,30 @@ impl Placement {
         Time::default().after(clock::now() - self.begun)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ClientState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn handle(&self, event: WorkerEvent, from: From) {
+    fn handle(&self, event: WorkerEvent, from: EventOrigin) {
         let mut aborts = None;
-        let is_news = {
+        let must_wake = {
             let mut state = self.lock();
             let wake = state.machine.wake_at();
-            let mut is_news = false;
+            let mut must_wake = false;
             for command in state.machine.handle(self.now(), event) {
-                is_news |= matches!(
+                must_wake |= matches!(
                     command,
                     WorkerCommand::Connect { .. }
                         | WorkerCommand::Checkpoint { .. }
                         | WorkerCommand::End(_)
                 );
-                self.obey(&mut state, command, from, &mut aborts);
+                self.execute(&mut state, command, from, &mut aborts);
             }
-            is_news || state.machine.wake_at() < wake
+            must_wake || state.machine.wake_at() < wake
         };
-        // Whoever waits is not woken in vain: this runs twice a step, and workers may have all cores.
-        if is_news {
+        // Wakes waiting threads only if needed: this runs twice per step, and workers may use all
+        // cores.
+        if must_wake {
             self.changed.notify_all();
         }
         if let Some((group, reason)) = aborts {
@@ -194,11 +196,11 @@ impl Placement {
         }
     }
 
-    fn obey(
+    fn execute(
         &self,
-        state: &mut State,
+        state: &mut ClientState,
         command: WorkerCommand,
-        from: From,
+        from: EventOrigin,
         aborts: &mut Option<(Arc<dyn Collectives>, String)>,
     ) {
         match command {
@@ -207,7 +209,7 @@ impl Placement {
                 generation, reason, ..
             } => {
                 let group = state.group.take_if(|(of, _)| *of <= generation);
-                if from == From::Others {
+                if from == EventOrigin::Other {
                     *aborts = group.map(|(_, group)| (group, reason.to_string()));
                 }
             }
@@ -233,15 +235,20 @@ impl Placement {
             {
                 state.checkpoint = Some((generation, false));
             }
-            // The training loop does these in this order by itself.
+            // The training loop performs these by itself, in this order.
             _ => {}
         }
     }
 
-    /// A place as the training loop needs it.
-    fn core_assignment(&self, assignment: &ronde_elastic::GenerationAssignment, rank: Rank) -> Option<Assignment> {
+    /// Converts an assignment to the form that the training loop needs.
+    fn core_assignment(
+        &self,
+        assignment: &ronde_elastic::GenerationAssignment,
+        rank: Rank,
+    ) -> Option<Assignment> {
         let host = &assignment.members.get(rank.index())?.host;
-        let here = |members: &[MemberInfo]| members.iter().filter(|m| m.host == *host).count() as u32;
+        let here =
+            |members: &[MemberInfo]| members.iter().filter(|m| m.host == *host).count() as u32;
         Some(Assignment {
             job: self.terms.job.clone(),
             generation: assignment.generation,
@@ -254,8 +261,8 @@ impl Placement {
         })
     }
 
-    /// Waits for a place in a generation above `left`. The error says why there is none.
-    fn wait(&self, left: Generation, timeout: Duration) -> Result<Assignment, NoPlace> {
+    /// Waits for an assignment to a generation above `left`.
+    fn wait(&self, left: Generation, timeout: Duration) -> Result<Assignment, NoAssignment> {
         let deadline = clock::now() + timeout;
         let mut state = self.lock();
         loop {
@@ -267,15 +274,15 @@ impl Placement {
                 return Ok(assignment);
             }
             if let Some(reason) = &state.over {
-                return Err(NoPlace::Over(reason.clone()));
+                return Err(NoAssignment::Over(reason.clone()));
             }
-            if let Some((generation, knows @ false)) = &mut state.checkpoint {
-                *knows = true;
-                return Err(NoPlace::Checkpoint(*generation));
+            if let Some((generation, is_known @ false)) = &mut state.checkpoint {
+                *is_known = true;
+                return Err(NoAssignment::Checkpoint(*generation));
             }
             let wait = deadline.saturating_duration_since(clock::now());
             if wait.is_zero() {
-                return Err(NoPlace::Late);
+                return Err(NoAssignment::Late);
             }
             let waited = self.changed.wait_timeout(state, wait);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -283,7 +290,7 @@ impl Placement {
     }
 }
 
-impl Membership for Placement {
+impl Membership for MembershipClient {
     fn pending(&self) -> Option<Generation> {
         let state = self.lock();
         let newest = state.machine.newest();
@@ -297,9 +304,9 @@ impl Membership for Placement {
             state.group = Some((generation, group));
             return;
         }
-        // It was given up while its members met.
+        // The generation ended while its members were connecting.
         drop(state);
-        group.abort("the generation is over");
+        group.abort("the generation has ended");
     }
 
     fn reached(&self, milestone: Milestone) {
@@ -321,26 +328,26 @@ impl Membership for Placement {
                 newest,
             },
         };
-        self.handle(event, From::Training);
+        self.handle(event, EventOrigin::Training);
     }
 
     fn farewell(&self) -> bool {
         let generation = self.lock().entered;
-        self.handle(WorkerEvent::Ended { generation }, From::Training);
+        self.handle(WorkerEvent::Ended { generation }, EventOrigin::Training);
         let limit = self.terms.settings.orphan_limit;
         loop {
             match self.wait(generation, limit) {
                 Ok(_) => return false,
-                // The run is over: its model is written, which is more.
-                Err(NoPlace::Checkpoint(_)) => {}
-                // Alone at the end of the run, there is nothing left to be lost.
+                // The run is over and its model is written, so no checkpoint is needed.
+                Err(NoAssignment::Checkpoint(_)) => {}
+                // At the end of the run, a lost coordinator has no consequences.
                 Err(_) => return true,
             }
         }
     }
 
     fn drain(&self) {
-        self.handle(WorkerEvent::Drain, From::Others);
+        self.handle(WorkerEvent::Drain, EventOrigin::Other);
     }
 
     fn next(&self, left: Generation, cause: &str) -> Result<Assignment, MembershipError> {
@@ -349,12 +356,14 @@ impl Membership for Placement {
             suspect: None,
             cause: cause.to_owned(),
         };
-        self.handle(failed, From::Training);
+        self.handle(failed, EventOrigin::Training);
         let limit = self.terms.settings.orphan_limit;
         self.wait(left, limit).map_err(|why| match why {
-            NoPlace::Over(reason) => MembershipError::Ended { reason },
-            NoPlace::Checkpoint(generation) => MembershipError::CheckpointRequested { generation },
-            NoPlace::Late => MembershipError::Timeout {
+            NoAssignment::Over(reason) => MembershipError::Ended { reason },
+            NoAssignment::Checkpoint(generation) => {
+                MembershipError::CheckpointRequested { generation }
+            }
+            NoAssignment::Late => MembershipError::Timeout {
                 left,
                 cause: cause.to_owned(),
                 limit_s: limit.as_secs(),

@@ -1,40 +1,40 @@
-//! What a [`Supervisor`] does with workers that are still there when the coordinator has said that the job is
-//! over: those that slept through its end.
+//! Workers that still run when the coordinator reports the end of the job, because they were
+//! stopped or hung at that time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ronde_core::Rank;
-use ronde_elastic::{Reason, WorkerReport, ToWorker};
+use ronde_elastic::{Reason, ToWorker, WorkerReport};
 
 use super::Supervisor;
 use crate::launcher::StopSignal;
 
-/// When each worker was heard last, and how the job ended.
+/// When each worker last reported, and how the job ended.
 #[derive(Default)]
-pub(super) struct LastWords {
+pub(super) struct LastReports {
     heard: BTreeMap<Rank, Duration>,
     reason: Option<Reason>,
 }
 
-impl LastWords {
-    /// A worker reports. When the job is over: why.
+impl LastReports {
+    /// Records a worker's report. Returns the reason for the end of the job if it is over.
     pub(super) fn heard(&mut self, rank: Rank, now: Duration) -> Option<Reason> {
         self.heard.insert(rank, now);
         self.reason.clone()
     }
 
-    /// Another process takes a place.
+    /// Forgets a rank that is taken over by another process.
     pub(super) fn forget(&mut self, rank: Rank) {
         self.heard.remove(&rank);
     }
 
-    /// Whether the job is over.
+    /// Returns whether the job is over.
     pub(super) fn is_over(&self) -> bool {
         self.reason.is_some()
     }
 
-    /// Whether a worker was silent for too long.
+    /// Returns whether a worker was silent for too long.
     fn is_silent(&self, rank: Rank, now: Duration, silence: Duration) -> bool {
         let heard = self.heard.get(&rank);
         heard.is_some_and(|at| now.saturating_sub(*at) > silence)
@@ -42,9 +42,9 @@ impl LastWords {
 }
 
 impl Supervisor<'_> {
-    /// The coordinator has said that the job is over. Its members know; whoever has been silent, because it is
-    /// stopped or hangs, must not keep the others from their end.
-    pub(super) fn let_go(&mut self, reason: Reason) {
+    /// Handles the end of the job. The members know about it; a silent member, which is stopped or
+    /// hung, is terminated so that it does not delay the end.
+    pub(super) fn end_silent_workers(&mut self, reason: Reason) {
         if self.last_words.is_over() {
             return;
         }
@@ -62,10 +62,11 @@ impl Supervisor<'_> {
         }
     }
 
-    /// A worker that reports after the end hears of it.
-    pub(super) fn tell_end(&self, rank: Rank, report: &WorkerReport, reason: Reason) {
+    /// Notifies a worker that reports after the end of the job.
+    pub(super) fn send_end(&self, rank: Rank, report: &WorkerReport, reason: Reason) {
         let term = report.term;
-        self.control.tell(rank, ToWorker::End { term, reason });
+        self.control
+            .send_to_worker(rank, ToWorker::End { term, reason });
     }
 }
 
@@ -74,9 +75,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_was_silent_before_the_end_is_told_from_whoever_is_starting() {
+    fn only_workers_that_were_silent_before_the_end_are_terminated() {
         let ms = Duration::from_millis;
-        let mut words = LastWords::default();
+        let mut words = LastReports::default();
         assert_eq!(words.heard(Rank(0), ms(100)), None);
         words.heard(Rank(1), ms(1500));
         words.heard(Rank(2), ms(100));

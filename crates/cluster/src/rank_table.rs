@@ -1,76 +1,75 @@
-//! [`Roster`]: what is known of each rank, and who failed first. Pure: time is an argument.
+//! [`RankTable`]: the state of each rank and the first failure. Pure: time is an argument.
 //!
-//! A process's end and its own report of it come by different ways and in any order; a worker that
-//! lost a peer may be heard before the peer's death is seen. So an end is judged when the rank's
-//! connection is drained, and a secondary report waits a little for a primary one.
+//! A process's end and its own report of a failure arrive separately and in any order, and a worker
+//! that lost a peer may report before the peer's end is observed. Therefore an end is evaluated
+//! when the rank's connection is drained, and a secondary report waits briefly for a primary one.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use ronde_core::{Event, Rank, Step, WorldSize};
 
-use crate::launcher::{Started, StopSignal};
-use crate::outcome::{Cause, End, Failure, signal_name};
+use crate::launcher::{StartedProcess, StopSignal};
+use crate::outcome::{FailureCause, ProcessExit, WorkerFailure, signal_name};
 
-/// How long a report may come after the end of its process, and a primary failure after a secondary
-/// one.
+/// Time that a report may take after the end of its process, and a primary failure after a
+/// secondary one.
 pub(crate) const SETTLE: Duration = Duration::from_millis(300);
 
-/// One rank.
+/// The state of one rank.
 #[derive(Default)]
-pub(crate) struct Member {
+pub(crate) struct RankState {
     /// The process, once started.
-    pub(crate) started: Option<Started>,
+    pub(crate) started: Option<StartedProcess>,
     /// When and how it ended.
-    pub(crate) ended: Option<(Duration, End)>,
-    /// Where its data plane listens.
+    pub(crate) ended: Option<(Duration, ProcessExit)>,
+    /// The address at which its data plane listens.
     pub(crate) ready: Option<SocketAddr>,
     /// Whether its connection is open.
     linked: bool,
-    /// The strongest signal that it got while it ran.
+    /// The strongest signal sent to it while it ran.
     told: Option<StopSignal>,
     last_step: Option<Step>,
-    /// Whether its end needs no more thought.
+    /// Whether its end was evaluated.
     judged: bool,
     reported: bool,
 }
 
-/// A failure and what its rank in the order depends on.
-struct Noted {
+/// A failure and the values that determine its order.
+struct RecordedFailure {
     at: Duration,
     secondary: bool,
-    failure: Failure,
+    failure: WorkerFailure,
 }
 
 /// All ranks of a job.
-pub(crate) struct Roster {
-    members: Vec<Member>,
-    failures: Vec<Noted>,
+pub(crate) struct RankTable {
+    members: Vec<RankState>,
+    failures: Vec<RecordedFailure>,
 }
 
-impl Roster {
+impl RankTable {
     pub(crate) fn new(world_size: WorldSize) -> Self {
         Self {
-            members: world_size.ranks().map(|_| Member::default()).collect(),
+            members: world_size.ranks().map(|_| RankState::default()).collect(),
             failures: Vec::new(),
         }
     }
 
-    pub(crate) fn member(&self, rank: Rank) -> &Member {
+    pub(crate) fn member(&self, rank: Rank) -> &RankState {
         &self.members[rank.index()]
     }
 
-    pub(crate) fn started(&mut self, rank: Rank, started: Started) {
+    pub(crate) fn started(&mut self, rank: Rank, started: StartedProcess) {
         self.members[rank.index()].started = Some(started);
     }
 
-    /// Another process takes a place: nothing of the one before it counts any more.
+    /// Resets a rank that is taken over by another process.
     pub(crate) fn vacate(&mut self, rank: Rank) {
-        self.members[rank.index()] = Member::default();
+        self.members[rank.index()] = RankState::default();
     }
 
-    /// The failures that no rank has told of itself, in a job that can go on without it: they count no
-    /// more as failures of the job.
+    /// Removes the failures of a rank from those of the job, which can continue without it.
     pub(crate) fn forgive(&mut self, rank: Rank) {
         self.failures.retain(|noted| noted.failure.rank != rank);
     }
@@ -87,11 +86,11 @@ impl Roster {
         self.members[rank.index()].ready = Some(address);
     }
 
-    pub(crate) fn ended(&mut self, rank: Rank, end: End, now: Duration) {
+    pub(crate) fn ended(&mut self, rank: Rank, end: ProcessExit, now: Duration) {
         self.members[rank.index()].ended = Some((now, end));
     }
 
-    /// A signal is about to be sent to a rank.
+    /// Records that a signal is about to be sent to a rank.
     pub(crate) fn told(&mut self, rank: Rank, signal: StopSignal) {
         let member = &mut self.members[rank.index()];
         if member.ended.is_none() {
@@ -99,7 +98,7 @@ impl Roster {
         }
     }
 
-    /// Looks at an event of a rank.
+    /// Processes an event of a rank.
     pub(crate) fn recorded(&mut self, rank: Rank, event: &Event, now: Duration) {
         let member = &mut self.members[rank.index()];
         match event {
@@ -111,16 +110,16 @@ impl Roster {
             } if !member.reported => {
                 member.reported = true;
                 member.last_step = last_step.or(member.last_step);
-                self.fail(rank, Cause::Reported(event.clone()), *secondary, now);
+                self.fail(rank, FailureCause::Reported(event.clone()), *secondary, now);
             }
             _ => {}
         }
     }
 
-    /// Notes a failure.
-    pub(crate) fn fail(&mut self, rank: Rank, cause: Cause, secondary: bool, at: Duration) {
+    /// Records a failure.
+    pub(crate) fn fail(&mut self, rank: Rank, cause: FailureCause, secondary: bool, at: Duration) {
         let member = &self.members[rank.index()];
-        let failure = Failure {
+        let failure = WorkerFailure {
             rank,
             host: member
                 .started
@@ -131,15 +130,15 @@ impl Roster {
             last_step: member.last_step,
             last_lines: Vec::new(),
         };
-        self.failures.push(Noted {
+        self.failures.push(RecordedFailure {
             at,
             secondary,
             failure,
         });
     }
 
-    /// Looks at the processes that have ended; returns the ranks that failed without a word, and of
-    /// what.
+    /// Evaluates the processes that have ended; returns the ranks that failed without reporting it,
+    /// with the cause.
     pub(crate) fn judge(&mut self, now: Duration) -> Vec<(Rank, String)> {
         let mut silent = Vec::new();
         for index in 0..self.members.len() {
@@ -160,20 +159,20 @@ impl Roster {
         silent
     }
 
-    /// Whether the others have to be ended: there is a primary failure, or one that waited long
-    /// enough for its cause to show.
+    /// Returns whether the other ranks must be ended: there is a primary failure, or a secondary
+    /// one that has waited long enough for its cause.
     pub(crate) fn must_stop(&self, now: Duration) -> bool {
         self.failures
             .iter()
             .any(|noted| !noted.secondary || now >= noted.at + SETTLE)
     }
 
-    /// Whether anything has failed that counts.
+    /// Returns whether there is any failure of the job.
     pub(crate) fn has_failed(&self) -> bool {
         !self.failures.is_empty()
     }
 
-    /// The first failure in one line.
+    /// Returns the first failure in one line.
     pub(crate) fn first_failure(&self) -> String {
         let first = self
             .failures
@@ -186,19 +185,19 @@ impl Roster {
         })
     }
 
-    /// Whether a rank has ended and its end is understood.
+    /// Returns whether a rank's end was evaluated.
     pub(crate) fn judged(&self, rank: Rank) -> bool {
         self.members[rank.index()].judged
     }
 
-    /// Whether a connection is open.
+    /// Returns whether any connection is open.
     pub(crate) fn any_linked(&self) -> bool {
         self.members.iter().any(|member| member.linked)
     }
 
-    /// The failures in the order of time, and the index of the first one that is not secondary
-    /// (of the first one when all are).
-    pub(crate) fn into_failures(mut self) -> (Vec<Failure>, Option<usize>) {
+    /// Returns the failures in order of time, and the index of the first one that is not secondary
+    /// (or of the first one if all are).
+    pub(crate) fn into_failures(mut self) -> (Vec<WorkerFailure>, Option<usize>) {
         self.failures.sort_by_key(|noted| noted.at);
         let first = self
             .failures
@@ -210,26 +209,28 @@ impl Roster {
     }
 }
 
-impl Member {
-    /// The last step that it told of.
+impl RankState {
+    /// Returns the last step that it reported.
     pub(crate) fn last_step(&self) -> Option<Step> {
         self.last_step
     }
 
-    /// Why this end is a failure, if it is one that nobody has told of.
-    fn cause(&self, end: End) -> Option<Cause> {
+    /// Returns why this end is a failure, if it is one that was not reported.
+    fn cause(&self, end: ProcessExit) -> Option<FailureCause> {
         if self.reported {
             return None;
         }
         match (end, self.told) {
-            (End::Code(0), _) => None,
-            // SIGKILL from somebody else, the kernel out of memory for one.
-            (End::Signal(9), None | Some(StopSignal::Terminate)) => {
-                Some(Cause::Signal(9, signal_name(9)))
+            (ProcessExit::Code(0), _) => None,
+            // A SIGKILL from another process, for example from the kernel when memory is exhausted.
+            (ProcessExit::Signal(9), None | Some(StopSignal::Terminate)) => {
+                Some(FailureCause::Signal(9, signal_name(9)))
             }
             (_, Some(_)) => None,
-            (End::Code(code), None) => Some(Cause::ExitCode(code)),
-            (End::Signal(number), None) => Some(Cause::Signal(number, signal_name(number))),
+            (ProcessExit::Code(code), None) => Some(FailureCause::ExitCode(code)),
+            (ProcessExit::Signal(number), None) => {
+                Some(FailureCause::Signal(number, signal_name(number)))
+            }
         }
     }
 }

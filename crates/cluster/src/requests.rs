@@ -1,0 +1,71 @@
+//! Requests of a user's command to a job: its status, or a new number of workers.
+
+use std::time::Duration;
+
+use crate::agent::Invitation;
+use crate::coordinator::CoordinatorState;
+use crate::error::ClusterError;
+use crate::job::{JobFolder, job_error};
+use crate::journal;
+use crate::messages::{RequestBody, TokenReply};
+use crate::status::{Status, StatusBoard};
+
+/// Returns the job's status from its coordinator within `limit`.
+///
+/// # Errors
+/// Returns [`ClusterError::NoCoordinator`] if no leading coordinator answers,
+/// [`ClusterError::Refused`] for a wrong token.
+pub fn status(invitation: &Invitation, limit: Duration) -> Result<Status, ClusterError> {
+    match invitation.ask(&mut || RequestBody::Status, limit)? {
+        TokenReply::Status(status) => Ok(*status),
+        _ => Err(unexpected_reply()),
+    }
+}
+
+/// Returns the status of a folder's job from its record and its events, without a coordinator.
+///
+/// # Errors
+/// Returns an error if the folder's files cannot be read.
+pub fn status_of_folder(folder: &JobFolder) -> Result<Status, ClusterError> {
+    let record = folder.record()?.unwrap_or_default();
+    let mut board = StatusBoard::default();
+    let path = folder.events();
+    let read = std::fs::File::open(&path).and_then(|file| {
+        journal::walk(&file, &mut |event| {
+            event.iter().for_each(|event| board.take(event));
+            true
+        })
+    });
+    if let Err(error) = read
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        return Err(job_error(&path, error.to_string()));
+    }
+    let mut status = board.status(&folder.spec().job, &record.members);
+    (status.phase, status.term) = (record.phase, record.term);
+    let requested = CoordinatorState::read(folder)?.workers;
+    status.wanted = requested.unwrap_or(folder.spec().settings.workers);
+    status.generation = record.generation;
+    Ok(status)
+}
+
+/// Changes the target number of workers; returns a note for the user.
+///
+/// # Errors
+/// Errors as for [`status`], and [`ClusterError::Refused`] for a number outside the job's limits.
+pub fn scale(
+    invitation: &Invitation,
+    workers: u32,
+    limit: Duration,
+) -> Result<String, ClusterError> {
+    match invitation.ask(&mut || RequestBody::Scale { workers }, limit)? {
+        TokenReply::Done { note } => Ok(note),
+        _ => Err(unexpected_reply()),
+    }
+}
+
+fn unexpected_reply() -> ClusterError {
+    ClusterError::Protocol {
+        problem: "the reply does not match the request".to_owned(),
+    }
+}
