@@ -1,8 +1,8 @@
-//! [`expand`]: from the addresses of a run file to [`SourceFile`]s in a fixed order.
+//! [`expand`]: resolves the addresses of a run file to [`SourceFile`]s in a fixed order.
 //!
-//! A *pattern* is an address whose path may have `*`, `?`, `[a-z]`, `[!a-z]` (within a segment), `**` (any segments), `{a,b}`
-//! and `{000..127}` in it; or a folder, which stands for all files in it and below; or a file; or `@LIST`, a text file with
-//! one pattern in each line, relative to where the list lies. What exists literally is taken literally.
+//! A *pattern* is an address whose path may contain `*`, `?`, `[a-z]`, `[!a-z]` (within a segment), `**` (any segments),
+//! `{a,b}` and `{000..127}`; or a folder, which means all files in it and below; or a file; or `@LIST`, a text file with one
+//! pattern per line, relative to the folder of the list. A path that exists literally is taken literally.
 //!
 //! ```no_run
 //! use ronde_data::source::expand;
@@ -20,7 +20,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use ronde_store::{Address, Entry, ObjectName, Opener, Stamp, Store, StoredObject};
+use ronde_store::{Address, ObjectEntry, ObjectName, Opener, Stamp, Store, StoredObject};
 
 use crate::DataError;
 
@@ -31,18 +31,18 @@ mod pattern;
 #[cfg(test)]
 mod tests;
 
-/// A file that samples come from, as it was when it was looked for. Cheap to clone.
+/// A file with samples, with its size and stamp at the time it was found. Cheap to clone.
 #[derive(Clone)]
 pub struct SourceFile {
     place: Arc<Place>,
     object: ObjectName,
-    /// Where the name begins in the object's.
+    /// The offset of the name in the object's name.
     name_at: usize,
     bytes: u64,
     stamp: Stamp,
 }
 
-/// Where some files lie.
+/// The store of some files.
 #[derive(Debug)]
 struct Place {
     address: Address,
@@ -50,14 +50,14 @@ struct Place {
 }
 
 impl SourceFile {
-    /// Its path below the folder that all patterns share: the same wherever the files were copied to. Identities of samples
-    /// are made of it.
+    /// Returns its path below the common folder of all patterns, which does not change when the files are copied elsewhere.
+    /// Identities of samples are derived from it.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.object.as_str()[self.name_at..]
     }
 
-    /// Its whole address, for messages. Has no secrets in it.
+    /// Returns its full address, for messages. Contains no secrets.
     #[must_use]
     pub fn location(&self) -> String {
         match self.place.address.join(&self.object) {
@@ -66,42 +66,42 @@ impl SourceFile {
         }
     }
 
-    /// Its length.
+    /// Returns its length in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Tells it from what stood there before or will stand there later.
+    /// Returns its stamp, which distinguishes versions of the file.
     #[must_use]
     pub fn stamp(&self) -> Stamp {
         self.stamp
     }
 
-    /// Whether it is on another machine, so that a copy here makes it faster.
+    /// Returns whether it is on another machine, so that a local copy makes reading faster.
     #[must_use]
     pub fn is_remote(&self) -> bool {
         self.place.address.is_remote()
     }
 
-    /// The store that it is in. Files of one bucket have the same one.
+    /// Returns its store. Files of one bucket share a store.
     #[must_use]
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.place.store
     }
 
-    /// Its name in the store.
+    /// Returns its name in the store.
     #[must_use]
     pub fn object(&self) -> &ObjectName {
         &self.object
     }
 
-    /// Opens it for reading, straight from where it is. A remote store is asked for nothing yet.
+    /// Opens it for reading, without a cache. Sends no request to a remote store yet.
     ///
     /// # Errors
-    /// As [`Store::open_listed`]: also when it is another file by now.
+    /// As [`Store::open_listed`], for example when the file has changed.
     pub fn open(&self) -> Result<Box<dyn StoredObject>, DataError> {
-        let entry = Entry {
+        let entry = ObjectEntry {
             name: self.object.clone(),
             bytes: self.bytes,
             stamp: self.stamp,
@@ -122,19 +122,19 @@ impl fmt::Debug for SourceFile {
     }
 }
 
-/// The files that `patterns` stand for, each once, sorted by name (of equal names the one of the earlier pattern first).
-/// Relative paths start from `base`.
+/// Returns the files that `patterns` match, each once, sorted by name (for equal names, in the order of the patterns). Relative
+/// paths start from `base`.
 ///
-/// Hidden files and what writers of tables leave beside them (`_SUCCESS`, `_metadata`, `_committed_*` and such) are no
-/// files of a folder or wildcard.
+/// Folders and wildcards do not match hidden files and marker files of table writers (`_SUCCESS`, `_metadata`,
+/// `_committed_*` and similar).
 ///
-/// Cost: one listing of each folder that has wildcards after it, in a bucket with everything below; one request for each
-/// file that is named, 16 at a time.
+/// Cost: one listing of each folder that is followed by wildcards (in a bucket, with everything below); one request for each
+/// named file, 16 at a time.
 ///
 /// # Errors
-/// [`DataError::Pattern`] for what is no pattern, or cannot be one on a web server, which has no listings;
-/// [`DataError::NoFiles`] when a pattern stands for none, [`DataError::MissingFiles`] when files that are named are not
-/// there; [`DataError::Store`] as the places have them.
+/// [`DataError::Pattern`] for invalid patterns, and for wildcards on web servers, which have no listings;
+/// [`DataError::NoFiles`] when a pattern matches no file; [`DataError::MissingFiles`] when named files do not exist;
+/// [`DataError::Store`] for errors of the stores.
 pub fn expand(
     patterns: &[String],
     base: &Path,
@@ -142,7 +142,7 @@ pub fn expand(
 ) -> Result<Vec<SourceFile>, DataError> {
     let patterns = pattern::read_all(patterns, base, opener)?;
     let mut files = find::find(&patterns, opener)?;
-    // Stable: of equal names the earlier pattern's comes first.
+    // The sort is stable: files with equal names stay in the order of the patterns.
     files.sort_by(|a, b| a.name().cmp(b.name()));
     let mut seen = std::collections::HashSet::new();
     files.retain(|file| {

@@ -1,4 +1,5 @@
-//! [`Address`]: where objects are kept, as a user writes it, and [`open`], which goes there.
+//! [`Address`]: the location of a set of objects, as a user writes it, and [`open`], which opens
+//! it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use crate::{LocalStore, ObjectName, RemoteSettings, Store, StoreError};
 
 mod web;
 
-/// A place for objects.
+/// The location of a set of objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// A folder: `checkpoints`, `/data/run/checkpoints`.
@@ -18,34 +19,34 @@ pub enum Address {
     S3 {
         /// The bucket.
         bucket: String,
-        /// Names of all objects start with it.
+        /// The prefix of all object names.
         prefix: Option<ObjectName>,
     },
     /// `az://container/prefix` of Azure Blob Storage; the account is a setting.
     Azure {
         /// The container.
         container: String,
-        /// Names of all objects start with it.
+        /// The prefix of all object names.
         prefix: Option<ObjectName>,
     },
     /// `gs://bucket/prefix` of Google Cloud Storage.
     Google {
         /// The bucket.
         bucket: String,
-        /// Names of all objects start with it.
+        /// The prefix of all object names.
         prefix: Option<ObjectName>,
     },
-    /// `https://host/path` or `http://host:port/path`, for reading. Has no listings. No user, password or query can be part
-    /// of it: addresses are shown and saved.
+    /// `https://host/path` or `http://host:port/path`, for reading. It cannot be listed. A user
+    /// name, a password or a query is refused, because addresses are printed and saved.
     Web {
         /// `https://host` or `http://host:port`, in lower case.
         server: String,
-        /// Names of all objects start with it; decoded, so that `a%20b` is `a b`.
+        /// The prefix of all object names; decoded, so that `a%20b` is `a b`.
         prefix: Option<ObjectName>,
     },
 }
 
-const KNOWN: &str = "known are a folder, s3://bucket/prefix, az://container/prefix, gs://bucket/prefix and \
+const KNOWN: &str = "expected a folder, s3://bucket/prefix, az://container/prefix, gs://bucket/prefix or \
                      https://host/path";
 
 impl FromStr for Address {
@@ -67,7 +68,7 @@ impl FromStr for Address {
             return web::parse(&scheme, rest).map_err(wrong);
         }
         if !["s3", "az", "gs"].contains(&&*scheme) {
-            return Err(wrong(format!("{scheme}:// is not known; {KNOWN}")));
+            return Err(wrong(format!("unknown scheme {scheme}://; {KNOWN}")));
         }
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         if bucket.contains('@') {
@@ -75,7 +76,7 @@ impl FromStr for Address {
         }
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if bucket.is_empty() || !bucket.chars().all(plain) {
-            return Err(wrong(format!("{bucket:?} is no bucket")));
+            return Err(wrong(format!("`{bucket}` is not a valid bucket name")));
         }
         let bucket = bucket.to_owned();
         let prefix = prefix_of(prefix).map_err(|error| wrong(error.to_string()))?;
@@ -98,7 +99,7 @@ fn prefix_of(text: &str) -> Result<Option<ObjectName>, StoreError> {
 }
 
 impl Address {
-    /// What the names of all its objects start with; of a folder nothing does.
+    /// Returns the prefix of all object names; `None` for a folder.
     #[must_use]
     pub fn prefix(&self) -> Option<&ObjectName> {
         match self {
@@ -110,7 +111,7 @@ impl Address {
         }
     }
 
-    /// The whole bucket, container or server; a folder stays what it is.
+    /// Returns the whole bucket, container or server; a folder is returned unchanged.
     #[must_use]
     pub fn root(&self) -> Self {
         let mut root = self.clone();
@@ -124,10 +125,10 @@ impl Address {
         root
     }
 
-    /// The place of an object in it.
+    /// Returns the address of the object `name` in this location.
     ///
     /// # Errors
-    /// [`StoreError::Name`] when the whole is no name any more.
+    /// [`StoreError::Name`] when the joined name is not valid.
     pub fn join(&self, name: &ObjectName) -> Result<Self, StoreError> {
         let mut whole = self.clone();
         match &mut whole {
@@ -145,7 +146,7 @@ impl Address {
         Ok(whole)
     }
 
-    /// Whether it is on another machine.
+    /// Returns whether the location is on another machine.
     #[must_use]
     pub fn is_remote(&self) -> bool {
         !matches!(self, Self::Folder(_))
@@ -173,18 +174,20 @@ impl fmt::Display for Address {
     }
 }
 
-/// The store at `address`, for reading and writing. For a remote one this starts the I/O thread that owns its runtime (see
-/// `IoThread`) and asks it for one listing, so that wrong settings are told at once. [`crate::Opener`] opens many for reading.
+/// Opens the store at `address` for reading and writing. For a remote address this starts the I/O
+/// thread that owns the async runtime (see `IoThread`) and requests one listing, so that wrong
+/// settings are reported at once. [`crate::Opener`] opens many locations for reading.
 ///
 /// # Errors
-/// [`StoreError::Settings`] when the address or the settings cannot be used, or this build has no remote stores.
+/// [`StoreError::Settings`] when the address or the settings cannot be used, or this build has no
+/// remote stores.
 pub fn open(address: &Address, settings: &RemoteSettings) -> Result<Arc<dyn Store>, StoreError> {
     match address {
         Address::Folder(path) => Ok(Arc::new(LocalStore::new(path))),
         Address::Web { .. } => Err(StoreError::Settings {
             operation: "open",
             location: address.to_string(),
-            cause: "a web server is for reading only; objects are written to a folder or a bucket"
+            cause: "a web server can only be read; write objects to a folder or a bucket"
                 .to_owned(),
         }),
         #[cfg(feature = "full")]
@@ -200,13 +203,14 @@ pub fn open(address: &Address, settings: &RemoteSettings) -> Result<Arc<dyn Stor
     }
 }
 
-/// What a build without the feature `full` says to a remote address.
+/// Returns the error of a build without the feature `full` for a remote address.
 #[cfg(not(feature = "full"))]
 pub(crate) fn not_in_this_build(address: &Address) -> StoreError {
     StoreError::Settings {
         operation: "open",
         location: address.to_string(),
-        cause: "this build has no remote stores; build ronde with `--features full`".to_owned(),
+        cause: "this build does not support remote stores; build ronde with `--features full`"
+            .to_owned(),
     }
 }
 
@@ -250,12 +254,12 @@ mod tests {
     fn wrong_addresses_are_explained() {
         for (text, part) in [
             ("", "empty"),
-            ("ftp://bucket", "ftp:// is not known"),
-            ("s3://", "no bucket"),
-            ("s3://a b/c", "no bucket"),
+            ("ftp://bucket", "unknown scheme ftp://"),
+            ("s3://", "not a valid bucket"),
+            ("s3://a b/c", "not a valid bucket"),
             ("az://c/../d", "dot"),
-            ("https://", "no server"),
-            ("https://host:99999/x", "no server"),
+            ("https://", "not a valid server"),
+            ("https://host:99999/x", "not a valid server"),
             ("https://host/%zz", "% and two"),
             ("https://host/%ff", "UTF-8"),
         ] {

@@ -1,8 +1,9 @@
-//! The one place of this crate that reads the time: how long to wait for a lock, and for a service.
+//! Reading of the time: limits for waiting for a lock and for a service. No other file of this
+//! crate reads it.
 
 use std::time::{Duration, Instant};
 
-/// A wait with a limit.
+/// A wait with a time limit.
 pub(crate) struct Deadline {
     start: Instant,
     limit: Duration,
@@ -10,7 +11,7 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// Starts waiting now, for `limit` at most.
+    /// Starts waiting now, for at most `limit`.
     #[expect(
         clippy::disallowed_methods,
         reason = "this module owns the wait for a lock"
@@ -23,12 +24,12 @@ impl Deadline {
         }
     }
 
-    /// Seconds waited so far.
+    /// Returns the seconds waited so far.
     pub(crate) fn waited_s(&self) -> f64 {
         self.start.elapsed().as_secs_f64()
     }
 
-    /// Pauses a little, longer each time up to 20 ms; false when the limit has passed.
+    /// Pauses, longer each time up to 20 ms; returns false when the limit has passed.
     #[expect(
         clippy::disallowed_methods,
         reason = "this module owns the wait for a lock"
@@ -43,22 +44,22 @@ impl Deadline {
     }
 }
 
-/// How long to go on asking a service that does not answer.
+/// The time for which requests to a service that fails are repeated.
 #[cfg(feature = "full")]
-pub(crate) struct Patience {
+pub(crate) struct RetryLimit {
     since: Option<Instant>,
     limit: Duration,
     pause: Duration,
-    /// Pauses so far.
+    /// The number of pauses so far.
     pub(crate) pauses: u32,
 }
 
 #[cfg(feature = "full")]
-impl Patience {
+impl RetryLimit {
     const FIRST: Duration = Duration::from_millis(100);
     const LONGEST: Duration = Duration::from_secs(5);
 
-    /// Goes on for `limit` after the first failure.
+    /// Allows retries for `limit` after the first failure.
     pub(crate) fn new(limit: Duration) -> Self {
         Self {
             since: None,
@@ -68,20 +69,21 @@ impl Patience {
         }
     }
 
-    /// Something came: the wait is over.
+    /// Restarts the limit after bytes were received.
     pub(crate) fn renew(&mut self) {
         self.since = None;
         self.pause = Self::FIRST;
     }
 
-    /// Seconds since the first failure.
+    /// Returns the seconds since the first failure.
     pub(crate) fn waited_s(&self) -> f64 {
         self.since
             .map_or(0.0, |since| since.elapsed().as_secs_f64())
     }
 
-    /// Pauses, twice as long each time up to 5 s and not longer than is left; false when nothing is left. `share`, of 0
-    /// to 1, shortens the pause by up to a half, so that not all who wait come back at once.
+    /// Pauses, twice as long each time up to 5 s, but no longer than the remaining time; returns
+    /// false when no time is left. `share` (0 to 1) shortens the pause by up to a half, so that
+    /// waiting readers do not all retry at once.
     #[expect(
         clippy::disallowed_methods,
         reason = "this module owns the wait for a service"

@@ -1,21 +1,23 @@
-//! [`Encrypted`]: a store whose objects are encrypted and authenticated on their way in and out.
+//! [`Encrypted`]: a store wrapper that encrypts and authenticates objects.
 
 use std::sync::{Arc, OnceLock};
 
 use crate::sealing::{CHUNK_BYTES, HEADER_BYTES, Sealing, TAG_BYTES, lengths};
 use crate::{
-    Condition, Entry, MasterKey, ObjectName, Stamp, Store, StoreError, StoredObject, Upload,
+    Condition, MasterKey, ObjectEntry, ObjectName, Stamp, Store, StoreError, StoredObject, Upload,
     Version,
 };
 
-/// Sealed chunks that one read of the store below asks for: 8 MiB.
+/// The number of sealed chunks read from the inner store at a time: 8 MiB.
 const CHUNKS_A_READ: u64 = 32;
 const SEALED_CHUNK: u64 = (CHUNK_BYTES + TAG_BYTES) as u64;
 
-/// Wraps a store: objects are sealed with AES-256-GCM under keys derived from a master key.
+/// A wrapper around a store that seals objects with AES-256-GCM under keys derived from a master
+/// key.
 ///
-/// Found when read: any changed, missing, added or exchanged byte, and an object that stands under another's name. Names
-/// and lengths are visible. Cost: 52 bytes an object and 16 for each 256 KiB; what is read is rounded up to whole chunks.
+/// Reading detects any changed, missing, added or exchanged byte, and an object stored under
+/// another object's name. Names and lengths are visible. Cost: 52 bytes per object and 16 per 256
+/// KiB; reads are rounded up to whole chunks.
 #[derive(Debug, Clone)]
 pub struct Encrypted {
     below: Arc<dyn Store>,
@@ -23,7 +25,7 @@ pub struct Encrypted {
 }
 
 impl Encrypted {
-    /// Encrypts everything that goes into `below` with `key`.
+    /// Encrypts all objects written to `below` with `key`.
     #[must_use]
     pub fn new(below: Arc<dyn Store>, key: MasterKey) -> Self {
         Self { below, key }
@@ -64,10 +66,11 @@ impl Store for Encrypted {
         }))
     }
 
-    fn list(&self, folder: Option<&ObjectName>) -> Result<Vec<Entry>, StoreError> {
+    fn list(&self, folder: Option<&ObjectName>) -> Result<Vec<ObjectEntry>, StoreError> {
         let mut entries = self.below.list(folder)?;
         for entry in &mut entries {
-            // An impossible length is told when the object is opened; here it is merely no length of a good one.
+            // An impossible length is reported when the object is opened; in a listing it only must
+            // not equal a valid one.
             entry.bytes = lengths(entry.bytes).map_or(u64::MAX, |(_, bytes)| bytes);
         }
         Ok(entries)
@@ -83,7 +86,8 @@ impl Store for Encrypted {
 }
 
 impl MasterKey {
-    /// What the object `name` with these contents is in a store below [`Encrypted`], for those who write it there themselves.
+    /// Returns the encrypted form of the object `name`, for callers that write to the inner store
+    /// directly.
     ///
     /// # Errors
     /// [`StoreError::Key`] when the system has no random numbers.
@@ -122,7 +126,7 @@ impl SealedUpload {
 impl Upload for SealedUpload {
     fn write(&mut self, mut bytes: &[u8]) -> Result<(), StoreError> {
         while !bytes.is_empty() {
-            // A full chunk waits until more comes: it may be the last.
+            // A full chunk is held back until more bytes arrive, because it may be the last one.
             if self.chunk.len() == CHUNK_BYTES {
                 self.seal(false)?;
             }
@@ -139,10 +143,11 @@ impl Upload for SealedUpload {
     }
 }
 
-/// An object to be read. It opens whatever it holds: damage is told when it is read, so that it can be replaced.
+/// An encrypted object that is open for reading. A damaged object can be opened, so that it can be
+/// replaced; reading it reports the damage.
 struct SealedObject {
     below: Box<dyn StoredObject>,
-    /// Chunks and plain bytes, when an object can have that length.
+    /// The numbers of chunks and plain bytes; `None` when no valid object has this length.
     lengths: Option<(u64, u64)>,
     name: ObjectName,
     key: MasterKey,
@@ -157,7 +162,7 @@ impl SealedObject {
         }
     }
 
-    /// The object's key, from its header.
+    /// Returns the object's key, derived from its header.
     fn sealing(&self) -> Result<&Sealing, StoreError> {
         if let Some(sealing) = self.sealing.get() {
             return Ok(sealing);
@@ -168,7 +173,7 @@ impl SealedObject {
         Ok(self.sealing.get_or_init(|| sealing))
     }
 
-    /// Reads and opens the chunks `first..end` of `all` and hands each plain one to `take`.
+    /// Reads and opens the chunks `first..end` of `all` and passes each plain chunk to `take`.
     fn chunks(
         &self,
         (first, end, all): (u64, u64, u64),
@@ -183,7 +188,7 @@ impl SealedObject {
             let is_last = index + 1 == all;
             let plain = sealing.open_chunk(index, is_last, chunk).ok_or_else(|| {
                 self.damaged(format!(
-                    "chunk {index} of {all} is not what was encrypted under this name"
+                    "authentication of chunk {index} of {all} failed: it was changed, or belongs to another object"
                 ))
             })?;
             take(index, plain);
@@ -200,16 +205,18 @@ impl StoredObject for SealedObject {
     fn read_at(&self, start: u64, into: &mut [u8]) -> Result<(), StoreError> {
         let Some((chunks, bytes)) = self.lengths else {
             return Err(self.damaged(format!(
-                "no encrypted object has {} bytes",
+                "{} bytes is not a valid length of an encrypted object",
                 self.below.bytes()
             )));
         };
         let end = start.saturating_add(into.len() as u64);
         if end > bytes {
-            return Err(self.damaged(format!("it ends before byte {end}; it has {bytes} bytes")));
+            return Err(self.damaged(format!(
+                "it has {bytes} bytes; cannot read up to byte {end}"
+            )));
         }
         let chunk_bytes = CHUNK_BYTES as u64;
-        // An empty read of an empty object still proves its one chunk.
+        // An empty read of an empty object still authenticates its only chunk.
         let mut first = (start / chunk_bytes).min(chunks - 1);
         let end_chunk = end.div_ceil(chunk_bytes).max(first + 1);
         while first < end_chunk {

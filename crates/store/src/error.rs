@@ -1,119 +1,122 @@
-//! [`StoreError`]: what can go wrong with an object, with its place and the operation.
+//! [`StoreError`]: errors of stores, with the operation and the object's location.
 
 use std::io;
 
 use ronde_core::Recovery;
 
-/// Why a store did not do what it was asked.
+/// An error of a store operation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// There is no such object.
-    #[error("{location} is not there ({operation})")]
+    /// The object does not exist.
+    #[error("cannot {operation} {location}: it does not exist")]
     NotFound {
-        /// What was tried.
+        /// The attempted operation, a verb.
         operation: &'static str,
-        /// Full place of the object.
+        /// The full location of the object.
         location: String,
     },
-    /// The condition of a put did not hold, or a remote object was replaced while it was read: look again.
+    /// The condition of a put did not hold, or a remote object was replaced while it was read. The
+    /// caller should read it again.
     #[error("{location}: {found}")]
     Conflict {
-        /// Full place of the object.
+        /// The full location of the object.
         location: String,
-        /// What stands there instead.
+        /// The difference that was found.
         found: &'static str,
     },
     /// Another process holds the lock for too long.
     #[error(
-        "{location} is locked by another process; waited {waited_s:.1} s, limit {limit_s:.1} s"
+        "cannot lock {location}: another process holds the lock; waited {waited_s:.1} s, limit {limit_s:.1} s"
     )]
     Busy {
-        /// The lock.
+        /// The path of the lock.
         location: String,
-        /// Seconds waited.
+        /// The seconds waited.
         waited_s: f64,
         /// The limit in seconds.
         limit_s: f64,
     },
-    /// The operating system refused.
-    #[error("{operation} {location}: {source}{}", hint(source))]
+    /// An operation of the operating system failed.
+    #[error("cannot {operation} {location}: {source}{}", hint(source))]
     Disk {
-        /// What was tried.
+        /// The attempted operation, a verb.
         operation: &'static str,
-        /// Full path.
+        /// The full path.
         location: String,
-        /// The system's answer.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Something in the settings keeps a remote store from being used: credentials, bucket, certificate.
-    #[error("{operation} {location}: {cause}")]
+    /// The settings prevent the use of a remote store: credentials, bucket, certificate.
+    #[error("cannot {operation} {location}: {cause}")]
     Settings {
-        /// What was tried.
+        /// The attempted operation, a verb.
         operation: &'static str,
-        /// Full address.
+        /// The full address.
         location: String,
-        /// What is wrong, with the service's answer.
+        /// The cause, with the service's response.
         cause: String,
     },
-    /// A remote store did not answer, or not usefully, after bounded retries.
-    #[error("{operation} {location}: {cause}")]
-    Passing {
-        /// What was tried.
+    /// A remote store gave no usable response within the limit of retries.
+    #[error("cannot {operation} {location}: {cause}")]
+    Unavailable {
+        /// The attempted operation, a verb.
         operation: &'static str,
-        /// Full address.
+        /// The full address.
         location: String,
-        /// The last answer.
+        /// The last response.
         cause: String,
     },
-    /// The object is not what was written.
+    /// The contents of the object are not those that were written.
     #[error("{location} is damaged: {problem}")]
     Damaged {
-        /// Full place of the object.
+        /// The full location of the object.
         location: String,
-        /// What is wrong with it.
+        /// The damage that was found.
         problem: String,
     },
     /// The object was encrypted with another master key.
-    #[error("{location} was encrypted with another key (key id {theirs}; this key's id is {mine})")]
+    #[error(
+        "cannot decrypt {location}: it was encrypted with another key (key id {theirs}; the given key has id {mine})"
+    )]
     OtherKey {
-        /// Full place of the object.
+        /// The full location of the object.
         location: String,
-        /// Id in the object.
+        /// The key id stored in the object.
         theirs: String,
-        /// Id of the key at hand.
+        /// The id of the given key.
         mine: String,
     },
-    /// Text or bytes that are no master key.
-    #[error("this is no encryption key: {problem}; `openssl rand -hex 32` makes one")]
+    /// A master key that cannot be read or is not valid.
+    #[error("invalid encryption key: {problem}; create one with `openssl rand -hex 32`")]
     Key {
-        /// What is wrong with it.
+        /// The reason.
         problem: String,
     },
-    /// A name that no object can have.
-    #[error("{name:?} is no name of an object: {problem}")]
+    /// An object name that is not valid.
+    #[error("invalid object name `{name}`: {problem}")]
     Name {
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// The reason.
         problem: &'static str,
     },
-    /// An address that is none.
-    #[error("{address:?} is no place for objects: {problem}")]
+    /// An address that is not valid.
+    #[error("invalid address `{address}`: {problem}")]
     Address {
         /// The address.
         address: String,
-        /// What is wrong with it.
+        /// The reason.
         problem: String,
     },
 }
 
 impl StoreError {
-    /// What to do about it.
+    /// Returns the action by which a caller may recover.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         match self {
-            Self::Busy { .. } | Self::Passing { .. } | Self::Conflict { .. } => Recovery::Retry,
+            Self::Busy { .. } | Self::Unavailable { .. } | Self::Conflict { .. } => Recovery::Retry,
             Self::Disk { source, .. } => match source.kind() {
                 io::ErrorKind::Interrupted
                 | io::ErrorKind::WouldBlock
@@ -125,13 +128,13 @@ impl StoreError {
         }
     }
 
-    /// Whether the object is simply absent.
+    /// Returns whether the object does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound { .. })
     }
 
-    /// Whether somebody else was there first.
+    /// Returns whether another writer changed or created the object first.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Conflict { .. })
@@ -153,13 +156,15 @@ impl StoreError {
     }
 }
 
-/// What a user can do about an answer of the system.
+/// Returns a suggestion for an error of the system.
 fn hint(source: &io::Error) -> &'static str {
     match source.kind() {
-        io::ErrorKind::StorageFull => "; free some space or choose another place",
-        io::ErrorKind::QuotaExceeded => "; the quota is used up",
-        io::ErrorKind::ReadOnlyFilesystem => "; choose a place that can be written to",
-        io::ErrorKind::Unsupported => "; this file system cannot lock files: choose another place",
+        io::ErrorKind::StorageFull => "; free some space or choose another folder",
+        io::ErrorKind::QuotaExceeded => "; the disk quota is exhausted",
+        io::ErrorKind::ReadOnlyFilesystem => "; choose a writable folder",
+        io::ErrorKind::Unsupported => {
+            "; this file system does not support file locks: choose another folder"
+        }
         _ => "",
     }
 }

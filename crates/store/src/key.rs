@@ -1,4 +1,4 @@
-//! [`MasterKey`]: 32 secret bytes from which every object's key is derived.
+//! [`MasterKey`]: 32 secret bytes from which the key of every object is derived.
 
 use std::fmt;
 
@@ -7,19 +7,19 @@ use zeroize::Zeroizing;
 
 use crate::StoreError;
 
-/// The master key; wiped when dropped, never shown.
+/// The master key; zeroed when dropped, never printed.
 #[derive(Clone)]
 pub struct MasterKey(Zeroizing<[u8; 32]>);
 
 impl MasterKey {
-    /// A new random key.
+    /// Generates a random key.
     ///
     /// # Errors
     /// [`StoreError::Key`] when the system has no random numbers.
     pub fn generate() -> Result<Self, StoreError> {
         let mut bytes = Zeroizing::new([0; 32]);
         rand::fill(&mut *bytes).map_err(|_| StoreError::Key {
-            problem: "the system gave no random numbers".to_owned(),
+            problem: "the system has no random numbers".to_owned(),
         })?;
         Ok(Self(bytes))
     }
@@ -49,24 +49,24 @@ impl MasterKey {
         Ok(Self(bytes))
     }
 
-    /// The key as 64 hexadecimal digits, for a key file.
+    /// Returns the key as 64 hexadecimal digits, for a key file.
     #[must_use]
     pub fn to_hex(&self) -> Zeroizing<String> {
         Zeroizing::new(hex(&*self.0))
     }
 
-    /// Expands the key for one purpose. `salt` may be empty.
+    /// Derives the key for one purpose. `salt` may be empty.
     pub(crate) fn derive(&self, salt: &[u8], purpose: &[&[u8]]) -> Zeroizing<[u8; 32]> {
         let mut derived = Zeroizing::new([0; 32]);
         hkdf::Salt::new(hkdf::HKDF_SHA256, salt)
             .extract(&*self.0)
             .expand(purpose, hkdf::HKDF_SHA256)
             .and_then(|okm| okm.fill(&mut *derived))
-            .expect("32 bytes are within the reach of HKDF-SHA256");
+            .expect("HKDF-SHA256 can derive 32 bytes");
         derived
     }
 
-    /// Tells keys apart without telling the key.
+    /// Returns an identifier of the key that does not reveal it.
     #[must_use]
     pub fn id(&self) -> [u8; 8] {
         let mut id = [0; 8];
@@ -81,7 +81,7 @@ impl fmt::Debug for MasterKey {
     }
 }
 
-/// Bytes as hexadecimal digits.
+/// Returns bytes as hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     use fmt::Write;
     bytes.iter().fold(String::new(), |mut text, byte| {

@@ -1,23 +1,23 @@
-//! [`KeySource`]: where a master key is, as a run file says it.
+//! [`KeySource`]: the location of a master key, as written in a run file.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use crate::{MasterKey, StoreError};
 
-/// Where a master key is: `file:PATH` or `variable:NAME`.
+/// The location of a master key: `file:PATH` or `variable:NAME`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeySource {
-    /// In a file; a relative path starts from the run file's folder.
+    /// A file; a relative path starts at the run file's folder.
     File(PathBuf),
-    /// In an environment variable.
+    /// An environment variable.
     Variable(String),
 }
 
 impl FromStr for KeySource {
     type Err = String;
 
-    /// The error ends a sentence that begins with the key of the run file.
+    /// The error completes a sentence that begins with the key of the run file.
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
             Some(("file", path)) if !path.is_empty() => Ok(Self::File(path.into())),
@@ -30,10 +30,11 @@ impl FromStr for KeySource {
 }
 
 impl KeySource {
-    /// The key. Relative paths start from `base`; `variable` gives the contents of environment variables.
+    /// Reads the key. Relative paths start at `base`; `variable` returns the contents of
+    /// environment variables.
     ///
     /// # Errors
-    /// [`StoreError::Key`] for what is no key, or not there.
+    /// [`StoreError::Key`] when the key is missing or not valid.
     pub fn read(
         &self,
         base: &Path,
@@ -45,7 +46,7 @@ impl KeySource {
                 std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))
             }
             Self::Variable(name) => {
-                variable(name).ok_or_else(|| format!("the variable {name} is not set"))
+                variable(name).ok_or_else(|| format!("the environment variable {name} is not set"))
             }
         };
         let contents = contents.map_err(|problem| StoreError::Key { problem })?;
@@ -58,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_read_from_where_they_are_said_to_be() {
+    fn keys_are_read_from_files_and_variables() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("key"), "ab".repeat(32)).unwrap();
         let file: KeySource = "file:key".parse().unwrap();

@@ -1,10 +1,10 @@
-//! Objects under names, each whole or not there: on local disk and, by the feature `full`, on S3, Azure Blob, Google Cloud
-//! Storage and, for reading, web servers.
+//! Object storage: local disk and, with the feature `full`, S3, Azure Blob, Google Cloud Storage
+//! and, for reading, web servers. An object is visible completely or not at all.
 //!
-//! [`Store`] is the seam, with blocking calls. [`LocalStore`] is a folder; `RemoteStore` a bucket behind one I/O thread;
-//! [`Encrypted`] wraps any of them. [`open`] chooses by an address such as `checkpoints` or `s3://bucket/prefix`, and an
-//! [`Opener`] opens many places for reading.
-//! What the objects hold is not known here.
+//! [`Store`] is the interface, with blocking calls. [`LocalStore`] is a folder; `RemoteStore` a
+//! bucket behind one I/O thread; [`Encrypted`] wraps any of them. [`open`] chooses by an address
+//! such as `checkpoints` or `s3://bucket/prefix`, and an [`Opener`] opens many locations for
+//! reading. This crate does not know what the objects contain.
 
 #![forbid(unsafe_code)]
 
@@ -35,6 +35,8 @@ pub use name::ObjectName;
 pub use opener::Opener;
 #[cfg(feature = "full")]
 pub use remote::{IoThread, RemoteStore};
-pub use settings::{Listener, RemoteSettings};
+pub use settings::{NoticeCallback, RemoteSettings};
 pub use stamp::Stamp;
-pub use store::{Condition, Entry, Store, StoreExt, StoredObject, Upload, Version, Versioned};
+pub use store::{
+    Condition, ObjectEntry, Store, StoreExt, StoredObject, Upload, Version, VersionedObject,
+};

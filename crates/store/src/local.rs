@@ -1,4 +1,4 @@
-//! [`LocalStore`]: objects as files of a folder, published by rename, everything fsynced.
+//! [`LocalStore`]: objects as files of a folder, published by rename and fsynced.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -10,21 +10,23 @@ use tempfile::NamedTempFile;
 
 use crate::lock::{self, TEMPORARY_PREFIX};
 use crate::{
-    Condition, Entry, ObjectName, Stamp, Store, StoreError, StoredObject, Upload, Version,
+    Condition, ObjectEntry, ObjectName, Stamp, Store, StoreError, StoredObject, Upload, Version,
 };
 
 mod walk;
 
-use walk::{Walk, stamp_of};
+use walk::{FolderWalk, stamp_of};
 
 const LOCK_FILE: &str = ".ronde.lock";
 const LOCK_LIMIT: Duration = Duration::from_secs(30);
 
-/// A folder of objects. Several processes may use it at once, also over a network file system that locks files.
+/// A folder of objects. Several processes may use it at once, also over a network file system with
+/// file locks.
 ///
-/// An object is written to an unfinished file beside its place, fsynced, renamed, and its folder fsynced. Conditional
-/// puts hold `.ronde.lock` in the root, and wait 30 s for it at most. The folder is made when the first object is written;
-/// empty folders in it are swept away.
+/// An object is written to a temporary file in the same folder, fsynced and renamed; then the
+/// folder is fsynced. Conditional puts hold `.ronde.lock` in the root and wait for it for at most
+/// 30 s. The folder is created when the first object is written; `sweep` removes empty folders in
+/// it.
 #[derive(Debug, Clone)]
 pub struct LocalStore {
     root: PathBuf,
@@ -33,7 +35,7 @@ pub struct LocalStore {
 }
 
 impl LocalStore {
-    /// The store in `root`; touches nothing yet.
+    /// Returns the store in `root` without accessing the disk.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self {
             root: root.into(),
@@ -42,45 +44,46 @@ impl LocalStore {
         }
     }
 
-    /// Waits `limit` at most for another process's conditional put.
+    /// Waits at most `limit` for a conditional put of another process.
     #[must_use]
     pub fn with_lock_limit(mut self, limit: Duration) -> Self {
         self.lock_limit = limit;
         self
     }
 
-    /// Lists the files and folders that symbolic links lead to as well, as in a user's folder of data.
+    /// Follows symbolic links in listings, as in a user's data folder.
     #[must_use]
     pub fn following_links(mut self) -> Self {
         self.follows_links = true;
         self
     }
 
-    /// As [`Store::list`], but goes only into the folders for which `enters` says so; it is given their names within the
-    /// store. Hidden files and folders, and names that are no [`ObjectName`], are left out as there.
+    /// Lists objects as [`Store::list`] does, but enters only the folders for which `enters`
+    /// returns true; it gets their names within the store. Hidden files and folders, and names that
+    /// are not a valid [`ObjectName`], are left out.
     ///
-    /// Cost: one call of the system for each file.
+    /// Cost: one system call per file.
     ///
     /// # Errors
-    /// As the disk has them; an absent folder is an empty one.
+    /// Errors of the file system; a missing folder counts as empty.
     pub fn list_where(
         &self,
         folder: Option<&ObjectName>,
         enters: &mut dyn FnMut(&str) -> bool,
-    ) -> Result<Vec<Entry>, StoreError> {
+    ) -> Result<Vec<ObjectEntry>, StoreError> {
         let mut entries = Vec::new();
         let (path, prefix) = folder.map_or_else(
             || (self.root.clone(), String::new()),
             |folder| (self.path(folder), format!("{folder}/")),
         );
-        let mut walk = Walk {
+        let mut walk = FolderWalk {
             follows_links: self.follows_links,
             enters: &mut |name| {
                 !name.rsplit('/').next().is_some_and(|n| n.starts_with('.')) && enters(name)
             },
             visit: &mut |_, name, metadata| {
                 if let Ok(name) = ObjectName::new(name) {
-                    entries.push(Entry {
+                    entries.push(ObjectEntry {
                         name,
                         bytes: metadata.len(),
                         stamp: stamp_of(metadata),
@@ -95,7 +98,7 @@ impl LocalStore {
         Ok(entries)
     }
 
-    /// Where it is.
+    /// Returns the path of the folder.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
@@ -108,12 +111,12 @@ impl LocalStore {
     fn start(&self, name: &ObjectName) -> Result<LocalUpload, StoreError> {
         let path = self.path(name);
         let folder = path.parent().unwrap_or(&self.root).to_owned();
-        // A retention elsewhere may remove the folder while it is still empty.
+        // Another process's retention may remove the folder while it is still empty.
         const ATTEMPTS: usize = 8;
         let mut attempt = 0;
         let file = loop {
             attempt += 1;
-            make_folder(&folder).map_err(|error| StoreError::disk("make", &folder, error))?;
+            make_folder(&folder).map_err(|error| StoreError::disk("create", &folder, error))?;
             match lock::temporary(&folder) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound && attempt < ATTEMPTS => {}
                 other => break other.map_err(|error| StoreError::disk("write", &path, error))?,
@@ -134,7 +137,7 @@ impl Store for LocalStore {
         bytes: &[u8],
         condition: &Condition,
     ) -> Result<Version, StoreError> {
-        make_folder(&self.root).map_err(|error| StoreError::disk("make", &self.root, error))?;
+        make_folder(&self.root).map_err(|error| StoreError::disk("create", &self.root, error))?;
         let _held = lock::lock(&self.root.join(LOCK_FILE), self.lock_limit)?;
         let path = self.path(name);
         let there = match File::open(&path) {
@@ -149,8 +152,8 @@ impl Store for LocalStore {
             found,
         };
         match (condition, there) {
-            (Condition::Absent, Some(_)) => return Err(conflict("it exists already")),
-            (Condition::Unchanged(_), None) => return Err(conflict("it is gone")),
+            (Condition::Absent, Some(_)) => return Err(conflict("it already exists")),
+            (Condition::Unchanged(_), None) => return Err(conflict("it no longer exists")),
             (Condition::Unchanged(mine), Some(theirs)) if *mine != theirs => {
                 return Err(conflict("it was changed by another process"));
             }
@@ -168,7 +171,7 @@ impl Store for LocalStore {
         let file = File::open(&path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
         if !metadata.is_file() {
-            return Err(failed(io::Error::other("it is not a file")));
+            return Err(failed(io::Error::other("not a regular file")));
         }
         Ok(Box::new(LocalObject {
             file,
@@ -178,7 +181,7 @@ impl Store for LocalStore {
         }))
     }
 
-    fn list(&self, folder: Option<&ObjectName>) -> Result<Vec<Entry>, StoreError> {
+    fn list(&self, folder: Option<&ObjectName>) -> Result<Vec<ObjectEntry>, StoreError> {
         self.list_where(folder, &mut |_| true)
     }
 
@@ -188,7 +191,8 @@ impl Store for LocalStore {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             other => other.map_err(|error| StoreError::disk("delete", &path, error))?,
         }
-        // Empty folders go too, up to the root; a full one refuses, which ends it.
+        // Empty parent folders are removed too, up to the root; removing a folder that is not empty
+        // fails, which ends the loop.
         let mut folder = path.parent();
         while let Some(at) = folder.filter(|at| *at != self.root && at.starts_with(&self.root)) {
             match std::fs::remove_dir(at) {
@@ -206,7 +210,7 @@ impl Store for LocalStore {
 
     fn sweep(&self) -> Result<u64, StoreError> {
         let mut swept = 0;
-        let mut walk = Walk {
+        let mut walk = FolderWalk {
             follows_links: false,
             enters: &mut |_| true,
             visit: &mut |path, name, _| {
@@ -246,7 +250,8 @@ impl Upload for LocalUpload {
         self.file.as_file().sync_all().map_err(failed("sync"))?;
         let renaming = failed("rename");
         let syncing = failed("sync the folder of");
-        // Held open until the end: its lock keeps sweepers away while it still has its first name.
+        // The file stays open until the end: its lock protects it from sweeps while it has its
+        // temporary name.
         let _file = self
             .file
             .persist(&self.path)
@@ -279,7 +284,10 @@ impl StoredObject for LocalObject {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 Err(StoreError::Damaged {
                     location: self.location.clone(),
-                    problem: format!("it had {} bytes and was cut while it was read", self.bytes),
+                    problem: format!(
+                        "it had {} bytes and was truncated while it was read",
+                        self.bytes
+                    ),
                 })
             }
             other => {
@@ -302,7 +310,7 @@ impl StoredObject for LocalObject {
     }
 }
 
-/// Hash of a file's contents, wherever its position is.
+/// Returns the hash of a file's contents, whatever its read position.
 fn version_of(file: &File) -> io::Result<Version> {
     let mut hasher = blake3::Hasher::new();
     let mut piece = vec![0; 1 << 16];
@@ -317,7 +325,7 @@ fn version_of(file: &File) -> io::Result<Version> {
     }
 }
 
-/// Makes a folder and those above it, and makes their names durable.
+/// Creates a folder and its parents, and makes their names durable.
 fn make_folder(folder: &Path) -> io::Result<()> {
     if folder.is_dir() {
         return Ok(());
@@ -337,8 +345,8 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Removes empty folders below `folder`, itself too when `is_inner`; tells whether it is gone. A writer that has just made
-/// one makes it again.
+/// Removes empty folders below `folder`, and the folder itself if `is_inner`; returns whether it
+/// was removed. A writer whose new folder is removed creates it again.
 fn remove_empty(folder: &Path, is_inner: bool) -> io::Result<bool> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),

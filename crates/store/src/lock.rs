@@ -1,4 +1,4 @@
-//! Locks on files: the kernel lets go of them when their holder dies, however it dies.
+//! File locks, which the kernel releases when the holding process ends, however it ends.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::MetadataExt;
@@ -10,14 +10,14 @@ use tempfile::NamedTempFile;
 use crate::StoreError;
 use crate::clock::Deadline;
 
-/// How unfinished files are named.
+/// The name prefix of temporary files.
 pub(crate) const TEMPORARY_PREFIX: &str = ".tmp-ronde-";
 
-/// A lock that is held until dropped.
-pub(crate) struct Held(#[expect(dead_code, reason = "dropping it unlocks")] File);
+/// A lock that is held until it is dropped.
+pub(crate) struct FileLock(#[expect(dead_code, reason = "dropping it unlocks")] File);
 
-/// Takes the lock file at `path`, waiting `limit` at most.
-pub(crate) fn lock(path: &Path, limit: Duration) -> Result<Held, StoreError> {
+/// Takes the lock file at `path`, waiting at most `limit`.
+pub(crate) fn lock(path: &Path, limit: Duration) -> Result<FileLock, StoreError> {
     let file = OpenOptions::new()
         .write(true)
         .create(true)
@@ -27,7 +27,7 @@ pub(crate) fn lock(path: &Path, limit: Duration) -> Result<Held, StoreError> {
     let mut deadline = Deadline::after(limit);
     loop {
         match file.try_lock() {
-            Ok(()) => return Ok(Held(file)),
+            Ok(()) => return Ok(FileLock(file)),
             Err(TryLockError::Error(error)) => {
                 return Err(StoreError::disk("lock", path, error));
             }
@@ -43,7 +43,8 @@ pub(crate) fn lock(path: &Path, limit: Duration) -> Result<Held, StoreError> {
     }
 }
 
-/// A new unfinished file in `folder`, locked, so that nobody sweeps it while this process lives.
+/// Creates a temporary file in `folder` and locks it, so that no sweep removes it while this
+/// process lives.
 pub(crate) fn temporary(folder: &Path) -> std::io::Result<NamedTempFile> {
     use std::os::unix::fs::PermissionsExt;
     const ATTEMPTS: usize = 16;
@@ -53,18 +54,18 @@ pub(crate) fn temporary(folder: &Path) -> std::io::Result<NamedTempFile> {
             .permissions(std::fs::Permissions::from_mode(0o666))
             .tempfile_in(folder)?;
         match file.as_file().try_lock() {
-            // A sweeper may have come between making and locking it.
+            // A sweep may have removed the file between its creation and the lock.
             Ok(()) if file.as_file().metadata()?.nlink() == 1 => return Ok(file),
             Ok(()) | Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Error(error)) => return Err(error),
         }
     }
     Err(std::io::Error::other(
-        "unfinished files are swept away as they are made",
+        "temporary files are removed as soon as they are created",
     ))
 }
 
-/// Removes an unfinished file if the process that made it is gone.
+/// Removes a temporary file if the process that created it has ended.
 pub(crate) fn remove_if_abandoned(path: &Path) -> std::io::Result<bool> {
     let file = match File::open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),

@@ -1,26 +1,28 @@
-//! [`ObjectName`]: a relative path that means the same on a disk and in a bucket, and never leaves it.
+//! [`ObjectName`]: a relative path that is valid on a disk and in a bucket, and cannot leave
+//! either.
 
 use std::fmt;
 
 use crate::StoreError;
 
-/// As long as a key of S3 and of Azure Blob may be.
+/// The maximum key length of S3 and of Azure Blob.
 const NAME_BYTES_MAX: usize = 1024;
-/// As long as the name of a file may be.
+/// The maximum length of a file name.
 const SEGMENT_BYTES_MAX: usize = 255;
 
-/// Name of an object or of a folder of objects: segments joined by `/`, of any characters but control characters and
-/// backslashes, so that the files of users have names, too.
+/// The name of an object or of a folder of objects: segments joined by `/`. Any characters are
+/// allowed except control characters and backslashes, so that users' files can be named.
 ///
-/// No segment is empty or starts with a dot, so a name never leaves the store and never meets the store's own files.
+/// A segment is never empty and never starts with a dot, so a name cannot leave the store or
+/// collide with the store's own files.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectName(String);
 
 impl ObjectName {
-    /// Takes a name apart and checks it.
+    /// Parses and checks a name.
     ///
     /// # Errors
-    /// [`StoreError::Name`], saying what is wrong.
+    /// [`StoreError::Name`] with the reason.
     pub fn new(name: impl Into<String>) -> Result<Self, StoreError> {
         let name = name.into();
         match problem(&name) {
@@ -29,7 +31,7 @@ impl ObjectName {
         }
     }
 
-    /// The name of something inside this folder.
+    /// Returns the name of an object inside this folder.
     ///
     /// # Errors
     /// [`StoreError::Name`], as [`ObjectName::new`].
@@ -37,19 +39,19 @@ impl ObjectName {
         Self::new(format!("{}/{rest}", self.0))
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The last segment.
+    /// Returns the last segment.
     #[must_use]
     pub fn last(&self) -> &str {
         self.0.rsplit('/').next().unwrap_or(&self.0)
     }
 
-    /// Whether this object lies somewhere inside `folder`.
+    /// Returns whether this object is inside `folder`, at any depth.
     #[must_use]
     pub fn is_in(&self, folder: &Self) -> bool {
         self.0
@@ -79,7 +81,7 @@ fn problem(name: &str) -> Option<&'static str> {
             return Some("a segment starts with a dot");
         }
         if segment.chars().any(|c| c.is_control() || c == '\\') {
-            return Some("no control character and no backslash may stand in it");
+            return Some("it contains a control character or a backslash");
         }
     }
     None

@@ -1,27 +1,27 @@
-//! [`Opener`]: stores for reading, each bucket opened once and shared.
+//! [`Opener`]: stores for reading; each bucket is opened once and shared.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{Address, LocalStore, RemoteSettings, Store, StoreError};
 
-/// Opens places for reading. Whoever asks for the same bucket, container or server gets the same store; all of them share
-/// one I/O thread.
+/// Opens locations for reading. Callers that open the same bucket, container or server share one
+/// store; all stores share one I/O thread.
 #[derive(Debug, Default)]
 pub struct Opener {
     settings: RemoteSettings,
-    opened: Mutex<Opened>,
+    opened: Mutex<OpenStores>,
 }
 
 #[derive(Debug, Default)]
-struct Opened {
+struct OpenStores {
     stores: HashMap<String, Arc<dyn Store>>,
     #[cfg(feature = "full")]
     io: Option<Arc<crate::IoThread>>,
 }
 
 impl Opener {
-    /// Opens remote places by these settings.
+    /// Uses these settings for remote locations.
     #[must_use]
     pub fn new(settings: RemoteSettings) -> Self {
         Self {
@@ -30,11 +30,13 @@ impl Opener {
         }
     }
 
-    /// The store at `address`. Nothing is asked yet: wrong settings are told by the first request, within a second of it
-    /// where the service answers. A folder is listed with what its symbolic links lead to.
+    /// Returns the store at `address` without sending a request: wrong settings are reported by the
+    /// first request, within a second if the service responds. Listings of a folder follow symbolic
+    /// links.
     ///
     /// # Errors
-    /// [`StoreError::Settings`] when the settings cannot be used, or this build has no remote stores.
+    /// [`StoreError::Settings`] when the settings cannot be used, or this build has no remote
+    /// stores.
     pub fn open(&self, address: &Address) -> Result<Arc<dyn Store>, StoreError> {
         if let Address::Folder(path) = address {
             return Ok(Arc::new(LocalStore::new(path).following_links()));
@@ -53,18 +55,22 @@ impl Opener {
     fn open_remote(
         &self,
         address: &Address,
-        opened: &mut Opened,
+        opened: &mut OpenStores,
     ) -> Result<Arc<dyn Store>, StoreError> {
         let io = match &opened.io {
             Some(io) => Arc::clone(io),
             None => Arc::clone(opened.io.insert(Arc::new(crate::IoThread::start()?))),
         };
-        let store = crate::RemoteStore::unasked(address, &self.settings, io)?;
+        let store = crate::RemoteStore::unconnected(address, &self.settings, io)?;
         Ok(Arc::new(store))
     }
 
     #[cfg(not(feature = "full"))]
-    fn open_remote(&self, address: &Address, _: &mut Opened) -> Result<Arc<dyn Store>, StoreError> {
+    fn open_remote(
+        &self,
+        address: &Address,
+        _: &mut OpenStores,
+    ) -> Result<Arc<dyn Store>, StoreError> {
         let _ = &self.settings;
         Err(crate::address::not_in_this_build(address))
     }

@@ -1,5 +1,5 @@
-//! [`RemoteStore`]: objects in a bucket of S3 or Google, a container of Azure Blob Storage or, for reading, on a web
-//! server, behind one I/O thread.
+//! [`RemoteStore`]: objects in a bucket of S3 or Google, in a container of Azure Blob Storage or,
+//! for reading, on a web server, behind one I/O thread.
 
 use std::sync::Arc;
 
@@ -7,108 +7,115 @@ use futures_util::TryStreamExt;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
 
 use crate::{
-    Address, Condition, Entry, ObjectName, RemoteSettings, Store, StoreError, StoredObject, Upload,
-    Version,
+    Address, Condition, ObjectEntry, ObjectName, RemoteSettings, Store, StoreError, StoredObject,
+    Upload, Version,
 };
 
 mod build;
+mod client;
 mod failure;
 mod io_thread;
 mod object;
-mod place;
 mod upload;
 
 pub use io_thread::IoThread;
 
 use build::Service;
+use client::{RemoteClient, stamp};
 use object::RemoteObject;
-use place::{Place, stamp};
 use upload::RemoteUpload;
 
-/// Objects in a bucket or container, or on a web server. Every request is bounded by the limit of its [`RemoteSettings`];
-/// reading is repeated as long as their patience lasts.
+/// Objects in a bucket or container, or on a web server. Every request is limited as its
+/// [`RemoteSettings`] specify; reads are repeated within their retry limit.
 ///
-/// Large objects are uploaded in parts of 16 MiB, four at a time; they appear when the last call completes them. What
-/// killed uploads leave is invisible and costs storage: a lifecycle rule of the bucket should remove incomplete uploads.
+/// Large objects are uploaded in parts of 16 MiB, four at a time, and become visible when the
+/// upload is completed. Killed uploads leave invisible parts that cost storage: configure a
+/// lifecycle rule of the bucket that removes incomplete uploads.
 #[derive(Debug)]
 pub struct RemoteStore {
-    place: Arc<Place>,
+    client: Arc<RemoteClient>,
 }
 
 impl RemoteStore {
-    /// Connects to a bucket or container and asks for a listing, so that wrong settings are told here.
+    /// Connects to a bucket or container and requests a listing, so that wrong settings are
+    /// reported here.
     ///
     /// # Errors
-    /// [`StoreError::Settings`] for what only other settings can mend: unknown options, credentials, a bucket that is
-    /// not there, a certificate that is not trusted. [`StoreError::Passing`] when the service cannot be reached.
+    /// [`StoreError::Settings`] for errors that only other settings can fix: unknown options,
+    /// credentials, a missing bucket, an untrusted certificate. [`StoreError::Unavailable`] when the
+    /// service cannot be reached.
     pub fn connect(
         address: &Address,
         settings: &RemoteSettings,
         io: Arc<IoThread>,
     ) -> Result<Self, StoreError> {
-        let store = Self::unasked(address, settings, io)?;
-        let prefix = store.place.prefix()?;
-        store.place.patiently(&mut |_| {
-            let (reading, prefix) = (Arc::clone(&store.place.reading), prefix.clone());
-            store.place.run("connect to", None, async move {
+        let store = Self::unconnected(address, settings, io)?;
+        let prefix = store.client.prefix()?;
+        store.client.with_retries(&mut |_| {
+            let (reading, prefix) = (Arc::clone(&store.client.reading), prefix.clone());
+            store.client.run("connect to", None, async move {
                 reading.list(prefix.as_ref()).try_next().await
             })
         })?;
         Ok(store)
     }
 
-    /// As [`RemoteStore::connect`], but asks for nothing: wrong settings are told by the first request.
+    /// Does the same as [`RemoteStore::connect`] without sending a request: wrong settings are
+    /// reported by the first request.
     ///
     /// # Errors
     /// [`StoreError::Settings`] when the settings do not fit together.
-    pub fn unasked(
+    pub fn unconnected(
         address: &Address,
         settings: &RemoteSettings,
         io: Arc<IoThread>,
     ) -> Result<Self, StoreError> {
-        let place = Arc::new(Place::new(address, settings, io)?);
-        Ok(Self { place })
+        let client = Arc::new(RemoteClient::new(address, settings, io)?);
+        Ok(Self { client })
     }
 
     fn object(
         &self,
         name: &ObjectName,
-        entry: &Entry,
+        entry: &ObjectEntry,
         meta: Option<ObjectMeta>,
     ) -> Result<Box<dyn StoredObject>, StoreError> {
         Ok(Box::new(RemoteObject {
-            location: self.place.location(Some(name)),
-            place: Arc::clone(&self.place),
+            location: self.client.location(Some(name)),
+            client: Arc::clone(&self.client),
             name: name.clone(),
-            path: self.place.path(name)?,
+            path: self.client.path(name)?,
             bytes: entry.bytes,
             stamp: entry.stamp,
             meta,
         }))
     }
 
-    /// Says why not where there is nothing but reading single files.
+    /// Returns the error of a web server, which supports only reading single files.
     fn not_on_the_web(
         &self,
         operation: &'static str,
         name: Option<&ObjectName>,
         why: &str,
     ) -> Result<(), StoreError> {
-        if self.place.service != Service::Web {
+        if self.client.service != Service::Web {
             return Ok(());
         }
-        Err(self.place.failure(operation, name).settings(why.to_owned()))
+        Err(self
+            .client
+            .failure(operation, name)
+            .settings(why.to_owned()))
     }
 }
 
-const READ_ONLY: &str = "a web server is for reading only";
-const NO_LISTINGS: &str = "a web server has no listings: name the files";
+const READ_ONLY: &str = "a web server can only be read";
+const NO_LISTINGS: &str = "a web server cannot be listed: name the files";
 
 impl Store for RemoteStore {
     fn create(&self, name: &ObjectName) -> Result<Box<dyn Upload>, StoreError> {
         self.not_on_the_web("write", Some(name), READ_ONLY)?;
-        let path = self.place.path(name)?;
-        let upload = RemoteUpload::new(Arc::clone(&self.place), name.clone(), path);
+        let path = self.client.path(name)?;
+        let upload = RemoteUpload::new(Arc::clone(&self.client), name.clone(), path);
         Ok(Box::new(upload))
     }
 
@@ -119,7 +126,7 @@ impl Store for RemoteStore {
         condition: &Condition,
     ) -> Result<Version, StoreError> {
         self.not_on_the_web("write", Some(name), READ_ONLY)?;
-        let service = self.place.service;
+        let service = self.client.service;
         let mode = match condition {
             Condition::Absent => PutMode::Create,
             Condition::Unchanged(version) => {
@@ -131,17 +138,17 @@ impl Store for RemoteStore {
                 })
             }
         };
-        let (store, path) = (Arc::clone(&self.place.store), self.place.path(name)?);
+        let (store, path) = (Arc::clone(&self.client.store), self.client.path(name)?);
         let payload = bytes.to_vec().into();
-        let put = self.place.run("write", Some(name), async move {
+        let put = self.client.run("write", Some(name), async move {
             store.put_opts(&path, payload, PutOptions::from(mode)).await
         });
-        let location = self.place.location(Some(name));
+        let location = self.client.location(Some(name));
         match put {
-            // S3 says so when the object that should be unchanged is gone.
+            // S3 answers so when the object that should be unchanged no longer exists.
             Err(StoreError::NotFound { .. }) => Err(StoreError::Conflict {
                 location,
-                found: "it is gone",
+                found: "it no longer exists",
             }),
             other => {
                 let put = other?;
@@ -151,13 +158,13 @@ impl Store for RemoteStore {
     }
 
     fn open(&self, name: &ObjectName) -> Result<Box<dyn StoredObject>, StoreError> {
-        let path = self.place.path(name)?;
-        let head = self.place.patiently(&mut |_| {
-            let (store, path) = (Arc::clone(&self.place.reading), path.clone());
-            self.place
+        let path = self.client.path(name)?;
+        let head = self.client.with_retries(&mut |_| {
+            let (store, path) = (Arc::clone(&self.client.reading), path.clone());
+            self.client
                 .run("read", Some(name), async move { store.head(&path).await })
         })?;
-        let entry = Entry {
+        let entry = ObjectEntry {
             name: name.clone(),
             bytes: head.size,
             stamp: stamp(&head),
@@ -165,28 +172,28 @@ impl Store for RemoteStore {
         self.object(name, &entry, Some(head))
     }
 
-    fn open_listed(&self, entry: &Entry) -> Result<Box<dyn StoredObject>, StoreError> {
+    fn open_listed(&self, entry: &ObjectEntry) -> Result<Box<dyn StoredObject>, StoreError> {
         self.object(&entry.name, entry, None)
     }
 
-    fn list(&self, folder: Option<&ObjectName>) -> Result<Vec<Entry>, StoreError> {
+    fn list(&self, folder: Option<&ObjectName>) -> Result<Vec<ObjectEntry>, StoreError> {
         self.not_on_the_web("list", folder, NO_LISTINGS)?;
         let path = match folder {
-            Some(folder) => Some(self.place.path(folder)?),
-            None => self.place.prefix()?,
+            Some(folder) => Some(self.client.path(folder)?),
+            None => self.client.prefix()?,
         };
-        let found = self.place.patiently(&mut |_| {
-            let (store, path) = (Arc::clone(&self.place.reading), path.clone());
-            self.place.run("list", folder, async move {
+        let found = self.client.with_retries(&mut |_| {
+            let (store, path) = (Arc::clone(&self.client.reading), path.clone());
+            self.client.run("list", folder, async move {
                 store.list(path.as_ref()).try_collect::<Vec<_>>().await
             })
         })?;
-        let start = self.place.prefix_bytes();
-        let mut entries: Vec<Entry> = found
+        let start = self.client.prefix_bytes();
+        let mut entries: Vec<ObjectEntry> = found
             .into_iter()
             .filter_map(|meta| {
                 let name = meta.location.as_ref().get(start..)?;
-                Some(Entry {
+                Some(ObjectEntry {
                     name: ObjectName::new(name).ok()?,
                     bytes: meta.size,
                     stamp: stamp(&meta),
@@ -199,8 +206,8 @@ impl Store for RemoteStore {
 
     fn delete(&self, name: &ObjectName) -> Result<(), StoreError> {
         self.not_on_the_web("delete", Some(name), READ_ONLY)?;
-        let (store, path) = (Arc::clone(&self.place.store), self.place.path(name)?);
-        let deleted = self.place.run(
+        let (store, path) = (Arc::clone(&self.client.store), self.client.path(name)?);
+        let deleted = self.client.run(
             "delete",
             Some(name),
             async move { store.delete(&path).await },
@@ -222,13 +229,13 @@ fn version_of(
     version: Option<String>,
     location: &str,
 ) -> Result<Version, StoreError> {
-    let told = match service {
+    let version = match service {
         Service::Google => version,
         Service::Blobs | Service::Web => e_tag,
     };
-    told.map(Version).ok_or_else(|| StoreError::Settings {
+    version.map(Version).ok_or_else(|| StoreError::Settings {
         operation: "write",
         location: location.to_owned(),
-        cause: "the service tells no version, so nothing can be written on a condition".to_owned(),
+        cause: "the service returns no object version, which conditional writes need".to_owned(),
     })
 }

@@ -7,32 +7,32 @@
 //! nonce = chunk number; associated data = name, chunk number, whether it is the last
 //! ```
 //!
-//! An object always has a last chunk, which is empty only when the object is. The salt is drawn for each object, so a key
-//! seals one object only and nonces never repeat.
+//! An object always has a last chunk, which is empty only when the object is. The salt is random
+//! for each object, so a key seals one object only and nonces never repeat.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::rand;
 
 use crate::{MasterKey, ObjectName, StoreError, key};
 
-/// Plain bytes of every chunk but the last.
+/// The number of plain bytes of every chunk but the last.
 pub(crate) const CHUNK_BYTES: usize = 256 << 10;
-/// Bytes that a chunk grows by.
+/// The number of bytes by which sealing lengthens a chunk.
 pub(crate) const TAG_BYTES: usize = 16;
-/// Bytes before the first chunk.
+/// The length of the header in bytes.
 pub(crate) const HEADER_BYTES: usize = 52;
 
 const MAGIC: &[u8; 8] = b"rondeaes";
 const VERSION: u32 = 1;
 
-/// Seals or opens the chunks of one object.
+/// Encryption and decryption of the chunks of one object.
 pub(crate) struct Sealing {
     key: LessSafeKey,
     name: ObjectName,
 }
 
 impl Sealing {
-    /// A new object's key, and the header to write first.
+    /// Returns the key of a new object and the header that must be written first.
     pub(crate) fn new(
         master: &MasterKey,
         name: &ObjectName,
@@ -42,12 +42,12 @@ impl Sealing {
         header[8..12].copy_from_slice(&VERSION.to_le_bytes());
         header[12..20].copy_from_slice(&master.id());
         rand::fill(&mut header[20..]).map_err(|_| StoreError::Key {
-            problem: "the system gave no random numbers".to_owned(),
+            problem: "the system has no random numbers".to_owned(),
         })?;
         Ok((Self::with_header(master, name, &header), header))
     }
 
-    /// The key of an object that is there.
+    /// Returns the key of an existing object.
     pub(crate) fn open(
         master: &MasterKey,
         name: &ObjectName,
@@ -60,12 +60,12 @@ impl Sealing {
         };
         if &header[..8] != MAGIC {
             return Err(damaged(
-                "it does not start as an encrypted object".to_owned(),
+                "it does not start with the header of an encrypted object".to_owned(),
             ));
         }
         if header[8..12] != VERSION.to_le_bytes() {
             return Err(damaged(format!(
-                "its encrypted form is not version {VERSION}, which this ronde reads"
+                "its encryption format is not version {VERSION}, the only one that this version of ronde reads"
             )));
         }
         let mine = master.id();
@@ -102,11 +102,11 @@ impl Sealing {
         self.key
             .seal_in_place_append_tag(nonce(index), self.associated(index, is_last), chunk)
             .map_err(|_| StoreError::Key {
-                problem: format!("chunk {index} of {} could not be sealed", self.name),
+                problem: format!("cannot encrypt chunk {index} of {}", self.name),
             })
     }
 
-    /// Opens `chunk` in place and gives the plain bytes; `None` when anything of it was changed.
+    /// Opens `chunk` in place and returns the plain bytes; `None` when any byte of it was changed.
     pub(crate) fn open_chunk<'a>(
         &self,
         index: u64,
@@ -133,7 +133,8 @@ fn nonce(index: u64) -> Nonce {
     Nonce::assume_unique_for_key(bytes)
 }
 
-/// Chunks and plain bytes of an object of `sealed` bytes; `None` when no object has that length.
+/// Returns the numbers of chunks and plain bytes of an object of `sealed` bytes; `None` when no
+/// object has that length.
 pub(crate) fn lengths(sealed: u64) -> Option<(u64, u64)> {
     let sealed_chunk = (CHUNK_BYTES + TAG_BYTES) as u64;
     let body = sealed.checked_sub(HEADER_BYTES as u64)?;

@@ -1,33 +1,36 @@
-//! [`RemoteSettings`]: how to talk to a remote store.
+//! [`RemoteSettings`]: credentials, limits and options of remote stores.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Is told sentences for people, from any thread.
-pub type Listener = Arc<dyn Fn(&str) + Send + Sync>;
+/// A callback that gets messages for people, from any thread.
+pub type NoticeCallback = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// How to talk to a remote store. A folder needs none of it.
+/// Settings of remote stores. A folder needs none of them.
 #[derive(Clone)]
 pub struct RemoteSettings {
-    /// Names and values as the `object_store` crate knows them: `aws_access_key_id`, `aws_endpoint`, `aws_region`,
-    /// `azure_storage_account_name`, `azure_storage_account_key` and so on. An unknown name is an error.
+    /// Names and values as the `object_store` crate defines them: `aws_access_key_id`,
+    /// `aws_endpoint`, `aws_region`, `azure_storage_account_name`, `azure_storage_account_key` and
+    /// so on. An unknown name is an error.
     pub options: Vec<(String, String)>,
-    /// The same from the environment of the process, where other programs and the other service have variables,
-    /// too: names that the service does not know are left out. `options` take precedence.
+    /// The same from the environment of the process, which may contain variables of other programs
+    /// and services: names that the service does not know are ignored. `options` take precedence.
     pub ambient: Vec<(String, String)>,
-    /// File (PEM) with the certificates of authorities that are trusted besides those of the system.
+    /// A file (PEM) with certificate authorities that are trusted in addition to those of the
+    /// system.
     pub authorities: Option<PathBuf>,
-    /// Repetitions of a request to write that failed in passing.
+    /// The number of times a failed write request is repeated.
     pub retries: usize,
-    /// Limit for one request with its repetitions.
+    /// The limit for one request including its repetitions.
     pub limit: Duration,
-    /// How long reading goes on without getting a byte from a service that has answered before, when its failures may
-    /// pass. It is asked again after 0.1 s, then ever more seldom, every 5 s at last.
-    pub patience: Duration,
-    /// Is told that a service keeps readers waiting, and that it answers again.
-    pub tell: Option<Listener>,
+    /// The time for which reads are repeated without receiving a byte, from a service that has
+    /// answered before and whose failures may be temporary. The first pause is 0.1 s, the longest 5
+    /// s.
+    pub retry_limit: Duration,
+    /// Called when a service keeps readers waiting, and when it answers again.
+    pub tell: Option<NoticeCallback>,
 }
 
 impl Default for RemoteSettings {
@@ -38,14 +41,14 @@ impl Default for RemoteSettings {
             authorities: None,
             retries: 5,
             limit: Duration::from_secs(120),
-            patience: Duration::from_secs(60),
+            retry_limit: Duration::from_secs(60),
             tell: None,
         }
     }
 }
 
 impl fmt::Debug for RemoteSettings {
-    /// Names without values: some of them are secrets.
+    /// Only names are printed, because some values are secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fn names(options: &[(String, String)]) -> Vec<&str> {
             options.iter().map(|(name, _)| name.as_str()).collect()
@@ -56,7 +59,7 @@ impl fmt::Debug for RemoteSettings {
             .field("authorities", &self.authorities)
             .field("retries", &self.retries)
             .field("limit", &self.limit)
-            .field("patience", &self.patience)
+            .field("retry_limit", &self.retry_limit)
             .finish_non_exhaustive()
     }
 }

@@ -1,17 +1,18 @@
-//! [`Stamp`]: what tells that an object was replaced, without reading it.
+//! [`Stamp`]: an identifier that changes when an object is replaced, available without reading it.
 
 use std::fmt;
 
-/// 16 bytes that are others whenever an object is replaced. Of a bucket they come from the ETag; of a web server without
-/// one from time and length; of a file from its time in nanoseconds, its length and its inode.
+/// 16 bytes that change whenever an object is replaced. For a bucket they are derived from the
+/// ETag; for a web server without ETags from time and length; for a file from its modification time
+/// in nanoseconds, its length and its inode.
 ///
-/// The same object has the same stamp in a listing, when it is opened, and in every process. Equal stamps of different
-/// objects mean nothing.
+/// An object has the same stamp in a listing, when it is opened, and in every process. Stamps of
+/// different objects must not be compared.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp([u8; 16]);
 
 impl Stamp {
-    /// The stamp that `what` makes, told apart from others by `kind`.
+    /// Returns the stamp of `what`; `kind` separates the kinds of sources.
     #[must_use]
     pub fn of(kind: &str, what: &[u8]) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key("ronde-store 1 stamp");
@@ -21,13 +22,13 @@ impl Stamp {
         Self(bytes)
     }
 
-    /// Its bytes, to be kept somewhere.
+    /// Returns its bytes, for storage.
     #[must_use]
     pub fn to_bytes(self) -> [u8; 16] {
         self.0
     }
 
-    /// The stamp that had these bytes.
+    /// Returns the stamp with these bytes.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)

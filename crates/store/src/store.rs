@@ -1,58 +1,60 @@
-//! [`Store`]: the seam towards whatever keeps objects, and its conveniences in [`StoreExt`].
+//! [`Store`]: the interface to object storage, and its convenience methods in [`StoreExt`].
 
 use std::fmt;
 use std::ops::Range;
 
 use crate::{ObjectName, Stamp, StoreError};
 
-/// What identifies the contents of an object for a conditional put; equal contents may have equal versions.
+/// The identifier of an object's contents for a conditional put; equal contents may have equal
+/// versions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version(pub(crate) String);
 
-/// When a conditional put may happen.
+/// The condition of a put.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
-    /// Only when there is no such object.
+    /// The object does not exist.
     Absent,
-    /// Only when the object is still this one.
+    /// The object still has this version.
     Unchanged(Version),
 }
 
 /// One object of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// Its name.
+pub struct ObjectEntry {
+    /// The object's name.
     pub name: ObjectName,
-    /// Its length.
+    /// The object's length in bytes.
     pub bytes: u64,
-    /// That of [`StoredObject::stamp`].
+    /// The stamp as returned by [`StoredObject::stamp`].
     pub stamp: Stamp,
 }
 
-/// A small object and what identifies it.
+/// A small object and its version.
 #[derive(Debug)]
-pub struct Versioned {
-    /// For a conditional put.
+pub struct VersionedObject {
+    /// The version, for a conditional put.
     pub version: Version,
-    /// What it holds, or why that cannot be read.
+    /// The contents, or the error of reading them.
     pub contents: Result<Vec<u8>, StoreError>,
 }
 
-/// Keeps objects under names. An object is there whole or not at all, for every reader at any time.
+/// Storage of objects by name. An object is visible completely or not at all, to every reader at
+/// any time.
 ///
-/// Calls block; how long is bounded by the implementation. May be used from several threads.
+/// Calls block; the implementation limits for how long. May be used from several threads.
 pub trait Store: Send + Sync + fmt::Debug {
-    /// Starts to write an object. It is there once [`Upload::publish`] returned; dropping it leaves nothing.
-    /// An object of this name is replaced.
+    /// Starts to write an object. It becomes visible when [`Upload::publish`] returns; dropping the
+    /// upload leaves nothing. An existing object of this name is replaced.
     ///
     /// # Errors
-    /// As the place has them.
+    /// Errors of the storage.
     fn create(&self, name: &ObjectName) -> Result<Box<dyn Upload>, StoreError>;
 
-    /// Writes a small object if `condition` holds at that moment, and tells its version.
+    /// Writes a small object if `condition` holds at that moment, and returns its version.
     ///
     /// # Errors
-    /// [`StoreError::Conflict`] when the condition does not hold; else as the place has them.
+    /// [`StoreError::Conflict`] when the condition does not hold; otherwise errors of the storage.
     fn put_if(
         &self,
         name: &ObjectName,
@@ -60,19 +62,19 @@ pub trait Store: Send + Sync + fmt::Debug {
         condition: &Condition,
     ) -> Result<Version, StoreError>;
 
-    /// Opens an object for reading. Later writers do not change what is read; of a remote store the reader is told
-    /// [`StoreError::Conflict`] instead.
+    /// Opens an object for reading. Later writes do not change the bytes read; a reader of a remote
+    /// store gets [`StoreError::Conflict`] instead.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`]; else as the place has them.
+    /// [`StoreError::NotFound`]; otherwise errors of the storage.
     fn open(&self, name: &ObjectName) -> Result<Box<dyn StoredObject>, StoreError>;
 
-    /// Opens an object of a listing. A remote store is not asked for it again: what it has become meanwhile is told
-    /// when it is read.
+    /// Opens an object of a listing. No request is sent to a remote store: a change since the
+    /// listing is reported when the object is read.
     ///
     /// # Errors
     /// As [`Store::open`]; [`StoreError::Conflict`] when it was replaced.
-    fn open_listed(&self, entry: &Entry) -> Result<Box<dyn StoredObject>, StoreError> {
+    fn open_listed(&self, entry: &ObjectEntry) -> Result<Box<dyn StoredObject>, StoreError> {
         let object = self.open(&entry.name)?;
         if object.stamp() != entry.stamp || object.bytes() != entry.bytes {
             return Err(StoreError::Conflict {
@@ -83,22 +85,22 @@ pub trait Store: Send + Sync + fmt::Debug {
         Ok(object)
     }
 
-    /// All objects inside `folder` (of the whole store without one), in the order of their names.
+    /// Lists all objects inside `folder` (of the whole store for `None`), sorted by name.
     ///
     /// # Errors
-    /// As the place has them; an absent folder is an empty one.
-    fn list(&self, folder: Option<&ObjectName>) -> Result<Vec<Entry>, StoreError>;
+    /// Errors of the storage; a missing folder counts as empty.
+    fn list(&self, folder: Option<&ObjectName>) -> Result<Vec<ObjectEntry>, StoreError>;
 
-    /// Removes an object; an absent one is no error.
+    /// Removes an object; a missing object is not an error.
     ///
     /// # Errors
-    /// As the place has them.
+    /// Errors of the storage.
     fn delete(&self, name: &ObjectName) -> Result<(), StoreError>;
 
-    /// Removes what killed writers left and no listing shows; tells how many.
+    /// Removes leftovers of killed writers, which listings do not show; returns their number.
     ///
     /// # Errors
-    /// As the place has them.
+    /// Errors of the storage.
     fn sweep(&self) -> Result<u64, StoreError>;
 }
 
@@ -107,46 +109,48 @@ pub trait Upload: Send {
     /// Appends bytes.
     ///
     /// # Errors
-    /// As the place has them; the upload is then of no use.
+    /// Errors of the storage; the upload cannot be used afterwards.
     fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError>;
 
     /// Makes the object durable and visible under its name.
     ///
     /// # Errors
-    /// As the place has them; nothing is visible then.
+    /// Errors of the storage; the object is not visible then.
     fn publish(self: Box<Self>) -> Result<(), StoreError>;
 }
 
-/// An object that is there.
+/// An object that is open for reading.
 pub trait StoredObject: Send + Sync {
-    /// Its length.
+    /// Returns its length in bytes.
     fn bytes(&self) -> u64;
 
-    /// Says that these bytes will be read soon. A hint, which objects that have nothing to prepare do not follow.
+    /// Announces that these byte ranges will be read soon. This is a hint, which implementations
+    /// may ignore.
     fn prefetch(&self, _ranges: &[Range<u64>]) {}
 
-    /// Fills `into` from byte `start` on.
+    /// Fills `into` with the bytes from `start` on.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] when the object ends before; else as the place has them.
+    /// [`StoreError::Damaged`] when the object is too short; otherwise errors of the storage.
     fn read_at(&self, start: u64, into: &mut [u8]) -> Result<(), StoreError>;
 
-    /// What changes whenever the object is replaced, at no cost: the key of what is remembered about it.
+    /// Returns an identifier that changes whenever the object is replaced, at no cost: the cache
+    /// key of data derived from it.
     fn stamp(&self) -> Stamp;
 
-    /// Its version, for a conditional put. Costs a read of the whole object on local disk.
+    /// Returns its version, for a conditional put. Reads the whole object on local disk.
     ///
     /// # Errors
-    /// As the place has them.
+    /// Errors of the storage.
     fn version(&self) -> Result<Version, StoreError>;
 
-    /// Its full place, for messages.
+    /// Returns its full location, for messages.
     fn location(&self) -> &str;
 }
 
-/// Conveniences of every [`Store`].
+/// Convenience methods of every [`Store`].
 pub trait StoreExt: Store {
-    /// Writes an object that is at hand in memory.
+    /// Writes an object from memory.
     ///
     /// # Errors
     /// As [`Store::create`] and [`Upload::publish`].
@@ -156,7 +160,7 @@ pub trait StoreExt: Store {
         upload.publish()
     }
 
-    /// Reads an object of at most `bytes_max` bytes whole.
+    /// Reads a whole object of at most `bytes_max` bytes.
     ///
     /// # Errors
     /// As [`Store::open`]; [`StoreError::Damaged`] when it is longer.
@@ -164,21 +168,21 @@ pub trait StoreExt: Store {
         read_whole(&*self.open(name)?, bytes_max)
     }
 
-    /// Reads a small object and its version; `None` when it is absent. What cannot be read has a version, too, so that it
-    /// can be replaced on the condition that it is still the same.
+    /// Reads a small object and its version; `None` when it does not exist. An object that cannot
+    /// be read has a version too, so that it can be replaced if it is unchanged.
     ///
     /// # Errors
-    /// As [`Store::open`] and [`StoredObject::version`], but for absence.
+    /// As [`Store::open`] and [`StoredObject::version`], except for a missing object.
     fn get_versioned(
         &self,
         name: &ObjectName,
         bytes_max: u64,
-    ) -> Result<Option<Versioned>, StoreError> {
+    ) -> Result<Option<VersionedObject>, StoreError> {
         let object = match self.open(name) {
             Err(error) if error.is_not_found() => return Ok(None),
             other => other?,
         };
-        Ok(Some(Versioned {
+        Ok(Some(VersionedObject {
             version: object.version()?,
             contents: read_whole(&*object, bytes_max),
         }))
@@ -207,7 +211,7 @@ fn read_whole(object: &dyn StoredObject, bytes_max: u64) -> Result<Vec<u8>, Stor
     if bytes > bytes_max {
         return Err(StoreError::Damaged {
             location: object.location().to_owned(),
-            problem: format!("it has {bytes} bytes; at most {bytes_max} are expected"),
+            problem: format!("it has {bytes} bytes; expected at most {bytes_max}"),
         });
     }
     let mut into = vec![0; bytes as usize];

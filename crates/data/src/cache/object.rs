@@ -1,4 +1,4 @@
-//! [`CachedObject`]: a remote file, read through the cache.
+//! [`CachedObject`]: a remote file that is read through the cache.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -7,45 +7,45 @@ use std::time::Duration;
 
 use ronde_store::{Stamp, StoreError, StoredObject, Version};
 
-use super::folder::{LOCKS, Locked, NotKept, PageLock};
+use super::page_folder::{LOCKS, LockAttempt, NotStored, PageLock};
 use super::page::PageKey;
-use super::span::{Pages, overlap, runs};
-use super::tally::{CacheEvent, add};
-use super::{Cache, ahead};
+use super::page_layout::{PageLayout, overlap, runs};
+use super::stats::{CacheEvent, add};
+use super::{Cache, read_ahead};
 use crate::clock::{Stopwatch, pause};
 use crate::source::SourceFile;
 
-/// Pages that one request fetches.
+/// The maximum number of pages fetched by one request.
 pub(super) const RUN_PAGES: u64 = 4;
 
-/// A remote file that is read through a cache. Cheap to make; the remote file is opened when something of it is missing.
-pub(super) struct CachedObject(Arc<Shared>);
+/// A remote file that is read through a cache. The remote file is opened when the first page is missing.
+pub(super) struct CachedObject(Arc<CachedFile>);
 
-/// What readers and those who fetch ahead have in common.
-pub(super) struct Shared {
+/// The state that readers share with the read-ahead threads.
+pub(super) struct CachedFile {
     pub(super) cache: Arc<Cache>,
     file: SourceFile,
     location: String,
-    /// What keys of pages are made from.
+    /// The key from which the keys of pages are derived.
     identity: [u8; 32],
-    pub(super) pages: Pages,
+    pub(super) pages: PageLayout,
     remote: OnceLock<Box<dyn StoredObject>>,
-    progress: Mutex<Progress>,
+    progress: Mutex<ReaderPosition>,
 }
 
-/// How far a reader has come who reads one byte after the other.
-struct Progress {
-    /// Byte behind the last one that was read.
+/// The position of a sequential reader.
+struct ReaderPosition {
+    /// The first byte after the last read.
     next: u64,
-    /// Page behind the last one that is fetched ahead.
+    /// The first page after the last one that is fetched ahead.
     ahead: u64,
-    /// Pages that wait to be fetched ahead, or are being fetched.
+    /// The pages that wait to be fetched ahead, or are being fetched.
     announced: HashSet<u64>,
 }
 
 impl CachedObject {
     pub(super) fn new(cache: Arc<Cache>, file: &SourceFile) -> Self {
-        Self(Arc::new(Shared::new(cache, file)))
+        Self(Arc::new(CachedFile::new(cache, file)))
     }
 }
 
@@ -61,7 +61,7 @@ impl StoredObject for CachedObject {
             .collect();
         pages.sort_unstable();
         pages.dedup();
-        ahead::announce(&self.0, &pages);
+        read_ahead::announce(&self.0, &pages);
     }
 
     fn read_at(&self, start: u64, into: &mut [u8]) -> Result<(), StoreError> {
@@ -71,20 +71,20 @@ impl StoredObject for CachedObject {
             return Err(StoreError::Damaged {
                 location: shared.location.clone(),
                 problem: format!(
-                    "it ends before byte {end}; it has {} bytes",
+                    "the read ends at byte {end}, but the file has {} bytes",
                     shared.pages.bytes
                 ),
             });
         }
         let next = shared.next_pages(start, end);
-        ahead::announce(shared, &next);
+        read_ahead::announce(shared, &next);
         let covering = shared.pages.covering(&(start..end));
         let missing: Vec<u64> = covering
             .filter(|page| !shared.read_page(*page, start, into))
             .collect();
         for run in runs(&missing, RUN_PAGES) {
-            // What cannot be kept would be fetched again for each small part of it: then no more than is asked for.
-            match shared.cache.keeps() {
+            // If pages cannot be stored, whole pages would be fetched again for each small read: fetch only the range.
+            match shared.cache.can_store() {
                 true => shared.fetch(run, start, into, true)?,
                 false => shared.read_remote(run, start, into)?,
             }
@@ -105,7 +105,7 @@ impl StoredObject for CachedObject {
     }
 }
 
-impl Shared {
+impl CachedFile {
     pub(super) fn new(cache: Arc<Cache>, file: &SourceFile) -> Self {
         let location = file.location();
         let mut hasher = blake3::Hasher::new_derive_key("ronde-data 1 cached file");
@@ -116,7 +116,7 @@ impl Shared {
         hasher.update(&key.map_or([0; 8], ronde_store::MasterKey::id));
         hasher.update(location.as_bytes());
         Self {
-            pages: Pages {
+            pages: PageLayout {
                 bytes: file.bytes(),
                 page_bytes: cache.settings.page_bytes,
             },
@@ -125,7 +125,7 @@ impl Shared {
             location,
             identity: *hasher.finalize().as_bytes(),
             remote: OnceLock::new(),
-            progress: Mutex::new(Progress {
+            progress: Mutex::new(ReaderPosition {
                 next: u64::MAX,
                 ahead: 0,
                 announced: HashSet::new(),
@@ -141,7 +141,7 @@ impl Shared {
         PageKey(key)
     }
 
-    /// Pages of a run have locks of their own.
+    /// Returns the lock number of a page; the pages of one request have different locks.
     fn lock_number(&self, page: u64) -> u64 {
         let first = u64::from(u16::from_le_bytes([self.identity[0], self.identity[1]]));
         first.wrapping_add(page) % LOCKS
@@ -151,7 +151,7 @@ impl Shared {
         if let Some(remote) = self.remote.get() {
             return Ok(&**remote);
         }
-        let opened = self.file.store().open_listed(&ronde_store::Entry {
+        let opened = self.file.store().open_listed(&ronde_store::ObjectEntry {
             name: self.file.object().clone(),
             bytes: self.file.bytes(),
             stamp: self.file.stamp(),
@@ -159,7 +159,7 @@ impl Shared {
         Ok(&**self.remote.get_or_init(|| opened))
     }
 
-    /// The pages to fetch ahead when these bytes are read after those before them.
+    /// Returns the pages to fetch ahead if this read continues the previous one.
     fn next_pages(&self, start: u64, end: u64) -> Vec<u64> {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         let is_next = progress.next == start;
@@ -169,11 +169,11 @@ impl Shared {
         }
         let ahead = self.cache.settings.ahead_pages;
         let here = self.pages.covering(&(start..end)).end;
-        // Somebody who went back begins anew.
+        // The reader has moved backwards, so reading ahead starts again.
         if progress.ahead > here + ahead {
             progress.ahead = 0;
         }
-        // New ones are announced by halves, not one by one.
+        // Pages are announced in batches of half the read-ahead distance, not one by one.
         if progress.ahead >= here + ahead.div_ceil(2) {
             return Vec::new();
         }
@@ -182,7 +182,7 @@ impl Shared {
         (first..progress.ahead.min(self.pages.count())).collect()
     }
 
-    /// Of these pages those that were not announced yet; they are now.
+    /// Returns the pages that were not announced yet and marks them as announced.
     pub(super) fn take_new(&self, pages: &[u64]) -> Vec<u64> {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         let new = pages.iter().copied();
@@ -190,7 +190,7 @@ impl Shared {
             .collect()
     }
 
-    /// Forgets that pages were announced.
+    /// Removes pages from the announced ones.
     pub(super) fn forget(&self, pages: Range<u64>) {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         for page in pages {
@@ -198,26 +198,27 @@ impl Shared {
         }
     }
 
-    /// Whether a page is on disk.
+    /// Returns whether a page is on disk.
     pub(super) fn has(&self, page: u64) -> bool {
         self.read_page(page, 0, &mut [])
     }
 
-    /// Fills what `into`, which begins at byte `start` of the object, needs of a page, from disk. False when it is not there.
+    /// Copies the overlap of a page on disk with `into`, which begins at byte `start` of the object. Returns false when the
+    /// page is not on disk.
     fn read_page(&self, page: u64, start: u64, into: &mut [u8]) -> bool {
-        let place = self.pages.range(page);
-        let part = overlap(&place, &(start..start + into.len() as u64));
+        let range = self.pages.range(page);
+        let part = overlap(&range, &(start..start + into.len() as u64));
         let into = match part.is_empty() {
             true => &mut [],
             false => &mut into[(part.start - start) as usize..(part.end - start) as usize],
         };
-        let within = part.start.saturating_sub(place.start);
+        let within = part.start.saturating_sub(range.start);
         let key = self.key(page);
-        self.cache.read(&self.location, &key, &place, within, into)
+        self.cache.read(&self.location, &key, &range, within, into)
     }
 
-    /// Sees to it that pages are on disk, and fills what `into` needs of them. Pages that somebody else fetches are waited
-    /// for where `waits`, and left to them otherwise.
+    /// Fetches the pages that are not on disk and copies their overlap with `into`. Waits for pages that another process
+    /// fetches if `waits` is set, and skips them otherwise.
     pub(super) fn fetch(
         &self,
         run: Range<u64>,
@@ -230,7 +231,7 @@ impl Shared {
         for page in run {
             match self.lock(page) {
                 None => busy.push(page),
-                // Somebody may have fetched it just before.
+                // Another process may have just fetched it.
                 Some(lock) => {
                     if !self.read_page(page, start, into) {
                         mine.push((page, lock));
@@ -251,23 +252,23 @@ impl Shared {
         Ok(())
     }
 
-    /// The lock of a page, `Some(None)` where there are no locks; `None` when somebody else has it.
+    /// Locks a page. Returns `Some(None)` where locks are unavailable, and `None` when another process or thread has the lock.
     #[expect(
         clippy::option_option,
-        reason = "somebody else's, one that cannot be had, and one's own are three things"
+        reason = "a busy lock, an unavailable lock and a taken lock are three cases"
     )]
     fn lock(&self, page: u64) -> Option<Option<PageLock>> {
         match self.cache.folder.try_lock(self.lock_number(page)) {
-            Locked::Mine(lock) => Some(Some(lock)),
-            Locked::Busy => None,
-            Locked::Never(error) => {
-                self.cache.not_kept(&NotKept::Disk(error), 0);
+            LockAttempt::Taken(lock) => Some(Some(lock)),
+            LockAttempt::Busy => None,
+            LockAttempt::Unavailable(error) => {
+                self.cache.not_kept(&NotStored::Disk(error), 0);
                 Some(None)
             }
         }
     }
 
-    /// Fetches neighbouring pages by one request, and keeps those whose locks are held.
+    /// Fetches neighbouring pages with one request, and stores those whose locks are held.
     fn fetch_locked(
         &self,
         group: Vec<(u64, Option<PageLock>)>,
@@ -277,42 +278,42 @@ impl Shared {
         let (Some((first, _)), Some((last, _))) = (group.first(), group.last()) else {
             return Ok(());
         };
-        let place = self.pages.range(*first).start..self.pages.range(*last).end;
-        let mut bytes = vec![0; (place.end - place.start) as usize];
-        self.remote()?.read_at(place.start, &mut bytes)?;
-        let tally = &self.cache.tally;
-        add(&tally.remote_bytes, bytes.len() as u64);
-        add(&tally.fetched, group.len() as u64);
-        let part = overlap(&place, &(start..start + into.len() as u64));
+        let range = self.pages.range(*first).start..self.pages.range(*last).end;
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        self.remote()?.read_at(range.start, &mut bytes)?;
+        let stats = &self.cache.stats;
+        add(&stats.remote_bytes, bytes.len() as u64);
+        add(&stats.fetched, group.len() as u64);
+        let part = overlap(&range, &(start..start + into.len() as u64));
         if !part.is_empty() {
             let from =
-                &bytes[(part.start - place.start) as usize..(part.end - place.start) as usize];
+                &bytes[(part.start - range.start) as usize..(part.end - range.start) as usize];
             into[(part.start - start) as usize..(part.end - start) as usize].copy_from_slice(from);
         }
         for (page, lock) in group {
-            let range = self.pages.range(page);
-            let data =
-                &bytes[(range.start - place.start) as usize..(range.end - place.start) as usize];
+            let page_range = self.pages.range(page);
+            let data = &bytes[(page_range.start - range.start) as usize
+                ..(page_range.end - range.start) as usize];
             match lock {
                 Some(lock) => self.cache.keep(&lock, &self.key(page), data),
-                None => add(&tally.not_kept, 1),
+                None => add(&stats.not_kept, 1),
             }
         }
         Ok(())
     }
 
-    /// Reads what `into` needs of some pages, and nothing else, past the cache.
+    /// Reads the overlap of `into` with some pages from the remote file, without the cache.
     fn read_remote(&self, run: Range<u64>, start: u64, into: &mut [u8]) -> Result<(), StoreError> {
-        let place = self.pages.range(run.start).start..self.pages.range(run.end - 1).end;
-        let part = overlap(&place, &(start..start + into.len() as u64));
+        let range = self.pages.range(run.start).start..self.pages.range(run.end - 1).end;
+        let part = overlap(&range, &(start..start + into.len() as u64));
         let into = &mut into[(part.start - start) as usize..(part.end - start) as usize];
         self.remote()?.read_at(part.start, into)?;
-        add(&self.cache.tally.remote_bytes, into.len() as u64);
-        add(&self.cache.tally.not_kept, run.end - run.start);
+        add(&self.cache.stats.remote_bytes, into.len() as u64);
+        add(&self.cache.stats.not_kept, run.end - run.start);
         Ok(())
     }
 
-    /// Waits until somebody else has fetched a page; fetches it when they give up or take too long.
+    /// Waits until another process has fetched a page; fetches it if that process fails or takes too long.
     fn wait_for(&self, page: u64, start: u64, into: &mut [u8]) -> Result<(), StoreError> {
         let watch = Stopwatch::start();
         let mut next = Duration::from_micros(100);
@@ -327,7 +328,7 @@ impl Shared {
                 };
             }
             if watch.elapsed() > self.cache.settings.wait_limit {
-                self.cache.tally.tell(CacheEvent::WaitedTooLong {
+                self.cache.stats.report(CacheEvent::WaitedTooLong {
                     file: self.location.clone(),
                     offset: self.pages.range(page).start,
                 });
@@ -337,7 +338,7 @@ impl Shared {
             next = (next * 2).min(Duration::from_millis(5));
         };
         add(
-            &self.cache.tally.waited_ns,
+            &self.cache.stats.waited_ns,
             watch.elapsed().as_nanos() as u64,
         );
         outcome

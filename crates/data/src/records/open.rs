@@ -1,4 +1,4 @@
-//! Opening files of records: addresses, format, index, and what of them is trained on.
+//! Opens files of records: finds and indexes them, and selects training and evaluation samples.
 
 use std::cell::{Cell, OnceCell};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use twox_hash::XxHash3_64;
 use super::file::RecordsFile;
 use super::{Addresses, RecordsConfig};
 use crate::cache::{Cache, CacheMode, CacheSettings, FillProgress};
-use crate::decode::{Decoder, Role, Schema};
+use crate::decode::{RecordDecoder, SampleUse, Schema};
 use crate::format::{Format, FormatConfig};
 use crate::index::{DataFile, Index, IndexProgress, IndexSettings, OnBadRecord};
 use crate::opening::{DataNews, Opening};
@@ -19,22 +19,22 @@ use crate::stored::{Reading, Selection, StoredDataset};
 use crate::tokenized::{self, Recipe, tokenize};
 use crate::{DataError, Dataset, Split};
 
-/// Reads at a time from another machine: each of them mostly waits.
+/// The number of concurrent reads from another machine; each one mostly waits.
 const REMOTE_READS: usize = 8;
-/// Where pages of remote files are, in the folder for what can be made again.
+/// The subfolder of the cache folder with pages of remote files.
 const PAGES_FOLDER: &str = "data";
-/// Bytes of a page.
+/// The bytes of a page.
 const PAGE_BYTES: u64 = 1 << 20;
-/// Bad records that are told one by one.
+/// The maximum number of bad records that are reported one by one.
 const BAD_TOLD_MAX: usize = 5;
 
-/// Opens files of records. Cost: files that were not indexed before are read once.
+/// Opens files of records. Cost: reads files that were not indexed before once.
 pub(crate) fn open(config: &RecordsConfig, opening: &Opening) -> Result<Split, DataError> {
     if let Some((key, problem)) = config.problems().into_iter().next() {
         return Err(DataError::Schema { key, problem });
     }
     let opener = Opener::new(RemoteSettings {
-        patience: Duration::from_secs_f64(config.retry_s),
+        retry_limit: Duration::from_secs_f64(config.retry_s),
         tell: Some(Arc::new({
             let tell = Arc::clone(&opening.tell);
             move |message| tell(&DataNews::Notice(message.to_owned()))
@@ -52,51 +52,51 @@ pub(crate) fn open(config: &RecordsConfig, opening: &Opening) -> Result<Split, D
         (Some(addresses), _) => {
             let test = job.load(addresses, Some(&train))?;
             let all = Selection::All(test.index.samples());
-            Some(job.set(&test, all, Role::Test)?)
+            Some(job.set(&test, all, SampleUse::Test)?)
         }
         (None, Some(share)) => {
-            let held = train.select(|key| is_held(key, share));
-            Some(job.set(&train, held, Role::Test)?)
+            let validation = train.select(|key| is_validation(key, share));
+            Some(job.set(&train, validation, SampleUse::Test)?)
         }
         (None, None) => None,
     };
     let used = match (&config.test, config.validation) {
-        (None, Some(share)) => train.select(|key| !is_held(key, share)),
+        (None, Some(share)) => train.select(|key| !is_validation(key, share)),
         _ => Selection::All(train.index.samples()),
     };
     Ok(Split {
-        train: job.set(&train, used, Role::Train)?,
+        train: job.set(&train, used, SampleUse::Train)?,
         test,
     })
 }
 
-/// What all steps of opening need.
+/// The context for opening files.
 struct Job<'a> {
     config: &'a RecordsConfig,
     opening: &'a Opening,
     opener: Opener,
-    /// Made for the first file that is on another machine.
+    /// The cache, created for the first remote file.
     cache: OnceCell<Option<Arc<Cache>>>,
 }
 
-/// How files are read, what of them is wanted, and what is made of them before that.
+/// A format, a schema, and the tokenization of text files.
 type Read = (Arc<dyn Format>, Schema, Option<Arc<Recipe>>);
 
-/// Files that are indexed.
+/// Indexed files.
 struct Loaded {
     sources: Vec<SourceFile>,
-    /// Whether reading them needs other machines.
+    /// Whether any of them is remote.
     is_remote: bool,
     files: Vec<Arc<dyn DataFile>>,
     format: Arc<dyn Format>,
-    /// Of text.
+    /// The tokenization, for text files.
     recipe: Option<Arc<Recipe>>,
     schema: Schema,
     index: Arc<Index>,
 }
 
 impl Job<'_> {
-    /// Finds and indexes files; those to measure on as `like` was.
+    /// Finds and indexes files; uses the format and schema of `like` if given.
     fn load(&self, addresses: &Addresses, like: Option<&Loaded>) -> Result<Loaded, DataError> {
         let mut sources = expand(addresses.all(), &self.opening.base, &self.opener)?;
         let (format, schema, recipe) = match like {
@@ -108,7 +108,7 @@ impl Job<'_> {
             None => self.format(&sources)?,
         };
         sources.retain(|file| format.takes(&file.location()));
-        // Text is read once, its tokens are on this machine.
+        // Text is read once; its tokens are stored on this machine.
         let is_remote = recipe.is_none() && sources.iter().any(SourceFile::is_remote);
         let cache = if is_remote {
             self.cache(&sources)?
@@ -127,7 +127,7 @@ impl Job<'_> {
             let addresses = addresses.all().join(", ");
             return Err(DataError::Empty { addresses });
         }
-        self.tell_bad(&index);
+        self.report_bad(&index);
         Ok(Loaded {
             sources,
             is_remote,
@@ -139,7 +139,7 @@ impl Job<'_> {
         })
     }
 
-    /// The tokens of files of text; made of those that were not encoded before.
+    /// Returns the token files of text files; encodes those that were not encoded before.
     fn tokens(
         &self,
         files: &[Arc<dyn DataFile>],
@@ -148,7 +148,7 @@ impl Job<'_> {
         let key = self.key()?;
         let place = tokenized::Place::new(self.opening, key)?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let what = format!("making tokens of {} files", files.len());
+        let what = format!("tokenizing {} files", files.len());
         let tell = |share| {
             let what = what.clone();
             (self.opening.tell)(&DataNews::Progress { what, share });
@@ -158,7 +158,7 @@ impl Job<'_> {
         made
     }
 
-    /// The key with which what is kept of the data is encrypted.
+    /// Reads the key for encrypting cached data.
     fn key(&self) -> Result<Option<MasterKey>, DataError> {
         let key = self.config.cache_encrypt.as_deref().map(|text| {
             let source = text.parse::<KeySource>();
@@ -168,7 +168,7 @@ impl Job<'_> {
         Ok(key.transpose()?)
     }
 
-    /// The cache for files on other machines; filled, where that is asked for.
+    /// Returns the cache for remote files; downloads the files first if configured.
     fn cache(&self, sources: &[SourceFile]) -> Result<Option<Arc<Cache>>, DataError> {
         if self.config.cache == CacheMode::Off {
             return Ok(None);
@@ -204,7 +204,7 @@ impl Job<'_> {
         };
         let settings = CacheSettings {
             bytes_max: (config.cache_limit_gib * f64::from(1 << 30)) as u64,
-            // About a block of the order, so that the first steps fetch little that they do not use.
+            // About a shuffle block, so that the first steps fetch little unused data.
             page_bytes: PAGE_BYTES,
             key: self.key()?,
             ..CacheSettings::default()
@@ -212,7 +212,7 @@ impl Job<'_> {
         Cache::open(folder, settings).map(Some)
     }
 
-    /// How the files are read, and what of them is wanted.
+    /// Returns the format and schema of the files.
     fn format(&self, sources: &[SourceFile]) -> Result<Read, DataError> {
         let mut schema = Schema {
             features: self.config.features.clone(),
@@ -248,7 +248,7 @@ impl Job<'_> {
         index
     }
 
-    fn tell_bad(&self, index: &Index) {
+    fn report_bad(&self, index: &Index) {
         let tell = |message| (self.opening.tell)(&DataNews::Finding(message));
         for warning in index.warnings() {
             tell(warning.clone());
@@ -259,15 +259,14 @@ impl Job<'_> {
         }
         let s = if count == 1 { "" } else { "s" };
         tell(format!(
-            "{count} record{s} of {} cannot be used and {} left out:",
-            index.samples() + count,
-            if count == 1 { "is" } else { "are" }
+            "skipping {count} bad record{s} of {}:",
+            index.samples() + count
         ));
         for bad in index.bad().iter().take(BAD_TOLD_MAX) {
             tell(format!("  {bad}"));
         }
         if count > BAD_TOLD_MAX as u64 {
-            tell("  and so on: `ronde data inspect` lists them".to_owned());
+            tell("  ...; `ronde data inspect` lists more".to_owned());
         }
     }
 
@@ -275,7 +274,7 @@ impl Job<'_> {
         &self,
         loaded: &Loaded,
         selection: Selection,
-        role: Role,
+        role: SampleUse,
     ) -> Result<Arc<dyn Dataset>, DataError> {
         let is_remote = loaded.is_remote;
         let reading = Reading {
@@ -285,7 +284,7 @@ impl Job<'_> {
             threads: if is_remote { REMOTE_READS } else { 1 },
             skips: self.config.on_bad_record == OnBadRecord::Skip,
         };
-        let decoder = Decoder::new(&loaded.schema, role, self.opening.seed)?;
+        let decoder = RecordDecoder::new(&loaded.schema, role, self.opening.seed)?;
         let set = StoredDataset::new(
             (loaded.files.clone(), Arc::clone(&loaded.format)),
             Arc::clone(&loaded.index),
@@ -308,10 +307,10 @@ impl Job<'_> {
 }
 
 impl Loaded {
-    /// The records whose keys are chosen. A key is made of the name of a file and the number of the record in it, so that
-    /// files that come or go change nothing about the records of others.
+    /// Selects the records whose keys are chosen. A key is derived from the name of a file and the number of the record in it,
+    /// so that adding or removing files does not affect the records of other files.
     fn select(&self, is_chosen: impl Fn(u64) -> bool) -> Selection {
-        // Records are asked for in rising order.
+        // Records are visited in ascending order.
         let at = Cell::new((usize::MAX, 0));
         Selection::of(self.index.samples(), |record| {
             let Some(place) = self.index.locate(record) else {
@@ -327,7 +326,7 @@ impl Loaded {
     }
 }
 
-/// Whether a key is among the share that is kept to measure on.
-fn is_held(key: u64, share: f64) -> bool {
+/// Returns whether a record with this key belongs to the evaluation share.
+fn is_validation(key: u64, share: f64) -> bool {
     (key as f64) < share * u64::MAX as f64
 }

@@ -1,50 +1,50 @@
-//! Looking for what patterns stand for: asking for names, listing folders, telling what is missing.
+//! Finds the files that patterns match: looks up names, lists folders, and reports missing files.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ronde_store::{Address, Entry, LocalStore, ObjectName, Opener, Stamp, Store, StoreError};
+use ronde_store::{Address, ObjectEntry, LocalStore, ObjectName, Opener, Stamp, Store, StoreError};
 
 use super::glob::Glob;
 use super::pattern::{Choice, Pattern};
 use super::{Place, SourceFile};
 use crate::DataError;
 
-/// Files that are asked for at a time.
-const ASKED_AT_A_TIME: usize = 16;
-/// Names that a message tells.
-const TOLD: usize = 4;
+/// The maximum number of concurrent requests.
+const REQUESTS_MAX: usize = 16;
+/// The maximum number of names in a message.
+const NAMES_MAX: usize = 4;
 
-/// A root with the folder that all its patterns share.
+/// A root with the common folder of all its patterns.
 struct Ground {
     place: Arc<Place>,
-    /// For listings that do not go everywhere.
+    /// The local store, for listings that skip folders.
     local: Option<LocalStore>,
-    /// Segments of the shared folder; of a local one it is the store's root.
+    /// The segments of the common folder, which is the store's root for local files.
     shared: Vec<String>,
 }
 
-/// What stands at a path.
+/// The result of looking up a path.
 enum There {
     File {
         bytes: u64,
         stamp: Stamp,
     },
-    /// No file; perhaps a folder.
+    /// No file; possibly a folder.
     NoFile,
 }
 
-/// The files of all patterns, those of each sorted by name.
+/// Returns the files of all patterns, the files of each pattern sorted by name.
 pub(super) fn find(patterns: &[Pattern], opener: &Opener) -> Result<Vec<SourceFile>, DataError> {
-    let there = patterns
+    let found = patterns
         .iter()
-        .map(|pattern| look(pattern, opener))
+        .map(|pattern| look_up(pattern, opener))
         .collect::<Result<Vec<_>, _>>()?;
     let mut shared: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (pattern, there) in patterns.iter().zip(&there) {
-        let folder = fixed_folder(pattern, there);
+    for (pattern, found) in patterns.iter().zip(&found) {
+        let folder = fixed_folder(pattern, found);
         shared
             .entry(pattern.root.to_string())
             .and_modify(|shared| {
@@ -57,60 +57,60 @@ pub(super) fn find(patterns: &[Pattern], opener: &Opener) -> Result<Vec<SourceFi
             })
             .or_insert(folder);
     }
-    let mut grounds = BTreeMap::new();
+    let mut roots = BTreeMap::new();
     let mut files = Vec::new();
-    for (pattern, there) in patterns.iter().zip(there) {
+    for (pattern, found) in patterns.iter().zip(found) {
         let key = pattern.root.to_string();
-        let ground = match grounds.entry(key) {
-            std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
-            std::collections::btree_map::Entry::Vacant(new) => {
+        let root = match roots.entry(key) {
+            std::collections::btree_map::ObjectEntry::Occupied(known) => known.into_mut(),
+            std::collections::btree_map::ObjectEntry::Vacant(new) => {
                 let shared = shared.remove(new.key()).unwrap_or_default();
                 new.insert(Ground::new(&pattern.root, shared, opener)?)
             }
         };
-        files.append(&mut ground.files(pattern, there)?);
+        files.append(&mut root.files(pattern, found)?);
     }
     Ok(files)
 }
 
-/// The folder that names of files are told below.
-fn fixed_folder(pattern: &Pattern, there: &[There]) -> Vec<String> {
+/// Returns the folder that file names are relative to.
+fn fixed_folder(pattern: &Pattern, found: &[There]) -> Vec<String> {
     let mut folder = pattern.folder.clone();
     if let ([Choice::Name(name)], [There::NoFile], true) =
-        (&*pattern.choices, there, pattern.is_plain)
+        (&*pattern.choices, found, pattern.is_plain)
     {
         folder.extend(name.iter().cloned());
     }
     folder
 }
 
-/// Asks for each name of a pattern; what has wildcards is no file.
-fn look(pattern: &Pattern, opener: &Opener) -> Result<Vec<There>, DataError> {
+/// Looks up each name of a pattern; wildcards are resolved later.
+fn look_up(pattern: &Pattern, opener: &Opener) -> Result<Vec<There>, DataError> {
     let choices = &pattern.choices;
     let next = AtomicUsize::new(0);
     let threads = match pattern.root.is_remote() {
-        true => choices.len().min(ASKED_AT_A_TIME),
+        true => choices.len().min(REQUESTS_MAX),
         false => 1,
     };
-    let ask = || -> Result<Vec<(usize, There)>, DataError> {
+    let look_up_some = || -> Result<Vec<(usize, There)>, DataError> {
         let mut found = Vec::new();
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(choice) = choices.get(at) else {
                 return Ok(found);
             };
-            let there = match choice {
+            let entry = match choice {
                 Choice::Glob { .. } => There::NoFile,
-                Choice::Name(name) => look_at(pattern, name, opener)?,
+                Choice::Name(name) => look_up_name(pattern, name, opener)?,
             };
-            found.push((at, there));
+            found.push((at, entry));
         }
     };
     let answers: Vec<_> = std::thread::scope(|scope| {
-        let askers: Vec<_> = (1..threads).map(|_| scope.spawn(ask)).collect();
-        let mine = ask();
-        let others = askers.into_iter().map(|asker| {
-            asker
+        let spawned: Vec<_> = (1..threads).map(|_| scope.spawn(look_up_some)).collect();
+        let mine = look_up_some();
+        let others = spawned.into_iter().map(|thread| {
+            thread
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
@@ -121,10 +121,10 @@ fn look(pattern: &Pattern, opener: &Opener) -> Result<Vec<There>, DataError> {
         found.append(&mut answer?);
     }
     found.sort_by_key(|(at, _)| *at);
-    Ok(found.into_iter().map(|(_, there)| there).collect())
+    Ok(found.into_iter().map(|(_, entry)| entry).collect())
 }
 
-fn look_at(pattern: &Pattern, name: &[String], opener: &Opener) -> Result<There, DataError> {
+fn look_up_name(pattern: &Pattern, name: &[String], opener: &Opener) -> Result<There, DataError> {
     let path = [&pattern.folder, name].concat().join("/");
     let opened = match &pattern.root {
         Address::Folder(root) => {
@@ -167,7 +167,7 @@ impl Ground {
         })
     }
 
-    /// The store's name of what lies at these segments below the root; `None` for the store itself.
+    /// Returns the object name of a path below the root; `None` for the store's root.
     fn object(&self, segments: &[String]) -> Result<Option<ObjectName>, DataError> {
         let known = match self.local {
             Some(_) => self.shared.len(),
@@ -180,7 +180,7 @@ impl Ground {
         }
     }
 
-    fn file(&self, entry: Entry) -> SourceFile {
+    fn file(&self, entry: ObjectEntry) -> SourceFile {
         let name_at = match (&self.local, self.shared.is_empty()) {
             (None, false) => self.shared.join("/").len() + 1,
             _ => 0,
@@ -194,11 +194,11 @@ impl Ground {
         }
     }
 
-    fn files(&self, pattern: &Pattern, there: Vec<There>) -> Result<Vec<SourceFile>, DataError> {
+    fn files(&self, pattern: &Pattern, entries: Vec<There>) -> Result<Vec<SourceFile>, DataError> {
         let mut files = Vec::new();
         let mut missing = Vec::new();
         let mut globs: BTreeMap<Vec<String>, Vec<&Glob>> = BTreeMap::new();
-        for (choice, there) in pattern.choices.iter().zip(there) {
+        for (choice, entry) in pattern.choices.iter().zip(entries) {
             let name = match choice {
                 Choice::Name(name) => name,
                 Choice::Glob { folder, glob } => {
@@ -208,15 +208,15 @@ impl Ground {
                 }
             };
             let path = [&*pattern.folder, name].concat();
-            let found = match (there, self.object(&path)?) {
+            let found = match (entry, self.object(&path)?) {
                 (There::File { bytes, stamp }, Some(name)) => {
-                    // A folder of some services is an empty file as well.
+                    // Some services represent a folder as an empty object.
                     let below = match bytes == 0 && self.place.address.is_remote() {
                         true => self.in_folder(&path, None)?,
                         false => Vec::new(),
                     };
                     match below.is_empty() {
-                        true => vec![Entry { name, bytes, stamp }],
+                        true => vec![ObjectEntry { name, bytes, stamp }],
                         false => below,
                     }
                 }
@@ -232,7 +232,7 @@ impl Ground {
             return Err(DataError::MissingFiles {
                 pattern: pattern.shown.clone(),
                 count: missing.len(),
-                names: told(missing.iter().map(String::as_str)),
+                names: first_names(missing.iter().map(String::as_str)),
             });
         }
         for (folder, globs) in globs {
@@ -242,19 +242,19 @@ impl Ground {
         if files.is_empty() {
             return Err(DataError::NoFiles {
                 pattern: pattern.shown.clone(),
-                there: self.told(&pattern.folder)?,
+                contents: self.describe(&pattern.folder)?,
             });
         }
         files.sort_by(|a, b| a.object.cmp(&b.object));
         Ok(files)
     }
 
-    /// The files below a folder, those that match one of `globs` where there are some.
+    /// Returns the files below a folder; only those that match one of `globs` if given.
     fn in_folder(
         &self,
         folder: &[String],
         globs: Option<&[&Glob]>,
-    ) -> Result<Vec<Entry>, DataError> {
+    ) -> Result<Vec<ObjectEntry>, DataError> {
         let name = self.object(folder)?;
         let start = name.as_ref().map_or(0, |name| name.as_str().len() + 1);
         let mut entries = match &self.local {
@@ -267,9 +267,9 @@ impl Ground {
         entries.retain(|entry| {
             let path = entry.name.as_str().get(start..).unwrap_or_default();
             match globs {
-                None => !is_left_by_writers(entry.name.last()),
+                None => !is_writer_marker(entry.name.last()),
                 Some(globs) => {
-                    !is_left_by_writers(entry.name.last())
+                    !is_writer_marker(entry.name.last())
                         && globs.iter().any(|glob| glob.matches(path))
                 }
             }
@@ -277,40 +277,40 @@ impl Ground {
         Ok(entries)
     }
 
-    /// What is in a folder where nothing was found, for a message.
-    fn told(&self, folder: &[String]) -> Result<String, DataError> {
+    /// Describes the contents of a folder without matching files, for a message.
+    fn describe(&self, folder: &[String]) -> Result<String, DataError> {
         let name = self.object(folder)?;
-        let place = match &name {
+        let address = match &name {
             Some(name) => self.place.address.join(name)?,
             None => self.place.address.clone(),
         };
-        let entries = match (&self.local, &place) {
+        let entries = match (&self.local, &address) {
             (Some(_), Address::Folder(path)) if !path.is_dir() => return Ok(no_folder(path)),
             (Some(local), _) => {
-                // A look around, not a search.
+                // A few folders are enough for a message.
                 let mut folders = 0;
                 local.list_where(name.as_ref(), &mut |_| {
                     folders += 1;
-                    folders <= TOLD
+                    folders <= NAMES_MAX
                 })?
             }
-            (None, Address::Web { .. }) => return Ok("there is no such file".to_owned()),
+            (None, Address::Web { .. }) => return Ok("the server has no such file".to_owned()),
             (None, _) => self.place.store.list(name.as_ref())?,
         };
         if entries.is_empty() {
-            return Ok(format!("{place} is empty or not there"));
+            return Ok(format!("{address} is empty or does not exist"));
         }
         let start = name.map_or(0, |name| name.as_str().len() + 1);
         let names = entries
             .iter()
             .filter_map(|entry| entry.name.as_str().get(start..));
-        Ok(format!("{place} has {}", told(names)))
+        Ok(format!("{address} contains {}", first_names(names)))
     }
 }
 
-/// What is to be told where a folder is missing: what is in the last one above it that is there.
+/// Describes a missing folder by the contents of its nearest existing parent.
 fn no_folder(path: &Path) -> String {
-    let text = format!("there is no {}", path.display());
+    let text = format!("{} does not exist", path.display());
     let Some(above) = path.ancestors().skip(1).find(|above| above.is_dir()) else {
         return text;
     };
@@ -319,21 +319,21 @@ fn no_folder(path: &Path) -> String {
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();
     names.sort_unstable();
-    let names = told(names.iter().map(String::as_str));
-    format!("{text}; {} has {names}", above.display())
+    let names = first_names(names.iter().map(String::as_str));
+    format!("{text}; {} contains {names}", above.display())
 }
 
-/// The first few of some names.
-fn told<'a>(mut names: impl Iterator<Item = &'a str>) -> String {
-    let mut text = names.by_ref().take(TOLD).collect::<Vec<_>>().join(", ");
+/// Returns the first few names.
+fn first_names<'a>(mut names: impl Iterator<Item = &'a str>) -> String {
+    let mut text = names.by_ref().take(NAMES_MAX).collect::<Vec<_>>().join(", ");
     if names.next().is_some() {
         text.push_str(", ..");
     }
     text
 }
 
-/// Without the empty objects by which some tools make folders of a bucket visible.
-fn without_folders(entries: Vec<Entry>) -> Vec<Entry> {
+/// Removes the empty objects with which some tools mark the folders of a bucket.
+fn without_folders(entries: Vec<ObjectEntry>) -> Vec<ObjectEntry> {
     if entries.iter().all(|entry| entry.bytes > 0) {
         return entries;
     }
@@ -347,8 +347,8 @@ fn without_folders(entries: Vec<Entry>) -> Vec<Entry> {
     files
 }
 
-/// Whether a file is what Spark, Hive and their like leave beside the tables that they write.
-fn is_left_by_writers(name: &str) -> bool {
+/// Returns whether a file is a marker that Spark, Hive and similar tools write beside tables.
+fn is_writer_marker(name: &str) -> bool {
     ["_SUCCESS", "_metadata", "_common_metadata"].contains(&name)
         || name.starts_with("_committed_")
         || name.starts_with("_started_")

@@ -134,7 +134,7 @@ fn lists_name_files_relative_to_themselves() {
     for (list, told) in [
         ("@nested.txt", "another list"),
         ("@bytes.txt", "UTF-8"),
-        ("@absent.txt", "absent.txt is not there"),
+        ("@absent.txt", "absent.txt: it does not exist"),
     ] {
         let error = find(&[list], base).unwrap_err().to_string();
         assert!(error.contains(told), "{error}");
@@ -187,7 +187,7 @@ fn a_file_that_was_replaced_is_told_when_it_is_opened() {
     );
     std::fs::remove_file(folder.path().join("b")).unwrap();
     let error = after[1].open().err().unwrap().to_string();
-    assert!(error.contains("is not there"), "{error}");
+    assert!(error.contains("does not exist"), "{error}");
 }
 
 #[test]

@@ -167,7 +167,7 @@ fn wrong_keys_and_missing_buckets_are_reported_by_the_first_request() {
         }
         for pattern in ["not-made/*.tar", "not-made/x.tar", "not-made"] {
             let error = find(&format!("{bucket}{pattern}"), &settings).to_string();
-            assert!(error.contains("make it first"), "{error}");
+            assert!(error.contains("create it first"), "{error}");
         }
     }
 }

@@ -1,27 +1,27 @@
-//! Samples on a web server that goes away, and comes back or not.
+//! Samples on a web server that stops, with and without a restart.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::support::{Ended, Place, RONDE, Running};
+use crate::support::{Ended, RONDE, Running, TestFolder};
 
-/// 48 MiB in all, of which little is read ahead.
+/// 48 MiB in total, with little read-ahead.
 const FILES: usize = 4;
 const ROWS: usize = 12_288;
 const COLUMNS: usize = 1024;
 
-/// Of the pages that are kept encrypted.
+/// Encryption key of the cached pages.
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
-/// A server of a folder; killed when it is dropped.
+/// A web server of a folder, killed when dropped.
 struct Server {
     child: Child,
     port: u16,
 }
 
 impl Server {
-    /// At a port, 0 for any that is free.
+    /// Starts at a port, or at any free port with 0.
     fn start(folder: &Path, port: u16) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../store/tests/web_server.py");
         let mut child = Command::new("python3")
@@ -33,8 +33,8 @@ impl Server {
             .spawn()
             .unwrap();
         let mut line = String::new();
-        let mut said = BufReader::new(child.stdout.take().unwrap());
-        said.read_line(&mut line).unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        output.read_line(&mut line).unwrap();
         let port = line.trim().parse().unwrap();
         Self { child, port }
     }
@@ -47,10 +47,10 @@ impl Drop for Server {
     }
 }
 
-/// Rows of bytes that are to be learnt by heart, of a format that is not looked through before it is trained on.
-fn place() -> Place {
-    let place = Place::new();
-    let folder = place.path().join("rows");
+/// Writes rows of random bytes for a model to memorize, in a format that is not scanned before training.
+fn dataset() -> TestFolder {
+    let dir = TestFolder::new();
+    let folder = dir.path().join("rows");
     std::fs::create_dir(&folder).unwrap();
     for part in 0..FILES {
         let header =
@@ -65,7 +65,7 @@ fn place() -> Place {
         }));
         std::fs::write(folder.join(format!("{part}.npy")), file).unwrap();
     }
-    place.write(
+    dir.write(
         "run.toml",
         "version = 1\n[data]\nsource = \"records\"\ntrain = \"rows/*.npy\"\ncache_folder = \"pages\"\n\
          shuffle_block_kib = 64\nshuffle_window_mib = 1\n\
@@ -75,10 +75,10 @@ fn place() -> Place {
          [model]\nkind = \"mlp\"\nhidden = [32]\n[train]\nepochs = 1\nglobal_batch_size = 64\n\
          learning_rate = 0.01\n",
     );
-    place
+    dir
 }
 
-fn start(place: &Place, server: &Server, more: &[&str]) -> Running {
+fn start(dir: &TestFolder, server: &Server, more: &[&str]) -> Running {
     let files = format!(
         "data.train=http://127.0.0.1:{}/{{0..{}}}.npy",
         server.port,
@@ -87,10 +87,10 @@ fn start(place: &Place, server: &Server, more: &[&str]) -> Running {
     let mut arguments = vec!["train", "run.toml", "--json", "-n", "2", "--set", &files];
     arguments.extend(more.iter().flat_map(|set| ["--set", set]));
     let key = ("RONDE_TEST_DATA_KEY", KEY);
-    place.start(RONDE, &arguments, &[key])
+    dir.start(RONDE, &arguments, &[key])
 }
 
-/// Bytes that came from the server, as the workers count them.
+/// Returns the bytes read from the server, as reported by the workers.
 fn remote_bytes(ended: &Ended) -> u64 {
     let read = ended.data_read();
     let bytes = read.iter().map(|event| event["remote_bytes"].as_u64());
@@ -98,39 +98,39 @@ fn remote_bytes(ended: &Ended) -> u64 {
 }
 
 #[test]
-fn a_run_waits_for_a_server_that_comes_back_and_goes_on() {
-    let place = place();
-    let local = place.run(&["train", "run.toml", "--json"]).expect(0, &[]);
-    let server = Server::start(&place.path().join("rows"), 0);
-    let mut running = start(&place, &server, &[]);
+fn a_run_waits_for_a_server_to_restart_and_continues() {
+    let dir = dataset();
+    let local = dir.run(&["train", "run.toml", "--json"]).expect(0, &[]);
+    let server = Server::start(&dir.path().join("rows"), 0);
+    let mut running = start(&dir, &server, &[]);
     running.after_steps(2);
     let port = server.port;
     drop(server);
-    running.says("it is asked again, for 60 s in all", 1);
-    let _server = Server::start(&place.path().join("rows"), port);
+    running.wait_stdout("retrying for up to 60 s", 1);
+    let _server = Server::start(&dir.path().join("rows"), port);
     let ended = running.wait().expect(0, &[]);
-    assert!(ended.stdout.contains("answers again"));
+    assert!(ended.stdout.contains("responds again"));
     assert_eq!(ended.blake3(), local.blake3());
     assert!(remote_bytes(&ended) > 0);
 }
 
 #[test]
-fn a_run_that_downloads_first_needs_no_server_any_more_and_its_pages_can_be_encrypted() {
-    let place = place();
-    let local = place.run(&["train", "run.toml", "--json"]).expect(0, &[]);
-    let server = Server::start(&place.path().join("rows"), 0);
+fn a_run_that_downloads_first_does_not_need_the_server_later_and_its_pages_can_be_encrypted() {
+    let dir = dataset();
+    let local = dir.run(&["train", "run.toml", "--json"]).expect(0, &[]);
+    let server = Server::start(&dir.path().join("rows"), 0);
     let sets = [
         "data.cache=download-first",
         "data.cache_encrypt=variable:RONDE_TEST_DATA_KEY",
     ];
-    let mut running = start(&place, &server, &sets);
+    let mut running = start(&dir, &server, &sets);
     running.after_steps(2);
     drop(server);
     let ended = running.wait().expect(0, &[]);
     assert_eq!(ended.blake3(), local.blake3());
-    let plain = std::fs::read(place.path().join("rows/0.npy")).unwrap();
+    let plain = std::fs::read(dir.path().join("rows/0.npy")).unwrap();
     let row = &plain[128 + COLUMNS..][..64];
-    let (mut folders, mut bytes) = (vec![place.path().join("pages")], 0);
+    let (mut folders, mut bytes) = (vec![dir.path().join("pages")], 0);
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -147,10 +147,10 @@ fn a_run_that_downloads_first_needs_no_server_any_more_and_its_pages_can_be_encr
 }
 
 #[test]
-fn a_server_that_does_not_come_back_ends_the_run_and_is_named() {
-    let place = place();
-    let server = Server::start(&place.path().join("rows"), 0);
-    let mut running = start(&place, &server, &["data.retry_s=1"]);
+fn a_server_that_stays_away_ends_the_run_and_is_named() {
+    let dir = dataset();
+    let server = Server::start(&dir.path().join("rows"), 0);
+    let mut running = start(&dir, &server, &["data.retry_s=1"]);
     running.after_steps(2);
     drop(server);
     let ended = running.wait();

@@ -1,12 +1,12 @@
-//! Addresses of web servers: their parts, their encoding, and what must not be in them.
+//! Parsing and encoding of web server addresses, and the refusal of secrets in them.
 
 use super::{Address, prefix_of};
 
-/// Why an address with a user, a password or a query is refused.
-pub(super) const NO_SECRETS: &str = "a user, a password or a query cannot be part of it, as addresses are shown and saved; \
-                                     credentials come from the environment";
+/// The reason for which an address with a user, a password or a query is refused.
+pub(super) const NO_SECRETS: &str = "an address must not contain a user, a password or a query, because addresses are printed and saved; \
+                                     set credentials in the environment";
 
-/// Takes `host:port/path` apart.
+/// Parses `host:port/path`.
 pub(super) fn parse(scheme: &str, rest: &str) -> Result<Address, String> {
     if rest.contains(['?', '#']) {
         return Err(NO_SECRETS.to_owned());
@@ -16,7 +16,7 @@ pub(super) fn parse(scheme: &str, rest: &str) -> Result<Address, String> {
         return Err(NO_SECRETS.to_owned());
     }
     if !is_server(host) {
-        return Err(format!("{host:?} is no server"));
+        return Err(format!("`{host}` is not a valid server name"));
     }
     let path = decoded(path)?;
     Ok(Address::Web {
@@ -25,7 +25,7 @@ pub(super) fn parse(scheme: &str, rest: &str) -> Result<Address, String> {
     })
 }
 
-/// `host`, `host:port`, `1.2.3.4`, `[::1]:port`.
+/// Returns whether `text` is `host`, `host:port`, `1.2.3.4` or `[::1]:port`.
 fn is_server(text: &str) -> bool {
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((inside, port)) if inside.parse::<std::net::Ipv6Addr>().is_ok() => ("ip", port),
@@ -52,15 +52,16 @@ fn decoded(text: &str) -> Result<String, String> {
         }
         let digits = rest.get(..2).and_then(|two| std::str::from_utf8(two).ok());
         let byte = digits.and_then(|two| u8::from_str_radix(two, 16).ok());
-        bytes.push(
-            byte.ok_or("% and two hexadecimal digits stand for a byte; %25 is the sign itself")?,
-        );
+        bytes.push(byte.ok_or(
+            "`%` must be followed by two hexadecimal digits; write `%25` for a literal `%`",
+        )?);
         rest = &rest[2..];
     }
-    String::from_utf8(bytes).map_err(|_| "it is no UTF-8 when decoded".to_owned())
+    String::from_utf8(bytes).map_err(|_| "the decoded path is not valid UTF-8".to_owned())
 }
 
-/// The path with what would end it or mean something else in an address encoded.
+/// Percent-encodes the characters of a path that would end it or have another meaning in an
+/// address.
 pub(super) fn encoded(path: &str) -> String {
     path.chars().fold(String::new(), |mut text, c| {
         if " %?#\"<>".contains(c) {
@@ -72,14 +73,14 @@ pub(super) fn encoded(path: &str) -> String {
     })
 }
 
-/// An address for a message, without what may be a secret in it.
+/// Returns an address for a message, without the parts that may be secret.
 pub(super) fn without_secrets(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else {
         return text.to_owned();
     };
     let shown = rest.find(['?', '#']).map_or(rest, |end| &rest[..end]);
     let (hidden, shown) = match shown.rsplit_once('@') {
-        Some((_, place)) => ("..@", place),
+        Some((_, host)) => ("..@", host),
         None => ("", shown),
     };
     format!("{scheme}://{hidden}{shown}")

@@ -1,4 +1,4 @@
-//! [`Walk`]: every file of a folder and of those in it, and [`stamp_of`] one.
+//! [`FolderWalk`]: a recursive walk over the files of a folder, and [`stamp_of`] a file.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -6,8 +6,8 @@ use std::path::Path;
 
 use crate::Stamp;
 
-/// Of a file: another one after each replacement, and after each change that takes longer than the clock of the file
-/// system ticks.
+/// Returns the stamp of a file. It changes with each replacement, and with each change in place
+/// that is separated from the previous one by at least a tick of the file system's clock.
 pub(super) fn stamp_of(metadata: &std::fs::Metadata) -> Stamp {
     let numbers = [
         metadata.mtime() as u64,
@@ -18,26 +18,26 @@ pub(super) fn stamp_of(metadata: &std::fs::Metadata) -> Stamp {
     Stamp::of("file", &numbers.map(u64::to_le_bytes).concat())
 }
 
-/// A way through a folder and those in it. What vanishes meanwhile is left out.
-pub(super) struct Walk<'a> {
+/// A recursive walk. Files that are removed during it are left out.
+pub(super) struct FolderWalk<'a> {
     pub(super) follows_links: bool,
-    /// Whether to go into the folder of this name.
+    /// Returns whether to enter the folder of this name.
     pub(super) enters: &'a mut dyn FnMut(&str) -> bool,
-    /// Is told path, name and what the system knows of each file.
+    /// Called with the path, name and metadata of each file.
     pub(super) visit: &'a mut dyn FnMut(&Path, &str, &std::fs::Metadata) -> io::Result<()>,
 }
 
-impl Walk<'_> {
-    /// Goes through `root`, whose files get names that begin with `prefix`.
+impl FolderWalk<'_> {
+    /// Walks `root`; file names are prefixed with `prefix`.
     pub(super) fn through(&mut self, root: &Path, prefix: &str) -> io::Result<()> {
         match std::fs::metadata(root) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
-            Ok(found) => self.folder(root, prefix, &mut vec![place(&found)]),
+            Ok(found) => self.folder(root, prefix, &mut vec![identity(&found)]),
         }
     }
 
-    /// `above` are the folders that it is in, so that links in a circle end.
+    /// `above` holds the enclosing folders, so that a cycle of links ends.
     fn folder(
         &mut self,
         folder: &Path,
@@ -54,7 +54,8 @@ impl Walk<'_> {
             let metadata = match entry.metadata() {
                 Ok(link) if link.is_symlink() && self.follows_links => {
                     match std::fs::metadata(&path) {
-                        // A link into a circle leads nowhere; what may not be looked at is told.
+                        // A link that leads into a cycle is ignored; a folder that cannot be read
+                        // is an error.
                         Err(error) if error.kind() != io::ErrorKind::PermissionDenied => continue,
                         other => other,
                     }
@@ -66,7 +67,7 @@ impl Walk<'_> {
                 other => other?,
             };
             let file_name = entry.file_name();
-            // Other names are no text and never an `ObjectName`.
+            // Other names are not valid text and cannot be an `ObjectName`.
             let Some(name) = file_name.to_str().map(|name| format!("{prefix}{name}")) else {
                 continue;
             };
@@ -74,9 +75,9 @@ impl Walk<'_> {
                 (self.visit)(&path, &name, &metadata)?;
                 continue;
             }
-            let place = place(&metadata);
-            if metadata.is_dir() && !above.contains(&place) && (self.enters)(&name) {
-                above.push(place);
+            let folder = identity(&metadata);
+            if metadata.is_dir() && !above.contains(&folder) && (self.enters)(&name) {
+                above.push(folder);
                 self.folder(&path, &format!("{name}/"), above)?;
                 above.pop();
             }
@@ -85,6 +86,6 @@ impl Walk<'_> {
     }
 }
 
-fn place(folder: &std::fs::Metadata) -> (u64, u64) {
+fn identity(folder: &std::fs::Metadata) -> (u64, u64) {
     (folder.dev(), folder.ino())
 }

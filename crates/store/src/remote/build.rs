@@ -1,4 +1,4 @@
-//! Making the clients of the `object_store` crate from addresses and settings.
+//! Construction of the clients of the `object_store` crate from addresses and settings.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::{Certificate, ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
 
-use super::failure::Failure;
+use super::failure::FailedOperation;
 use crate::{Address, RemoteSettings, StoreError};
 
-/// A connection that has not given a byte for so long is given up.
+/// The time without a received byte after which a connection is closed.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// Who keeps the objects.
+/// The kind of service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Service {
-    /// S3 and Azure Blob: a version is an ETag.
+    /// S3 and Azure Blob: the version of an object is its ETag.
     Blobs,
-    /// Google Cloud Storage: a version is a generation.
+    /// Google Cloud Storage: the version of an object is its generation.
     Google,
-    /// A web server: no listings, no writing.
+    /// A web server: cannot be listed or written.
     Web,
 }
 
@@ -32,7 +32,7 @@ pub(super) fn build(
     settings: &RemoteSettings,
     retries: usize,
 ) -> Result<(Arc<dyn ObjectStore>, Service), StoreError> {
-    let failure = Failure {
+    let failure = FailedOperation {
         operation: "open",
         location: address.to_string(),
     };
@@ -85,7 +85,7 @@ pub(super) fn build(
             Ok((Arc::new(built.map_err(failed)?), Service::Google))
         }
         Address::Web { server, .. } => web(server, settings, client, retry, &failure),
-        Address::Folder(_) => Err(failure.settings("a folder is no remote store".to_owned())),
+        Address::Folder(_) => Err(failure.settings("a folder is not a remote store".to_owned())),
     }
 }
 
@@ -94,9 +94,9 @@ fn web(
     settings: &RemoteSettings,
     client: ClientOptions,
     retry: RetryConfig,
-    failure: &Failure,
+    failure: &FailedOperation,
 ) -> Result<(Arc<dyn ObjectStore>, Service), StoreError> {
-    // Whoever writes http:// means it.
+    // An address that starts with http:// permits plain http.
     let client = client.with_allow_http(server.starts_with("http://"));
     let client = keys::<ClientConfigKey>(settings, failure)?
         .into_iter()
@@ -109,10 +109,11 @@ fn web(
     Ok((Arc::new(built), Service::Web))
 }
 
-/// The settings that a service knows: those of the environment first, so that the others take precedence.
+/// Returns the settings that the service knows; those of the environment come first, so that the
+/// options override them.
 fn keys<K: FromStr>(
     settings: &RemoteSettings,
-    failure: &Failure,
+    failure: &FailedOperation,
 ) -> Result<Vec<(K, String)>, StoreError> {
     let mut keys = Vec::new();
     for (name, value) in &settings.ambient {
@@ -123,28 +124,36 @@ fn keys<K: FromStr>(
     for (name, value) in &settings.options {
         let key = name
             .parse()
-            .map_err(|_| failure.settings(format!("{name} is no option of this service")))?;
+            .map_err(|_| failure.settings(format!("unknown option `{name}` of this service")))?;
         keys.push((key, value.clone()));
     }
     Ok(keys)
 }
 
-/// Whole requests are limited elsewhere: a large range over a slow link takes its time, but is never silent for long.
-fn client(settings: &RemoteSettings, failure: &Failure) -> Result<ClientOptions, StoreError> {
+/// The limit of whole requests is enforced by the I/O thread: a large range takes long over a slow
+/// link, but the link is never silent for long.
+fn client(
+    settings: &RemoteSettings,
+    failure: &FailedOperation,
+) -> Result<ClientOptions, StoreError> {
     let mut client = ClientOptions::new()
         .with_timeout_disabled()
         .with_read_timeout(SILENCE);
     let Some(path) = &settings.authorities else {
         return Ok(client);
     };
-    let told = |problem: String| {
+    let unusable = |problem: String| {
         let path = path.display();
-        failure.settings(format!("certificate authorities from {path}: {problem}"))
+        failure.settings(format!(
+            "cannot read certificate authorities from {path}: {problem}"
+        ))
     };
-    let pem = std::fs::read(path).map_err(|error| told(error.to_string()))?;
+    let pem = std::fs::read(path).map_err(|error| unusable(error.to_string()))?;
     let authorities = Certificate::from_pem_bundle(&pem).unwrap_or_default();
     if authorities.is_empty() {
-        return Err(told("the file holds no certificate (PEM)".to_owned()));
+        return Err(unusable(
+            "the file contains no certificate (PEM)".to_owned(),
+        ));
     }
     for authority in authorities {
         client = client.with_root_certificate(authority);

@@ -1,71 +1,69 @@
-//! [`Failure`]: what an answer of a remote service means, above all whether trying again can help.
+//! [`FailedOperation`]: classification of a remote service's errors, above all whether a retry can
+//! help.
 
 use crate::StoreError;
 
 /// The operation that an error belongs to.
-pub(crate) struct Failure {
+pub(crate) struct FailedOperation {
     pub(crate) operation: &'static str,
     pub(crate) location: String,
 }
 
-/// Parts of answers that only other settings can mend, and what to do. In the order of asking.
+/// Parts of responses that only other settings can fix, with advice. The first match counts.
 const SETTINGS: &[(&str, &str)] = &[
     (
         "certificate",
-        "the service's certificate is not trusted here; RONDE_CA_FILE or AWS_CA_BUNDLE names a file of authorities that are",
+        "the service's certificate is not trusted; set RONDE_CA_FILE or AWS_CA_BUNDLE to a file of trusted certificate authorities",
     ),
     (
         "Name or service not known",
-        "there is no such host: is the address right?",
+        "no such host; check the address",
     ),
     (
         "nodename nor servname provided",
-        "there is no such host: is the address right?",
+        "no such host; check the address",
     ),
     (
         "No address associated with hostname",
-        "there is no such host: is the address right?",
+        "no such host; check the address",
     ),
     (
         "Account must be specified",
-        "AZURE_STORAGE_ACCOUNT_NAME names the account",
+        "set AZURE_STORAGE_ACCOUNT_NAME to the name of the account",
     ),
-    ("NoSuchBucket", "there is no such bucket: make it first"),
-    (
-        "ContainerNotFound",
-        "there is no such container: make it first",
-    ),
+    ("NoSuchBucket", "no such bucket; create it first"),
+    ("ContainerNotFound", "no such container; create it first"),
     (
         "169.254.169.254",
-        "no credentials were given, and this machine has none of its own",
+        "no credentials were given, and this machine has no instance credentials",
     ),
     ("incorrectly configured region", "the region is wrong"),
-    ("InvalidAccessKeyId", "the access key is not known"),
+    ("InvalidAccessKeyId", "the access key is unknown"),
     ("SignatureDoesNotMatch", "the secret key is wrong"),
     ("AuthenticationFailed", "the account key is wrong"),
     ("AuthorizationFailure", "the account or its key is wrong"),
-    ("401 Unauthorized", "the credentials are not accepted"),
-    ("403 Forbidden", "the credentials do not allow it"),
+    ("401 Unauthorized", "the service rejects the credentials"),
     (
-        "requires HTTPS",
-        "plain http must be asked for by the option allow_http",
+        "403 Forbidden",
+        "the credentials do not permit this operation",
     ),
+    ("requires HTTPS", "plain http needs the option allow_http"),
     (
         "Received non-partial response",
-        "the server sends whole files only, but parts of them are read: it must answer ranges (or copy the files)",
+        "the server sends whole files only, but reading needs byte ranges: enable range requests on the server, or copy the files",
     ),
     (
         "Range request not supported",
-        "the server sends whole files only, but parts of them are read: it must answer ranges (or copy the files)",
+        "the server sends whole files only, but reading needs byte ranges: enable range requests on the server, or copy the files",
     ),
     (
         "URL scheme is not allowed",
-        "plain http must be asked for by the option allow_http",
+        "plain http needs the option allow_http",
     ),
 ];
 
-impl Failure {
-    /// Sorts an error of the client.
+impl FailedOperation {
+    /// Classifies an error of the client.
     pub(crate) fn of(&self, error: object_store::Error) -> StoreError {
         use object_store::Error;
         let cause = chain(&error);
@@ -80,16 +78,16 @@ impl Failure {
             },
             Error::AlreadyExists { .. } => StoreError::Conflict {
                 location,
-                found: "it exists already",
+                found: "it already exists",
             },
             Error::Precondition { .. } | Error::NotModified { .. } => StoreError::Conflict {
                 location,
                 found: "it was changed or removed by another process",
             },
-            Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
-                self.settings(format!("the credentials do not allow it ({cause})"))
-            }
-            // The range that is asked for was inside it.
+            Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => self.settings(
+                format!("the credentials do not permit this operation ({cause})"),
+            ),
+            // The requested range was inside the object when it was opened.
             _ if status(&cause) == Some(416) => StoreError::Conflict {
                 location,
                 found: "it was replaced by a shorter one after it was opened",
@@ -97,12 +95,12 @@ impl Failure {
             _ if status(&cause).is_some_and(is_final) && !cause.contains("RequestTimeout") => {
                 self.settings(cause)
             }
-            Error::Generic { .. } if !is_of_building(&cause) => self.passing(cause),
+            Error::Generic { .. } if !is_of_building(&cause) => self.unavailable(cause),
             _ => self.settings(cause),
         }
     }
 
-    /// What other settings may mend.
+    /// Returns an error that only other settings can fix.
     pub(crate) fn settings(&self, cause: String) -> StoreError {
         StoreError::Settings {
             operation: self.operation,
@@ -111,9 +109,9 @@ impl Failure {
         }
     }
 
-    /// What may mend itself.
-    pub(crate) fn passing(&self, cause: String) -> StoreError {
-        StoreError::Passing {
+    /// Returns an error that may be temporary.
+    pub(crate) fn unavailable(&self, cause: String) -> StoreError {
+        StoreError::Unavailable {
             operation: self.operation,
             location: self.location.clone(),
             cause,
@@ -121,7 +119,7 @@ impl Failure {
     }
 }
 
-/// Errors before any request was made: the settings do not fit together.
+/// Errors before any request was sent: the settings do not fit together.
 fn is_of_building(cause: &str) -> bool {
     [
         "Missing",
@@ -134,30 +132,31 @@ fn is_of_building(cause: &str) -> bool {
     .any(|part| cause.contains(part))
 }
 
-/// The status of an answer of HTTP, from the client's words about it.
+/// Returns the status of an HTTP response, from the client's error text.
 fn status(cause: &str) -> Option<u16> {
     let (_, rest) = cause.split_once("status code: ")?;
     rest.get(..3)?.parse().ok()
 }
 
-/// Whether the same question gets the same answer: what the client did wrong, but for timeouts and too many requests.
+/// Returns whether a repeated request gets the same response: client errors, except timeouts and
+/// too many requests.
 fn is_final(status: u16) -> bool {
     (300..500).contains(&status) && ![408, 425, 429].contains(&status)
 }
 
-/// The error and its causes on one line, none told twice.
+/// Returns the error and its causes on one line, each cause once.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
-        let told = cause.to_string();
-        if !text.contains(&told) {
-            text = format!("{text}: {told}");
+        let text_of_cause = cause.to_string();
+        if !text.contains(&text_of_cause) {
+            text = format!("{text}: {text_of_cause}");
         }
         source = cause.source();
     }
     let words = text.split_whitespace().map(|word| {
-        // What follows the question mark of an address may be a secret.
+        // The query of an address may be a secret.
         let end = word.find("://").and_then(|_| word.find('?'));
         end.map_or(word, |end| &word[..end])
     });
@@ -170,21 +169,21 @@ mod tests {
 
     #[derive(Debug, thiserror::Error)]
     #[error("{0}")]
-    struct Told(&'static str);
+    struct TestError(&'static str);
 
-    fn sorted(told: &'static str) -> StoreError {
-        let failure = Failure {
+    fn sorted(message: &'static str) -> StoreError {
+        let failure = FailedOperation {
             operation: "read",
             location: "s3://bucket/x".to_owned(),
         };
         failure.of(object_store::Error::Generic {
             store: "S3",
-            source: Box::new(Told(told)),
+            source: Box::new(TestError(message)),
         })
     }
 
     #[test]
-    fn what_passes_is_told_apart_from_what_stays() {
+    fn temporary_errors_are_distinguished_from_permanent_ones() {
         for passing in [
             "connection refused",
             "Server returned non-2xx status code: 503 Service Unavailable: ",
@@ -193,9 +192,9 @@ mod tests {
             "dns error: Temporary failure in name resolution",
         ] {
             let error = sorted(passing);
-            assert!(matches!(error, StoreError::Passing { .. }), "{error}");
+            assert!(matches!(error, StoreError::Unavailable { .. }), "{error}");
         }
-        for (settings, told) in [
+        for (settings, advice) in [
             (
                 "Server returned non-2xx status code: 400 Bad Request: x",
                 "400",
@@ -217,14 +216,14 @@ mod tests {
         ] {
             let error = sorted(settings);
             assert!(matches!(error, StoreError::Settings { .. }), "{error}");
-            assert!(error.to_string().contains(told), "{error}");
+            assert!(error.to_string().contains(advice), "{error}");
         }
         let error = sorted("Server returned non-2xx status code: 416 Range Not Satisfiable");
         assert!(error.is_conflict(), "{error}");
     }
 
     #[test]
-    fn what_an_address_asks_is_not_repeated() {
+    fn queries_of_addresses_are_removed() {
         let error =
             sorted("Error performing GET https://host/c/x?sv=1&sig=geheim in 3 ms").to_string();
         assert!(error.contains("https://host/c/x in 3 ms"), "{error}");

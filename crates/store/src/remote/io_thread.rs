@@ -1,4 +1,5 @@
-//! [`IoThread`]: the one thread with an async runtime; everybody else makes blocking calls with a limit.
+//! [`IoThread`]: the only thread with an async runtime; all other threads make blocking calls with
+//! a limit.
 
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -9,12 +10,13 @@ use tokio::sync::oneshot;
 
 use crate::StoreError;
 
-/// How much longer the caller waits than the request may take, so that the request's own answer comes first.
+/// The additional time that the caller waits after the limit of the request, so that the request's
+/// own error is received first.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// A thread that owns a small tokio runtime and runs the requests of any number of remote stores.
 ///
-/// Dropping it ends the thread; requests under way are given up.
+/// Dropping it ends the thread and cancels running requests.
 #[derive(Debug)]
 pub struct IoThread {
     handle: Handle,
@@ -26,7 +28,7 @@ impl IoThread {
     /// Starts the thread `ronde-store-io`.
     ///
     /// # Errors
-    /// [`StoreError::Settings`] when the system gives no thread or no poll.
+    /// [`StoreError::Settings`] when the system cannot create the thread or its poll.
     pub fn start() -> Result<Self, StoreError> {
         let failed = |cause: std::io::Error| StoreError::Settings {
             operation: "start",
@@ -42,7 +44,7 @@ impl IoThread {
         let thread = std::thread::Builder::new()
             .name("ronde-store-io".to_owned())
             .spawn(move || {
-                // Ends when the sender is dropped, too.
+                // Dropping the sender ends the thread as well.
                 let _ = runtime.block_on(stopped);
                 runtime.shutdown_timeout(Duration::from_secs(1));
             })
@@ -54,23 +56,23 @@ impl IoThread {
         })
     }
 
-    /// Starts a request; its answer comes through the receiver.
+    /// Starts a request; its result is sent to the returned receiver.
     pub(crate) fn spawn<T: Send + 'static>(
         &self,
         limit: Duration,
         request: impl Future<Output = T> + Send + 'static,
-    ) -> Pending<T> {
+    ) -> PendingRequest<T> {
         let (answer, answered) = mpsc::sync_channel(1);
         self.handle.spawn(async move {
             if let Ok(result) = tokio::time::timeout(limit, request).await {
-                // Nobody waits any more when this fails.
+                // Sending fails when the caller no longer waits.
                 let _ = answer.send(result);
             }
         });
-        Pending { answered, limit }
+        PendingRequest { answered, limit }
     }
 
-    /// Runs a request and waits for its answer; a sentence when there is none.
+    /// Runs a request and waits for its result; the error is a sentence.
     pub(crate) fn run<T: Send + 'static>(
         &self,
         limit: Duration,
@@ -91,14 +93,14 @@ impl Drop for IoThread {
     }
 }
 
-/// A request under way.
-pub(crate) struct Pending<T> {
+/// A running request.
+pub(crate) struct PendingRequest<T> {
     answered: mpsc::Receiver<T>,
     limit: Duration,
 }
 
-impl<T> Pending<T> {
-    /// Waits for the answer; a sentence when there is none.
+impl<T> PendingRequest<T> {
+    /// Waits for the result; the error is a sentence.
     pub(crate) fn wait(self) -> Result<T, String> {
         self.answered
             .recv_timeout(self.limit + GRACE)

@@ -6,43 +6,43 @@ use futures_util::StreamExt;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt};
 
-use super::place::{Place, stamp};
+use super::client::{RemoteClient, stamp};
 use super::version_of;
 use crate::{ObjectName, Stamp, StoreError, StoredObject, Version};
 
 pub(super) struct RemoteObject {
     pub(super) location: String,
-    pub(super) place: Arc<Place>,
+    pub(super) client: Arc<RemoteClient>,
     pub(super) name: ObjectName,
     pub(super) path: Path,
     pub(super) bytes: u64,
     pub(super) stamp: Stamp,
-    /// What the service said, if it was asked.
+    /// The metadata that the service returned, if it was requested.
     pub(super) meta: Option<ObjectMeta>,
 }
 
-/// One answer: what came of it, and what ended it early.
-struct Answer<B> {
+/// One response: the received bytes, and the error that ended it early.
+struct FetchedRange<B> {
     meta: ObjectMeta,
-    pieces: Vec<B>,
+    chunks: Vec<B>,
     end: Option<object_store::Error>,
 }
 
-async fn ask(
+async fn fetch(
     store: Arc<dyn ObjectStore>,
     path: Path,
     options: GetOptions,
-) -> object_store::Result<Answer<impl AsRef<[u8]>>> {
+) -> object_store::Result<FetchedRange<impl AsRef<[u8]>>> {
     let got = store.get_opts(&path, options).await?;
-    let mut answer = Answer {
+    let mut answer = FetchedRange {
         meta: got.meta.clone(),
-        pieces: Vec::new(),
+        chunks: Vec::new(),
         end: None,
     };
     let mut stream = got.into_stream();
-    while let Some(piece) = stream.next().await {
-        match piece {
-            Ok(piece) => answer.pieces.push(piece),
+    while let Some(chunk) = stream.next().await {
+        match chunk {
+            Ok(chunk) => answer.chunks.push(chunk),
             Err(error) => {
                 answer.end = Some(error);
                 break;
@@ -60,17 +60,18 @@ impl RemoteObject {
         }
     }
 
-    /// Asks once for the rest of `into`, and tells how many bytes came, and whether that was all.
+    /// Sends one request for the remaining bytes of `into`; returns the number of bytes received,
+    /// and the error if it is incomplete.
     fn read_some(&self, start: u64, into: &mut [u8]) -> (usize, Result<(), StoreError>) {
         let e_tag = self.meta.as_ref().and_then(|meta| meta.e_tag.clone());
         let options = GetOptions {
-            // Weak ones never match.
+            // Weak ETags never match.
             if_match: e_tag.filter(|e_tag| !e_tag.starts_with("W/")),
             range: Some(GetRange::Bounded(start..start + into.len() as u64)),
             ..GetOptions::default()
         };
-        let request = ask(Arc::clone(&self.place.reading), self.path.clone(), options);
-        let answer = match self.place.run("read", Some(&self.name), request) {
+        let request = fetch(Arc::clone(&self.client.reading), self.path.clone(), options);
+        let answer = match self.client.run("read", Some(&self.name), request) {
             Ok(answer) => answer,
             Err(error) => return (0, Err(error)),
         };
@@ -80,22 +81,22 @@ impl RemoteObject {
             return (0, Err(StoreError::Conflict { location, found }));
         }
         let mut filled = 0;
-        for piece in &answer.pieces {
-            let piece = piece.as_ref();
-            let Some(place) = into.get_mut(filled..filled + piece.len()) else {
+        for chunk in &answer.chunks {
+            let chunk = chunk.as_ref();
+            let Some(target) = into.get_mut(filled..filled + chunk.len()) else {
                 return (
                     0,
-                    Err(self.damaged("more bytes came than were asked for".to_owned())),
+                    Err(self.damaged("the service sent more bytes than requested".to_owned())),
                 );
             };
-            place.copy_from_slice(piece);
-            filled += piece.len();
+            target.copy_from_slice(chunk);
+            filled += chunk.len();
         }
-        let failure = self.place.failure("read", Some(&self.name));
+        let failure = self.client.failure("read", Some(&self.name));
         let end = match answer.end {
             Some(error) => Err(failure.of(error)),
             None if filled < into.len() => {
-                Err(failure.passing("the answer ended early".to_owned()))
+                Err(failure.unavailable("the response ended early".to_owned()))
             }
             None => Ok(()),
         };
@@ -120,11 +121,11 @@ impl StoredObject for RemoteObject {
             return Ok(());
         }
         let mut filled = 0;
-        self.place.patiently(&mut |patience| {
-            let (came, end) = self.read_some(start + filled as u64, &mut into[filled..]);
-            if came > 0 {
-                filled += came;
-                patience.renew();
+        self.client.with_retries(&mut |retries| {
+            let (received, end) = self.read_some(start + filled as u64, &mut into[filled..]);
+            if received > 0 {
+                filled += received;
+                retries.renew();
             }
             end
         })
@@ -135,19 +136,19 @@ impl StoredObject for RemoteObject {
     }
 
     fn version(&self) -> Result<Version, StoreError> {
-        let place = &self.place;
-        let asked = match &self.meta {
+        let client = &self.client;
+        let meta = match &self.meta {
             Some(meta) => meta.clone(),
-            None => place.patiently(&mut |_| {
-                let (store, path) = (Arc::clone(&place.reading), self.path.clone());
-                place.run(
+            None => client.with_retries(&mut |_| {
+                let (store, path) = (Arc::clone(&client.reading), self.path.clone());
+                client.run(
                     "read",
                     Some(&self.name),
                     async move { store.head(&path).await },
                 )
             })?,
         };
-        version_of(place.service, asked.e_tag, asked.version, &self.location)
+        version_of(client.service, meta.e_tag, meta.version, &self.location)
     }
 
     fn location(&self) -> &str {

@@ -1,4 +1,4 @@
-//! [`RemoteUpload`]: an object on its way into a bucket, in one request or in parts.
+//! [`RemoteUpload`]: an upload to a bucket, in one request or in parts.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,29 +6,29 @@ use std::sync::Arc;
 use object_store::path::Path;
 use object_store::{MultipartUpload, ObjectStoreExt};
 
-use super::failure::Failure;
-use super::io_thread::Pending;
-use super::place::Place;
+use super::client::RemoteClient;
+use super::failure::FailedOperation;
+use super::io_thread::PendingRequest;
 use crate::{ObjectName, StoreError, Upload};
 
-/// Bytes of a part. S3 takes 10,000 parts, so an object may have 160 GB.
+/// The size of a part in bytes. S3 allows 10,000 parts, so an object may have up to 160 GB.
 const PART_BYTES: usize = 16 << 20;
-/// Parts under way at a time.
+/// The number of parts uploaded at a time.
 const PARTS_MAX: usize = 4;
 
 pub(crate) struct RemoteUpload {
-    place: Arc<Place>,
+    client: Arc<RemoteClient>,
     name: ObjectName,
     path: Path,
     buffer: Vec<u8>,
     parts: Option<Box<dyn MultipartUpload>>,
-    under_way: VecDeque<Pending<object_store::Result<()>>>,
+    under_way: VecDeque<PendingRequest<object_store::Result<()>>>,
 }
 
 impl RemoteUpload {
-    pub(crate) fn new(place: Arc<Place>, name: ObjectName, path: Path) -> Self {
+    pub(crate) fn new(client: Arc<RemoteClient>, name: ObjectName, path: Path) -> Self {
         Self {
-            place,
+            client,
             name,
             path,
             buffer: Vec::new(),
@@ -37,15 +37,15 @@ impl RemoteUpload {
         }
     }
 
-    fn failure(&self) -> Failure {
-        self.place.failure("write", Some(&self.name))
+    fn failure(&self) -> FailedOperation {
+        self.client.failure("write", Some(&self.name))
     }
 
-    /// Sends the buffer as a part; waits while too many are under way.
+    /// Sends the buffer as a part; waits while the maximum number of parts is being uploaded.
     fn send_part(&mut self) -> Result<(), StoreError> {
         if self.parts.is_none() {
-            let (store, path) = (Arc::clone(&self.place.store), self.path.clone());
-            let started = self.place.run("write", Some(&self.name), async move {
+            let (store, path) = (Arc::clone(&self.client.store), self.path.clone());
+            let started = self.client.run("write", Some(&self.name), async move {
                 store.put_multipart(&path).await
             })?;
             self.parts = Some(started);
@@ -57,16 +57,16 @@ impl RemoteUpload {
         if let Some(parts) = &mut self.parts {
             let request = parts.put_part(part.into());
             self.under_way
-                .push_back(self.place.io.spawn(self.place.limit, request));
+                .push_back(self.client.io.spawn(self.client.limit, request));
         }
         Ok(())
     }
 
     fn wait_for_one(&mut self) -> Result<(), StoreError> {
-        match self.under_way.pop_front().map(Pending::wait) {
+        match self.under_way.pop_front().map(PendingRequest::wait) {
             None | Some(Ok(Ok(()))) => Ok(()),
             Some(Ok(Err(error))) => Err(self.failure().of(error)),
-            Some(Err(problem)) => Err(self.failure().passing(problem)),
+            Some(Err(problem)) => Err(self.failure().unavailable(problem)),
         }
     }
 }
@@ -86,10 +86,10 @@ impl Upload for RemoteUpload {
 
     fn publish(mut self: Box<Self>) -> Result<(), StoreError> {
         if self.parts.is_none() {
-            let (store, path) = (Arc::clone(&self.place.store), self.path.clone());
+            let (store, path) = (Arc::clone(&self.client.store), self.path.clone());
             let payload = std::mem::take(&mut self.buffer).into();
             return self
-                .place
+                .client
                 .run("write", Some(&self.name), async move {
                     store.put(&path, payload).await
                 })
@@ -102,7 +102,7 @@ impl Upload for RemoteUpload {
         let Some(mut parts) = self.parts.take() else {
             return Ok(());
         };
-        self.place
+        self.client
             .run(
                 "write",
                 Some(&self.name),
@@ -115,11 +115,11 @@ impl Upload for RemoteUpload {
 impl Drop for RemoteUpload {
     fn drop(&mut self) {
         if let Some(mut parts) = self.parts.take() {
-            // Best effort: nobody reads an incomplete upload, but it costs storage.
+            // Best effort: an incomplete upload is invisible, but costs storage.
             let _ = self
-                .place
+                .client
                 .io
-                .run(self.place.limit, async move { parts.abort().await });
+                .run(self.client.limit, async move { parts.abort().await });
         }
     }
 }

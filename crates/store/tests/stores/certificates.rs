@@ -1,4 +1,4 @@
-//! Services with certificates of an authority of our own: S3 and Azure Blob.
+//! S3 and Azure Blob servers whose certificates are signed by a test authority.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -10,7 +10,8 @@ use ronde_store::{RemoteSettings, StoreError, open};
 
 use crate::remote::{azure, s3, server};
 
-/// An authority, and a certificate for 127.0.0.1 that it has signed: both PEM, the latter with its key.
+/// Returns an authority, and a certificate for 127.0.0.1 that it has signed: both PEM, the latter
+/// with its key.
 pub(crate) fn certificates() -> (String, String) {
     let authority_key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
@@ -33,10 +34,10 @@ pub(crate) fn certificates() -> (String, String) {
 struct Running(Child, String);
 
 impl Running {
-    /// Starts a program that is told a free port, and waits until it listens there.
+    /// Starts a program with a free port as argument, and waits until it listens there.
     #[expect(
         clippy::disallowed_methods,
-        reason = "a server that starts tells nobody when it listens"
+        reason = "a starting server does not report when it listens"
     )]
     fn start(program: &str, arguments: &dyn Fn(&str) -> Vec<String>) -> Self {
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -68,7 +69,7 @@ impl Drop for Running {
     }
 }
 
-/// The service has no bucket, which it says when it is trusted.
+/// The service reports a missing bucket, which shows that the certificate was accepted.
 fn is_trusted_only_with(authority: &Path, address: &str, settings: &RemoteSettings) {
     let address = address.parse().unwrap();
     let error = open(&address, settings).unwrap_err();
@@ -83,7 +84,7 @@ fn is_trusted_only_with(authority: &Path, address: &str, settings: &RemoteSettin
     };
     let error = open(&address, &with).unwrap_err();
     assert!(matches!(error, StoreError::Settings { .. }), "{error}");
-    assert!(error.to_string().contains("make it first"), "{error}");
+    assert!(error.to_string().contains("create it first"), "{error}");
     let absent = RemoteSettings {
         authorities: Some("/no/such/file".into()),
         ..settings.clone()
@@ -93,7 +94,7 @@ fn is_trusted_only_with(authority: &Path, address: &str, settings: &RemoteSettin
 }
 
 #[test]
-fn s3_and_azure_may_have_certificates_of_an_authority_of_ones_own() {
+fn a_given_authority_is_trusted_for_s3_and_azure() {
     let (Some(moto), Some(azurite)) = (server("RONDE_TEST_MOTO"), server("RONDE_TEST_AZURITE"))
     else {
         return;
@@ -126,18 +127,18 @@ fn s3_and_azure_may_have_certificates_of_an_authority_of_ones_own() {
 }
 
 #[test]
-fn hosts_that_are_not_known_are_told_at_once() {
+fn unknown_hosts_are_reported_at_once() {
     let nowhere = "https://no-such-host.invalid";
     for (address, settings) in [
         ("s3://bucket", s3(nowhere)),
         ("az://container", azure(nowhere)),
     ] {
         let error = open(&address.parse().unwrap(), &settings).unwrap_err();
-        // Where no name can be looked up at all, that is what is told.
+        // Where no name can be resolved at all, that error is reported.
         if !error.to_string().contains("Temporary failure") {
             assert!(matches!(error, StoreError::Settings { .. }), "{error}");
             assert!(error.to_string().contains("no such host"), "{error}");
         }
-        assert!(!error.to_string().contains("asked"), "{error}");
+        assert!(!error.to_string().contains("tried"), "{error}");
     }
 }

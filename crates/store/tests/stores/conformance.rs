@@ -1,4 +1,4 @@
-//! The suite that every [`Store`] passes.
+//! The test suite that every [`Store`] passes.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use crate::{name, pattern};
 
 const LIMIT: u64 = 64 << 20;
 
-/// Asks an empty store for everything that the seam promises.
+/// Checks every guarantee of the interface on an empty store.
 pub(crate) fn check(store: &Arc<dyn Store>) {
     objects_are_whole_or_absent(&**store);
-    ranges_are_read_and_ends_are_told(&**store);
+    ranges_are_read_and_ends_are_reported(&**store);
     listings_are_sorted_and_know_folders(&**store);
     stamps_tell_replacements(&**store);
     names_of_users_are_kept(&**store);
@@ -50,7 +50,7 @@ fn objects_are_whole_or_absent(store: &dyn Store) {
     assert!(store.open(&it).err().unwrap().is_not_found());
 }
 
-fn ranges_are_read_and_ends_are_told(store: &dyn Store) {
+fn ranges_are_read_and_ends_are_reported(store: &dyn Store) {
     let it = name("ranges");
     let contents = pattern(9, 600_000);
     store.put(&it, &contents).unwrap();
@@ -115,7 +115,7 @@ fn stamps_tell_replacements(store: &dyn Store) {
             store.open(&entry.name).unwrap().version().unwrap()
         );
     }
-    // Of the same length, at once.
+    // Contents of the same length, written immediately afterwards.
     store.put(&it, &pattern(3, 5_000)).unwrap();
     let after = listed();
     assert_ne!(after[0].stamp, before[0].stamp);
@@ -207,7 +207,8 @@ fn readers_see_one_version(store: &Arc<dyn Store>) {
         });
         while !writer.is_finished() {
             let mut read = vec![0; 300_000];
-            // A remote reader may be told that the object was replaced, but never gets a mixture.
+            // A remote reader may get the error that the object was replaced, but never mixed
+            // contents.
             match store
                 .open(&it)
                 .and_then(|object| object.read_at(0, &mut read))

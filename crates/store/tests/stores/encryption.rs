@@ -1,4 +1,4 @@
-//! What encryption at rest finds, and what it shows.
+//! Detection of damage in encrypted objects, and confidentiality of their contents.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn place() -> Place {
     }
 }
 
-/// Puts `sealed` in place of an object and tells whether reading it is refused.
+/// Replaces an object with `sealed` and returns whether reading it is refused.
 fn is_refused(place: &Place, object: &str, sealed: &[u8]) -> bool {
     place.below.put(&name(object), sealed).unwrap();
     match place.store.get(&name(object), LIMIT) {
@@ -89,7 +89,7 @@ fn chunks_cannot_be_moved_dropped_or_taken_from_elsewhere() {
 }
 
 #[test]
-fn another_key_is_told_apart_from_damage() {
+fn another_key_is_distinguished_from_damage() {
     let place = place();
     place.store.put(&name("secret"), b"secret").unwrap();
     let other = Encrypted::new(Arc::clone(&place.below), MasterKey::generate().unwrap());

@@ -1,4 +1,4 @@
-//! What a folder has beside: locks, leftovers of killed writers, full and read-only disks.
+//! Tests of folders only: locks, leftovers of killed writers, full and read-only disks.
 
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use ronde_store::{Condition, LocalStore, Store, StoreError, StoreExt};
 use crate::{name, pattern};
 
 #[test]
-fn a_held_lock_is_waited_for_and_then_told() {
+fn waiting_for_a_held_lock_ends_with_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let store = LocalStore::new(folder.path()).with_lock_limit(Duration::from_millis(50));
     store.put_if(&name("x"), b"1", &Condition::Absent).unwrap();
@@ -57,7 +57,7 @@ fn empty_folders_go_with_their_last_object() {
 }
 
 #[test]
-fn files_can_be_read_by_those_whom_the_umask_allows() {
+fn file_permissions_follow_the_umask() {
     let folder = tempfile::tempdir().unwrap();
     let store = LocalStore::new(folder.path());
     store.put(&name("x"), b"1").unwrap();
@@ -68,12 +68,12 @@ fn files_can_be_read_by_those_whom_the_umask_allows() {
 }
 
 #[test]
-fn a_folder_in_the_way_and_a_missing_one_are_told() {
+fn a_folder_instead_of_a_file_and_a_missing_folder_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let store = LocalStore::new(folder.path());
     store.put(&name("a/b"), b"1").unwrap();
     let error = store.open(&name("a")).err().unwrap().to_string();
-    assert!(error.contains("not a file"), "{error}");
+    assert!(error.contains("not a regular file"), "{error}");
     let error = store.put(&name("a/b/c"), b"1").unwrap_err().to_string();
     assert!(error.contains("a/b"), "{error}");
     let nowhere = LocalStore::new(folder.path().join("nowhere"));
@@ -83,7 +83,7 @@ fn a_folder_in_the_way_and_a_missing_one_are_told() {
 }
 
 #[test]
-fn folders_of_users_are_listed_with_what_links_lead_to() {
+fn listings_of_user_folders_follow_links() {
     use std::os::unix::fs::symlink;
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
@@ -123,13 +123,13 @@ fn folders_of_users_are_listed_with_what_links_lead_to() {
         .list_where(None, &mut |folder| folder != "deep")
         .unwrap();
     assert_eq!(some.len(), 3);
-    // What is swept is not looked for behind links.
+    // Sweeps do not follow links.
     std::fs::write(folder.path().join("elsewhere/.tmp-ronde-x"), b"x").unwrap();
     assert_eq!(following.sweep().unwrap(), 0);
 }
 
 #[test]
-fn a_file_that_is_cut_while_it_is_read_is_told() {
+fn truncation_during_a_read_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
     std::fs::write(&path, pattern(1, 5_000)).unwrap();
@@ -143,12 +143,13 @@ fn a_file_that_is_cut_while_it_is_read_is_told() {
     object.read_at(50, &mut [0; 50]).unwrap();
     let error = object.read_at(50, &mut [0; 51]).unwrap_err();
     assert!(
-        error.to_string().contains("cut while it was read"),
+        error.to_string().contains("truncated while it was read"),
         "{error}"
     );
 }
 
-/// A mounted file system of `bytes`, unmounted when dropped; `None`, with the reason printed, where that cannot be.
+/// A mounted file system of `bytes`, unmounted when dropped; `None`, with the reason printed, where
+/// mounting fails.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
@@ -165,7 +166,7 @@ impl SmallDisk {
                 None
             }
             Err(error) => {
-                println!("skipped: mount cannot be started: {error}");
+                println!("skipped: cannot run mount: {error}");
                 None
             }
         }
@@ -179,7 +180,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_full_disk_is_told_and_what_was_there_stays() {
+fn a_full_disk_is_reported_and_keeps_existing_objects() {
     let Some(disk) = SmallDisk::new(1 << 20) else {
         return;
     };
@@ -195,6 +196,7 @@ fn a_full_disk_is_told_and_what_was_there_stays() {
     assert_eq!(error.recovery(), Recovery::Abort);
     assert!(store.get(&name("x"), 1 << 20).unwrap() == old);
     assert_eq!(store.list(None).unwrap().len(), 1);
-    // Nothing half-written takes space: what fits beside the old one still fits.
+    // A failed write leaves no bytes behind: an object that fits beside the old one can still be
+    // written.
     store.put(&name("y"), &pattern(3, 600_000)).unwrap();
 }

@@ -1,6 +1,8 @@
-//! The promises, asked of an S3 server and an Azure Blob server that run beside the tests (moto, Azurite).
+//! The test suite on an S3 server and an Azure Blob server that run beside the tests (moto,
+//! Azurite).
 //!
-//! `servers.py` starts them and writes the variables that name them; without those these tests are skipped, saying so.
+//! `servers.py` starts them and writes the variables that name them; without these variables the
+//! tests are skipped with a message.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +14,7 @@ use ronde_store::{
 
 use crate::conformance;
 
-/// Azurite's account and key, which are public.
+/// Azurite's public account and key.
 const AZURITE: [(&str, &str); 2] = [
     ("azure_storage_account_name", "devstoreaccount1"),
     (
@@ -41,7 +43,7 @@ fn settings(options: &[(&str, &str)]) -> RemoteSettings {
     }
 }
 
-/// With the key of the server's user, `NAME:SECRET`; any other one without it.
+/// Uses the key of the server's user, `NAME:SECRET`, or the given one.
 pub(crate) fn s3(endpoint: &str) -> RemoteSettings {
     let key = std::env::var_os("RONDE_TEST_S3_KEY").and_then(|value| value.into_string().ok());
     let key = key.unwrap_or_else(|| "test:test".to_owned());
@@ -65,7 +67,7 @@ pub(crate) fn azure(endpoint: &str) -> RemoteSettings {
     ])
 }
 
-/// A prefix that no earlier run of the tests has used.
+/// Returns a prefix that no earlier run of the tests has used.
 fn fresh(bucket: &str) -> Address {
     let unique = tempfile::tempdir().unwrap();
     let unique = unique.path().file_name().unwrap().to_string_lossy();
@@ -96,7 +98,7 @@ fn azure_keeps_the_promises() {
 }
 
 #[test]
-fn wrong_settings_are_told_apart_from_a_service_that_is_away() {
+fn wrong_settings_are_distinguished_from_an_unreachable_service() {
     let io = Arc::new(IoThread::start().unwrap());
     let connect = |address: &str, settings: &RemoteSettings| {
         RemoteStore::connect(&address.parse().unwrap(), settings, Arc::clone(&io)).unwrap_err()
@@ -105,20 +107,20 @@ fn wrong_settings_are_told_apart_from_a_service_that_is_away() {
     let error = connect("s3://bucket", &misspelt);
     assert!(error.to_string().contains("aws_acess_key"), "{error}");
     assert_eq!(error.recovery(), Recovery::Abort);
-    // Variables of other programs are no mistake.
+    // Variables of other programs are not an error.
     let mut foreign = s3("http://127.0.0.1:1");
     let others = [("aws_pager", "less"), ("azure_devops_cache_dir", "/tmp")];
     foreign.ambient = others
         .map(|(name, value)| (name.into(), value.into()))
         .into();
     let error = connect("s3://bucket", &foreign);
-    assert!(matches!(error, StoreError::Passing { .. }), "{error}");
-    // A port where nobody listens.
+    assert!(matches!(error, StoreError::Unavailable { .. }), "{error}");
+    // A port on which no process listens.
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let away = format!("http://{}", socket.local_addr().unwrap());
     drop(socket);
     let error = connect("s3://bucket", &s3(&away));
-    assert!(matches!(error, StoreError::Passing { .. }), "{error}");
+    assert!(matches!(error, StoreError::Unavailable { .. }), "{error}");
     assert_eq!(error.recovery(), Recovery::Retry);
     let error = connect("az://container", &settings(&[]));
     assert!(matches!(error, StoreError::Settings { .. }), "{error}");
@@ -135,7 +137,7 @@ fn missing_buckets_and_wrong_keys_are_named() {
         let error = open(&missing, &s3(&endpoint)).unwrap_err();
         assert!(error.to_string().contains("no such bucket"), "{error}");
         for (option, told) in [
-            (0, "the access key is not known"),
+            (0, "the access key is unknown"),
             (1, "the secret key is wrong"),
         ] {
             let mut wrong = s3(&endpoint);
@@ -158,7 +160,7 @@ fn missing_buckets_and_wrong_keys_are_named() {
 }
 
 #[test]
-fn a_certificate_that_is_not_trusted_is_told_and_not_tried_again() {
+fn an_untrusted_certificate_is_reported_without_retries() {
     if let Some(endpoint) = server("RONDE_TEST_UNTRUSTED") {
         for (address, settings) in [
             ("s3://ronde-test", s3(&endpoint)),

@@ -1,4 +1,5 @@
-//! Reading from web servers that run beside the tests: ranges, certificates, replaced files, servers that die.
+//! Reading from web servers that run beside the tests: ranges, certificates, replaced files,
+//! servers that stop.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -10,14 +11,14 @@ use ronde_store::{Address, Opener, RemoteSettings, Store, StoreError, StoreExt};
 use crate::certificates::certificates;
 use crate::{name, pattern};
 
-/// A running server; it ends with this.
+/// A running server, stopped when dropped.
 struct WebServer {
     child: Child,
     port: u16,
 }
 
 impl WebServer {
-    /// Serves `folder`; port 0 is any free one.
+    /// Serves `folder`; port 0 means any free port.
     fn start(folder: &Path, port: u16, options: &[&str]) -> Self {
         let mut child = Command::new("python3")
             .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/web_server.py"))
@@ -87,8 +88,8 @@ fn ranges_of_files_are_read_and_nothing_is_written() {
             assert!(matches!(error, StoreError::Settings { .. }), "{error}");
             assert_eq!(error.recovery(), Recovery::Abort);
         }
-        // What it was is known from before, so only what is read is asked for.
-        let entry = ronde_store::Entry {
+        // The metadata are known from the listing, so the only request is the read.
+        let entry = ronde_store::ObjectEntry {
             name: file.clone(),
             bytes: 300_000,
             stamp: object.stamp(),
@@ -111,7 +112,7 @@ fn ranges_of_files_are_read_and_nothing_is_written() {
 }
 
 #[test]
-fn a_server_that_sends_whole_files_only_is_told() {
+fn a_server_without_range_requests_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("x"), pattern(1, 1000)).unwrap();
     let server = WebServer::start(folder.path(), 0, &["--without-ranges"]);
@@ -122,7 +123,7 @@ fn a_server_that_sends_whole_files_only_is_told() {
 }
 
 #[test]
-fn an_authority_of_ones_own_is_trusted_when_it_is_given() {
+fn a_given_authority_is_trusted() {
     let (authority, certificate) = certificates();
     let folder = tempfile::tempdir().unwrap();
     let contents = pattern(5, 100_000);
@@ -146,7 +147,8 @@ fn an_authority_of_ones_own_is_trusted_when_it_is_given() {
         Opener::new(settings).open(&address)
     };
     assert!(with(&authority).unwrap().get(&name("x"), 1 << 20).unwrap() == contents);
-    // Somebody else's authority is none for this server, and a file without any is told at once.
+    // Another authority's certificate is not trusted for this server, and a file without
+    // certificates is reported at once.
     let error = with(&certificates().0).unwrap().open(&name("x")).err();
     assert!(matches!(error, Some(StoreError::Settings { .. })));
     let error = with("no certificate").err().unwrap();
@@ -157,14 +159,14 @@ fn an_authority_of_ones_own_is_trusted_when_it_is_given() {
 }
 
 #[test]
-fn unknown_hosts_are_told_at_once_and_absent_servers_soon() {
+fn unknown_hosts_are_reported_at_once_and_absent_servers_soon() {
     let open = |address: &str| {
         let opener = Opener::new(RemoteSettings::default());
         let store = opener.open(&address.parse().unwrap()).unwrap();
         store.open(&name("x")).err().unwrap()
     };
     let error = open("https://no-such-host.invalid/folder");
-    // Where no name can be looked up at all, that is what is told.
+    // Where no name can be resolved at all, that error is reported.
     let passing = error.to_string().contains("Temporary failure");
     assert!(
         passing || matches!(error, StoreError::Settings { .. }),
@@ -179,13 +181,13 @@ fn unknown_hosts_are_told_at_once_and_absent_servers_soon() {
         .at("http")
         .to_string();
     let error = open(&gone);
-    assert!(matches!(error, StoreError::Passing { .. }), "{error}");
-    // It never answered, so nobody was patient.
+    assert!(matches!(error, StoreError::Unavailable { .. }), "{error}");
+    // The service never answered, so requests were not repeated.
     assert!(!error.to_string().contains("asked"), "{error}");
 }
 
 #[test]
-fn reading_survives_a_server_that_dies_and_comes_back() {
+fn reading_survives_a_restart_of_the_server() {
     let folder = tempfile::tempdir().unwrap();
     let contents = pattern(7, 1 << 20);
     std::fs::write(folder.path().join("x"), &contents).unwrap();
@@ -208,9 +210,9 @@ fn reading_survives_a_server_that_dies_and_comes_back() {
             second
         });
         drop(second);
-        // Patience ends.
+        // The retry limit ends the read.
         let settings = RemoteSettings {
-            patience: std::time::Duration::from_millis(300),
+            retry_limit: std::time::Duration::from_millis(300),
             ..RemoteSettings::default()
         };
         let third = WebServer::start(folder.path(), port, options);
@@ -218,7 +220,7 @@ fn reading_survives_a_server_that_dies_and_comes_back() {
         let object = store.open(&name("x")).unwrap();
         drop(third);
         let error = object.read_at(0, &mut [0; 10]).unwrap_err();
-        assert!(matches!(error, StoreError::Passing { .. }), "{error}");
+        assert!(matches!(error, StoreError::Unavailable { .. }), "{error}");
         assert!(error.to_string().contains("; asked "), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! [`Place`]: one bucket, container or web server, and how it is asked.
+//! [`RemoteClient`]: requests to one bucket, container or web server.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,36 +10,37 @@ use object_store::{ObjectMeta, ObjectStore};
 
 use super::IoThread;
 use super::build::{self, Service};
-use super::failure::Failure;
-use crate::clock::Patience;
-use crate::settings::Listener;
+use super::failure::FailedOperation;
+use crate::clock::RetryLimit;
+use crate::settings::NoticeCallback;
 use crate::{Address, ObjectName, RemoteSettings, Stamp, StoreError};
 
-/// Repetitions by the client itself of a request to read; the rest is patience.
+/// The number of times the client itself repeats a read request; [`RetryLimit`] controls further
+/// retries.
 const READ_RETRIES: usize = 1;
 
-/// Readers that waited so long say so.
-const TOLD_AFTER: Duration = Duration::from_secs(2);
+/// The time after which a waiting reader reports that the service does not answer.
+const NOTICE_AFTER: Duration = Duration::from_secs(2);
 
-/// What every operation needs.
-pub(crate) struct Place {
-    /// For writing: repeats a request.
+/// The clients and settings that every operation needs.
+pub(crate) struct RemoteClient {
+    /// For writing: repeats failed requests.
     pub(super) store: Arc<dyn ObjectStore>,
-    /// For reading: hardly repeats, so that wrong settings are told soon.
+    /// For reading: repeats hardly, so that wrong settings are reported soon.
     pub(super) reading: Arc<dyn ObjectStore>,
     pub(super) io: Arc<IoThread>,
     pub(super) service: Service,
     pub(super) limit: Duration,
-    patience: Duration,
+    retry_limit: Duration,
     address: Address,
-    /// Whether it has ever answered.
+    /// Whether the service has ever answered.
     has_answered: AtomicBool,
-    /// Whether it was told that it does not answer.
-    is_told: AtomicBool,
-    tell: Option<Listener>,
+    /// Whether it was reported that the service does not answer.
+    has_notified: AtomicBool,
+    tell: Option<NoticeCallback>,
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for RemoteClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Place")
             .field("address", &self.address)
@@ -47,7 +48,7 @@ impl fmt::Debug for Place {
     }
 }
 
-impl Place {
+impl RemoteClient {
     pub(super) fn new(
         address: &Address,
         settings: &RemoteSettings,
@@ -61,10 +62,10 @@ impl Place {
             io,
             service,
             limit: settings.limit,
-            patience: settings.patience,
+            retry_limit: settings.retry_limit,
             address: address.clone(),
             has_answered: AtomicBool::new(false),
-            is_told: AtomicBool::new(false),
+            has_notified: AtomicBool::new(false),
             tell: settings.tell.clone(),
         })
     }
@@ -79,36 +80,40 @@ impl Place {
         }
     }
 
-    /// The key of an object.
+    /// Returns the key of an object.
     pub(super) fn path(&self, name: &ObjectName) -> Result<Path, StoreError> {
         let whole = match self.address.prefix() {
             Some(prefix) => Path::parse(format!("{prefix}/{name}")),
             None => Path::parse(name.as_str()),
         };
-        whole.map_err(|error| self.failure("name", Some(name)).settings(error.to_string()))
+        whole.map_err(|error| self.failure("use", Some(name)).settings(error.to_string()))
     }
 
-    /// The key that those of all objects start with.
+    /// Returns the common prefix of the keys of all objects.
     pub(super) fn prefix(&self) -> Result<Option<Path>, StoreError> {
         let parsed = self.address.prefix().map(|p| Path::parse(p.as_str()));
         parsed
             .transpose()
-            .map_err(|error| self.failure("name", None).settings(error.to_string()))
+            .map_err(|error| self.failure("use", None).settings(error.to_string()))
     }
 
-    /// Bytes of a key before the name of the object.
+    /// Returns the number of bytes of a key before the name of the object.
     pub(super) fn prefix_bytes(&self) -> usize {
         self.address.prefix().map_or(0, |p| p.as_str().len() + 1)
     }
 
-    pub(super) fn failure(&self, operation: &'static str, name: Option<&ObjectName>) -> Failure {
-        Failure {
+    pub(super) fn failure(
+        &self,
+        operation: &'static str,
+        name: Option<&ObjectName>,
+    ) -> FailedOperation {
+        FailedOperation {
             operation,
             location: self.location(name),
         }
     }
 
-    /// Runs a request on the I/O thread and waits for its answer.
+    /// Runs a request on the I/O thread and waits for its response.
     pub(super) fn run<T: Send + 'static>(
         &self,
         operation: &'static str,
@@ -118,20 +123,21 @@ impl Place {
         let failure = self.failure(operation, name);
         match self.io.run(self.limit, request) {
             Ok(answer) => answer.map_err(|error| failure.of(error)),
-            Err(problem) => Err(failure.passing(problem)),
+            Err(problem) => Err(failure.unavailable(problem)),
         }
     }
 
-    /// Attempts to read until it comes to something, as patiently as the settings say: not at all before the place has
-    /// ever answered. `attempt` is told the patience, to renew it when something came.
-    pub(super) fn patiently<T>(
+    /// Repeats `attempt` until it succeeds, within the retry limit of the settings, but not before
+    /// the service has answered once. `attempt` gets the limit, to restart it when bytes were
+    /// received.
+    pub(super) fn with_retries<T>(
         &self,
-        attempt: &mut dyn FnMut(&mut Patience) -> Result<T, StoreError>,
+        attempt: &mut dyn FnMut(&mut RetryLimit) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let mut patience = Patience::new(self.patience);
+        let mut retries = RetryLimit::new(self.retry_limit);
         loop {
-            let problem = match attempt(&mut patience) {
-                Err(problem @ StoreError::Passing { .. }) => problem,
+            let problem = match attempt(&mut retries) {
+                Err(problem @ StoreError::Unavailable { .. }) => problem,
                 Err(problem @ StoreError::Settings { .. }) => return Err(problem),
                 answer => {
                     self.has_answered.store(true, Ordering::Relaxed);
@@ -139,60 +145,59 @@ impl Place {
                     return answer;
                 }
             };
-            self.tell_of_silence(&problem, &patience);
-            if !self.may_pass(&mut patience) {
-                return Err(with_attempts(problem, &patience));
+            self.report_silence(&problem, &retries);
+            if !self.may_retry(&mut retries) {
+                return Err(with_attempts(problem, &retries));
             }
         }
     }
 
-    /// Of all who wait, one says so.
-    fn tell_of_silence(&self, problem: &StoreError, patience: &Patience) {
-        let has_waited = patience.waited_s() > TOLD_AFTER.as_secs_f64();
+    /// Only one of the waiting readers reports this.
+    fn report_silence(&self, problem: &StoreError, retries: &RetryLimit) {
+        let has_waited = retries.waited_s() > NOTICE_AFTER.as_secs_f64();
         if let Some(tell) = &self.tell
             && has_waited
-            && !self.is_told.swap(true, Ordering::Relaxed)
+            && !self.has_notified.swap(true, Ordering::Relaxed)
         {
-            let limit = self.patience.as_secs_f64();
-            tell(&format!(
-                "{problem}; it is asked again, for {limit:.0} s in all"
-            ));
+            let limit = self.retry_limit.as_secs_f64();
+            tell(&format!("{problem}; retrying for up to {limit:.0} s"));
         }
     }
 
     fn tell_of_answer(&self) {
         if let Some(tell) = &self.tell
-            && self.is_told.load(Ordering::Relaxed)
-            && self.is_told.swap(false, Ordering::Relaxed)
+            && self.has_notified.load(Ordering::Relaxed)
+            && self.has_notified.swap(false, Ordering::Relaxed)
         {
-            tell(&format!("{} answers again", self.address));
+            tell(&format!("{} responds again", self.address));
         }
     }
 
-    fn may_pass(&self, patience: &mut Patience) -> bool {
+    fn may_retry(&self, retries: &mut RetryLimit) -> bool {
         let mut random = [0_u8];
-        // Without random numbers all come back at once, which is no error.
+        // Without random numbers all readers retry at once, which is harmless.
         let _ = aws_lc_rs::rand::fill(&mut random);
-        self.has_answered.load(Ordering::Relaxed) && patience.pause(f64::from(random[0]) / 255.0)
+        self.has_answered.load(Ordering::Relaxed) && retries.pause(f64::from(random[0]) / 255.0)
     }
 }
 
-/// How often and for how long it was tried is part of the message.
-fn with_attempts(mut problem: StoreError, patience: &Patience) -> StoreError {
-    if let StoreError::Passing { cause, .. } = &mut problem
-        && patience.pauses > 0
+/// Adds the number and duration of the attempts to the message.
+fn with_attempts(mut problem: StoreError, retries: &RetryLimit) -> StoreError {
+    if let StoreError::Unavailable { cause, .. } = &mut problem
+        && retries.pauses > 0
     {
-        let (times, waited_s) = (patience.pauses + 1, patience.waited_s());
-        *cause = format!("{cause}; asked {times} times in {waited_s:.0} s");
+        let (times, waited_s) = (retries.pauses + 1, retries.waited_s());
+        *cause = format!("{cause}; tried {times} times in {waited_s:.0} s");
     }
     problem
 }
 
-/// The stamp of an object; the same whether it was listed, looked at or read.
+/// Returns the stamp of an object, which is the same in a listing, for a HEAD request and for a
+/// read.
 pub(super) fn stamp(meta: &ObjectMeta) -> Stamp {
     match &meta.e_tag {
         Some(e_tag) => {
-            // Listings of Azure leave out the quotation marks.
+            // Listings of Azure omit the quotation marks.
             let plain = e_tag.trim_start_matches("W/").trim_matches('"');
             Stamp::of("etag", plain.as_bytes())
         }
