@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ronde_core::{Buffer, CollectiveError, Collectives, DType, GroupRank, Operation, ReduceOp};
 use ronde_schedule::choose::counts;
-use ronde_schedule::{Algorithm, COST_WORDS, CostModel, Hosts, Sample};
+use ronde_schedule::{Algorithm, COST_WORDS, CostModel, CostSample, Hosts};
 
 use crate::clock;
 use crate::host::this_host;
@@ -24,7 +24,7 @@ const NAME: &str = "calibrating";
 /// Length of the shortest operation in words: plan, time, and padding.
 const WORDS: usize = 16;
 /// Length of a member's input in words: time, cores, host, and hash of the configured hosts.
-const CARD_WORDS: usize = 4;
+const INPUT_WORDS: usize = 4;
 
 /// Size of the reduction that is timed, in bytes, and how many times it runs.
 const REDUCED_BYTES: usize = 64 << 10;
@@ -43,23 +43,23 @@ struct CalibrationInput {
     /// Equal for members on one host.
     host: u64,
     /// Hash of [`crate::GroupConfig::hosts`]; 0 if not set.
-    told_hosts: u64,
+    configured_hosts: u64,
 }
 
 impl CalibrationInput {
-    fn words(self) -> [i64; CARD_WORDS] {
-        [self.within, self.cores, self.host, self.told_hosts].map(u64::cast_signed)
+    fn words(self) -> [i64; INPUT_WORDS] {
+        [self.within, self.cores, self.host, self.configured_hosts].map(u64::cast_signed)
     }
 
     fn of(words: &[i64]) -> Option<Self> {
-        let [within, cores, host, told_hosts] = *words.first_chunk()?;
-        let [within, cores, host, told_hosts] =
-            [within, cores, host, told_hosts].map(i64::cast_unsigned);
+        let [within, cores, host, configured_hosts] = *words.first_chunk()?;
+        let [within, cores, host, configured_hosts] =
+            [within, cores, host, configured_hosts].map(i64::cast_unsigned);
         Some(Self {
             within,
             cores,
             host,
-            told_hosts,
+            configured_hosts,
         })
     }
 }
@@ -84,8 +84,8 @@ impl ProcessGroup {
         if self.size() == 1 || self.shares_memory() {
             return Ok(());
         }
-        let cards = self.tell(within)?;
-        self.measure(&cards)
+        let inputs = self.gather_inputs(within)?;
+        self.measure(&inputs)
     }
 
     /// Finds out which members share a host, and measures if configured. Called while joining.
@@ -94,46 +94,49 @@ impl ProcessGroup {
             (Calibration::Within(time), None) => time,
             _ => Duration::ZERO,
         };
-        let cards = self.tell(within)?;
-        let told = cards[0].told_hosts;
-        if let Some(rank) = cards.iter().position(|card| card.told_hosts != told) {
+        let inputs = self.gather_inputs(within)?;
+        let told = inputs[0].configured_hosts;
+        if let Some(rank) = inputs
+            .iter()
+            .position(|input| input.configured_hosts != told)
+        {
             let problem = format!("group ranks 0 and {rank} have different host settings");
             return Err(invalid("joining a group", problem));
         }
         if told == 0 {
-            let hosts: Vec<u64> = cards.iter().map(|card| card.host).collect();
+            let hosts: Vec<u64> = inputs.iter().map(|input| input.host).collect();
             self.set_hosts(Hosts::new(&hosts));
         }
-        self.measure(&cards)
+        self.measure(&inputs)
     }
 
     /// Gathers the input of all members, by rank.
-    fn tell(&self, within: Duration) -> Result<Vec<CalibrationInput>, CollectiveError> {
+    fn gather_inputs(&self, within: Duration) -> Result<Vec<CalibrationInput>, CollectiveError> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let told = self.config().hosts.as_ref();
         let mine = CalibrationInput {
             within: u64::try_from(within.as_nanos()).unwrap_or(u64::MAX / 2),
             cores: cores as u64,
             host: this_host(),
-            told_hosts: told.map_or(0, |hosts| program::places(hosts) | 1),
+            configured_hosts: told.map_or(0, |hosts| program::hosts_hash(hosts) | 1),
         };
         let all = self.start_and_wait(Operation::AllGather, Buffer::copy_of(&mine.words()))?;
-        let cards = all
+        let inputs = all
             .as_slice::<i64>()
-            .chunks(CARD_WORDS)
+            .chunks(INPUT_WORDS)
             .map(CalibrationInput::of);
-        let cards: Option<Vec<CalibrationInput>> = cards.collect();
-        cards
-            .filter(|cards| cards.len() == self.size())
+        let inputs: Option<Vec<CalibrationInput>> = inputs.collect();
+        inputs
+            .filter(|inputs| inputs.len() == self.size())
             .ok_or_else(|| invalid(NAME, "a member uses another protocol".to_owned()))
     }
 
-    fn measure(&self, cards: &[CalibrationInput]) -> Result<(), CollectiveError> {
-        let within = cards.iter().map(|card| card.within).min().unwrap_or(0);
+    fn measure(&self, inputs: &[CalibrationInput]) -> Result<(), CollectiveError> {
+        let within = inputs.iter().map(|input| input.within).min().unwrap_or(0);
         if within == 0 {
             return Ok(());
         }
-        let cores = cards.iter().map(|card| card.cores).min().unwrap_or(1);
+        let cores = inputs.iter().map(|input| input.cores).min().unwrap_or(1);
         let start = CostModel {
             cores: (cores as usize).max(1),
             byte_reduced_s: byte_reduced_s(),
@@ -146,7 +149,7 @@ impl ProcessGroup {
         };
         let samples = run.all_steps()?;
         let fitted = start.fit(&samples).corrected_by(&run.planner.timings());
-        let words = self.tell_costs(&fitted)?;
+        let words = self.broadcast_costs(&fitted)?;
         let model = CostModel::from_words(&words)
             .ok_or_else(|| invalid(NAME, "invalid costs from rank 0".to_owned()))?;
         self.chooser().set_model(model);
@@ -170,7 +173,7 @@ impl ProcessGroup {
     }
 
     /// Sends the costs of rank 0 to all ranks.
-    fn tell_costs(&self, mine: &CostModel) -> Result<[u64; COST_WORDS], CollectiveError> {
+    fn broadcast_costs(&self, mine: &CostModel) -> Result<[u64; COST_WORDS], CollectiveError> {
         let mut words = [0; COST_WORDS];
         if self.rank() == GroupRank(0) {
             words = mine.to_words();
@@ -200,10 +203,10 @@ struct CalibrationRun<'a> {
 
 impl CalibrationRun<'_> {
     /// Runs the operations that rank 0 plans; returns its samples, none on other ranks.
-    fn all_steps(&mut self) -> Result<Vec<Sample>, CollectiveError> {
+    fn all_steps(&mut self) -> Result<Vec<CostSample>, CollectiveError> {
         let is_first = self.group.rank() == GroupRank(0);
         let (mut step, mut last) = (self.planner.first(), None);
-        let mut took = Duration::ZERO;
+        let mut record_own_time = Duration::ZERO;
         // The first operation also waits for late members: its time is not a cost of the links.
         let mut began = None;
         loop {
@@ -216,16 +219,16 @@ impl CalibrationRun<'_> {
             let plan = next.map_or(0, TrialOperation::encode);
             let words = [
                 plan,
-                i64::try_from(took.as_nanos()).unwrap_or(i64::MAX >> 16),
+                i64::try_from(record_own_time.as_nanos()).unwrap_or(i64::MAX >> 16),
             ];
             let (told, time) = self.one(step, words)?;
             began = began.or_else(|| Some(clock::now()));
             if let Some(last) = last.filter(|_| is_first) {
                 let mean = told[1].max(0) as f64 / self.group.size() as f64;
-                self.planner.heard(last, mean / 1e9);
+                self.planner.record_group_time(last, mean / 1e9);
             }
-            self.planner.took(step, time.as_secs_f64());
-            (last, took) = (Some(step), time);
+            self.planner.record_own_time(step, time.as_secs_f64());
+            (last, record_own_time) = (Some(step), time);
             match told[0] {
                 0 => return Ok(self.planner.samples()),
                 plan => {
@@ -252,12 +255,12 @@ impl CalibrationRun<'_> {
         buffer.as_mut_slice::<i64>()[..2].copy_from_slice(&words);
         let start = clock::now();
         let mut result = self.group.run_by(step.algorithm, buffer)?;
-        let took = clock::now().duration_since(start);
+        let record_own_time = clock::now().duration_since(start);
         let all = result.as_mut_slice::<i64>();
         let told = [all[0], all[1]];
         all[..2].fill(0);
         self.buffers.push((len, result));
-        Ok((told, took))
+        Ok((told, record_own_time))
     }
 }
 
@@ -279,13 +282,13 @@ mod tests {
 
     #[test]
     fn inputs_are_the_same_after_encoding_and_decoding() {
-        let card = CalibrationInput {
+        let input = CalibrationInput {
             within: u64::MAX / 2,
             cores: 3,
             host: u64::MAX,
-            told_hosts: 1 << 63 | 5,
+            configured_hosts: 1 << 63 | 5,
         };
-        assert_eq!(CalibrationInput::of(&card.words()), Some(card));
-        assert_eq!(CalibrationInput::of(&card.words()[1..]), None);
+        assert_eq!(CalibrationInput::of(&input.words()), Some(input));
+        assert_eq!(CalibrationInput::of(&input.words()[1..]), None);
     }
 }

@@ -246,7 +246,7 @@ impl ProcessGroup {
             return choice;
         }
         if sketch.is_none() {
-            choice.reason = "this operation has one schedule".to_owned();
+            choice.reason = "this operation has only one schedule".to_owned();
             return choice;
         }
         let chooser = self.chooser();

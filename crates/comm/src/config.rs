@@ -47,13 +47,13 @@ impl Default for Calibration {
 pub struct JoinCancellation(Arc<dyn Fn() -> bool + Send + Sync>);
 
 impl JoinCancellation {
-    /// Cancels joining once `is_wanted` returns true; it must return at once.
+    /// Cancels joining once `is_requested` returns true; it must return at once.
     #[must_use]
-    pub fn when(is_wanted: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self(Arc::new(is_wanted))
+    pub fn when(is_requested: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(is_requested))
     }
 
-    pub(crate) fn is_wanted(&self) -> bool {
+    pub(crate) fn is_requested(&self) -> bool {
         (self.0)()
     }
 }

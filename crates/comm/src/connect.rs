@@ -93,7 +93,7 @@ struct Joiner {
     greetings: Vec<Vec<u8>>,
     keys: Option<TlsKeys>,
     end: Instant,
-    calls: DialledSockets,
+    dialled: DialledSockets,
 }
 
 /// All connections, and the refusals that happened while they were made.
@@ -123,30 +123,30 @@ pub(crate) fn mesh(
         greetings: greetings?,
         keys,
         end: clock::deadline(limit),
-        calls: DialledSockets::default(),
+        dialled: DialledSockets::default(),
     });
-    let (met, meetings) = mpsc::channel::<ConnectionOutcome>();
+    let (outcomes, meetings) = mpsc::channel::<ConnectionOutcome>();
     thread::scope(|scope| {
         let (stop, stopped) = mpsc::channel::<()>();
         let joining = &joining;
         for (peer, &address) in peers[..rank].iter().enumerate() {
             for connection in 0..mine.connections as usize {
-                let met = met.clone();
+                let outcomes = outcomes.clone();
                 scope.spawn(move || {
                     let outcome = dial(joining, (peer, connection), address);
                     let outcome = outcome.map_or_else(ConnectionOutcome::Failed, |wire| {
                         ConnectionOutcome::Member(peer, connection, wire)
                     });
                     // The receiver is gone once the outcome is decided.
-                    let _late = met.send(outcome);
+                    let _late = outcomes.send(outcome);
                 });
             }
         }
-        let accepting = met;
+        let accepting = outcomes;
         scope.spawn(move || accept(&listener, joining, &accepting, &stopped));
         let outcome = gather(mine, peers, &meetings, joining.end + DETAIL, give_up);
         if outcome.is_err() {
-            joining.calls.hang_up();
+            joining.dialled.shut_down();
         }
         drop(stop);
         outcome
@@ -167,7 +167,7 @@ fn gather(
     let mut failure: Option<CollectiveError> = None;
     let mut heard = each;
     while heard < wires.len() {
-        if give_up.is_some_and(JoinCancellation::is_wanted) {
+        if give_up.is_some_and(JoinCancellation::is_requested) {
             return Err(failed(
                 format!("cannot join generation {}", mine.generation),
                 &"cancelled because a newer generation exists",
@@ -183,10 +183,10 @@ fn gather(
                 }
                 heard += 1;
             }
-            Ok(ConnectionOutcome::Refused(who)) => {
+            Ok(ConnectionOutcome::Refused(refusal)) => {
                 refusals += 1;
                 if refused.len() < REFUSALS_MAX {
-                    refused.push(who);
+                    refused.push(refusal);
                 }
             }
             Ok(ConnectionOutcome::Failed(error)) => {
@@ -222,14 +222,14 @@ fn dial(
     let end = joining.end;
     loop {
         let left = clock::left(end);
-        if left.is_zero() || joining.calls.are_over() {
+        if left.is_zero() || joining.dialled.are_closed() {
             return Err(failed(what(), &"no answer before the deadline"));
         }
         match TcpStream::connect_timeout(&address, left.min(Duration::from_secs(1))) {
             Ok(stream) => {
-                joining.calls.add(&stream);
+                joining.dialled.add(&stream);
                 let (wire, theirs) = joining
-                    .call_on(stream, (peer, connection))
+                    .greet_dialled(stream, (peer, connection))
                     .map_err(|unmet| unmet.error(GroupRank(peer as u32), what()))?;
                 match joining.hello.age_of(&theirs) {
                     // The peer will learn of the newer generation and join it.
@@ -237,7 +237,7 @@ fn dial(
                         clock::pause(PAUSE);
                         continue;
                     }
-                    Ordering::Greater => return Err(over(&joining.hello, &theirs)),
+                    Ordering::Greater => return Err(ended_generation(&joining.hello, &theirs)),
                     Ordering::Equal => {}
                 }
                 joining.hello.check(&theirs)?;
@@ -257,11 +257,11 @@ fn dial(
 fn accept(
     listener: &TcpListener,
     joining: &Arc<Joiner>,
-    met: &mpsc::Sender<ConnectionOutcome>,
+    outcomes: &mpsc::Sender<ConnectionOutcome>,
     stopped: &mpsc::Receiver<()>,
 ) {
     if let Err(error) = listener.set_nonblocking(true) {
-        let _late = met.send(ConnectionOutcome::Failed(failed(
+        let _late = outcomes.send(ConnectionOutcome::Failed(failed(
             "listening".to_owned(),
             &error,
         )));
@@ -272,10 +272,10 @@ fn accept(
         match listener.accept() {
             Ok(_) if Arc::strong_count(joining) > size + STRANGERS_MAX => {}
             Ok((stream, from)) => {
-                let (met, joining) = (met.clone(), Arc::clone(joining));
+                let (outcomes, joining) = (outcomes.clone(), Arc::clone(joining));
                 // On a separate thread, so that an idle connection does not delay the others.
                 thread::spawn(move || {
-                    let _late = met.send(welcome(stream, from, &joining));
+                    let _late = outcomes.send(answer(stream, from, &joining));
                 });
             }
             Err(_) => clock::pause(PAUSE),
@@ -284,10 +284,10 @@ fn accept(
 }
 
 /// Answers a peer that has dialled this member.
-fn welcome(stream: TcpStream, from: SocketAddr, joining: &Joiner) -> ConnectionOutcome {
+fn answer(stream: TcpStream, from: SocketAddr, joining: &Joiner) -> ConnectionOutcome {
     let mine = &joining.hello;
     let (wire, theirs) = match joining.receive(stream) {
-        Ok(met) => met,
+        Ok(outcomes) => outcomes,
         Err(GreetError::OtherVersion(version)) => {
             let error = GreetError::OtherVersion(version);
             return ConnectionOutcome::Failed(error.error(GroupRank(u32::MAX), from.to_string()));
@@ -301,7 +301,7 @@ fn welcome(stream: TcpStream, from: SocketAddr, joining: &Joiner) -> ConnectionO
                 "{from}: group rank {rank} of generation {generation}, which has ended"
             ));
         }
-        Ordering::Greater => return ConnectionOutcome::Failed(over(mine, &theirs)),
+        Ordering::Greater => return ConnectionOutcome::Failed(ended_generation(mine, &theirs)),
         Ordering::Equal => {}
     }
     if let Err(error) = mine.check(&theirs) {
@@ -320,7 +320,7 @@ fn welcome(stream: TcpStream, from: SocketAddr, joining: &Joiner) -> ConnectionO
 }
 
 /// Returns the error of joining a generation that a peer has already left for a newer one.
-fn over(mine: &JoinHello, theirs: &JoinHello) -> CollectiveError {
+fn ended_generation(mine: &JoinHello, theirs: &JoinHello) -> CollectiveError {
     failed(
         format!("cannot join generation {}", mine.generation),
         &format!(
@@ -334,7 +334,7 @@ fn over(mine: &JoinHello, theirs: &JoinHello) -> CollectiveError {
 #[derive(Default)]
 struct DialledSockets {
     streams: Mutex<Vec<TcpStream>>,
-    over: AtomicBool,
+    ended_generation: AtomicBool,
 }
 
 impl DialledSockets {
@@ -343,8 +343,8 @@ impl DialledSockets {
         if let Ok(stream) = stream.try_clone() {
             self.streams().push(stream);
         }
-        if self.are_over() {
-            self.hang_up();
+        if self.are_closed() {
+            self.shut_down();
         }
     }
 
@@ -352,12 +352,12 @@ impl DialledSockets {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn are_over(&self) -> bool {
-        self.over.load(SeqCst)
+    fn are_closed(&self) -> bool {
+        self.ended_generation.load(SeqCst)
     }
 
-    fn hang_up(&self) {
-        self.over.store(true, SeqCst);
+    fn shut_down(&self) {
+        self.ended_generation.store(true, SeqCst);
         for stream in self.streams().drain(..) {
             // It may be closed already.
             let _ = stream.shutdown(Shutdown::Both);
@@ -400,7 +400,7 @@ impl GreetError {
 
 impl Joiner {
     /// Exchanges hellos with a peer that this member has dialled, and reads whether the peer accepts it.
-    fn call_on(
+    fn greet_dialled(
         &self,
         stream: TcpStream,
         (peer, connection): (usize, usize),
@@ -409,7 +409,7 @@ impl Joiner {
         let mut wire = PeerConnection::dial(stream, self.keys.as_ref(), peer as u32, end)?;
         let theirs = self.greet(&mut wire, connection, end)?;
         if self.keys.is_some() {
-            wire.hear_verdict(end)?;
+            wire.read_verdict(end)?;
         }
         Ok((wire, theirs))
     }
@@ -421,8 +421,8 @@ impl Joiner {
         let mut wire = PeerConnection::accept(stream, self.keys.as_ref(), end)?;
         let theirs = self.greet(&mut wire, 0, end)?;
         if let Some(keys) = &self.keys {
-            let problem = wire.imposture(keys, theirs.rank);
-            wire.give_verdict(problem.as_deref().unwrap_or(""), end)?;
+            let problem = wire.certificate_problem(keys, theirs.rank);
+            wire.send_verdict(problem.as_deref().unwrap_or(""), end)?;
             if let Some(problem) = problem {
                 return Err(GreetError::NoHello(problem));
             }

@@ -23,7 +23,7 @@ const OPERATIONS: usize = 1000;
 /// Maximum group size for recording arrivals: they would take more than 8 MiB.
 const ARRIVALS_SIZE_MAX: usize = 1024;
 /// Operations per peer whose first bytes may arrive before they are called here and still be recorded.
-const AHEAD: usize = 4;
+const EARLY_MAX: usize = 4;
 
 /// The kind of operation that a caller starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ type RecorderTime = u64;
 struct RecordSlot {
     /// The identifier of its operation plus one; 0 while it is being overwritten.
     holds: AtomicU64,
-    asks: AtomicU64,
+    kind: AtomicU64,
     sequence: AtomicU64,
     call: [AtomicU64; 3],
     bytes: AtomicU64,
@@ -90,8 +90,8 @@ pub(crate) struct FlightRecorder {
     by_sequence: Vec<AtomicU64>,
     /// First bytes of each operation, by slot and peer; empty in very large groups.
     arrivals: Vec<AtomicU64>,
-    /// By peer, [`AHEAD`] each.
-    ahead: Vec<EarlyArrival>,
+    /// By peer, [`EARLY_MAX`] each.
+    early_arrivals: Vec<EarlyArrival>,
 }
 
 fn zeros(count: usize) -> Vec<AtomicU64> {
@@ -120,7 +120,7 @@ impl FlightRecorder {
             slots: (0..OPERATIONS).map(|_| RecordSlot::default()).collect(),
             by_sequence: zeros(OPERATIONS),
             arrivals: zeros(OPERATIONS * noted),
-            ahead: (0..AHEAD * noted)
+            early_arrivals: (0..EARLY_MAX * noted)
                 .map(|_| EarlyArrival::default())
                 .collect(),
         }
@@ -149,8 +149,8 @@ impl FlightRecorder {
     }
 
     /// Records a call; collectives are numbered in the order of these calls.
-    pub(crate) fn issued(&self, asks: RecordedRequest, call: Call, bytes: usize) -> RecordId {
-        self.note(asks, call, bytes, self.now(), 0)
+    pub(crate) fn issued(&self, kind: RecordedRequest, call: Call, bytes: usize) -> RecordId {
+        self.note(kind, call, bytes, self.now(), 0)
     }
 
     /// Records a collective that starts at once, at a time on the clock of the host.
@@ -161,7 +161,7 @@ impl FlightRecorder {
 
     fn note(
         &self,
-        asks: RecordedRequest,
+        kind: RecordedRequest,
         call: Call,
         bytes: usize,
         issued: RecorderTime,
@@ -171,11 +171,11 @@ impl FlightRecorder {
         let slot = &self.slots[ticket.place()];
         slot.holds.store(0, Relaxed);
         fence(Release);
-        let sequence = match asks {
+        let sequence = match kind {
             RecordedRequest::Collective => self.collectives.fetch_add(1, Relaxed),
             _ => 0,
         };
-        set(&slot.asks, asks.encode());
+        set(&slot.kind, kind.encode());
         set(&slot.sequence, sequence);
         for (word, value) in slot.call.iter().zip(call.words()) {
             set(word, value);
@@ -201,9 +201,9 @@ impl FlightRecorder {
         self.by_sequence[place % OPERATIONS].store(ticket.0, Relaxed);
         self.streamed.store(sequence + 1, SeqCst);
         for (peer, came) in self.arrivals(ticket.place()).iter().enumerate() {
-            let ahead = &self.ahead[peer * AHEAD + place % AHEAD];
-            let moment = ahead.came.load(SeqCst);
-            if moment != 0 && ahead.sequence.load(Relaxed) == sequence {
+            let early_arrivals = &self.early_arrivals[peer * EARLY_MAX + place % EARLY_MAX];
+            let moment = early_arrivals.came.load(SeqCst);
+            if moment != 0 && early_arrivals.sequence.load(Relaxed) == sequence {
                 set(came, moment);
             }
         }
@@ -264,13 +264,14 @@ impl FlightRecorder {
         if sequence < called {
             return self.arrived_at(sequence, peer, None);
         }
-        let ahead = &self.ahead[peer * AHEAD + sequence as usize % AHEAD];
+        let early_arrivals = &self.early_arrivals[peer * EARLY_MAX + sequence as usize % EARLY_MAX];
         // Of operations that share a slot, the one that is called first is kept.
-        if ahead.came.load(Relaxed) == 0 || ahead.sequence.load(Relaxed) < called {
+        if early_arrivals.came.load(Relaxed) == 0 || early_arrivals.sequence.load(Relaxed) < called
+        {
             let now = self.now();
-            ahead.came.store(0, Relaxed);
-            ahead.sequence.store(sequence, Relaxed);
-            ahead.came.store(now, SeqCst);
+            early_arrivals.came.store(0, Relaxed);
+            early_arrivals.sequence.store(sequence, Relaxed);
+            early_arrivals.came.store(now, SeqCst);
             if sequence < self.streamed.load(SeqCst) {
                 // It was called in between, perhaps without seeing this arrival.
                 self.arrived_at(sequence, peer, Some(now));
@@ -358,8 +359,8 @@ impl FlightRecorder {
         let slot = self.slot(ticket)?;
         let load = |number: &AtomicU64| number.load(Relaxed);
         let words = slot.call.each_ref().map(load);
-        let (asks, sequence) = (
-            RecordedRequest::decode(load(&slot.asks)),
+        let (kind, sequence) = (
+            RecordedRequest::decode(load(&slot.kind)),
             load(&slot.sequence),
         );
         let (issued, started) = (load(&slot.issued), load(&slot.started));
@@ -370,7 +371,7 @@ impl FlightRecorder {
             return None;
         }
         let call = Call::from_words(words)?;
-        let (kind, peer, sequence) = match asks {
+        let (kind, peer, sequence) = match kind {
             RecordedRequest::Collective => (call.kind.name(), None, Some(sequence)),
             RecordedRequest::SendTo(peer) => ("send", Some(GroupRank(peer)), None),
             RecordedRequest::ReceiveFrom(peer) => ("receive", Some(GroupRank(peer)), None),

@@ -47,10 +47,10 @@ enum Link {
     Others {
         mailbox: Arc<Mailbox>,
         /// Drives the streams.
-        seat: Arc<ExecutorDriver>,
+        driver: Arc<ExecutorDriver>,
         progress: Option<JoinHandle<()>>,
         /// Shared memory, if all members have it.
-        lane: Option<Arc<SharedQueue>>,
+        shared_queue: Option<Arc<SharedQueue>>,
     },
 }
 
@@ -58,7 +58,7 @@ impl ProcessGroup {
     /// Returns whether the members share memory.
     #[must_use]
     pub fn shares_memory(&self) -> bool {
-        self.lane().is_some()
+        self.shared_queue().is_some()
     }
 
     /// Returns whether a call runs over shared memory.
@@ -79,9 +79,9 @@ impl ProcessGroup {
         self.chooser = Chooser::new(self.config.algorithm, hosts);
     }
 
-    fn lane(&self) -> Option<&Arc<SharedQueue>> {
+    fn shared_queue(&self) -> Option<&Arc<SharedQueue>> {
         match &self.link {
-            Link::Others { lane, .. } => lane.as_ref(),
+            Link::Others { shared_queue, .. } => shared_queue.as_ref(),
             Link::Alone(_) => None,
         }
     }
@@ -135,21 +135,26 @@ impl ProcessGroup {
         call: Call,
         buffer: Buffer,
     ) -> Result<Buffer, CollectiveError> {
-        let Link::Others { seat, lane, .. } = &self.link else {
+        let Link::Others {
+            driver,
+            shared_queue,
+            ..
+        } = &self.link
+        else {
             return self.start_call(operation, call, buffer)?.wait();
         };
-        if let Some(lane) = lane {
-            return lane.run(operation, call, buffer, self.chooser.hosts());
+        if let Some(shared_queue) = shared_queue {
+            return shared_queue.run(operation, call, buffer, self.chooser.hosts());
         }
         let (completion, work) = pending();
-        let asked = CollectiveRequest {
+        let request = CollectiveRequest {
             operation,
             call,
             buffer,
             completion,
             hosts: Arc::clone(self.chooser.hosts()),
         };
-        seat.run(ExecutorCommand::Collective(asked), &work)?;
+        driver.run(ExecutorCommand::Collective(request), &work)?;
         Box::new(work).wait()
     }
 
@@ -171,16 +176,16 @@ impl ProcessGroup {
             };
         }
         let (completion, work) = pending();
-        let asked = CollectiveRequest {
+        let request = CollectiveRequest {
             operation,
             call,
             buffer,
             completion,
             hosts: Arc::clone(self.chooser.hosts()),
         };
-        match self.lane() {
-            Some(lane) => lane.start(asked)?,
-            None => self.post(ExecutorCommand::Collective(asked))?,
+        match self.shared_queue() {
+            Some(shared_queue) => shared_queue.start(request)?,
+            None => self.post(ExecutorCommand::Collective(request))?,
         }
         Ok(Box::new(work))
     }
@@ -211,8 +216,8 @@ impl Collectives for ProcessGroup {
     }
 
     fn allocate(&self, dtype: DType, len: usize) -> Buffer {
-        match self.lane() {
-            Some(lane) => lane.allocate(dtype, len),
+        match self.shared_queue() {
+            Some(shared_queue) => shared_queue.allocate(dtype, len),
             None => Buffer::host(dtype, len),
         }
     }
@@ -262,12 +267,12 @@ impl Drop for ProcessGroup {
         if let Link::Others {
             mailbox,
             progress,
-            lane,
+            shared_queue,
             ..
         } = &mut self.link
         {
-            if let Some(lane) = lane {
-                lane.leave();
+            if let Some(shared_queue) = shared_queue {
+                shared_queue.leave();
             }
             mailbox.leave();
             if let Some(progress) = progress.take() {

@@ -6,14 +6,15 @@ use crate::program;
 /// until it is restarted. A network namespace counts as a separate host, because its traffic goes
 /// through a link. 0 if the system does not provide an identity.
 pub(crate) fn this_host() -> u64 {
-    let mut told = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    if told.is_empty() {
+    let mut identity = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    if identity.is_empty() {
         return 0;
     }
     let network = std::fs::read_link("/proc/thread-self/ns/net").unwrap_or_default();
-    told.extend(network.as_os_str().as_encoded_bytes());
+    identity.extend(network.as_os_str().as_encoded_bytes());
     program::fnv(
-        told.chunks(4)
+        identity
+            .chunks(4)
             .map(|bytes| crate::frame::number(bytes) as u32),
     )
 }

@@ -80,22 +80,22 @@ impl Notice {
         Some((notice, number(&fixed[13..17]) as usize))
     }
 
-    /// Returns the error of a member that received this notice from `teller`. `mine` is the member's
+    /// Returns the error of a member that received this notice from `notifier`. `mine` is the member's
     /// own call of that sequence number, if it made one.
     pub(crate) fn error(
         self,
-        teller: usize,
+        notifier: usize,
         me: usize,
         generation: Generation,
         mine: Option<Call>,
     ) -> CollectiveError {
         match self {
             Self::Aborted { reason } => CollectiveError::Aborted {
-                by: format!("group rank {teller}"),
+                by: format!("group rank {notifier}"),
                 reason,
             },
             Self::PeerLost { peer, cause, .. } if peer as usize == me => CollectiveError::Aborted {
-                by: format!("group rank {teller}"),
+                by: format!("group rank {notifier}"),
                 reason: format!("it lost the connection to this rank: {cause}"),
             },
             Self::PeerLost {
@@ -108,7 +108,7 @@ impl Notice {
                 sequence,
                 generation,
                 peer: GroupRank(peer),
-                cause: format!("{cause} (reported by group rank {teller})"),
+                cause: format!("{cause} (reported by group rank {notifier})"),
             },
             Self::Mismatch {
                 sequence,
@@ -128,7 +128,7 @@ impl Notice {
                 let (other, theirs) = if sender_call == mine {
                     (peer, peer_call)
                 } else {
-                    (teller as u32, sender_call)
+                    (notifier as u32, sender_call)
                 };
                 CollectiveError::Mismatch {
                     sequence,

@@ -7,7 +7,7 @@ use ronde_schedule::{self as schedule, Algorithm, Hosts, Schedule, ScheduleError
 use crate::frame::{ANY_LEN, Call, CallKind, FRAME_BYTES_MAX};
 
 /// Maximum size of a result whose length is decided by other ranks, in bytes.
-const TOLD_BYTES_MAX: u64 = 16 << 30;
+const RESULT_BYTES_MAX: u64 = 16 << 30;
 
 /// A member's rank and the size of its group.
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +48,7 @@ pub(crate) fn describe(
 pub(crate) fn run_by(call: &mut Call, algorithm: Algorithm, hosts: &Hosts) {
     call.algorithm = Some(algorithm);
     if algorithm == Algorithm::Hierarchical {
-        call.detail ^= places(hosts);
+        call.detail ^= hosts_hash(hosts);
     }
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn sketch(operation: &Operation, dtype: DType, len: usize) -> Option<
         Operation::AllReduce(_) => (CallKind::AllReduce, 0, len),
         Operation::Reduce { root, .. } => (CallKind::Reduce, u64::from(root.0), len),
         Operation::Broadcast { root } => (CallKind::Broadcast, u64::from(root.0), len),
-        Operation::ExactSum(sum) if brings_nothing(sum) => {
+        Operation::ExactSum(sum) if contributes_nothing(sum) => {
             (CallKind::ExactSum, spread(sum), ANY_LEN)
         }
         Operation::ExactSum(sum) => (CallKind::ExactSum, spread(sum), len),
@@ -132,7 +132,7 @@ fn outline(
         Operation::Barrier => (CallKind::Barrier, none, 0, 0),
         Operation::ExactSum(sum) => {
             let len = operand_len(sum, buffer, member)?;
-            let len = if brings_nothing(sum) {
+            let len = if contributes_nothing(sum) {
                 ANY_LEN
             } else {
                 len as u64
@@ -205,7 +205,7 @@ fn total(lens: impl Iterator<Item = u64>, dtype: DType) -> Option<u64> {
         sum = sum.checked_add(len)?;
     }
     let bytes = sum.checked_mul(dtype.size() as u64)?;
-    (bytes <= TOLD_BYTES_MAX).then_some(sum)
+    (bytes <= RESULT_BYTES_MAX).then_some(sum)
 }
 
 /// Refuses memory that cannot be sent from.
@@ -248,7 +248,7 @@ fn operand_len(
 }
 
 /// Returns whether some rank holds no shard and so cannot know the length.
-fn brings_nothing(sum: &ExactSum) -> bool {
+fn contributes_nothing(sum: &ExactSum) -> bool {
     (0..sum.size()).any(|rank| sum.run(GroupRank(rank as u32)).is_empty())
 }
 
@@ -258,7 +258,7 @@ fn spread(sum: &ExactSum) -> u64 {
 }
 
 /// Returns a hash of the assignment of ranks to hosts.
-pub(crate) fn places(hosts: &Hosts) -> u64 {
+pub(crate) fn hosts_hash(hosts: &Hosts) -> u64 {
     fnv((0..hosts.size()).map(|rank| hosts.of(rank) as u32))
 }
 
@@ -277,7 +277,7 @@ pub(crate) fn needs_lens(call: &Call) -> bool {
 }
 
 /// Returns the schedule by which lengths are exchanged: one number per rank.
-pub(crate) fn telling_lens(operation: &Operation, member: GroupMember) -> Schedule {
+pub(crate) fn exchange_lens(operation: &Operation, member: GroupMember) -> Schedule {
     let (rank, ones) = (member.rank.index(), vec![1; member.size]);
     match operation {
         Operation::Gather { root } => schedule::gather(rank, root.index(), &ones),
@@ -322,9 +322,9 @@ pub(crate) fn schedule(
         Operation::Reduce { root, .. } => schedule::reduce(algorithm, rank, size, *root, len),
         Operation::Broadcast { root } => schedule::broadcast_by(algorithm, rank, size, *root, len),
         Operation::ReduceScatter(_) => Ok(schedule::reduce_scatter(index, size, len / size)),
-        Operation::AllGather => Ok(schedule::all_gather(index, &told_lens(call, lens)?)),
+        Operation::AllGather => Ok(schedule::all_gather(index, &received_lens(call, lens)?)),
         Operation::Gather { root } => {
-            let mut lens = told_lens(call, lens)?;
+            let mut lens = received_lens(call, lens)?;
             if *root != rank {
                 let own = lens.first().copied().unwrap_or(0);
                 lens = vec![own; size];
@@ -343,7 +343,7 @@ pub(crate) fn schedule(
 }
 
 /// Returns the lengths received from the other ranks, if they are within the limit.
-fn told_lens(call: &Call, lens: &[u64]) -> Result<Vec<usize>, CollectiveError> {
+fn received_lens(call: &Call, lens: &[u64]) -> Result<Vec<usize>, CollectiveError> {
     if total(lens.iter().copied(), call.dtype).is_none() {
         let problem = format!("lengths {lens:?} are too large");
         return Err(invalid(call.kind.name(), problem));
@@ -373,7 +373,7 @@ fn agreed_len(call: &Call, member: GroupMember, lens: &[u64]) -> Result<u64, Col
             theirs: of(peer, len),
         });
     }
-    if agreed.saturating_mul(call.dtype.size() as u64) > TOLD_BYTES_MAX {
+    if agreed.saturating_mul(call.dtype.size() as u64) > RESULT_BYTES_MAX {
         return Err(invalid(
             "exact_sum",
             format!("{agreed} elements are too many"),

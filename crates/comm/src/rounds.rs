@@ -309,7 +309,7 @@ impl Rounds {
     }
 
     /// Records that `count` more bytes of a message were sent.
-    pub(crate) fn gone(&mut self, sending: &OutgoingMessage, count: usize) {
+    pub(crate) fn record_sent(&mut self, sending: &OutgoingMessage, count: usize) {
         if let Some(open) = self.at_mut(sending.round) {
             open.sent[sending.index].2 += count;
         }

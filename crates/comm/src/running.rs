@@ -16,7 +16,7 @@ use crate::rounds::{ExpectedMessage, RoundMessages, Rounds};
 use crate::work::Completion;
 
 /// How long a rank waits before it sends its call to peers from which it has received nothing.
-const TELL_AFTER: Duration = Duration::from_millis(10);
+const NOTIFY_AFTER: Duration = Duration::from_millis(10);
 
 /// A collective that the caller has started.
 pub(crate) struct CollectiveRequest {
@@ -41,9 +41,9 @@ pub(crate) struct RunningCollective {
     pub(crate) deadline: Instant,
     /// When this rank's call is sent to the peers, first to those that have sent nothing; `None` when all
     /// of them have it.
-    pub(crate) tell_at: Option<Instant>,
+    pub(crate) notify_at: Option<Instant>,
     /// Whether the peers that had sent nothing were notified.
-    pub(crate) has_told: bool,
+    pub(crate) has_notified: bool,
     /// Bytes received so far, by peer.
     pub(crate) received: Vec<usize>,
     /// Bytes expected so far, by peer.
@@ -58,7 +58,7 @@ pub(crate) struct RunningCollective {
 impl RunningCollective {
     /// Starts a collective. `scratch` is that of an earlier one.
     pub(crate) fn new(
-        asked: CollectiveRequest,
+        request: CollectiveRequest,
         sequence: u64,
         member: GroupMember,
         limit: Duration,
@@ -70,12 +70,12 @@ impl RunningCollective {
             buffer,
             completion,
             hosts,
-        } = asked;
-        let asks = program::needs_lens(&call);
+        } = request;
+        let lens_first = program::needs_lens(&call);
         let made = if is_token(&call) {
             Ok(ronde_schedule::barrier(member.rank.index(), member.size))
-        } else if asks {
-            Ok(program::telling_lens(&operation, member))
+        } else if lens_first {
+            Ok(program::exchange_lens(&operation, member))
         } else {
             program::schedule(&operation, &call, member, &hosts, &[])
         };
@@ -83,7 +83,7 @@ impl RunningCollective {
             Ok(schedule) => schedule,
             Err(error) => return Err((completion, error)),
         };
-        let (memory, held) = if asks {
+        let (memory, held) = if lens_first {
             let own = program::own_len(&operation, &buffer, member);
             let lens = Buffer::copy_of(&[own as i64]);
             let memory = ScheduleMemory::new(&schedule, DType::I64, lens, scratch);
@@ -106,8 +106,8 @@ impl RunningCollective {
             expected: vec![VecDeque::new(); member.size],
             started: clock::now(),
             deadline: clock::deadline(limit),
-            tell_at: Some(clock::deadline(TELL_AFTER.min(limit / 4))),
-            has_told: false,
+            notify_at: Some(clock::deadline(NOTIFY_AFTER.min(limit / 4))),
+            has_notified: false,
             received: vec![0; member.size],
             due: vec![0; member.size],
             operation,

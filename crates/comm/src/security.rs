@@ -65,8 +65,8 @@ impl Security {
             Some(at) => Err(invalid(
                 "joining a group",
                 format!(
-                    "{at} is not a loopback address: give the group an identity, for TLS, or ask \
-                     for plain connections by name"
+                    "plain connections on {at}, which is not a loopback address, must be requested explicitly; \
+                     help: give the group an identity, for TLS"
                 ),
             )),
         }

@@ -20,7 +20,7 @@ use crate::{GroupConfig, ProcessGroup};
 
 const NAME: &str = "split";
 /// Size of an encoded request, in bytes.
-const WISH_BYTES: usize = 32;
+const REQUEST_BYTES: usize = 32;
 
 /// How a group was made, which decides how its sub-groups are made.
 #[derive(Debug, Clone)]
@@ -43,21 +43,21 @@ type PendingSplit = (Vec<Option<InProcess>>, Arc<SplitRegistry>);
 /// Where the threads of one process exchange the streams of sub-groups.
 #[derive(Debug, Default)]
 pub(crate) struct SplitRegistry {
-    cradles: Mutex<BTreeMap<SplitId, PendingSplit>>,
+    pending: Mutex<BTreeMap<SplitId, PendingSplit>>,
 }
 
 impl SplitRegistry {
     /// Takes this member's streams of a sub-group; the first member that calls makes those of all.
-    fn take(&self, family: SplitId, rank: usize, size: usize) -> Option<(InProcess, Arc<Self>)> {
-        let mut cradles = self.cradles.lock().unwrap_or_else(PoisonError::into_inner);
-        let cradle = cradles.entry(family).or_insert_with(|| {
+    fn take(&self, split_id: SplitId, rank: usize, size: usize) -> Option<(InProcess, Arc<Self>)> {
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let cradle = pending.entry(split_id).or_insert_with(|| {
             let streams = in_process::connect(size).into_iter().map(Some).collect();
             (streams, Arc::default())
         });
         let mine = cradle.0.get_mut(rank)?.take()?;
         let own = Arc::clone(&cradle.1);
         if cradle.0.iter().all(Option::is_none) {
-            cradles.remove(&family);
+            pending.remove(&split_id);
         }
         Some((mine, own))
     }
@@ -74,8 +74,8 @@ struct SplitRequest {
 }
 
 impl SplitRequest {
-    fn encode(self) -> [u8; WISH_BYTES] {
-        let mut out = [0; WISH_BYTES];
+    fn encode(self) -> [u8; REQUEST_BYTES] {
+        let mut out = [0; REQUEST_BYTES];
         out[0] = u8::from(self.colour.is_some());
         out[4..8].copy_from_slice(&self.colour.unwrap_or(0).to_le_bytes());
         out[8..12].copy_from_slice(&self.key.to_le_bytes());
@@ -96,7 +96,7 @@ impl SplitRequest {
         out
     }
 
-    fn decode(bytes: &[u8; WISH_BYTES]) -> Self {
+    fn decode(bytes: &[u8; REQUEST_BYTES]) -> Self {
         let word = |at: usize| crate::frame::number(&bytes[at..at + 4]) as u32;
         let mut octets = [0; 16];
         octets.copy_from_slice(&bytes[16..]);
@@ -157,7 +157,7 @@ impl ProcessGroup {
             _ => None,
         };
         // Sent even when listening failed: the other members must not wait for this one.
-        let wishes = self.tell_wish(SplitRequest {
+        let requests = self.exchange_requests(SplitRequest {
             colour,
             key,
             address,
@@ -166,10 +166,10 @@ impl ProcessGroup {
         let Some(colour) = colour else {
             return Ok(None);
         };
-        let mut members: Vec<usize> = (0..wishes.len())
-            .filter(|&rank| wishes[rank].colour == Some(colour))
+        let mut members: Vec<usize> = (0..requests.len())
+            .filter(|&rank| requests[rank].colour == Some(colour))
             .collect();
-        members.sort_by_key(|&rank| wishes[rank].key);
+        members.sort_by_key(|&rank| requests[rank].key);
         let me = self.rank().index();
         let Some(rank) = members.iter().position(|&member| member == me) else {
             return Err(invalid(
@@ -186,7 +186,7 @@ impl ProcessGroup {
         config.security = self.config().security.among(&members);
         configure(&mut config);
         config.rank = GroupRank(rank as u32);
-        let addresses = members.iter().map(|&member| wishes[member].address);
+        let addresses = members.iter().map(|&member| requests[member].address);
         self.join(config, (number, colour), addresses.collect(), listener)
             .map(Some)
     }
@@ -217,20 +217,27 @@ impl ProcessGroup {
         group.ok_or_else(|| invalid(NAME, "the split made no group".to_owned()))
     }
 
-    fn tell_wish(&self, wish: SplitRequest) -> Result<Vec<SplitRequest>, CollectiveError> {
-        let told = self.all_gather(&wish.encode())?;
-        let (wishes, rest) = told.as_chunks::<WISH_BYTES>();
-        if wishes.len() != self.size() || !rest.is_empty() {
-            let problem = format!("received {} bytes from {} members", told.len(), self.size());
+    fn exchange_requests(
+        &self,
+        request: SplitRequest,
+    ) -> Result<Vec<SplitRequest>, CollectiveError> {
+        let gathered = self.all_gather(&request.encode())?;
+        let (requests, rest) = gathered.as_chunks::<REQUEST_BYTES>();
+        if requests.len() != self.size() || !rest.is_empty() {
+            let problem = format!(
+                "received {} bytes from {} members",
+                gathered.len(),
+                self.size()
+            );
             return Err(invalid(NAME, problem));
         }
-        Ok(wishes.iter().map(SplitRequest::decode).collect())
+        Ok(requests.iter().map(SplitRequest::decode).collect())
     }
 
     fn join(
         &self,
         config: GroupConfig,
-        family: SplitId,
+        split_id: SplitId,
         addresses: Vec<Option<SocketAddr>>,
         listener: Option<TcpListener>,
     ) -> Result<Self, CollectiveError> {
@@ -245,7 +252,7 @@ impl ProcessGroup {
         }
         if let GroupOrigin::Threads(nursery) = &self.origin {
             let (streams, own) = nursery
-                .take(family, rank, size)
+                .take(split_id, rank, size)
                 .ok_or_else(|| invalid(NAME, "the members split in different orders".to_owned()))?;
             let group = Self::over(config, size, Box::new(streams))?;
             if let Some(model) = known {
@@ -274,12 +281,12 @@ mod tests {
         for address in addresses.map(|text| text.map(|text| text.parse().unwrap())) {
             for colour in [None, Some(0), Some(u32::MAX)] {
                 let key = 7;
-                let wish = SplitRequest {
+                let request = SplitRequest {
                     colour,
                     key,
                     address,
                 };
-                assert_eq!(SplitRequest::decode(&wish.encode()), wish);
+                assert_eq!(SplitRequest::decode(&request.encode()), request);
             }
         }
     }

@@ -103,9 +103,9 @@ pub(crate) struct StreamExecutor {
     next_sequence: u64,
     history: VecDeque<(u64, Call)>,
     posted: BTreeMap<MessageAddress, VecDeque<PostedMessage>>,
-    letters: BTreeMap<MessageAddress, VecDeque<EarlyFrame>>,
+    early_messages: BTreeMap<MessageAddress, VecDeque<EarlyFrame>>,
     scratch: Option<Buffer>,
-    crowd: CoreContention,
+    contention: CoreContention,
     failed: Option<CollectiveError>,
     /// The mismatch behind a failure, to send both calls to the other members.
     disagreement: Option<Notice>,
@@ -141,9 +141,9 @@ impl StreamExecutor {
             next_sequence: 0,
             history: VecDeque::new(),
             posted: BTreeMap::new(),
-            letters: BTreeMap::new(),
+            early_messages: BTreeMap::new(),
             scratch: Some(Buffer::host(DType::U8, 0)),
-            crowd: CoreContention::new(member.size, cores),
+            contention: CoreContention::new(member.size, cores),
             failed: None,
             disagreement: None,
             leaving: false,
@@ -165,9 +165,9 @@ impl StreamExecutor {
 
     /// Does everything that is possible without new input.
     fn act(&mut self) {
-        self.take_mail();
-        self.work_off();
-        self.tell_call();
+        self.take_commands();
+        self.run_until_idle();
+        self.send_call();
         self.flush();
         self.check_deadlines();
         if self.failed.is_some() {
@@ -178,9 +178,9 @@ impl StreamExecutor {
     }
 
     /// Waits for input from other members or callers, and processes it.
-    fn await_news(&mut self, patience: WaitMode) {
+    fn await_news(&mut self, wait_mode: WaitMode) {
         let limit = self.next_deadline().map(clock::left);
-        self.wait_and_read(limit, patience);
+        self.wait_and_read(limit, wait_mode);
     }
 
     /// Returns whether there is work or an expected event that no caller may be waiting for.
@@ -207,7 +207,7 @@ impl StreamExecutor {
     }
 
     /// Starts, advances and sends until nothing moves without new input.
-    fn work_off(&mut self) {
+    fn run_until_idle(&mut self) {
         loop {
             let mut moved = self.advance();
             moved |= self.flush();
@@ -217,7 +217,7 @@ impl StreamExecutor {
         }
     }
 
-    fn take_mail(&mut self) {
+    fn take_commands(&mut self) {
         let (commands, abort, leave) = self.mailbox.take();
         for command in commands {
             self.accept(command);

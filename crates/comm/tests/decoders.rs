@@ -1,5 +1,5 @@
-//! Hundreds of thousands of broken inputs for everything that reads foreign bytes: an error, never a
-//! panic, never more memory than the input's size allows.
+//! Hundreds of thousands of broken inputs for every decoder of received bytes: each must return an error, never
+//! panic, and never allocate more memory than the input's size allows.
 //!
 //! The same targets run under `cargo fuzz`, see `fuzz/README.md`.
 
@@ -15,18 +15,18 @@ use ronde_core::philox::Stream;
 use targets::{ALL, Target};
 
 thread_local! {
-    /// Bytes that this thread holds, since it last began to count; less than none when it gave back
+    /// Bytes that this thread has allocated since the measurement started; negative if it freed
     /// older ones.
     static HELD: Cell<isize> = const { Cell::new(0) };
-    /// The most of them.
+    /// The maximum of `now`.
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-/// The system's allocator, which counts by thread.
+/// The system's allocator with counters per thread.
 struct Counting;
 
 fn count(bytes: isize) {
-    // A thread that ends may have no counters any more.
+    // The counters of a thread that is ending may be gone already.
     let _ended = HELD.try_with(|held| {
         held.set(held.get() + bytes);
         let _ended = PEAK.try_with(|peak| peak.set(peak.get().max(held.get())));
@@ -34,17 +34,17 @@ fn count(bytes: isize) {
 }
 
 #[expect(unsafe_code, reason = "only an allocator can count allocations")]
-// SAFETY: every call is handed on to the system's allocator unchanged; counting does not allocate.
+// SAFETY: every call is forwarded to the system's allocator unchanged; counting does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size().cast_signed());
-        // SAFETY: the caller's promises are those of the system's allocator.
+        // SAFETY: the caller's guarantees are those of the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         count(-layout.size().cast_signed());
-        // SAFETY: as above; the memory came from the system's allocator.
+        // SAFETY: as above; the memory was allocated by the system's allocator.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -52,7 +52,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Reads bytes and checks what must hold whatever they are.
+/// Decodes bytes and checks what must hold for any input.
 fn attempt(target: &Target, bytes: &[u8]) -> Result<(), String> {
     HELD.set(0);
     PEAK.set(0);
@@ -84,7 +84,7 @@ impl Dice {
         self.stream.block(self.rolled)[0]
     }
 
-    /// A number below `sides`; 0 when there is none.
+    /// Returns a number below `sides`; 0 if `sides` is 0.
     fn roll(&mut self, sides: usize) -> usize {
         self.word() as usize % sides.max(1)
     }
@@ -93,7 +93,7 @@ impl Dice {
 /// The documented limit of a hello's body.
 const HELLO_BYTES_MAX: usize = 64 << 10;
 
-/// What breaks text and binary formats.
+/// Strings that often break text and binary formats.
 const WORDS: [&[u8]; 16] = [
     b"\xff\xff\xff\xff\xff\xff\xff\xff",
     b"\xff\xff\xff\x7f",
@@ -113,7 +113,7 @@ const WORDS: [&[u8]; 16] = [
     b"\n",
 ];
 
-/// Breaks bytes in one to four ways.
+/// Corrupts bytes in one to four ways.
 fn mutate(bytes: &mut Vec<u8>, other: &[u8], dice: &mut Dice) {
     for _ in 0..=dice.roll(4) {
         let at = dice.roll(bytes.len());
@@ -148,14 +148,14 @@ fn mutate(bytes: &mut Vec<u8>, other: &[u8], dice: &mut Dice) {
 fn bombard(target: &Target) {
     let samples = (target.samples)();
     for sample in &samples {
-        // The first time lazily made things are made.
+        // The first call also initializes lazy statics.
         let _made = (target.read)(sample);
         assert_eq!(attempt(target, sample), Ok(()), "{}", target.name);
         let mut refused = 0;
         for end in 0..sample.len() {
             refused += usize::from(attempt(target, &sample[..end]).is_err());
         }
-        // What is cut off may be the end of a last line.
+        // The bytes that are cut off may be the end of the last line.
         let is_refused = refused + 1 >= sample.len();
         assert!(is_refused || !target.needs_its_end, "{}", target.name);
         let mut flipped = sample.clone();
@@ -216,14 +216,14 @@ bombarded! {
 
 #[test]
 fn a_hello_of_the_largest_size_takes_no_more_memory_than_allowed() {
-    // As many parts of a plan as fit: four bytes of name, nothing else.
+    // As many parts of a plan as fit: four bytes of name, no value.
     let sample = (targets::HELLO.samples)().swap_remove(0);
     let count = (HELLO_BYTES_MAX - (sample.len() - 16)) / 12;
     let mut body = sample[16..sample.len() - 4].to_vec();
     body.extend((count as u32).to_le_bytes());
     for part in 0..count as u32 {
         body.extend(4_u32.to_le_bytes());
-        // Letters, so that it is text.
+        // Letters, so that it is valid text.
         body.extend((0..4).map(|digit| b'a' + (part >> (4 * digit) & 15) as u8));
         body.extend(0_u32.to_le_bytes());
     }
@@ -233,7 +233,7 @@ fn a_hello_of_the_largest_size_takes_no_more_memory_than_allowed() {
     assert_eq!(attempt(&targets::HELLO, &bytes), Ok(()));
 }
 
-/// The harness itself: too much memory and a panic are found.
+/// Tests the harness: it detects excessive memory and a panic.
 #[test]
 fn a_reader_that_trusts_a_length_or_panics_is_found() {
     let greedy = Target {
@@ -251,7 +251,7 @@ fn a_reader_that_trusts_a_length_or_panics_is_found() {
     assert!(attempt(&greedy, &[0]).is_err());
     for (bytes, found) in [(&[200_u8][..], "bytes of memory"), (&[], "a panic")] {
         let outcome = catch_unwind(|| attempt(&greedy, bytes));
-        let panic = outcome.expect_err("it is found");
+        let panic = outcome.expect_err("the harness detects it");
         let told = panic.downcast_ref::<String>().cloned().unwrap_or_default();
         assert!(told.contains(found), "{told}");
     }

@@ -1,6 +1,6 @@
-//! Groups inside somebody else's process: nothing of the process changes, nothing is left behind.
+//! Groups inside another program's process: nothing in the process changes, and nothing remains afterwards.
 //!
-//! A test program of its own with one test, for it counts what belongs to the whole process.
+//! A separate test program with one test, because it counts resources of the whole process.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -15,20 +15,20 @@ const SIZE: usize = 3;
 
 #[expect(
     unsafe_code,
-    reason = "the standard library does not tell what signals do"
+    reason = "the standard library does not expose signal handlers"
 )]
 // SAFETY: as declared by the C library; `old` is longer than its structure.
 unsafe extern "C" {
     fn sigaction(signal: i32, new: *const u8, old: *mut [u64; 32]) -> i32;
 }
 
-/// What each signal does: handler, mask, flags and restorer as the system keeps them. The C library's
-/// mask is longer than the system's, and its rest holds anything.
+/// Returns the action of each signal: handler, mask, flags and restorer as the kernel keeps them. The C
+/// library's mask is longer than the kernel's, and the rest of it is undefined.
 fn signals() -> Vec<[u64; 4]> {
     let of = |signal: i32| {
         let mut action = [0_u64; 32];
         #[expect(unsafe_code, reason = "see above")]
-        // SAFETY: nothing is changed, and there is room for the answer.
+        // SAFETY: nothing is changed, and there is space for the result.
         let _unknown = unsafe { sigaction(signal, std::ptr::null(), &raw mut action) };
         let [handler, mask, flags, restorer] = [0, 1, 17, 18].map(|word| action[word]);
         [handler, mask, flags & u64::from(u32::MAX), restorer]
@@ -36,7 +36,7 @@ fn signals() -> Vec<[u64; 4]> {
     (1..=64).map(of).collect()
 }
 
-/// The part of the process that others would notice.
+/// Properties of the process that the surrounding program could notice.
 #[derive(Debug, PartialEq)]
 struct Process {
     threads: usize,
@@ -49,27 +49,27 @@ struct Process {
 
 impl Process {
     fn now() -> Self {
-        let count = |path| std::fs::read_dir(path).expect("Linux tells").count();
-        let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux tells");
-        // Of this thread: the first one may be starting this one still, with all signals blocked.
-        let status = std::fs::read_to_string("/proc/thread-self/status").expect("Linux tells");
+        let count = |path| std::fs::read_dir(path).expect("Linux has /proc").count();
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux has /proc");
+        // Of this thread: the main thread may still be starting this one, with all signals blocked.
+        let status = std::fs::read_to_string("/proc/thread-self/status").expect("Linux has /proc");
         let masks = status.lines().filter(|line| line.starts_with("Sig"));
         Self {
             threads: count("/proc/self/task"),
             descriptors: count("/proc/self/fd"),
             shared_mappings: maps.lines().filter(|line| line.contains("memfd")).count(),
-            // Signals that wait to be delivered are counted in the first of them.
+            // Pending signals are counted in the first of them.
             masks: masks
                 .filter(|line| !line.starts_with("SigQ"))
                 .map(str::to_owned)
                 .collect(),
-            folder: std::env::current_dir().expect("there is one"),
+            folder: std::env::current_dir().expect("there is a current directory"),
             variables: std::env::vars_os().collect(),
         }
     }
 }
 
-/// A group over loopback, each member on a thread that its owner made.
+/// Makes a group over loopback, each member on a thread made by its owner.
 fn joined(name: &str, transport: TransportChoice) -> Vec<Arc<ProcessGroup>> {
     let bound: Vec<_> = (0..SIZE)
         .map(|_| bind(IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("loopback can be listened on"))
@@ -90,7 +90,7 @@ fn joined(name: &str, transport: TransportChoice) -> Vec<Arc<ProcessGroup>> {
     joined.collect()
 }
 
-/// Operations on one member, in turns from two threads that know nothing of ronde.
+/// Runs operations on one member, alternating between two threads that ronde did not start.
 fn use_from_two_threads(group: &ProcessGroup) {
     for round in 0..20_u32 {
         thread::scope(|scope| {
@@ -99,12 +99,15 @@ fn use_from_two_threads(group: &ProcessGroup) {
                 buffer.as_mut_slice::<u32>().fill(round);
                 group.start(Operation::AllReduce(ReduceOp::Sum), buffer)
             });
-            // Started there, waited for here.
-            let work = first.join().expect("it does not panic").expect("it starts");
-            let sum = work.wait().expect("all come");
+            // Started on one thread, waited for on another.
+            let work = first.join().expect("no panic").expect("it starts");
+            let sum = work.wait().expect("all members take part");
             assert_eq!(sum.as_slice::<u32>(), [round * SIZE as u32; 1000]);
             let second = scope.spawn(|| group.all_gather(&[group.rank().0, round]));
-            let all = second.join().expect("it does not panic").expect("all come");
+            let all = second
+                .join()
+                .expect("no panic")
+                .expect("all members take part");
             let expected: Vec<u32> = (0..SIZE as u32).flat_map(|rank| [rank, round]).collect();
             assert_eq!(all, expected);
         });
@@ -137,10 +140,10 @@ fn groups_in_a_foreign_process_change_nothing_of_it_and_leave_nothing_behind() {
     });
     let users: Vec<_> = users.collect();
     for user in users {
-        user.join().expect("it does not panic");
+        user.join().expect("no panic");
     }
     for (signal, (now, before)) in (1..).zip(signals().iter().zip(&signals_before)) {
-        assert_eq!(now, before, "what signal {signal} does has changed");
+        assert_eq!(now, before, "the action of signal {signal} has changed");
     }
     let end = Instant::now() + LIMIT;
     while Process::now() != before && Instant::now() < end {

@@ -1,4 +1,4 @@
-//! Peers that send anything: errors, never a panic, never memory for what is only promised.
+//! Peers that send arbitrary bytes: errors, never a panic, and no memory for announced bytes that do not arrive.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -12,48 +12,49 @@ use ronde_core::{CollectiveError, CollectivesExt, GroupRank, Rank, ReduceOp};
 use ronde_identity::{Authority, Member, Validity};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// What threads, buffers and allocator may reserve meanwhile; the promises are all far above it.
+/// Limit for threads, buffers and the allocator during the test; every announced size is far above it.
 const RESERVED_MAX: u64 = 4 << 30;
 const PREFIX_BYTES: usize = 16;
 
-/// Most address space that this process has ever had, in bytes, used or not.
+/// Returns the peak size of this process's address space, in bytes, used or not.
 fn reserved() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells");
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has /proc");
     let line = status.lines().find_map(|line| line.strip_prefix("VmPeak:"));
     let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    kilobytes.expect("it is a number") << 10
+    kilobytes.expect("a number") << 10
 }
 
 fn config(rank: u32) -> GroupConfig {
     let mut config = GroupConfig::new("test", "job", GroupRank(rank));
     config.timeout = Duration::from_millis(40);
-    // Joining goes on after the hello: the members settle whether they share memory.
+    // Joining continues after the hello: the members settle whether they share memory.
     config.connect_timeout = Duration::from_millis(100);
     config
 }
 
 type Joining = thread::JoinHandle<Result<ProcessGroup, CollectiveError>>;
 
-/// A member that joins a group of two whose other one is a bare connection that has said its hello.
+/// Starts a member of a group of two whose peer is a bare connection that has sent its hello.
 fn with_bare_peer() -> (Joining, TcpStream) {
     let (listener, at) =
         bind(IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("loopback can be listened on");
     let nobody: SocketAddr = (Ipv4Addr::LOCALHOST, 9).into();
     let joining = thread::spawn(move || ProcessGroup::connect(config(0), listener, &[at, nobody]));
-    let mut peer = TcpStream::connect(at).expect("it listens");
+    let mut peer = TcpStream::connect(at).expect("the member listens");
     let mut prefix = [0; PREFIX_BYTES];
-    peer.read_exact(&mut prefix).expect("it says hello first");
+    peer.read_exact(&mut prefix)
+        .expect("the member sends its hello first");
     let len = u32::from_le_bytes([prefix[12], prefix[13], prefix[14], prefix[15]]);
     let mut hello = vec![0; len as usize];
-    peer.read_exact(&mut hello).expect("all of it");
-    // The same hello, of the other rank.
+    peer.read_exact(&mut hello).expect("a complete hello");
+    // The same hello, from the other rank.
     hello[8..12].copy_from_slice(&1_u32.to_le_bytes());
-    peer.write_all(&prefix).expect("it is read");
-    peer.write_all(&hello).expect("it is read");
+    peer.write_all(&prefix).expect("the member reads it");
+    peer.write_all(&hello).expect("the member reads it");
     (joining, peer)
 }
 
-/// A frame's header as on the wire.
+/// Encodes a frame's header.
 fn header(kind: u8, sequence: u64, call: [u8; 4], len: u64, bytes: u64) -> Vec<u8> {
     let mut out = b"rnd".to_vec();
     out.push(kind);
@@ -86,31 +87,31 @@ proptest! {
         for (kind, sequence, call, len, bytes, payload) in frames {
             let (what, dtype, op, algorithm) = call;
             let head = header(kind, sequence, [what, dtype, op, algorithm], len, bytes);
-            // The member may hang up at any time.
+            // The member may close the connection at any time.
             let _gone = peer.write_all(&head).and_then(|()| peer.write_all(&payload));
         }
         let outcome = joining.join().expect("joining does not panic").and_then(|group| {
             group.all_reduce(&mut [1.0_f32; 10], ReduceOp::Sum)?;
             group.barrier()
         });
-        let error = outcome.expect_err("a bare connection is no member").to_string();
+        let error = outcome.expect_err("a bare connection is not a member").to_string();
         prop_assert!(!error.contains("progress thread has ended"), "{}", error);
         drop(peer);
         prop_assert!(reserved() - before < RESERVED_MAX);
     }
 }
 
-/// What a stranger says before anything else.
+/// Returns first bytes that an unknown peer may send.
 fn greeting() -> impl Strategy<Value = Vec<u8>> {
     let bytes = || prop::collection::vec(any::<u8>(), 0..300);
     prop_oneof![
         bytes(),
-        // A hello that promises more than there is.
+        // A hello that announces more bytes than follow.
         (any::<u32>(), 70_000_u32.., bytes()).prop_map(|(version, len, bytes)| {
             let numbers = [version.to_le_bytes(), len.to_le_bytes()].concat();
             [b"rondehi\n".to_vec(), numbers, bytes].concat()
         }),
-        // A TLS record, of a handshake or of anything else.
+        // A TLS record, of a handshake or arbitrary.
         (20_u8..26, 0_u8..5, any::<u16>(), bytes()).prop_map(|(kind, minor, len, bytes)| {
             [vec![kind, 3, minor], len.to_be_bytes().to_vec(), bytes].concat()
         }),
@@ -140,7 +141,7 @@ proptest! {
             })
             .collect();
         let peers: Vec<SocketAddr> = members.iter().map(|(_, (_, at))| *at).collect();
-        // They wait in the listener's queue before the member does.
+        // They are in the listener's queue before the member is.
         let strangers: Vec<_> = greetings
             .iter()
             .map(|bytes| {

@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use ronde_schedule::{Algorithm, Counts, Sample, Timing};
+use ronde_schedule::{Algorithm, CostSample, Counts, Timing};
 
 /// Lengths of the measured operations in 8-byte words; the first is replaced by the minimum length.
 const LENS: [usize; 8] = [0, 512, 2048, 8192, 32 << 10, 128 << 10, 512 << 10, 1 << 20];
@@ -111,7 +111,7 @@ enum CalibrationPhase {
 pub(super) struct CalibrationPlanner {
     within: Duration,
     lens: Vec<usize>,
-    courses: Vec<AlgorithmTrials>,
+    algorithms: Vec<AlgorithmTrials>,
     phase: CalibrationPhase,
     /// Whether bytes cross between hosts.
     is_across: bool,
@@ -132,15 +132,15 @@ impl CalibrationPlanner {
         counted: impl Fn(Algorithm, usize) -> Option<Counts>,
     ) -> Self {
         let lens: Vec<usize> = LENS.iter().map(|&len| len.max(len_min)).collect();
-        let mut courses: Vec<AlgorithmTrials> = Vec::new();
+        let mut algorithms: Vec<AlgorithmTrials> = Vec::new();
         for algorithm in ORDER {
             let counts = lens.iter().map(|&len| counted(algorithm, len));
             let Some(counts) = counts.collect::<Option<Vec<Counts>>>() else {
                 continue;
             };
             let crosses = counts.iter().any(|counts| counts.bytes_across > 0.0);
-            if !crosses || is_new(&courses, &counts) {
-                courses.push(AlgorithmTrials {
+            if !crosses || is_new(&algorithms, &counts) {
+                algorithms.push(AlgorithmTrials {
                     algorithm,
                     counts,
                     times: vec![Vec::new(); lens.len()],
@@ -148,12 +148,13 @@ impl CalibrationPlanner {
                 });
             }
         }
-        let crosses = |course: &AlgorithmTrials| course.counts.iter().any(|c| c.bytes_across > 0.0);
+        let crosses =
+            |trials_of: &AlgorithmTrials| trials_of.counts.iter().any(|c| c.bytes_across > 0.0);
         Self {
             within,
             lens,
-            is_across: courses.iter().any(crosses),
-            courses,
+            is_across: algorithms.iter().any(crosses),
+            algorithms,
             phase: CalibrationPhase::Waking(WAKING),
             climbed: Vec::new(),
             climbed_for: 0.0,
@@ -171,10 +172,10 @@ impl CalibrationPlanner {
         self.step(0, 0)
     }
 
-    fn step(&self, course: usize, level: usize) -> TrialOperation {
-        let course = self.courses.get(course);
+    fn step(&self, trials_of: usize, level: usize) -> TrialOperation {
+        let trials_of = self.algorithms.get(trials_of);
         TrialOperation {
-            algorithm: course.map_or(ORDER[0], |course| course.algorithm),
+            algorithm: trials_of.map_or(ORDER[0], |trials_of| trials_of.algorithm),
             level,
         }
     }
@@ -221,14 +222,14 @@ impl CalibrationPlanner {
                         if self.is_across {
                             self.climbed_for = spent;
                         }
-                        CalibrationPhase::Down(self.way_down(level - 1))
+                        CalibrationPhase::Down(self.plan_descent(level - 1))
                     }
                 };
                 next.map(|level| self.step(0, level))
             }
             CalibrationPhase::Waiting(level) => {
                 self.phase = CalibrationPhase::Climbing(level);
-                let other = 1 + (level - 1) % (self.courses.len() - 1).max(1);
+                let other = 1 + (level - 1) % (self.algorithms.len() - 1).max(1);
                 Some(self.step(other, 0))
             }
             CalibrationPhase::Down(_) => None,
@@ -258,7 +259,7 @@ impl CalibrationPlanner {
     /// Predicts the seconds of a level above those climbed, by the additional time per byte between
     /// the last two levels.
     fn expected(&self, level: usize) -> f64 {
-        let climber = &self.courses[0];
+        let climber = &self.algorithms[0];
         let least = |at: usize| {
             let climbed = self.climbed.iter().filter(|(level, _)| *level == at);
             let times = climbed.map(|&(_, seconds)| seconds);
@@ -277,12 +278,13 @@ impl CalibrationPlanner {
     /// Returns the seconds per byte at the end of a climb between hosts, by the faster of its last two
     /// operations on the longest operand; 0 if there is none.
     fn settled_rate(&self) -> f64 {
-        let (Some(&(level, _)), Some(course)) = (self.climbed.last(), self.courses.first()) else {
+        let (Some(&(level, _)), Some(trials_of)) = (self.climbed.last(), self.algorithms.first())
+        else {
             return 0.0;
         };
         let end = self.climbed.iter().rev().take(2);
         let end = end.filter(|(other, _)| *other == level).map(|&(_, s)| s);
-        let rate = end.fold(f64::INFINITY, f64::min) / course.counts[level].bytes_across;
+        let rate = end.fold(f64::INFINITY, f64::min) / trials_of.counts[level].bytes_across;
         if rate.is_finite() { rate } else { 0.0 }
     }
 
@@ -296,26 +298,26 @@ impl CalibrationPlanner {
         (1.0 / SETTLED..=SETTLED).contains(&ratio)
     }
 
-    fn way_down(&self, top: usize) -> VecDeque<(TrialOperation, bool)> {
+    fn plan_descent(&self, top: usize) -> VecDeque<(TrialOperation, bool)> {
         if !self.is_across {
-            return self.way_down_within(top);
+            return self.plan_descent_within(top);
         }
-        let all = 0..self.courses.len();
+        let all = 0..self.algorithms.len();
         let mut wanted = VecDeque::new();
         let short = (0..=SHORT_LEVEL.min(top)).rev();
-        wanted.extend(short.flat_map(|level| all.clone().map(move |course| (course, level))));
+        wanted.extend(short.flat_map(|level| all.clone().map(move |trials_of| (trials_of, level))));
         for pass in 0..=PASSES {
             for level in (0..=top).rev() {
                 let is_all = pass > 0 || level <= SHORT_LEVEL;
                 let count = if is_all { all.end } else { FIRST.min(all.end) };
-                wanted.extend((0..count).map(|course| (course, level)));
+                wanted.extend((0..count).map(|trials_of| (trials_of, level)));
             }
         }
-        let step = |(course, level)| (self.step(course, level), true);
+        let step = |(trials_of, level)| (self.step(trials_of, level), true);
         wanted.into_iter().map(step).collect()
     }
 
-    fn way_down_within(&self, top: usize) -> VecDeque<(TrialOperation, bool)> {
+    fn plan_descent_within(&self, top: usize) -> VecDeque<(TrialOperation, bool)> {
         let mut wanted = VecDeque::new();
         let within = self.within.as_secs_f64();
         // The longest ones last: they take most of the time.
@@ -323,13 +325,14 @@ impl CalibrationPlanner {
         let levels: Vec<usize> = levels.filter(|level| *level <= top).collect();
         for _ in 0..PASSES_WITHIN {
             for &level in &levels {
-                let all = self.estimate(self.step(0, level)) * (RUN.0 * self.courses.len()) as f64;
+                let all =
+                    self.estimate(self.step(0, level)) * (RUN.0 * self.algorithms.len()) as f64;
                 let (times, counted) = match all <= RUN_PART * within {
                     true => RUN,
                     false => SHORT_RUN,
                 };
-                for course in 0..self.courses.len() {
-                    let step = self.step(course, level);
+                for trials_of in 0..self.algorithms.len() {
+                    let step = self.step(trials_of, level);
                     wanted.extend((0..times).map(|time| (step, time + counted >= times)));
                 }
             }
@@ -352,7 +355,7 @@ impl CalibrationPlanner {
     }
 
     /// Records the time of an operation on this rank, to plan the next ones.
-    pub(super) fn took(&mut self, step: TrialOperation, seconds: f64) {
+    pub(super) fn record_own_time(&mut self, step: TrialOperation, seconds: f64) {
         if matches!(self.phase, CalibrationPhase::Waking(left) if left + 1 == WAKING) {
             // The first operation, whose time is not used.
             return;
@@ -361,8 +364,8 @@ impl CalibrationPlanner {
         if is_climb && step.level > 0 {
             self.climbed.push((step.level, seconds));
         }
-        if let Some(course) = self.course(step) {
-            let last = &mut course.last[step.level];
+        if let Some(trials_of) = self.trials_of(step) {
+            let last = &mut trials_of.last[step.level];
             // A short operation that takes long was delayed by something else.
             let least = last.filter(|_| is_climb && step.level == 0);
             *last = Some(least.map_or(seconds, |least| least.min(seconds)));
@@ -370,32 +373,32 @@ impl CalibrationPlanner {
     }
 
     /// Records the time on all ranks of the first planned operation whose result is missing.
-    pub(super) fn heard(&mut self, step: TrialOperation, seconds: f64) {
+    pub(super) fn record_group_time(&mut self, step: TrialOperation, seconds: f64) {
         let counts = self.planned.pop_front().unwrap_or(true);
-        if let Some(course) = self.course(step).filter(|_| counts) {
-            course.times[step.level].push(seconds);
+        if let Some(trials_of) = self.trials_of(step).filter(|_| counts) {
+            trials_of.times[step.level].push(seconds);
         }
     }
 
-    fn course(&mut self, step: TrialOperation) -> Option<&mut AlgorithmTrials> {
-        let mut courses = self.courses.iter_mut();
-        courses.find(|course| course.algorithm == step.algorithm)
+    fn trials_of(&mut self, step: TrialOperation) -> Option<&mut AlgorithmTrials> {
+        let mut algorithms = self.algorithms.iter_mut();
+        algorithms.find(|trials_of| trials_of.algorithm == step.algorithm)
     }
 
     /// Returns the median time of every algorithm and length; that of the climb if there is no other, and
     /// between hosts only of its end.
-    pub(super) fn samples(&self) -> Vec<Sample> {
+    pub(super) fn samples(&self) -> Vec<CostSample> {
         let mut samples = Vec::new();
         let end = self.climbed.last().map_or(0, |&(level, _)| level);
         let rate = self.settled_rate();
         let is_known = |level: usize| !self.is_across || level <= SHORT_LEVEL || level == end;
-        for course in &self.courses {
-            for (level, &counts) in course.counts.iter().enumerate() {
-                let climbed = course.last[level].filter(|_| is_known(level));
-                if let Some(seconds) = median(&course.times[level]).or(climbed) {
+        for trials_of in &self.algorithms {
+            for (level, &counts) in trials_of.counts.iter().enumerate() {
+                let climbed = trials_of.last[level].filter(|_| is_known(level));
+                if let Some(seconds) = median(&trials_of.times[level]).or(climbed) {
                     // Faster measurements passed through links that had been idle.
                     let seconds = seconds.max(rate * counts.bytes_across);
-                    samples.push(Sample { counts, seconds });
+                    samples.push(CostSample { counts, seconds });
                 }
             }
         }
@@ -405,15 +408,15 @@ impl CalibrationPlanner {
     /// Returns the median time of every algorithm and length measured after the climb, within a host.
     pub(super) fn timings(&self) -> Vec<Timing> {
         let mut timings = Vec::new();
-        for course in self.courses.iter().filter(|_| !self.is_across) {
-            for (level, &counts) in course.counts.iter().enumerate() {
-                let Some(seconds) = median(&course.times[level]) else {
+        for trials_of in self.algorithms.iter().filter(|_| !self.is_across) {
+            for (level, &counts) in trials_of.counts.iter().enumerate() {
+                let Some(seconds) = median(&trials_of.times[level]) else {
                     continue;
                 };
                 timings.push(Timing {
-                    algorithm: course.algorithm,
+                    algorithm: trials_of.algorithm,
                     bytes: self.lens[level] * WORD_BYTES,
-                    sample: Sample { counts, seconds },
+                    sample: CostSample { counts, seconds },
                 });
             }
         }
@@ -422,7 +425,10 @@ impl CalibrationPlanner {
 
     /// Returns the seconds of the shortest operation so far.
     fn shortest(&self) -> f64 {
-        let times = self.courses.iter().flat_map(|course| &course.last[..1]);
+        let times = self
+            .algorithms
+            .iter()
+            .flat_map(|trials_of| &trials_of.last[..1]);
         times
             .flatten()
             .copied()
@@ -433,23 +439,24 @@ impl CalibrationPlanner {
     /// Predicts the seconds of an operation: its last time, or else the smaller of its time for a shorter
     /// operand in proportion to the length, and twice the climbing algorithm's time.
     fn estimate(&self, step: TrialOperation) -> f64 {
-        let mut courses = self.courses.iter();
-        let Some(course) = courses.find(|course| course.algorithm == step.algorithm) else {
+        let mut algorithms = self.algorithms.iter();
+        let Some(trials_of) = algorithms.find(|trials_of| trials_of.algorithm == step.algorithm)
+        else {
             return 2.0 * self.shortest();
         };
-        if let Some(last) = course.last[step.level] {
+        if let Some(last) = trials_of.last[step.level] {
             return last;
         }
         let known = (0..step.level)
             .rev()
-            .find_map(|known| Some((known, course.last[known]?)));
+            .find_map(|known| Some((known, trials_of.last[known]?)));
         let by_length = known.map(|(known, time)| {
             let from = self.lens[known.max(SHORT_LEVEL)];
             let longer = self.lens[step.level.max(SHORT_LEVEL)] as f64 / from as f64;
             let short = if known < SHORT_LEVEL { 2.0 } else { 1.0 };
             time * longer * short
         });
-        let by_climber = self.courses[0].last[step.level].map(|time| 2.0 * time);
+        let by_climber = self.algorithms[0].last[step.level].map(|time| 2.0 * time);
         let least = by_length
             .into_iter()
             .chain(by_climber)
@@ -470,14 +477,14 @@ fn median(times: &[f64]) -> Option<f64> {
 /// Returns whether an algorithm with these counts differs, at some level, from all the others: with few
 /// ranks, several algorithms do the same. An algorithm without its own cost parameter does not
 /// differ.
-fn is_new(courses: &[AlgorithmTrials], counts: &[Counts]) -> bool {
+fn is_new(algorithms: &[AlgorithmTrials], counts: &[Counts]) -> bool {
     let costs = |counts: &Counts| Counts {
         scratch_bytes: 0.0,
         turns_across: 0.0,
         ..*counts
     };
     counts.iter().enumerate().any(|(level, mine)| {
-        let mut known = courses.iter().map(|course| &course.counts[level]);
+        let mut known = algorithms.iter().map(|trials_of| &trials_of.counts[level]);
         known.all(|theirs| costs(theirs) != costs(mine))
     })
 }

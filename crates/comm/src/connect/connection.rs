@@ -57,7 +57,7 @@ impl PeerConnection {
     }
 
     /// Returns why the peer's certificate does not belong to the group rank that it claims, if so.
-    pub(super) fn imposture(&self, keys: &TlsKeys, rank: u32) -> Option<String> {
+    pub(super) fn certificate_problem(&self, keys: &TlsKeys, rank: u32) -> Option<String> {
         let Self::Tls(stream) = self else {
             return None;
         };
@@ -70,7 +70,7 @@ impl PeerConnection {
     }
 
     /// Notifies a peer that has dialled whether it is accepted; an empty `problem` means accepted.
-    pub(super) fn give_verdict(&mut self, problem: &str, end: Instant) -> Result<(), GreetError> {
+    pub(super) fn send_verdict(&mut self, problem: &str, end: Instant) -> Result<(), GreetError> {
         let words = &problem.as_bytes()[..problem.len().min(VERDICT_BYTES_MAX)];
         let mut verdict = (words.len() as u16).to_le_bytes().to_vec();
         verdict.extend(words);
@@ -78,7 +78,7 @@ impl PeerConnection {
     }
 
     /// Reads whether the peer accepts this member.
-    pub(super) fn hear_verdict(&mut self, end: Instant) -> Result<(), GreetError> {
+    pub(super) fn read_verdict(&mut self, end: Instant) -> Result<(), GreetError> {
         let mut len = [0; 2];
         self.read_all(&mut len, end)?;
         let len = number(&len) as usize;

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::record::{FlightRecord, OperationRecord};
 
 /// Maximum number of messages and of absent ranks that are listed.
-const TOLD_MAX: usize = 8;
+const LISTED_MAX: usize = 8;
 
 /// Describes which rank is missing in which operation, group by group.
 ///
@@ -147,7 +147,7 @@ impl MergedRecords<'_> {
     /// Describes the ranks without a record.
     fn silent(&self, stuck: Option<(String, String)>, lines: &mut Vec<String>) {
         let absent = (0..self.size).filter(|rank| !self.records.contains_key(rank));
-        for rank in absent.take(TOLD_MAX) {
+        for rank in absent.take(LISTED_MAX) {
             let heard = self
                 .records
                 .values()
@@ -164,8 +164,8 @@ impl MergedRecords<'_> {
             lines.push(format!("there is no record of rank {rank}; {sign}{stuck}"));
         }
         let absent = (self.size as usize).saturating_sub(self.records.len());
-        if absent > TOLD_MAX {
-            let more = absent - TOLD_MAX;
+        if absent > LISTED_MAX {
+            let more = absent - LISTED_MAX;
             lines.push(format!("there is no record of {more} more ranks"));
         }
     }
@@ -225,7 +225,7 @@ impl MergedRecords<'_> {
             open.map(move |operation| (*rank, operation))
         });
         let open: Vec<_> = open.collect();
-        for (rank, operation) in open.iter().take(TOLD_MAX) {
+        for (rank, operation) in open.iter().take(LISTED_MAX) {
             let waited = self.waited(*rank, operation);
             let peer = operation.peer.unwrap_or_default();
             let tag = operation.tag.unwrap_or(0);
@@ -239,8 +239,8 @@ impl MergedRecords<'_> {
                 "rank {rank} {what} (tag {tag}, {size}) for {waited:.1} s"
             ));
         }
-        if open.len() > TOLD_MAX {
-            let more = open.len() - TOLD_MAX;
+        if open.len() > LISTED_MAX {
+            let more = open.len() - LISTED_MAX;
             lines.push(format!("{more} more messages are waiting"));
         }
     }
@@ -260,7 +260,7 @@ impl MergedRecords<'_> {
         let told =
             |others: &BTreeSet<u32>| ranks(others.iter().copied(), "", "").trim_end().to_owned();
         for (rank, others) in ways.iter().filter(|(_, others)| is_cut_off(others)) {
-            if named.len() == TOLD_MAX {
+            if named.len() == LISTED_MAX {
                 break;
             }
             named.insert(*rank);
@@ -269,7 +269,7 @@ impl MergedRecords<'_> {
                 "rank {rank} is cut off: packets between it and {others} are not acknowledged"
             ));
         }
-        for (rank, others) in ways.iter().take(TOLD_MAX) {
+        for (rank, others) in ways.iter().take(LISTED_MAX) {
             let is_rest =
                 |peer: &u32| peer > rank && !named.contains(rank) && !named.contains(peer);
             let rest: BTreeSet<u32> = others.iter().copied().filter(is_rest).collect();

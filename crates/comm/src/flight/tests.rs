@@ -92,7 +92,7 @@ fn the_last_thousand_are_remembered() {
             flight.ended(tickets[sequence as usize], false);
         }
     }
-    // Much too late: none of these is remembered, and nothing else is touched.
+    // Much too late: none of these is kept, and nothing else is changed.
     for &ticket in &tickets[..100] {
         flight.ended(ticket, true);
     }
@@ -113,7 +113,7 @@ fn the_last_thousand_are_remembered() {
     }
 }
 
-/// Measured with `cargo test --release -p ronde-comm cost_of -- --ignored --nocapture`.
+/// Run with `cargo test --release -p ronde-comm cost_of -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints a measurement"]
 fn cost_of_recording() {
@@ -165,7 +165,7 @@ fn operation(&(sequence, kind, len, issued_s, ended_s): &Script) -> OperationRec
     }
 }
 
-/// A record that was taken at second 100.
+/// Returns a record taken at second 100.
 fn record(rank: u32, size: u32, script: &[Script]) -> FlightRecord {
     FlightRecord {
         version: 1,
@@ -201,7 +201,7 @@ fn a_rank_that_has_not_entered_is_named() {
                     1,048,576); ranks 0, 1, 2 have waited 30.0 s; its last operation was broadcast \
                     811, finished 31.2 s before";
     check(&records, expected);
-    // The order and the clocks of the records do not matter; a failure is an end of waiting.
+    // The order and the clocks of the records do not matter; a failure ends a wait.
     records.reverse();
     let clock = |record: &mut FlightRecord, by: f64| {
         record.taken_s += by;
@@ -242,7 +242,7 @@ fn a_rank_without_a_record_or_without_operations_is_named() {
 }
 
 #[test]
-fn disagreement_and_hangs_inside_are_told() {
+fn disagreement_and_hangs_inside_are_reported() {
     let other: Script = (812, "barrier", 0, 90.0, None);
     let records = [
         record(0, 2, &[BROADCAST, REDUCE]),
@@ -270,7 +270,7 @@ fn disagreement_and_hangs_inside_are_told() {
 }
 
 #[test]
-fn a_rank_that_is_cut_off_is_named_and_a_way_with_both_its_ends() {
+fn a_rank_that_is_cut_off_is_named_and_a_cut_path_with_both_ends() {
     let told = |unanswered: &[&[u32]]| {
         let of = |(rank, peers): (usize, &&[u32])| {
             let mut record = record(rank as u32, 4, &[REDUCE]);
@@ -282,16 +282,16 @@ fn a_rank_that_is_cut_off_is_named_and_a_way_with_both_its_ends() {
         let lines = report.lines().filter(|line| line.contains("acknowledged"));
         lines.map(|line| line.trim().to_owned()).collect::<Vec<_>>()
     };
-    let off = "rank 2 is cut off: between it and ranks 0, 1, 3 what was sent is not acknowledged";
+    let off = "rank 2 is cut off: packets between it and ranks 0, 1, 3 are not acknowledged";
     assert_eq!(told(&[&[2], &[2], &[0, 1, 3], &[2]]), [off]);
     // Whether by its own record or by those of the others.
     assert_eq!(told(&[&[], &[], &[0, 1, 3], &[]]), [off]);
     assert_eq!(told(&[&[2], &[2], &[], &[2]]), [off]);
     let way = |ends: &str| {
-        format!("between {ends} what was sent is not acknowledged: a way is cut, or a host is down")
+        format!("packets between {ends} are not acknowledged: a path is cut, or a host is down")
     };
     assert_eq!(told(&[&[], &[3], &[], &[1]]), [way("rank 1 and rank 3")]);
-    // Halves: nobody can say which one it was.
+    // Halves: it cannot be decided which one.
     assert_eq!(
         told(&[&[2, 3], &[2, 3], &[0, 1], &[0, 1]]),
         [way("rank 0 and ranks 2, 3"), way("rank 1 and ranks 2, 3")]
@@ -300,14 +300,14 @@ fn a_rank_that_is_cut_off_is_named_and_a_way_with_both_its_ends() {
 }
 
 #[test]
-fn what_is_finished_is_told_as_finished() {
+fn finished_operations_are_reported_as_finished() {
     let records = [record(0, 2, &[BROADCAST]), record(1, 2, &[BROADCAST])];
     check(
         &records,
         "group dp, generation 3, 2 ranks\n  no collective is under way; the last was broadcast 811 \
          (f32 x 10)",
     );
-    // The root of a broadcast is done before the others have come.
+    // The root of a broadcast is done before the other ranks have entered.
     let earlier: Script = (810, "barrier", 0, 50.0, Some(51.0));
     let records = [
         record(0, 2, &[earlier, BROADCAST]),
@@ -321,7 +321,7 @@ fn what_is_finished_is_told_as_finished() {
 }
 
 #[test]
-fn groups_are_told_apart_and_messages_that_wait_are_told() {
+fn groups_are_separated_and_waiting_messages_are_reported() {
     let mut other = record(1, 2, &[]);
     other.group = "pp".to_owned();
     let mut waiting = operation(&(0, "receive", 2500, 60.0, None));

@@ -113,8 +113,8 @@ impl ProcessGroup {
         }
         mailbox.post(ExecutorCommand::Limit(limit))?;
         mailbox.flight().joined(shared.is_none());
-        if let Link::Others { lane, .. } = &mut self.link {
-            *lane = shared;
+        if let Link::Others { shared_queue, .. } = &mut self.link {
+            *shared_queue = shared;
         }
         Ok(self)
     }
@@ -172,11 +172,11 @@ impl ProcessGroup {
             reporter(&config),
         )
         .lingering(config.linger_failed);
-        let seat = Arc::new(ExecutorDriver::new(engine, Arc::clone(&mailbox)));
-        let attended = Arc::clone(&seat);
+        let driver = Arc::new(ExecutorDriver::new(engine, Arc::clone(&mailbox)));
+        let attended = Arc::clone(&driver);
         let progress = thread::Builder::new()
             .name(format!("ronde {} {rank}", config.name))
-            .spawn(move || attended.attend())
+            .spawn(move || attended.run_progress_thread())
             .map_err(|error| CollectiveError::Connect {
                 what: "cannot start the progress thread".to_owned(),
                 cause: error.to_string(),
@@ -190,9 +190,9 @@ impl ProcessGroup {
             member,
             link: Link::Others {
                 mailbox,
-                seat,
+                driver,
                 progress,
-                lane: None,
+                shared_queue: None,
             },
             refused: Vec::new(),
         })

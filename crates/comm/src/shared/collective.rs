@@ -83,7 +83,7 @@ impl SharedExecutor {
         self.post(current, OperandLocation::Inline, 0, buffer.bytes());
         self.meet(current, |_, _| ())?;
         let result = Span::of(buffer.bytes_mut());
-        for (rank, neighbour) in self.neighbours.iter().enumerate() {
+        for (rank, neighbour) in self.local_peers.iter().enumerate() {
             let theirs = neighbour.control.inline(current.sequence, result.len());
             if rank > 0 {
                 result.combine(theirs, |into, from| kernel.apply(into, from));

@@ -52,7 +52,7 @@ pub(super) enum OperationOutcome {
 pub(crate) struct SharedExecutor {
     pub(super) me: usize,
     /// By rank; includes this member's own control memory.
-    pub(super) neighbours: Vec<LocalPeer>,
+    pub(super) local_peers: Vec<LocalPeer>,
     pub(super) pool: Arc<MemoryPool>,
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) limit: Duration,
@@ -82,7 +82,7 @@ pub(super) struct CurrentOperation<'a> {
 
 impl SharedExecutor {
     pub(super) fn size(&self) -> usize {
-        self.neighbours.len()
+        self.local_peers.len()
     }
 
     pub(super) fn others(&self) -> impl Iterator<Item = usize> + use<> {
@@ -91,13 +91,13 @@ impl SharedExecutor {
     }
 
     pub(super) fn control(&self, rank: usize) -> &ControlMemory {
-        &self.neighbours[rank].control
+        &self.local_peers[rank].control
     }
 
     /// Runs an operation to its end.
     pub(super) fn run(
         &mut self,
-        (mailbox, patience, begun): (&Mailbox, &SpinBudget, OperationStart),
+        (mailbox, spin_budget, begun): (&Mailbox, &SpinBudget, OperationStart),
         operation: &Operation,
         call: &Call,
         mut buffer: Buffer,
@@ -115,7 +115,7 @@ impl SharedExecutor {
             watch: DeadlineWaiter {
                 mailbox,
                 limit: self.limit,
-                patience,
+                spin_budget,
                 began: Cell::new(None),
                 was_long: Cell::new(false),
             },
@@ -129,10 +129,10 @@ impl SharedExecutor {
             Ok(Some(result)) => Ok(OperationOutcome::Result(result, None)),
             Ok(None) if is_direct(operation, call) => {
                 let is_short = call.len == 0 || buffer.bytes().len() <= RIDE_MAX;
-                let told = is_short && !current.watch.was_long.get();
+                let end_is_known = is_short && !current.watch.was_long.get();
                 Ok(OperationOutcome::Result(
                     buffer,
-                    told.then(|| current.complete_ns.get()),
+                    end_is_known.then(|| current.complete_ns.get()),
                 ))
             }
             Ok(None) => Ok(OperationOutcome::Over(buffer)),
@@ -244,7 +244,7 @@ impl SharedExecutor {
         for peer in self.others() {
             let control = self.control(peer);
             let flag = control.arrived(sequence);
-            let look = || self.odd(current).is_some();
+            let look = || self.mismatched_peer(current).is_some();
             let is_there = |now| now == sequence;
             let waited = current.watch.wait(peer, flag, is_there, look);
             waited.map_err(|stop| HaltReason::Stopped {
@@ -270,20 +270,20 @@ impl SharedExecutor {
     }
 
     /// Returns a peer that has announced another call. Records the arrivals of all peers on the way.
-    pub(super) fn odd(&self, current: &CurrentOperation<'_>) -> Option<usize> {
+    pub(super) fn mismatched_peer(&self, current: &CurrentOperation<'_>) -> Option<usize> {
         let sequence = current.sequence;
-        let mut odd = None;
+        let mut mismatched_peer = None;
         for peer in self.others() {
             let control = self.control(peer);
             if control.arrived(sequence).value() == sequence {
                 let post = control.read_post(sequence);
                 self.note_arrival(current, peer, &post);
                 if post.call != current.call {
-                    odd = odd.or(Some(peer));
+                    mismatched_peer = mismatched_peer.or(Some(peer));
                 }
             }
         }
-        odd
+        mismatched_peer
     }
 
     /// Returns the memory that a peer has announced.
@@ -305,7 +305,7 @@ impl SharedExecutor {
                 problem,
             })
         };
-        let neighbour = &mut self.neighbours[rank];
+        let neighbour = &mut self.local_peers[rank];
         let (fd, len) = neighbour
             .control
             .segment(id)
@@ -341,9 +341,9 @@ impl SharedExecutor {
     /// Returns the location of a buffer's bytes as announced to peers.
     pub(super) fn place(&self, buffer: &Buffer) -> OperandLocation {
         match self.pool.find(buffer) {
-            Some(lot) => OperandLocation::Segment {
-                id: lot.id,
-                offset: lot.offset as u64,
+            Some(location) => OperandLocation::Segment {
+                id: location.id,
+                offset: location.offset as u64,
             },
             None => OperandLocation::Staged,
         }

@@ -44,7 +44,7 @@ pub(super) struct WaitPace {
     /// Number of loads with a yield between them.
     pub(super) yields: u32,
     /// Longest sleep before the state of the group is checked again.
-    pub(super) nap: Duration,
+    pub(super) sleep_max: Duration,
 }
 
 /// How a wait succeeded.
@@ -109,7 +109,7 @@ impl<'a> Flag<'a> {
             }
         }
         loop {
-            self.nap(pace.nap, &is_there);
+            self.sleep_max(pace.sleep_max, &is_there);
             let stop = stop();
             if is_there(self.value()) {
                 return Ok(WaitOutcome::Later);
@@ -121,7 +121,7 @@ impl<'a> Flag<'a> {
     }
 
     /// Sleeps until the value changes, or for `limit`.
-    fn nap(self, limit: Duration, is_there: impl Fn(u32) -> bool) {
+    fn sleep_max(self, limit: Duration, is_there: impl Fn(u32) -> bool) {
         self.waiters.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let now = self.word.load(Ordering::Relaxed);

@@ -29,7 +29,7 @@ pub(super) fn part<'a>(region: &'a (Arc<Mapping>, u64), range: &Range<usize>) ->
 
 /// The progress counters of all ranks, for one operation.
 struct ProgressCounters<'a> {
-    exchange: &'a SharedExecutor,
+    executor: &'a SharedExecutor,
     current: &'a CurrentOperation<'a>,
     pieces: u32,
     /// Total bytes that this rank expects.
@@ -40,7 +40,7 @@ impl ProgressBoard for ProgressCounters<'_> {
     type Stop = HaltReason;
 
     fn flag(&self, rank: usize, mark: ProgressMark) -> Flag<'_> {
-        let control = self.exchange.control(rank);
+        let control = self.executor.control(rank);
         match mark {
             ProgressMark::Brought => control.brought(),
             ProgressMark::Worked => control.worked(),
@@ -71,7 +71,7 @@ impl ProgressBoard for ProgressCounters<'_> {
 impl SharedExecutor {
     /// Returns the control memory of all ranks, by rank.
     pub(super) fn controls(&self) -> Vec<Arc<ControlMemory>> {
-        let all = self.neighbours.iter();
+        let all = self.local_peers.iter();
         all.map(|neighbour| Arc::clone(&neighbour.control))
             .collect()
     }
@@ -100,7 +100,7 @@ impl SharedExecutor {
         step: impl FnMut(PieceStep, u32),
     ) -> Result<(), HaltReason> {
         let counts = ProgressCounters {
-            exchange: self,
+            executor: self,
             current,
             pieces,
             expected,

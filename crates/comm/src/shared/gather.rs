@@ -9,7 +9,7 @@ use super::halt::HaltReason;
 use super::mapping::Span;
 
 /// Maximum size of a result whose length is decided by other ranks, in bytes.
-const TOLD_BYTES_MAX: u64 = 16 << 30;
+const RESULT_BYTES_MAX: u64 = 16 << 30;
 
 /// The location and destination of the bytes of all ranks.
 struct GatherLayout {
@@ -22,10 +22,10 @@ struct GatherLayout {
 }
 
 /// Returns the bytes of each rank, from the lengths that the ranks have sent.
-fn told_bytes(lens: &[u64], dtype: DType) -> Result<Vec<usize>, HaltReason> {
+fn gathered_bytes(lens: &[u64], dtype: DType) -> Result<Vec<usize>, HaltReason> {
     let add = |sum: u64, &len: &u64| sum.checked_add(len.checked_mul(dtype.size() as u64)?);
     match lens.iter().try_fold(0, add) {
-        Some(total) if total <= TOLD_BYTES_MAX => {
+        Some(total) if total <= RESULT_BYTES_MAX => {
             let bytes = |&len: &u64| len as usize * dtype.size();
             Ok(lens.iter().map(bytes).collect())
         }
@@ -64,7 +64,7 @@ impl SharedExecutor {
         self.meet(current, |peer, post| {
             (places[peer], lens[peer]) = (post.place, post.own_len)
         })?;
-        let counts = told_bytes(&lens, dtype)?;
+        let counts = gathered_bytes(&lens, dtype)?;
         let starts: Vec<usize> = (0..size).map(|rank| counts[..rank].iter().sum()).collect();
         let total: usize = counts.iter().sum();
         let mut result = self.pool.allocate(dtype, total / dtype.size(), false);

@@ -25,7 +25,9 @@ pub(super) enum HaltReason {
 impl SharedExecutor {
     /// Returns why an operation cannot start in a group that has failed.
     pub(super) fn halt(&self, current: &CurrentOperation<'_>) -> HaltReason {
-        let mismatch = self.odd(current).map(|peer| HaltReason::Mismatch { peer });
+        let mismatch = self
+            .mismatched_peer(current)
+            .map(|peer| HaltReason::Mismatch { peer });
         let peer = self.me;
         mismatch.unwrap_or(HaltReason::Stopped {
             peer,
@@ -47,7 +49,7 @@ impl SharedExecutor {
             stop: WaitError::Looked | WaitError::Failed,
             ..
         } = halt
-            && let Some(peer) = self.odd(current)
+            && let Some(peer) = self.mismatched_peer(current)
         {
             halt = HaltReason::Mismatch { peer };
         }

@@ -20,7 +20,7 @@ use crate::host::this_host;
 use crate::stream_executor::Mailbox;
 
 /// Size of a description before the reason, in bytes.
-const CARD_BYTES: usize = 1 + 8 + 4 + 4 + 4 + 16;
+const DESCRIPTION_BYTES: usize = 1 + 8 + 4 + 4 + 4 + 16;
 /// Maximum size of a reason, in bytes.
 const REASON_BYTES_MAX: usize = 300;
 
@@ -52,13 +52,13 @@ impl MemoryDescription {
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (card, refusal) = bytes.split_at_checked(CARD_BYTES)?;
-        let word = |at: usize| number(&card[at..at + 4]) as u32;
+        let (description, refusal) = bytes.split_at_checked(DESCRIPTION_BYTES)?;
+        let word = |at: usize| number(&description[at..at + 4]) as u32;
         let mut secret = [0; 16];
-        secret.copy_from_slice(&card[21..37]);
+        secret.copy_from_slice(&description[21..37]);
         Some(Self {
-            required: card[0] != 0,
-            host: number(&card[1..9]),
+            required: description[0] != 0,
+            host: number(&description[1..9]),
             user: word(9),
             pid: word(13),
             fd: word(17),
@@ -100,7 +100,7 @@ fn offer(secret: &mut [u8; 16], host: u64) -> io::Result<ControlOffer> {
 }
 
 /// Returns this member's description, and its control memory if it offers any.
-fn deal(choice: TransportChoice) -> (MemoryDescription, Option<ControlOffer>) {
+fn describe_memory(choice: TransportChoice) -> (MemoryDescription, Option<ControlOffer>) {
     let (mut secret, host) = ([0; 16], this_host());
     let (offered, refusal) = match choice {
         TransportChoice::Tcp => (None, "it is configured to use TCP".to_owned()),
@@ -109,7 +109,7 @@ fn deal(choice: TransportChoice) -> (MemoryDescription, Option<ControlOffer>) {
             Err(error) => (None, format!("it cannot create shared memory: {error}")),
         },
     };
-    let card = MemoryDescription {
+    let description = MemoryDescription {
         required: choice == TransportChoice::SharedMemory,
         host,
         user: rustix::process::getuid().as_raw(),
@@ -123,7 +123,7 @@ fn deal(choice: TransportChoice) -> (MemoryDescription, Option<ControlOffer>) {
         secret,
         refusal,
     };
-    (card, offered)
+    (description, offered)
 }
 
 /// The parameters of the group that joining needs.
@@ -142,16 +142,17 @@ pub(crate) struct JoinParameters<'a> {
 /// [`CollectiveError::Connect`] on all ranks if one of them requires shared memory and it is not possible.
 pub(crate) fn join(
     group: &dyn Collectives,
-    terms: &JoinParameters<'_>,
+    parameters: &JoinParameters<'_>,
 ) -> Result<Option<Arc<SharedQueue>>, CollectiveError> {
-    let (card, offered) = deal(terms.choice);
-    let cards = tell(group, &card.encode())?;
-    let cards: Option<Vec<MemoryDescription>> = cards
+    let (description, offered) = describe_memory(parameters.choice);
+    let descriptions = gather_bytes(group, &description.encode())?;
+    let descriptions: Option<Vec<MemoryDescription>> = descriptions
         .iter()
         .map(|bytes| MemoryDescription::decode(bytes))
         .collect();
-    let cards = cards.ok_or_else(|| failed("invalid description from a member".to_owned()))?;
-    let required = cards.iter().any(|card| card.required);
+    let descriptions =
+        descriptions.ok_or_else(|| failed("invalid description from a member".to_owned()))?;
+    let required = descriptions.iter().any(|description| description.required);
     let refused = |obstacle: String| {
         if required {
             Err(failed(obstacle))
@@ -159,29 +160,29 @@ pub(crate) fn join(
             Ok(None)
         }
     };
-    if let Some(obstacle) = obstacle(&cards) {
+    if let Some(obstacle) = obstacle(&descriptions) {
         return refused(obstacle);
     }
     let Some(offered) = offered else {
         return refused("this rank offers none".to_owned());
     };
-    let lane = map(group, terms, &cards, offered);
-    let word = lane
+    let queue = map(group, parameters, &descriptions, offered);
+    let word = queue
         .as_ref()
         .err()
         .map_or(String::new(), ToString::to_string);
-    let words = tell(group, &word.as_bytes()[..word.len().min(REASON_BYTES_MAX)])?;
+    let words = gather_bytes(group, &word.as_bytes()[..word.len().min(REASON_BYTES_MAX)])?;
     match words.iter().position(|word| !word.is_empty()) {
         Some(rank) => {
-            if let Ok(lane) = lane {
-                lane.leave();
+            if let Ok(queue) = queue {
+                queue.leave();
             }
             refused(format!(
                 "group rank {rank}: {}",
                 String::from_utf8_lossy(&words[rank])
             ))
         }
-        None => lane.map(Some).map_err(|error| failed(error.to_string())),
+        None => queue.map(Some).map_err(|error| failed(error.to_string())),
     }
 }
 
@@ -193,15 +194,15 @@ fn failed(cause: String) -> CollectiveError {
 }
 
 /// Returns why two of the members cannot share memory; the same on all ranks.
-fn obstacle(cards: &[MemoryDescription]) -> Option<String> {
-    let all = cards.iter().enumerate();
-    all.filter_map(|(rank, card)| Some((rank, cards[0].obstacle(card)?)))
+fn obstacle(descriptions: &[MemoryDescription]) -> Option<String> {
+    let all = descriptions.iter().enumerate();
+    all.filter_map(|(rank, description)| Some((rank, descriptions[0].obstacle(description)?)))
         .map(|(rank, why)| format!("group rank {rank}: {why}"))
         .next()
 }
 
 /// Gathers the bytes of all ranks, by rank.
-fn tell(group: &dyn Collectives, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
+fn gather_bytes(group: &dyn Collectives, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
     let mut framed = (bytes.len() as u32).to_le_bytes().to_vec();
     framed.extend(bytes);
     let all = group.run(ronde_core::Operation::AllGather, Buffer::copy_of(&framed))?;
@@ -222,51 +223,55 @@ fn tell(group: &dyn Collectives, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Collectiv
 /// Maps the control memory of the other members, and starts the queue.
 fn map(
     group: &dyn Collectives,
-    terms: &JoinParameters<'_>,
-    cards: &[MemoryDescription],
+    parameters: &JoinParameters<'_>,
+    descriptions: &[MemoryDescription],
     offered: ControlOffer,
 ) -> io::Result<Arc<SharedQueue>> {
     let me = group.rank().index();
     let ControlOffer { file, control } = offered;
     let control = Arc::new(control);
-    let mut neighbours = Vec::with_capacity(cards.len());
-    for (rank, card) in cards.iter().enumerate() {
+    let mut local_peers = Vec::with_capacity(descriptions.len());
+    for (rank, description) in descriptions.iter().enumerate() {
         let control = if rank == me {
             Arc::clone(&control)
         } else {
-            let theirs = ControlMemory::new(Mapping::open(card.pid, card.fd, CONTROL_BYTES)?);
-            if !theirs.is_marked(&card.secret) {
+            let theirs = ControlMemory::new(Mapping::open(
+                description.pid,
+                description.fd,
+                CONTROL_BYTES,
+            )?);
+            if !theirs.is_marked(&description.secret) {
                 return Err(io::Error::other(
                     "the mapped file is not that member's memory",
                 ));
             }
             Arc::new(theirs)
         };
-        neighbours.push(LocalPeer {
-            pid: card.pid,
+        local_peers.push(LocalPeer {
+            pid: description.pid,
             control,
             segments: Vec::new(),
         });
     }
-    let exchange = SharedExecutor {
+    let executor = SharedExecutor {
         me,
-        neighbours,
-        pool: MemoryPool::new(&format!("group {}", terms.name), control),
-        mailbox: Arc::clone(terms.mailbox),
-        limit: terms.limit,
-        generation: terms.generation,
+        local_peers,
+        pool: MemoryPool::new(&format!("group {}", parameters.name), control),
+        mailbox: Arc::clone(parameters.mailbox),
+        limit: parameters.limit,
+        generation: parameters.generation,
         begun: 0,
         base: 0,
-        chain: Arc::new(ReductionTree::chain(cards.len())),
+        chain: Arc::new(ReductionTree::chain(descriptions.len())),
         exact: None,
         scratch: Buffer::host(DType::U8, 0),
         failed: None,
         _file: file,
     };
     SharedQueue::open(
-        exchange,
-        SpinBudget::new(cards.len()),
-        &format!("{} {me}", terms.name),
+        executor,
+        SpinBudget::new(descriptions.len()),
+        &format!("{} {me}", parameters.name),
     )
 }
 
@@ -274,7 +279,7 @@ fn map(
 mod tests {
     use super::*;
 
-    fn card(rank: u32) -> MemoryDescription {
+    fn description(rank: u32) -> MemoryDescription {
         MemoryDescription {
             required: rank == 1,
             host: 7,
@@ -288,22 +293,25 @@ mod tests {
 
     #[test]
     fn a_description_is_the_same_after_decoding_and_names_the_obstacle() {
-        let cards = [card(0), card(1), card(2)];
-        for card in &cards {
+        let descriptions = [description(0), description(1), description(2)];
+        for description in &descriptions {
             assert_eq!(
-                MemoryDescription::decode(&card.encode()).as_ref(),
-                Some(card)
+                MemoryDescription::decode(&description.encode()).as_ref(),
+                Some(description)
             );
         }
-        assert_eq!(MemoryDescription::decode(&[0; CARD_BYTES - 1]), None);
-        assert_eq!(obstacle(&cards), None);
-        let mut odd = cards.clone();
-        odd[2].host = 8;
-        assert!(obstacle(&odd).is_some_and(|why| why.contains("rank 2") && why.contains("host")));
-        odd[1].refusal = "no memory".to_owned();
-        assert!(obstacle(&odd).is_some_and(|why| why.contains("rank 1: no memory")));
-        let mut odd = cards;
-        odd[2].user = 3;
-        assert!(obstacle(&odd).is_some_and(|why| why.contains("user 3")));
+        assert_eq!(MemoryDescription::decode(&[0; DESCRIPTION_BYTES - 1]), None);
+        assert_eq!(obstacle(&descriptions), None);
+        let mut mismatched_peer = descriptions.clone();
+        mismatched_peer[2].host = 8;
+        assert!(
+            obstacle(&mismatched_peer)
+                .is_some_and(|why| why.contains("rank 2") && why.contains("host"))
+        );
+        mismatched_peer[1].refusal = "no memory".to_owned();
+        assert!(obstacle(&mismatched_peer).is_some_and(|why| why.contains("rank 1: no memory")));
+        let mut mismatched_peer = descriptions;
+        mismatched_peer[2].user = 3;
+        assert!(obstacle(&mismatched_peer).is_some_and(|why| why.contains("user 3")));
     }
 }

@@ -77,12 +77,12 @@ impl MemoryPool {
             return Buffer::host(dtype, len);
         };
         let size = class(bytes);
-        let Some((block, lot, fresh)) = self.take(size) else {
+        let Some((block, location, fresh)) = self.take(size) else {
             return Buffer::host(dtype, len);
         };
         let mut memory = SharedMemory {
             block,
-            lot,
+            location,
             size,
             pool: Arc::clone(self),
         };
@@ -99,14 +99,14 @@ impl MemoryPool {
         let mut blocks = self.lock();
         let used = blocks.free.range_mut(size..=size).next();
         let used = used.and_then(|(_, lots)| lots.pop());
-        let (lot, fresh) = match used {
-            Some(lot) => (lot, false),
+        let (location, fresh) = match used {
+            Some(location) => (location, false),
             None => (blocks.cut(size, &self.control)?, true),
         };
-        let mapping = Arc::clone(&blocks.segments[lot.id as usize].mapping);
+        let mapping = Arc::clone(&blocks.segments[location.id as usize].mapping);
         Some((
-            MemoryBlock::new(mapping, lot.offset..lot.offset + size),
-            lot,
+            MemoryBlock::new(mapping, location.offset..location.offset + size),
+            location,
             fresh,
         ))
     }
@@ -181,7 +181,7 @@ fn class(bytes: usize) -> usize {
 /// Memory of a buffer; returned to the pool when dropped.
 struct SharedMemory {
     block: MemoryBlock,
-    lot: BufferLocation,
+    location: BufferLocation,
     size: usize,
     pool: Arc<MemoryPool>,
 }
@@ -208,7 +208,11 @@ impl Drop for SharedMemory {
     fn drop(&mut self) {
         if !self.pool.spoiled.load(Ordering::Relaxed) {
             let mut blocks = self.pool.lock();
-            blocks.free.entry(self.size).or_default().push(self.lot);
+            blocks
+                .free
+                .entry(self.size)
+                .or_default()
+                .push(self.location);
         }
     }
 }

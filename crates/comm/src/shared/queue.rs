@@ -29,14 +29,14 @@ struct QueueLine {
 /// The operations of one member over shared memory.
 pub(crate) struct SharedQueue {
     /// Locked by the thread that runs an operation, as long as it runs.
-    exchange: Mutex<Box<SharedExecutor>>,
+    executor: Mutex<Box<SharedExecutor>>,
     line: Mutex<QueueLine>,
     /// Number of operations that were queued for the worker and have not ended.
     left: AtomicUsize,
     moved: Condvar,
     mailbox: Arc<Mailbox>,
     pool: Arc<MemoryPool>,
-    patience: SpinBudget,
+    spin_budget: SpinBudget,
     worker: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -54,22 +54,22 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The right to run an operation.
 struct QueueTurn<'a> {
-    lane: &'a SharedQueue,
-    exchange: MutexGuard<'a, Box<SharedExecutor>>,
+    queue: &'a SharedQueue,
+    executor: MutexGuard<'a, Box<SharedExecutor>>,
 }
 
 impl<'a> QueueTurn<'a> {
     /// Returns the turn, unless another thread has it or operations are queued.
-    fn at_once(lane: &'a SharedQueue) -> Option<Self> {
-        if lane.left.load(Ordering::Acquire) > 0 {
+    fn at_once(queue: &'a SharedQueue) -> Option<Self> {
+        if queue.left.load(Ordering::Acquire) > 0 {
             return None;
         }
-        let exchange = match lane.exchange.try_lock() {
-            Ok(exchange) => exchange,
+        let executor = match queue.executor.try_lock() {
+            Ok(executor) => executor,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        Some(Self { lane, exchange })
+        Some(Self { queue, executor })
     }
 
     fn run(
@@ -79,15 +79,15 @@ impl<'a> QueueTurn<'a> {
         buffer: Buffer,
         begun: OperationStart,
     ) -> Result<OperationOutcome, CollectiveError> {
-        let around = (&*self.lane.mailbox, &self.lane.patience, begun);
-        self.exchange.run(around, operation, call, buffer)
+        let around = (&*self.queue.mailbox, &self.queue.spin_budget, begun);
+        self.executor.run(around, operation, call, buffer)
     }
 }
 
 impl Drop for QueueTurn<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.lane.mailbox.abort("an operation panicked");
+            self.queue.mailbox.abort("an operation panicked");
         }
     }
 }
@@ -95,28 +95,28 @@ impl Drop for QueueTurn<'_> {
 impl SharedQueue {
     /// Starts the worker.
     pub(super) fn open(
-        exchange: SharedExecutor,
-        patience: SpinBudget,
+        executor: SharedExecutor,
+        spin_budget: SpinBudget,
         name: &str,
     ) -> std::io::Result<Arc<Self>> {
-        let lane = Arc::new(Self {
+        let queue = Arc::new(Self {
             left: AtomicUsize::new(0),
             moved: Condvar::new(),
-            mailbox: Arc::clone(&exchange.mailbox),
-            pool: Arc::clone(&exchange.pool),
-            exchange: Mutex::new(Box::new(exchange)),
+            mailbox: Arc::clone(&executor.mailbox),
+            pool: Arc::clone(&executor.pool),
+            executor: Mutex::new(Box::new(executor)),
             line: Mutex::new(QueueLine {
                 waiting: VecDeque::new(),
                 leaving: false,
             }),
-            patience,
+            spin_budget,
             worker: Mutex::new(None),
         });
-        let its = Arc::clone(&lane);
+        let its = Arc::clone(&queue);
         let builder = thread::Builder::new().name(format!("ronde {name} shared"));
         let worker = builder.spawn(move || its.work())?;
-        *lock(&lane.worker) = Some(worker);
-        Ok(lane)
+        *lock(&queue.worker) = Some(worker);
+        Ok(queue)
     }
 
     /// Returns a zeroed buffer that peers can read and write in place.
@@ -132,7 +132,7 @@ impl SharedQueue {
         buffer: Buffer,
         hosts: &Arc<Hosts>,
     ) -> Result<Buffer, CollectiveError> {
-        let asked = |operation, buffer, completion| CollectiveRequest {
+        let request = |operation, buffer, completion| CollectiveRequest {
             operation,
             call,
             buffer,
@@ -141,7 +141,7 @@ impl SharedQueue {
         };
         let Some(mut turn) = QueueTurn::at_once(self) else {
             let (completion, work) = pending();
-            self.join_line(asked(operation, buffer, completion));
+            self.join_line(request(operation, buffer, completion));
             return Box::new(work).wait();
         };
         let (flight, ns) = (self.mailbox.flight(), clock::host_ns());
@@ -154,8 +154,8 @@ impl SharedQueue {
             Ok(OperationOutcome::Over(buffer)) => {
                 let (mut completion, work) = pending();
                 completion.recorded_by(flight, ticket);
-                let asked = asked(operation, buffer, completion);
-                self.mailbox.post(ExecutorCommand::Collective(asked))?;
+                let request = request(operation, buffer, completion);
+                self.mailbox.post(ExecutorCommand::Collective(request))?;
                 drop(turn);
                 Box::new(work).wait()
             }
@@ -167,19 +167,19 @@ impl SharedQueue {
     }
 
     /// Starts an operation.
-    pub(crate) fn start(&self, asked: CollectiveRequest) -> Result<(), CollectiveError> {
+    pub(crate) fn start(&self, request: CollectiveRequest) -> Result<(), CollectiveError> {
         if let Some(error) = self.mailbox.error() {
             return Err(error);
         }
-        self.join_line(asked);
+        self.join_line(request);
         Ok(())
     }
 
     /// Queues an operation for the worker.
-    fn join_line(&self, mut asked: CollectiveRequest) {
+    fn join_line(&self, mut request: CollectiveRequest) {
         let mut line = lock(&self.line);
-        self.record(&asked.call, &asked.buffer, &mut asked.completion);
-        line.waiting.push_back(asked);
+        self.record(&request.call, &request.buffer, &mut request.completion);
+        line.waiting.push_back(request);
         // The next blocking call of this thread sees this and waits for its turn.
         self.left.fetch_add(1, Ordering::Release);
         drop(line);
@@ -207,26 +207,26 @@ impl SharedQueue {
                 return;
             }
             drop(line);
-            let exchange = lock(&self.exchange);
+            let executor = lock(&self.executor);
             let turn = QueueTurn {
-                lane: self,
-                exchange,
+                queue: self,
+                executor,
             };
-            let asked = lock(&self.line).waiting.pop_front();
-            if let Some(asked) = asked {
-                self.work_on(turn, asked);
+            let request = lock(&self.line).waiting.pop_front();
+            if let Some(request) = request {
+                self.work_on(turn, request);
             }
         }
     }
 
-    fn work_on(&self, mut turn: QueueTurn<'_>, asked: CollectiveRequest) {
+    fn work_on(&self, mut turn: QueueTurn<'_>, request: CollectiveRequest) {
         let CollectiveRequest {
             operation,
             call,
             buffer,
             completion,
             hosts,
-        } = asked;
+        } = request;
         let Some(ticket) = completion.ticket() else {
             // Every queued operation was recorded; if this one were dropped it would end with an error.
             return;
@@ -238,7 +238,7 @@ impl SharedQueue {
         let over = || self.left.fetch_sub(1, Ordering::Release);
         let outcome = match outcome {
             Ok(OperationOutcome::Over(buffer)) => {
-                let asked = CollectiveRequest {
+                let request = CollectiveRequest {
                     operation,
                     call,
                     buffer,
@@ -247,7 +247,7 @@ impl SharedQueue {
                 };
                 over();
                 // If the group has failed, the completion reports it when it is dropped.
-                let _ended = self.mailbox.post(ExecutorCommand::Collective(asked));
+                let _ended = self.mailbox.post(ExecutorCommand::Collective(request));
                 return;
             }
             Ok(OperationOutcome::Result(buffer, _)) => Ok(buffer),

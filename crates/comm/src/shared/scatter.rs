@@ -85,7 +85,7 @@ impl SharedExecutor {
         let (len, bytes) = (buffer.len() / size, buffer.bytes().len() / size);
         {
             let result = Span::of(&mut buffer.bytes_mut()[..bytes]);
-            for (rank, neighbour) in self.neighbours.iter().enumerate() {
+            for (rank, neighbour) in self.local_peers.iter().enumerate() {
                 let all = neighbour.control.inline(current.sequence, size * bytes);
                 let theirs = all.part(me * bytes..(me + 1) * bytes);
                 if rank == 0 {

@@ -18,7 +18,7 @@ const TRY_AGAIN: u32 = 32;
 /// that long, and waking costs more than yielding.
 const YIELDS: u32 = 400;
 /// Longest sleep before the state of the group is checked again.
-const NAP: Duration = Duration::from_millis(2);
+const SLEEP_MAX: Duration = Duration::from_millis(2);
 
 /// Why a wait failed.
 pub(super) enum WaitError {
@@ -38,7 +38,7 @@ pub(super) enum WaitError {
 pub(super) struct DeadlineWaiter<'a> {
     pub(super) mailbox: &'a Mailbox,
     pub(super) limit: Duration,
-    pub(super) patience: &'a SpinBudget,
+    pub(super) spin_budget: &'a SpinBudget,
     pub(super) began: Cell<Option<Instant>>,
     /// Whether some wait took longer than spinning.
     pub(super) was_long: Cell<bool>,
@@ -51,7 +51,7 @@ pub(super) struct SpinBudget {
     spins: AtomicU32,
     most: u32,
     /// Number of spins that failed.
-    vain: AtomicU32,
+    failed_spins: AtomicU32,
 }
 
 impl SpinBudget {
@@ -62,7 +62,7 @@ impl SpinBudget {
         Self {
             spins: AtomicU32::new(most),
             most,
-            vain: AtomicU32::new(0),
+            failed_spins: AtomicU32::new(0),
         }
     }
 
@@ -70,20 +70,20 @@ impl SpinBudget {
         WaitPace {
             spins: self.spins.load(Ordering::Relaxed),
             yields: YIELDS,
-            nap: NAP,
+            sleep_max: SLEEP_MAX,
         }
     }
 
-    fn was_enough(&self, spins: u32, of: u32) {
+    fn record_success(&self, spins: u32, of: u32) {
         if 2 * spins > of {
             self.spins.store((2 * of).min(self.most), Ordering::Relaxed);
         }
     }
 
-    fn was_in_vain(&self, spins: u32) {
-        let vain = self.vain.load(Ordering::Relaxed).wrapping_add(1);
-        self.vain.store(vain, Ordering::Relaxed);
-        let less = match vain % TRY_AGAIN {
+    fn record_failure(&self, spins: u32) {
+        let failed_spins = self.failed_spins.load(Ordering::Relaxed).wrapping_add(1);
+        self.failed_spins.store(failed_spins, Ordering::Relaxed);
+        let less = match failed_spins % TRY_AGAIN {
             0 => self.most,
             _ => spins / 4,
         };
@@ -103,15 +103,15 @@ impl DeadlineWaiter<'_> {
         is_there: impl Fn(u32) -> bool,
         look: impl Fn() -> bool,
     ) -> Result<(), WaitError> {
-        let pace = self.patience.pace();
+        let pace = self.spin_budget.pace();
         let news = || self.mailbox.has_news();
         let found = flag.wait(pace, is_there, news, || self.state(peer, &look));
         if let Ok(WaitOutcome::Spinning(spins)) = found {
-            self.patience.was_enough(spins, pace.spins);
+            self.spin_budget.record_success(spins, pace.spins);
             return Ok(());
         }
         self.was_long.set(true);
-        self.patience.was_in_vain(pace.spins);
+        self.spin_budget.record_failure(pace.spins);
         found.map(|_| ())
     }
 

@@ -16,32 +16,37 @@ use crate::notice::Notice;
 use crate::running::RunningCollective;
 
 /// Maximum number of a peer's calls that are kept before they start here.
-const TOLD_MAX: usize = 16;
+const REPORTS_MAX: usize = 16;
 
 impl StreamExecutor {
     /// Sends this rank's call to peers that have sent nothing, once it has waited for a while.
-    pub(super) fn tell_call(&mut self) {
+    pub(super) fn send_call(&mut self) {
         let Some(running) = &mut self.running else {
             return;
         };
-        if !running.tell_at.is_some_and(|at| clock::left(at).is_zero()) {
+        if !running
+            .notify_at
+            .is_some_and(|at| clock::left(at).is_zero())
+        {
             return;
         }
         let (sequence, call) = (running.sequence, running.call);
-        let is_last = std::mem::replace(&mut running.has_told, true);
-        running.tell_at = (!is_last).then(|| running.started + self.timeout / 2);
+        let is_last = std::mem::replace(&mut running.has_notified, true);
+        running.notify_at = (!is_last).then(|| running.started + self.timeout / 2);
         let Some(running) = &self.running else {
             return;
         };
         let silent = |peer: usize| running.received[peer] == 0 && running.is_waiting_for(peer);
         let here = |peer: &usize| self.peers[*peer].presence == StreamState::Here;
-        let told = self.others().filter(here);
-        let told: Vec<usize> = told.filter(|&peer| is_last || silent(peer)).collect();
+        let reported_calls = self.others().filter(here);
+        let reported_calls: Vec<usize> = reported_calls
+            .filter(|&peer| is_last || silent(peer))
+            .collect();
         let (at, awaited) = self.awaited(running);
         let awaited = awaited.into_iter().map(|rank| rank as u64);
         let numbers = [at.round, at.received].into_iter().chain(awaited);
         let numbers: Vec<u8> = numbers.flat_map(u64::to_le_bytes).collect();
-        for peer in told {
+        for peer in reported_calls {
             let numbers = OutgoingPayload::Bytes(numbers.clone());
             self.enqueue(peer, FrameKind::Call, sequence, call, numbers);
         }
@@ -108,7 +113,7 @@ impl StreamExecutor {
     }
 
     /// Handles a peer's report that it waits in a call, which must be the call of this rank.
-    pub(super) fn heard_of(&mut self, peer: usize, header: &FrameHeader, numbers: &[u8]) {
+    pub(super) fn handle_wait_report(&mut self, peer: usize, header: &FrameHeader, numbers: &[u8]) {
         let (numbers, rest) = numbers.as_chunks::<8>();
         let numbers: Vec<u64> = numbers.iter().map(|n| u64::from_le_bytes(*n)).collect();
         let size = self.member.size as u64;
@@ -126,10 +131,10 @@ impl StreamExecutor {
             }
             _ => return self.broken(peer, "it waits for ranks that do not exist".to_owned()),
         }
-        self.compare_heard(peer, header);
+        self.compare_reported(peer, header);
     }
 
-    fn compare_heard(&mut self, peer: usize, header: &FrameHeader) {
+    fn compare_reported(&mut self, peer: usize, header: &FrameHeader) {
         let current = self.running.as_ref().map(|running| {
             let waits = !running.expected[peer].is_empty();
             (running.sequence, running.call, waits)
@@ -144,10 +149,10 @@ impl StreamExecutor {
             return self.fail(error);
         }
         if header.sequence >= self.next_sequence {
-            if state.told.len() == TOLD_MAX {
-                state.told.pop_front();
+            if state.reported_calls.len() == REPORTS_MAX {
+                state.reported_calls.pop_front();
             }
-            return state.told.push_back(*header);
+            return state.reported_calls.push_back(*header);
         }
         if let Some(mine) = self.call_at(header.sequence) {
             self.compare(peer, header, mine);
@@ -155,14 +160,14 @@ impl StreamExecutor {
     }
 
     /// Compares a call that starts here with the calls that peers have reported.
-    pub(super) fn compare_told(&mut self, sequence: u64, mine: Call) {
+    pub(super) fn compare_with_reports(&mut self, sequence: u64, mine: Call) {
         for peer in self.others() {
-            while let Some(told) = self.peers[peer].told.front().copied()
-                && told.sequence <= sequence
+            while let Some(reported_calls) = self.peers[peer].reported_calls.front().copied()
+                && reported_calls.sequence <= sequence
             {
-                self.peers[peer].told.pop_front();
-                if told.sequence == sequence {
-                    self.compare(peer, &told, mine);
+                self.peers[peer].reported_calls.pop_front();
+                if reported_calls.sequence == sequence {
+                    self.compare(peer, &reported_calls, mine);
                 }
             }
         }

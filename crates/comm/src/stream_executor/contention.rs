@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 /// A yield at least this long means that another thread ran; otherwise it takes less than 1 µs.
-const AWAY: Duration = Duration::from_micros(4);
+const OTHER_RAN_MIN: Duration = Duration::from_micros(4);
 /// Number of such waits in a row after which the rank sleeps.
 const WAITS: u32 = 16;
 
@@ -21,8 +21,8 @@ pub(super) struct CoreContention {
     /// Consecutive waits in which another thread ran on the core.
     waits: u32,
     /// In the current wait: whether this rank yielded, and whether for long.
-    gave_way: bool,
-    was_away: bool,
+    yielded: bool,
+    other_ran: bool,
 }
 
 impl CoreContention {
@@ -31,25 +31,25 @@ impl CoreContention {
         Self {
             has_room: ranks <= cores,
             waits: 0,
-            gave_way: false,
-            was_away: false,
+            yielded: false,
+            other_ran: false,
         }
     }
 
     /// Records that this rank yielded for `took`.
-    pub(super) fn gave_way(&mut self, took: Duration) {
-        self.gave_way = true;
-        self.was_away |= took >= AWAY;
+    pub(super) fn yielded(&mut self, took: Duration) {
+        self.yielded = true;
+        self.other_ran |= took >= OTHER_RAN_MIN;
     }
 
     /// Starts a wait, and returns whether to sleep in it.
-    pub(super) fn is_to_sleep(&mut self) -> bool {
+    pub(super) fn should_sleep(&mut self) -> bool {
         // A wait without a yield gives no information.
-        if std::mem::take(&mut self.gave_way) {
+        if std::mem::take(&mut self.yielded) {
             let waits = std::mem::take(&mut self.waits);
-            self.waits = if self.was_away { waits + 1 } else { 0 };
+            self.waits = if self.other_ran { waits + 1 } else { 0 };
         }
-        self.was_away = false;
+        self.other_ran = false;
         let is_due = self.has_room && self.waits >= WAITS;
         if is_due {
             self.waits = 0;
@@ -63,30 +63,33 @@ mod tests {
     use super::*;
 
     /// Counts how many of `times` equal waits sleep.
-    fn sleeps(crowd: &mut CoreContention, took: &[Duration], times: u32) -> u32 {
+    fn sleeps(contention: &mut CoreContention, took: &[Duration], times: u32) -> u32 {
         let mut slept = 0;
         for _ in 0..times {
-            took.iter().for_each(|took| crowd.gave_way(*took));
-            slept += u32::from(crowd.is_to_sleep());
+            took.iter().for_each(|took| contention.yielded(*took));
+            slept += u32::from(contention.should_sleep());
         }
         slept
     }
 
     #[test]
     fn a_rank_sleeps_after_many_waits_in_which_others_had_the_core() {
-        let mut crowd = CoreContention::new(2, 2);
+        let mut contention = CoreContention::new(2, 2);
         let brief = Duration::from_nanos(400);
-        assert_eq!(sleeps(&mut crowd, &[AWAY, brief], WAITS - 1), 0);
+        assert_eq!(
+            sleeps(&mut contention, &[OTHER_RAN_MIN, brief], WAITS - 1),
+            0
+        );
         // No yield: no information.
-        assert_eq!(sleeps(&mut crowd, &[], 100), 0);
-        assert_eq!(sleeps(&mut crowd, &[brief, AWAY], 1), 1);
-        assert_eq!(sleeps(&mut crowd, &[AWAY], 4 * WAITS), 4);
-        assert_eq!(sleeps(&mut crowd, &[AWAY], WAITS - 1), 0);
+        assert_eq!(sleeps(&mut contention, &[], 100), 0);
+        assert_eq!(sleeps(&mut contention, &[brief, OTHER_RAN_MIN], 1), 1);
+        assert_eq!(sleeps(&mut contention, &[OTHER_RAN_MIN], 4 * WAITS), 4);
+        assert_eq!(sleeps(&mut contention, &[OTHER_RAN_MIN], WAITS - 1), 0);
         // This rank has the core to itself.
-        assert_eq!(sleeps(&mut crowd, &[brief, brief], 1), 0);
-        assert_eq!(sleeps(&mut crowd, &[AWAY], WAITS - 1), 0);
+        assert_eq!(sleeps(&mut contention, &[brief, brief], 1), 0);
+        assert_eq!(sleeps(&mut contention, &[OTHER_RAN_MIN], WAITS - 1), 0);
         // There are fewer cores than ranks.
-        let mut crowd = CoreContention::new(3, 2);
-        assert_eq!(sleeps(&mut crowd, &[AWAY], 9 * WAITS), 0);
+        let mut contention = CoreContention::new(3, 2);
+        assert_eq!(sleeps(&mut contention, &[OTHER_RAN_MIN], 9 * WAITS), 0);
     }
 }

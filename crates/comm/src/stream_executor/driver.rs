@@ -30,7 +30,7 @@ pub(super) struct DriverFlags {
     /// The progress thread has something to do.
     urgent: AtomicBool,
     /// There are unread commands.
-    called: AtomicBool,
+    commands_waiting: AtomicBool,
     /// Number of times a caller has driven the executor.
     drives: AtomicU64,
     progress: OnceLock<Thread>,
@@ -43,7 +43,7 @@ impl DriverFlags {
             driven: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             urgent: AtomicBool::new(false),
-            called: AtomicBool::new(false),
+            commands_waiting: AtomicBool::new(false),
             drives: AtomicU64::new(0),
             progress: OnceLock::new(),
             waker,
@@ -52,20 +52,20 @@ impl DriverFlags {
 
     /// Signals a new command to the driving thread, or to the progress thread if none drives.
     pub(super) fn call(&self) {
-        self.called.store(true, Ordering::SeqCst);
+        self.commands_waiting.store(true, Ordering::SeqCst);
         self.urgent.store(true, Ordering::SeqCst);
         self.waker.wake();
         self.unpark();
     }
 
     /// Returns whether there are unread commands.
-    pub(super) fn has_called(&self) -> bool {
-        self.called.load(Ordering::SeqCst)
+    pub(super) fn has_commands(&self) -> bool {
+        self.commands_waiting.load(Ordering::SeqCst)
     }
 
     /// Clears the signal; the caller reads the commands next.
-    pub(super) fn heard(&self) {
-        self.called.store(false, Ordering::SeqCst);
+    pub(super) fn clear(&self) {
+        self.commands_waiting.store(false, Ordering::SeqCst);
     }
 
     fn unpark(&self) {
@@ -98,7 +98,7 @@ pub(crate) struct ExecutorDriver {
 impl std::fmt::Debug for ExecutorDriver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Seat")
-            .field("signs", &self.mailbox.signs)
+            .field("signs", &self.mailbox.flags)
             .finish_non_exhaustive()
     }
 }
@@ -112,13 +112,13 @@ impl ExecutorDriver {
     }
 
     /// Runs the progress thread until the group is left.
-    pub(crate) fn attend(&self) {
+    pub(crate) fn run_progress_thread(&self) {
         let _closing = MailboxCloser(Arc::clone(&self.mailbox));
-        let signs = &self.mailbox.signs;
-        let _only_once = signs.progress.set(thread::current());
+        let flags = &self.mailbox.flags;
+        let _only_once = flags.progress.set(thread::current());
         let mut drives_seen = 0;
         loop {
-            signs.pause(&mut drives_seen);
+            flags.pause(&mut drives_seen);
             // A caller that panicked has left the executor in an invalid state.
             let Ok(mut place) = self.engine.lock() else {
                 return;
@@ -126,9 +126,9 @@ impl ExecutorDriver {
             let Some(engine) = place.as_mut() else {
                 return;
             };
-            signs.watched.store(true, Ordering::SeqCst);
-            signs.urgent.store(false, Ordering::SeqCst);
-            while !signs.driven.load(Ordering::SeqCst) {
+            flags.watched.store(true, Ordering::SeqCst);
+            flags.urgent.store(false, Ordering::SeqCst);
+            while !flags.driven.load(Ordering::SeqCst) {
                 engine.act();
                 if engine.leaving {
                     let engine = place.take();
@@ -137,7 +137,7 @@ impl ExecutorDriver {
                 }
                 engine.await_news(WaitMode::Asleep);
             }
-            signs.watched.store(false, Ordering::SeqCst);
+            flags.watched.store(false, Ordering::SeqCst);
         }
     }
 
@@ -151,21 +151,21 @@ impl ExecutorDriver {
         command: ExecutorCommand,
         work: &PendingOperation,
     ) -> Result<(), CollectiveError> {
-        let Some(mut drive) = self.sit_down() else {
+        let Some(mut drive) = self.try_drive() else {
             return self.mailbox.post(command);
         };
-        self.mailbox.leave_there(command)?;
+        self.mailbox.post_unsignalled(command)?;
         drive.until_ended(work);
         Ok(())
     }
 
-    fn sit_down(&self) -> Option<DriverGuard<'_>> {
-        let signs = &self.mailbox.signs;
-        if signs.driven.swap(true, Ordering::SeqCst) {
+    fn try_drive(&self) -> Option<DriverGuard<'_>> {
+        let flags = &self.mailbox.flags;
+        if flags.driven.swap(true, Ordering::SeqCst) {
             return None;
         }
-        if signs.watched.load(Ordering::SeqCst) {
-            signs.waker.wake();
+        if flags.watched.load(Ordering::SeqCst) {
+            flags.waker.wake();
         }
         let mut drive = DriverGuard {
             seat: self,
@@ -201,17 +201,17 @@ impl DriverGuard<'_> {
 
 impl Drop for DriverGuard<'_> {
     fn drop(&mut self) {
-        let signs = &self.seat.mailbox.signs;
+        let flags = &self.seat.mailbox.flags;
         if let Some(engine) = self.engine.take() {
             let busy = engine.as_ref().is_some_and(StreamExecutor::is_busy);
-            signs.drives.fetch_add(1, Ordering::SeqCst);
+            flags.drives.fetch_add(1, Ordering::SeqCst);
             if busy {
-                signs.urgent.store(true, Ordering::SeqCst);
+                flags.urgent.store(true, Ordering::SeqCst);
             }
         }
-        signs.driven.store(false, Ordering::SeqCst);
-        if signs.urgent.load(Ordering::SeqCst) {
-            signs.unpark();
+        flags.driven.store(false, Ordering::SeqCst);
+        if flags.urgent.load(Ordering::SeqCst) {
+            flags.unpark();
         }
     }
 }

@@ -28,7 +28,7 @@ impl StreamExecutor {
         }
         let notice = self.notice(&error).encode(self.member.rank.0);
         self.end(error);
-        self.tell(&notice);
+        self.notify(&notice);
     }
 
     /// Ends everything with an error.
@@ -46,13 +46,13 @@ impl StreamExecutor {
         if let Some(running) = self.running.take() {
             running.completion.complete(Err(error.clone()));
         }
-        for asked in self.queue.drain(..) {
-            asked.completion.complete(Err(error.clone()));
+        for request in self.queue.drain(..) {
+            request.completion.complete(Err(error.clone()));
         }
         for posted in std::mem::take(&mut self.posted).into_values().flatten() {
             posted.completion.complete(Err(error.clone()));
         }
-        self.letters.clear();
+        self.early_messages.clear();
     }
 
     /// Empties all streams except for frames that are partly sent: those must be completed, or the
@@ -61,7 +61,7 @@ impl StreamExecutor {
         for state in &mut self.peers {
             state.early.clear();
             state.unread.clear();
-            state.told.clear();
+            state.reported_calls.clear();
             state.starved = false;
             if let Some(arriving) = state.arriving.take()
                 && let FrameTarget::Message(posted) = arriving.target
@@ -83,7 +83,7 @@ impl StreamExecutor {
         }
     }
 
-    pub(super) fn tell(&mut self, notice: &[u8]) {
+    pub(super) fn notify(&mut self, notice: &[u8]) {
         for peer in self.others() {
             if self.peers[peer].presence == StreamState::Here {
                 let payload = OutgoingPayload::Bytes(notice.to_vec());
@@ -130,7 +130,7 @@ impl StreamExecutor {
     /// Handles the end of a peer's stream.
     pub(super) fn stream_ended(&mut self, peer: usize, cause: &str) {
         let before = std::mem::replace(&mut self.peers[peer].presence, StreamState::Closed);
-        self.peers[peer].deaf = true;
+        self.peers[peer].write_failed = true;
         if self.failed.is_some() {
             return;
         }

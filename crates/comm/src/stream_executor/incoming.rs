@@ -20,7 +20,7 @@ const READ_BYTES: usize = 64 << 10;
 /// Minimum number of missing bytes that are read directly into their destination.
 const STRAIGHT_BYTES: usize = 16 << 10;
 /// Size by which the buffer for early bytes grows, in bytes.
-const ASIDE_STEP: usize = 1 << 20;
+const BUFFER_STEP: usize = 1 << 20;
 /// Maximum number of consecutive reads from one peer.
 const TURNS: usize = 16;
 
@@ -39,8 +39,8 @@ pub(super) enum WaitMode {
 
 impl StreamExecutor {
     /// Waits until a stream is ready, a command arrives or `limit` has passed; then reads.
-    pub(super) fn wait_and_read(&mut self, limit: Option<Duration>, patience: WaitMode) {
-        let possible = match self.wait(limit, patience) {
+    pub(super) fn wait_and_read(&mut self, limit: Option<Duration>, wait_mode: WaitMode) {
+        let possible = match self.wait(limit, wait_mode) {
             Ok(possible) => possible,
             Err(error) => {
                 self.fail(CollectiveError::Connect {
@@ -62,16 +62,16 @@ impl StreamExecutor {
                 return;
             }
             // Peers may be waiting for the data that was just received.
-            self.work_off();
+            self.run_until_idle();
         }
     }
 
     fn wait(
         &mut self,
         limit: Option<Duration>,
-        patience: WaitMode,
+        wait_mode: WaitMode,
     ) -> std::io::Result<Vec<Interest>> {
-        let is_awake = patience == WaitMode::Awake && !self.crowd.is_to_sleep();
+        let is_awake = wait_mode == WaitMode::Awake && !self.contention.should_sleep();
         let end = clock::deadline(match is_awake {
             true => SPIN.min(limit.unwrap_or(SPIN)),
             false => Duration::ZERO,
@@ -80,7 +80,7 @@ impl StreamExecutor {
             let mut possible: Vec<Interest> = self.peers.iter().map(Peer::interest).collect();
             possible[self.member.rank.index()] = Interest::default();
             // A command must not wait, even if its wake-up was consumed already.
-            let at_once = self.mailbox.signs.has_called();
+            let at_once = self.mailbox.flags.has_commands();
             if at_once || clock::left(end).is_zero() {
                 let limit = if at_once { Some(Duration::ZERO) } else { limit };
                 self.transport.wait(&mut possible, limit)?;
@@ -92,7 +92,7 @@ impl StreamExecutor {
             }
             let before = clock::now();
             thread::yield_now();
-            self.crowd.gave_way(clock::now().duration_since(before));
+            self.contention.yielded(clock::now().duration_since(before));
         }
     }
 
@@ -105,7 +105,7 @@ impl StreamExecutor {
             Ok(0) => self.stream_ended(peer, "connection closed"),
             Ok(_) if self.failed.is_some() => self.peers[peer].unread.clear(),
             Ok(full) => {
-                self.digest(peer);
+                self.parse_frames(peer);
                 return full == 2;
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -147,7 +147,7 @@ impl StreamExecutor {
     }
 
     /// Parses frames from the bytes that were read.
-    pub(super) fn digest(&mut self, peer: usize) {
+    pub(super) fn parse_frames(&mut self, peer: usize) {
         while self.failed.is_none() {
             let state = &mut self.peers[peer];
             let unread = state.unread.bytes();
@@ -158,7 +158,7 @@ impl StreamExecutor {
                 let header = FrameHeader::decode(header);
                 state.unread.take(HEADER_BYTES);
                 match header {
-                    Ok(header) => self.header_came(peer, header),
+                    Ok(header) => self.handle_header(peer, header),
                     Err(problem) => self.broken(peer, problem),
                 }
                 continue;
@@ -187,13 +187,13 @@ impl StreamExecutor {
             arriving.target = FrameTarget::Collective(awaited);
         }
         if arriving.left() == 0 {
-            self.frame_came(peer, arriving);
+            self.handle_frame(peer, arriving);
         } else {
             self.peers[peer].arriving = Some(arriving);
         }
     }
 
-    fn header_came(&mut self, peer: usize, header: FrameHeader) {
+    fn handle_header(&mut self, peer: usize, header: FrameHeader) {
         if header.generation != self.generation {
             let problem = format!(
                 "it is of generation {}, this rank is in generation {}",
@@ -216,7 +216,7 @@ impl StreamExecutor {
             FrameKind::Collective => self.collective_target(peer, &header).map(Some),
         };
         let target = match target {
-            Ok(None) => FrameTarget::Aside(Vec::new()),
+            Ok(None) => FrameTarget::Buffered(Vec::new()),
             Ok(Some(Some(target))) => target,
             Ok(Some(None)) => {
                 let kept = self.peers[peer]
@@ -226,7 +226,7 @@ impl StreamExecutor {
                     FrameTarget::Parked
                 } else {
                     self.peers[peer].early_bytes = kept;
-                    FrameTarget::Aside(Vec::new())
+                    FrameTarget::Buffered(Vec::new())
                 }
             }
             Err(error) => return self.fail(error),
@@ -243,47 +243,50 @@ impl StreamExecutor {
     }
 
     /// Retries a frame for which there was no buffer space.
-    pub(super) fn unpark(&mut self, peer: usize) {
+    pub(super) fn retry_parked(&mut self, peer: usize) {
         if self.peers[peer].is_parked()
             && let Some(arriving) = self.peers[peer].arriving.take()
         {
-            self.header_came(peer, arriving.header);
-            self.digest(peer);
+            self.handle_header(peer, arriving.header);
+            self.parse_frames(peer);
         }
     }
 
     /// Handles a complete frame.
-    fn frame_came(&mut self, peer: usize, arriving: IncomingFrame) {
+    fn handle_frame(&mut self, peer: usize, arriving: IncomingFrame) {
         let IncomingFrame { header, target, .. } = arriving;
         match target {
             FrameTarget::Collective(awaited) => self.frame_ended(peer, awaited),
             FrameTarget::Message(posted) => posted.finish(),
             FrameTarget::Parked => {}
-            FrameTarget::Aside(bytes) => match header.kind {
+            FrameTarget::Buffered(bytes) => match header.kind {
                 FrameKind::Goodbye => {
                     self.peers[peer].presence = StreamState::Left;
                     self.mailbox.note_left(peer);
                     self.check_presence(peer);
                 }
-                FrameKind::Notice => self.told(peer, &bytes),
-                FrameKind::Call => self.heard_of(peer, &header, &bytes),
+                FrameKind::Notice => self.handle_notice(peer, &bytes),
+                FrameKind::Call => self.handle_wait_report(peer, &header, &bytes),
                 FrameKind::Message => {
                     let address = (peer, header.call.detail);
                     let early = EarlyFrame { header, bytes };
-                    self.letters.entry(address).or_default().push_back(early);
-                    self.settle_messages(address);
+                    self.early_messages
+                        .entry(address)
+                        .or_default()
+                        .push_back(early);
+                    self.deliver_early_messages(address);
                 }
                 FrameKind::Collective => {
                     self.peers[peer]
                         .early
                         .push_back(EarlyFrame { header, bytes });
-                    self.settle(peer);
+                    self.deliver_early(peer);
                 }
             },
         }
     }
 
-    fn told(&mut self, peer: usize, bytes: &[u8]) {
+    fn handle_notice(&mut self, peer: usize, bytes: &[u8]) {
         let decoded = Notice::decode(bytes);
         let Some((notice, origin)) = decoded.filter(|(_, origin)| *origin < self.peers.len())
         else {
@@ -296,7 +299,7 @@ impl StreamExecutor {
         let me = self.member.rank.index();
         // Forwarded, so that every member receives the cause before it sees this one leave.
         self.end(notice.error(origin, me, self.generation, mine));
-        self.tell(bytes);
+        self.notify(bytes);
     }
 
     pub(super) fn broken(&mut self, peer: usize, problem: String) {
@@ -323,9 +326,9 @@ fn room<'a>(
             None => &mut [],
         },
         FrameTarget::Message(posted) => &mut posted.buffer.bytes_mut()[done..],
-        FrameTarget::Aside(bytes) => {
+        FrameTarget::Buffered(bytes) => {
             if bytes.len() == done {
-                bytes.resize(done + left.min(ASIDE_STEP.max(done)), 0);
+                bytes.resize(done + left.min(BUFFER_STEP.max(done)), 0);
             }
             &mut bytes[done..]
         }

@@ -26,7 +26,7 @@ pub(crate) enum PeerHealth {
 impl ExecutorCommand {
     /// Adds the operation to the flight recorder, which also records its end.
     fn record(&mut self, flight: &Arc<FlightRecorder>) {
-        let (asks, call, buffer, completion) = match self {
+        let (kind, call, buffer, completion) = match self {
             Self::Collective(CollectiveRequest {
                 call,
                 buffer,
@@ -58,11 +58,11 @@ impl ExecutorCommand {
             Self::Limit(_) | Self::Fail { .. } => return,
         };
         let ticket = completion.ticket().unwrap_or_else(|| {
-            let ticket = flight.issued(asks, *call, buffer.bytes().len());
+            let ticket = flight.issued(kind, *call, buffer.bytes().len());
             completion.recorded_by(flight, ticket);
             ticket
         });
-        if asks == RecordedRequest::Collective {
+        if kind == RecordedRequest::Collective {
             flight.streams(ticket);
         }
     }
@@ -83,8 +83,8 @@ struct MailboxState {
 /// The state shared by callers and the progress thread.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    mail: Mutex<MailboxState>,
-    pub(super) signs: DriverFlags,
+    state: Mutex<MailboxState>,
+    pub(super) flags: DriverFlags,
     pub(super) bytes: AtomicU64,
     pub(super) payload_bytes: AtomicU64,
     pub(super) flight: Arc<FlightRecorder>,
@@ -103,8 +103,8 @@ impl std::fmt::Debug for MailboxState {
 impl Mailbox {
     pub(crate) fn new(waker: Arc<dyn Waker>, member: GroupMember) -> Self {
         Self {
-            mail: Mutex::default(),
-            signs: DriverFlags::new(waker),
+            state: Mutex::default(),
+            flags: DriverFlags::new(waker),
             bytes: AtomicU64::new(0),
             payload_bytes: AtomicU64::new(0),
             flight: Arc::new(FlightRecorder::new(member.rank, member.size)),
@@ -115,64 +115,71 @@ impl Mailbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, MailboxState> {
-        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Posts a command, or returns the error that ended the group.
     pub(crate) fn post(&self, command: ExecutorCommand) -> Result<(), CollectiveError> {
-        self.leave_there(command)?;
-        self.signs.call();
+        self.post_unsignalled(command)?;
+        self.flags.call();
         Ok(())
     }
 
     /// Posts a command as [`Mailbox::post`] does, without waking a thread: the caller reads it itself.
-    pub(super) fn leave_there(&self, mut command: ExecutorCommand) -> Result<(), CollectiveError> {
-        let mut mail = self.lock();
-        if let Some(error) = &mail.failed {
+    pub(super) fn post_unsignalled(
+        &self,
+        mut command: ExecutorCommand,
+    ) -> Result<(), CollectiveError> {
+        let mut state = self.lock();
+        if let Some(error) = &state.failed {
             return Err(error.clone());
         }
         // Under the lock, so that the recorder numbers collectives in the order in which they run.
         command.record(&self.flight);
-        mail.commands.push(command);
+        state.commands.push(command);
         Ok(())
     }
 
     /// Takes the commands since the last call, the reason of an abort, and whether to leave.
     pub(super) fn take(&self) -> (Vec<ExecutorCommand>, Option<String>, bool) {
-        self.signs.heard();
-        let mut mail = self.lock();
-        let commands = std::mem::take(&mut mail.commands);
-        (commands, mail.abort.take(), mail.leave)
+        self.flags.clear();
+        let mut state = self.lock();
+        let commands = std::mem::take(&mut state.commands);
+        (commands, state.abort.take(), state.leave)
     }
 
     pub(crate) fn abort(&self, reason: &str) {
         {
-            let mut mail = self.lock();
-            mail.abort = Some(reason.to_owned());
+            let mut state = self.lock();
+            state.abort = Some(reason.to_owned());
             // Also for waits outside the progress thread.
-            mail.failed.get_or_insert_with(|| CollectiveError::Aborted {
-                by: "this rank".to_owned(),
-                reason: reason.to_owned(),
-            });
+            state
+                .failed
+                .get_or_insert_with(|| CollectiveError::Aborted {
+                    by: "this rank".to_owned(),
+                    reason: reason.to_owned(),
+                });
         }
         self.news.store(true, Ordering::SeqCst);
-        self.signs.call();
+        self.flags.call();
     }
 
     pub(crate) fn leave(&self) {
         self.lock().leave = true;
-        self.signs.call();
+        self.flags.call();
     }
 
     /// Records that the progress thread has ended, for any cause: no operation may wait for it any more.
     pub(crate) fn close(&self) {
         let commands = {
-            let mut mail = self.lock();
-            mail.failed.get_or_insert_with(|| CollectiveError::Aborted {
-                by: "this rank".to_owned(),
-                reason: "its progress thread has ended".to_owned(),
-            });
-            std::mem::take(&mut mail.commands)
+            let mut state = self.lock();
+            state
+                .failed
+                .get_or_insert_with(|| CollectiveError::Aborted {
+                    by: "this rank".to_owned(),
+                    reason: "its progress thread has ended".to_owned(),
+                });
+            std::mem::take(&mut state.commands)
         };
         self.news.store(true, Ordering::SeqCst);
         // Dropping the commands completes them with an error.
@@ -187,9 +194,9 @@ impl Mailbox {
     /// Returns the last operations, and the error of the group if it has failed.
     pub(crate) fn flight_record(&self) -> FlightRecord {
         let (failure, unanswered) = {
-            let mail = self.lock();
-            let failure = mail.failed.as_ref().map(ToString::to_string);
-            (failure, mail.unanswered.clone())
+            let state = self.lock();
+            let failure = state.failed.as_ref().map(ToString::to_string);
+            (failure, state.unanswered.clone())
         };
         let unanswered = unanswered.into_iter().map(|peer| GroupRank(peer as u32));
         FlightRecord {
@@ -209,10 +216,10 @@ impl Mailbox {
         if !self.news.load(Ordering::Acquire) {
             return PeerHealth::Fine;
         }
-        let mail = self.lock();
-        match &mail.failed {
+        let state = self.lock();
+        match &state.failed {
             Some(_) => PeerHealth::Failed,
-            None if mail.left.contains(&peer) => PeerHealth::Left,
+            None if state.left.contains(&peer) => PeerHealth::Left,
             None => PeerHealth::Fine,
         }
     }

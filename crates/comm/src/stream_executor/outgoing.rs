@@ -68,7 +68,7 @@ impl StreamExecutor {
     }
 
     /// Marks payloads that were not ready as worth another try, because a round has made progress.
-    pub(super) fn feed(&mut self) {
+    pub(super) fn resume_starved(&mut self) {
         for state in &mut self.peers {
             state.starved = false;
         }
@@ -104,7 +104,7 @@ impl StreamExecutor {
                 if let (OutgoingPayload::Collective(sending), Some(running)) =
                     (&frame.payload, &mut self.running)
                 {
-                    running.rounds.gone(sending, payload);
+                    running.rounds.record_sent(sending, payload);
                 }
                 if !is_complete {
                     // A short write: most likely the transport is full.
@@ -119,7 +119,7 @@ impl StreamExecutor {
             }
             Err(_) => {
                 // What the peer sent before it closed is still to be read and is a better cause.
-                self.peers[peer].deaf = true;
+                self.peers[peer].write_failed = true;
                 false
             }
         }

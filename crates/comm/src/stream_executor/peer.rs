@@ -41,7 +41,7 @@ pub(super) enum FrameTarget {
     /// Into a waiting receive's buffer.
     Message(PostedMessage),
     /// Into a buffer, until a receiver needs them.
-    Aside(Vec<u8>),
+    Buffered(Vec<u8>),
     /// Nowhere yet: the buffer is full. Nothing more is read from this peer.
     Parked,
 }
@@ -98,11 +98,11 @@ pub(super) struct Peer {
     /// The next payload is not ready.
     pub(super) starved: bool,
     /// Writing failed; reading will return the cause.
-    pub(super) deaf: bool,
+    pub(super) write_failed: bool,
     pub(super) arriving: Option<IncomingFrame>,
     pub(super) unread: ReadBuffer,
     /// Calls that it has reported and that have not started here.
-    pub(super) told: VecDeque<FrameHeader>,
+    pub(super) reported_calls: VecDeque<FrameHeader>,
     /// The last wait that it has reported.
     pub(super) waits: Option<WaitReport>,
     /// Collective frames that arrived early.
@@ -130,7 +130,7 @@ impl Peer {
     }
 
     pub(super) fn has_to_send(&self) -> bool {
-        !self.out.is_empty() && !self.deaf
+        !self.out.is_empty() && !self.write_failed
     }
 
     /// Returns whether a write may send something.

@@ -26,7 +26,7 @@ impl StreamExecutor {
         let started = clock::now();
         let deadline = clock::deadline(self.timeout);
         match command {
-            ExecutorCommand::Collective(asked) => self.queue.push_back(asked),
+            ExecutorCommand::Collective(request) => self.queue.push_back(request),
             ExecutorCommand::Limit(limit) => self.timeout = limit,
             ExecutorCommand::Fail { error, notice } => {
                 self.disagreement = notice;
@@ -71,8 +71,8 @@ impl StreamExecutor {
                         started,
                         deadline,
                     });
-                self.settle_messages(address);
-                self.unpark(from);
+                self.deliver_early_messages(address);
+                self.retry_parked(from);
                 self.check_presence(from);
             }
         }
@@ -94,7 +94,7 @@ impl StreamExecutor {
     }
 
     fn begin_next(&mut self) -> bool {
-        let Some(asked) = self.queue.pop_front() else {
+        let Some(request) = self.queue.pop_front() else {
             return false;
         };
         let sequence = self.next_sequence;
@@ -102,15 +102,15 @@ impl StreamExecutor {
         if self.history.len() == HISTORY {
             self.history.pop_front();
         }
-        self.history.push_back((sequence, asked.call));
+        self.history.push_back((sequence, request.call));
         let scratch = self.scratch.take();
         let scratch = scratch.unwrap_or_else(|| ronde_core::Buffer::host(ronde_core::DType::U8, 0));
-        match RunningCollective::new(asked, sequence, self.member, self.timeout, scratch) {
+        match RunningCollective::new(request, sequence, self.member, self.timeout, scratch) {
             Ok(running) => {
                 self.mailbox.flight.started(sequence, running.started);
                 let call = running.call;
                 self.running = Some(running);
-                self.compare_told(sequence, call);
+                self.compare_with_reports(sequence, call);
                 self.open_rounds();
             }
             Err((completion, error)) => {
@@ -123,7 +123,7 @@ impl StreamExecutor {
 
     /// Posts the messages of all rounds that can be opened, or ends the schedule.
     fn open_rounds(&mut self) {
-        self.feed();
+        self.resume_starved();
         while let Some(running) = &mut self.running
             && let Some(RoundMessages { sends, receives }) = running.open_next()
         {
@@ -141,8 +141,8 @@ impl StreamExecutor {
             return self.finish();
         }
         for peer in self.others() {
-            self.settle(peer);
-            self.unpark(peer);
+            self.deliver_early(peer);
+            self.retry_parked(peer);
             self.check_presence(peer);
         }
     }
@@ -226,7 +226,7 @@ impl StreamExecutor {
     }
 
     /// Passes early collective frames of a peer to the running collective, as far as it expects them.
-    pub(super) fn settle(&mut self, peer: usize) {
+    pub(super) fn deliver_early(&mut self, peer: usize) {
         while self.failed.is_none()
             && let Some(early) = self.peers[peer].early.pop_front()
         {
@@ -254,18 +254,18 @@ impl StreamExecutor {
                 (Err(error), _) => return self.fail(error),
             }
         }
-        self.settle_half(peer);
+        self.deliver_partial(peer);
     }
 
     /// Passes a partly received collective frame to the running collective: the rest is read directly
     /// into its destination, and a frame that does not match is reported at once.
-    fn settle_half(&mut self, peer: usize) {
+    fn deliver_partial(&mut self, peer: usize) {
         let state = &self.peers[peer];
         let Some(arriving) = &state.arriving else {
             return;
         };
         let header = arriving.header;
-        let is_aside = matches!(arriving.target, FrameTarget::Aside(_));
+        let is_aside = matches!(arriving.target, FrameTarget::Buffered(_));
         if !is_aside || header.kind != FrameKind::Collective || self.failed.is_some() {
             return;
         }
@@ -277,7 +277,7 @@ impl StreamExecutor {
                     return;
                 };
                 let came = arriving.done;
-                if let FrameTarget::Aside(bytes) = &arriving.target {
+                if let FrameTarget::Buffered(bytes) = &arriving.target {
                     let place = awaited.place.part(awaited.here..awaited.here + came);
                     running
                         .memory
@@ -304,7 +304,7 @@ impl StreamExecutor {
         let running = self.running.as_mut()?;
         running.received[peer] += count;
         if running.came(&mut awaited, count) {
-            self.feed();
+            self.resume_starved();
             return Some(awaited);
         }
         self.fail(CollectiveError::Protocol {
@@ -333,7 +333,7 @@ impl StreamExecutor {
         header: &FrameHeader,
     ) -> Result<Option<FrameTarget>, CollectiveError> {
         let address = (peer, header.call.detail);
-        if self.letters.contains_key(&address) {
+        if self.early_messages.contains_key(&address) {
             return Ok(None);
         }
         let Some(posted) = self.next_posted(address) else {
@@ -373,15 +373,15 @@ impl StreamExecutor {
     }
 
     /// Passes early messages to the receives that wait for them.
-    pub(super) fn settle_messages(&mut self, address: MessageAddress) {
+    pub(super) fn deliver_early_messages(&mut self, address: MessageAddress) {
         while self.failed.is_none()
-            && self.letters.contains_key(&address)
+            && self.early_messages.contains_key(&address)
             && let Some(mut posted) = self.next_posted(address)
-            && let Some(waiting) = self.letters.get_mut(&address)
+            && let Some(waiting) = self.early_messages.get_mut(&address)
             && let Some(early) = waiting.pop_front()
         {
             if waiting.is_empty() {
-                self.letters.remove(&address);
+                self.early_messages.remove(&address);
             }
             self.peers[address.0].early_bytes -= EarlyFrame::weight(&early.header);
             if let Some(error) = self.misfit(address.0, &early.header, &posted) {
@@ -433,7 +433,7 @@ impl StreamExecutor {
     /// Returns the earliest deadline of a wait.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let running = self.running.iter().map(|running| running.deadline);
-        let telling = self.running.iter().filter_map(|running| running.tell_at);
+        let telling = self.running.iter().filter_map(|running| running.notify_at);
         let posted = self.posted.values().flatten().map(|posted| posted.deadline);
         let arriving = self.arriving_messages().map(|(_, _, p)| p.deadline);
         let sending = self.messages_going().map(|(_, _, p)| p.deadline);

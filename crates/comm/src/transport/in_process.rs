@@ -13,15 +13,15 @@ const PIPE_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug, Default)]
 struct InProcessWaker {
-    rung: Mutex<bool>,
+    signalled: Mutex<bool>,
     changed: Condvar,
 }
 
 impl Waker for InProcessWaker {
     fn wake(&self) {
-        let mut rung = lock(&self.rung);
-        if !*rung {
-            *rung = true;
+        let mut signalled = lock(&self.signalled);
+        if !*signalled {
+            *signalled = true;
             self.changed.notify_all();
         }
     }
@@ -41,7 +41,7 @@ struct InProcessPipes {
     size: usize,
     /// By writer and reader.
     pipes: Vec<Mutex<InProcessPipe>>,
-    bells: Vec<Arc<InProcessWaker>>,
+    wakers: Vec<Arc<InProcessWaker>>,
 }
 
 impl InProcessPipes {
@@ -62,7 +62,7 @@ pub(crate) fn connect(size: usize) -> Vec<InProcess> {
     let wiring = Arc::new(InProcessPipes {
         size,
         pipes: (0..size * size).map(|_| Mutex::default()).collect(),
-        bells: (0..size).map(|_| Arc::default()).collect(),
+        wakers: (0..size).map(|_| Arc::default()).collect(),
     });
     (0..size)
         .map(|rank| InProcess {
@@ -110,7 +110,7 @@ impl Transport for InProcess {
         pipe.bytes.drain(..count);
         drop(pipe);
         if was_full {
-            self.wiring.bells[peer].wake();
+            self.wiring.wakers[peer].wake();
         }
         Ok(count)
     }
@@ -129,15 +129,15 @@ impl Transport for InProcess {
         pipe.bytes.extend(&head[..from_head]);
         pipe.bytes.extend(&body[..from_body]);
         drop(pipe);
-        self.wiring.bells[peer].wake();
+        self.wiring.wakers[peer].wake();
         Ok(from_head + from_body)
     }
 
     fn wait(&mut self, interest: &mut [Interest], limit: Option<Duration>) -> io::Result<()> {
         let end = limit.map(clock::deadline);
-        let bell = Arc::clone(&self.wiring.bells[self.rank]);
+        let waker = Arc::clone(&self.wiring.wakers[self.rank]);
         loop {
-            let mut any = std::mem::take(&mut *lock(&bell.rung));
+            let mut any = std::mem::take(&mut *lock(&waker.signalled));
             let possible: Vec<Interest> = interest
                 .iter()
                 .enumerate()
@@ -149,15 +149,18 @@ impl Transport for InProcess {
                 interest.copy_from_slice(&possible);
                 return Ok(());
             }
-            let rung = lock(&bell.rung);
+            let signalled = lock(&waker.signalled);
             let poison = PoisonError::into_inner;
             if let Some(left) = left {
-                let slept = bell.changed.wait_timeout_while(rung, left, |rung| !*rung);
+                let slept = waker
+                    .changed
+                    .wait_timeout_while(signalled, left, |signalled| !*signalled);
                 drop(slept.unwrap_or_else(PoisonError::into_inner));
             } else {
                 drop(
-                    bell.changed
-                        .wait_while(rung, |rung| !*rung)
+                    waker
+                        .changed
+                        .wait_while(signalled, |signalled| !*signalled)
                         .unwrap_or_else(poison),
                 );
             }
@@ -166,11 +169,11 @@ impl Transport for InProcess {
 
     fn finish(&mut self, peer: usize) {
         self.wiring.pipe(self.rank, peer).finished = true;
-        self.wiring.bells[peer].wake();
+        self.wiring.wakers[peer].wake();
     }
 
     fn waker(&self) -> Arc<dyn Waker> {
-        Arc::clone(&self.wiring.bells[self.rank]) as Arc<dyn Waker>
+        Arc::clone(&self.wiring.wakers[self.rank]) as Arc<dyn Waker>
     }
 }
 
@@ -179,7 +182,7 @@ impl Drop for InProcess {
         for peer in (0..self.wiring.size).filter(|&peer| peer != self.rank) {
             self.wiring.pipe(self.rank, peer).finished = true;
             self.wiring.pipe(peer, self.rank).abandoned = true;
-            self.wiring.bells[peer].wake();
+            self.wiring.wakers[peer].wake();
         }
     }
 }

@@ -45,7 +45,7 @@ impl Waker for TcpWaker {
 #[derive(Debug)]
 pub(crate) struct Tcp {
     streams: Vec<Option<TcpStream>>,
-    bell: Arc<TcpWaker>,
+    waker: Arc<TcpWaker>,
 }
 
 impl Tcp {
@@ -54,8 +54,8 @@ impl Tcp {
         for stream in streams.iter().flatten() {
             set_up(stream)?;
         }
-        let bell = Arc::new(TcpWaker::new()?);
-        Ok(Self { streams, bell })
+        let waker = Arc::new(TcpWaker::new()?);
+        Ok(Self { streams, waker })
     }
 
     fn stream(&mut self, peer: usize) -> io::Result<&mut TcpStream> {
@@ -86,12 +86,12 @@ pub(super) fn set_up(stream: &TcpStream) -> io::Result<()> {
 /// Waits for the waker or any of the sockets; returns the possible events of each socket, where a lost
 /// connection counts as readable and writable.
 pub(super) fn poll_all(
-    bell: &TcpWaker,
+    waker: &TcpWaker,
     sockets: &[(BorrowedFd<'_>, PollFlags)],
     limit: Option<Duration>,
 ) -> io::Result<Vec<Interest>> {
     let mut fds = Vec::with_capacity(sockets.len() + 1);
-    fds.push(PollFd::new(&bell.0, PollFlags::IN));
+    fds.push(PollFd::new(&waker.0, PollFlags::IN));
     fds.extend(sockets.iter().map(|(fd, flags)| PollFd::new(fd, *flags)));
     let limit = limit.map(|limit| Timespec {
         tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
@@ -109,7 +109,7 @@ pub(super) fn poll_all(
     let possible = possible.collect();
     if !fds[0].revents().is_empty() {
         let mut rings = [0; 8];
-        let _silenced = rustix::io::read(&bell.0, &mut rings);
+        let _silenced = rustix::io::read(&waker.0, &mut rings);
     }
     Ok(possible)
 }
@@ -149,7 +149,7 @@ impl Transport for Tcp {
                 peers.push(peer);
             }
         }
-        let possible = poll_all(&self.bell, &fds, limit)?;
+        let possible = poll_all(&self.waker, &fds, limit)?;
         let wanted = interest.to_vec();
         interest.fill(Interest::default());
         for (&peer, possible) in peers.iter().zip(possible) {
@@ -169,7 +169,7 @@ impl Transport for Tcp {
     }
 
     fn waker(&self) -> Arc<dyn Waker> {
-        Arc::clone(&self.bell) as Arc<dyn Waker>
+        Arc::clone(&self.waker) as Arc<dyn Waker>
     }
 
     fn unanswered(&self) -> Vec<usize> {

@@ -85,7 +85,11 @@ impl TlsStream {
             stream.limit(end)?;
             if stream.connection.wants_write() {
                 stream.flush()?;
-            } else if stream.feed().inspect_err(|_| stream.tell_why(end))? == 0 {
+            } else if stream
+                .feed()
+                .inspect_err(|_| stream.close_after_drain(end))?
+                == 0
+            {
                 return Err(ErrorKind::UnexpectedEof.into());
             }
         }
@@ -103,7 +107,7 @@ impl TlsStream {
     }
 
     /// Closes in such a way that a peer whose bytes were not read still receives the reason.
-    fn tell_why(&mut self, end: Instant) {
+    fn close_after_drain(&mut self, end: Instant) {
         let end = end.min(clock::deadline(LAST_WORDS));
         let _gone = self.limit(end).and_then(|()| self.flush());
         let _gone = self.socket.shutdown(Shutdown::Write);
@@ -238,7 +242,7 @@ fn refused(error: ronde_identity::rustls::Error) -> io::Error {
 #[derive(Debug)]
 pub(crate) struct Tls {
     streams: Vec<Option<TlsStream>>,
-    bell: Arc<TcpWaker>,
+    waker: Arc<TcpWaker>,
 }
 
 impl Tls {
@@ -247,8 +251,8 @@ impl Tls {
         for stream in streams.iter().flatten() {
             tcp::set_up(&stream.socket)?;
         }
-        let bell = Arc::new(TcpWaker::new()?);
-        Ok(Self { streams, bell })
+        let waker = Arc::new(TcpWaker::new()?);
+        Ok(Self { streams, waker })
     }
 
     fn stream(&mut self, peer: usize) -> io::Result<&mut TlsStream> {
@@ -286,7 +290,7 @@ impl Transport for Tls {
             }
         }
         let limit = if at_once { Some(Duration::ZERO) } else { limit };
-        let possible = tcp::poll_all(&self.bell, &fds, limit)?;
+        let possible = tcp::poll_all(&self.waker, &fds, limit)?;
         drop(fds);
         let wanted = interest.to_vec();
         interest.fill(Interest::default());
@@ -313,7 +317,7 @@ impl Transport for Tls {
     }
 
     fn waker(&self) -> Arc<dyn Waker> {
-        Arc::clone(&self.bell) as Arc<dyn Waker>
+        Arc::clone(&self.waker) as Arc<dyn Waker>
     }
 
     fn unanswered(&self) -> Vec<usize> {

@@ -1,5 +1,5 @@
-//! Loom's atomics, and a futex made of loom's locks, in place of `src/shared/atomics.rs`; with bugs to
-//! be put in.
+//! Loom's atomics, and a futex made of loom's locks, which replace `src/shared/atomics.rs`; with bugs that
+//! can be injected.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -12,18 +12,18 @@ pub(super) use loom::hint::spin_loop;
 pub(super) use loom::sync::atomic::Ordering;
 pub(super) use loom::thread::yield_now;
 
-/// What could be wrong with the flags.
+/// Possible bugs of the flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bug {
-    /// A value is looked at without acquire.
+    /// A value is loaded without acquire.
     NoAcquire,
     /// A value is stored without release.
     NoRelease,
-    /// Nothing stands between storing and looking for sleepers, and between counting and looking.
+    /// No fence between storing and loading the waiters, and between counting and loading.
     NoFence,
     /// Sleeping does not compare the word first.
     SleepsBlindly,
-    /// Nobody is woken.
+    /// No thread is woken.
     NoWake,
 }
 
@@ -36,7 +36,7 @@ impl Bug {
         Self::NoWake,
     ];
 
-    /// Whether it is put in.
+    /// Returns whether this bug is injected.
     fn is_in(self) -> bool {
         BUG.get() == Some(self)
     }
@@ -46,7 +46,7 @@ thread_local! {
     static BUG: Cell<Option<Bug>> = const { Cell::new(None) };
 }
 
-/// Runs `f` with a bug. Loom's threads all run on the thread of the test.
+/// Runs `f` with a bug. All of loom's threads run on the thread of the test.
 pub(super) fn with_bug<T>(bug: Bug, f: impl FnOnce() -> T) -> T {
     BUG.set(Some(bug));
     let outcome = f();
@@ -54,7 +54,7 @@ pub(super) fn with_bug<T>(bug: Bug, f: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// A word.
+/// A 32-bit word.
 #[derive(Debug, Default)]
 pub(super) struct AtomicU32(atomic::AtomicU32);
 
@@ -73,7 +73,7 @@ impl AtomicU32 {
         }
     }
 
-    /// Before there are threads.
+    /// Sets the value before there are threads.
     pub(super) fn preset(&self, value: u32) {
         self.0.store(value, Ordering::Relaxed);
     }
@@ -91,7 +91,7 @@ impl AtomicU32 {
     }
 }
 
-/// A long word.
+/// A 64-bit word.
 #[derive(Debug, Default)]
 pub(super) struct AtomicU64(atomic::AtomicU64);
 
@@ -117,7 +117,7 @@ pub(super) fn fence(order: Ordering) {
     }
 }
 
-/// Where those sleep that wait for one word.
+/// The threads that sleep on one word.
 #[derive(Default)]
 struct Bed {
     lock: Mutex<()>,
@@ -133,8 +133,8 @@ fn bed(word: &AtomicU32) -> Arc<Bed> {
     Arc::clone(BEDS.lock().unwrap().entry(at).or_default())
 }
 
-/// As the system does it: compares and goes to sleep in one step, as seen by those that wake. Without a
-/// limit, so that nobody is saved by it.
+/// Sleeps like the system call: compares and sleeps in one step, as seen by waking threads. Without a
+/// limit, so that a lost wake-up is not hidden.
 pub(super) fn sleep(word: &AtomicU32, now: u32, _limit: Duration) {
     let bed = bed(word);
     let guard = bed.lock.lock().unwrap();

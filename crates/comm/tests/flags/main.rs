@@ -1,10 +1,10 @@
-//! The flags of shared memory under loom: all interleavings of two and three ranks, on the files that
-//! the library is made of.
+//! The flags of shared memory under loom: all interleavings of two and three ranks, on the source files of
+//! the library.
 //!
 //! `flags.rs`, `pieces.rs` and `counts.rs` are compiled here a second time, with loom's atomics in place of those
-//! of the processor. Memory that the flags guard is in loom's cells, which notice every access that is
-//! not ordered; sleeping has no limit here, so a wake-up that is lost is a deadlock. That these would
-//! be noticed is tested too: each [`Bug`] is put in, and must be found.
+//! of the processor. Memory that the flags guard is in loom's cells, which detect every access that is
+//! not ordered; sleeping has no limit here, so a lost wake-up is a deadlock. That these are
+//! detected is tested too: each [`Bug`] is injected, and must be found.
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 mod atomics;
@@ -27,7 +27,7 @@ use atomics::{AtomicU32, Bug, with_bug};
 use flags::{Flag, TURNS, WaitOutcome, WaitPace, reached, turn};
 use pieces::{PieceStep, PieceTask, ProgressBoard, ProgressMark, stage_of};
 
-/// Preemptions that are tried in each run: what needs more than two is hardly ever seen.
+/// Maximum number of preemptions in each run: bugs that need more than two are rare.
 const PREEMPTIONS: usize = 2;
 
 fn check(bound: Option<usize>, test: impl Fn() + Sync + Send + 'static) {
@@ -59,7 +59,7 @@ impl Words {
     }
 }
 
-/// Waits as the library does, `spins` looks before it sleeps.
+/// Waits as the library does, with `spins` loads before it sleeps.
 fn wait(flag: Flag<'_>, spins: u32, is_there: impl Fn(u32) -> bool) -> WaitOutcome {
     let pace = WaitPace {
         spins,
@@ -70,15 +70,15 @@ fn wait(flag: Flag<'_>, spins: u32, is_there: impl Fn(u32) -> bool) -> WaitOutco
     found.unwrap_or_else(|never| match never {})
 }
 
-/// A value that is guarded by flags.
+/// A value guarded by flags.
 #[derive(Default)]
 struct Guarded(UnsafeCell<u32>);
 
-// What the tests are about: that accesses are ordered, which loom checks.
+// The tests check that accesses are ordered; loom detects those that are not.
 #[expect(unsafe_code, reason = "loom's cells are reached through pointers")]
 impl Guarded {
     fn read(&self) -> u32 {
-        // SAFETY: loom panics where this is not ordered with every write.
+        // SAFETY: loom panics if this is not ordered with every write.
         self.0.with(|at| unsafe { *at })
     }
 
@@ -125,7 +125,7 @@ fn one_raises(size: usize, spins: u32) {
     });
 }
 
-/// All ranks post operations and read what the others have posted.
+/// All ranks announce operations and read the announcements of the others.
 fn all_post(size: usize, operations: u32) {
     let words: Vec<Words> = (0..size).map(|_| Words::default()).collect();
     let slot = || [Guarded::default(), Guarded::default()];
@@ -143,7 +143,7 @@ fn all_post(size: usize, operations: u32) {
     });
 }
 
-/// Words of all ranks, as a board.
+/// The words of all ranks, as a progress board.
 struct AllWords(Vec<Words>);
 
 impl ProgressBoard for AllWords {
@@ -163,20 +163,20 @@ impl ProgressBoard for AllWords {
     }
 }
 
-/// A sum through stages: each rank brings the slices of the others, sums its own, takes the others'.
+/// Sums through stages: each rank brings the slices of the others, sums its own, and takes the others'.
 ///
-/// Ranks believe that there are `stages`, but there are `real`.
+/// Ranks assume that there are `stages`, but there are `real`.
 fn sum_in_pieces(size: usize, pieces: u32, stages: u32, real: u32) {
     sum_where(size, pieces, stages, real, |_, slice| slice);
 }
 
-/// As [`sum_in_pieces`]; `place` says where a slice of a piece lies in its stage.
+/// Sums as [`sum_in_pieces`] does; `place` returns the offset of a slice of a piece in its stage.
 fn sum_where(size: usize, pieces: u32, stages: u32, real: u32, place: fn(u32, usize) -> usize) {
     let board = AllWords((0..size).map(|_| Words::default()).collect());
     // By rank, stage and slice.
     let count = size * real as usize * size;
     let cells: Vec<Guarded> = (0..count).map(|_| Guarded::default()).collect();
-    // Counts wrap in the middle.
+    // Counters wrap in the middle.
     let base = 0_u32.wrapping_sub(2);
     for words in &board.0 {
         words.brought.preset(base);
@@ -224,7 +224,7 @@ fn a_raised_flag_wakes_and_shows_what_was_written_before() {
 }
 
 #[test]
-fn two_slots_are_used_again_only_after_all_have_read_them() {
+fn two_slots_are_reused_only_after_all_have_read_them() {
     check(Some(PREEMPTIONS), || all_post(2, 4));
     check(Some(1), || all_post(3, 3));
 }
@@ -258,7 +258,7 @@ fn a_stage_less_would_be_too_few() {
 }
 
 #[test]
-fn slices_that_lie_elsewhere_in_the_next_piece_would_be_overwritten() {
+fn slices_at_another_offset_in_the_next_piece_would_be_overwritten() {
     let shifted = || sum_where(2, 3, 1, 1, |piece, slice| piece as usize + slice);
     let check = || check(Some(PREEMPTIONS), shifted);
     assert!(catch_unwind(AssertUnwindSafe(check)).is_err());

@@ -1,4 +1,4 @@
-//! Which algorithm a group takes: measured alike on all ranks, inherited, switched off, told.
+//! Which algorithm a group uses: measured alike on all ranks, inherited, switched off, configured.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use ronde_schedule::{Algorithm, CostModel, Hosts};
 const LIMIT: Duration = Duration::from_secs(60);
 const SUM: Operation = Operation::AllReduce(ReduceOp::Sum);
 
-/// Members that reach each other over TCP, changed alike or one by one.
+/// Returns members that are connected over TCP, with settings changed alike or one by one.
 fn joined(size: usize, change: impl Fn(usize, &mut GroupConfig)) -> Vec<ProcessGroup> {
     let mut configs = configs(size, LIMIT);
     for (rank, config) in configs.iter_mut().enumerate() {
@@ -39,7 +39,7 @@ fn operations(size: usize) -> Vec<Operation> {
     ]
 }
 
-/// All that a group would do, in words.
+/// Describes all choices of a group.
 fn all_choices(group: &ProcessGroup) -> Vec<String> {
     let mut told = Vec::new();
     for operation in operations(group.size()) {
@@ -79,13 +79,13 @@ fn all_ranks_measure_the_same_bits_and_choose_the_same_over_tcp_and_tls() {
 }
 
 #[test]
-fn no_calibration_means_the_default_costs_on_all_ranks() {
+fn without_calibration_all_ranks_use_the_default_costs() {
     let off = |rank: usize, config: &mut GroupConfig| {
         if rank == 1 {
             config.calibration = Calibration::Off;
         }
     };
-    // One that does not want it is enough.
+    // One member that switches it off is enough.
     for group in joined(3, off) {
         assert_eq!(group.cost_model(), CostModel::default());
         let choice = group.choice(&SUM, DType::F32, 1 << 20);
@@ -103,7 +103,7 @@ fn no_calibration_means_the_default_costs_on_all_ranks() {
         assert_eq!(group.cost_model(), CostModel::default());
         let choice = group.choice(&SUM, DType::F32, 1 << 20);
         assert_eq!(choice.algorithm, Some(Algorithm::Ring));
-        assert_eq!(choice.reason, "ring was asked for");
+        assert_eq!(choice.reason, "ring was requested");
         assert!(choice.predicted.is_some());
     }
 }
@@ -115,7 +115,7 @@ fn sub_groups_choose_by_their_parents_costs_without_measuring() {
         assert!(model.is_measured);
         let colour = group.rank().0 % 2;
         let half = group.split(Some(colour), 0)?.expect("it has a colour");
-        // What corrects them is of groups of four.
+        // The corrections only apply to groups of four.
         assert_eq!(half.cost_model(), model.uncorrected());
         let mine = half.payload_bytes_sent();
         assert!(mine < 4096, "{mine} bytes to join");
@@ -131,19 +131,22 @@ fn sub_groups_choose_by_their_parents_costs_without_measuring() {
 }
 
 #[test]
-fn a_group_that_is_asked_to_measures_again() {
+fn a_group_measures_again_on_request() {
     let in_process = groups(Kind::InProcess, 3, LIMIT);
     let words = run_ranks(in_process, LIMIT, |group| {
         group.calibrate(Duration::ZERO)?;
         assert!(!group.cost_model().is_measured);
-        // The shortest time of all counts.
+        // The shortest time of all members is used.
         let millis = 2 + u64::from(group.rank().0) * 60_000;
         group.calibrate(Duration::from_millis(millis))?;
         group.all_reduce(&mut [1_i32; 70], ReduceOp::Sum)?;
         let record = group.flight_record();
         let numbers: Vec<_> = record.operations.iter().map(|o| o.sequence).collect();
         let expected: Vec<_> = (0..numbers.len() as u64).map(Some).collect();
-        assert_eq!(numbers, expected, "what is asked for is shown and numbered");
+        assert_eq!(
+            numbers, expected,
+            "a requested calibration is recorded and numbered"
+        );
         assert!(numbers.len() > 4);
         Ok::<_, CollectiveError>(group.cost_model().to_words())
     });
@@ -215,25 +218,25 @@ fn shared_memory_leaves_nothing_to_choose_but_for_what_it_does_not_run() {
 }
 
 #[test]
-fn a_member_that_fails_while_the_group_measures_is_told_to_all_others() {
+fn a_member_that_fails_during_calibration_is_reported_to_all_others() {
     let groups = groups(Kind::InProcess, 3, LIMIT);
     run_ranks(groups, LIMIT, |group| {
         if group.rank().0 == 2 {
-            group.abort("it has had enough");
+            group.abort("aborted on purpose");
             return Ok(());
         }
         let error = group
             .calibrate(Duration::from_secs(30))
             .expect_err("one is missing");
-        assert!(error.to_string().contains("had enough"), "{error}");
+        assert!(error.to_string().contains("on purpose"), "{error}");
         Ok::<_, CollectiveError>(())
     });
-    // One that leaves is named; and so is what it missed.
+    // A member that leaves is named, with the operation that it missed.
     let failures = std::sync::Arc::new(Mutex::new(Vec::new()));
     let told = failures.clone();
     let mut configs = configs(2, LIMIT);
     configs[0].on_failure = Some(ronde_comm::FailureHook::new(move |record, error| {
-        let mut told = told.lock().expect("nobody panics");
+        let mut told = told.lock().expect("no thread panics");
         told.push((record.operations.len(), error.to_string()));
     }));
     run_ranks(in_process_groups(configs), LIMIT, |group| {
@@ -245,12 +248,12 @@ fn a_member_that_fails_while_the_group_measures_is_told_to_all_others() {
         }
         Ok::<_, CollectiveError>(())
     });
-    let told = failures.lock().expect("nobody panics");
+    let told = failures.lock().expect("no thread panics");
     assert!(told.len() == 1 && told[0].0 > 0, "{told:?}");
 }
 
 #[test]
-fn members_find_out_who_shares_a_host_and_refuse_to_be_told_differently() {
+fn members_find_out_which_share_a_host_and_refuse_different_settings() {
     // All are on this host.
     let one = joined(3, |_, _| {});
     let choice = one[0].choice(&SUM, DType::F32, 1 << 22);
@@ -266,6 +269,6 @@ fn members_find_out_who_shares_a_host_and_refuse_to_be_told_differently() {
     }
     for outcome in join(configs) {
         let error = outcome.expect_err("they disagree").to_string();
-        assert!(error.contains("different hosts"), "{error}");
+        assert!(error.contains("different host settings"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! The bits of sums, the order of operations, and calls that cannot be.
+//! The bits of sums, the order of operations, and invalid calls.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ fn exact_bits(size: usize, shards: u32, algorithm: Option<Algorithm>, len: usize
     exact_bits_of(in_process_groups(configs(size, algorithm)), shards, len)
 }
 
-/// The bits of an exact sum on every rank.
+/// Returns the bits of an exact sum on every rank.
 pub(crate) fn exact_bits_of(
     groups: Vec<ronde_comm::ProcessGroup>,
     shards: u32,
@@ -103,7 +103,7 @@ fn every_algorithm_reduces_large_buffers_to_the_same_bits_on_all_ranks() {
 }
 
 #[test]
-fn operations_run_in_the_order_of_their_calls_while_the_caller_goes_on() {
+fn operations_run_in_the_order_of_their_calls_while_the_caller_continues() {
     spawn_ranks(4, LIMIT, |group| {
         let works: Vec<_> = (0..50_u32)
             .map(|i| {
@@ -119,7 +119,7 @@ fn operations_run_in_the_order_of_their_calls_while_the_caller_goes_on() {
 }
 
 #[test]
-fn impossible_calls_are_refused_at_once_and_harm_nothing() {
+fn impossible_calls_are_refused_at_once_without_harm() {
     spawn_ranks(3, LIMIT, |group| {
         let sum = |bounds| Operation::ExactSum(ExactSum::new(bounds).expect("the bounds rise"));
         let cases = [

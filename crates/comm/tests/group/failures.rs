@@ -1,4 +1,4 @@
-//! What goes wrong, on both transports: every rank hears of it, with the cause named.
+//! Failures on both transports: every rank is notified, with the cause.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use ronde_core::{
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Of operations, below the watchdog's, so that a wait that nobody ends is told as what it is.
+/// Of operations, below the watchdog's, so that an endless wait is reported as a timeout.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Runs `f` on all ranks of both kinds of group and checks each rank's error.
@@ -47,7 +47,7 @@ fn a_mismatch_names_both_calls_on_all_ranks() {
         let CollectiveError::Mismatch { mine, theirs, .. } = &error else {
             panic!("rank {rank}: {error}");
         };
-        // A rank that hears of it before it made its own call has called nothing yet.
+        // A rank that is notified before it made its own call has called nothing yet.
         let own = if rank == 2 { "7 x f32" } else { "5 x f32" };
         assert!(
             mine.contains(own) || mine == "nothing yet",
@@ -94,7 +94,7 @@ fn another_operation_or_operator_or_an_empty_buffer_is_a_mismatch() {
 fn a_timeout_names_the_rank_and_the_bytes() {
     let f = |group: &ProcessGroup| {
         if group.rank().0 == 1 {
-            // Alive, but does not take part until it hears of the failure.
+            // Alive, but does not take part until it is notified of the failure.
             let work = group.receive(GroupRank(0), Tag(9), Buffer::host(DType::U8, 1))?;
             return work.wait().map(drop);
         }
@@ -121,7 +121,7 @@ fn a_timeout_names_the_rank_and_the_bytes() {
 }
 
 #[test]
-fn a_timeout_is_told_at_once_by_a_rank_that_does_nothing_more() {
+fn a_timeout_is_reported_at_once_to_a_rank_that_does_nothing_more() {
     for kind in Kind::ALL {
         let (told, hears) = mpsc::channel::<()>();
         let mut groups = groups_with_timeouts(kind, &[Duration::from_millis(100), LIMIT]);
@@ -134,7 +134,7 @@ fn a_timeout_is_told_at_once_by_a_rank_that_does_nothing_more() {
         });
         let mine = first.all_reduce(&mut [1.0_f32; 5], ReduceOp::Sum);
         assert!(matches!(mine, Err(CollectiveError::Timeout { .. })));
-        // Neither another call nor leaving the group: the other must hear of it all the same.
+        // Neither another call nor leaving the group: the peer must be notified all the same.
         let hung_up = hears.recv_timeout(LIMIT);
         assert_eq!(hung_up, Err(mpsc::RecvTimeoutError::Disconnected));
         let theirs = waiting.join().unwrap();
@@ -149,7 +149,7 @@ fn a_timeout_is_told_at_once_by_a_rank_that_does_nothing_more() {
 fn a_rank_that_leaves_in_the_middle_is_named_on_all_ranks() {
     for kind in Kind::ALL {
         let errors = run_ranks(groups(kind, 4, TIMEOUT), LIMIT, |group| {
-            // The others may hear of it while they are still in the barrier.
+            // The other ranks may be notified while they are still in the barrier.
             let before = group.barrier();
             if group.rank().0 == 3 {
                 return Ok::<_, CollectiveError>(None);
@@ -194,7 +194,7 @@ fn an_abort_ends_every_wait_and_later_calls() {
 }
 
 #[test]
-fn dropping_a_group_with_pending_work_fails_it_and_tells_the_others() {
+fn dropping_a_group_with_pending_work_fails_it_and_notifies_the_others() {
     for kind in Kind::ALL {
         let errors = run_ranks(groups(kind, 2, TIMEOUT), LIMIT, |group| {
             let work = group.start(Operation::AllGather, Buffer::copy_of(&[1_u8]))?;
@@ -204,7 +204,7 @@ fn dropping_a_group_with_pending_work_fails_it_and_tells_the_others() {
                 drop(group);
                 return Ok::<_, CollectiveError>(never.wait().err());
             }
-            // The news may come while the gathering still runs here.
+            // The notice may arrive while the all_gather still runs here.
             Ok(work.wait().and_then(|_| group.barrier()).err())
         });
         assert!(
@@ -216,14 +216,14 @@ fn dropping_a_group_with_pending_work_fails_it_and_tells_the_others() {
 }
 
 #[test]
-fn a_peer_that_leaves_an_idle_group_harms_nobody() {
+fn a_peer_that_leaves_an_idle_group_does_no_harm() {
     for kind in Kind::ALL {
         let outcomes = run_ranks(groups(kind, 3, TIMEOUT), LIMIT, |group| {
             group.barrier()?;
             if group.rank().0 == 2 {
                 return Ok(None);
             }
-            // Ranks 0 and 1 can still talk to each other after rank 2 has gone.
+            // Ranks 0 and 1 can still communicate after rank 2 has gone.
             let other = GroupRank(1 - group.rank().0);
             for tag in 0..20 {
                 let work = group.receive(other, Tag(tag), Buffer::host(DType::U32, 1))?;

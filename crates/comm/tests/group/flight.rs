@@ -1,4 +1,4 @@
-//! The flight recorder of real groups: a hang in words, and what is written when a group fails.
+//! The flight recorder of real groups: the description of a hang, and the files written when a group fails.
 
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::meshes::{Kind, configs, groups, join};
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
-fn what_was_done_is_recorded_on_all_ranks() {
+fn operations_are_recorded_on_all_ranks() {
     for kind in Kind::ALL {
         let records = run_ranks(groups(kind, 3, LIMIT), LIMIT, |group| {
             group.all_reduce(&mut vec![1.0_f32; 1000], ReduceOp::Sum)?;
@@ -52,7 +52,7 @@ fn what_was_done_is_recorded_on_all_ranks() {
         }
         let report = merge_report(&records);
         assert!(
-            report.contains("no collective is under way; the last was barrier 2"),
+            report.contains("no collective is running; the last was barrier 2"),
             "{report}"
         );
     }
@@ -60,7 +60,7 @@ fn what_was_done_is_recorded_on_all_ranks() {
 
 /// All ranks but the last enter a second all_reduce; their records are taken while they hang.
 #[test]
-fn a_hang_is_told_in_words() {
+fn a_hang_is_described() {
     let groups: Vec<Arc<ProcessGroup>> = groups(Kind::Tcp, 4, LIMIT)
         .into_iter()
         .map(Arc::new)
@@ -97,7 +97,7 @@ fn a_hang_is_told_in_words() {
     for (rank, thread) in threads.into_iter().enumerate() {
         assert_eq!(thread.join().unwrap().is_err(), rank != 3, "rank {rank}");
     }
-    // Afterwards it is told all the same, with the failure beside it.
+    // Afterwards the description is the same, plus the failure.
     let over = merge_report(&take()[..3]);
     assert!(over.contains("enough"), "{over}");
     assert!(over.contains("there is no record of rank 3"), "{over}");
@@ -128,7 +128,7 @@ fn a_failure_hands_out_the_record_once() {
             assert!(outcome.is_err());
             assert!(group.barrier().is_err());
         } else {
-            // Comes too late for all of them.
+            // Too late for all of them.
             let never = Buffer::copy_of(&[0_u8]);
             let outcome = group.receive(GroupRank(1), Tag(1), never)?.wait();
             assert!(outcome.is_err());

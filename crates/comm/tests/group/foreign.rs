@@ -1,4 +1,4 @@
-//! Memory of somebody else, lent to operations: worked on in place, and given back in the end.
+//! Borrowed memory lent to operations: used in place, and returned in the end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,8 +17,8 @@ use crate::meshes::{Kind, groups};
 const LIMIT: Duration = Duration::from_secs(60);
 const LEN: usize = 40_001;
 
-/// Memory of a foreign owner, who counts what is lent. It begins at an odd element, as a part of a
-/// foreign array may.
+/// Memory of an external owner, which counts its loans. It starts at an odd element, as a part of an
+/// external array may.
 struct Lent {
     elements: Vec<f32>,
     out: Arc<AtomicUsize>,
@@ -72,7 +72,7 @@ impl Drop for Lent {
     }
 }
 
-/// Reduces lent memory; it comes back where it was, with the result in it.
+/// Reduces lent memory; it is returned in place, with the result in it.
 fn reduce_in_place(group: &ProcessGroup, out: &Arc<AtomicUsize>) -> Result<(), CollectiveError> {
     let operations = [
         (Operation::AllReduce(ReduceOp::Sum), group.size() as f32),
@@ -96,7 +96,7 @@ fn reduce_in_place(group: &ProcessGroup, out: &Arc<AtomicUsize>) -> Result<(), C
 }
 
 #[test]
-fn lent_memory_is_worked_on_in_place_and_given_back_by_every_algorithm() {
+fn lent_memory_is_used_in_place_and_returned_by_every_algorithm() {
     for kind in [Kind::InProcess, Kind::Tcp, Kind::Shared] {
         let out = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&out);
@@ -115,12 +115,12 @@ fn lent_memory_is_worked_on_in_place_and_given_back_by_every_algorithm() {
 }
 
 #[test]
-fn lent_memory_is_given_back_when_an_operation_fails() {
+fn lent_memory_is_returned_when_an_operation_fails() {
     for kind in [Kind::InProcess, Kind::Tcp, Kind::Shared] {
         let out = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&out);
         run_ranks(groups(kind, 3, LIMIT), LIMIT, move |group| {
-            // The others may hear of the abort before they hear that all have come.
+            // The other ranks may be notified of the abort before they see that all have entered.
             let _met = group.barrier();
             if group.rank().0 == 2 {
                 group.abort("enough");
@@ -134,7 +134,7 @@ fn lent_memory_is_given_back_when_an_operation_fails() {
                     assert!(work.wait().is_err());
                 }
             }
-            // The group goes, and with it whoever may still hold some.
+            // The group is dropped, and with it every thread that may still hold some.
             drop(group);
             Ok::<_, CollectiveError>(())
         });

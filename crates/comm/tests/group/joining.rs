@@ -1,4 +1,4 @@
-//! Joining over TCP: refusals name what differs on both sides; strangers do no harm.
+//! Joining over TCP: refusals name the difference on both sides; unknown connections do no harm.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -43,7 +43,7 @@ fn collectives_over_tcp_and_tls_equal_the_reference() {
     }
 }
 
-/// All members but the odd one are as they should be; every one of them must hear what differs.
+/// Checks that every member reports the difference when the settings of `odd` differ.
 fn refused(size: usize, odd: usize, change: impl Fn(&mut GroupConfig), expected: [&str; 2]) {
     let mut configs = configs(size, LIMIT);
     for config in &mut configs {
@@ -85,7 +85,7 @@ fn another_plan_or_job_is_refused_on_both_sides_by_name() {
     );
 }
 
-/// Two listeners, and where they listen.
+/// Returns two listeners and their addresses.
 fn two() -> (Vec<TcpListener>, Vec<SocketAddr>) {
     let bound = (0..2).map(|_| bind(IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("a port"));
     bound.unzip()
@@ -98,8 +98,8 @@ fn member(rank: usize, generation: u64) -> GroupConfig {
 }
 
 #[test]
-fn a_member_of_an_older_generation_hears_that_it_is_over_and_harms_nobody() {
-    // Once the older one dials, once it is dialled.
+fn a_member_of_an_older_generation_learns_that_it_has_ended_and_does_no_harm() {
+    // Once the older member dials, once it is dialled.
     for older in [0, 1] {
         let (listeners, peers) = two();
         let newer = 1 - older;
@@ -115,7 +115,7 @@ fn a_member_of_an_older_generation_hears_that_it_is_over_and_harms_nobody() {
             "{told}"
         );
         assert_eq!(error.recovery(), Recovery::Rejoin);
-        // It learns of the new generation and comes again, to the one that has waited.
+        // It learns of the new generation and joins again, with the member that has waited.
         let mine = listeners[older].try_clone().unwrap();
         let group = ProcessGroup::connect(member(older, 5), mine, &peers).unwrap();
         let groups = vec![group, waiting.join().unwrap()];
@@ -124,7 +124,7 @@ fn a_member_of_an_older_generation_hears_that_it_is_over_and_harms_nobody() {
 }
 
 #[test]
-fn joining_can_be_given_up() {
+fn joining_can_be_cancelled() {
     for rank in [0, 1] {
         let (listeners, peers) = two();
         let listener = listeners[rank].try_clone().unwrap();
@@ -134,20 +134,20 @@ fn joining_can_be_given_up() {
         config.give_up = Some(JoinCancellation::when(move || {
             asked.swap(true, Ordering::SeqCst)
         }));
-        // The other one never comes; its listener takes the connection and says nothing.
+        // The other member never connects; its listener accepts the connection and sends nothing.
         let error = ProcessGroup::connect(config, listener, &peers).unwrap_err();
-        assert!(error.to_string().contains("given up"), "{error}");
+        assert!(error.to_string().contains("cancelled"), "{error}");
         assert!(wanted.load(Ordering::SeqCst));
     }
 }
 
 #[test]
-fn strangers_on_the_port_do_no_harm() {
+fn unknown_connections_to_the_port_do_no_harm() {
     let bound: Vec<_> = (0..2)
         .map(|_| bind(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap())
         .collect();
     let peers: Vec<_> = bound.iter().map(|(_, at)| *at).collect();
-    // These wait in the queue of the listener before the member does.
+    // These are in the listener's queue before the member is.
     let mut rude = TcpStream::connect(peers[0]).unwrap();
     rude.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     let silent = TcpStream::connect(peers[0]).unwrap();
@@ -169,7 +169,7 @@ fn strangers_on_the_port_do_no_harm() {
 }
 
 #[test]
-fn a_peer_that_never_comes_is_named() {
+fn a_peer_that_never_connects_is_named() {
     let (listener, at) = bind(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
     let (absent, nobody) = bind(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
     drop(absent);

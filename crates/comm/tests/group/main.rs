@@ -1,4 +1,4 @@
-//! Process groups from the outside: results, messages, joining, failures, over all transports.
+//! Tests of process groups through the public interface: results, messages, joining, failures, on all transports.
 
 mod choice;
 mod collectives;

@@ -17,17 +17,17 @@ use crate::meshes::{configs, join};
 use crate::reference::{expected, input, is_right, operations};
 
 const LIMIT: Duration = Duration::from_secs(120);
-/// Nothing, one, odd ones, one cache line and more than a page.
+/// Zero, one, odd numbers, one cache line and more than a page.
 const LENS: [usize; 5] = [0, 1, 7, 64, 1001];
 const SIZES: std::ops::RangeInclusive<usize> = 1..=17;
-/// How many kinds of operations [`operations`] lists.
+/// Number of kinds of operations that [`operations`] lists.
 const KINDS: usize = 10;
 /// The first of them reduce, and so have an operator.
 const REDUCING: usize = 3;
-/// Operations under way at once.
+/// Number of pending operations.
 const WINDOW: usize = 12;
 
-/// One thing that a group can be asked for.
+/// One kind of operation with its type, operator and length.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cell {
     kind: usize,
@@ -36,7 +36,7 @@ pub(crate) struct Cell {
     len: usize,
 }
 
-/// All that a group can be asked for with these types and lengths.
+/// Returns all valid operations of these types and lengths.
 pub(crate) fn cells(dtypes: &[DType], lens: &[usize]) -> Vec<Cell> {
     let mut cells = Vec::new();
     for (kind, &dtype) in (0..KINDS).flat_map(|kind| dtypes.iter().map(move |dtype| (kind, dtype)))
@@ -65,7 +65,7 @@ impl Cell {
     }
 }
 
-/// An operation that was started, and what it must give.
+/// A started operation and its expected result.
 struct Started {
     work: Box<dyn Work>,
     cell: Cell,
@@ -91,7 +91,7 @@ fn verify(group: &ProcessGroup, cell: &Cell, operation: &Operation, result: &Buf
     );
 }
 
-/// Runs all cells: some in blocking calls, most started, several under way at once; in memory of the
+/// Runs all cells: some in blocking calls, most started, several pending; in memory of the
 /// group and in other memory.
 pub(crate) fn run_cells(group: &ProcessGroup, cells: &[Cell]) -> Result<(), CollectiveError> {
     let (rank, size) = (group.rank().index(), group.size());
@@ -99,7 +99,7 @@ pub(crate) fn run_cells(group: &ProcessGroup, cells: &[Cell]) -> Result<(), Coll
     for (number, &cell) in cells.iter().enumerate() {
         let operation = cell.operation(number, rank, size);
         let mut buffer = input(cell.dtype, &operation, rank, size, cell.len);
-        // Members differ in it.
+        // Members choose differently.
         if (number + rank).is_multiple_of(2) {
             let mut own = group.allocate(cell.dtype, buffer.len());
             own.bytes_mut().copy_from_slice(buffer.bytes());
@@ -133,7 +133,7 @@ pub(crate) fn run_cells(group: &ProcessGroup, cells: &[Cell]) -> Result<(), Coll
     Ok(())
 }
 
-/// Members that prefer an algorithm, three to a host as far as it is told.
+/// Returns members that prefer an algorithm, three per host.
 fn preferring(size: usize, algorithm: Algorithm, transport: TransportChoice) -> Vec<GroupConfig> {
     let hosts: Vec<usize> = (0..size).map(|rank| rank / 3).collect();
     let mut members = configs(size, LIMIT);
@@ -145,7 +145,7 @@ fn preferring(size: usize, algorithm: Algorithm, transport: TransportChoice) -> 
     members
 }
 
-/// Whether an algorithm makes a difference to a cell, or none is chosen for it and it stands for all.
+/// Returns whether an algorithm makes a difference to a cell, or stands for all if it does not.
 fn concerns(algorithm: Algorithm, cell: &Cell, size: usize) -> bool {
     let operation = cell.operation(0, 0, size);
     let has_several = matches!(
@@ -171,7 +171,7 @@ fn whole_matrix(algorithm: Algorithm) {
     }
 }
 
-/// One test per algorithm, so that they run beside each other and a failure names its own.
+/// One test per algorithm, so that they run in parallel and a failure names its algorithm.
 macro_rules! whole_matrices {
     ($($name:ident: $algorithm:ident,)*) => {
         $(#[test]
@@ -194,11 +194,11 @@ whole_matrices! {
     everything_is_right_by_hierarchical: Hierarchical,
 }
 
-/// Of all cells one in this many is tried on each group over sockets and shared memory.
+/// One of this many cells is tried on each group over sockets and shared memory.
 const STRIDE: usize = 7;
 
-/// A part of the matrix over a transport that takes its time to set up: for each size one algorithm
-/// and every `STRIDE`th cell, from another first one.
+/// Runs a part of the matrix over a transport that is slow to set up: for each size one algorithm
+/// and every `STRIDE`th cell, starting at a different one.
 fn spread_out(transport: TransportChoice) {
     let mut seen: BTreeSet<String> = BTreeSet::new();
     for size in SIZES {

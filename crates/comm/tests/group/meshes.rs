@@ -10,7 +10,7 @@ use ronde_core::{CollectiveError, GroupRank, Rank};
 use ronde_identity::{Authority, Member, Validity};
 use ronde_schedule::Hosts;
 
-/// Which transport.
+/// The transport of a group.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     InProcess,
@@ -19,7 +19,7 @@ pub(crate) enum Kind {
     /// TLS over several connections to each member.
     Several,
     Shared,
-    /// As if on two hosts: memory is shared inside each.
+    /// As if on two hosts: memory is shared within each.
     TwoHosts,
 }
 
@@ -34,7 +34,7 @@ impl Kind {
     ];
 }
 
-/// A good hour for certificates.
+/// Returns a validity of about an hour for certificates.
 pub(crate) fn now() -> Validity {
     Validity::from_now(SystemTime::now(), Duration::from_secs(3600))
 }
@@ -64,7 +64,7 @@ pub(crate) fn groups(kind: Kind, size: usize, timeout: Duration) -> Vec<ProcessG
     groups_with_timeouts(kind, &vec![timeout; size])
 }
 
-/// As [`groups`], with each member's own deadline of operations.
+/// Returns groups as [`groups`] does, with each member's own deadline of operations.
 pub(crate) fn groups_with_timeouts(kind: Kind, timeouts: &[Duration]) -> Vec<ProcessGroup> {
     let mut configs = configs(timeouts.len(), Duration::ZERO);
     for (config, timeout) in configs.iter_mut().zip(timeouts) {
@@ -98,7 +98,7 @@ pub(crate) fn groups_with_timeouts(kind: Kind, timeouts: &[Duration]) -> Vec<Pro
     }
 }
 
-/// Every member joins over TCP on its own thread.
+/// Joins every member over TCP on its own thread.
 pub(crate) fn join(configs: Vec<GroupConfig>) -> Vec<Result<ProcessGroup, CollectiveError>> {
     let bound: Vec<_> = configs
         .iter()

@@ -22,14 +22,14 @@ fn on_both<T: Send + 'static>(
 }
 
 #[test]
-fn members_that_first_send_much_and_then_receive_do_not_wait_for_each_other() {
+fn members_that_both_send_much_before_they_receive_do_not_deadlock() {
     const LEN: usize = 6 << 20;
     on_both(2, |group| {
         let (me, other) = (group.rank().0, GroupRank(1 - group.rank().0));
         for tag in 0..2 {
             let buffer = Buffer::copy_of(&vec![me * 10 + tag; LEN]);
             let back = group.send(other, Tag(tag), buffer)?.wait()?;
-            assert_eq!(back.len(), LEN, "the buffer comes back");
+            assert_eq!(back.len(), LEN, "the buffer is returned");
         }
         // In the other order of tags, and with a collective in between.
         group.barrier()?;
@@ -104,7 +104,7 @@ fn a_message_of_another_length_or_type_is_an_error_on_both_sides() {
 }
 
 #[test]
-fn a_message_to_nobody_is_refused() {
+fn a_message_to_a_missing_rank_is_refused() {
     on_both(2, |group| {
         for to in [group.rank(), GroupRank(2)] {
             let refused = group.send(to, Tag(0), Buffer::host(DType::U8, 1)).err();
@@ -115,7 +115,7 @@ fn a_message_to_nobody_is_refused() {
 }
 
 #[test]
-fn a_group_of_one_gives_back_what_it_is_given() {
+fn a_group_of_one_returns_its_input() {
     let config = crate::meshes::configs(1, LIMIT).remove(0);
     let group = ProcessGroup::alone(config);
     let mut values = [1.5_f32, 2.5];

@@ -1,4 +1,4 @@
-//! Every pair of different operations: all ranks hear of the mismatch, whoever sends to whom.
+//! Every pair of different operations: all ranks report the mismatch, whichever rank sends to which.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use ronde_core::{
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Far above what it takes, below the watchdog's.
+/// Far above the time needed, below the watchdog's.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One of each kind, for two roots; with as many elements as each of them needs.
+/// Returns one operation of each kind, for two roots, with the number of elements that each needs.
 fn operations(size: usize, rank: GroupRank) -> Vec<(Operation, usize)> {
     let (op, sum) = (
         ReduceOp::Sum,
@@ -47,7 +47,7 @@ fn operations(size: usize, rank: GroupRank) -> Vec<(Operation, usize)> {
     all
 }
 
-/// The call, and then barriers: one that sends and waits for nothing may be over before others differ.
+/// Makes the call, and then barriers: a call that only sends may end before other ranks disagree.
 fn call(group: &ProcessGroup, number: usize) -> Result<(), CollectiveError> {
     let (operation, len) = operations(group.size(), group.rank()).swap_remove(number);
     group.run(operation, Buffer::copy_of(&vec![1.0_f32; len]))?;

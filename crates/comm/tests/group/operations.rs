@@ -1,4 +1,4 @@
-//! Large buffers, the conveniences, and calls that cannot be.
+//! Large buffers, the convenience methods, and invalid calls.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ fn conveniences_work_in_place_or_return_the_result() {
 }
 
 #[test]
-fn operators_that_a_type_has_not_and_impossible_lengths_are_refused_at_once() {
+fn unsupported_operators_and_impossible_lengths_are_refused_at_once() {
     spawn_ranks(3, LIMIT, |group| {
         let refused = |operation: Operation, buffer: Buffer, why: &str| {
             let error = group

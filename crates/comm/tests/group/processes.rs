@@ -1,4 +1,4 @@
-//! Members that are processes of their own, one of which is killed or stopped in the middle.
+//! Members as separate processes, one of which is killed or stopped in the middle.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -15,34 +15,34 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::matrix::{cells, run_cells};
 use crate::soak::{self, Plan, soak};
 
-/// Elements of the buffers that are reduced when a member goes.
+/// Length of the buffers that are reduced when a member is lost, in elements.
 const LEN: usize = 1 << 20;
-/// Elements of the buffers in turns, in the mode `stream`: in the line of the call, behind it, copied
-/// or reduced in place in one piece and in many.
+/// Lengths used in turn in the mode `stream`, in elements: in the first line of the slot, after it, copied
+/// or reduced in place, in one piece and in many.
 const LENS: [usize; 5] = [2, 1000, 16 << 10, 100_003, 1 << 18];
 /// How long a stopped member is waited for.
 const SHORT: Duration = Duration::from_millis(700);
 /// How long the parent waits for a line.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What the soak between processes does.
+/// The parameters of the soak test between processes.
 const SOAK: Plan = Plan {
     seed: 5,
     operations: 1000,
 };
 
-/// A member's process and its line to this one.
+/// A member's process and the connection to it.
 struct Member {
     child: Child,
     line: BufReader<TcpStream>,
 }
 
 impl Member {
-    fn tell(&mut self, text: &str) {
+    fn send(&mut self, text: &str) {
         writeln!(self.line.get_mut(), "{text}").unwrap();
     }
 
-    fn hear(&mut self) -> String {
+    fn receive(&mut self) -> String {
         let mut text = String::new();
         self.line.read_line(&mut text).unwrap();
         text.trim().to_owned()
@@ -56,7 +56,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        // Gone already, or not: either is fine.
+        // An error means that it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -81,14 +81,14 @@ fn start(size: usize, mode: &str) -> Vec<Member> {
             Member { child, line }
         })
         .collect();
-    let addresses: Vec<String> = members.iter_mut().map(Member::hear).collect();
+    let addresses: Vec<String> = members.iter_mut().map(Member::receive).collect();
     for member in &mut members {
-        member.tell(&addresses.join(" "));
+        member.send(&addresses.join(" "));
     }
     members
 }
 
-/// What each process does.
+/// Runs each process.
 #[test]
 #[ignore = "the role of the processes that the other tests here start"]
 fn member() {
@@ -119,9 +119,8 @@ fn member() {
         "all" => run_cells(&group, &cells(&DType::ALL, &[0, 1, 67, 1001]))
             .map_or_else(|error| error.to_string(), |()| "fine".to_owned()),
         "stream" => until_it_fails(&group, &mut line, &LENS),
-        "soak_over_tcp" | "soak" => {
-            soak(&group, SOAK.or_told()).map_or_else(|problem| problem, |()| "fine".to_owned())
-        }
+        "soak_over_tcp" | "soak" => soak(&group, SOAK.or_environment())
+            .map_or_else(|problem| problem, |()| "fine".to_owned()),
         _ => until_it_fails(&group, &mut line, &[LEN]),
     };
     writeln!(line.get_mut(), "{answer}").unwrap();
@@ -129,7 +128,7 @@ fn member() {
     let _ = line.read_line(&mut text);
 }
 
-/// Reduces until a member is gone; what happened in one word and a rank.
+/// Reduces until a member is gone; returns the failure in one word and a rank.
 fn until_it_fails(group: &ProcessGroup, line: &mut BufReader<TcpStream>, lens: &[usize]) -> String {
     let mut kept = group.allocate(DType::U32, LEN);
     kept.as_mut_slice::<u32>().fill(77);
@@ -138,7 +137,7 @@ fn until_it_fails(group: &ProcessGroup, line: &mut BufReader<TcpStream>, lens: &
         let mut buffer = group.allocate(DType::U32, lens[round as usize % lens.len()]);
         buffer.as_mut_slice::<u32>().fill(round + rank);
         let operation = Operation::AllReduce(ReduceOp::Sum);
-        // In turns memory that is shared and memory that is not.
+        // Alternates between shared and private memory.
         let outcome = if round % 2 == 0 {
             group.run(operation, buffer)
         } else {
@@ -157,7 +156,7 @@ fn until_it_fails(group: &ProcessGroup, line: &mut BufReader<TcpStream>, lens: &
         };
         assert!(
             kept.as_slice::<u32>().iter().all(|&x| x == 77),
-            "memory of nobody else's concern"
+            "the caller's private memory is unchanged"
         );
         assert!(group.barrier().is_err(), "the group is over");
         return match error {
@@ -178,7 +177,7 @@ fn until_it_fails(group: &ProcessGroup, line: &mut BufReader<TcpStream>, lens: &
 fn all_operations_between_processes_equal_the_reference() {
     for size in [2, 3, 5] {
         for member in &mut start(size, "all") {
-            assert_eq!(member.hear(), "fine");
+            assert_eq!(member.receive(), "fine");
         }
     }
 }
@@ -187,8 +186,8 @@ fn all_operations_between_processes_equal_the_reference() {
 fn random_operations_between_processes_equal_the_reference() {
     for mode in ["soak", "soak_over_tcp"] {
         for (rank, member) in start(soak::SIZE, mode).iter_mut().enumerate() {
-            let answer = member.hear();
-            let problem = SOAK.or_told().replay(
+            let answer = member.receive();
+            let problem = SOAK.or_environment().replay(
                 "random_operations_between_processes_equal_the_reference",
                 format!("{mode}, rank {rank}: {answer}"),
             );
@@ -202,12 +201,12 @@ fn a_member_killed_in_the_middle_is_named_by_all_others() {
     for size in [2, 4] {
         let mut members = start(size, "killed");
         for member in &mut members {
-            assert_eq!(member.hear(), "running");
+            assert_eq!(member.receive(), "running");
         }
         members[1].child.kill().unwrap();
         for (rank, member) in members.iter_mut().enumerate() {
             if rank != 1 {
-                assert_eq!(member.hear(), "lost 1 in all_reduce", "rank {rank}");
+                assert_eq!(member.receive(), "lost 1 in all_reduce", "rank {rank}");
             }
         }
     }
@@ -216,9 +215,9 @@ fn a_member_killed_in_the_middle_is_named_by_all_others() {
 #[test]
 #[expect(
     clippy::disallowed_methods,
-    reason = "the moment of the kill is to be any"
+    reason = "the kill must happen at a random time"
 )]
-fn fifty_kills_at_random_moments_spoil_no_result() {
+fn fifty_kills_at_random_times_corrupt_no_result() {
     let mut words = [0; 100];
     Stream::new([50, 1, 2, 3]).fill(&mut words);
     for (kill, draw) in words.chunks(2).enumerate() {
@@ -226,14 +225,14 @@ fn fifty_kills_at_random_moments_spoil_no_result() {
         let victim = draw[0] as usize % size;
         let mut members = start(size, "stream");
         for member in &mut members {
-            assert_eq!(member.hear(), "running");
+            assert_eq!(member.receive(), "running");
         }
         std::thread::sleep(Duration::from_micros(u64::from(draw[1] % 10_000)));
         members[victim].child.kill().unwrap();
         for (rank, member) in members.iter_mut().enumerate() {
             if rank != victim {
-                // Every result before was compared: a wrong one ends the process without an answer.
-                let answer = member.hear();
+                // Every earlier result was compared: a wrong one ends the process without an answer.
+                let answer = member.receive();
                 let expected = format!("lost {victim} in all_reduce");
                 assert_eq!(answer, expected, "kill {kill}, rank {rank}");
             }
@@ -245,11 +244,11 @@ fn fifty_kills_at_random_moments_spoil_no_result() {
 fn a_member_stopped_in_the_middle_is_named_after_the_limit() {
     let mut members = start(3, "stopped");
     for member in &mut members {
-        assert_eq!(member.hear(), "running");
+        assert_eq!(member.receive(), "running");
     }
     members[2].signal(Signal::STOP);
-    let answers: Vec<String> = members[..2].iter_mut().map(Member::hear).collect();
-    // One of them finds out first and tells the other.
+    let answers: Vec<String> = members[..2].iter_mut().map(Member::receive).collect();
+    // One of them detects it first and notifies the other.
     assert!(
         answers.contains(&"late 2 in all_reduce".to_owned()),
         "{answers:?}"
@@ -262,7 +261,7 @@ fn a_member_stopped_in_the_middle_is_named_after_the_limit() {
     );
     members[2].signal(Signal::CONT);
     assert!(
-        members[2].hear().starts_with("told"),
-        "it hears of it when it goes on"
+        members[2].receive().starts_with("told"),
+        "it is notified when it continues"
     );
 }

@@ -1,8 +1,8 @@
-//! What operations must give, computed in one thread: small whole numbers that every type holds.
+//! Expected results of operations, computed in one thread: small whole numbers that every type represents.
 
 use ronde_core::{Buffer, DType, Element, GroupRank, Operation, ReduceOp};
 
-/// Small whole numbers, so that every type holds every result exactly.
+/// Small whole numbers, so that every type represents every result exactly.
 trait Small: Element + PartialEq + std::fmt::Debug {
     fn small(value: f64) -> Self;
 }
@@ -16,8 +16,8 @@ small!(
     half::f16 => half::f16::from_f64, half::bf16 => half::bf16::from_f64,
 );
 
-/// What a rank brings at an index: 1, or 2 for one of three neighbouring ranks, picked anew at every
-/// index, so that an element of another rank or index shows. 17 ranks have a product of at most 2^6.
+/// Returns a rank's input at an index: 1, or 2 for one of three neighbouring ranks, chosen separately at every
+/// index, so that an element of another rank or index is detected. 17 ranks have a product of at most 2^6.
 fn value(rank: usize, index: usize) -> u32 {
     let mixed = (index as u32 ^ (rank as u32 / 3) << 24).wrapping_mul(2_654_435_761) >> 7;
     1 + u32::from(mixed % 3 == rank as u32 % 3)
@@ -27,7 +27,7 @@ fn brought(rank: usize, len: usize) -> Vec<u32> {
     (0..len).map(|index| value(rank, index)).collect()
 }
 
-/// How many elements a rank brings to an operation of length `len`.
+/// Returns a rank's number of elements in an operation of length `len`.
 pub(crate) fn len_of(operation: &Operation, rank: usize, size: usize, len: usize) -> usize {
     match operation {
         Operation::ReduceScatter(_) | Operation::AllToAll => len * size,
@@ -38,7 +38,7 @@ pub(crate) fn len_of(operation: &Operation, rank: usize, size: usize, len: usize
     }
 }
 
-/// Lengths of an unequal all-to-all.
+/// Returns an all-to-all with unequal lengths.
 pub(crate) fn unequal(rank: usize, size: usize, len: usize) -> Operation {
     let lens = |from: usize, to: usize| (from * 5 + to * 3 + len) % (len + 1);
     Operation::AllToAllUnequal {
@@ -63,7 +63,7 @@ fn reduced(op: ReduceOp, values: impl Iterator<Item = u32>, size: usize) -> f64 
     }
 }
 
-/// What a rank must get back.
+/// Returns the expected result of a rank.
 pub(crate) fn expected(operation: &Operation, rank: usize, size: usize, len: usize) -> Vec<f64> {
     let input = |peer: usize| brought(peer, len_of(operation, peer, size, len));
     let reduced = |op: ReduceOp, elements: std::ops::Range<usize>| -> Vec<f64> {
@@ -127,7 +127,7 @@ macro_rules! typed {
     };
 }
 
-/// What a rank brings, as elements of `dtype`.
+/// Returns a rank's input as elements of `dtype`.
 pub(crate) fn input(
     dtype: DType,
     operation: &Operation,
@@ -140,13 +140,13 @@ pub(crate) fn input(
     typed!(dtype, buffer_of(values))
 }
 
-/// Whether a result is exactly what it must be.
+/// Returns whether a result equals the expected one.
 pub(crate) fn is_right(result: &Buffer, expected: Vec<f64>) -> bool {
     let expected = typed!(result.dtype(), buffer_of(expected.into_iter()));
     result.bytes() == expected.bytes()
 }
 
-/// All operations for one root.
+/// Returns all operations for one root.
 pub(crate) fn operations(
     op: ReduceOp,
     root: GroupRank,

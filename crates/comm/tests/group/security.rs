@@ -1,4 +1,4 @@
-//! Joining by TLS: members without the job's certificate are refused, named and waited past.
+//! Joining by TLS: members without the job's certificate are refused and named, and the group waits for the right ones.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use ronde_identity::{Authority, Identity, Member, Validity};
 use crate::meshes::{configs, now, secure};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long a listener waits that is going to be disappointed.
+/// How long a listener waits when the expected member does not connect.
 const SHORT: Duration = Duration::from_millis(400);
 
 type Joined = Result<ProcessGroup, CollectiveError>;
@@ -33,7 +33,7 @@ fn join(config: GroupConfig, listener: &TcpListener, peers: &[SocketAddr]) -> Jo
     thread::spawn(move || ProcessGroup::connect(config, listener, &peers))
 }
 
-/// Why a member did not get in.
+/// Returns why a member could not join.
 #[track_caller]
 fn refusal(joining: JoinHandle<Joined>) -> String {
     match joining.join().expect("joining does not panic") {
@@ -52,7 +52,7 @@ fn contains(text: &str, words: &[&str]) {
     }
 }
 
-/// Rank 1 dials rank 0 with something wrong; both say what, then the right rank 1 gets in.
+/// Lets rank 1 dial rank 0 with a wrong identity; both report it, then the right rank 1 joins.
 fn refused(security: impl Fn(&Authority) -> Security, at_0: &[&str], at_1: &[&str]) {
     let mut members = configs(2, LIMIT);
     let authority = secure(&mut members);
@@ -67,10 +67,13 @@ fn refused(security: impl Fn(&Authority) -> Security, at_0: &[&str], at_1: &[&st
     let waiting = join(disappointed, &first, &peers);
     contains(&refusal(join(bad.clone(), &second, &peers)), at_1);
     let at_listener = refusal(waiting);
-    contains(&at_listener, &["waiting for group ranks 1", "turned away"]);
+    contains(
+        &at_listener,
+        &["cannot connect to group ranks 1", "refused"],
+    );
     contains(&at_listener, at_0);
 
-    // The listener goes on waiting for the right one, and says afterwards whom it refused.
+    // The listener continues to wait for the right member, and reports afterwards which it refused.
     let waiting = join(members[0].clone(), &first, &peers);
     contains(&refusal(join(bad, &second, &peers)), at_1);
     let right = join(members[1].clone(), &second, &peers);
@@ -78,7 +81,7 @@ fn refused(security: impl Fn(&Authority) -> Security, at_0: &[&str], at_1: &[&st
         .into_iter()
         .map(|joining| joining.join().expect("joining does not panic"))
         .collect::<Result<_, _>>()
-        .expect("the right members get in");
+        .expect("the right members join");
     contains(&groups[0].refused().join("; "), at_0);
     run_ranks(groups, LIMIT, |group| group.barrier());
 }
@@ -90,7 +93,7 @@ fn a_certificate_of_another_authority_is_refused() {
             let other = Authority::new("job", now()).unwrap();
             Security::tls(other.issue(&member(1), now()).unwrap())
         },
-        // The dialler does not trust the listener either, and says so first.
+        // The dialling member does not trust the listener either, and reports that first.
         &["it refused this side's certificate"],
         &["group rank 0", "not of this job's authority"],
     );
@@ -157,7 +160,7 @@ fn a_dialler_refuses_a_listener_whose_certificate_has_expired() {
     contains(&refusal(waiting), &["it refused this side's certificate"]);
 }
 
-/// Passes bytes on and keeps those of the one who dialled.
+/// Forwards bytes and records those of the dialling member.
 fn overhear(listener: TcpListener, to: SocketAddr) -> JoinHandle<Vec<u8>> {
     thread::spawn(move || {
         let (mut inner, _) = listener.accept().expect("loopback works");
@@ -181,7 +184,7 @@ fn overhear(listener: TcpListener, to: SocketAddr) -> JoinHandle<Vec<u8>> {
 }
 
 #[test]
-fn what_a_member_has_said_opens_no_door_when_it_is_said_again() {
+fn a_recorded_handshake_is_refused_when_it_is_replayed() {
     let mut members = configs(2, LIMIT);
     secure(&mut members);
     let [(first, address_0), (second, address_1), (middle, between)] =
@@ -199,12 +202,12 @@ fn what_a_member_has_said_opens_no_door_when_it_is_said_again() {
     disappointed.connect_timeout = SHORT;
     let waiting = join(disappointed, &first, &peers);
     let mut replay = TcpStream::connect(address_0).unwrap();
-    // It may be hung up on before the end.
+    // The connection may be closed before the end.
     let _gone = replay.write_all(&heard);
     let told = refusal(waiting);
     contains(
         &told,
-        &["waiting for group ranks 1", "turned away", "decrypt"],
+        &["cannot connect to group ranks 1", "refused", "decrypt"],
     );
 }
 
@@ -212,19 +215,19 @@ fn what_a_member_has_said_opens_no_door_when_it_is_said_again() {
 fn another_ranks_certificate_is_refused() {
     refused(
         |authority| Security::tls(authority.issue(&member(7), now()).unwrap()),
-        &["it says it is group rank 1", "rank-7"],
+        &["it claims to be group rank 1", "rank-7"],
         &["it refused this member", "rank 1 of job job", "rank-7"],
     );
 }
 
 #[test]
-fn one_without_a_certificate_or_without_tls_is_refused() {
+fn a_peer_without_a_certificate_or_without_tls_is_refused() {
     refused(
         |_| Security::Plain,
         &["does not speak TLS"],
-        &["it speaks TLS, this member was told to speak plainly"],
+        &["it uses TLS, but this member is configured for plain connections"],
     );
-    // TLS, but no certificate: as a host does that joins with a token.
+    // TLS without a certificate, as used by a host that joins with a token.
     let mut members = configs(2, LIMIT);
     let authority = secure(&mut members);
     let [(first, address), (_second, absent)] = [loopback(), loopback()];
@@ -245,11 +248,11 @@ fn one_without_a_certificate_or_without_tls_is_refused() {
         }
     };
     contains(&format!("{outcome:?}"), &["CertificateRequired"]);
-    contains(&refusal(waiting), &["it shows no certificate"]);
+    contains(&refusal(waiting), &["it presented no certificate"]);
 }
 
 #[test]
-fn a_listener_that_is_an_impostor_is_refused_by_those_who_dial() {
+fn a_listener_that_is_an_impostor_is_refused_by_the_dialling_member() {
     let mut members = configs(2, LIMIT);
     let authority = secure(&mut members);
     members[0].connect_timeout = SHORT;
@@ -263,7 +266,7 @@ fn a_listener_that_is_an_impostor_is_refused_by_those_who_dial() {
 }
 
 #[test]
-fn tls_where_plain_is_spoken_is_told_on_both_sides() {
+fn tls_where_plain_is_expected_is_reported_on_both_sides() {
     let mut members = configs(2, LIMIT);
     secure(&mut members);
     members[0].connect_timeout = SHORT;
@@ -273,11 +276,14 @@ fn tls_where_plain_is_spoken_is_told_on_both_sides() {
     let waiting = join(members[0].clone(), &first, &peers);
     let dialling = join(members[1].clone(), &second, &peers);
     contains(&refusal(dialling), &["does not speak TLS"]);
-    contains(&refusal(waiting), &["it speaks TLS, this member was told"]);
+    contains(
+        &refusal(waiting),
+        &["it uses TLS, but this member is configured"],
+    );
 }
 
 #[test]
-fn plain_connections_to_other_hosts_must_be_asked_for_by_name() {
+fn plain_connections_to_other_hosts_must_be_requested_explicitly() {
     let far: SocketAddr = "192.0.2.7:9".parse().unwrap();
     for (security, is_refused) in [(Security::default(), true), (Security::Plain, false)] {
         let mut config = configs(2, LIMIT).remove(0);
@@ -293,7 +299,7 @@ fn plain_connections_to_other_hosts_must_be_asked_for_by_name() {
     let (listener, _) = bind(IpAddr::V4(Ipv4Addr::UNSPECIFIED)).unwrap();
     let (_, here) = loopback();
     let error = ProcessGroup::connect(everywhere, listener, &[here, here]).unwrap_err();
-    contains(&error.to_string(), &["0.0.0.0", "by name"]);
+    contains(&error.to_string(), &["0.0.0.0", "explicitly"]);
 }
 
 #[test]
@@ -322,7 +328,7 @@ fn a_group_of_some_ranks_names_its_members() {
     assert!(matches!(error, CollectiveError::Invalid { .. }), "{error}");
 }
 
-/// Passes bytes between a member and its peer, and spoils some after `clean` bytes.
+/// Forwards bytes between a member and its peer, and corrupts some after `clean` bytes.
 fn spoil(from: TcpStream, mut to: TcpStream, mut clean: usize, spoiled: &[u8]) {
     let mut from = from;
     let mut buffer = [0; 4096];
@@ -345,7 +351,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
-    fn bytes_spoiled_on_the_way_end_the_group_and_change_nothing(
+    fn corrupted_bytes_end_the_group_and_change_nothing(
         clean in 0_usize..12_000,
         spoiled in prop::collection::vec(any::<u8>(), 0..64),
     ) {
@@ -375,7 +381,7 @@ proptest! {
         let outcomes = working.map(|thread| thread.join().unwrap());
         for outcome in &outcomes {
             match outcome {
-                // What came before the spoiled bytes counts, and it is right.
+                // Results from before the corrupted bytes count, and are correct.
                 Ok(values) => prop_assert_eq!(values, &vec![3_u32; 5000]),
                 Err(error) => prop_assert!(!error.to_string().contains("panic"), "{}", error),
             }

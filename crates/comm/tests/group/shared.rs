@@ -22,7 +22,7 @@ fn shared(size: usize) -> Vec<ProcessGroup> {
     groups(Kind::Shared, size, LIMIT)
 }
 
-/// A buffer that is shared, or one that is not.
+/// Returns a buffer in shared or in private memory.
 fn buffer(group: &ProcessGroup, values: &[u32], registered: bool) -> Buffer {
     if !registered {
         return Buffer::copy_of(values);
@@ -33,7 +33,7 @@ fn buffer(group: &ProcessGroup, values: &[u32], registered: bool) -> Buffer {
     buffer
 }
 
-/// One operation, its kind and length and kinds of memory drawn by all ranks alike.
+/// Runs one operation whose kind, length and memory are drawn alike by all ranks.
 fn drawn(
     group: &ProcessGroup,
     draw: &mut dyn FnMut() -> u32,
@@ -106,7 +106,7 @@ fn thousands_of_mixed_operations_in_a_row_are_right() {
             let mut words = words.into_iter();
             let mut draw = move || words.next().expect("there are enough for every round");
             for round in 0..rounds {
-                // Which ranks start and wait, and which run, differs.
+                // Which ranks start and wait, and which run in a blocking call, differs.
                 let started = (round + group.rank().0) % 3 == 0;
                 drawn(&group, &mut draw, started)?;
             }
@@ -244,7 +244,7 @@ fn calls_that_do_not_fit_are_the_same_error_on_all_ranks_and_in_later_calls() {
 }
 
 #[test]
-fn a_rank_that_comes_late_with_another_call_hears_of_the_mismatch_too() {
+fn a_rank_that_arrives_late_with_another_call_is_notified_of_the_mismatch_too() {
     let (late, others) = mpsc::channel::<()>();
     let (late, others) = (std::sync::Mutex::new(late), std::sync::Mutex::new(others));
     let errors = run_ranks(shared(3), LIMIT, move |group| {
@@ -276,7 +276,7 @@ fn a_rank_that_comes_late_with_another_call_hears_of_the_mismatch_too() {
 }
 
 #[test]
-fn a_rank_that_does_not_come_is_named_after_the_limit() {
+fn a_rank_that_does_not_enter_is_named_after_the_deadline() {
     let limit = Duration::from_millis(200);
     let mut all = configs(3, limit);
     all[1].timeout = LIMIT;
@@ -288,7 +288,7 @@ fn a_rank_that_does_not_come_is_named_after_the_limit() {
         assert!(group.shares_memory());
         group.barrier()?;
         if group.rank().0 == 1 {
-            // Stays until the others have failed.
+            // Stays until the other ranks have failed.
             let work = group.receive(GroupRank(0), Tag(0), Buffer::host(DType::U8, 1))?;
             return Ok(work.wait().err());
         }
@@ -320,7 +320,7 @@ fn an_abort_from_another_thread_ends_the_wait_on_all_ranks() {
                 return group.barrier().err();
             }
             if group.rank().0 == 2 {
-                // Never calls what the others wait for.
+                // Never makes the call that the others wait for.
                 let work = group.receive(GroupRank(0), Tag(0), Buffer::host(DType::U8, 1));
                 return work.and_then(ronde_core::Work::wait).err();
             }
@@ -366,7 +366,7 @@ fn members_settle_how_they_reach_each_other() {
     for outcome in joined(&[Tcp, SharedMemory, Auto]) {
         let text = outcome.expect_err("it cannot be both").to_string();
         assert!(
-            text.contains("group rank 0: it was told to use TCP"),
+            text.contains("group rank 0: it is configured to use TCP"),
             "{text}"
         );
     }

@@ -1,6 +1,6 @@
-//! A soak: random operations and messages on overlapping groups, several under way, from one seed.
+//! A soak test: random operations and messages on overlapping groups, several pending, from one seed.
 //!
-//! A failure prints the command that does the same again. Other seeds and longer runs:
+//! A failure prints the command that repeats it. Other seeds and longer runs:
 //! `RONDE_SOAK_SEED=7 RONDE_SOAK_OPERATIONS=1000000 cargo test --release -p ronde-comm --test group soak`.
 
 use std::collections::VecDeque;
@@ -19,14 +19,14 @@ use ronde_schedule::Algorithm;
 use crate::meshes::{Kind, groups};
 use crate::reference::{expected, input, is_right, operations};
 
-/// For all of it, and for each operation.
+/// For the whole test, and for each operation.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Members; the mesh of two of the groups is for as many.
+/// Number of members; the mesh of two of the groups needs this size.
 pub(crate) const SIZE: usize = 6;
-/// So many operations, then all groups are made anew.
+/// Number of operations after which all groups are made again.
 const ROUND: usize = 1000;
 
-/// What to do.
+/// The parameters of a soak test.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) seed: u32,
@@ -34,12 +34,12 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// This plan, or what the environment says instead.
+    /// Returns this plan, or the one in the environment.
     #[expect(
         clippy::disallowed_methods,
         reason = "tests have no arguments of their own"
     )]
-    pub(crate) fn or_told(self) -> Self {
+    pub(crate) fn or_environment(self) -> Self {
         let told = |name| std::env::var(name).ok().map(|text| text.parse::<u64>());
         let number = |name, usual| told(name).map_or(usual, |number| number.expect("a number"));
         Self {
@@ -48,7 +48,7 @@ impl Plan {
         }
     }
 
-    /// A problem with the command by which to see it again.
+    /// Formats a problem with the command that repeats it.
     pub(crate) fn replay(self, test: &str, problem: impl Display) -> String {
         let Self { seed, operations } = self;
         format!(
@@ -71,7 +71,7 @@ impl Dice {
     }
 }
 
-/// What was started and must come out.
+/// A started operation and its expected result.
 struct Started {
     number: usize,
     what: String,
@@ -99,7 +99,7 @@ impl Started {
     }
 }
 
-/// The group itself and groups of some of its members, as far as this one is in them.
+/// Returns the group itself and the groups of some of its members that this one is in.
 fn sub_groups(
     group: &ProcessGroup,
     dice: &mut Dice,
@@ -121,7 +121,7 @@ fn sub_groups(
     Ok(subs)
 }
 
-/// A buffer in memory of the group, or as it is.
+/// Returns a buffer in memory of the group, or unchanged.
 fn placed(on: &ProcessGroup, buffer: Buffer, registered: bool) -> Buffer {
     if !registered {
         return buffer;
@@ -131,7 +131,7 @@ fn placed(on: &ProcessGroup, buffer: Buffer, registered: bool) -> Buffer {
     own
 }
 
-/// One throw of the dice, thrown by all ranks alike.
+/// The random choices of one operation, equal on all ranks.
 struct Throw {
     kind: usize,
     dtype: DType,
@@ -158,7 +158,7 @@ impl Throw {
         }
     }
 
-    /// Starts what the dice say on one group; nothing for those whom a message does not concern.
+    /// Starts the chosen operation on one group; `None` for members that a message does not concern.
     fn start(&self, on: &ProcessGroup, number: usize) -> Result<Option<Started>, CollectiveError> {
         let &Self {
             kind,
@@ -199,7 +199,7 @@ impl Throw {
             number,
             what: describe(&("message", root, to, tag)),
             work,
-            // What one rank alone would get is what it brings.
+            // The result on a single rank would be its own input.
             expected: expected(
                 &Operation::Broadcast {
                     root: GroupRank(root as u32),
@@ -212,7 +212,7 @@ impl Throw {
     }
 }
 
-/// The plan's operations on this member's groups, up to eight under way at once; all ranks call it.
+/// Runs the plan's operations on this member's groups, up to eight pending; all ranks call it.
 pub(crate) fn soak(group: &ProcessGroup, plan: Plan) -> Result<(), String> {
     let failed = |error: CollectiveError| error.to_string();
     let mut dice = Dice {
@@ -231,7 +231,8 @@ pub(crate) fn soak(group: &ProcessGroup, plan: Plan) -> Result<(), String> {
         let wait = dice.roll(8);
         let on = subs.get(place).map_or(Some(group), Option::as_ref);
         let started = on.map(|on| throw.start(on, number)).transpose();
-        let started = started.map_err(|error| format!("starting operation {number}: {error}"))?;
+        let started =
+            started.map_err(|error| format!("cannot start operation {number}: {error}"))?;
         under_way.extend(started.flatten());
         while under_way.len() > wait
             && let Some(started) = under_way.pop_front()
@@ -250,7 +251,7 @@ fn ten_thousand_random_operations_equal_the_reference() {
         seed: 1,
         operations: 10_000,
     };
-    let plan = plan.or_told();
+    let plan = plan.or_environment();
     spawn_ranks(SIZE, LIMIT, move |group| {
         soak(&group, plan).map_err(|problem| plan.replay(test, problem))
     });
@@ -266,7 +267,7 @@ fn random_operations_over_sockets_and_shared_memory_equal_the_reference() {
         (Kind::TwoHosts, 5),
     ] {
         let operations = 1000;
-        let plan = Plan { seed, operations }.or_told();
+        let plan = Plan { seed, operations }.or_environment();
         run_ranks(groups(kind, SIZE, LIMIT), LIMIT, move |group| {
             soak(&group, plan).map_err(|problem| plan.replay(test, format!("{kind:?}: {problem}")))
         });

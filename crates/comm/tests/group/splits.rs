@@ -1,4 +1,4 @@
-//! Sub-groups: by colour, along a mesh, overlapping, ending apart.
+//! Sub-groups: by colour, along a mesh, overlapping, ending separately.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ fn a_sub_group_fails_and_ends_without_its_parent() {
             assert!(matches!(error, CollectiveError::Timeout { .. }), "{error}");
         }
         group.barrier()?;
-        // The first one may still meet what the other member sent before it gave up.
+        // The first call may still receive data that the other member sent before it failed.
         assert!(sub.barrier().and_then(|()| sub.barrier()).is_err());
         let next = group.split(Some(0), 0)?.expect("it gave a colour");
         next.barrier()?;

@@ -1,7 +1,7 @@
-//! Members in network namespaces of their own, as on several hosts, and links that are cut between
-//! them. Needs root and `ip`; says so and tests nothing where they are missing.
+//! Members in separate network namespaces, as on several hosts, and links between them that are
+//! cut. Needs root and `ip`; otherwise prints that it is skipped.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod members;
 mod network;
@@ -22,7 +22,7 @@ const TLS: Plan = Plan {
     ..PLAIN
 };
 
-/// Until it fails, by an algorithm.
+/// Runs until it fails, by an algorithm.
 fn by(algorithm: Algorithm, plan: Plan) -> Plan {
     Plan {
         algorithm: Some(algorithm),
@@ -50,11 +50,11 @@ fn sums_between_hosts_are_right_over_tcp_and_tls() {
     ] {
         let mut members = start(&network, hosts, plan);
         introduce(&mut members);
-        all_hear(&mut members, "running");
+        all_answer(&mut members, "running");
         for member in &mut members {
-            member.tell("on");
+            member.send("on");
         }
-        all_hear(&mut members, "fine");
+        all_answer(&mut members, "fine");
     }
 }
 
@@ -65,42 +65,39 @@ fn a_link_that_is_cut_for_less_than_the_deadline_does_no_harm() {
     };
     let mut members = start(&network, &[0, 1, 2], PLAIN);
     introduce(&mut members);
-    all_hear(&mut members, "running");
+    all_answer(&mut members, "running");
     network.cut(1);
     for member in &mut members {
-        member.tell("on");
+        member.send("on");
     }
-    // Nobody can have the sums meanwhile.
+    // No member can have the sums meanwhile.
     pause(Duration::from_millis(300));
     network.mend(1);
-    all_hear(&mut members, "fine");
+    all_answer(&mut members, "fine");
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "what is cut stays so for a while"
-)]
+#[expect(clippy::disallowed_methods, reason = "the link stays cut for a while")]
 fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
-fn all_hear(members: &mut [Process], expected: &str) {
+fn all_answer(members: &mut [Process], expected: &str) {
     for (rank, member) in members.iter_mut().enumerate() {
-        assert_eq!(member.hear(), expected, "rank {rank}");
+        assert_eq!(member.receive(), expected, "rank {rank}");
     }
 }
 
-/// What each member says once `cut` is done in the middle of reducing.
+/// Returns the answer of each member after `cut` runs in the middle of reducing.
 fn answers(test: &str, hosts: &[usize], plan: Plan, cut: impl Fn(&Network)) -> Option<Vec<String>> {
     let network = Network::new(test, 4)?;
     let mut members = start(&network, hosts, plan);
     introduce(&mut members);
-    all_hear(&mut members, "running");
+    all_answer(&mut members, "running");
     cut(&network);
-    Some(members.iter_mut().map(Process::hear).collect())
+    Some(members.iter_mut().map(Process::receive).collect())
 }
 
-/// Whether an answer names a rank: as late, or as lost, found out here or told by another.
+/// Returns whether an answer names a rank: as late, or as lost, detected there or reported by a peer.
 fn names(answer: &str, rank: usize) -> bool {
     let late = answer.contains(&format!("late {rank} in all_reduce"));
     let told_late = answer.contains(&format!(" s for group rank {rank};"));
@@ -108,7 +105,7 @@ fn names(answer: &str, rank: usize) -> bool {
     late || told_late || lost
 }
 
-/// One of them finds out first and tells the others, and all name one of the `culprits`.
+/// Checks that one of the members detects the failure and notifies the others, and that all name one of the `culprits`.
 fn check_named(answers: &[String], witnesses: &[usize], culprits: &[usize]) {
     let answers: Vec<&String> = witnesses.iter().map(|&rank| &answers[rank]).collect();
     let late = |rank: &usize| format!("late {rank} in all_reduce");
@@ -119,8 +116,8 @@ fn check_named(answers: &[String], witnesses: &[usize], culprits: &[usize]) {
 }
 
 #[test]
-fn a_host_that_is_cut_off_is_told_by_the_deadline_by_name() {
-    // In a ring a rank hears of one other only: it is told by the others whom they wait for.
+fn a_host_that_is_cut_off_is_named_by_the_deadline() {
+    // In a ring a rank receives from one peer only: the others report which rank they wait for.
     for plan in [
         by(Algorithm::Ring, PLAIN),
         by(Algorithm::HalvingDoubling, TLS),
@@ -136,7 +133,7 @@ fn a_host_that_is_cut_off_is_told_by_the_deadline_by_name() {
 }
 
 #[test]
-fn a_host_that_is_not_heard_or_hears_nothing_is_told_by_the_deadline_by_name() {
+fn a_host_whose_packets_are_lost_in_one_direction_is_named_by_the_deadline() {
     for is_mute in [true, false] {
         for plan in [
             by(Algorithm::HalvingDoubling, PLAIN),
@@ -152,8 +149,8 @@ fn a_host_that_is_not_heard_or_hears_nothing_is_told_by_the_deadline_by_name() {
             let Some(answers) = answers("way", &[0, 1, 2, 3], plan, cut) else {
                 return;
             };
-            // All of them, itself included: nobody acknowledges what it sends, for it is not heard, or
-            // it does not hear that.
+            // All of them, itself included: no host acknowledges its data, because it is not received, or
+            // because it does not receive the acknowledgements.
             let names_2 = |answer: &String| names(answer, 2);
             assert!(answers.iter().all(names_2), "{answers:?}");
         }
@@ -161,7 +158,7 @@ fn a_host_that_is_not_heard_or_hears_nothing_is_told_by_the_deadline_by_name() {
 }
 
 #[test]
-fn one_way_between_two_hosts_that_is_cut_is_told_with_one_of_them() {
+fn a_path_that_is_cut_in_one_direction_is_reported_with_one_of_its_ends() {
     let cut = |network: &Network| network.cut_way(3, 1);
     let plan = by(Algorithm::Direct, PLAIN);
     let Some(answers) = answers("one-way", &[0, 1, 2, 3], plan, cut) else {
@@ -192,7 +189,7 @@ fn two_hosts_that_are_cut_apart_name_each_other() {
 }
 
 #[test]
-fn a_host_that_cannot_be_reached_when_members_meet_is_told_by_name() {
+fn a_host_that_cannot_be_reached_while_joining_is_named() {
     let Some(network) = Network::new("meet", 4) else {
         return;
     };
@@ -200,7 +197,7 @@ fn a_host_that_cannot_be_reached_when_members_meet_is_told_by_name() {
     network.cut(2);
     introduce(&mut members);
     for rank in [0, 1, 3] {
-        let answer = members[rank].hear();
+        let answer = members[rank].receive();
         assert!(
             answer.contains("2 (10.77.0.3:") || answer.contains("rank 2 at 10.77.0.3:"),
             "rank {rank}: {answer}"

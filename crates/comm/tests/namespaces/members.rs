@@ -1,4 +1,4 @@
-//! Members as processes: how the tests start them, and what they do.
+//! Members as processes: how the tests start them, and what they run.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -12,24 +12,24 @@ use ronde_schedule::{Algorithm, Hosts};
 
 use crate::network::{Network, address};
 
-/// How long a member waits for others where nothing is to go wrong.
+/// How long a member waits for peers in tests without failures.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The same where it is.
+/// The same in tests with failures.
 const SHORT: Duration = Duration::from_millis(1500);
-/// What a member's lines to the parent begin with, among those of the test program.
+/// Prefix of a member's lines to the parent, among the output of the test program.
 const MARK: &str = "@ ";
 
-/// How members talk, and what they do.
+/// The settings of the members, and what they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) is_tls: bool,
-    /// Where each is on a host of its own; the group's choice if none.
+    /// Whether each member is on its own host; chosen by the group if `None`.
     pub(crate) algorithm: Option<Algorithm>,
-    /// They reduce until somebody is gone, else a few times.
+    /// Whether they reduce until a member is gone, or else a few times.
     pub(crate) until_it_fails: bool,
 }
 
-/// A member's process; ended with it.
+/// A member's process, killed when dropped.
 pub(crate) struct Process {
     child: Child,
     input: ChildStdin,
@@ -37,12 +37,12 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn tell(&mut self, text: &str) {
+    pub(crate) fn send(&mut self, text: &str) {
         writeln!(self.input, "{text}").unwrap();
     }
 
-    /// The next line that is meant for the parent.
-    pub(crate) fn hear(&mut self) -> String {
+    /// Returns the next line for the parent.
+    pub(crate) fn receive(&mut self) -> String {
         loop {
             let mut line = String::new();
             if self.output.read_line(&mut line).unwrap() == 0 {
@@ -62,7 +62,7 @@ impl Drop for Process {
     }
 }
 
-/// One member per entry of `hosts`, on that host, that listen but have not met.
+/// Starts one member per entry of `hosts`, on that host; they listen but have not connected.
 pub(crate) fn start(network: &Network, hosts: &[usize], plan: Plan) -> Vec<Process> {
     let hour = Validity::from_now(SystemTime::now(), Duration::from_secs(3600));
     let authority = Authority::new("job", hour).unwrap();
@@ -87,21 +87,21 @@ pub(crate) fn start(network: &Network, hosts: &[usize], plan: Plan) -> Vec<Proce
         };
         let (places, is_tls) = (places.join(","), plan.is_tls);
         let algorithm = plan.algorithm.map_or("any", Algorithm::name);
-        process.tell(&format!(
+        process.send(&format!(
             "{rank} {places} {is_tls} {algorithm} {}",
             plan.until_it_fails
         ));
-        process.tell(&pem);
+        process.send(&pem);
         process
     };
     (0..hosts.len()).map(start).collect()
 }
 
-/// Lets them meet.
+/// Sends every member the addresses of all.
 pub(crate) fn introduce(members: &mut [Process]) {
-    let addresses: Vec<String> = members.iter_mut().map(Process::hear).collect();
+    let addresses: Vec<String> = members.iter_mut().map(Process::receive).collect();
     for member in members {
-        member.tell(&addresses.join(" "));
+        member.send(&addresses.join(" "));
     }
 }
 
@@ -116,7 +116,7 @@ fn line() -> String {
     line.trim().to_owned()
 }
 
-/// What a member's process does: where it listens, whom it meets, then sums, or reduces until it fails.
+/// Runs a member's process: prints its address, joins, then sums, or reduces until it fails.
 pub(crate) fn be() {
     let (words, pem) = (line(), line());
     let words: Vec<&str> = words.split_whitespace().collect();
@@ -133,7 +133,7 @@ pub(crate) fn be() {
     let peers: Vec<SocketAddr> = peers.collect();
     let mut config = GroupConfig::new("test", "job", GroupRank(rank));
     config.timeout = if until_it_fails { SHORT } else { LIMIT };
-    // Namespaces share a kernel, so that members could share memory; hosts do not.
+    // Namespaces share a kernel, so members could share memory; separate hosts cannot.
     config.transport = TransportChoice::Tcp;
     config.security = if is_tls == "true" {
         let pem = pem.replace('|', "\n");
@@ -159,7 +159,7 @@ pub(crate) fn be() {
     let _ = line();
 }
 
-/// Sums of many lengths, with the values checked; begins when told to.
+/// Computes sums of many lengths and checks the values; starts on request.
 fn sums(group: &ProcessGroup) -> Result<(), CollectiveError> {
     let (rank, size) = (group.rank().0, group.size() as u32);
     for len in [1, 1000, 70_001, 300_000, 2_000_003] {
@@ -177,7 +177,7 @@ fn sums(group: &ProcessGroup) -> Result<(), CollectiveError> {
     group.barrier()
 }
 
-/// Reduces until somebody is gone; what happened, in one word and a rank.
+/// Reduces until a member is gone; returns the failure in one word and a rank.
 fn reduce_until_it_fails(group: &ProcessGroup) -> String {
     let mut values = vec![1_u32; 1 << 20];
     for round in 0.. {

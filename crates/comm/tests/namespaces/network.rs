@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 
-/// A link address that nobody has: frames for it go nowhere.
+/// A link address that no host has: frames to it are lost.
 const NOBODY: &str = "02:00:00:00:00:fe";
 
-/// Runs `ip`; what it said against it.
+/// Runs `ip`; returns its error output.
 fn ip(arguments: &str) -> Result<(), String> {
     let outcome = Command::new("ip")
         .args(arguments.split_whitespace())
@@ -21,14 +21,14 @@ fn ip(arguments: &str) -> Result<(), String> {
     Err(format!("ip {arguments}: {}", said.trim()))
 }
 
-/// Namespaces on a bridge, which is in one of its own, so that nothing is left when they are gone.
+/// Namespaces on a bridge in a separate namespace, so that removing them leaves nothing behind.
 pub(crate) struct Network {
     name: String,
     hosts: usize,
 }
 
 impl Network {
-    /// `None`, with a word, where namespaces cannot be made.
+    /// Creates the namespaces; prints the reason and returns `None` if that is not possible.
     pub(crate) fn new(test: &str, hosts: usize) -> Option<Self> {
         remove_abandoned();
         let name = format!("ronde-{}-{test}", std::process::id());
@@ -42,7 +42,7 @@ impl Network {
         }
     }
 
-    /// Name of a host's namespace.
+    /// Returns the name of a host's namespace.
     pub(crate) fn host(&self, host: usize) -> String {
         format!("{}-{host}", self.name)
     }
@@ -76,7 +76,7 @@ impl Network {
         ip(&format!("-n {}-hub link set port{host} up", self.name)).unwrap();
     }
 
-    /// What one host sends does not reach another any more, while it hears what that one sends.
+    /// Drops all packets from one host to another; the opposite direction still works.
     pub(crate) fn cut_way(&self, from: usize, to: usize) {
         let (name, address) = (self.host(from), address(to));
         ip(&format!(
@@ -95,7 +95,7 @@ impl Drop for Network {
     }
 }
 
-/// Removes namespaces of test programs that were killed.
+/// Removes namespaces of earlier test programs that were killed.
 fn remove_abandoned() {
     let Ok(listed) = std::fs::read_dir("/run/netns") else {
         return;
@@ -110,7 +110,7 @@ fn remove_abandoned() {
     }
 }
 
-/// A host's address.
+/// Returns a host's address.
 pub(crate) fn address(host: usize) -> IpAddr {
     IpAddr::from([10, 77, 0, host as u8 + 1])
 }

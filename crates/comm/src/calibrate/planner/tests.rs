@@ -1,4 +1,4 @@
-//! Calibrations played on links of known costs.
+//! Simulated calibrations on links of known costs.
 
 use std::collections::BTreeSet;
 
@@ -18,8 +18,8 @@ fn planner(hosts: &Hosts, within: Duration) -> CalibrationPlanner {
     })
 }
 
-/// Plays a calibration in which each operation takes as long as `takes` says of what it does, of which step
-/// it is and how many there were before: the steps, and the time of all.
+/// Simulates a calibration in which `takes` returns the time of an operation from its counts, its plan
+/// and the number of earlier ones; returns the operations and the total time.
 fn play_by(
     planner: &mut CalibrationPlanner,
     mut takes: impl FnMut(&Counts, TrialOperation, usize) -> f64,
@@ -27,14 +27,14 @@ fn play_by(
     let (mut step, mut spent, mut steps) = (planner.first(), 0.0, Vec::new());
     loop {
         let next = planner.next(step, Duration::from_secs_f64(spent));
-        let mut courses = planner.courses.iter();
-        let course = courses.find(|c| c.algorithm == step.algorithm);
-        let counts = course.map(|course| course.counts[step.level]);
+        let mut algorithms = planner.algorithms.iter();
+        let trials_of = algorithms.find(|c| c.algorithm == step.algorithm);
+        let counts = trials_of.map(|trials_of| trials_of.counts[step.level]);
         let seconds = takes(&counts.unwrap_or_default(), step, steps.len());
-        // The time in which the first operation waits for those that are late is not counted.
+        // The time that the first operation waits for late members is not counted.
         spent += if steps.is_empty() { 0.0 } else { seconds };
-        planner.took(step, seconds);
-        planner.heard(step, seconds);
+        planner.record_own_time(step, seconds);
+        planner.record_group_time(step, seconds);
         steps.push(step);
         assert!(steps.len() < 1000);
         match next {
@@ -44,8 +44,8 @@ fn play_by(
     }
 }
 
-/// Seconds of operations one after the other on links that let so many bytes pass above their rate when they
-/// have rested.
+/// Returns the seconds of consecutive operations on links that pass a burst of bytes above their rate after
+/// they were idle.
 fn shaped(model: &CostModel, burst: f64) -> impl FnMut(&Counts) -> f64 {
     let mut saved = burst;
     move |counts| {
@@ -57,8 +57,8 @@ fn shaped(model: &CostModel, burst: f64) -> impl FnMut(&Counts) -> f64 {
     }
 }
 
-/// Plays a calibration of a group in which operations cost what `model` says, but that links let
-/// so many bytes pass above their rate when they have rested.
+/// Simulates a calibration of a group whose operations cost what `model` predicts, except that links pass
+/// a burst of bytes above their rate after they were idle.
 fn play_on(
     hosts: &Hosts,
     within: Duration,
@@ -121,7 +121,10 @@ fn the_time_is_kept_on_fast_and_slow_links_and_enough_is_measured() {
             for millis in [5_u32, 30, 200] {
                 let within = Duration::from_millis(millis.into());
                 let (steps, spent, planner) = play(&Hosts::new(&names), within, &model);
-                let longest = planner.courses.iter().flat_map(|c| c.last.iter().flatten());
+                let longest = planner
+                    .algorithms
+                    .iter()
+                    .flat_map(|c| c.last.iter().flatten());
                 let longest = longest.copied().fold(0.0, f64::max);
                 let most = if planner.is_across {
                     (1.0 + CLIMB_ACROSS) * within.as_secs_f64()
@@ -159,11 +162,11 @@ fn much_time_is_not_used_up_and_none_measures_nothing() {
 fn two_hosts_measure_what_differs_between_them_and_one_host_all() {
     let measured = |names: &[u64]| {
         let planner = planner(&Hosts::new(names), Duration::from_millis(30));
-        let courses = planner.courses.iter();
-        courses.map(|c| c.algorithm).collect::<Vec<_>>()
+        let algorithms = planner.algorithms.iter();
+        algorithms.map(|c| c.algorithm).collect::<Vec<_>>()
     };
-    // A ring of two is a tree for the shortest operands and halving_doubling for longer ones, and so is
-    // direct exchange.
+    // A ring of two equals a tree for the shortest operands and halving_doubling for longer ones, and so
+    // does direct exchange.
     assert_eq!(
         measured(&[0, 1]),
         [Algorithm::HalvingDoubling, Algorithm::Tree]
@@ -173,7 +176,7 @@ fn two_hosts_measure_what_differs_between_them_and_one_host_all() {
 
 #[test]
 fn times_within_a_host_correct_the_costs() {
-    // Two that count alike between two ranks, of which one takes longer.
+    // Two algorithms with the same counts between two ranks, one of which takes longer.
     let (hosts, operation) = (Hosts::one(2), Operation::AllReduce(ReduceOp::Sum));
     let mut planner = planner(&hosts, Duration::from_secs(10));
     play_by(&mut planner, |counts, step, _| {
@@ -195,8 +198,8 @@ fn times_within_a_host_correct_the_costs() {
     assert!((ratio - 1.4).abs() < 1e-6, "{ratio}");
 }
 
-/// Nanoseconds of a byte between hosts that a calibration of 30 ms finds on links of 100 Mbit/s that let
-/// 128 KiB pass at once, where an operation of that number takes longer.
+/// Returns the nanoseconds per byte between hosts that a calibration of 30 ms finds on links of 100 Mbit/s with
+/// a burst of 128 KiB, where the operation of a given number takes longer.
 fn found_where_one_takes_longer(number: usize, by: f64) -> f64 {
     let slow = CostModel {
         byte_across_s: 80e-9,

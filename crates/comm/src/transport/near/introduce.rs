@@ -188,7 +188,7 @@ impl Meeting<'_> {
                 return Ok(got);
             };
             let left = clock::left(self.end);
-            let is_given_up = self.give_up.is_some_and(JoinCancellation::is_wanted);
+            let is_given_up = self.give_up.is_some_and(JoinCancellation::is_requested);
             if is_given_up {
                 return Err(lost(peer, &"it was given up, for there is a newer one"));
             }

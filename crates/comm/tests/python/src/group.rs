@@ -13,16 +13,16 @@ use ronde_core::{Buffer, CollectiveError, Collectives, Element, GroupRank, Opera
 
 use crate::lent::lend;
 
-/// How often the main thread looks for signals while it waits.
+/// How often the main thread checks for signals while it waits.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long memory of a failed operation is waited for. Progress threads give it back as they fail.
+/// How long memory of a failed operation is waited for. Progress threads release it as they fail.
 const BACK_MAX: Duration = Duration::from_secs(10);
 
 fn failed(error: CollectiveError) -> PyErr {
     PyRuntimeError::new_err(error.to_string())
 }
 
-/// A port that is listened to; `address` tells the others where.
+/// A listening port; `address` is sent to the other ranks.
 #[pyclass(frozen)]
 pub(crate) struct Listener {
     listener: Mutex<Option<TcpListener>>,
@@ -75,14 +75,14 @@ impl Group {
             .collect::<PyResult<_>>()?;
         let taken = listener.listener.lock();
         let taken = taken.unwrap_or_else(PoisonError::into_inner).take();
-        let listening = taken.ok_or_else(|| wrong(&"this listener serves a group already"))?;
+        let listening = taken.ok_or_else(|| wrong(&"this listener is used by another group"))?;
         let mut config = GroupConfig::new("python", "python", GroupRank(rank));
         config.timeout = Duration::try_from_secs_f64(timeout_s).map_err(|error| wrong(&error))?;
         config.transport = match transport {
             "auto" => TransportChoice::Auto,
             "shared_memory" => TransportChoice::SharedMemory,
             "tcp" => TransportChoice::Tcp,
-            other => return Err(wrong(&format!("transport {other}"))),
+            other => return Err(wrong(&format!("invalid transport `{other}`"))),
         };
         let group = py.detach(move || ProcessGroup::connect(config, listening, &peers));
         Ok(Self(Mutex::new(Some(Arc::new(group.map_err(failed)?)))))
@@ -94,7 +94,7 @@ impl Group {
         Ok(self.group()?.rank().0)
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     #[getter]
     fn size(&self) -> PyResult<usize> {
         Ok(self.group()?.size())
@@ -107,7 +107,7 @@ impl Group {
     }
 
     /// Reduces a writable contiguous array, or a tensor that has a `numpy()` view, over all ranks in
-    /// place. `op` is a name as in `sum`, `mean`, `min`, `max`. Other Python threads run meanwhile; a
+    /// place. `op` is a name such as `sum`, `mean`, `min`, `max`. Other Python threads run meanwhile; a
     /// KeyboardInterrupt aborts the operation on all ranks.
     #[pyo3(signature = (array, op = "sum"))]
     fn all_reduce(&self, array: &Bound<'_, PyAny>, op: &str) -> PyResult<()> {
@@ -115,7 +115,7 @@ impl Group {
         let mut ops = ReduceOp::ALL.into_iter();
         let op = ops
             .find(|known| known.to_string() == op)
-            .ok_or_else(|| PyValueError::new_err(format!("no operator is called {op}")))?;
+            .ok_or_else(|| PyValueError::new_err(format!("invalid operator `{op}`")))?;
         let view = if array.is_instance_of::<PyUntypedArray>() {
             array.clone()
         } else {
@@ -152,13 +152,13 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let group = self.lock().take();
-        // Leaving says goodbye and may wait: without the interpreter's lock, unless Python ends.
+        // Leaving notifies the peers and may wait: without the interpreter's lock, unless Python is exiting.
         let left = Python::try_attach(|py| py.detach(|| drop(group.clone())));
         drop((left, group));
     }
 }
 
-/// By the element type of the array.
+/// Reduces by the element type of the array.
 fn all_reduce_any(
     group: &ProcessGroup,
     array: &Bound<'_, PyUntypedArray>,
@@ -185,13 +185,13 @@ fn all_reduce_typed<T: numpy::Element + Element>(
 ) -> PyResult<()> {
     let py = array.py();
     let wrong = |error: &dyn std::fmt::Display| PyValueError::new_err(error.to_string());
-    // Nobody else who asks numpy's borrow checker may look at it meanwhile.
+    // Other users of numpy's borrow checker cannot access it meanwhile.
     let mut borrowed = array.try_readwrite().map_err(|error| wrong(&error))?;
     let values = borrowed.as_slice_mut().map_err(|error| wrong(&error))?;
     let place = values.as_ptr().cast::<u8>();
     #[expect(unsafe_code, reason = "lending instead of copying")]
-    // SAFETY: the array is borrowed here, which keeps it alive and where it is, and this function does
-    // not return before the loan is over, or else keeps the array for ever.
+    // SAFETY: the array is borrowed here, which keeps it alive and in place, and this function does
+    // not return before the loan has ended, or else keeps the array for ever.
     let (buffer, loan) = unsafe { lend(values) };
     let operation = Operation::AllReduce(op);
     let outcome = interruptible(py, group, operation, buffer).map(|result| {
@@ -202,7 +202,7 @@ fn all_reduce_typed<T: numpy::Element + Element>(
     });
     let is_back = py.detach(move || loan.ended_within(BACK_MAX));
     if !is_back {
-        // It must not be freed under whoever still writes.
+        // It must not be freed while another thread may write to it.
         std::mem::forget(array.clone());
     }
     if let Some(elsewhere) = outcome? {
@@ -211,8 +211,8 @@ fn all_reduce_typed<T: numpy::Element + Element>(
     Ok(())
 }
 
-/// Runs an operation without the interpreter's lock. On the main thread, which is where Python handles
-/// signals, it looks for them meanwhile.
+/// Runs an operation without the interpreter's lock. On the main thread, where Python handles
+/// signals, it checks for them meanwhile.
 fn interruptible(
     py: Python<'_>,
     group: &ProcessGroup,

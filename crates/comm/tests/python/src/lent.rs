@@ -1,4 +1,4 @@
-//! [`Lent`]: memory of Python under an operation, and [`Loan`], by which its owner knows that it is back.
+//! [`Lent`]: memory of Python used by an operation, and [`Loan`], which notifies its owner of the end.
 
 use std::ptr::NonNull;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -10,7 +10,7 @@ use ronde_core::{Buffer, Element, Memory, MemoryKind};
 struct Lent {
     start: NonNull<u8>,
     bytes: usize,
-    /// Dropped with it.
+    /// Dropped with the memory.
     _back: Sender<()>,
 }
 
@@ -18,7 +18,7 @@ struct Lent {
     unsafe_code,
     reason = "a pointer may go to the thread that runs the operation"
 )]
-// SAFETY: the memory is plain bytes, and nobody else touches it while it is lent, see `lend`.
+// SAFETY: the memory is plain bytes, and nothing else accesses it while it is lent, see `lend`.
 unsafe impl Send for Lent {}
 
 impl Memory for Lent {
@@ -32,32 +32,32 @@ impl Memory for Lent {
 
     #[expect(unsafe_code, reason = "foreign memory")]
     fn bytes(&self) -> &[u8] {
-        // SAFETY: `lend` promises that these bytes are there and nobody else's until the loan is over.
+        // SAFETY: `lend` guarantees that these bytes exist and are used by nothing else until the loan ends.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 
     #[expect(unsafe_code, reason = "foreign memory")]
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and `self` is the only way to them.
+        // SAFETY: as above, and `self` is the only access to them.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
     }
 }
 
-/// Tells when lent memory is back.
+/// Notifies the owner when lent memory is released.
 pub(crate) struct Loan(Receiver<()>);
 
 impl Loan {
-    /// Waits until nobody holds the memory any more; `false` when somebody still does after `limit`.
+    /// Waits until the memory is released; returns `false` if it is not after `limit`.
     pub(crate) fn ended_within(self, limit: Duration) -> bool {
-        // Nothing is ever sent: the other end goes with the memory.
+        // Nothing is ever sent: the sender is dropped with the memory.
         self.0.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Disconnected)
     }
 }
 
-/// A buffer over memory of somebody else.
+/// Returns a buffer over borrowed memory.
 ///
 /// # Safety
-/// `values` stays where it is, and nobody else reads or writes it, until the [`Loan`] is over.
+/// `values` stays in place, and nothing else reads or writes it, until the [`Loan`] has ended.
 #[expect(unsafe_code, reason = "the caller makes promises")]
 pub(crate) unsafe fn lend<T: Element>(values: &mut [T]) -> (Buffer, Loan) {
     let (back, loan) = channel();

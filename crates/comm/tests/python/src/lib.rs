@@ -1,8 +1,8 @@
-//! Process groups from Python, as far as it takes to show that they can be embedded: `Group.connect`,
+//! Process groups from Python, enough to show that they can be embedded: `Group.connect`,
 //! `Group.all_reduce` in place on numpy arrays and torch tensors.
 //!
-//! What a real binding keeps of it: the interpreter's lock is not held while ranks wait for each other,
-//! memory is lent and not copied, a KeyboardInterrupt ends the wait on all ranks.
+//! A real binding needs the same properties: the interpreter's lock is not held while ranks wait for each
+//! other, memory is lent and not copied, and a KeyboardInterrupt ends the wait on all ranks.
 
 mod group;
 mod lent;

@@ -1,21 +1,21 @@
-//! `Work` under thousands of thread schedules: no wait is for ever, every outcome arrives once.
+//! `Work` under thousands of thread schedules: no wait is endless, every outcome arrives once.
 //!
-//! Compiles the very source of `Work` with the locks of shuttle, a scheduler that runs one thread at a
-//! time and picks the next one at random at every lock and wait. It tells of a deadlock and prints the
-//! schedule that led to it. Bugs that were put back in `src/work.rs` to see them caught:
+//! Compiles the source of `Work` with the locks of shuttle, a scheduler that runs one thread at a
+//! time and picks the next one at random at every lock and wait. It reports a deadlock and prints the
+//! schedule that led to it. These bugs were put into `src/work.rs` to check that they are detected:
 //!
 //! - `set` without `notify_all`, or with it before the outcome is stored: a deadlock in every test in
-//!   which somebody waits before the end;
-//! - `wait` that looks once and then waits without looking again: the same;
+//!   which a thread waits before the end;
+//! - `wait` that checks once and then waits without checking again: the same;
 //! - `Completion` without its `Drop`: `a_progress_thread_that_ends_or_panics_fails_what_is_pending` and two
 //!   others;
-//! - the recorder told after the caller: `the_recorder_hears_of_the_end_before_the_caller_does`.
+//! - the recorder notified after the caller: `the_recorder_is_notified_of_the_end_before_the_caller`.
 
 #[path = "../../../src/work.rs"]
 #[expect(dead_code, reason = "the group uses what is not used here")]
 mod work;
 
-/// What the source takes from the crate around it: here the model's.
+/// The items that the source uses from its crate, here those of the model.
 mod sync {
     pub(crate) use shuttle::sync::{Arc, Condvar, Mutex, MutexGuard};
     pub(crate) use std::sync::PoisonError;
@@ -47,7 +47,7 @@ use flight::{FlightRecorder, RecordId};
 use sync::Arc;
 use work::{Completion, PendingOperation, pending};
 
-/// Random schedules of each test.
+/// Number of random schedules of each test.
 const SCHEDULES: usize = 10_000;
 
 fn under_all(schedule: impl Fn() + Send + Sync + 'static) {
@@ -78,7 +78,7 @@ fn every_wait_gets_its_own_outcome_in_whatever_order() {
             }
         });
         let mut waits: Vec<_> = (0..).zip(works).collect();
-        // One waits elsewhere, the others here, the last one first.
+        // One waits on another thread, the others here, the last one first.
         let (value, first) = waits.remove(0);
         let elsewhere = thread::spawn(move || assert_eq!(wait(first).unwrap(), value));
         for (value, work) in waits.into_iter().rev() {
@@ -119,7 +119,7 @@ fn a_progress_thread_that_ends_or_panics_fails_what_is_pending() {
                 let ended = catch_unwind(AssertUnwindSafe(move || {
                     let _held = second;
                     if panics {
-                        // Without the message of a panic, ten thousand times.
+                        // Without printing the panic ten thousand times.
                         std::panic::resume_unwind(Box::new("a bug"));
                     }
                 }));
@@ -136,7 +136,7 @@ fn a_progress_thread_that_ends_or_panics_fails_what_is_pending() {
 fn one_of_abort_and_completion_wins_and_the_wait_ends() {
     under_all(|| {
         let (completion, work) = pending();
-        // As the mailbox does it: whoever takes the completion first decides.
+        // As the mailbox does it: the first that takes the completion decides.
         let held = Arc::new(sync::Mutex::new(Some(completion)));
         let takers = [Ok(buffer(1)), Err(())].map(|outcome| {
             let held = Arc::clone(&held);
@@ -158,7 +158,7 @@ fn one_of_abort_and_completion_wins_and_the_wait_ends() {
 }
 
 #[test]
-fn the_recorder_hears_of_the_end_before_the_caller_does() {
+fn the_recorder_is_notified_of_the_end_before_the_caller() {
     under_all(|| {
         let flight = Arc::new(FlightRecorder::default());
         let works = [(1, true), (2, false)].map(|(ticket, is_good)| {
@@ -176,7 +176,7 @@ fn the_recorder_hears_of_the_end_before_the_caller_does() {
             assert_eq!(wait(work).is_ok(), is_good);
             let heard = flight.0.lock().unwrap().clone();
             let of_it: Vec<_> = heard.iter().filter(|(of, _)| *of == ticket).collect();
-            assert_eq!(of_it, [&(ticket, !is_good)], "told once, in time");
+            assert_eq!(of_it, [&(ticket, !is_good)], "notified once, in time");
             progress.join().unwrap();
         }
     });
@@ -184,7 +184,7 @@ fn the_recorder_hears_of_the_end_before_the_caller_does() {
 
 #[test]
 fn a_caller_that_does_not_wait_harms_nobody_and_the_memory_is_given_back() {
-    /// Tells when it goes.
+    /// Reports when it is dropped.
     struct Memory(Arc<sync::Mutex<u32>>, Vec<u8>);
 
     impl ronde_core::buffer::Memory for Memory {
@@ -220,7 +220,7 @@ fn a_caller_that_does_not_wait_harms_nobody_and_the_memory_is_given_back() {
     });
 }
 
-/// The harness itself: a wait that looks outside of the lock misses the news in some schedule.
+/// Tests the harness: a wait that checks outside of the lock misses the notification in some schedule.
 #[test]
 fn a_lost_wakeup_is_found() {
     let found = catch_unwind(|| {
@@ -233,14 +233,14 @@ fn a_lost_wakeup_is_found() {
             });
             let is_done = *cell.0.lock().unwrap();
             if !is_done {
-                // The bug: it may have become true meanwhile.
+                // The bug: the condition may have become true meanwhile.
                 let done = cell.0.lock().unwrap();
                 let _done = cell.1.wait(done).unwrap();
             }
             progress.join().unwrap();
         });
     });
-    let told = found.expect_err("a schedule of it ends in a deadlock");
+    let told = found.expect_err("one of the schedules ends in a deadlock");
     let told = told.downcast_ref::<String>().cloned().unwrap_or_default();
     assert!(told.contains("deadlock"), "{told}");
 }
