@@ -1,4 +1,4 @@
-//! Writes `docs/collectives-cost.md` to its standard output.
+//! Prints `docs/collectives-cost.md`.
 
 use std::io::Write;
 

@@ -1,30 +1,30 @@
-//! [`Algorithm`]: the known ways to run a reduction.
+//! [`Algorithm`]: the algorithms of a reduction.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
 use crate::ScheduleError;
 
-/// A way to run a reduction over a group of `n` ranks and `b` bytes.
+/// An algorithm for a reduction of `b` bytes over a group of `n` ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// All to rank 0 and back: rank 0 sends `(n - 1) b` bytes. The baseline.
+    /// All ranks send to rank 0, which sends back `(n - 1) b` bytes. The baseline.
     Driver,
-    /// Slices go round a ring: `2 (n - 1)` messages and `2 b (n - 1) / n` bytes per rank.
+    /// Slices are sent around a ring: `2 (n - 1)` messages and `2 b (n - 1) / n` bytes per rank.
     Ring,
-    /// Each rank owns a slice and hears from all: the ring's bytes in two rounds.
+    /// Each rank owns a slice and receives it from all ranks: as many bytes as a ring, in two rounds.
     Direct,
-    /// Neighbours first, halving what is exchanged: the ring's bytes in `2 log2(n)` rounds; a few more
-    /// of both where `n` is no power of two.
+    /// Pairs exchange halves, neighbours first: as many bytes as a ring, in `2 log2(n)` rounds; a few more of both
+    /// unless `n` is a power of two.
     HalvingDoubling,
     /// Up a binary tree and down again: `2 log2(n)` rounds, `b` bytes up and at most `b log2(n)` down.
     Tree,
-    /// Inside hosts, then across, then inside: across hosts as few bytes as with one rank per host.
+    /// Within hosts, then across, then within hosts: as few bytes between hosts as with one rank per host.
     Hierarchical,
 }
 
 impl Algorithm {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Self; 6] = [
         Self::Driver,
         Self::Ring,
@@ -34,7 +34,7 @@ impl Algorithm {
         Self::Hierarchical,
     ];
 
-    /// The name as it is written in files and messages.
+    /// Returns the name that is used in files and messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

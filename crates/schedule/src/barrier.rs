@@ -1,11 +1,13 @@
-//! Barrier by dissemination: after round `k` a rank has heard, indirectly, from `2^(k + 1)` ranks.
+//! Barrier by dissemination: after round `k`, a rank has received a message, directly or indirectly, from
+//! `2^(k + 1)` ranks.
 //!
 //! `log2(n)` rounds, rounded up; one element per message. Source: Hensgen, Finkel and Manber, "Two
 //! algorithms for barrier synchronization", 1988.
 
 use crate::schedule::{Region, Round, Schedule};
 
-/// Nobody ends before all have begun. The caller brings nothing; elements are tokens of one byte.
+/// Returns the schedule of a barrier: no rank finishes before all have started. The caller has no operand; messages
+/// are tokens of one byte.
 #[must_use]
 pub fn barrier(rank: usize, size: usize) -> Schedule {
     let mut schedule = Schedule::new(Vec::new(), Region::new(0, 0..0));

@@ -1,26 +1,26 @@
-//! Long operands within a host go in blocks, one after the other, so that what is received, reduced and
-//! sent on is still in the cache of a core.
+//! Schedules in blocks: long operands within a host are processed block by block, so that the data stays in the
+//! cache of a core while it is received, reduced and forwarded.
 //!
-//! A rank that takes 64 MiB at once reads every byte from memory when it sends it, again when it reduces
-//! into it and again when it sends the sum. By blocks it does so once. More messages are the price: as
-//! many as blocks. The executor begins with the next block while one is under way, so that nobody waits
-//! between two of them. Each element is added up as in a schedule of one block: an exact sum has the same
-//! bits, a plain one of a ring or of halves may round in another way than without blocks.
+//! Without blocks, a rank with an operand of 64 MiB reads every byte from memory when it sends it, again when it
+//! reduces into it, and again when it sends the sum; with blocks it does so once. The price is more messages, one
+//! per block. The executor starts the next block while one is in flight, so ranks do not wait between blocks. An
+//! exact sum has the same bits as without blocks; a plain sum with `ring` or `halving_doubling` may round
+//! differently.
 
 use std::ops::Range;
 
 use crate::schedule::{LocalAction, Region, Round, Schedule, Transfer};
 use crate::{Algorithm, Hosts, ScheduleError};
 
-/// Elements of a block for each rank: the slice of one in direct exchange. A message costs about as much as
-/// copying a quarter of that, and the slices of all others stay in the cache.
+/// The number of elements of a block per rank, which is a rank's slice in direct exchange. A message costs about as
+/// much as copying a quarter of a slice, and the slices of all other ranks stay in the cache.
 const SLICE_LEN: usize = 1 << 16;
-/// Blocks that may be under way at once: each has scratch of its own.
+/// The number of blocks in flight at once; each has its own scratch memory.
 pub(crate) const SETS: usize = 2;
 
-/// Elements of a block where ranks of `hosts` reduce operands of `len`; `len` where they take all at once:
-/// between hosts the links decide and few long messages are best, and two blocks are the least that is
-/// worth it. A tree's and a driver's ranks pass on whole operands.
+/// Returns the number of elements of a block for operands of `len` elements, or `len` if the operand is processed at
+/// once: between hosts, where few long messages are best; for fewer than two blocks; and for `tree` and `driver`,
+/// whose ranks send whole operands.
 #[must_use]
 pub fn block_len(algorithm: Algorithm, hosts: &Hosts, len: usize) -> usize {
     use Algorithm::{Driver, Tree};
@@ -33,11 +33,11 @@ pub fn block_len(algorithm: Algorithm, hosts: &Hosts, len: usize) -> usize {
     }
 }
 
-/// One rank's schedule for operands of `len` elements, in blocks of `block` elements, the last one shorter:
-/// that which `make` gives for a block's length, for one block after the other.
+/// Returns one rank's schedule for operands of `len` elements in blocks of `block` elements (the last one may be
+/// shorter): the schedules that `make` returns for the lengths of the blocks, concatenated.
 ///
-/// For every length `make` must give the same count of slots, inputs as long as an operand, and the
-/// result in one whole slot; what it leaves in other scratch nobody may want in a later round.
+/// For every length, `make` must return the same number of slots, inputs as long as an operand, and the result in one
+/// whole slot. Later rounds must not use the contents of other scratch slots.
 ///
 /// # Errors
 /// Those of `make`.
@@ -49,26 +49,26 @@ pub fn in_blocks(
     if block == 0 || block >= len {
         return make(len);
     }
-    let mut blocks = Blocks::of(&make(block)?, len);
+    let mut blocks = BlockScheduleBuilder::of(&make(block)?, len);
     for start in (0..len).step_by(block) {
         blocks.add(start, make(block.min(len - start))?);
     }
     Ok(blocks.whole)
 }
 
-/// A schedule in blocks that is being made.
-struct Blocks {
+/// The builder of a schedule in blocks.
+struct BlockScheduleBuilder {
     whole: Schedule,
-    /// Where a block's slots are in the whole, by the set of scratch that it takes.
+    /// The slots of a block in the whole schedule, by the set of scratch slots that it uses.
     slots: [Vec<usize>; SETS],
-    /// The slot of a block that holds its result, of which the whole has one as long as an operand.
+    /// The slot of a block that holds its result; in the whole schedule it is as long as an operand.
     result: usize,
-    /// Blocks that were added.
+    /// The number of blocks added so far.
     count: usize,
 }
 
-impl Blocks {
-    /// No block yet. `first` is one of the longest.
+impl BlockScheduleBuilder {
+    /// Creates a schedule without blocks. `first` is one of the longest blocks.
     fn of(first: &Schedule, len: usize) -> Self {
         let result = first.result.slot;
         let mut whole = Schedule::new(vec![len; first.inputs], Region::new(result, 0..len));
@@ -91,7 +91,7 @@ impl Blocks {
         }
     }
 
-    /// Adds the block that begins at an element.
+    /// Adds the block that begins at element `start`.
     fn add(&mut self, start: usize, block: Schedule) {
         let (inputs, result) = (self.whole.inputs, self.result);
         let slots = &self.slots[self.count % SETS];
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn scratch_is_that_of_two_blocks() {
         let make = |len| crate::all_reduce(Algorithm::Direct, ronde_core::GroupRank(1), 4, len);
-        let whole = in_blocks(10_000, 1024, make).expect("it can");
+        let whole = in_blocks(10_000, 1024, make).expect("valid arguments");
         assert_eq!(whole.scratch_len(), 2 * 3 * 256);
         assert_eq!(whole.rounds.len(), 2 * 10);
         assert_eq!(whole.check(), Ok(()));

@@ -1,10 +1,10 @@
 //! Broadcast along a binomial tree.
 //!
-//! `log2(n)` rounds, rounded up; each rank receives once and sends at most that often, whole.
+//! `log2(n)` rounds, rounded up; each rank receives the whole operand once and sends it at most `log2(n)` times.
 
 use crate::schedule::{Region, Round, Schedule};
 
-/// Every rank gets the `len` elements of `root`.
+/// Returns the schedule in which every rank receives the `len` elements of `root`.
 #[must_use]
 pub fn broadcast(rank: usize, size: usize, root: usize, len: usize) -> Schedule {
     let whole = Region::new(0, 0..len);

@@ -1,8 +1,8 @@
-//! Which algorithm runs an operation, with the reason: the one that should take the least time.
+//! [`choose`]: selects the algorithm with the least predicted time for an operation, with a reason.
 //!
-//! An exact sum has the same bits whatever is chosen. A plain sum of floating-point numbers has not: a
-//! group whose costs are measured may choose, and so round, in another way in the next run. Whoever
-//! needs the same bits takes the exact sum, or asks for an algorithm by name.
+//! The bits of an exact sum do not depend on the choice. Those of a plain floating-point sum do: a group that
+//! measures its costs may choose another algorithm in the next run, which rounds differently. If you need the
+//! same bits, use the exact sum or name an algorithm.
 
 use std::cmp::Ordering;
 
@@ -14,7 +14,7 @@ use crate::hosts::Hosts;
 use crate::make::{all_reduce_at_once, broadcast_by, exact_sum_at_once, reduce};
 use crate::{Algorithm, CostModel, Counts, Schedule, ScheduleError};
 
-/// Of algorithms that should take the same time the first one here is taken.
+/// The order of preference among algorithms with equal predicted times.
 const ORDER: [Algorithm; 6] = [
     Algorithm::Direct,
     Algorithm::HalvingDoubling,
@@ -24,48 +24,48 @@ const ORDER: [Algorithm; 6] = [
     Algorithm::Driver,
 ];
 
-/// Between hosts, of algorithms that take hardly longer than the best, for as many bytes, the one with
-/// the fewest messages is taken: messages in each other's way take longer than any model says.
+/// Factor on the best predicted time between hosts. Among algorithms within this factor that move no more bytes, the
+/// one with the fewest messages is chosen, because the model does not include the contention of messages.
 const NEAR: f64 = 1.03;
-/// The same within a host, where a fit of some milliseconds is less sharp.
+/// The same factor within a host, where a fit over a few milliseconds is less precise.
 const NEAR_WITHIN: f64 = 1.05;
-/// The same from [`LONG_BYTES`] on. Within a host times by most algorithms hardly differ there in
-/// anything that is counted. Between hosts the one is taken that stays with its peers: a connection that
-/// has rested needs many round trips to come up to its link's rate. Of those it is the hierarchical one,
-/// whose ranks exchange all that stays within a host before and after, not between.
+/// The same factor from [`LONG_BYTES`] on. Within a host, the counts of most algorithms hardly differ there.
+/// Between hosts, the algorithm that changes peers least often is chosen, because an idle connection needs many
+/// round trips to reach its link's rate again. Among several of those it is the hierarchical one, whose ranks
+/// finish the exchange within a host before and after the exchange between hosts.
 const NEAR_LONG: f64 = 1.1;
 const LONG_BYTES: f64 = 1e6;
-/// Within a host operands from so many bytes on take longer to send than to wait for. Of algorithms that take
-/// about as long, in some milliseconds in which the ranks may have shared a core, the one is better in which
-/// fewer bytes come one after the other.
+/// From this operand size on, transfer time exceeds waiting time within a host. Among algorithms with similar times
+/// (measured over a few milliseconds, in which ranks may have shared a core), the one with fewer sequential bytes
+/// is better.
 const MIDDLE_BYTES: f64 = 48e3;
 const NEAR_MIDDLE: f64 = 1.1;
-/// Scratch that stays in the cache of a core, beside what else is there. Where one fits, the least is
-/// best; else the fewest rounds, in each of which ranks that share cores wait for their turn.
+/// The amount of scratch memory that stays in the cache of a core. If an algorithm fits, the one with the least
+/// scratch is best; otherwise the one with the fewest rounds, because ranks that share cores wait in each round.
 const CACHED_BYTES: f64 = 384e3;
-/// Slices differ by some elements, so that equal counts of bytes are not quite.
+/// Tolerance for equal numbers of bytes: slices differ by a few elements.
 const EQUAL: f64 = 1.001;
 
-/// An algorithm is not chosen by itself where it needs more scratch than so many operands ...
+/// The largest scratch memory, in operands, of an algorithm that is chosen automatically ...
 const SCRATCH_MAX: f64 = 2.0;
-/// ... and than so many bytes.
+/// ... unless it needs at most this many bytes.
 const SCRATCH_BYTES: f64 = 4e6;
 
-/// What was chosen, and why.
+/// A chosen algorithm and the reason.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
-    /// What is to run.
+    /// The algorithm to run.
     pub algorithm: Algorithm,
-    /// Why, in words: `direct 182 us, next halving_doubling 240 us (measured)`.
+    /// The reason: `direct 182 us, next halving_doubling 240 us (measured)`.
     pub reason: String,
-    /// Seconds that it should take; `None` for an operation that has one schedule.
+    /// The predicted time in seconds; `None` for an operation with a single schedule.
     pub seconds: Option<f64>,
 }
 
-/// An algorithm, what it makes the ranks do, and the seconds that should take.
-type Timed = (Algorithm, Counts, f64);
+/// An algorithm, its counts and its predicted time in seconds.
+type Candidate = (Algorithm, Counts, f64);
 
-/// Whether several algorithms can run an operation.
+/// Returns whether several algorithms can run an operation.
 #[must_use]
 pub fn has_several(operation: &Operation) -> bool {
     matches!(
@@ -77,40 +77,43 @@ pub fn has_several(operation: &Operation) -> bool {
     )
 }
 
-/// Why `algorithm` cannot run `operation` on these ranks; `None` when it can.
+/// Returns the reason why `algorithm` cannot run `operation` on these ranks; `None` if it can.
 #[must_use]
 pub fn refusal(algorithm: Algorithm, operation: &Operation, hosts: &Hosts) -> Option<String> {
     match (operation, algorithm) {
-        (Operation::ExactSum(_), Algorithm::Ring) => {
-            Some("a ring adds each slice in another order and cannot keep that of the tree".into())
-        }
+        (Operation::ExactSum(_), Algorithm::Ring) => Some(
+            "a ring adds each slice in a different order and cannot keep the order of the tree"
+                .into(),
+        ),
         (Operation::ExactSum(sum), Algorithm::HalvingDoubling) if !keeps_tree(sum) => Some(
-            "the ranks do not bring one subtree each whose sums with their neighbours' are nodes \
-             of the tree"
+            "the ranks' shards are not one subtree each whose sums with neighbouring subtrees are \
+             nodes of the tree"
                 .into(),
         ),
         (Operation::ExactSum(_), Algorithm::Hierarchical) if !hosts.are_contiguous() => Some(
-            "the ranks of a host do not follow each other, so that their shards are no run".into(),
+            "the ranks of a host are not consecutive, so their shards are not contiguous".into(),
         ),
         (
             Operation::Reduce { .. },
             Algorithm::Ring | Algorithm::HalvingDoubling | Algorithm::Hierarchical,
-        ) => Some("a reduction to one rank is by driver, tree or direct".into()),
+        ) => Some("a reduction to one rank supports only driver, tree and direct".into()),
         (Operation::Broadcast { .. }, Algorithm::Direct | Algorithm::Tree) => None,
-        (Operation::Broadcast { .. }, _) => Some("a broadcast is by tree or direct".into()),
+        (Operation::Broadcast { .. }, _) => {
+            Some("a broadcast supports only tree and direct".into())
+        }
         _ => None,
     }
 }
 
-/// What `operation` on operands of `len` elements makes all ranks do by `algorithm`. Of operands in
-/// [`crate::blocks`] it counts the bytes, and the messages and rounds of all at once: those of blocks are
-/// under way together, so that they do not add up to waiting.
+/// Counts the messages and bytes of all ranks for `operation` on operands of `len` elements with `algorithm`. For
+/// operands in [`crate::blocks`], messages and rounds are counted as if the operand were one block: blocks are
+/// in flight at the same time, so their waits do not add up.
 ///
-/// Cost: makes the schedules of all ranks, some microseconds for few ranks.
+/// Cost: creates the schedules of all ranks, which takes some microseconds for few ranks.
 ///
 /// # Errors
-/// [`ScheduleError::Refused`] when the algorithm cannot; [`ScheduleError::Invalid`] for an operation
-/// that has one schedule, or of another group.
+/// [`ScheduleError::Refused`] if the algorithm cannot run the operation; [`ScheduleError::Invalid`] for an
+/// operation with a single schedule, or of another group.
 pub fn counts(
     algorithm: Algorithm,
     operation: &Operation,
@@ -130,7 +133,7 @@ pub fn counts(
                 Operation::Broadcast { root } => broadcast_by(algorithm, rank, size, *root, len),
                 _ => Err(ScheduleError::Invalid {
                     operation: "counting",
-                    problem: "this operation has one schedule".to_owned(),
+                    problem: "this operation has only one schedule".to_owned(),
                 }),
             }
         };
@@ -148,8 +151,8 @@ pub fn counts(
     Ok(counts)
 }
 
-/// Seconds that `operation` on operands of so many bytes should take by `algorithm`, which makes the ranks do
-/// what `counts` says.
+/// Returns the predicted time in seconds of `operation` on operands of `bytes` bytes with `algorithm`, whose counts
+/// are `counts`.
 #[must_use]
 pub fn seconds_of(
     model: &CostModel,
@@ -166,7 +169,7 @@ pub fn seconds_of(
     }
 }
 
-/// [`choose_on`] for ranks of one host, with the default costs.
+/// Calls [`choose_on`] for ranks of one host, with the default costs.
 #[must_use]
 pub fn choose(
     preferred: Option<Algorithm>,
@@ -179,18 +182,18 @@ pub fn choose(
     choose_on(&model, preferred, operation, &hosts, len, element_bytes)
 }
 
-/// The algorithm for an operation on operands of `len` elements, why, and how long it should take.
+/// Chooses the algorithm for an operation on operands of `len` elements; returns it with the reason and the predicted
+/// time.
 ///
-/// A preferred algorithm is taken where it can run the operation; else the one with the least time by
-/// the model, of those that need no more scratch than two operands. Of those that are about as good and
-/// move no more bytes one is taken for what no model says: the one with the fewest messages; between
-/// hosts, of long operands, the one that turns to other peers the least often; of long operands within
-/// a host the one with the least scratch where that stays in the cache, or else the
-/// fewest rounds.
-/// Operations other than reductions and broadcasts have one schedule each and answer `direct`. All
-/// ranks must pass the same arguments; then they get the same answer, bit for bit.
+/// A preferred algorithm is used if it can run the operation. Otherwise the algorithm with the least predicted
+/// time is chosen, among those that need no more scratch memory than two operands. Ties between algorithms with
+/// similar times that move no more bytes are decided by properties that the model does not include: the fewest
+/// messages; between hosts, for long operands, the fewest changes of peers; within a host, for long operands, the
+/// least scratch memory if it stays in the cache, otherwise the fewest rounds.
+/// Operations other than reductions and broadcasts have a single schedule; the result is then `direct`. All
+/// ranks must pass the same arguments and then get the same result, bit for bit.
 ///
-/// Cost: that of [`counts`] for each algorithm. Callers that ask often remember the answer.
+/// Cost: that of [`counts`] for each algorithm. Frequent callers should cache the result.
 #[must_use]
 pub fn choose_on(
     model: &CostModel,
@@ -206,7 +209,7 @@ pub fn choose_on(
         seconds: None,
     };
     if !has_several(operation) {
-        return only("this operation has one schedule");
+        return only("this operation has only one schedule");
     }
     if hosts.size() <= 1 {
         return only("a group of one sends nothing");
@@ -222,15 +225,15 @@ pub fn choose_on(
             None => {
                 return Decision {
                     algorithm,
-                    reason: format!("{algorithm} was asked for"),
+                    reason: format!("{algorithm} was requested"),
                     seconds: timed(algorithm).map(|(_, _, seconds)| seconds),
                 };
             }
-            Some(reason) => instead = format!("{algorithm} was asked for, but {reason}; "),
+            Some(reason) => instead = format!("{algorithm} was requested, but {reason}; "),
         }
     }
     let most = (SCRATCH_MAX * (len * element_bytes) as f64).max(SCRATCH_BYTES);
-    let mut able: Vec<Timed> = ORDER
+    let mut able: Vec<Candidate> = ORDER
         .into_iter()
         .filter(|algorithm| *algorithm != Algorithm::Hierarchical || hosts.are_nested())
         .filter_map(timed)
@@ -240,32 +243,32 @@ pub fn choose_on(
         .collect();
     able.sort_by(|a, b| a.2.total_cmp(&b.2));
     let Some(&best) = able.first() else {
-        return only("no algorithm can");
+        return only("no algorithm can run it");
     };
-    let taste = Taste::of(&best.1, len * element_bytes);
-    let near = able.iter().filter(|other| taste.is_near(other, &best));
-    let chosen = near.min_by(|a, b| taste.order(a, b));
+    let rule = TieBreak::of(&best.1, len * element_bytes);
+    let near = able.iter().filter(|other| rule.is_near(other, &best));
+    let chosen = near.min_by(|a, b| rule.order(a, b));
     let &(algorithm, _, seconds) = chosen.unwrap_or(&best);
     Decision {
         algorithm,
-        reason: instead + &words(model, algorithm, taste, &able),
+        reason: instead + &reason(model, algorithm, rule, &able),
         seconds: Some(seconds),
     }
 }
 
-/// What tells algorithms apart that are about as good by the model.
+/// The rule that decides between algorithms with similar predicted times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Taste {
+enum TieBreak {
     /// Bytes cross between hosts.
     Across,
-    /// Many do.
+    /// Long operands cross between hosts.
     LongAcross,
     Short,
     Middle,
     Long,
 }
 
-impl Taste {
+impl TieBreak {
     fn of(best: &Counts, bytes: usize) -> Self {
         match bytes as f64 {
             LONG_BYTES.. if best.rounds_across > 0.0 => Self::LongAcross,
@@ -276,8 +279,8 @@ impl Taste {
         }
     }
 
-    /// Whether an algorithm is about as good as the best one and moves no more bytes.
-    fn is_near(self, other: &Timed, best: &Timed) -> bool {
+    /// Returns whether an algorithm's predicted time is close to the best one and it moves no more bytes.
+    fn is_near(self, other: &Candidate, best: &Candidate) -> bool {
         let (counts, least) = (&other.1, &best.1);
         let near = match self {
             Self::Across => NEAR,
@@ -292,9 +295,9 @@ impl Taste {
             && !(self == Self::Across && reduces_more)
     }
 
-    /// Which of two that are about as good comes first.
-    fn order(self, a: &Timed, b: &Timed) -> Ordering {
-        let is_flat = |timed: &Timed| timed.0 != Algorithm::Hierarchical;
+    /// Compares two algorithms with similar times; the smaller one is preferred.
+    fn order(self, a: &Candidate, b: &Candidate) -> Ordering {
+        let is_flat = |timed: &Candidate| timed.0 != Algorithm::Hierarchical;
         let flat = is_flat(a).cmp(&is_flat(b));
         let (a, b) = (&a.1, &b.1);
         let messages = a.messages.total_cmp(&b.messages);
@@ -319,19 +322,20 @@ impl Taste {
         }
     }
 
-    fn told(self) -> &'static str {
+    fn describe(self) -> &'static str {
         match self {
             Self::Across | Self::Short => "with fewer messages than",
-            Self::LongAcross => "which keeps more to its peers, or with less scratch, than",
-            Self::Middle => "with fewer bytes one after the other or fewer messages than",
+            Self::LongAcross => "with fewer changes of peers or less scratch than",
+            Self::Middle => "with fewer sequential bytes or fewer messages than",
             Self::Long => "with less scratch or fewer rounds than",
         }
     }
 }
 
-/// The chosen one and the next best with their times, and where those come from.
-fn words(model: &CostModel, chosen: Algorithm, taste: Taste, able: &[Timed]) -> String {
-    let told = |&(algorithm, _, seconds): &Timed| match seconds * 1e6 {
+/// Returns the reason of a choice: the chosen algorithm and the next best one with their times and the source of the
+/// costs.
+fn reason(model: &CostModel, chosen: Algorithm, rule: TieBreak, able: &[Candidate]) -> String {
+    let timed = |&(algorithm, _, seconds): &Candidate| match seconds * 1e6 {
         micros if micros < 9_999.5 => format!("{algorithm} {micros:.0} us"),
         micros => format!("{algorithm} {:.1} ms", micros / 1e3),
     };
@@ -340,11 +344,14 @@ fn words(model: &CostModel, chosen: Algorithm, taste: Taste, able: &[Timed]) -> 
     } else {
         "default costs"
     };
-    let mine = able.iter().find(|timed| timed.0 == chosen).map(told);
-    let other = able.iter().find(|timed| timed.0 != chosen);
+    let mine = able
+        .iter()
+        .find(|candidate| candidate.0 == chosen)
+        .map(timed);
+    let other = able.iter().find(|candidate| candidate.0 != chosen);
     let other = other.map(|other| match able.first() {
-        Some(best) if best.0 == chosen => format!(", next {}", told(other)),
-        _ => format!(", {} {}", taste.told(), told(other)),
+        Some(best) if best.0 == chosen => format!(", next {}", timed(other)),
+        _ => format!(", {} {}", rule.describe(), timed(other)),
     });
     let (mine, other) = (mine.unwrap_or_default(), other.unwrap_or_default());
     format!("{mine}{other} ({source})")

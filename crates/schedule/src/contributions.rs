@@ -1,19 +1,19 @@
-//! [`Contributions`]: what the ranks bring to a sum and in which order it is added.
+//! [`Contributions`]: the operands of all ranks in a sum, and the order of the additions.
 
 use ronde_core::GroupRank;
 use ronde_core::exact::{self, ExactSum};
 
-/// How many operands each rank brings, and the additions that make one of all.
+/// The number of operands of each rank, and the additions that combine all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contributions {
-    /// Where each rank's operands start in the list of all; one more entry than ranks.
+    /// The start of each rank's operands in the list of all operands; one more entry than ranks.
     pub starts: Vec<usize>,
-    /// `into = into op from` over that list; the result ends in place 0.
+    /// Additions `into = into op from` over that list; the result ends at index 0.
     pub additions: Vec<(usize, usize)>,
 }
 
 impl Contributions {
-    /// One operand per rank, added in rank order.
+    /// Returns one operand per rank, added in rank order.
     #[must_use]
     pub fn plain(size: usize) -> Self {
         Self {
@@ -22,7 +22,7 @@ impl Contributions {
         }
     }
 
-    /// One operand per rank, added between neighbours, then neighbours of neighbours: a binary tree.
+    /// Returns one operand per rank, added along a binary tree: first neighbours, then pairs of neighbours.
     #[must_use]
     pub fn neighbours(size: usize) -> Self {
         let mut additions = Vec::new();
@@ -38,7 +38,7 @@ impl Contributions {
         }
     }
 
-    /// The subtrees of an exact sum, added in tree order.
+    /// Returns the subtrees of an exact sum, added in tree order.
     #[must_use]
     pub fn exact(sum: &ExactSum) -> Self {
         let (mut starts, mut nodes) = (vec![0], Vec::new());
@@ -52,19 +52,19 @@ impl Contributions {
         }
     }
 
-    /// Count of ranks.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn size(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// The rank that brings an operand of the list of all.
+    /// Returns the rank that contributes an operand of the list.
     #[must_use]
     pub fn owner(&self, operand: usize) -> usize {
         self.starts.partition_point(|&start| start <= operand) - 1
     }
 
-    /// How many operands a rank brings.
+    /// Returns the number of operands of a rank.
     #[must_use]
     pub fn count(&self, rank: usize) -> usize {
         self.starts[rank + 1] - self.starts[rank]

@@ -1,33 +1,34 @@
-//! [`Corrections`]: how much longer algorithms took than the costs of a model say.
+//! [`Corrections`]: ratios of the measured times of algorithms to the predictions of a model.
 //!
-//! What tells algorithms apart whose counts are alike, no count tells: in which order ranks that share
-//! cores get their turn, what is still in a cache, who wakes whom. So their own times are kept, as
-//! multiples of what the model says, at some lengths.
+//! Algorithms with similar counts may still differ in time, for reasons that the counts do not include: the
+//! scheduling of ranks that share cores, cache contents, wake-up order. Corrections store the measured times, as
+//! multiples of the predicted times, for several operand lengths.
 
 use std::array;
 
-use crate::{Algorithm, Sample};
+use crate::{Algorithm, CostSample};
 
-/// Bytes of an operand at which times are compared; between two of them by their distance, but for the last:
-/// from about there on operands go in blocks and do not stay in a cache, which shorter ones know nothing of.
+/// The operand sizes in bytes at which times are compared. Corrections between two sizes are interpolated, except
+/// towards the last one: from about there on, operands are processed in blocks and do not stay in a cache, so
+/// shorter operands do not predict longer ones.
 pub const CORRECTED_BYTES: [usize; 6] = [128, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
-/// Words that corrections take.
+/// The number of words of encoded corrections.
 pub(crate) const WORDS: usize = CORRECTED_BYTES.len() * Algorithm::ALL.len();
-/// No algorithm counts for more or less than so many times as long: one time may be anything.
+/// The limit of a correction in both directions, because a single measured time may be an outlier.
 const MOST: f64 = 3.0;
 
-/// The time of one algorithm on operands of some bytes.
+/// The measured time of one algorithm for one operand size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timing {
-    /// Which.
+    /// The algorithm.
     pub algorithm: Algorithm,
-    /// Bytes of an operand.
+    /// The size of an operand in bytes.
     pub bytes: usize,
-    /// What it made the ranks do, and how long that took.
-    pub sample: Sample,
+    /// The counts and the measured time.
+    pub sample: CostSample,
 }
 
-/// What times are multiplied by, by algorithm in the order of [`Algorithm::ALL`] and by length.
+/// The factors on predicted times, by algorithm in the order of [`Algorithm::ALL`] and by length.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Corrections([[f64; CORRECTED_BYTES.len()]; Algorithm::ALL.len()]);
 
@@ -38,20 +39,20 @@ impl Default for Corrections {
 }
 
 impl Corrections {
-    /// From times and what a model `says` of the same. An algorithm without a time at a length is taken
-    /// to be there as the mean of the others, and without any of all as at the length before.
-    pub(crate) fn of(timings: &[Timing], says: impl Fn(&Sample) -> f64) -> Self {
+    /// Computes corrections from measured times and the model's predictions (`predict`). An algorithm without a time at
+    /// a length gets the mean of the other algorithms; if there is none, the correction of the previous length.
+    pub(crate) fn of(timings: &[Timing], predict: impl Fn(&CostSample) -> f64) -> Self {
         let mut found = Self::default();
         let mut means = [1.0; CORRECTED_BYTES.len()];
         let mut ratios = [[None; CORRECTED_BYTES.len()]; Algorithm::ALL.len()];
         for timing in timings {
             let level = CORRECTED_BYTES.iter().position(|b| *b == timing.bytes);
-            let ratio = timing.sample.seconds / says(&timing.sample);
+            let ratio = timing.sample.seconds / predict(&timing.sample);
             if let Some(level) = level
                 && ratio.is_finite()
                 && ratio > 0.0
             {
-                ratios[place(timing.algorithm)][level] = Some(ratio.clamp(1.0 / MOST, MOST));
+                ratios[index(timing.algorithm)][level] = Some(ratio.clamp(1.0 / MOST, MOST));
             }
         }
         for level in 0..CORRECTED_BYTES.len() {
@@ -68,9 +69,9 @@ impl Corrections {
         found
     }
 
-    /// What the time of an algorithm on operands of so many bytes is multiplied by.
+    /// Returns the factor on the predicted time of an algorithm for operands of `bytes` bytes.
     pub(crate) fn at(&self, algorithm: Algorithm, bytes: usize) -> f64 {
-        let of = &self.0[place(algorithm)];
+        let of = &self.0[index(algorithm)];
         let above = CORRECTED_BYTES.iter().position(|at| *at >= bytes);
         let Some(above) = above else {
             return of[CORRECTED_BYTES.len() - 1];
@@ -92,7 +93,7 @@ impl Corrections {
         })
     }
 
-    /// `None` for what is no number or not above zero.
+    /// Decodes corrections; `None` if a word is not a positive number.
     pub(crate) fn from_words(words: &[u64; WORDS]) -> Option<Self> {
         let number = |algorithm: usize, level: usize| {
             f64::from_bits(words[algorithm * CORRECTED_BYTES.len() + level])
@@ -105,9 +106,9 @@ impl Corrections {
     }
 }
 
-fn place(algorithm: Algorithm) -> usize {
-    let place = Algorithm::ALL.iter().position(|known| *known == algorithm);
-    place.unwrap_or(0)
+fn index(algorithm: Algorithm) -> usize {
+    let index = Algorithm::ALL.iter().position(|known| *known == algorithm);
+    index.unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -117,7 +118,7 @@ mod tests {
 
     fn timing(algorithm: Algorithm, bytes: usize, seconds: f64) -> Timing {
         let counts = Counts::default();
-        let sample = Sample { counts, seconds };
+        let sample = CostSample { counts, seconds };
         Timing {
             algorithm,
             bytes,
@@ -144,12 +145,12 @@ mod tests {
         assert_eq!(found.at(Algorithm::Tree, 256 << 10), 1.6);
         let between = found.at(Algorithm::Tree, 160 << 10);
         assert!((between - 1.4).abs() < 1e-12, "{between}");
-        // What is long is another thing.
+        // Long operands are independent of shorter ones.
         assert_eq!(found.at(Algorithm::Tree, 1 << 19), 1.6);
         assert_eq!(found.at(Algorithm::Tree, 1 << 20), 2.0);
         assert_eq!(found.at(Algorithm::Tree, 64 << 20), 2.0);
         assert_eq!(found.at(Algorithm::Direct, 64 << 10), 0.8);
-        // Nothing was measured so short.
+        // There is no measurement at shorter lengths.
         assert_eq!(found.at(Algorithm::Tree, 8), 1.0);
     }
 

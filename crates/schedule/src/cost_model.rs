@@ -1,60 +1,60 @@
-//! [`CostModel`]: how long a collective takes, linear in what its schedules count.
+//! [`CostModel`]: predicts the time of a collective, linear in the counts of its schedules.
 
 use crate::corrections::{self, Corrections, Timing};
-use crate::least_squares::{Leaning, dot, fit};
+use crate::least_squares::{Prior, dot, fit};
 use crate::{Algorithm, Counts};
 
-/// Kinds of cost.
+/// The number of kinds of cost.
 const KINDS: usize = 7;
-/// Words that a model takes: see [`CostModel::to_words`].
+/// The number of words of an encoded model: see [`CostModel::to_words`].
 pub const COST_WORDS: usize = 2 + KINDS + corrections::WORDS;
-/// The kind that is not fitted: reducing a byte.
+/// The index of the kind that is not fitted: reducing a byte.
 const REDUCED: usize = 5;
-/// The kinds of what processes do by themselves, whoever they speak to.
+/// The kinds that do not depend on the peer.
 const WITHIN: [usize; 2] = [3, 4];
-/// The kind that a byte costs between hosts.
+/// The index of the cost of a byte between hosts.
 const ACROSS: usize = 6;
-/// How heavily a cost leans to what is known where another one explains the samples as well: so much
-/// as this part of a sample.
+/// The weight of a prior, as a fraction of a sample. It matters if another cost explains the samples equally well.
 const LEANING: f64 = 0.02;
-/// Samples of so many seconds count half as much as long ones: chance adds about as much to all.
+/// The duration in seconds at which a sample counts half as much as a long one, because the noise of all samples is
+/// about equal.
 const NOISE_S: f64 = 200e-6;
-/// A cost that was too small to be seen is at least this part of the default one.
+/// The lower limit of a fitted cost, as a fraction of the default cost.
 const LEAST: f64 = 0.05;
 
-/// Seconds for everything that [`Counts`] counts, and the cores of a host.
+/// The costs in seconds of everything that [`Counts`] counts, and the number of cores of a host.
 ///
-/// It says how times compare, so that one algorithm can be preferred to another; it does not know of
-/// caches, of other programs or of operations that run at once. [`CostModel::default`] is for where
-/// nothing was measured. All ranks of a group must use the same one, bit for bit.
+/// The model compares the times of algorithms. It does not include caches, other programs or concurrent
+/// operations. [`CostModel::default`] applies if nothing was measured. All ranks of a group must use the same
+/// model, bit for bit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CostModel {
-    /// To start an operation and to hear of its end.
+    /// The time to start an operation and to be notified of its end.
     pub operation_s: f64,
-    /// To wait once for another rank of the host.
+    /// The time of one wait for another rank of the host.
     pub round_s: f64,
-    /// To wait once for a rank of another host.
+    /// The time of one wait for a rank of another host.
     pub round_across_s: f64,
-    /// To send or to receive a message.
+    /// The time to send or receive a message.
     pub message_s: f64,
-    /// To send or to receive a byte.
+    /// The time to send or receive a byte.
     pub byte_s: f64,
-    /// To reduce a byte of one operand into another, or to copy it.
+    /// The time to reduce a byte of one operand into another, or to copy it.
     pub byte_reduced_s: f64,
-    /// For a byte to cross between hosts.
+    /// The time of a byte on the link between hosts.
     pub byte_across_s: f64,
-    /// Cores that the ranks of a host share.
+    /// The number of cores that the ranks of a host share.
     pub cores: usize,
-    /// Whether it was measured.
+    /// Whether the costs were measured.
     pub is_measured: bool,
-    /// How much longer algorithms took than the costs say.
+    /// The ratios of measured to predicted times of algorithms.
     pub corrections: Corrections,
 }
 
 impl Default for CostModel {
-    /// Ranks with a core each, loopback connections within hosts and 10 Gbit/s between them: a round of
-    /// many ranks is dearer than the doubling of distances, which is dearer than bytes up to some ten
-    /// KiB. Fewest messages for short operands, fewest bytes for long ones, and few bytes between hosts.
+    /// Returns costs for one core per rank, loopback connections within hosts and 10 Gbit/s between hosts. With
+    /// these costs, short operands use the fewest messages, long ones the fewest bytes (from tens of KiB), and few
+    /// bytes cross between hosts.
     fn default() -> Self {
         Self {
             operation_s: 20e-6,
@@ -73,10 +73,10 @@ impl Default for CostModel {
 
 /// One measured operation.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sample {
-    /// What it made the ranks do.
+pub struct CostSample {
+    /// The counts of the operation.
     pub counts: Counts,
-    /// How long it took.
+    /// The measured time in seconds.
     pub seconds: f64,
 }
 
@@ -93,7 +93,7 @@ fn columns(counts: &Counts) -> [f64; KINDS] {
 }
 
 impl CostModel {
-    /// Seconds of each kind, in the order of the fields.
+    /// Returns the costs of each kind in seconds, in the order of the fields.
     fn costs(&self) -> [f64; KINDS] {
         [
             self.operation_s,
@@ -128,21 +128,21 @@ impl CostModel {
         }
     }
 
-    /// Seconds that an operation of these counts should take.
+    /// Returns the predicted time in seconds of an operation with these counts.
     #[must_use]
     pub fn seconds(&self, counts: &Counts) -> f64 {
         dot(&columns(counts), &self.costs())
     }
 
-    /// Seconds that a reduction to all ranks by an algorithm should take, of operands of so many bytes:
-    /// [`CostModel::seconds`], corrected by the algorithm's own times where those are known.
+    /// Returns the predicted time in seconds of an all-reduce of operands of `bytes` bytes with an algorithm:
+    /// [`CostModel::seconds`], corrected by the algorithm's measured times if there are any.
     #[must_use]
     pub fn seconds_by(&self, algorithm: Algorithm, bytes: usize, counts: &Counts) -> f64 {
         self.seconds(counts) * self.corrections.at(algorithm, bytes)
     }
 
-    /// Corrected by times of algorithms on a group like the one that it is for, at the lengths of
-    /// [`corrections::CORRECTED_BYTES`]; other lengths are left out.
+    /// Returns the model with corrections from measured times of algorithms on the same kind of group, at the lengths
+    /// of [`corrections::CORRECTED_BYTES`]; other lengths are ignored.
     #[must_use]
     pub fn corrected_by(self, timings: &[Timing]) -> Self {
         let corrections = Corrections::of(timings, |sample| self.seconds(&sample.counts));
@@ -152,7 +152,7 @@ impl CostModel {
         }
     }
 
-    /// The same without corrections: for a group of another size.
+    /// Returns the model without corrections, for a group of another size.
     #[must_use]
     pub fn uncorrected(self) -> Self {
         let corrections = Corrections::default();
@@ -162,25 +162,25 @@ impl CostModel {
         }
     }
 
-    /// The model that explains measured times best, by least squares in proportion, no cost
-    /// negative; single samples that fit badly count for little. What no sample shows keeps the cost of
-    /// `self`. So do the cores, and what reducing a byte costs: schedules reduce about as many bytes as
-    /// they move, so that operations do not tell the two apart, and it can be measured by itself.
-    /// Where bytes cross between hosts those costs that do not depend on it lean to those of `self`, for
-    /// most bytes that cross are also sent. Samples without a positive time are left out.
+    /// Fits a model to measured times by relative least squares with non-negative costs; outliers have little weight.
+    /// Costs that no sample depends on are those of `self`. So are the number of cores and the cost of reducing a
+    /// byte: schedules reduce about as many bytes as they move, so operations cannot separate the two, and the
+    /// latter can be measured separately. If bytes cross between hosts, the values of `self` are priors for the costs
+    /// that do not depend on the peer, because most bytes that cross are also sent. Samples without a positive time
+    /// are ignored.
     ///
     /// Pure: the same samples give the same bits on every machine.
     #[must_use]
-    pub fn fit(&self, samples: &[Sample]) -> Self {
-        let is_good = |sample: &&Sample| sample.seconds.is_finite() && sample.seconds > 0.0;
-        let good: Vec<&Sample> = samples.iter().filter(is_good).collect();
+    pub fn fit(&self, samples: &[CostSample]) -> Self {
+        let is_good = |sample: &&CostSample| sample.seconds.is_finite() && sample.seconds > 0.0;
+        let good: Vec<&CostSample> = samples.iter().filter(is_good).collect();
         if good.is_empty() {
             return *self;
         }
         let rows: Vec<_> = good.iter().map(|sample| columns(&sample.counts)).collect();
         let known = self.costs();
         let is_seen = |kind: usize| kind != REDUCED && rows.iter().any(|row| row[kind] > 0.0);
-        // Nothing takes more than the whole of any sample.
+        // No cost exceeds the total of any sample.
         let mut least: [f64; KINDS] = std::array::from_fn(|kind| {
             if kind == REDUCED {
                 known[kind]
@@ -196,24 +196,24 @@ impl CostModel {
                 least = least.map(|cost| cost / (2.0 * share));
             }
         }
-        let rest = |(row, sample): (&[f64; KINDS], &&Sample)| sample.seconds - dot(row, &least);
+        let rest = |(row, sample): (&[f64; KINDS], &&CostSample)| sample.seconds - dot(row, &least);
         let targets: Vec<f64> = rows.iter().zip(&good).map(rest).collect();
         let seen: Vec<[f64; KINDS]> = rows
             .iter()
             .map(|row| std::array::from_fn(|kind| if is_seen(kind) { row[kind] } else { 0.0 }))
             .collect();
-        let leanings = WITHIN.map(|column| Leaning {
+        let priors = WITHIN.map(|column| Prior {
             column,
             value: known[column],
             weight: LEANING,
         });
-        let leanings: &[_] = if is_seen(ACROSS) { &leanings } else { &[] };
-        let weight = |sample: &&Sample| {
+        let priors: &[_] = if is_seen(ACROSS) { &priors } else { &[] };
+        let weight = |sample: &&CostSample| {
             let noise = NOISE_S / sample.seconds;
             1.0 / (1.0 + noise * noise)
         };
         let weights: Vec<f64> = good.iter().map(weight).collect();
-        let found: [f64; KINDS] = fit(&seen, &targets, &weights, leanings);
+        let found: [f64; KINDS] = fit(&seen, &targets, &weights, priors);
         let costs = std::array::from_fn(|kind| {
             if is_seen(kind) {
                 least[kind] + found[kind]
@@ -227,19 +227,19 @@ impl CostModel {
         }
     }
 
-    /// Words from which [`CostModel::from_words`] makes the same model, for sending.
+    /// Encodes the model as words for sending; [`CostModel::from_words`] decodes them.
     #[must_use]
     pub fn to_words(&self) -> [u64; COST_WORDS] {
         let (costs, corrections) = (self.costs(), self.corrections.to_words());
-        std::array::from_fn(|place| match place {
+        std::array::from_fn(|index| match index {
             0 => u64::from(self.is_measured),
             1 => self.cores as u64,
-            place if place < 2 + KINDS => costs[place - 2].to_bits(),
-            place => corrections[place - 2 - KINDS],
+            index if index < 2 + KINDS => costs[index - 2].to_bits(),
+            index => corrections[index - 2 - KINDS],
         })
     }
 
-    /// The model of these words; `None` when a cost is negative or no number.
+    /// Decodes a model; `None` if a cost is negative or not a number.
     #[must_use]
     pub fn from_words(words: &[u64; COST_WORDS]) -> Option<Self> {
         let costs: [f64; KINDS] = std::array::from_fn(|kind| f64::from_bits(words[kind + 2]));
@@ -262,7 +262,7 @@ mod tests {
     use crate::choose::counts;
     use crate::{Algorithm, Hosts};
 
-    fn samples(truth: &CostModel, hosts: &Hosts) -> Vec<Sample> {
+    fn samples(truth: &CostModel, hosts: &Hosts) -> Vec<CostSample> {
         let operation = Operation::AllReduce(ReduceOp::Sum);
         let mut samples = Vec::new();
         for len in [32, 1024, 8192, 65_536] {
@@ -270,7 +270,7 @@ mod tests {
                 let counts = counts(algorithm, &operation, hosts, len, 4, truth.cores);
                 let counts = counts.expect("all can");
                 let seconds = truth.seconds(&counts);
-                samples.push(Sample { counts, seconds });
+                samples.push(CostSample { counts, seconds });
             }
         }
         samples
@@ -291,7 +291,7 @@ mod tests {
         }
     }
 
-    /// What is known before.
+    /// The prior costs.
     fn start() -> CostModel {
         CostModel {
             cores: 2,
@@ -334,8 +334,8 @@ mod tests {
         let hosts = Hosts::one(4);
         let mut all = samples(&truth(), &hosts);
         all[7].seconds *= 20.0;
-        for (place, sample) in all.iter_mut().enumerate() {
-            sample.seconds *= [0.96, 1.03, 1.0, 1.05, 0.98][place % 5];
+        for (index, sample) in all.iter_mut().enumerate() {
+            sample.seconds *= [0.96, 1.03, 1.0, 1.05, 0.98][index % 5];
         }
         let found = start().fit(&all);
         for sample in samples(&truth(), &hosts) {
@@ -350,7 +350,7 @@ mod tests {
         let timing = Timing {
             algorithm: Algorithm::Ring,
             bytes: 128,
-            sample: Sample {
+            sample: CostSample {
                 seconds: 2.0 * sample.seconds,
                 ..sample
             },

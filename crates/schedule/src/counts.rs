@@ -1,86 +1,85 @@
-//! [`Counts`]: what a collective makes all ranks do together, counted in their schedules.
+//! [`Counts`]: the messages and bytes of all ranks of a collective, counted in their schedules.
 //!
-//! The ranks are walked through their schedules in steps: in each step every rank posts the messages of
-//! its round, and those that have heard what they wait for go on. What a step costs is decided by the
-//! rank with the most to do, or by the host whose ranks share too few cores. Who receives does not begin
-//! before the first piece was sent: short messages are sent and received one after the other, of long
-//! ones most at once. Between hosts a step takes what the busiest host's link takes in its busier
-//! direction.
+//! The schedules of all ranks are simulated in steps: in each step every rank posts the messages of its round,
+//! and the ranks that have received all expected messages continue. The cost of a step is that of the rank with
+//! the most work, or of the host whose ranks share too few cores. A receiver does not begin before the first
+//! piece was sent: short messages are sent and received sequentially, most of a long message concurrently.
+//! Between hosts, the cost of a step is the time of the busiest host's link in its busier direction.
 
 use crate::schedule::{LocalAction, Round, Schedule, Transfer};
 use crate::{Hosts, ScheduleError};
 
-/// Bytes of a message that are sent before its receiver begins, where it is not shorter.
+/// The number of bytes of a longer message that are sent before its receiver begins.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// What a collective makes all ranks do together.
+/// The messages and bytes of all ranks of a collective.
 ///
-/// Messages and bytes are sums over steps, each step counted as the most of one rank or, where more,
-/// as the sum over a host's ranks divided by its cores.
+/// Messages and bytes are sums over steps. A step counts as the maximum over ranks, or as the sum over a host's
+/// ranks divided by its cores if that is larger.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Counts {
-    /// Steps one after the other within hosts.
+    /// The number of sequential steps within hosts.
     pub rounds: f64,
-    /// Steps one after the other in which a message crosses between hosts.
+    /// The number of sequential steps in which a message crosses between hosts.
     pub rounds_across: f64,
-    /// Messages sent and received.
+    /// The number of messages sent and received.
     pub messages: f64,
-    /// Bytes sent and received, those that a rank waits for before it can receive included.
+    /// The number of bytes sent and received, including those that a rank waits for before it can receive.
     pub bytes: f64,
-    /// Bytes of operands that are reduced into others, or copied.
+    /// The number of bytes that are reduced into other operands or copied.
     pub bytes_reduced: f64,
-    /// Bytes over the link of the busiest host in its busier direction.
+    /// The number of bytes over the link of the busiest host in its busier direction.
     pub bytes_across: f64,
-    /// Most bytes of scratch of one rank.
+    /// The largest number of bytes of scratch memory of a rank.
     pub scratch_bytes: f64,
-    /// Steps in which some rank turns to other peers on other hosts than it has sent to before:
-    /// connections that have rested must come up to their link's rate again.
+    /// The number of steps in which a rank sends to other peers on other hosts than before: idle connections must
+    /// reach their link's rate again.
     pub turns_across: f64,
 }
 
-/// What one rank does in one step.
+/// The messages and bytes of one rank in one step.
 #[derive(Debug, Clone, Copy, Default)]
-struct Load {
+struct RankLoad {
     messages: usize,
     elements: usize,
     reduced: usize,
-    /// Of `elements` those that it sends.
+    /// The part of `elements` that the rank sends.
     sent: usize,
-    /// Elements that are sent, by whoever does so first, before it can begin to receive.
+    /// The elements that the earliest sender sends before this rank can begin to receive.
     first: Option<usize>,
-    /// Elements that are sent, by whoever does so last, before it receives the last piece, and that piece.
+    /// The elements that the latest sender sends until this rank receives the last piece, including that piece.
     last: usize,
 }
 
-impl Load {
-    /// Elements that this rank sends, waits for and receives one after the other.
+impl RankLoad {
+    /// Returns the number of elements that this rank sends, waits for and receives sequentially.
     fn in_turn(&self) -> usize {
         let begins = self.sent.max(self.first.unwrap_or(0));
         (begins + self.elements - self.sent).max(self.last)
     }
 }
 
-/// A rank on its way through its schedule.
-struct Place<'a> {
+/// The position of a rank in its schedule.
+struct RankPosition<'a> {
     rounds: std::slice::Iter<'a, Round>,
-    /// The round that it is in, and from whom it is still to hear there.
+    /// The current round, and the ranks whose messages are still missing.
     current: Option<(&'a Round, Vec<usize>)>,
-    /// To whom it has sent across hosts last.
+    /// The ranks on other hosts to which it has sent most recently.
     sent_across: Vec<usize>,
 }
 
-/// All ranks on their way.
-struct Walk<'a> {
+/// The simulation of all ranks.
+struct ScheduleSimulation<'a> {
     hosts: &'a Hosts,
     cores: f64,
-    /// Elements of a piece.
+    /// The number of elements of a piece.
     piece: usize,
-    places: Vec<Place<'a>>,
-    /// Messages that were posted and not yet heard, by sender and receiver.
+    positions: Vec<RankPosition<'a>>,
+    /// Messages that were posted and not yet received, by sender and receiver.
     posted: Vec<u32>,
-    /// Of this step, by rank.
-    loads: Vec<Load>,
-    /// Elements out of and into each host in this step.
+    /// The work of each rank in this step.
+    loads: Vec<RankLoad>,
+    /// The number of elements sent and received by each host in this step.
     links: Vec<(usize, usize)>,
     crossed: bool,
     turned: bool,
@@ -88,12 +87,13 @@ struct Walk<'a> {
 }
 
 impl Counts {
-    /// Counts the schedules of all ranks, by rank, for elements of `element_bytes` on hosts of `cores`.
+    /// Counts the messages and bytes of the schedules of all ranks, for elements of `element_bytes` bytes on hosts of
+    /// `cores` cores.
     ///
-    /// Cost: one look at every message.
+    /// Cost: visits every message once.
     ///
     /// # Errors
-    /// [`ScheduleError::Broken`] for schedules in which a rank waits for ever, or of another group.
+    /// [`ScheduleError::Broken`] for schedules with a deadlock, or of another group.
     pub fn of(
         schedules: &[Schedule],
         hosts: &Hosts,
@@ -105,28 +105,28 @@ impl Counts {
             let problem = format!("hosts of {} ranks for {size}", hosts.size());
             return Err(ScheduleError::Broken { problem });
         }
-        let place = |schedule: &'_ Schedule| schedule.scratch_len();
-        let scratch = schedules.iter().map(place).max().unwrap_or(0);
-        let places = schedules.iter().map(|schedule| Place {
+        let scratch_len = |schedule: &'_ Schedule| schedule.scratch_len();
+        let scratch = schedules.iter().map(scratch_len).max().unwrap_or(0);
+        let positions = schedules.iter().map(|schedule| RankPosition {
             rounds: schedule.rounds.iter(),
             current: None,
             sent_across: Vec::new(),
         });
-        let mut walk = Walk {
+        let mut simulation = ScheduleSimulation {
             hosts,
             cores: cores.max(1) as f64,
             piece: PIECE_BYTES / element_bytes.max(1),
-            places: places.collect(),
+            positions: positions.collect(),
             posted: vec![0; size * size],
-            loads: vec![Load::default(); size],
+            loads: vec![RankLoad::default(); size],
             links: vec![(0, 0); hosts.count()],
             crossed: false,
             turned: false,
             counts: Self::default(),
         };
-        while walk.step()? {}
+        while simulation.step()? {}
         let bytes = element_bytes as f64;
-        let mut counts = walk.counts;
+        let mut counts = simulation.counts;
         counts.bytes *= bytes;
         counts.bytes_reduced *= bytes;
         counts.bytes_across *= bytes;
@@ -135,31 +135,35 @@ impl Counts {
     }
 }
 
-impl Walk<'_> {
-    /// One step of all ranks; `false` when all are done.
+impl ScheduleSimulation<'_> {
+    /// Simulates one step of all ranks; returns `false` when all have finished.
     fn step(&mut self) -> Result<bool, ScheduleError> {
-        for rank in 0..self.places.len() {
+        for rank in 0..self.positions.len() {
             self.post(rank);
         }
         let mut moved = false;
-        for rank in 0..self.places.len() {
+        for rank in 0..self.positions.len() {
             moved |= self.hear(rank);
         }
         if !moved {
-            if self.places.iter().all(|place| place.current.is_none()) {
+            if self
+                .positions
+                .iter()
+                .all(|position| position.current.is_none())
+            {
                 return Ok(false);
             }
-            let problem = "a rank waits for ever".to_owned();
+            let problem = "a rank waits forever".to_owned();
             return Err(ScheduleError::Broken { problem });
         }
         self.account();
         Ok(true)
     }
 
-    /// Enters the next round that has messages, and posts those.
+    /// Enters the next round with messages and posts them.
     fn post(&mut self, rank: usize) {
-        while self.places[rank].current.is_none() {
-            let Some(round) = self.places[rank].rounds.next() else {
+        while self.positions[rank].current.is_none() {
+            let Some(round) = self.positions[rank].rounds.next() else {
                 return;
             };
             if round.transfers.is_empty() {
@@ -179,18 +183,18 @@ impl Walk<'_> {
                     Transfer::Receive { from: peer, .. } => from.push(peer.index()),
                 }
             }
-            let place = &mut self.places[rank];
+            let position = &mut self.positions[rank];
             if !across.is_empty() {
-                let before = std::mem::replace(&mut place.sent_across, across);
-                let is_known = place.sent_across.iter().all(|to| before.contains(to));
+                let before = std::mem::replace(&mut position.sent_across, across);
+                let is_known = position.sent_across.iter().all(|to| before.contains(to));
                 self.turned |= !before.is_empty() && !is_known;
             }
-            place.current = Some((round, from));
+            position.current = Some((round, from));
         }
     }
 
     fn send(&mut self, from: usize, to: usize, elements: usize) {
-        self.posted[from * self.places.len() + to] += 1;
+        self.posted[from * self.positions.len() + to] += 1;
         for rank in [from, to] {
             self.loads[rank].messages += 1;
             self.loads[rank].elements += elements;
@@ -209,10 +213,10 @@ impl Walk<'_> {
         }
     }
 
-    /// Takes what was posted for a rank; whether its round is over.
+    /// Receives the messages that were posted for a rank; returns whether its round is complete.
     fn hear(&mut self, rank: usize) -> bool {
-        let (size, posted) = (self.places.len(), &mut self.posted);
-        let Some((round, from)) = &mut self.places[rank].current else {
+        let (size, posted) = (self.positions.len(), &mut self.posted);
+        let Some((round, from)) = &mut self.positions[rank].current else {
             return false;
         };
         from.retain(|peer| {
@@ -225,13 +229,13 @@ impl Walk<'_> {
             return false;
         }
         self.loads[rank].reduced += reduced(round);
-        self.places[rank].current = None;
+        self.positions[rank].current = None;
         true
     }
 
-    /// Adds a step up.
+    /// Adds the cost of a step.
     fn account(&mut self) {
-        let most_by = |one: fn(&Load) -> usize, of: fn(&Load) -> usize| {
+        let most_by = |one: fn(&RankLoad) -> usize, of: fn(&RankLoad) -> usize| {
             let one = self.loads.iter().map(one).max().unwrap_or(0) as f64;
             let host = (0..self.hosts.count()).map(|host| {
                 let ranks = self.hosts.members(host).iter();
@@ -239,11 +243,11 @@ impl Walk<'_> {
             });
             one.max(host.max().unwrap_or(0) as f64 / self.cores)
         };
-        let most = |of: fn(&Load) -> usize| most_by(of, of);
+        let most = |of: fn(&RankLoad) -> usize| most_by(of, of);
         let link = self.links.iter().map(|(out, into)| *out.max(into)).max();
         let counts = &mut self.counts;
         counts.messages += most(|load| load.messages);
-        counts.bytes += most_by(Load::in_turn, |load| load.elements);
+        counts.bytes += most_by(RankLoad::in_turn, |load| load.elements);
         counts.bytes_reduced += most(|load| load.reduced);
         counts.bytes_across += link.unwrap_or(0) as f64;
         if self.crossed {
@@ -251,7 +255,7 @@ impl Walk<'_> {
         } else if self.loads.iter().any(|load| load.messages > 0) {
             counts.rounds += 1.0;
         }
-        self.loads.fill(Load::default());
+        self.loads.fill(RankLoad::default());
         self.links.fill((0, 0));
         counts.turns_across += f64::from(u8::from(self.turned));
         (self.crossed, self.turned) = (false, false);
@@ -288,19 +292,19 @@ mod tests {
         assert_eq!((direct.messages, direct.bytes), (12.0, 12_288.0));
         assert_eq!((direct.bytes_reduced, direct.bytes_across), (3072.0, 0.0));
         assert_eq!(direct.scratch_bytes, 3072.0);
-        // Two pairs, then one pair, then the same back.
+        // Two pairs, then one pair, then the reverse.
         let tree = counted(Algorithm::Tree, &hosts, 4096, 4);
         assert_eq!((tree.rounds, tree.messages), (4.0, 4.0));
-        // Each of them first sent, then received.
+        // Each message is first sent, then received.
         assert_eq!((tree.bytes, tree.bytes_reduced), (32_768.0, 8192.0));
         let ring = counted(Algorithm::Ring, &hosts, 4096, 4);
         assert_eq!((ring.rounds, ring.messages), (6.0, 12.0));
         assert_eq!(ring.bytes, 12_288.0);
-        // Rank 0 hears and tells three.
+        // Rank 0 receives from three ranks and sends to three.
         let driver = counted(Algorithm::Driver, &hosts, 4096, 4);
         assert_eq!((driver.rounds, driver.messages), (2.0, 6.0));
         assert_eq!((driver.bytes, driver.scratch_bytes), (32_768.0, 12_288.0));
-        // Of long ones all but the first piece at the same time.
+        // All pieces of a long message except the first are sent and received at the same time.
         let long = counted(Algorithm::Driver, &hosts, 1 << 20, 4);
         assert_eq!(long.bytes, (6 << 20) as f64 + 2.0 * PIECE_BYTES as f64);
     }
@@ -339,7 +343,7 @@ mod tests {
         let turns = |algorithm| counted(algorithm, &apart, 4096, 4).turns_across;
         assert_eq!(turns(Algorithm::Ring), 0.0);
         assert_eq!(turns(Algorithm::Direct), 0.0);
-        // To the second peer, and back to the first one.
+        // One change to the second peer, and one back to the first.
         assert_eq!(turns(Algorithm::HalvingDoubling), 2.0);
         let one = Hosts::one(4);
         assert_eq!(
@@ -354,7 +358,7 @@ mod tests {
         let one = all_reduce_on(Algorithm::Direct, GroupRank(0), &hosts, 100).unwrap();
         let alone = Schedule::new(vec![100], crate::Region::new(0, 0..100));
         let error = Counts::of(&[one.clone(), alone], &hosts, 1, 1).unwrap_err();
-        assert!(error.to_string().contains("waits for ever"), "{error}");
+        assert!(error.to_string().contains("waits forever"), "{error}");
         assert!(Counts::of(&[one], &hosts, 1, 1).is_err());
     }
 }

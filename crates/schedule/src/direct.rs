@@ -1,14 +1,15 @@
-//! Direct exchange: each rank owns a slice, hears it from all, reduces it in a fixed order, tells all.
+//! Direct exchange: each rank owns a slice, receives it from all ranks, reduces it in a fixed order, and sends the
+//! result to all.
 //!
-//! Two rounds, `2 (n - 1)` messages per operand and about `2 b (n - 1) / n` bytes per rank when each
-//! brings one operand. Because one rank sees all operands of a slice, any order of additions can be
-//! kept: this is the general algorithm of the exact sum.
+//! Two rounds, `2 (n - 1)` messages per operand and about `2 b (n - 1) / n` bytes per rank with one operand per
+//! rank. Because one rank receives all operands of a slice, it can add them in any order: this is the general
+//! algorithm of the exact sum.
 
 use crate::contributions::Contributions;
 use crate::schedule::{Region, Round, Schedule};
 use crate::slices::slice;
 
-/// The schedule of `rank` for operands of `len` elements.
+/// Returns the schedule of `rank` for operands of `len` elements.
 #[must_use]
 pub fn direct(contributions: &Contributions, rank: usize, len: usize) -> Schedule {
     let size = contributions.size();
@@ -41,7 +42,7 @@ pub fn direct(contributions: &Contributions, rank: usize, len: usize) -> Schedul
             scatter.receive(peer, place.clone());
         }
     }
-    // The sum goes to where the result belongs as soon as that holds an operand: nothing is copied then.
+    // If an operand is already at the location of the result, the sum is formed there, which saves a copy.
     let nearness = |place: &Region| (place.slot == result, place.slot < count);
     for &(into, from) in &contributions.additions {
         let (left, right) = (places[into].clone(), places[from].clone());

@@ -1,12 +1,12 @@
-//! Driver: rank 0 hears from all, reduces, and tells all. The baseline.
+//! Driver: rank 0 receives from all ranks, reduces, and sends the result to all. The baseline.
 //!
-//! Two rounds. Rank 0 receives every operand whole and sends `(n - 1) b` bytes; the others send what
-//! they bring. Simple, and rank 0 is the bottleneck.
+//! Two rounds. Rank 0 receives every whole operand and sends `(n - 1) b` bytes; the other ranks send their
+//! operands. Simple, but rank 0 is the bottleneck.
 
 use crate::contributions::Contributions;
 use crate::schedule::{Region, Round, Schedule};
 
-/// The schedule of `rank` for operands of `len` elements.
+/// Returns the schedule of `rank` for operands of `len` elements.
 #[must_use]
 pub fn driver(contributions: &Contributions, rank: usize, len: usize) -> Schedule {
     let count = contributions.count(rank);

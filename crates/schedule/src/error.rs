@@ -1,56 +1,56 @@
-//! [`ScheduleError`]: why there is no such schedule.
+//! [`ScheduleError`]: the reason why a schedule cannot be created or run.
 
 use ronde_core::Recovery;
 
 use crate::Algorithm;
 
-/// Why there is no such schedule.
+/// The reason why a schedule cannot be created or run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScheduleError {
-    /// The algorithm cannot do this operation in this group.
+    /// The algorithm cannot run this operation in this group.
     #[error("{algorithm} cannot run {operation} on {size} ranks: {reason}")]
     Refused {
-        /// What was asked for.
+        /// The requested algorithm.
         algorithm: Algorithm,
-        /// Kind of operation.
+        /// The name of the operation.
         operation: &'static str,
-        /// Ranks of the group.
+        /// The number of ranks of the group.
         size: usize,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// The arguments fit no group.
+    /// The arguments are invalid for the group.
     #[error("{operation}: {problem}")]
     Invalid {
-        /// Kind of operation.
+        /// The name of the operation.
         operation: &'static str,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// A schedule that no executor may run, or ranks' schedules that do not fit together: a bug.
-    #[error("broken schedule: {problem}")]
+    /// A schedule that violates the invariants, or schedules of ranks that do not match: a bug.
+    #[error("invalid schedule: {problem}")]
     Broken {
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// No algorithm has this name.
-    #[error("no algorithm is called {name:?}; there are {}", names())]
+    #[error("unknown algorithm `{}`: expected one of {}", name.escape_debug(), names())]
     UnknownAlgorithm {
-        /// What was written.
+        /// The unknown name.
         name: String,
     },
 }
 
 impl ScheduleError {
-    /// What to do about it: the caller's arguments are wrong.
+    /// Returns what the caller should do about the error: abort, because the arguments are invalid.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         Recovery::Abort
     }
 }
 
-/// All algorithms in one phrase.
+/// Returns the names of all algorithms.
 fn names() -> String {
     Algorithm::ALL.map(Algorithm::name).join(", ")
 }

@@ -2,9 +2,10 @@
 
 use crate::schedule::{Region, Round, Schedule};
 
-/// Rank `rank` gets the reduction, in rank order, of everybody's `rank`-th `part_len` elements.
+/// Returns a reduce-scatter: rank `rank` receives the reduction, in rank order, of all ranks' `rank`-th `part_len`
+/// elements.
 ///
-/// In: `size * part_len` elements. One round, `n - 1` messages and `(n - 1) part_len` elements sent.
+/// Input: `size * part_len` elements. One round, `n - 1` messages and `(n - 1) part_len` elements sent.
 #[must_use]
 pub fn reduce_scatter(rank: usize, size: usize, part_len: usize) -> Schedule {
     let part = |index: usize| Region::new(0, index * part_len..(index + 1) * part_len);
@@ -24,10 +25,10 @@ pub fn reduce_scatter(rank: usize, size: usize, part_len: usize) -> Schedule {
     schedule
 }
 
-/// Every rank gets all elements in rank order; rank `r` brings `lens[r]`.
+/// Returns an all-gather: every rank receives all elements in rank order; rank `r` contributes `lens[r]`.
 ///
-/// One round, `n - 1` messages and `(n - 1) lens[rank]` elements sent. The ranks must know each
-/// other's lengths: where they do not, they gather those first, one number each.
+/// One round, `n - 1` messages and `(n - 1) lens[rank]` elements sent. The ranks must know each other's lengths;
+/// otherwise they gather them first, one number per rank.
 #[must_use]
 pub fn all_gather(rank: usize, lens: &[usize]) -> Schedule {
     let size = lens.len();
@@ -39,7 +40,7 @@ pub fn all_gather(rank: usize, lens: &[usize]) -> Schedule {
     let mine = Region::new(0, 0..lens[rank]);
     let mut schedule = Schedule::new(vec![lens[rank]], mine.clone());
     if total == lens[rank] {
-        // The others bring nothing: the caller's buffer is the result.
+        // The other ranks contribute no elements: the caller's buffer is the result.
         let mut round = Round::default();
         for peer in (1..size).map(|distance| (rank + distance) % size) {
             round.send(peer, mine.clone());
@@ -59,7 +60,8 @@ pub fn all_gather(rank: usize, lens: &[usize]) -> Schedule {
     schedule
 }
 
-/// Every rank gives every other one `part_len` elements and gets as many of each, in rank order.
+/// Returns an all-to-all: every rank sends `part_len` elements to each other rank and receives as many from each, in
+/// rank order.
 ///
 /// One round, `n - 1` messages and `(n - 1) part_len` elements sent.
 #[must_use]
@@ -78,8 +80,9 @@ pub fn all_to_all(rank: usize, size: usize, part_len: usize) -> Schedule {
     schedule
 }
 
-/// Rank `rank` gives `send_lens[r]` elements to rank `r` and gets `receive_lens[r]` of it, in rank
-/// order. Lengths are checked by an executor as it meets the messages, so empty ones are sent too.
+/// Returns an all-to-all with unequal lengths: rank `rank` sends `send_lens[r]` elements to rank `r` and receives
+/// `receive_lens[r]` from it, in rank order. The executor checks lengths when messages arrive, so empty messages are
+/// sent too.
 ///
 /// One round, `n - 1` messages.
 #[must_use]

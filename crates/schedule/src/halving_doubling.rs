@@ -1,11 +1,11 @@
-//! Halving-doubling: pairs exchange halves, neighbours first; then the slices are doubled back.
+//! Halving-doubling: pairs exchange halves, neighbours first; then slices double until all ranks have the result.
 //!
-//! For `n` a power of two: `2 log2(n)` rounds and messages and about `2 b (n - 1) / n` bytes per rank.
-//! Else the first ranks are folded: the odd ones of the surplus give their operand to their neighbour,
-//! sit out, and are told the result: two more rounds and `b` bytes more for each of such a pair.
-//! Neighbours (distance 1) come first and the lower rank is the left operand, so for powers of two the
-//! partial sums are exactly the nodes of the binary tree over ranks: it keeps the order of a balanced
-//! exact sum; [`keeps_tree`] tells for which other spreads it does.
+//! If `n` is a power of two: `2 log2(n)` rounds and messages and about `2 b (n - 1) / n` bytes per rank.
+//! Otherwise the first ranks are folded: the odd ranks of the surplus send their operand to their neighbour, do
+//! not take part, and receive the result. This adds two rounds, and `b` bytes for each rank of such a pair.
+//! Neighbours (distance 1) exchange first and the lower rank has the left operand. For powers of two, the partial
+//! sums are therefore exactly the nodes of the binary tree over ranks, in the order of a balanced exact sum;
+//! [`keeps_tree`] returns whether this holds for another distribution of shards.
 //! Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
 //! MPICH", 2005, section 4.4 (there with distant ranks first).
 
@@ -17,7 +17,7 @@ use ronde_core::exact::{self, ExactSum};
 use crate::schedule::{Region, Round, Schedule};
 use crate::slices::halves;
 
-/// The schedule of `rank` of `size` for `len` elements.
+/// Returns the schedule of `rank` of `size` for `len` elements.
 #[must_use]
 pub fn halving_doubling(rank: usize, size: usize, len: usize) -> Schedule {
     let surplus = surplus(size);
@@ -44,19 +44,19 @@ pub fn halving_doubling(rank: usize, size: usize, len: usize) -> Schedule {
     schedule
 }
 
-/// Ranks above the largest power of two.
+/// Returns the number of ranks above the largest power of two.
 fn surplus(size: usize) -> usize {
     size - (1 << size.ilog2())
 }
 
-/// The part among the `1 << levels` that are left after folding; `place` is this one's among them.
-fn halve_and_double(schedule: &mut Schedule, place: usize, size: usize) {
+/// The part among the `1 << levels` that are left after folding; `index` is this one's among them.
+fn halve_and_double(schedule: &mut Schedule, index: usize, size: usize) {
     let (surplus, levels) = (surplus(size), size.ilog2());
-    let rank_at = |place: usize| {
-        if place < surplus {
-            2 * place
+    let rank_at = |index: usize| {
+        if index < surplus {
+            2 * index
         } else {
-            place + surplus
+            index + surplus
         }
     };
     let len = schedule.result.len();
@@ -64,10 +64,10 @@ fn halve_and_double(schedule: &mut Schedule, place: usize, size: usize) {
     let mut run = 0..len;
     let mut taken = Vec::new();
     for distance in (0..levels).map(|level| 1 << level) {
-        let other = place ^ distance;
+        let other = index ^ distance;
         let peer = rank_at(other);
         let (low, high) = halves(run);
-        let (mine, theirs) = if place < other {
+        let (mine, theirs) = if index < other {
             (low, high)
         } else {
             (high, low)
@@ -77,7 +77,7 @@ fn halve_and_double(schedule: &mut Schedule, place: usize, size: usize) {
         let mut round = Round::default();
         round.send(peer, Region::new(0, theirs.clone()));
         round.receive(peer, arriving.clone());
-        if place < other {
+        if index < other {
             round.reduce_right(kept, arriving);
         } else {
             round.reduce_left(arriving, kept);
@@ -94,7 +94,7 @@ fn halve_and_double(schedule: &mut Schedule, place: usize, size: usize) {
     }
 }
 
-/// Whether every partial sum is a node of the tree over shards, so that an exact sum keeps its bits.
+/// Returns whether every partial sum is a node of the tree over shards, so that an exact sum keeps its bits.
 #[must_use]
 pub fn keeps_tree(sum: &ExactSum) -> bool {
     let is_node = |run: &Range<u32>| exact::cover(run.clone(), sum.shards()).len() == 1;

@@ -1,11 +1,11 @@
-//! Hierarchical: inside each host first, then across hosts, then inside again.
+//! Hierarchical: first within each host, then across hosts, then within each host again.
 //!
-//! With `m` ranks on the smallest host, the first `m` ranks of every host own a slice each: they hear
-//! it from their host's ranks, exchange what remains with the owners of the same slice on the other
-//! hosts (as in direct exchange), and tell their host. Between `h` hosts of `m` ranks a host sends
-//! about `2 b (h - 1) / h` bytes, whatever `m`. The order of additions is that of the ranks within a
-//! host, then of the hosts; an exact sum adds within a host the subtrees that its run of shards
-//! completes and ships the others, so that it keeps its bits where each host's ranks follow each other.
+//! With `m` ranks on the smallest host, the first `m` ranks of every host own a slice each. They receive it
+//! from their host's ranks, exchange partial sums with the owners of the same slice on other hosts (as in
+//! direct exchange), and send the result to their host's ranks. Between `h` hosts, each host sends about
+//! `2 b (h - 1) / h` bytes, for any `m`. Operands are added in the order of ranks within a host, then in the
+//! order of hosts. An exact sum adds within a host the subtrees that the host's shards complete and sends the
+//! remaining ones, so that it keeps its bits if the ranks of each host are consecutive.
 
 use ronde_core::GroupRank;
 use ronde_core::exact::{self, ExactSum};
@@ -14,25 +14,25 @@ use crate::hosts::Hosts;
 use crate::schedule::{Region, Round, Schedule};
 use crate::slices::slice;
 
-/// What is added within each host and then across.
-pub(crate) struct Levels {
-    /// Operands per rank.
+/// The additions within each host and across hosts.
+pub(crate) struct LevelSums {
+    /// The number of operands of each rank.
     counts: Vec<usize>,
-    inside: Vec<Inside>,
-    /// `into += from` over what remains of all hosts, one host after the other.
+    inside: Vec<HostSum>,
+    /// Additions `into += from` over the remaining operands of all hosts, in the order of hosts.
     across: Vec<(usize, usize)>,
 }
 
-/// One host's part: its ranks' operands, one rank after the other.
-struct Inside {
+/// The additions within one host, over its ranks' operands in rank order.
+struct HostSum {
     additions: Vec<(usize, usize)>,
     left: Vec<usize>,
 }
 
-impl Levels {
-    /// One operand per rank.
+impl LevelSums {
+    /// Returns the additions for one operand per rank.
     pub(crate) fn plain(hosts: &Hosts) -> Self {
-        let inside = (0..hosts.count()).map(|host| Inside {
+        let inside = (0..hosts.count()).map(|host| HostSum {
             additions: (1..hosts.members(host).len())
                 .map(|from| (0, from))
                 .collect(),
@@ -45,7 +45,7 @@ impl Levels {
         }
     }
 
-    /// The subtrees of an exact sum; each host's ranks must follow each other.
+    /// Returns the additions of an exact sum; the ranks of each host must be consecutive.
     pub(crate) fn exact(sum: &ExactSum, hosts: &Hosts) -> Self {
         let nodes = |rank: usize| sum.nodes(GroupRank(rank as u32));
         let mut inside = Vec::new();
@@ -54,8 +54,8 @@ impl Levels {
             let all: Vec<_> = hosts.members(host).iter().flat_map(|&r| nodes(r)).collect();
             let (additions, left) = exact::reductions(&all, sum.shards());
             shipped.extend(left.iter().map(|&(_, node)| node));
-            let left = left.into_iter().map(|(place, _)| place).collect();
-            inside.push(Inside { additions, left });
+            let left = left.into_iter().map(|(index, _)| index).collect();
+            inside.push(HostSum { additions, left });
         }
         Self {
             counts: (0..sum.size()).map(|rank| nodes(rank).len()).collect(),
@@ -65,21 +65,21 @@ impl Levels {
     }
 }
 
-/// One rank's view while its schedule is made.
-struct Maker<'a> {
+/// The state while one rank's schedule is built.
+struct HierarchicalBuilder<'a> {
     hosts: &'a Hosts,
-    levels: &'a Levels,
+    levels: &'a LevelSums,
     rank: usize,
     host: usize,
-    /// Place within the host; below `slices` it owns the slice of that number.
+    /// The index within the host; a rank below `slices` owns the slice of that index.
     local: usize,
     slices: usize,
     len: usize,
     schedule: Schedule,
 }
 
-/// The schedule of `rank` for operands of `len` elements.
-pub(crate) fn hierarchical(hosts: &Hosts, levels: &Levels, rank: usize, len: usize) -> Schedule {
+/// Returns the schedule of `rank` for operands of `len` elements.
+pub(crate) fn hierarchical(hosts: &Hosts, levels: &LevelSums, rank: usize, len: usize) -> Schedule {
     let count = levels.counts[rank];
     let mut schedule = Schedule::new(vec![len; count], Region::new(0, 0..len));
     if count == 0 {
@@ -87,7 +87,7 @@ pub(crate) fn hierarchical(hosts: &Hosts, levels: &Levels, rank: usize, len: usi
     }
     let host = hosts.of(rank);
     let members = hosts.members(host);
-    let mut maker = Maker {
+    let mut maker = HierarchicalBuilder {
         hosts,
         levels,
         rank,
@@ -99,11 +99,11 @@ pub(crate) fn hierarchical(hosts: &Hosts, levels: &Levels, rank: usize, len: usi
     };
     let left = maker.reduce_inside();
     maker.reduce_across(&left);
-    maker.tell_inside();
+    maker.broadcast_in_host();
     maker.schedule
 }
 
-impl Maker<'_> {
+impl HierarchicalBuilder<'_> {
     fn slice(&self, owner: usize) -> std::ops::Range<usize> {
         slice(self.len, self.slices, owner)
     }
@@ -112,14 +112,14 @@ impl Maker<'_> {
         self.local < self.slices
     }
 
-    /// The part of this rank's slice that `host` reduces.
+    /// Returns the part of this rank's slice that `host` reduces.
     fn part(&self, host: usize) -> std::ops::Range<usize> {
         let whole = self.slice(self.local);
         let part = slice(whole.len(), self.hosts.count(), host);
         whole.start + part.start..whole.start + part.end
     }
 
-    /// Owners hear their slice from their host; where what remains of it lies.
+    /// Adds the round in which owners receive their slice from their host; returns the regions of the partial sums.
     fn reduce_inside(&mut self) -> Vec<Region> {
         let members = self.hosts.members(self.host);
         let mut round = Round::default();
@@ -128,83 +128,83 @@ impl Maker<'_> {
                 round.send(peer, Region::new(operand, self.slice(owner)));
             }
         }
-        let mut places = Vec::new();
+        let mut regions = Vec::new();
         if self.owns() {
             let owned = self.slice(self.local);
             for &peer in members {
                 for operand in 0..self.levels.counts[peer] {
                     if peer == self.rank {
-                        places.push(Region::new(operand, owned.clone()));
+                        regions.push(Region::new(operand, owned.clone()));
                         continue;
                     }
                     let slot = self.schedule.scratch(owned.len());
-                    let place = Region::new(slot, 0..owned.len());
-                    round.receive(peer, place.clone());
-                    places.push(place);
+                    let region = Region::new(slot, 0..owned.len());
+                    round.receive(peer, region.clone());
+                    regions.push(region);
                 }
             }
             for &(into, from) in &self.levels.inside[self.host].additions {
-                round.reduce_right(places[into].clone(), places[from].clone());
+                round.reduce_right(regions[into].clone(), regions[from].clone());
             }
         }
         self.schedule.push(round);
         let left = self.levels.inside[self.host].left.iter();
-        left.filter_map(|&place| places.get(place).cloned())
+        left.filter_map(|&index| regions.get(index).cloned())
             .collect()
     }
 
-    /// Owners of one slice exchange what remains and then the results.
+    /// Adds the rounds in which the owners of one slice exchange partial sums and then results.
     fn reduce_across(&mut self, left: &[Region]) {
         if !self.owns() {
             return;
         }
         let result = self.schedule.result.slot;
         let start = self.slice(self.local).start;
-        let within = |place: &Region, part: std::ops::Range<usize>| {
-            let shift = |at: usize| place.elements.start + at - start;
-            Region::new(place.slot, shift(part.start)..shift(part.end))
+        let within = |region: &Region, part: std::ops::Range<usize>| {
+            let shift = |at: usize| region.elements.start + at - start;
+            Region::new(region.slot, shift(part.start)..shift(part.end))
         };
         let mine = self.part(self.host);
         let (mut scatter, mut gather) = (Round::default(), Round::default());
-        let mut places = Vec::new();
+        let mut regions = Vec::new();
         for host in 0..self.hosts.count() {
             if host == self.host {
-                places.extend(left.iter().map(|place| within(place, mine.clone())));
+                regions.extend(left.iter().map(|region| within(region, mine.clone())));
                 continue;
             }
             let peer = self.hosts.members(host)[self.local];
-            for place in left {
-                scatter.send(peer, within(place, self.part(host)));
+            for region in left {
+                scatter.send(peer, within(region, self.part(host)));
             }
             for _ in &self.levels.inside[host].left {
                 let slot = self.schedule.scratch(mine.len());
-                let place = Region::new(slot, 0..mine.len());
-                scatter.receive(peer, place.clone());
-                places.push(place);
+                let region = Region::new(slot, 0..mine.len());
+                scatter.receive(peer, region.clone());
+                regions.push(region);
             }
             gather.send(peer, Region::new(result, mine.clone()));
             gather.receive(peer, Region::new(result, self.part(host)));
         }
         for &(into, from) in &self.levels.across {
-            scatter.reduce_right(places[into].clone(), places[from].clone());
+            scatter.reduce_right(regions[into].clone(), regions[from].clone());
         }
-        scatter.copy(Region::new(result, mine), places[0].clone());
+        scatter.copy(Region::new(result, mine), regions[0].clone());
         self.schedule.push(scatter);
         self.schedule.push(gather);
     }
 
-    fn tell_inside(&mut self) {
+    fn broadcast_in_host(&mut self) {
         let result = self.schedule.result.slot;
         let mut round = Round::default();
-        for (place, &peer) in self.hosts.members(self.host).iter().enumerate() {
+        for (local, &peer) in self.hosts.members(self.host).iter().enumerate() {
             if peer == self.rank {
                 continue;
             }
             if self.owns() {
                 round.send(peer, Region::new(result, self.slice(self.local)));
             }
-            if place < self.slices {
-                round.receive(peer, Region::new(result, self.slice(place)));
+            if local < self.slices {
+                round.receive(peer, Region::new(result, self.slice(local)));
             }
         }
         self.schedule.push(round);

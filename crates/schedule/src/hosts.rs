@@ -1,4 +1,4 @@
-//! [`Hosts`]: which ranks of a group share a host.
+//! [`Hosts`]: the assignment of the ranks of a group to hosts.
 
 /// The host of every rank of a group, as an index from 0 in the order of first appearance.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -8,13 +8,13 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// All ranks on one host.
+    /// Puts all ranks on one host.
     #[must_use]
     pub fn one(size: usize) -> Self {
         Self::new(&vec![0; size])
     }
 
-    /// `names[r]` names the host of rank `r`: equal names, one host.
+    /// Assigns rank `r` to the host `names[r]`.
     #[must_use]
     pub fn new<T: PartialEq>(names: &[T]) -> Self {
         let mut members: Vec<Vec<usize>> = Vec::new();
@@ -31,43 +31,44 @@ impl Hosts {
         Self { of_rank, members }
     }
 
-    /// Count of ranks.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn size(&self) -> usize {
         self.of_rank.len()
     }
 
-    /// Count of hosts.
+    /// Returns the number of hosts.
     #[must_use]
     pub fn count(&self) -> usize {
         self.members.len()
     }
 
-    /// The host of a rank.
+    /// Returns the host of a rank.
     #[must_use]
     pub fn of(&self, rank: usize) -> usize {
         self.of_rank[rank]
     }
 
-    /// The ranks of a host, rising.
+    /// Returns the ranks of a host in ascending order.
     #[must_use]
     pub fn members(&self, host: usize) -> &[usize] {
         &self.members[host]
     }
 
-    /// Ranks of the smallest host: how many slices can be reduced across hosts at once.
+    /// Returns the number of ranks of the smallest host, which is the number of slices that can be reduced across hosts
+    /// at once.
     #[must_use]
     pub fn smallest(&self) -> usize {
         self.members.iter().map(Vec::len).min().unwrap_or(0)
     }
 
-    /// Whether each host's ranks follow each other.
+    /// Returns whether the ranks of each host are consecutive.
     #[must_use]
     pub fn are_contiguous(&self) -> bool {
         self.of_rank.is_sorted()
     }
 
-    /// Whether there are several hosts, some of them with several ranks.
+    /// Returns whether there are several hosts, at least one of them with several ranks.
     #[must_use]
     pub fn are_nested(&self) -> bool {
         self.count() > 1 && self.count() < self.size()
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_numbered_as_they_appear() {
+    fn hosts_are_numbered_in_order_of_appearance() {
         let hosts = Hosts::new(&["b", "a", "b", "c"]);
         assert_eq!(hosts.members(0), [0, 2]);
         assert_eq!((hosts.of(1), hosts.of(3)), (1, 2));

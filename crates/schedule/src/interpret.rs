@@ -1,39 +1,38 @@
-//! Runs all ranks' schedules on real data in one thread, to prove what they do.
+//! Runs the schedules of all ranks on real data in one thread, to verify their results.
 
 use std::collections::VecDeque;
 
 use crate::ScheduleError;
 use crate::schedule::{LocalAction, Region, Schedule, Transfer};
 
-/// One rank on its way through its schedule.
-struct Member<'a, T> {
+/// The state of one rank in its schedule.
+struct InterpretedRank<'a, T> {
     schedule: &'a Schedule,
     slots: Vec<Vec<T>>,
     round: usize,
-    /// Receives of the current round that are done; `None` before its sends have left.
+    /// The completed receives of the current round; `None` before its messages were sent.
     received: Option<Vec<bool>>,
 }
 
-/// Messages on their way, by sender and receiver, in the order sent.
-struct Wires<T> {
+/// The messages in flight, by sender and receiver, in the order in which they were sent.
+struct MessagesInFlight<T> {
     size: usize,
     queues: Vec<VecDeque<Vec<T>>>,
 }
 
-impl<T> Wires<T> {
+impl<T> MessagesInFlight<T> {
     fn between(&mut self, from: usize, to: usize) -> &mut VecDeque<Vec<T>> {
         &mut self.queues[from * self.size + to]
     }
 }
 
-/// Runs the schedules of all ranks, by rank, on `inputs` (each rank's slots, one after the other) and
-/// returns each rank's result.
+/// Runs the schedules of all ranks on `inputs` (the concatenated slots of each rank) and returns each rank's result.
 ///
-/// `T` need not be a number: an element that records its own history proves the order of additions.
+/// `T` need not be a number: an element that records its own history verifies the order of additions.
 ///
 /// # Errors
-/// [`ScheduleError::Broken`] for a schedule that fails [`Schedule::check`], a wait that nobody ends,
-/// a message of another length than expected, or a message that nobody receives.
+/// [`ScheduleError::Broken`] for a schedule that fails [`Schedule::check`], a deadlock, a message of an unexpected
+/// length, or a message that is never received.
 pub fn interpret<T: Clone + Default>(
     schedules: &[Schedule],
     inputs: &[Vec<T>],
@@ -43,9 +42,9 @@ pub fn interpret<T: Clone + Default>(
     let mut members = Vec::with_capacity(size);
     for (schedule, input) in schedules.iter().zip(inputs) {
         schedule.check()?;
-        members.push(Member::new(schedule, input)?);
+        members.push(InterpretedRank::new(schedule, input)?);
     }
-    let mut wires = Wires {
+    let mut wires = MessagesInFlight {
         size,
         queues: (0..size * size).map(|_| VecDeque::new()).collect(),
     };
@@ -64,13 +63,13 @@ pub fn interpret<T: Clone + Default>(
 }
 
 fn finish<T: Clone>(
-    members: &[Member<'_, T>],
-    wires: &Wires<T>,
+    members: &[InterpretedRank<'_, T>],
+    wires: &MessagesInFlight<T>,
 ) -> Result<Vec<Vec<T>>, ScheduleError> {
     for (rank, member) in members.iter().enumerate() {
         if let Some(round) = member.schedule.rounds.get(member.round) {
             let problem = format!(
-                "rank {rank} waits for ever in round {}: {round:?}",
+                "rank {rank} waits forever in round {}: {round:?}",
                 member.round
             );
             return Err(ScheduleError::Broken { problem });
@@ -78,14 +77,14 @@ fn finish<T: Clone>(
     }
     if let Some(wire) = wires.queues.iter().position(|queue| !queue.is_empty()) {
         let (from, to) = (wire / wires.size, wire % wires.size);
-        let problem = format!("rank {to} never receives a message of rank {from}");
+        let problem = format!("rank {to} never receives a message from rank {from}");
         return Err(ScheduleError::Broken { problem });
     }
-    let result = |member: &Member<'_, T>| member.read(&member.schedule.result).to_vec();
+    let result = |member: &InterpretedRank<'_, T>| member.read(&member.schedule.result).to_vec();
     Ok(members.iter().map(result).collect())
 }
 
-impl<'a, T: Clone + Default> Member<'a, T> {
+impl<'a, T: Clone + Default> InterpretedRank<'a, T> {
     fn new(schedule: &'a Schedule, input: &[T]) -> Result<Self, ScheduleError> {
         if input.len() != schedule.input_len() {
             let problem = format!("{} elements for {}", input.len(), schedule.input_len());
@@ -110,11 +109,11 @@ impl<'a, T: Clone + Default> Member<'a, T> {
         })
     }
 
-    /// Does what can be done now; `false` when this rank waits or has ended.
+    /// Executes the next part of the schedule; returns `false` if this rank waits or has finished.
     fn advance(
         &mut self,
         rank: usize,
-        wires: &mut Wires<T>,
+        wires: &mut MessagesInFlight<T>,
         reduce: &mut impl FnMut(&T, &T) -> T,
     ) -> Result<bool, ScheduleError> {
         let Some(round) = self.schedule.rounds.get(self.round) else {
@@ -183,7 +182,7 @@ impl<'a, T: Clone + Default> Member<'a, T> {
     }
 }
 
-impl<T> Member<'_, T> {
+impl<T> InterpretedRank<'_, T> {
     fn read(&self, region: &Region) -> &[T] {
         &self.slots[region.slot][region.elements.clone()]
     }

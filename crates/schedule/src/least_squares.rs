@@ -1,46 +1,46 @@
-//! Least squares with parameters that are not negative, robust to single bad samples.
+//! Least squares with non-negative parameters, robust to outliers.
 
-/// Times that samples are weighed anew.
+/// The number of reweighting iterations.
 const TURNS: usize = 15;
-/// Errors up to this many times the typical one keep their full weight.
+/// The limit of an error, as a multiple of the typical error, up to which a sample keeps its full weight.
 const TYPICAL: f64 = 1.5;
-/// What is added to the diagonal, relative to it, so that equal columns share what they explain.
+/// The relative addition to the diagonal, so that equal columns get equal parameters.
 const RIDGE: f64 = 1e-9;
 
-/// A row that the parameters should make equal to a target.
+/// A row of the system, with its target.
 #[derive(Debug, Clone, Copy)]
-struct Row<const N: usize> {
+struct WeightedRow<const N: usize> {
     row: [f64; N],
     target: f64,
     weight: f64,
 }
 
-/// A parameter leans to a value where the samples leave a choice.
+/// The prior value of a parameter, which decides if the samples do not determine it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Leaning {
+pub(crate) struct Prior {
     pub(crate) column: usize,
     pub(crate) value: f64,
     pub(crate) weight: f64,
 }
 
-/// The parameters, none negative, with which `rows * parameters` comes closest to `targets`, which are
-/// positive: in proportion, half as much being as far off as twice as much. Samples have `weights`;
-/// those that fit far worse than most count for less.
+/// Returns the non-negative parameters with which `rows * parameters` is closest to `targets`, which are positive.
+/// Distances are relative: half of a target is as far off as twice the target. Samples have `weights`; outliers get
+/// less weight.
 ///
-/// All subsets of columns are tried, so that each minimum is exact: for up to a dozen columns. Only
-/// the four kinds of arithmetic and square roots in a fixed order: the same bits on every machine.
+/// The minimum is exact, because all subsets of columns are tried; this is feasible for up to a dozen columns. Uses
+/// only basic arithmetic and square roots in a fixed order, so the bits are the same on every machine.
 pub(crate) fn fit<const N: usize>(
     rows: &[[f64; N]],
     targets: &[f64],
     weights: &[f64],
-    leanings: &[Leaning],
+    priors: &[Prior],
 ) -> [f64; N] {
-    let mut leaning = Vec::new();
-    for lean in leanings {
+    let mut prior_rows = Vec::new();
+    for prior in priors {
         let mut row = [0.0; N];
-        row[lean.column] = 1.0 / lean.value;
-        let (target, weight) = (1.0, lean.weight);
-        leaning.push(Row {
+        row[prior.column] = 1.0 / prior.value;
+        let (target, weight) = (1.0, prior.weight);
+        prior_rows.push(WeightedRow {
             row,
             target,
             weight,
@@ -56,17 +56,21 @@ pub(crate) fn fit<const N: usize>(
             .zip(weights)
             .zip(&scales)
             .zip(&trust);
-        let samples = samples.map(|((((row, target), weight), scale), trust)| Row {
+        let samples = samples.map(|((((row, target), weight), scale), trust)| WeightedRow {
             row: row.map(|x| x / scale),
             target: target / scale,
             weight: weight * trust,
         });
-        parameters = solve(&samples.chain(leaning.iter().copied()).collect::<Vec<_>>());
+        parameters = solve(
+            &samples
+                .chain(prior_rows.iter().copied())
+                .collect::<Vec<_>>(),
+        );
         let mut errors = Vec::with_capacity(rows.len());
-        for (place, (row, target)) in rows.iter().zip(targets).enumerate() {
+        for (index, (row, target)) in rows.iter().zip(targets).enumerate() {
             let predicted = dot(row, &parameters).max(target / 1000.0);
-            scales[place] = (predicted * target).sqrt();
-            errors.push((predicted - target).abs() / scales[place] * weights[place].sqrt());
+            scales[index] = (predicted * target).sqrt();
+            errors.push((predicted - target).abs() / scales[index] * weights[index].sqrt());
         }
         let limit = TYPICAL * median(errors.clone()).max(1e-6);
         for (trust, error) in trust.iter_mut().zip(errors) {
@@ -87,10 +91,10 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Weighted least squares by the best subset of columns.
-fn solve<const N: usize>(rows: &[Row<N>]) -> [f64; N] {
+/// Solves weighted least squares with the best subset of columns.
+fn solve<const N: usize>(rows: &[WeightedRow<N>]) -> [f64; N] {
     let (mut normal, mut right) = ([[0.0; N]; N], [0.0; N]);
-    for Row {
+    for WeightedRow {
         row,
         target,
         weight,
@@ -120,8 +124,7 @@ fn solve<const N: usize>(rows: &[Row<N>]) -> [f64; N] {
     best
 }
 
-/// The minimum over some columns, by elimination; `None` when it is not unique or has a negative
-/// parameter.
+/// Computes the minimum over some columns by elimination; `None` if it is not unique or has a negative parameter.
 fn solve_subset<const N: usize>(
     normal: &[[f64; N]; N],
     right: &[f64; N],
@@ -178,7 +181,7 @@ mod tests {
             (found[0] - 3.0).abs() < 1e-6 && (found[1] - 0.5).abs() < 1e-6,
             "{found:?}"
         );
-        // A falling line: the best that does not fall.
+        // A decreasing line: the result is the best line that does not decrease.
         let found = fit(&rows, &[4.0, 3.9, 3.8, 3.7], &[1.0; 4], &[]);
         assert!(found[1] < 1e-9 && found[0] > 3.6, "{found:?}");
         assert_eq!(fit::<2>(&[], &[], &[], &[]), [0.0, 0.0]);
@@ -190,7 +193,7 @@ mod tests {
 
     #[test]
     fn where_the_rows_leave_a_choice_it_leans_as_it_is_told() {
-        let lean = |weight| Leaning {
+        let lean = |weight| Prior {
             column: 0,
             value: 0.5,
             weight,

@@ -2,7 +2,7 @@
 //!
 //! A collective is a pure function (algorithm, group rank, size, element counts) -> [`Schedule`]: for
 //! one rank, rounds of concurrent transfers followed by local actions. [`interpret()`] runs all ranks
-//! on real data in one thread and so proves the result and the freedom from deadlock;
+//! on real data in one thread, which verifies the result and the absence of deadlocks;
 //! [`Schedule::cost`] counts messages and bytes. Read [`Schedule`] first, then one of [`ring`],
 //! [`direct`], [`halving_doubling`]. [`pipeline`] does the same for pipelines.
 
@@ -40,7 +40,7 @@ pub use barrier::barrier;
 pub use broadcast::broadcast;
 pub use choose::{Decision, choose, choose_on};
 pub use corrections::{CORRECTED_BYTES, Corrections, Timing};
-pub use cost_model::{COST_WORDS, CostModel, Sample};
+pub use cost_model::{COST_WORDS, CostModel, CostSample};
 pub use cost_page::cost_page;
 pub use counts::Counts;
 pub use error::ScheduleError;

@@ -1,4 +1,4 @@
-//! The schedules of the operations that several algorithms can run.
+//! The schedules of operations that several algorithms can run.
 
 use ronde_core::exact::ExactSum;
 use ronde_core::{GroupRank, Operation};
@@ -10,14 +10,14 @@ use crate::contributions::Contributions;
 use crate::direct::direct;
 use crate::driver::driver;
 use crate::halving_doubling::halving_doubling;
-use crate::hierarchical::{Levels, hierarchical};
+use crate::hierarchical::{LevelSums, hierarchical};
 use crate::hosts::Hosts;
 use crate::ring::ring;
 use crate::rooted::{broadcast_by_slices, reduce_at_root, reduce_by_slices};
 use crate::tree::{tree, tree_reduce};
 use crate::{Algorithm, Schedule, ScheduleError};
 
-/// [`all_reduce_on`] for ranks of one host.
+/// Calls [`all_reduce_on`] for ranks of one host.
 ///
 /// # Errors
 /// As for [`all_reduce_on`].
@@ -30,7 +30,7 @@ pub fn all_reduce(
     all_reduce_on(algorithm, rank, &Hosts::one(size), len)
 }
 
-/// The schedule of an all-reduce of `len` elements; long ones within a host in [`crate::blocks`].
+/// Returns the schedule of an all-reduce of `len` elements; long operands within a host use [`crate::blocks`].
 ///
 /// # Errors
 /// [`ScheduleError::Invalid`] for a rank that is not in the group.
@@ -46,7 +46,7 @@ pub fn all_reduce_on(
     })
 }
 
-/// [`all_reduce_on`] without blocks.
+/// Returns the schedule of [`all_reduce_on`] without blocks.
 pub(crate) fn all_reduce_at_once(
     algorithm: Algorithm,
     rank: GroupRank,
@@ -57,9 +57,9 @@ pub(crate) fn all_reduce_at_once(
     let rank = member("all_reduce", rank, size)?;
     Ok(match algorithm {
         Algorithm::Driver => driver(&Contributions::plain(size), rank, len),
-        // On one host the hierarchical algorithm is the direct one.
+        // On one host, the hierarchical algorithm equals the direct one.
         Algorithm::Hierarchical if hosts.count() > 1 => {
-            hierarchical(hosts, &Levels::plain(hosts), rank, len)
+            hierarchical(hosts, &LevelSums::plain(hosts), rank, len)
         }
         Algorithm::Direct | Algorithm::Hierarchical => {
             direct(&Contributions::plain(size), rank, len)
@@ -70,7 +70,7 @@ pub(crate) fn all_reduce_at_once(
     })
 }
 
-/// [`exact_sum_on`] for ranks of one host.
+/// Calls [`exact_sum_on`] for ranks of one host.
 ///
 /// # Errors
 /// As for [`exact_sum_on`].
@@ -83,11 +83,11 @@ pub fn exact_sum(
     exact_sum_on(algorithm, sum, rank, &Hosts::one(sum.size()), len)
 }
 
-/// The schedule of an exact sum of operands of `len` elements; the caller's slots are its subtrees. Long
-/// operands within a host go in [`crate::blocks`].
+/// Returns the schedule of an exact sum of operands of `len` elements; the caller's slots are its subtrees. Long
+/// operands within a host use [`crate::blocks`].
 ///
 /// # Errors
-/// [`ScheduleError::Refused`] when the algorithm cannot keep the order of the tree;
+/// [`ScheduleError::Refused`] if the algorithm cannot keep the order of the tree;
 /// [`ScheduleError::Invalid`] for a rank that is not in the group or hosts of another group.
 pub fn exact_sum_on(
     algorithm: Algorithm,
@@ -102,7 +102,7 @@ pub fn exact_sum_on(
     })
 }
 
-/// [`exact_sum_on`] without blocks.
+/// Returns the schedule of [`exact_sum_on`] without blocks.
 pub(crate) fn exact_sum_at_once(
     algorithm: Algorithm,
     sum: &ExactSum,
@@ -129,7 +129,7 @@ pub(crate) fn exact_sum_at_once(
         Algorithm::HalvingDoubling => halving_doubling(index, size, len),
         Algorithm::Tree => tree(&Contributions::exact(sum), index, len),
         Algorithm::Hierarchical if hosts.count() > 1 => {
-            hierarchical(hosts, &Levels::exact(sum, hosts), index, len)
+            hierarchical(hosts, &LevelSums::exact(sum, hosts), index, len)
         }
         Algorithm::Direct | Algorithm::Hierarchical | Algorithm::Ring => {
             direct(&Contributions::exact(sum), index, len)
@@ -137,10 +137,10 @@ pub(crate) fn exact_sum_at_once(
     })
 }
 
-/// The schedule of a reduction of `len` elements to `root`; the others end with nothing.
+/// Returns the schedule of a reduction of `len` elements to `root`; the other ranks have an empty result.
 ///
 /// # Errors
-/// [`ScheduleError::Refused`] when the algorithm cannot; [`ScheduleError::Invalid`] for a rank or
+/// [`ScheduleError::Refused`] if the algorithm cannot run it; [`ScheduleError::Invalid`] for a rank or
 /// root that is not in the group.
 pub fn reduce(
     algorithm: Algorithm,
@@ -161,7 +161,7 @@ pub fn reduce(
     })
 }
 
-/// The schedule of a broadcast of `len` elements from `root`.
+/// Returns the schedule of a broadcast of `len` elements from `root`.
 ///
 /// # Errors
 /// As for [`reduce`].

@@ -1,11 +1,11 @@
-//! Pipeline schedules: which stage works on which micro-batch when.
+//! Pipeline schedules: the order in which each stage processes the micro-batches.
 //!
-//! A stage's actions are in a fixed order; when each runs follows from what it needs: a forward needs
-//! the forward of the stage before, a backward that of the stage after, and the stage's own forward.
+//! The actions of a stage have a fixed order; each runs as soon as its inputs are available. A forward needs the
+//! forward of the previous stage. A backward needs the backward of the next stage and the stage's own forward.
 
 use crate::ScheduleError;
 
-/// One thing that a stage does.
+/// One action of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Forward of a micro-batch.
@@ -14,10 +14,10 @@ pub enum Action {
     Backward(usize),
 }
 
-/// One forward, one backward: a stage starts with as many forwards as there are stages after it, then
-/// alternates, then finishes the backwards.
+/// Returns the actions of a stage for one forward, one backward (1F1B): a stage starts with as many forwards as there
+/// are stages after it, then alternates, then finishes the backwards.
 ///
-/// At most `stages - stage` micro-batches are in flight on a stage, whatever their count. Backwards
+/// At most `stages - stage` micro-batches are in flight on a stage, however many there are. Backwards
 /// run in the order of the micro-batches. Source: Narayanan et al., "PipeDream", 2019, and
 /// "Memory-efficient pipeline-parallel DNN training", 2021 (1F1B with flush).
 #[must_use]
@@ -33,8 +33,8 @@ pub fn one_forward_one_backward(stage: usize, stages: usize, micro_batches: usiz
     actions
 }
 
-/// The share of time that a stage idles in [`one_forward_one_backward`] when all stages are equally
-/// long: `(stages - 1) / (micro_batches + stages - 1)`.
+/// Returns the idle share of a stage's time in [`one_forward_one_backward`] if all stages take equally long:
+/// `(stages - 1) / (micro_batches + stages - 1)`.
 #[must_use]
 pub fn bubble(stages: usize, micro_batches: usize) -> f64 {
     let waiting = stages.saturating_sub(1);
@@ -44,23 +44,23 @@ pub fn bubble(stages: usize, micro_batches: usize) -> f64 {
     waiting as f64 / (micro_batches + waiting) as f64
 }
 
-/// What comes of running all stages.
+/// The result of running all stages.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeline {
-    /// When each stage begins and ends each of its actions, in units of time.
+    /// The start and end of each action of each stage, in units of time.
     pub spans: Vec<Vec<(Action, u64, u64)>>,
-    /// When the last stage is done.
+    /// The time at which the last stage finishes.
     pub end: u64,
-    /// Share of all stages' time that is idle.
+    /// The idle share of all stages' time.
     pub bubble: f64,
-    /// Most micro-batches that were forwarded but not yet backwarded, by stage.
+    /// The largest number of micro-batches between their forward and backward at any time, by stage.
     pub in_flight_max: Vec<usize>,
 }
 
-/// Runs the actions of all stages, each as soon as what it needs is there.
+/// Runs the actions of all stages, each as soon as its inputs are available.
 ///
 /// # Errors
-/// [`ScheduleError::Broken`] when stages wait for each other for ever.
+/// [`ScheduleError::Broken`] for a deadlock between stages.
 pub fn interpret(
     stages: &[Vec<Action>],
     forward_time: u64,
@@ -80,13 +80,14 @@ pub fn interpret(
     if let Some(stage) = (0..stages.len()).find(unfinished) {
         let waiting = stages[stage][spans[stage].len()];
         return Err(ScheduleError::Broken {
-            problem: format!("stage {stage} waits for ever to do {waiting:?}"),
+            problem: format!("stage {stage} waits forever for the inputs of {waiting:?}"),
         });
     }
     Ok(summary(spans))
 }
 
-/// A stage whose next action has all it needs, that action, and since when.
+/// Finds a stage whose next action has all its inputs; returns the stage, the action and the time since which it is
+/// ready.
 fn next_action(
     stages: &[Vec<Action>],
     spans: &[Vec<(Action, u64, u64)>],
@@ -176,6 +177,6 @@ mod tests {
         let first = vec![Action::Forward(0), Action::Backward(0), Action::Forward(1)];
         let second = vec![Action::Forward(0), Action::Forward(1), Action::Backward(0)];
         let error = interpret(&[first, second], 1, 1).unwrap_err();
-        assert!(error.to_string().contains("waits for ever"), "{error}");
+        assert!(error.to_string().contains("waits forever"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Ring: every rank sends to the next one only; slices go round twice, reduced, then complete.
+//! Ring: every rank sends only to the next one; slices travel around twice, first reduced, then complete.
 //!
 //! `2 (n - 1)` rounds and messages and about `2 b (n - 1) / n` bytes per rank, the least possible. The
 //! order of additions differs between slices, so a ring cannot keep the order of a tree. Source:
@@ -7,7 +7,7 @@
 use crate::schedule::{Region, Round, Schedule};
 use crate::slices::slice;
 
-/// The schedule of `rank` of `size` for `len` elements.
+/// Returns the schedule of `rank` of `size` for `len` elements.
 #[must_use]
 pub fn ring(rank: usize, size: usize, len: usize) -> Schedule {
     let part = |index: usize| Region::new(0, slice(len, size, index % size));

@@ -1,12 +1,12 @@
-//! Operations with a root, by direct exchange: gather, scatter, reduce, and broadcast of much.
+//! Operations with a root, by direct exchange: gather, scatter, reduce, and broadcast of long operands.
 
 use crate::schedule::{Region, Round, Schedule};
 use crate::slices::slice;
 
-/// The root gets all elements in rank order; rank `r` brings `lens[r]`, which only the root and `r`
-/// itself need to know. The others keep what they brought.
+/// Returns a gather: the root receives all elements in rank order. Rank `r` contributes `lens[r]` elements; only the
+/// root and `r` need to know this length. The buffers of all other ranks are unchanged.
 ///
-/// One round; every rank but the root sends one message of what it brings.
+/// One round; every rank except the root sends its elements in one message.
 #[must_use]
 pub fn gather(rank: usize, root: usize, lens: &[usize]) -> Schedule {
     let mine = Region::new(0, 0..lens[rank]);
@@ -37,7 +37,7 @@ pub fn gather(rank: usize, root: usize, lens: &[usize]) -> Schedule {
     schedule
 }
 
-/// Rank `r` gets the root's `r`-th `part_len` elements; the others bring room for theirs.
+/// Returns a scatter: rank `r` receives the root's `r`-th `part_len` elements into its buffer.
 ///
 /// One round; the root sends `n - 1` messages of `part_len` elements.
 #[must_use]
@@ -57,7 +57,8 @@ pub fn scatter(rank: usize, size: usize, root: usize, part_len: usize) -> Schedu
     schedule
 }
 
-/// The root hears all operands whole and adds them in rank order; the others end with nothing.
+/// Returns a reduction in which the root receives all operands and adds them in rank order; the other ranks have an
+/// empty result.
 ///
 /// One round; every other rank sends its operand.
 #[must_use]
@@ -88,7 +89,8 @@ pub fn reduce_at_root(rank: usize, size: usize, root: usize, len: usize) -> Sche
     schedule
 }
 
-/// Each rank reduces its slice in rank order and sends it to the root; the others end with nothing.
+/// Returns a reduction in which each rank reduces its slice in rank order and sends it to the root; the other ranks
+/// have an empty result.
 ///
 /// Two rounds, at most `n` messages and about `b` bytes per rank.
 #[must_use]
@@ -119,7 +121,7 @@ pub fn reduce_by_slices(rank: usize, size: usize, root: usize, len: usize) -> Sc
     schedule
 }
 
-/// Broadcast in slices: the root sends each rank a slice, and all tell each other.
+/// Returns a broadcast in slices: the root sends each rank a slice, and the ranks exchange the slices.
 ///
 /// Two rounds; about `b` bytes from the root and from each other rank together `b (n - 2) / n`.
 #[must_use]

@@ -1,4 +1,4 @@
-//! [`Schedule`]: what one rank does in a collective, as data.
+//! [`Schedule`]: the actions of one rank in a collective, as data.
 
 use std::ops::Range;
 
@@ -6,35 +6,35 @@ use ronde_core::GroupRank;
 
 use crate::ScheduleError;
 
-/// A run of elements of one slot.
+/// A range of elements of one slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Region {
-    /// Index into [`Schedule::slots`].
+    /// The index into [`Schedule::slots`].
     pub slot: usize,
-    /// Elements of the slot.
+    /// The elements of the slot.
     pub elements: Range<usize>,
 }
 
 impl Region {
-    /// Elements `elements` of slot `slot`.
+    /// Creates the region of elements `elements` of slot `slot`.
     #[must_use]
     pub fn new(slot: usize, elements: Range<usize>) -> Self {
         Self { slot, elements }
     }
 
-    /// Count of elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.elements.len()
     }
 
-    /// Whether there are no elements.
+    /// Returns whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.elements.is_empty()
     }
 
-    /// Whether an element belongs to both.
+    /// Returns whether the two regions have elements in common.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         self.slot == other.slot
@@ -46,39 +46,39 @@ impl Region {
 /// One message of a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Transfer {
-    /// The region goes to another rank.
+    /// Sends the region to another rank.
     Send {
-        /// Who gets it.
+        /// The receiving rank.
         to: GroupRank,
-        /// What it gets.
+        /// The region to send.
         region: Region,
     },
-    /// The region is filled by another rank.
+    /// Receives the region from another rank.
     Receive {
-        /// Who fills it.
+        /// The sending rank.
         from: GroupRank,
-        /// Where it goes.
+        /// The region to fill.
         region: Region,
     },
 }
 
-/// What a rank does by itself after the transfers of a round.
+/// A local action of a rank after the transfers of a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocalAction {
     /// `into = left op right`, in exactly this order; `into` is one of the two.
     Reduce {
-        /// Where the result goes.
+        /// The destination.
         into: Region,
-        /// Left operand.
+        /// The left operand.
         left: Region,
-        /// Right operand.
+        /// The right operand.
         right: Region,
     },
     /// `into = from`.
     Copy {
-        /// Where it goes.
+        /// The destination.
         into: Region,
-        /// What is copied.
+        /// The source.
         from: Region,
     },
 }
@@ -88,9 +88,9 @@ pub enum LocalAction {
 /// Messages between two ranks arrive in the order of their schedules, over all rounds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Round {
-    /// Messages; none writes what another one touches.
+    /// The messages. No message writes a region that another one reads or writes.
     pub transfers: Vec<Transfer>,
-    /// What follows once all of them are done.
+    /// The actions after all messages are complete.
     pub actions: Vec<LocalAction>,
 }
 
@@ -111,19 +111,19 @@ impl Round {
         }
     }
 
-    /// Adds a message to `to` that goes even without an element, for a receiver that checks its length.
+    /// Adds a message to `to` that is sent even if empty, for a receiver that checks its length.
     pub fn send_even_empty(&mut self, to: usize, region: Region) {
         let to = GroupRank(to as u32);
         self.transfers.push(Transfer::Send { to, region });
     }
 
-    /// Adds a message from `from` that comes even without an element.
+    /// Adds a message from `from` that is received even if empty.
     pub fn receive_even_empty(&mut self, from: usize, region: Region) {
         let from = GroupRank(from as u32);
         self.transfers.push(Transfer::Receive { from, region });
     }
 
-    /// Moves all messages to one slot.
+    /// Redirects all messages to one slot.
     pub(crate) fn move_to_slot(&mut self, slot: usize) {
         for transfer in &mut self.transfers {
             let (Transfer::Send { region, .. } | Transfer::Receive { region, .. }) = transfer;
@@ -159,35 +159,35 @@ impl Round {
     }
 }
 
-/// What one rank does in a collective.
+/// The actions of one rank in a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
-    /// Elements of each slot. The first [`Schedule::inputs`] are the caller's buffer, one after the
-    /// other; the rest is scratch, undefined at the start.
+    /// The number of elements of each slot. The first [`Schedule::inputs`] slots are the caller's buffer, in
+    /// order; the remaining ones are scratch memory, undefined at the start.
     pub slots: Vec<usize>,
-    /// How many slots the caller's buffer consists of.
+    /// The number of slots of the caller's buffer.
     pub inputs: usize,
     /// The rounds in order.
     pub rounds: Vec<Round>,
-    /// Where the result lies in the end.
+    /// The location of the result at the end.
     pub result: Region,
 }
 
-/// What a schedule costs one rank.
+/// The cost of a schedule for one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cost {
-    /// Messages to other ranks.
+    /// The number of messages to other ranks.
     pub messages_sent: usize,
-    /// Bytes of payload to other ranks.
+    /// The number of payload bytes sent to other ranks.
     pub bytes_sent: usize,
-    /// Bytes of payload from other ranks.
+    /// The number of payload bytes received from other ranks.
     pub bytes_received: usize,
-    /// Rounds with a transfer: how often this rank waits.
+    /// The number of rounds with a transfer, in each of which this rank waits.
     pub rounds: usize,
 }
 
 impl Schedule {
-    /// A schedule without rounds over the caller's slots of the given lengths.
+    /// Creates a schedule without rounds over the caller's slots of the given lengths.
     #[must_use]
     pub fn new(inputs: Vec<usize>, result: Region) -> Self {
         Self {
@@ -211,7 +211,7 @@ impl Schedule {
         }
     }
 
-    /// Renames the ranks that it speaks to.
+    /// Renumbers the peers.
     pub(crate) fn rename_ranks(&mut self, name: impl Fn(usize) -> usize) {
         for transfer in self.rounds.iter_mut().flat_map(|r| &mut r.transfers) {
             let (Transfer::Send { to: peer, .. } | Transfer::Receive { from: peer, .. }) = transfer;
@@ -219,19 +219,19 @@ impl Schedule {
         }
     }
 
-    /// Elements that the caller brings.
+    /// Returns the number of elements of the caller's buffer.
     #[must_use]
     pub fn input_len(&self) -> usize {
         self.slots[..self.inputs].iter().sum()
     }
 
-    /// Elements of scratch that are needed.
+    /// Returns the number of elements of scratch memory.
     #[must_use]
     pub fn scratch_len(&self) -> usize {
         self.slots[self.inputs..].iter().sum()
     }
 
-    /// What it costs, for elements of `element_bytes`.
+    /// Returns the cost for elements of `element_bytes` bytes.
     #[must_use]
     pub fn cost(&self, element_bytes: usize) -> Cost {
         let mut cost = Cost::default();
@@ -252,20 +252,23 @@ impl Schedule {
         cost
     }
 
-    /// Checks what an executor relies on: regions lie in their slots, the transfers of a round do
-    /// not disturb each other, and the operands of an action agree in length and do not overlap.
+    /// Checks the invariants that an executor relies on: regions are within their slots, the transfers of a round
+    /// are independent, and the operands of an action have equal lengths and do not overlap.
     ///
     /// # Errors
     /// [`ScheduleError::Broken`] with the first problem.
     pub fn check(&self) -> Result<(), ScheduleError> {
         let broken = |problem: String| Err(ScheduleError::Broken { problem });
         if self.inputs > self.slots.len() || !self.holds(&self.result) {
-            return broken(format!("no result {:?} in the slots", self.result));
+            return broken(format!(
+                "the result {:?} is not within the slots",
+                self.result
+            ));
         }
         for (number, round) in self.rounds.iter().enumerate() {
-            for (place, transfer) in round.transfers.iter().enumerate() {
+            for (index, transfer) in round.transfers.iter().enumerate() {
                 let (Transfer::Send { region, .. } | Transfer::Receive { region, .. }) = transfer;
-                let disturbed = round.transfers[..place]
+                let disturbed = round.transfers[..index]
                     .iter()
                     .any(|earlier| disturbs(earlier, transfer));
                 if !self.holds(region) || disturbed {

@@ -1,14 +1,13 @@
-//! How a run of elements is cut among ranks.
+//! The division of a range of elements among ranks.
 
 use std::ops::Range;
 
-/// Slices start at multiples of this many elements, so that block-wise sums over a slice are those
-/// over the whole.
+/// Slices start at multiples of this many elements, so that block-wise sums over a slice equal those over the
+/// whole range.
 pub const ALIGNMENT: usize = 64;
 
-/// Slice `index` of `count`: slices are disjoint, in order, cover `0..len`, differ by at most one
-/// block of [`ALIGNMENT`] elements, and start at multiples of it. With fewer blocks than ranks some
-/// are empty.
+/// Returns slice `index` of `count`. Slices are disjoint, in order, cover `0..len`, differ by at most one block of
+/// [`ALIGNMENT`] elements, and start at multiples of it. With fewer blocks than ranks, some slices are empty.
 #[must_use]
 pub fn slice(len: usize, count: usize, index: usize) -> Range<usize> {
     let blocks = len.div_ceil(ALIGNMENT);
@@ -16,7 +15,7 @@ pub fn slice(len: usize, count: usize, index: usize) -> Range<usize> {
     bound(index)..bound(index + 1)
 }
 
-/// Cuts a run in two at a multiple of [`ALIGNMENT`] from its start where there are enough elements.
+/// Splits a range in two at a multiple of [`ALIGNMENT`] from its start, if there are enough elements.
 #[must_use]
 pub fn halves(run: Range<usize>) -> (Range<usize>, Range<usize>) {
     let half = run.len() / 2;

@@ -1,18 +1,18 @@
-//! What is chosen, by default and by measured costs, and that it can always be run.
+//! The choice of algorithms by default and measured costs; every choice can be run.
 
 use ronde_core::exact::ExactSum;
 use ronde_core::{GroupRank, Operation, ReduceOp};
 use ronde_schedule::choose::counts;
 use ronde_schedule::{
-    Algorithm, CostModel, Decision, Hosts, Sample, all_reduce_on, broadcast_by, choose, choose_on,
-    exact_sum_on, reduce,
+    Algorithm, CostModel, CostSample, Decision, Hosts, all_reduce_on, broadcast_by, choose,
+    choose_on, exact_sum_on, reduce,
 };
 
 const SUM: Operation = Operation::AllReduce(ReduceOp::Sum);
 
 fn exact(size: usize, shards: usize) -> Operation {
     let bounds = (0..=size).map(|rank| (rank * shards / size) as u32);
-    Operation::ExactSum(ExactSum::new(bounds.collect()).expect("bounds that rise"))
+    Operation::ExactSum(ExactSum::new(bounds.collect()).expect("ascending bounds"))
 }
 
 fn operations(size: usize) -> Vec<Operation> {
@@ -47,7 +47,7 @@ fn can_run(chosen: Algorithm, operation: &Operation, hosts: &Hosts) -> bool {
     }
 }
 
-/// Dear links between hosts, cheap ones within.
+/// Returns costs with expensive links between hosts and cheap links within.
 fn slow_links() -> CostModel {
     CostModel {
         round_across_s: 200e-6,
@@ -58,7 +58,7 @@ fn slow_links() -> CostModel {
 }
 
 #[test]
-fn every_choice_can_be_run_and_says_why() {
+fn every_choice_can_be_run_and_has_a_reason() {
     let mut decided = 0;
     for size in 1..=17 {
         for hosts in layouts(size) {
@@ -85,7 +85,7 @@ fn every_choice_can_be_run_and_says_why() {
 }
 
 #[test]
-fn what_is_asked_for_is_taken_or_the_refusal_is_told() {
+fn a_requested_algorithm_is_used_or_its_refusal_is_reported() {
     let asked = choose(Some(Algorithm::Ring), &SUM, 4, 64, 4);
     assert_eq!(asked.algorithm, Algorithm::Ring);
     assert!(asked.reason.contains("asked for") && asked.seconds.is_some());
@@ -105,7 +105,7 @@ fn what_is_asked_for_is_taken_or_the_refusal_is_told() {
 }
 
 #[test]
-fn by_default_short_operands_take_few_messages_and_long_ones_few_bytes() {
+fn by_default_short_operands_use_few_messages_and_long_ones_few_bytes() {
     for size in [8, 16, 32] {
         let short = choose(None, &SUM, size, 2, 4);
         let rounds = counts(short.algorithm, &SUM, &Hosts::one(size), 2, 4, 64).unwrap();
@@ -135,7 +135,7 @@ fn by_default_short_operands_take_few_messages_and_long_ones_few_bytes() {
 }
 
 #[test]
-fn between_hosts_long_operands_stay_with_their_peers() {
+fn between_hosts_long_operands_change_peers_rarely() {
     for size in [3, 4, 8] {
         let apart = Hosts::new(&(0..size).collect::<Vec<_>>());
         let chosen = |operation: &Operation, len| {
@@ -154,7 +154,7 @@ fn between_hosts_long_operands_stay_with_their_peers() {
 }
 
 #[test]
-fn the_best_two_are_told_with_their_times() {
+fn the_reason_has_the_two_best_algorithms_with_their_times() {
     let model = CostModel {
         is_measured: true,
         message_s: 100e-6,
@@ -174,7 +174,7 @@ fn the_best_two_are_told_with_their_times() {
 }
 
 #[test]
-fn the_cheapest_is_chosen_whatever_is_dear() {
+fn the_cheapest_algorithm_is_chosen_for_every_expensive_kind_of_cost() {
     let free = CostModel {
         operation_s: 0.0,
         round_s: 0.0,
@@ -207,7 +207,7 @@ fn the_cheapest_is_chosen_whatever_is_dear() {
         decision.seconds,
         Some(2.0 * 2.0 * 7.0 / 8.0 * f64::from(4 << 20))
     );
-    // Over two hosts the halving meets the other host last, with the least.
+    // Over two hosts, halving reaches the other host last, with the shortest messages.
     let hosts = Hosts::new(&[0, 0, 0, 0, 1, 1, 1, 1]);
     let across = CostModel {
         byte_across_s: 1.0,
@@ -223,7 +223,7 @@ fn the_cheapest_is_chosen_whatever_is_dear() {
 }
 
 #[test]
-fn of_two_that_take_about_as_long_the_one_with_fewer_messages_is_taken() {
+fn of_two_algorithms_with_similar_times_the_one_with_fewer_messages_is_chosen() {
     let model = CostModel {
         is_measured: true,
         ..slow_links()
@@ -236,7 +236,7 @@ fn of_two_that_take_about_as_long_the_one_with_fewer_messages_is_taken() {
 }
 
 #[test]
-fn within_a_host_caches_and_rounds_decide_between_those_that_take_about_as_long() {
+fn within_a_host_caches_and_rounds_decide_between_algorithms_with_similar_times() {
     let model = CostModel {
         cores: 2,
         is_measured: true,
@@ -246,7 +246,7 @@ fn within_a_host_caches_and_rounds_decide_between_those_that_take_about_as_long(
         choose_on(&model, None, operation, &Hosts::one(size), len, 4)
     };
     for size in 3..=8 {
-        // Nothing fits the cache.
+        // No algorithm's scratch memory fits the cache.
         for operation in [SUM, exact(size, 16)] {
             let long = choose(&operation, size, 1 << 24);
             assert_eq!(long.algorithm, Algorithm::Direct, "{}", long.reason);
@@ -254,25 +254,25 @@ fn within_a_host_caches_and_rounds_decide_between_those_that_take_about_as_long(
         let short = choose(&SUM, size, 2);
         assert_ne!(short.algorithm, Algorithm::Ring, "{}", short.reason);
     }
-    // A slice does, and a ring holds no more.
+    // A slice fits, and a ring needs no more.
     let some = choose(&SUM, 4, 1 << 18);
     assert_eq!(some.algorithm, Algorithm::Ring, "{}", some.reason);
     let told = "us, with less scratch or fewer rounds than";
     assert!(some.reason.contains(told), "{}", some.reason);
-    // Between the two the bytes of single ranks are not to add up.
+    // Between the two sizes, the number of sequential bytes decides.
     for operation in [SUM, exact(4, 16)] {
         let middle = choose(&operation, 4, 1 << 16);
         let by = middle.algorithm;
         assert_eq!(by, Algorithm::HalvingDoubling, "{}", middle.reason);
     }
-    // Short ones take fewer messages where that is about as good.
+    // Short operands use fewer messages if the times are similar.
     let few = choose(&SUM, 2, 1 << 11);
     assert_eq!(few.algorithm, Algorithm::Tree, "{}", few.reason);
 }
 
 #[test]
-fn much_scratch_is_not_taken_unasked() {
-    // Everything but the driver's two rounds is dear; it would need seven operands at rank 0.
+fn an_algorithm_with_much_scratch_memory_is_used_only_on_request() {
+    // All costs except the driver's two rounds are high; the driver would need seven operands at rank 0.
     let model = CostModel {
         message_s: 0.0,
         round_s: 1.0,
@@ -290,7 +290,7 @@ fn much_scratch_is_not_taken_unasked() {
 }
 
 #[test]
-fn measured_times_lead_to_the_choice_that_they_show() {
+fn the_algorithm_with_the_least_measured_time_is_chosen() {
     let hosts = Hosts::new(&[0, 0, 1, 1]);
     let truth = CostModel {
         cores: 2,
@@ -300,7 +300,7 @@ fn measured_times_lead_to_the_choice_that_they_show() {
     for len in [16, 1024, 8192] {
         for algorithm in Algorithm::ALL {
             let counts = counts(algorithm, &SUM, &hosts, len, 8, 2).unwrap();
-            samples.push(Sample {
+            samples.push(CostSample {
                 counts,
                 seconds: truth.seconds(&counts),
             });

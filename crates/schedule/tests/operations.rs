@@ -95,7 +95,7 @@ fn gathers_scatters_and_broadcasts_of_every_root_equal_the_reference() {
 }
 
 #[test]
-fn all_to_all_moves_every_part_to_its_place() {
+fn all_to_all_moves_every_part_to_its_destination() {
     for size in 1..=17 {
         for len in LENS {
             let brought = inputs(size, size * len);
@@ -131,7 +131,7 @@ fn all_to_all_moves_every_part_to_its_place() {
     }
 }
 
-/// Every way to put up to `size` ranks on hosts is too many; these are the typical and the odd ones.
+/// Returns typical and unusual assignments of `size` ranks to hosts; there are too many to test all.
 fn layouts(size: usize) -> Vec<Hosts> {
     let by = |name: &dyn Fn(usize) -> usize| Hosts::new(&(0..size).map(name).collect::<Vec<_>>());
     vec![
@@ -163,12 +163,12 @@ fn hierarchical_sums_equal_the_reference_on_every_layout() {
     }
 }
 
-/// An element that remembers what was added in which order.
+/// An element that records its additions in order.
 fn added(left: &String, right: &String) -> String {
     format!("({left}+{right})")
 }
 
-/// The sum of a subtree, written out.
+/// Returns the sum of a subtree as text.
 fn written(nodes: &[Node], shards: u32, leaves: &[String]) -> Vec<String> {
     let mut texts = leaves.to_vec();
     let (additions, left) = reductions(nodes, shards);

@@ -1,4 +1,4 @@
-//! Every algorithm on every small group, against references; broken schedules are caught.
+//! Every algorithm on every small group, against references; invalid schedules are detected.
 
 use ronde_core::exact::{self, ExactSum, TreeSum};
 use ronde_core::philox::Stream;
@@ -45,7 +45,7 @@ fn all_reduce_equals_the_reference_for_every_algorithm_size_and_length() {
 }
 
 #[test]
-fn blocks_give_what_one_block_gives() {
+fn many_blocks_give_the_same_result_as_one_block() {
     for size in [1, 2, 3, 4, 5, 7, 8] {
         for (len, block) in [(1000, 64), (1000, 333), (257, 256), (64, 64), (3, 1)] {
             let inputs: Vec<_> = (0..size).map(|rank| values(rank, len)).collect();
@@ -97,7 +97,7 @@ fn gathers_scatters_and_broadcasts_equal_the_reference() {
 }
 
 #[test]
-fn a_barrier_hears_from_everybody() {
+fn a_barrier_waits_for_all_ranks() {
     for size in 1..=17_usize {
         let schedules: Vec<_> = (0..size).map(|rank| barrier(rank, size)).collect();
         interpret(&schedules, &vec![Vec::<u8>::new(); size], |a, _| *a).unwrap();
@@ -171,7 +171,7 @@ fn bounds(size: usize, shards: usize) -> Vec<u32> {
         .collect()
 }
 
-/// What a rank brings: its shards added into subtrees, one after the other.
+/// Returns the operands of a rank: its shards added into subtrees, in order.
 fn subtrees(sum: &ExactSum, rank: GroupRank, shards: &[Vec<f32>]) -> Vec<f32> {
     let mut local = TreeSum::new(sum.shards());
     for shard in sum.run(rank) {
@@ -228,7 +228,7 @@ fn exact_sums_have_the_bits_of_the_tree_for_every_algorithm_size_and_shard_count
 }
 
 #[test]
-fn exact_sums_of_powers_of_two_cost_no_extra_byte() {
+fn exact_sums_of_powers_of_two_send_no_extra_byte() {
     for size in [2, 4, 8, 16] {
         for shards in [16, 64] {
             let sum = ExactSum::new(bounds(size, shards)).unwrap();
@@ -265,7 +265,7 @@ fn token(to_or_from: usize, send: bool) -> Round {
 }
 
 #[test]
-fn deadlocks_leftovers_and_wrong_lengths_are_caught() {
+fn deadlocks_unreceived_messages_and_wrong_lengths_are_detected() {
     let schedule = |rounds| Schedule {
         slots: vec![2],
         inputs: 1,
