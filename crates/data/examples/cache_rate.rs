@@ -1,12 +1,12 @@
-//! How quickly cached files are read, beside `cat` of the same bytes; see `benchmarks/README.md`.
+//! Measures the rate of reading cached files and of `cat` for the same bytes; see `benchmarks/README.md`.
 //!
 //! ```sh
 //! cargo build --release -p ronde-data --features full --example cache_rate
 //! target/release/examples/cache_rate PATTERN FOLDER [sealed]
 //! ```
 //!
-//! Reads the files of a remote `PATTERN` into the cache in `FOLDER` where they are not there yet, then in turns: each file from
-//! its beginning to its end in pieces of 1 MiB through the cache, and `cat` of the cache's own files to `/dev/null`.
+//! Reads the files of a remote `PATTERN` into the cache in `FOLDER` if they are missing, then alternates: each file from
+//! start to end in pieces of 1 MiB through the cache, and `cat` of the cache's own files to `/dev/null`.
 
 #![expect(
     clippy::print_stdout,
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let opener = Opener::new(RemoteSettings::default());
     let files = expand(std::slice::from_ref(pattern), Path::new("."), &opener)?;
     let bytes: u64 = files.iter().map(SourceFile::bytes).sum();
-    // Any key will do, if it is the same each time.
+    // Any key that is the same for each run.
     let key = rest
         .first()
         .map(|_| MasterKey::parse(&[7; 32]))
@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut ratios = Vec::new();
     for _ in 0..ROUNDS {
         let start = Instant::now();
-        // Anew, so that everything is checked.
+        // A new cache, so that every page is verified.
         let cache = open()?;
         read(&cache, &files)?;
         let cached = start.elapsed();

@@ -1,6 +1,6 @@
-//! Decodes the images of some files again and again on one thread and tells how many a second: `decoding SECONDS FILE..`.
+//! Decodes the images of some files repeatedly on one thread and prints the rate: `decoding SECONDS FILE..`.
 //!
-//! As for training: a part of random size, resized to 224 x 224, turned or not, normalised.
+//! As for training: a crop of random area, resized to 224 x 224, randomly flipped, normalised.
 
 #![expect(clippy::print_stdout, reason = "it prints")]
 #![expect(clippy::disallowed_methods, reason = "it measures")]

@@ -1,7 +1,7 @@
-//! Prints every record of some files, field by field, for other programs to compare: `records KIND FILE..`.
+//! Prints every record of some files field by field, for comparison by other programs: `records KIND FILE..`.
 //!
-//! A line `record` for each record, then a line for each field: its name, `bytes`, `list` or the type of its numbers, and
-//! the bytes in hexadecimal digits (of a list between commas).
+//! A line `record` for each record, then a line per field: its name, `bytes`, `list` or the type of its numbers, and the
+//! bytes in hexadecimal digits (of a list separated by commas).
 
 use std::io::Write;
 use std::path::Path;
@@ -15,7 +15,7 @@ use ronde_store::{Opener, RemoteSettings, StoredObject};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let kind = arguments.next().ok_or("records KIND FILE..")?;
-    // Tokens are of two bytes here.
+    // Tokens have two bytes here.
     let dtype = (kind == "tokens").then_some(NumberType::U16);
     let config = FormatConfig::Table(FormatTable {
         dtype,

@@ -1,4 +1,4 @@
-//! Everything of this crate that reads files of strangers, for fuzzing: bytes in, an error or nothing out.
+//! The parsers of untrusted data files, for fuzzing: each takes bytes and returns an error or nothing.
 
 use std::sync::Arc;
 
@@ -8,36 +8,36 @@ use crate::format::{
     CsvLines, FieldSelection, Format, Npy, Npz, ScanItem, SharedBytes, TfRecord, WebDataset,
 };
 use crate::index::file_index::FileIndex;
-
+/// A parser of untrusted bytes.
 /// A reader of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum FuzzedFormat {
     /// A TFRecord file.
     TfRecord,
     /// A tar archive.
     Tar,
-    /// A file of one array.
+    /// A `.npy` file.
     Npy,
-    /// A file of several arrays.
+    /// A `.npz` file.
     Npz,
     /// Comma-separated values.
     Csv,
-    /// What is kept of a scan.
+    /// The stored index of a file.
     Index,
 }
 
 const KEY: [u8; 32] = [7; 32];
-/// Bytes of the file that an index is about.
+/// Size of the file that an index describes.
 const FILE_BYTES: u64 = 1 << 20;
 
-impl Kind {
+impl FuzzedFormat {
     /// Reads bytes as a file: all of its records, as a data set does.
     ///
     /// # Errors
-    /// Why they are refused, or the first record that cannot be used.
+    /// Returns the reason why the bytes are refused, or the first unusable record.
     ///
     /// # Panics
-    /// For a bug.
+    /// Panics for a bug.
     pub fn read(self, bytes: &[u8]) -> Result<(), String> {
         match self {
             Self::TfRecord => read(&TfRecord::new(FieldSelection::All), bytes),
@@ -46,7 +46,7 @@ impl Kind {
             Self::Npz => read(&Npz::new(FieldSelection::All), bytes),
             Self::Csv => read(&CsvLines::new(None, FieldSelection::All), bytes),
             Self::Index => {
-                // The hash is made right, so that what it protects is read, too.
+                // With a valid hash, so that the content behind it is parsed, too.
                 let content = bytes
                     .get(..bytes.len().saturating_sub(32))
                     .unwrap_or_default();
@@ -55,12 +55,12 @@ impl Kind {
                 let index = index.ok_or("no index")?;
                 let again = FileIndex::decode(&index.encode(&KEY), &KEY, "file", FILE_BYTES);
                 assert_eq!(again, Some(index), "an index is read as it was written");
-                Ok(())
+                assert_eq!(again, Some(index), "indexes round-trip");
             }
         }
     }
 
-    /// What must be accepted.
+    /// Returns inputs that must be accepted.
     #[must_use]
     pub fn samples(self) -> Vec<Vec<u8>> {
         match self {
@@ -91,30 +91,30 @@ impl Kind {
 /// Scans a file and reads what the scan found.
 fn read(format: &dyn Format, bytes: &[u8]) -> Result<(), String> {
     let file: Arc<dyn StoredObject> = Arc::new(InMemory::new("memory", bytes));
-    let told = |error: crate::DataError| error.to_string();
-    let open = format.open(file).map_err(told)?;
+    let message = |error: crate::DataError| error.to_string();
+    let open = format.open(file).map_err(message)?;
     let mut index = FileIndex::new();
     open.scan(&mut |found| {
         let added = index.add(found, bytes.len() as u64);
         added.ok_or_else(|| crate::DataError::Format {
             file: "memory".to_owned(),
-            problem: "it tells of records outside of it".to_owned(),
+            problem: "the file refers to records that exceed it".to_owned(),
         })
     })
-    .map_err(told)?;
+    .map_err(message)?;
     let mut record = 0;
     while let Some((extent, first)) = index.extents.locate(record) {
-        assert_eq!(first, 0, "an extent is read from its first record");
+        assert_eq!(first, 0, "extents start with their first record");
         let piece = |range: std::ops::Range<u64>| {
             let part = bytes.get(range.start as usize..range.end as usize);
             part.map(|part| SharedBytes::from(part.to_vec()))
         };
         let pieces: Option<Vec<SharedBytes>> =
             open.ranges(&extent).into_iter().map(piece).collect();
-        let records = open.parse(&extent, pieces.ok_or("ranges outside of the file")?);
-        let records = records.map_err(told)?;
+        let records = open.parse(&extent, pieces.ok_or("a range exceeds the file")?);
+        let records = records.map_err(message)?;
         for number in 0..extent.records {
-            drop(records.record(number).map_err(told)?);
+            drop(records.record(number).map_err(message)?);
         }
         record += u64::from(extent.records);
     }
@@ -150,7 +150,7 @@ impl StoredObject for InMemory {
             .and_then(|start| self.bytes.get(start..start.checked_add(into.len())?));
         let part = part.ok_or_else(|| StoreError::Damaged {
             location: self.location.clone(),
-            problem: "it ends before".to_owned(),
+            problem: "the range exceeds the file".to_owned(),
         })?;
         into.copy_from_slice(part);
         Ok(())
