@@ -1,5 +1,5 @@
 //! A launcher in one file: `launch run N program arguments..` starts N ranks. Beside it the two other
-//! parts of a job, `launch watchdog` and `launch work HOW`, a worker that ends as HOW says.
+//! parts of a job, `launch watchdog` and `launch work HOW`, a worker that ends as specified by HOW.
 
 #![expect(
     clippy::print_stdout,

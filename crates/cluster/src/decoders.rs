@@ -72,7 +72,7 @@ fn read<M: Serialize + DeserializeOwned>(line: &[u8]) -> Result<M, String> {
     let of = |line: &[u8]| serde_json::from_slice::<M>(line).map_err(|error| error.to_string());
     let message = of(line)?;
     let once = written(&message);
-    let again = of(&once).expect("what was written is read");
+    let again = of(&once).expect("a written message is parsed again");
     assert_eq!(written(&again), once, "a message is written as it was read");
     Ok(message)
 }
@@ -161,7 +161,7 @@ fn from_supervisor() -> Vec<FromSupervisor> {
                 job: "job".to_owned(),
                 generation: Generation(1),
                 rank: Rank(2),
-                world_size: WorldSize::new(4).expect("four is no empty world"),
+                world_size: WorldSize::new(4).expect("4 is a valid world size"),
                 local_rank: 2,
                 local_world_size: 4,
                 peers: peers.collect(),

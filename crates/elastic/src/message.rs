@@ -48,7 +48,7 @@ pub struct WorkerReport {
     pub next: Option<Step>,
     /// Whether it is leaving the job in good order.
     pub draining: bool,
-    /// The failure because of which it left the group of `generation`.
+    /// The failure that made it leave the group of `generation`.
     pub trouble: Option<GroupFailure>,
 }
 

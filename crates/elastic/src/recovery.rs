@@ -33,7 +33,7 @@ impl Position {
     }
 }
 
-/// What a member does before the next step.
+/// A member's action before the next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RecoveryAction {

@@ -1,15 +1,15 @@
-//! [`Clock`]: a process's own idea of time, shifted and a little fast or slow.
+//! [`ProcessClock`]: the clock of a simulated process, with an offset and a small drift.
 
 use ronde_elastic::Time;
 
 use crate::rng::Rng;
 
-/// Nanoseconds of a millisecond.
+/// The number of nanoseconds of a millisecond.
 pub const MS: u64 = 1_000_000;
-/// Nanoseconds of a second.
+/// The number of nanoseconds of a second.
 pub const SECOND: u64 = 1_000 * MS;
 
-/// Maps the simulation's time to a process's.
+/// A map from the simulation's time to a process's time.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     offset: u64,
@@ -17,7 +17,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that runs up to one percent fast or slow.
+    /// Creates a clock that is up to one percent fast or slow.
     pub fn new(rng: &mut Rng) -> Self {
         Self {
             offset: rng.range(0, 1000 * SECOND),
@@ -25,13 +25,13 @@ impl Clock {
         }
     }
 
-    /// What it shows.
+    /// Returns the process's time at a time of the simulation.
     #[must_use]
     pub fn show(&self, now: u64) -> Time {
         Time(self.offset + now / 1000 * self.parts_per_thousand)
     }
 
-    /// When it will show `time`, at the earliest.
+    /// Returns the earliest time of the simulation at which the clock shows `time`.
     #[must_use]
     pub fn when(&self, time: Time) -> u64 {
         (time.0.saturating_sub(self.offset) / self.parts_per_thousand + 1).saturating_mul(1000)

@@ -1,4 +1,4 @@
-//! [`Coordinator`]: a simulated coordinator process: the real machine and its connections.
+//! [`SimulatedCoordinator`]: a simulated coordinator process: the real state machine and its connections.
 
 use std::collections::BTreeMap;
 
@@ -21,18 +21,18 @@ pub struct Coordinator {
     store: Host,
     clock: Clock,
     machine: CoordinatorMachine,
-    /// On which host a worker was heard.
+    /// The host from which each worker's last message was received.
     hosts: BTreeMap<WorkerId, Host>,
-    /// The last report of each worker, for a bug that repeats them.
+    /// The last report of each worker, for an injected bug that repeats them.
     reports: BTreeMap<WorkerId, WorkerReport>,
     alarm: u64,
 }
 
 impl Coordinator {
-    /// A process that has just begun.
+    /// Creates a process that has just started.
     ///
     /// # Panics
-    /// When the settings are impossible: a bug of the simulator.
+    /// If the settings are invalid, which is a bug of the simulator.
     pub fn new(
         id: CoordinatorId,
         index: usize,
@@ -41,7 +41,7 @@ impl Coordinator {
         fx: &mut Effects<'_>,
     ) -> Self {
         let machine =
-            CoordinatorMachine::new(id, settings).expect("the simulator's settings are possible");
+            CoordinatorMachine::new(id, settings).expect("the simulator's settings are valid");
         let clock = Clock::new(fx.rng);
         let mut coordinator = Self {
             id,
@@ -57,12 +57,12 @@ impl Coordinator {
         coordinator
     }
 
-    /// Its alarm rings.
+    /// Handles an alarm.
     pub fn ring(&mut self, fx: &mut Effects<'_>) {
         self.event(CoordinatorEvent::Tick, fx);
     }
 
-    /// Something arrives from a host.
+    /// Handles a message from a host.
     pub fn take(&mut self, from: Host, message: Message, fx: &mut Effects<'_>) {
         let event = match message {
             Message::Report(report) => {
@@ -110,7 +110,7 @@ impl Coordinator {
         self.event(event, fx);
     }
 
-    /// Something for the machine.
+    /// Passes an event to the state machine.
     pub fn event(&mut self, event: CoordinatorEvent, fx: &mut Effects<'_>) {
         let now = self.clock.show(fx.now);
         let commands = self.machine.handle(now, event);
@@ -148,7 +148,7 @@ impl Coordinator {
             CoordinatorCommand::Store(request) => {
                 let mut told = format!("{request:?}");
                 told.truncate(70);
-                format!("coordinator {id} asks: {told}")
+                format!("coordinator {id} sends to the store: {told}")
             }
             other => format!("coordinator {id}: {other:?}"),
         });

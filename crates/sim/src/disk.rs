@@ -1,4 +1,4 @@
-//! [`Disk`]: the job's storage.
+//! [`Disk`]: the storage of a simulated job.
 
 use std::collections::BTreeMap;
 
@@ -7,26 +7,26 @@ use ronde_core::ledger::Ledger;
 
 use crate::model::State;
 
-/// The job's storage: checkpoints that are being written, and complete ones.
+/// The storage of a simulated job: incomplete and complete checkpoints.
 #[derive(Debug, Default)]
 pub struct Disk {
     states: BTreeMap<Step, (State, Ledger, bool)>,
 }
 
 impl Disk {
-    /// A checkpoint is begun.
+    /// Begins a checkpoint.
     pub fn begin(&mut self, next: Step, state: State, ledger: Ledger) {
         self.states.entry(next).or_insert((state, ledger, false));
     }
 
-    /// A checkpoint is complete.
+    /// Completes a checkpoint.
     pub fn complete(&mut self, next: Step) {
         if let Some((_, _, is_complete)) = self.states.get_mut(&next) {
             *is_complete = true;
         }
     }
 
-    /// A complete checkpoint.
+    /// Returns a complete checkpoint.
     #[must_use]
     pub fn read(&self, next: Step) -> Option<(State, Ledger)> {
         let complete = self

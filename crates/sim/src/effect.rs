@@ -1,4 +1,4 @@
-//! What a simulated process can do to its world: [`Effects`].
+//! [`Effects`]: the actions of a simulated process on its world.
 
 use ronde_core::{Generation, Step};
 use ronde_elastic::{
@@ -14,42 +14,42 @@ use crate::sabotage::Sabotage;
 /// A message between hosts.
 #[derive(Debug, Clone)]
 pub enum Message {
-    /// A worker to all coordinators.
+    /// A message from a worker to all coordinators.
     Report(Box<WorkerReport>),
-    /// A coordinator to a worker.
+    /// A message from a coordinator to a worker.
     ToWorker(WorkerId, Box<ToWorker>),
     /// A worker has written a checkpoint.
     Written(Generation, Step),
     /// The control connection of a worker was closed.
     Disconnected(WorkerId),
-    /// An agent tells how its host stands.
+    /// An agent reports the state of its host.
     Agent(String, Vec<SlotStatus>),
-    /// An agent tells of the end of a worker.
+    /// An agent reports the exit of a worker.
     Exited(WorkerId, WorkerSlot, LossCause),
-    /// To an agent: start a worker.
+    /// Requests an agent to start a worker.
     Start(WorkerId),
-    /// To an agent: end a worker.
+    /// Requests an agent to end a worker.
     Kill(WorkerId),
-    /// To the store, from the coordinator of this index.
+    /// A request to the store from the coordinator with this index.
     Ask(usize, Box<StoreRequest>),
-    /// From the store.
+    /// A response of the store.
     Answer(Box<StoreReply>),
-    /// Between workers.
+    /// A frame between workers.
     Frame(Box<Frame>),
 }
 
 impl Message {
-    /// Whether it is lost when its link loses it: the others are sent until they arrive.
+    /// Returns whether a link may lose the message; all other messages are resent until they arrive.
     #[must_use]
     pub fn is_datagram(&self) -> bool {
         !matches!(self, Self::Frame(_))
     }
 }
 
-/// What a process set its alarm for.
+/// The purpose of an alarm of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Alarm {
-    /// Its machine's.
+    /// The state machine's deadline.
     Wake,
     /// The gradients of its shards are ready.
     Computed(Generation, Step),
@@ -59,45 +59,45 @@ pub enum Alarm {
     Written(Generation, Step),
 }
 
-/// Something that a process does.
+/// An action of a process.
 #[derive(Debug)]
 pub enum Effect {
-    /// It sends.
+    /// Sends a message.
     Send {
-        /// To which host.
+        /// The destination host.
         to: Host,
-        /// What.
+        /// The message.
         message: Message,
-        /// How much later than usual it arrives, for its size.
+        /// The additional delay because of the message's size.
         extra: u64,
     },
-    /// It sets an alarm, at this moment of the simulation.
+    /// Sets an alarm at this time of the simulation.
     Alarm(u64, Alarm),
-    /// It ends.
+    /// Exits.
     Exit(Exit),
-    /// A coordinator calls the job over.
+    /// Declares the end of the job, as a coordinator.
     Over,
-    /// The observer sees something.
+    /// Reports a fact to the observer.
     Fact(Fact),
-    /// For the trace.
+    /// Writes a line to the trace.
     Note(String),
 }
 
-/// What a process has while it handles something.
+/// The context of a process while it handles an event.
 pub struct Effects<'a> {
     /// The simulation's time.
     pub now: u64,
-    /// Chance.
+    /// The random generator.
     pub rng: &'a mut Rng,
-    /// The bug, if one is put in.
+    /// The injected bug, if any.
     pub sabotage: Option<Sabotage>,
-    /// Whether a trace is wanted.
+    /// Whether a trace is recorded.
     pub is_traced: bool,
-    /// Hosts of the coordinators.
+    /// The hosts of the coordinators.
     pub coordinators: std::ops::Range<Host>,
     /// The job's storage.
     pub disk: &'a mut crate::disk::Disk,
-    /// What it did.
+    /// The actions of the process.
     pub done: Vec<Effect>,
 }
 
@@ -118,12 +118,12 @@ impl Effects<'_> {
         }
     }
 
-    /// Tells the observer.
+    /// Reports a fact to the observer.
     pub fn fact(&mut self, fact: Fact) {
         self.done.push(Effect::Fact(fact));
     }
 
-    /// Writes a line into the trace, if there is one.
+    /// Writes a line to the trace, if one is recorded.
     pub fn note(&mut self, line: impl FnOnce() -> String) {
         if self.is_traced {
             let line = line();
@@ -131,7 +131,7 @@ impl Effects<'_> {
         }
     }
 
-    /// Whether this bug is put in.
+    /// Returns whether this bug is injected.
     #[must_use]
     pub fn has(&self, bug: Sabotage) -> bool {
         self.sabotage == Some(bug)

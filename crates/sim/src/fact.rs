@@ -1,105 +1,105 @@
-//! [`Fact`]: what an all-knowing observer sees of a simulation; the invariants are about facts only.
+//! [`Fact`]: an observation of a simulation by an omniscient observer; invariants use only facts.
 
 use ronde_core::ledger::EpochVerdict;
 use ronde_core::{Generation, Step};
 use ronde_elastic::{CoordinatorId, JobEnding, JobRecord, Position, Term, WorkerId};
 
-/// How a worker's process came to its end.
+/// The cause of the exit of a worker process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// The script killed it.
     Killed,
-    /// It ended itself: the job was over, or it drained.
+    /// The process exited because the job ended or it was drained.
     Regular,
-    /// It ended itself: no coordinator answered it for too long.
+    /// The process exited because no coordinator responded for too long.
     Orphaned,
-    /// It ended itself although nothing asked for it.
+    /// The process exited without a request.
     Irregular,
 }
 
-/// Something that happened.
+/// An observation.
 #[derive(Debug, Clone)]
 pub enum Fact {
-    /// A worker process began.
+    /// A worker process started.
     WorkerBegan(WorkerId),
     /// A worker process ended.
     WorkerEnded(WorkerId, Exit),
     /// A worker entered a generation.
     Entered {
-        /// Who.
+        /// The worker.
         worker: WorkerId,
-        /// Of the assignment.
+        /// The term of the assignment.
         term: Term,
-        /// Which.
+        /// The generation.
         generation: Generation,
-        /// Its members by rank.
+        /// The members by rank.
         members: Vec<WorkerId>,
     },
-    /// A worker learnt where all members of its generation stand.
+    /// A worker received the positions of all members of its generation.
     Planned {
-        /// Who.
+        /// The worker.
         worker: WorkerId,
-        /// Which generation.
+        /// The generation.
         generation: Generation,
-        /// Of the members by rank.
+        /// The positions of the members by rank.
         positions: Vec<Position>,
-        /// What is computed first.
+        /// The next step.
         next: Step,
     },
-    /// A worker takes the state before this step over from others.
+    /// A worker copies the state before this step from other members.
     Heals {
-        /// Who.
+        /// The worker.
         worker: WorkerId,
         /// The next step.
         next: Step,
     },
     /// A worker began to compute a step.
     Computes {
-        /// Who.
+        /// The worker.
         worker: WorkerId,
-        /// In which generation.
+        /// The generation.
         generation: Generation,
-        /// Which.
+        /// The step.
         step: Step,
     },
     /// A worker committed a step.
     Committed {
-        /// Who.
+        /// The worker.
         worker: WorkerId,
-        /// In which generation.
+        /// The generation.
         generation: Generation,
-        /// Which.
+        /// The step.
         step: Step,
-        /// Samples that went into it, as voted.
+        /// The samples of the step, according to the votes.
         ids: Vec<u64>,
-        /// What became of the epoch, when the step was its last.
+        /// The check of the epoch, if the step was its last.
         verdict: Option<EpochVerdict>,
     },
-    /// A worker's state is complete and stands before a step.
+    /// A worker has the complete state before a step.
     Holds {
-        /// Who.
+        /// The worker.
         worker: WorkerId,
         /// The next step.
         next: Step,
         /// Hash of all its bits.
         hash: u64,
     },
-    /// The votes on a step contradict each other.
+    /// The votes on a step are contradictory.
     Contradiction(String),
-    /// The outcome of a step was written down.
+    /// The outcome of a step was recorded.
     Recorded {
-        /// Who wrote.
+        /// The worker that recorded it.
         worker: WorkerId,
-        /// With this generation.
+        /// The generation in the record.
         generation: Generation,
-        /// And this term.
+        /// The term in the record.
         term: Term,
-        /// Which.
+        /// The step.
         step: Step,
     },
-    /// A checkpoint is complete on the job's storage.
+    /// A checkpoint on the job's storage is complete.
     Written {
-        /// Next step.
+        /// The next step.
         next: Step,
         /// Hash of its bits.
         hash: u64,
@@ -108,15 +108,15 @@ pub enum Fact {
     Stored(JobRecord),
     /// A coordinator leads at this moment.
     Leads(CoordinatorId, Term),
-    /// A coordinator has called the job over.
+    /// A coordinator has declared the end of the job.
     Over(JobEnding),
-    /// The script does nothing any more; all links are whole.
+    /// The script has ended and all links work.
     Calm,
-    /// The simulation is over: whether in time.
+    /// The simulation has ended.
     TheEnd {
-        /// Whether the job came to its end.
+        /// Whether the job ended in time.
         in_time: bool,
-        /// Workers that still run.
+        /// The number of workers that still run.
         running: usize,
     },
 }

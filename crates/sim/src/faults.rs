@@ -1,67 +1,67 @@
-//! [`Fault`]s and the script of a seed: what goes wrong, and when.
+//! [`Fault`] and [`Script`]: the faults of a seed and their times.
 
 use crate::clock::{MS, SECOND};
 use crate::rng::Rng;
 
-/// Something that goes wrong. Hosts and processes are named by index.
+/// A fault. Hosts and processes are identified by index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// SIGKILL to the workers at these places.
+    /// SIGKILL to the workers in these slots.
     Kill(Vec<usize>),
-    /// SIGSTOP to a worker, SIGCONT after so long.
+    /// SIGSTOP to a worker, and SIGCONT after a delay.
     Pause(usize, u64),
-    /// SIGKILL to a coordinator, another one starts after so long.
+    /// SIGKILL to a coordinator; another one starts after a delay.
     KillCoordinator(usize, u64),
-    /// SIGSTOP to a coordinator, SIGCONT after so long.
+    /// SIGSTOP to a coordinator, and SIGCONT after a delay.
     PauseCoordinator(usize, u64),
-    /// No message passes from one of these hosts to any other, for so long; nor back, if two-way.
+    /// A partition: no message from these hosts reaches any other host for some time.
     Partition {
-        /// Hosts of the one side, as bits.
+        /// The hosts of one side, as bits.
         side: u64,
-        /// Whether nothing passes in the other direction either.
+        /// Whether messages in the other direction are lost too.
         is_two_way: bool,
-        /// For how long.
+        /// The duration.
         duration: u64,
     },
-    /// The links between two workers, both ways, for so long.
+    /// A cut of the link between two workers in both directions for some time.
     Link(usize, usize, u64),
     /// SIGTERM to a worker.
     Drain(usize),
-    /// Another count of workers is wanted.
+    /// A request for another number of workers.
     Scale(u32),
     /// SIGTERM to the job.
     Stop,
 }
 
-/// What a seed asks for.
+/// The setup and the faults of a seed.
 #[derive(Debug, Clone)]
 pub struct Script {
-    /// Places for workers.
+    /// The number of worker slots.
     pub workers: usize,
-    /// Workers that are wanted in the beginning.
+    /// The number of workers at the start.
     pub wanted: u32,
-    /// Fewer do not train.
+    /// The minimum number of workers.
     pub workers_min: u32,
-    /// Coordinators, those started by mistake included.
+    /// The number of coordinators, including those started by mistake.
     pub coordinators: usize,
-    /// Logical shards.
+    /// The number of logical shards.
     pub shards: u32,
-    /// Steps of the run.
+    /// The number of steps of the run.
     pub steps: u64,
-    /// Datagrams lost, and datagrams that arrive twice, of a thousand.
+    /// The rates of lost and of duplicated datagrams, per thousand.
     pub loss: u64,
-    /// Longest usual delay.
+    /// The longest usual delay.
     pub delay_max: u64,
-    /// Whether more than half must go on together.
+    /// Whether only a majority of the members may continue.
     pub is_majority: bool,
-    /// What goes wrong when.
+    /// The faults and their times.
     pub faults: Vec<(u64, Fault)>,
-    /// When nothing goes wrong any more.
+    /// The end of all faults.
     pub calm: u64,
 }
 
 impl Script {
-    /// The script of a seed.
+    /// Returns the script of a seed.
     #[must_use]
     pub fn new(rng: &mut Rng) -> Self {
         let workers = rng.range(2, 6) as usize;
@@ -97,7 +97,7 @@ impl Script {
         for _ in 0..count {
             let at = rng.range(300, 5000) * MS;
             let fault = script.fault(rng);
-            // A place that was drained is not used again; enough have to be left.
+            // A drained slot is not used again; enough slots must remain.
             let is_drain = matches!(fault, Fault::Drain(_));
             drains += usize::from(is_drain);
             if !is_drain || drains + script.workers_min as usize <= workers {

@@ -1,4 +1,4 @@
-//! [`Group`]: one worker's end of a data plane: all-gathers, in order, among the members of a
+//! [`SimulatedGroup`]: one worker's end of the data plane: all-gathers, in order, among the members of a
 //! generation.
 
 use std::collections::BTreeMap;
@@ -9,25 +9,25 @@ use ronde_elastic::{GenerationAssignment, Position, WorkerId};
 use crate::network::Host;
 use crate::replica::{Snapshot, Subtrees, Vote};
 
-/// What a rank brings to an all-gather.
+/// The contribution of a rank to an all-gather.
 #[derive(Debug, Clone)]
 pub enum Piece {
-    /// The first one of a group.
+    /// The first all-gather of a group: the rank's position.
     Position(Position),
-    /// The second one: of the first rank that holds the newest state.
+    /// The second all-gather of a group: the snapshot of the first rank that holds the newest state.
     Snapshot(Option<Box<Snapshot>>),
-    /// Of a step: its subtrees.
+    /// The subtrees of a step.
     Subtrees(Subtrees),
-    /// Of a step: its vote.
+    /// The vote on a step.
     Vote(Box<Vote>),
 }
 
-/// What travels between members.
+/// The payload of a frame between members.
 #[derive(Debug, Clone)]
 pub enum Part {
-    /// A piece of the all-gather with this number.
+    /// A contribution to the all-gather with this number.
     Piece(u64, Piece),
-    /// A slice of the state: which one.
+    /// A slice of the state, by index.
     Slice(usize, Vec<f32>),
     /// The sender has left between two steps.
     Goodbye,
@@ -38,29 +38,29 @@ pub enum Part {
     },
 }
 
-/// A message on the data plane: in order and reliable as long as both ends live and the link is whole.
+/// A message on the data plane: in order and reliable as long as both processes run and the link works.
 #[derive(Debug, Clone)]
 pub struct Frame {
-    /// To whom.
+    /// The receiver.
     pub to: WorkerId,
-    /// Who sent it.
+    /// The sender.
     pub from: WorkerId,
-    /// Of which group.
+    /// The group.
     pub generation: Generation,
-    /// What.
+    /// The payload.
     pub part: Part,
 }
 
 /// A member's end of a group.
 #[derive(Debug, Clone)]
 pub struct Group {
-    /// Who belongs to it.
+    /// The assignment, which lists the members.
     pub assignment: GenerationAssignment,
-    /// This member.
+    /// The rank of this member.
     pub rank: usize,
-    /// Which ranks have the complete state.
+    /// Whether each rank has the complete state.
     pub whole: Vec<bool>,
-    /// Slices that came before this rank knew that it heals; `None` from then on.
+    /// Slices that arrived before this rank knew that it has to heal; `None` from then on.
     pub early_slices: Option<Vec<(usize, Vec<f32>)>>,
     left: Vec<bool>,
     next: u64,
@@ -68,7 +68,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// A group in which nothing was said yet.
+    /// Creates a group without messages.
     #[must_use]
     pub fn new(assignment: GenerationAssignment, rank: usize) -> Self {
         let size = assignment.members.len();
@@ -83,32 +83,32 @@ impl Group {
         }
     }
 
-    /// Its generation.
+    /// Returns the generation.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.assignment.generation
     }
 
-    /// Members.
+    /// Returns the number of members.
     #[must_use]
     pub fn size(&self) -> usize {
         self.assignment.members.len()
     }
 
-    /// The rank of a member.
+    /// Returns the rank of a member.
     #[must_use]
     pub fn rank_of(&self, worker: WorkerId) -> Option<usize> {
         self.assignment.rank_of(worker).map(|rank| rank.index())
     }
 
-    /// The other members and their hosts.
+    /// Returns the other members and their hosts.
     pub fn peers(&self) -> impl Iterator<Item = (WorkerId, Host)> {
         let numbered = self.assignment.members.iter().enumerate();
         let others = numbered.filter(|(rank, _)| *rank != self.rank);
         others.map(|(_, member)| (member.worker, member.slot.0 as Host))
     }
 
-    /// Begins the next all-gather with this rank's piece; gives its number.
+    /// Begins the next all-gather with this rank's contribution; returns its number.
     pub fn begin(&mut self, piece: Piece) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -116,35 +116,35 @@ impl Group {
         number
     }
 
-    /// A piece of another rank.
+    /// Adds the contribution of another rank.
     pub fn take(&mut self, number: u64, rank: usize, piece: Piece) {
         self.pieces.insert((number, rank), piece);
     }
 
-    /// The number of the last all-gather that was begun.
+    /// Returns the number of the last all-gather.
     #[must_use]
     pub fn current(&self) -> Option<u64> {
         self.next.checked_sub(1)
     }
 
-    /// Ranks whose piece of the last all-gather is missing.
+    /// Returns the ranks whose contributions to the last all-gather are missing.
     pub fn missing(&self) -> impl Iterator<Item = usize> {
         let current = self.current().unwrap_or_default();
         (0..self.size()).filter(move |rank| !self.pieces.contains_key(&(current, *rank)))
     }
 
-    /// A rank will say nothing more.
+    /// Records that a rank will send no more messages.
     pub fn goodbye(&mut self, rank: usize) {
         self.left[rank] = true;
     }
 
-    /// A rank that has left without the piece that is waited for.
+    /// Returns a rank that has left without contributing to the current all-gather.
     #[must_use]
     pub fn left_too_early(&self) -> Option<usize> {
         self.missing().find(|rank| self.left[*rank])
     }
 
-    /// All pieces of the last all-gather by rank, once they are there.
+    /// Returns all contributions to the last all-gather by rank, once they are complete.
     pub fn finished(&mut self) -> Option<Vec<Piece>> {
         let current = self.current()?;
         if self.missing().next().is_some() {
@@ -155,7 +155,7 @@ impl Group {
             .collect()
     }
 
-    /// This rank's index among those with a complete state, and how many these are.
+    /// Returns this rank's index among the ranks with a complete state, and their number.
     #[must_use]
     pub fn computing(&self) -> (Option<usize>, usize) {
         let before = self.whole[..self.rank]

@@ -1,9 +1,9 @@
-//! A simulated cluster for the machines of `ronde-elastic`: hosts, links, processes, a store and time.
+//! A simulated cluster for the state machines of `ronde-elastic`: hosts, links, processes, a store and time.
 //!
-//! Everything comes from one seed: the topology, what goes wrong and when, every delay. The machines
-//! are the real ones; the data plane carries real subtrees of real gradients, so that "the same bits"
-//! is checked on bits. First a script of faults runs, then nothing goes wrong any more and the job has
-//! to come to its end. [`invariants`] look at every fact on the way.
+//! One seed determines everything: the topology, the faults and their times, every delay. The state machines are
+//! the real ones. The data plane carries real subtrees of real gradients, so that the promise of equal bits is
+//! checked on bits. First a script of faults runs; then there are no more faults and the job has to finish. The
+//! [`invariants`] check every fact.
 
 #![forbid(unsafe_code)]
 

@@ -3,7 +3,7 @@
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a tool talks to its user"
+    reason = "a command-line tool prints its results"
 )]
 
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use ronde_sim::{Sabotage, Summary, simulate};
 const USAGE: &str = "\
 ronde-sim --seed N           one simulation, with its trace
 ronde-sim --seeds FROM..TO   many; stops at the first broken invariant
-  --bug NAME                 with a known bug put in";
+  --bug NAME                 inject a known bug";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     let sabotage = bug.as_deref().and_then(Sabotage::named);
     if bug.is_some() && sabotage.is_none() {
         let names: Vec<&str> = Sabotage::ALL.iter().map(|(name, _)| *name).collect();
-        eprintln!("no such bug; there are: {}", names.join(", "));
+        eprintln!("unknown bug: expected one of {}", names.join(", "));
         return ExitCode::from(2);
     }
     if let Some(seed) = value("--seed").and_then(|seed| seed.parse().ok()) {

@@ -1,4 +1,4 @@
-//! A model small enough to train thousands of times: real numbers, real sums, real optimizer state.
+//! A model that is small enough to train thousands of times, with real sums and real optimizer state.
 
 use ronde_core::batch::BatchPlan;
 use ronde_core::exact::TreeSum;
@@ -6,43 +6,43 @@ use ronde_core::shards::even_range;
 use ronde_core::weight_hash;
 use ronde_core::{Buffer, Step};
 
-/// Parameters of the model.
+/// The number of parameters of the model.
 pub const PARAMETERS: usize = 6;
-/// Samples of the data set.
+/// The number of samples of the data set.
 pub const SAMPLES: u64 = 40;
-/// Samples of a step: the last one of an epoch is smaller.
+/// The number of samples of a step; the last step of an epoch is smaller.
 pub const GLOBAL_BATCH: u64 = 9;
 
-/// What a run is about; equal on all workers.
+/// The settings of a run, equal on all workers.
 #[derive(Debug, Clone, Copy)]
 pub struct Run {
-    /// Which samples make up which step.
+    /// The samples of each step.
     pub batches: BatchPlan,
-    /// Logical shards.
+    /// The number of logical shards.
     pub shards: u32,
-    /// Steps in all.
+    /// The number of steps.
     pub end: Step,
 }
 
-/// Weights, then momentum.
+/// The state: weights, then momentum.
 #[derive(Debug, Clone, PartialEq)]
 pub struct State(pub Vec<f32>);
 
 impl State {
-    /// The initial weights.
+    /// Returns the initial state.
     #[must_use]
     pub fn initial() -> Self {
         let weights = (0..PARAMETERS).map(|i| 0.3 - 0.17 * i as f32);
         Self(weights.chain([0.0; PARAMETERS]).collect())
     }
 
-    /// Hash of all bits.
+    /// Returns the hash of all bits.
     #[must_use]
     pub fn hash(&self) -> u64 {
         weight_hash::hash(&self.0)
     }
 
-    /// The gradient of one shard, summed over its samples.
+    /// Returns the gradient of one shard, summed over its samples.
     #[must_use]
     pub fn gradient(&self, ids: &[u64]) -> Vec<f32> {
         let mut gradient = vec![0.0_f32; PARAMETERS];
@@ -55,7 +55,7 @@ impl State {
         gradient
     }
 
-    /// One optimizer update with the mean gradient.
+    /// Makes one optimizer update with the mean gradient.
     pub fn apply(&mut self, gradient: &[f32], samples: u64) {
         for (j, sum) in gradient.iter().enumerate() {
             let momentum = 0.9 * self.0[PARAMETERS + j] + sum / samples as f32;
@@ -66,7 +66,7 @@ impl State {
 }
 
 impl Run {
-    /// The samples of a shard in a step.
+    /// Returns the samples of a shard in a step.
     #[must_use]
     pub fn shard(&self, step: Step, shard: u32) -> Vec<u64> {
         let batch = self.batches.batch(step);
@@ -84,7 +84,7 @@ impl Run {
             .collect()
     }
 
-    /// The hash of the state before each step and after the last, of a run that nothing disturbs.
+    /// Returns the hashes of the state before each step and after the last one, of a run without faults.
     #[must_use]
     pub fn undisturbed(&self) -> Vec<u64> {
         let mut state = State::initial();

@@ -1,9 +1,9 @@
-//! [`Network`]: what a link does to what is sent over it.
+//! [`Network`]: delays, loss and cuts of the links between hosts.
 
 use crate::clock::MS;
 use crate::rng::Rng;
 
-/// Hosts `0..workers` run workers, then come those of the coordinators, then the store's.
+/// The index of a host: first the hosts of workers, then those of coordinators, then the store's.
 pub type Host = usize;
 
 /// All links between hosts.
@@ -11,16 +11,16 @@ pub type Host = usize;
 pub struct Network {
     hosts: usize,
     blocked: Vec<u32>,
-    /// Datagrams that are lost, of a thousand.
+    /// The rate of lost datagrams, per thousand.
     pub loss: u64,
-    /// Datagrams that arrive twice, of a thousand.
+    /// The rate of duplicated datagrams, per thousand.
     pub twice: u64,
-    /// Longest usual delay.
+    /// The longest usual delay.
     pub delay_max: u64,
 }
 
 impl Network {
-    /// Whole links.
+    /// Creates a network without cuts.
     #[must_use]
     pub fn new(hosts: usize) -> Self {
         Self {
@@ -32,7 +32,7 @@ impl Network {
         }
     }
 
-    /// Cuts or mends one direction of a link. Cuts add up.
+    /// Cuts or repairs one direction of a link. Several cuts of a link add up.
     pub fn cut(&mut self, from: Host, to: Host, is_cut: bool) {
         let count = &mut self.blocked[from * self.hosts + to];
         *count = if is_cut {
@@ -42,21 +42,21 @@ impl Network {
         };
     }
 
-    /// Mends everything.
+    /// Repairs all links.
     pub fn calm(&mut self) {
         self.blocked.fill(0);
         (self.loss, self.twice) = (0, 0);
     }
 
-    /// Whether nothing passes now.
+    /// Returns whether a link is cut.
     #[must_use]
     pub fn is_cut(&self, from: Host, to: Host) -> bool {
         from != to && self.blocked[from * self.hosts + to] > 0
     }
 
-    /// How long something is under way.
+    /// Returns the delay of a message.
     pub fn delay(&self, rng: &mut Rng) -> u64 {
-        // Now and then much later than what was sent after it.
+        // Sometimes a message arrives much later than messages that were sent after it.
         let slow = if self.loss > 0 && rng.per_mille(20) {
             150 * MS
         } else {

@@ -133,7 +133,7 @@ fn training_goes_on_without_a_coordinator_and_the_next_one_takes_over() {
     when(
         &simulated,
         KILL + 1500 * MS,
-        &["this coordinator leads: term 2; generation 1"],
+        &["this coordinator leads in term 2, generation 1"],
     );
     assert_eq!(
         (simulated.summary.generations, simulated.summary.redone),
@@ -208,7 +208,7 @@ fn a_drained_worker_leaves_between_two_steps() {
         KILL,
         &["worker left; now 2 workers (generation 2)"],
     );
-    when(&simulated, KILL, &["ends: left in good order"]);
+    when(&simulated, KILL, &["ends: left the job in good order"]);
     assert_eq!(
         (simulated.summary.redone, simulated.summary.workers),
         (0, 3)

@@ -1,4 +1,4 @@
-//! Who failed first, in scripted orders of events.
+//! The first failure, in scripted orders of events.
 
 use super::*;
 
@@ -14,7 +14,7 @@ use CoordinatorInput::*;
 fn report(rank: u32, secondary: bool) -> Event {
     Event::WorkerFailed {
         rank: Rank(rank),
-        message: format!("rank {rank} says"),
+        message: format!("rank {rank} reports"),
         last_step: Some(Step(7)),
         secondary,
         user_error: false,
@@ -97,7 +97,7 @@ fn ends_become_failures_or_do_not() {
 
 #[test]
 fn a_report_replaces_the_exit_code_in_whatever_order_they_come() {
-    let expected = &["first: 1 rank 1 says"][..];
+    let expected = &["first: 1 rank 1 reports"][..];
     check(
         &[
             (0, Link(1)),
@@ -127,9 +127,9 @@ fn a_primary_failure_that_is_seen_late_is_first_all_the_same() {
             (90, Ends(1, ProcessExit::Signal(9))),
             (95, Ends(0, ProcessExit::Code(3))),
         ],
-        &["0 rank 0 says", "first: 1 killed by signal 9 (SIGKILL)"],
+        &["0 rank 0 reports", "first: 1 killed by signal 9 (SIGKILL)"],
     );
-    check(&[(10, Report(2, true))], &["first: 2 rank 2 says"]);
+    check(&[(10, Report(2, true))], &["first: 2 rank 2 reports"]);
 }
 
 #[test]

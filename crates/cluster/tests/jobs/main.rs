@@ -1,9 +1,6 @@
 //! Whole jobs: real processes, their rendezvous, and the end of all of them.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "what a test needs and lacks fails the test"
-)]
+#![expect(clippy::unwrap_used, reason = "a missing precondition fails the test")]
 
 mod orphans;
 mod processes;

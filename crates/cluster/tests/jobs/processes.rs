@@ -66,9 +66,9 @@ fn the_first_failure_ends_the_others_and_is_told_with_its_last_lines() {
     assert_eq!(first.last_lines.len(), 10);
     assert_eq!(first.last_lines[9], "line 12");
     assert!(!runs(first.pid as i32));
-    let told = seen.events.lock().unwrap();
+    let events = seen.events.lock().unwrap();
     assert!(
-        matches!(&told[..], [Event::WorkerFailed { rank: Rank(1), message, .. }] if message == "exit code 17"),
+        matches!(&events[..], [Event::WorkerFailed { rank: Rank(1), message, .. }] if message == "exit code 17"),
         "{told:?}"
     );
 }
@@ -173,8 +173,8 @@ fn workers_meet_and_their_events_arrive() {
     }
     assert_eq!(seen.events.lock().unwrap().len(), 9);
     let started = seen.started.lock().unwrap();
-    let places: Vec<u32> = started.iter().map(|(place, _)| *place).collect();
-    assert_eq!(places, [0, 1, 2]);
+    let ranks: Vec<u32> = started.iter().map(|(place, _)| *place).collect();
+    assert_eq!(ranks, [0, 1, 2]);
     assert!(started.iter().all(|(_, pid)| *pid > 0), "{started:?}");
 }
 

@@ -17,7 +17,7 @@ use ronde_core::{Event, Rank, WorldSize};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// What a rank of these tests knows.
+/// The data of a rank in these tests.
 struct Place {
     rank: Rank,
     control: SocketAddr,
@@ -36,7 +36,7 @@ impl Place {
 
 type Body = Arc<dyn Fn(Place) -> i32 + Send + Sync>;
 
-/// A launcher whose processes are threads; signals reach nobody.
+/// A launcher whose processes are threads, which receive no signals.
 struct Threads {
     body: Body,
     ended: Sender<(Rank, ProcessExit)>,
@@ -129,17 +129,17 @@ fn play(
     run_with(spec, &mut Threads::new(body), |_, _| {})
 }
 
-/// Joins, waits for the end of the job, and returns what it was told.
+/// Joins, waits for the end of the job, and returns the received reason.
 fn wait_for_stop(place: &Place) -> String {
     let link = match place.connect() {
         Ok(link) => link,
-        // It came too late.
+        // It connected too late.
         Err(ClusterError::Lost { reason }) => return reason,
         Err(other) => panic!("{other}"),
     };
     let (lost, wait) = channel();
     link.on_loss(Box::new(move |end| lost.send(end.reason.clone()).unwrap()));
-    // Nobody may ever answer: the stop is what this rank waits for.
+    // No answer may arrive: this rank waits for the stop.
     let _ = link.rendezvous(place.data_address(), LIMIT);
     wait.recv_timeout(LIMIT).unwrap()
 }
@@ -187,7 +187,7 @@ fn a_rank_that_does_not_come_is_named_and_the_others_are_told() {
     let gone = Mutex::new(Some(gone));
     let (outcome, _) = play(&spec, move |place| {
         if place.rank == Rank(1) {
-            // Alive, but never says a word, until another one is told to stop.
+            // Alive, but sends nothing until another rank receives a stop.
             let _ = late.lock().unwrap().recv_timeout(LIMIT);
             return 0;
         }
@@ -277,12 +277,12 @@ fn hostile_input_does_no_harm() {
             let _ = stream.read_to_string(&mut answer);
             assert!(!answer.contains("welcome"), "{answer}");
         }
-        // More silent connections than there is room for come and go: the worker still gets in.
+        // More silent connections than allowed are opened and closed: the worker is still admitted.
         let silent: Vec<TcpStream> = (0..100)
             .map(|_| TcpStream::connect(place.control).unwrap())
             .collect();
         drop(silent);
-        // One that knows the token and then talks nonsense is cut off; its rank may come again.
+        // A connection with the token that then sends invalid data is closed; its rank may connect again.
         let mut stream = TcpStream::connect(place.control).unwrap();
         let line = hello(&place.token);
         loop {

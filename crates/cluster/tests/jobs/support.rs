@@ -1,4 +1,4 @@
-//! What the tests with real processes share.
+//! Shared helpers of the tests with real processes.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -47,7 +47,7 @@ impl Recorder {
             .collect()
     }
 
-    /// What ranks say about themselves: `pid 1234` gives 1234.
+    /// Parses the ranks' own output: `pid 1234` gives 1234.
     pub(crate) fn number(&self, rank: u32, word: &str) -> Option<i32> {
         let lines = self.of(rank, OutputStream::Stdout);
         let mut found = lines.iter().filter_map(|line| line.strip_prefix(word));

@@ -1,4 +1,4 @@
-//! A coordinator machine with a store that answers at once and workers that are made up.
+//! A coordinator machine with a store that answers immediately and simulated workers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -46,12 +46,12 @@ impl Job {
             sequence: 0,
             workers,
         };
-        job.tell(CoordinatorEvent::Tick);
+        job.send(CoordinatorEvent::Tick);
         job
     }
 
-    /// What it does, with the store's answers taken in.
-    fn tell(&mut self, event: CoordinatorEvent) -> Vec<CoordinatorCommand> {
+    /// Sends an event and returns the commands, with the store's answers already processed.
+    fn send(&mut self, event: CoordinatorEvent) -> Vec<CoordinatorCommand> {
         let mut todo = vec![event];
         let mut done = Vec::new();
         while let Some(event) = todo.pop() {
@@ -77,10 +77,10 @@ impl Job {
         change(known);
         known.sequence = self.sequence;
         let report = known.clone();
-        self.tell(CoordinatorEvent::Report(report))
+        self.send(CoordinatorEvent::Report(report))
     }
 
-    /// All workers of the newest generation train in it, before this step.
+    /// Lets all workers of the newest generation report that they train in it, before step `next`.
     fn train(&mut self, next: u64) {
         let generation = self.stored.generation;
         for member in self.stored.members.clone() {
@@ -91,7 +91,7 @@ impl Job {
         }
     }
 
-    /// A job of workers 1 to `count` in its first generation, before step 8.
+    /// Returns a job of workers 1 to `count` in its first generation, before step 8.
     fn training(settings: Settings, count: u64) -> Self {
         let mut job = Self::new(settings);
         for worker in 1..=count {
@@ -103,7 +103,7 @@ impl Job {
 
     fn pass(&mut self, duration: Duration) -> Vec<CoordinatorCommand> {
         self.now = self.now.after(duration);
-        self.tell(CoordinatorEvent::Tick)
+        self.send(CoordinatorEvent::Tick)
     }
 
     fn members(&self) -> Vec<u64> {
@@ -115,7 +115,7 @@ impl Job {
     }
 
     fn killed(&mut self, worker: u64) -> Vec<CoordinatorCommand> {
-        self.tell(CoordinatorEvent::Exited {
+        self.send(CoordinatorEvent::Exited {
             worker: WorkerId(worker),
             slot: WorkerSlot(worker),
             cause: LossCause::Signal(9),
@@ -124,28 +124,28 @@ impl Job {
 }
 
 fn reasons(commands: &[CoordinatorCommand]) -> Vec<String> {
-    let told = commands.iter().filter_map(|command| match command {
+    let listed = commands.iter().filter_map(|command| match command {
         CoordinatorCommand::Log(reason) => Some(reason.to_string()),
         _ => None,
     });
-    told.collect()
+    listed.collect()
 }
 
 fn assigned(commands: &[CoordinatorCommand]) -> Vec<(u64, SwitchTiming)> {
-    let told = commands.iter().filter_map(|command| match command {
+    let listed = commands.iter().filter_map(|command| match command {
         CoordinatorCommand::Send {
             to,
             message: ToWorker::Assign(assignment),
         } => Some((to.0, assignment.when)),
         _ => None,
     });
-    told.collect()
+    listed.collect()
 }
 
 const SETTLE: Duration = Duration::from_millis(20);
 
 #[test]
-fn the_first_generation_waits_for_all_that_are_wanted() {
+fn the_first_generation_waits_for_the_target_number_of_workers() {
     let mut job = Job::new(Settings::new(3));
     job.report(2, |_| {});
     job.report(1, |_| {});
@@ -160,7 +160,7 @@ fn the_first_generation_waits_for_all_that_are_wanted() {
 fn a_killed_worker_is_followed_by_a_generation_of_the_survivors() {
     let mut job = Job::training(Settings::new(4), 4);
     let commands = job.killed(2);
-    // At once, before anything is decided.
+    // Immediately, before the next generation is decided.
     let aborts = commands.iter().filter(|command| {
         matches!(
             command,
@@ -192,7 +192,7 @@ fn a_killed_worker_is_followed_by_a_generation_of_the_survivors() {
 }
 
 #[test]
-fn deaths_that_come_together_make_one_generation() {
+fn losses_in_quick_succession_lead_to_one_generation() {
     let mut job = Job::training(Settings::new(8), 8);
     for worker in [1, 3, 6, 7] {
         job.now = Time(job.now.0 + 3 * MS);
@@ -206,7 +206,7 @@ fn deaths_that_come_together_make_one_generation() {
 }
 
 #[test]
-fn silence_is_a_loss_and_a_silent_worker_that_reports_again_comes_back_at_a_boundary() {
+fn a_silent_worker_is_lost_and_rejoins_at_a_step_boundary_when_it_reports_again() {
     let mut job = Job::training(Settings::new(2), 2);
     for _ in 0..4 {
         job.now = job.now.after(Duration::from_millis(400));
@@ -223,17 +223,17 @@ fn silence_is_a_loss_and_a_silent_worker_that_reports_again_comes_back_at_a_boun
         reasons(&commands),
         ["worker joined; now 2 workers (generation 3)"]
     );
-    // It is told to leave the generation in which it was, and then where to go.
-    let told = [
+    // It first leaves its old generation, and is then assigned to the new one.
+    let listed = [
         (2, SwitchTiming::Now),
         (1, SwitchTiming::Boundary),
         (2, SwitchTiming::Boundary),
     ];
-    assert_eq!(assigned(&commands), told);
+    assert_eq!(assigned(&commands), listed);
 }
 
 #[test]
-fn a_lost_answer_is_given_again_with_the_next_report() {
+fn a_lost_answer_is_repeated_after_the_next_report() {
     let mut job = Job::training(Settings::new(2), 2);
     job.killed(1);
     job.pass(SETTLE);
@@ -248,30 +248,30 @@ fn old_and_repeated_reports_change_nothing() {
     let mut job = Job::training(Settings::new(2), 2);
     let mut old = job.workers[&2].clone();
     (old.sequence, old.phase) = (old.sequence - 1, WorkerPhase::Idle);
-    assert!(job.tell(CoordinatorEvent::Report(old)).is_empty());
+    assert!(job.send(CoordinatorEvent::Report(old)).is_empty());
     job.killed(2);
     let late = WorkerReport {
         sequence: 99,
         ..job.workers[&2].clone()
     };
-    assert!(job.tell(CoordinatorEvent::Report(late)).is_empty());
+    assert!(job.send(CoordinatorEvent::Report(late)).is_empty());
     job.pass(SETTLE);
     assert_eq!(job.members(), [1]);
 }
 
 #[test]
-fn survivors_of_an_older_generation_wait_for_those_who_may_still_train() {
+fn survivors_of_an_older_generation_wait_for_members_that_may_still_train() {
     let mut job = Job::training(Settings::new(3), 3);
-    job.tell(CoordinatorEvent::Disconnected {
+    job.send(CoordinatorEvent::Disconnected {
         worker: WorkerId(3),
         cause: "reset".to_owned(),
     });
     job.pass(SETTLE);
     job.train(9);
     assert_eq!(job.members(), [1, 2]);
-    // Both members of generation 2 are cut off, and worker 3 comes back alone.
+    // Both members of generation 2 are disconnected, and only worker 3 returns.
     for worker in [1, 2] {
-        job.tell(CoordinatorEvent::Disconnected {
+        job.send(CoordinatorEvent::Disconnected {
             worker: WorkerId(worker),
             cause: "reset".to_owned(),
         });
@@ -280,7 +280,7 @@ fn survivors_of_an_older_generation_wait_for_those_who_may_still_train() {
     let commands = job.pass(SETTLE);
     let waiting = "waiting: 0 of 2 members of generation 2 are reachable, and the remaining ones may still be training";
     assert_eq!(reasons(&commands), [waiting]);
-    // Once they have ended for certain it goes on with what it has.
+    // Once they have certainly ended, the job continues with worker 3.
     job.killed(1);
     job.killed(2);
     job.pass(SETTLE);
@@ -307,7 +307,7 @@ fn fewer_than_the_minimum_wait_and_keep_their_state() {
 }
 
 #[test]
-fn a_group_that_fails_twice_at_a_step_goes_on_without_the_one_that_is_blamed() {
+fn a_group_that_fails_twice_at_a_step_continues_without_the_suspect() {
     let mut job = Job::training(Settings::new(3), 3);
     let accuse = |job: &mut Job| {
         let generation = job.stored.generation;
@@ -342,7 +342,7 @@ fn a_group_that_fails_twice_at_a_step_goes_on_without_the_one_that_is_blamed() {
 }
 
 #[test]
-fn workers_that_die_again_and_again_are_given_up_with_the_first_cause() {
+fn a_slot_whose_workers_fail_repeatedly_is_given_up_with_the_first_cause() {
     let mut settings = Settings::new(1);
     settings.restart.restarts_max = 2;
     let mut job = Job::new(settings);
@@ -351,7 +351,7 @@ fn workers_that_die_again_and_again_are_given_up_with_the_first_cause() {
         worker: None,
         ended: None,
     }];
-    let mut commands = job.tell(CoordinatorEvent::HostUp {
+    let mut commands = job.send(CoordinatorEvent::HostUp {
         host: "a".to_owned(),
         slots,
     });
@@ -364,7 +364,7 @@ fn workers_that_die_again_and_again_are_given_up_with_the_first_cause() {
         if let Some((worker, slot)) = start {
             pauses.push(job.now.0 / MS);
             let cause = LossCause::ExitCode(3);
-            commands = job.tell(CoordinatorEvent::Exited {
+            commands = job.send(CoordinatorEvent::Exited {
                 worker,
                 slot,
                 cause,
@@ -395,13 +395,13 @@ fn workers_that_die_again_and_again_are_given_up_with_the_first_cause() {
 }
 
 #[test]
-fn a_program_that_always_dies_before_a_checkpoint_ends_the_job_however_slowly_it_dies() {
+fn a_program_that_always_fails_before_a_checkpoint_ends_the_job_however_slowly_it_fails() {
     let mut settings = Settings::new(2);
     settings.restart.restarts_max = 2;
     let mut job = Job::training(settings, 2);
     let mut begun = 0;
     let ended = loop {
-        // Later than deaths are forgotten.
+        // After the window within which failures count.
         job.now = job.now.after(settings.restart.window * 2);
         let mut commands = Vec::new();
         for worker in [begun * 2 + 1, begun * 2 + 2] {
@@ -433,7 +433,7 @@ fn a_program_that_always_dies_before_a_checkpoint_ends_the_job_however_slowly_it
 }
 
 #[test]
-fn a_coordinator_that_hears_of_a_higher_term_says_nothing_more() {
+fn a_coordinator_that_learns_of_a_higher_term_sends_nothing_more() {
     let mut job = Job::training(Settings::new(2), 2);
     job.stored.term = Term(2);
     job.stored.holder = Some(CoordinatorId(9));
@@ -449,15 +449,15 @@ fn a_coordinator_that_hears_of_a_higher_term_says_nothing_more() {
 }
 
 #[test]
-fn a_checkpoint_counts_when_it_stands_in_the_record_of_this_term() {
+fn a_checkpoint_is_published_in_the_record_of_its_generation_only() {
     let mut job = Job::training(Settings::new(2), 2);
     let written = |generation| CoordinatorEvent::CheckpointWritten {
         generation,
         next: Step(6),
     };
-    job.tell(written(Generation(7)));
+    job.send(written(Generation(7)));
     assert_eq!(job.stored.checkpoint, None);
-    job.tell(written(Generation(1)));
+    job.send(written(Generation(1)));
     assert_eq!(
         (job.stored.checkpoint, job.stored.term),
         (Some(Step(6)), Term(1))
@@ -465,16 +465,16 @@ fn a_checkpoint_counts_when_it_stands_in_the_record_of_this_term() {
 }
 
 #[test]
-fn a_job_that_is_given_up_stands_as_stopped_without_a_checkpoint_whatever_it_was_about_to_do() {
+fn an_abandoned_job_stops_without_a_checkpoint_in_any_phase() {
     for was_stopping in [false, true] {
         let mut job = Job::training(Settings::new(2), 2);
         if was_stopping {
-            job.tell(CoordinatorEvent::Stop {
+            job.send(CoordinatorEvent::Stop {
                 by: "SIGTERM".to_owned(),
             });
             assert_eq!(job.stored.phase, JobPhase::Stopping);
         }
-        let commands = job.tell(CoordinatorEvent::Abandon {
+        let commands = job.send(CoordinatorEvent::Abandon {
             by: "SIGINT".to_owned(),
         });
         assert_eq!(job.stored.phase, JobPhase::Stopped);
@@ -499,7 +499,7 @@ fn a_job_that_is_given_up_stands_as_stopped_without_a_checkpoint_whatever_it_was
 }
 
 #[test]
-fn deaths_that_another_coordinator_has_seen_count() {
+fn failures_observed_by_a_previous_coordinator_count() {
     let settings = Settings {
         restart: crate::RestartLimits {
             restarts_max: 2,
@@ -512,8 +512,8 @@ fn deaths_that_another_coordinator_has_seen_count() {
         WorkerSlot(2),
         vec![Duration::from_secs(5), Duration::from_secs(1)],
     );
-    job.tell(CoordinatorEvent::DiedBefore { slot, ages });
-    job.tell(CoordinatorEvent::HostUp {
+    job.send(CoordinatorEvent::DiedBefore { slot, ages });
+    job.send(CoordinatorEvent::HostUp {
         host: "host 2".to_owned(),
         slots: vec![SlotStatus {
             slot,
@@ -521,6 +521,9 @@ fn deaths_that_another_coordinator_has_seen_count() {
             ended: None,
         }],
     });
-    let told = reasons(&job.killed(2)).join("; ");
-    assert!(told.contains("slot 2 abandoned after 2 restarts"), "{told}");
+    let listed = reasons(&job.killed(2)).join("; ");
+    assert!(
+        listed.contains("slot 2 abandoned after 2 restarts"),
+        "{listed}"
+    );
 }

@@ -13,7 +13,7 @@ fn lease(me: u64) -> Lease {
     Lease::new(CoordinatorId(me), LENGTH, TIMEOUT)
 }
 
-/// Ticks at `now` and lets the store answer at once until nothing more is asked.
+/// Ticks at `now` and lets the store answer until there is no further request.
 fn settle(lease: &mut Lease, stored: &mut JobRecord, now: Time) -> Vec<LeaseEvent> {
     let (event, mut request) = lease.tick(now);
     let mut events: Vec<LeaseEvent> = event.into_iter().collect();
@@ -55,7 +55,7 @@ fn a_vanished_holder_is_followed_only_when_its_own_time_is_over() {
     }
     assert!(other.leads(seconds(20.0)));
     assert_eq!(stored.term, Term(2));
-    // The first one comes back: it has lost its term and cannot publish.
+    // The first one returns: it has lost its term and cannot publish.
     let request = one.propose(seconds(20.0), |record| {
         record.phase = crate::JobPhase::Finished
     });
@@ -76,7 +76,7 @@ fn a_holder_that_has_ended_is_followed_at_once_and_its_last_change_is_done_or_re
             record.checkpoint = Some(ronde_core::Step(7))
         });
         settle(&mut other, &mut stored, seconds(0.2));
-        // Somebody else's end is no reason.
+        // The end of an unrelated coordinator has no effect.
         other.ended(CoordinatorId(3));
         settle(&mut other, &mut stored, seconds(0.3));
         assert!(!other.leads(seconds(0.3)));

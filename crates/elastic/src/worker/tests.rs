@@ -1,4 +1,4 @@
-//! A worker machine, told what a coordinator and a group would tell it.
+//! A worker machine with simulated messages of a coordinator and a group.
 
 use std::time::Duration;
 
@@ -50,19 +50,19 @@ impl Worker {
         }
     }
 
-    /// What it does, but for reports.
-    fn tell(&mut self, event: WorkerEvent) -> Vec<WorkerCommand> {
+    /// Sends an event and returns the commands except for reports.
+    fn send(&mut self, event: WorkerEvent) -> Vec<WorkerCommand> {
         let mut commands = self.machine.handle(self.now, event);
         commands.retain(|command| !matches!(command, WorkerCommand::Report(_)));
         commands
     }
 
-    /// Trains in generation 2 of term 1 with the workers 1 and 2, before step 3.
+    /// Returns a worker that trains in generation 2 of term 1 with the workers 1 and 2, before step 3.
     fn training() -> Self {
         let mut worker = Self::new();
-        worker.tell(assign(1, 2, &[1, 2], SwitchTiming::Now));
+        worker.send(assign(1, 2, &[1, 2], SwitchTiming::Now));
         let (generation, next) = (Generation(2), Step(3));
-        worker.tell(WorkerEvent::CaughtUp {
+        worker.send(WorkerEvent::CaughtUp {
             generation,
             next,
             is_whole: true,
@@ -72,9 +72,9 @@ impl Worker {
 
     fn vote(&mut self, step: u64, newest: u64) -> Vec<WorkerCommand> {
         let (generation, step) = (Generation(2), Step(step));
-        self.tell(WorkerEvent::Reduced { generation, step });
+        self.send(WorkerEvent::Reduced { generation, step });
         let newest = Generation(newest);
-        self.tell(WorkerEvent::Voted {
+        self.send(WorkerEvent::Voted {
             generation,
             step,
             newest,
@@ -123,20 +123,20 @@ fn a_step_is_committed_by_the_votes_alone() {
 }
 
 #[test]
-fn votes_of_other_generations_and_steps_and_without_a_gradient_are_nothing() {
+fn votes_of_other_generations_and_steps_and_without_a_gradient_are_ignored() {
     let mut worker = Worker::training();
     let voted = |generation, step| WorkerEvent::Voted {
         generation: Generation(generation),
         step: Step(step),
         newest: Generation(2),
     };
-    assert!(worker.tell(voted(2, 3)).is_empty(), "it holds no gradient");
-    worker.tell(WorkerEvent::Reduced {
+    assert!(worker.send(voted(2, 3)).is_empty(), "it holds no gradient");
+    worker.send(WorkerEvent::Reduced {
         generation: Generation(2),
         step: Step(3),
     });
     for (generation, step) in [(1, 3), (3, 3), (2, 2), (2, 4)] {
-        assert!(worker.tell(voted(generation, step)).is_empty());
+        assert!(worker.send(voted(generation, step)).is_empty());
     }
     worker.is_at(WorkerPhase::Training, 2, 3);
 }
@@ -144,7 +144,7 @@ fn votes_of_other_generations_and_steps_and_without_a_gradient_are_nothing() {
 #[test]
 fn an_abort_drops_the_group_and_keeps_the_gradient() {
     let mut worker = Worker::training();
-    worker.tell(WorkerEvent::Reduced {
+    worker.send(WorkerEvent::Reduced {
         generation: Generation(2),
         step: Step(3),
     });
@@ -155,8 +155,8 @@ fn an_abort_drops_the_group_and_keeps_the_gradient() {
             reason: Reason::Drained,
         })
     };
-    assert!(worker.tell(abort(1)).is_empty());
-    let commands = worker.tell(abort(2));
+    assert!(worker.send(abort(1)).is_empty());
+    let commands = worker.send(abort(2));
     assert!(matches!(
         &commands[..],
         [WorkerCommand::Leave {
@@ -164,7 +164,7 @@ fn an_abort_drops_the_group_and_keeps_the_gradient() {
             ..
         }]
     ));
-    let commands = worker.tell(assign(1, 3, &[1], SwitchTiming::Now));
+    let commands = worker.send(assign(1, 3, &[1], SwitchTiming::Now));
     let [
         WorkerCommand::Connect {
             rank: Rank(0),
@@ -188,23 +188,23 @@ fn an_abort_drops_the_group_and_keeps_the_gradient() {
         next: Step(3),
         is_whole: true,
     };
-    assert_eq!(computes(&worker.tell(level)), Some(Step(3)));
+    assert_eq!(computes(&worker.send(level)), Some(Step(3)));
     assert!(!worker.machine.position().holds_gradient);
 }
 
 #[test]
-fn a_generation_at_the_boundary_is_entered_after_a_vote_that_tells_of_it() {
+fn a_generation_at_the_boundary_is_entered_after_a_vote_that_mentions_it() {
     let mut worker = Worker::training();
     assert!(
         worker
-            .tell(assign(1, 3, &[1, 2, 3], SwitchTiming::Boundary))
+            .send(assign(1, 3, &[1, 2, 3], SwitchTiming::Boundary))
             .is_empty()
     );
     let reduced = WorkerEvent::Reduced {
         generation: Generation(2),
         step: Step(3),
     };
-    let vote = worker.tell(reduced);
+    let vote = worker.send(reduced);
     assert!(matches!(
         &vote[..],
         [WorkerCommand::Vote {
@@ -217,7 +217,7 @@ fn a_generation_at_the_boundary_is_entered_after_a_vote_that_tells_of_it() {
         step: Step(3),
         newest: Generation(3),
     };
-    let commands = worker.tell(voted);
+    let commands = worker.send(voted);
     assert!(
         commands
             .iter()
@@ -228,21 +228,21 @@ fn a_generation_at_the_boundary_is_entered_after_a_vote_that_tells_of_it() {
 }
 
 #[test]
-fn whoever_has_not_heard_of_the_next_generation_leaves_with_the_others() {
+fn a_worker_without_the_new_assignment_leaves_with_the_other_members() {
     let mut worker = Worker::training();
     worker.vote(3, 3);
     worker.is_at(WorkerPhase::Idle, 2, 4);
-    worker.tell(assign(1, 3, &[1, 2, 3], SwitchTiming::Boundary));
+    worker.send(assign(1, 3, &[1, 2, 3], SwitchTiming::Boundary));
     worker.is_at(WorkerPhase::Forming, 3, 4);
 }
 
 #[test]
-fn a_generation_that_waits_for_the_boundary_begins_at_the_end_of_the_run_too() {
+fn a_generation_that_waits_for_the_boundary_also_starts_at_the_end_of_the_run() {
     let mut worker = Worker::training();
-    worker.tell(assign(1, 3, &[1, 2, 3], SwitchTiming::Boundary));
+    worker.send(assign(1, 3, &[1, 2, 3], SwitchTiming::Boundary));
     worker.is_at(WorkerPhase::Training, 2, 3);
     let generation = Generation(2);
-    let commands = worker.tell(WorkerEvent::Ended { generation });
+    let commands = worker.send(WorkerEvent::Ended { generation });
     let connects = |command: &WorkerCommand| matches!(command, WorkerCommand::Connect { .. });
     assert!(commands.iter().any(connects), "{commands:?}");
     worker.is_at(WorkerPhase::Forming, 3, 3);
@@ -251,9 +251,9 @@ fn a_generation_that_waits_for_the_boundary_begins_at_the_end_of_the_run_too() {
 #[test]
 fn a_group_that_fails_at_the_boundary_is_left_for_the_next_generation_at_once() {
     let mut worker = Worker::training();
-    worker.tell(assign(1, 3, &[1, 2, 3], SwitchTiming::Boundary));
+    worker.send(assign(1, 3, &[1, 2, 3], SwitchTiming::Boundary));
     let cause = "lost".to_owned();
-    worker.tell(WorkerEvent::Failed {
+    worker.send(WorkerEvent::Failed {
         generation: Generation(2),
         suspect: None,
         cause,
@@ -262,35 +262,35 @@ fn a_group_that_fails_at_the_boundary_is_left_for_the_next_generation_at_once() 
 }
 
 #[test]
-fn old_terms_and_old_generations_are_not_obeyed() {
+fn messages_of_old_terms_and_generations_are_ignored() {
     let mut worker = Worker::training();
     let ack = ToWorker::Ack {
         term: Term(7),
         echo: Time(0),
     };
-    worker.tell(WorkerEvent::Coordinator(ack));
-    worker.tell(assign(6, 9, &[1], SwitchTiming::Now));
-    worker.tell(assign(7, 2, &[1], SwitchTiming::Now));
-    worker.tell(assign(7, 1, &[1], SwitchTiming::Now));
+    worker.send(WorkerEvent::Coordinator(ack));
+    worker.send(assign(6, 9, &[1], SwitchTiming::Now));
+    worker.send(assign(7, 2, &[1], SwitchTiming::Now));
+    worker.send(assign(7, 1, &[1], SwitchTiming::Now));
     let end = ToWorker::End {
         term: Term(6),
         reason: Reason::Drained,
     };
-    worker.tell(WorkerEvent::Coordinator(end));
+    worker.send(WorkerEvent::Coordinator(end));
     worker.is_at(WorkerPhase::Training, 2, 3);
 }
 
 #[test]
-fn a_fenced_worker_keeps_its_state_and_can_come_back() {
+fn a_fenced_worker_keeps_its_state_and_can_rejoin() {
     let mut worker = Worker::training();
     let fence = ToWorker::Fence {
         term: Term(1),
         generation: Generation(5),
     };
-    let commands = worker.tell(WorkerEvent::Coordinator(fence));
+    let commands = worker.send(WorkerEvent::Coordinator(fence));
     assert!(matches!(commands[0], WorkerCommand::Leave { .. }));
     worker.is_at(WorkerPhase::Idle, 2, 3);
-    worker.tell(assign(1, 6, &[2, 1], SwitchTiming::Now));
+    worker.send(assign(1, 6, &[2, 1], SwitchTiming::Now));
     worker.is_at(WorkerPhase::Forming, 6, 3);
 }
 
@@ -312,12 +312,12 @@ fn an_acknowledgement_counts_from_when_the_report_was_sent() {
     let limit = Settings::new(3).orphan_limit;
     worker.now = Time(5_000);
     let echo = Time(1_000);
-    worker.tell(WorkerEvent::Coordinator(ToWorker::Ack {
+    worker.send(WorkerEvent::Coordinator(ToWorker::Ack {
         term: Term(1),
         echo,
     }));
     worker.now = echo.after(limit);
-    let commands = worker.tell(WorkerEvent::Tick);
+    let commands = worker.send(WorkerEvent::Tick);
     assert!(matches!(
         commands.last(),
         Some(WorkerCommand::End(Reason::NoCoordinator { .. }))
@@ -325,17 +325,17 @@ fn an_acknowledgement_counts_from_when_the_report_was_sent() {
 }
 
 #[test]
-fn a_draining_worker_goes_when_it_has_no_place_any_more() {
+fn a_draining_worker_ends_when_it_is_no_longer_a_member() {
     let mut worker = Worker::training();
-    assert!(worker.tell(WorkerEvent::Drain).is_empty());
-    worker.tell(assign(1, 3, &[2], SwitchTiming::Boundary));
+    assert!(worker.send(WorkerEvent::Drain).is_empty());
+    worker.send(assign(1, 3, &[2], SwitchTiming::Boundary));
     let commands = worker.vote(3, 3);
     assert!(matches!(
         commands.last(),
         Some(WorkerCommand::End(Reason::Drained))
     ));
     let mut fresh = Worker::new();
-    let commands = fresh.tell(WorkerEvent::Drain);
+    let commands = fresh.send(WorkerEvent::Drain);
     assert!(matches!(
         commands.last(),
         Some(WorkerCommand::End(Reason::Drained))
@@ -343,7 +343,7 @@ fn a_draining_worker_goes_when_it_has_no_place_any_more() {
 }
 
 #[test]
-fn what_it_says_is_one_line_of_json() {
+fn messages_are_single_lines_of_json() {
     let mut machine = Worker::training().machine;
     let commands = machine.handle(Time(1), WorkerEvent::Connected);
     let Some(WorkerCommand::Report(report)) = commands.first() else {

@@ -1,5 +1,5 @@
-//! Workers that are killed, stopped and started again: the others go on, nothing is lost or repeated,
-//! and the model has the bits of an undisturbed run.
+//! Workers are killed, stopped and restarted: the remaining workers continue, no step is lost or repeated, and the model
+//! has the bits of an undisturbed run.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -7,11 +7,11 @@ use std::sync::OnceLock;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Ended, Place, RONDE, Running, events, example, gone, of_kind, send};
+use crate::support::{Ended, RONDE, Running, TestFolder, events, example, gone, of_kind, send};
 
 const STEPS: u64 = 460;
 
-fn start(place: &Place, workers: &str, sets: &[&str]) -> Running {
+fn start(dir: &TestFolder, workers: &str, sets: &[&str]) -> Running {
     let mut arguments = vec!["train", "--json", "-n", workers];
     for set in ["train.epochs=20", "model.channels=4", "run.output=out"]
         .iter()
@@ -19,19 +19,19 @@ fn start(place: &Place, workers: &str, sets: &[&str]) -> Running {
     {
         arguments.extend(["--set", set]);
     }
-    place.start(RONDE, &arguments, &[])
+    dir.start(RONDE, &arguments, &[])
 }
 
-/// The hash of the model of an undisturbed run.
+/// Returns the hash of the model of an undisturbed run.
 fn undisturbed() -> &'static str {
     static BLAKE3: OnceLock<String> = OnceLock::new();
     BLAKE3.get_or_init(|| {
-        let place = Place::new();
-        start(&place, "1", &[]).wait().expect(0, &[]).blake3()
+        let dir = TestFolder::new();
+        start(&dir, "1", &[]).wait().expect(0, &[]).blake3()
     })
 }
 
-/// Checks the end of a run that was disturbed, and gives its changes of membership.
+/// Checks the end of a disturbed run and returns its membership changes.
 #[track_caller]
 fn whole(ended: Ended) -> Vec<Value> {
     let ended = ended.expect(0, &[]);
@@ -56,21 +56,21 @@ fn reason(change: &Value) -> &str {
     change["reason"].as_str().unwrap()
 }
 
-/// The places whose process is the same as before.
+/// Returns the slots whose process is the same as before.
 fn unchanged(before: &BTreeMap<u32, u32>, after: &BTreeMap<u32, u32>) -> Vec<u32> {
-    let same = |place: &&u32| before.get(place) == after.get(place);
+    let same = |dir: &&u32| before.get(dir) == after.get(dir);
     before.keys().filter(same).copied().collect()
 }
 
 #[test]
-fn a_killed_worker_is_left_behind_and_one_step_is_redone() {
-    // Rank 0 speaks for all and writes the model: it is no exception.
+fn after_a_worker_is_killed_one_step_is_recomputed() {
+    // Rank 0, which reports and writes the model, is no exception.
     for killed in [1, 0] {
-        let place = Place::new();
-        let mut running = start(&place, "3", &["elastic.max_restarts=0"]);
+        let dir = TestFolder::new();
+        let mut running = start(&dir, "3", &["elastic.max_restarts=0"]);
         let before = running.after_steps(20);
         send(before[&killed], Signal::KILL);
-        running.says("\"event\":\"recovered\"", 1);
+        running.wait_stdout("\"event\":\"recovered\"", 1);
         let survivors: Vec<u32> = before.keys().copied().filter(|p| *p != killed).collect();
         assert_eq!(unchanged(&before, &running.workers()), survivors);
         let ended = running.wait();
@@ -78,16 +78,16 @@ fn a_killed_worker_is_left_behind_and_one_step_is_redone() {
         let changes = whole(ended);
         assert_eq!(changes.len(), 1, "{changes:?}");
         assert_eq!(changes[0]["world_size"], 2);
-        let told = reason(&changes[0]);
+        let reason_text = reason(&changes[0]);
         for words in [
-            &format!("rank {killed} on "),
-            "lost: connection closed by signal 9",
-            "generation 2; 2 workers; step ",
+            &format!("worker {killed} on "),
+            "killed (SIGKILL); recomputing step ",
+            " with 2 workers (generation 2)",
         ] {
-            assert!(told.contains(words), "{told}");
+            assert!(reason_text.contains(words), "{reason_text}");
         }
-        one_step_is_redone(&all, told);
-        // No process was started again, and there was no checkpoint to go on from.
+        one_step_is_recomputed(&all, reason_text);
+        // No process was restarted, and there was no checkpoint to resume from.
         assert_eq!(of_kind(&all, "worker_started").count(), 3);
         let files = [
             "events.jsonl",
@@ -95,14 +95,14 @@ fn a_killed_worker_is_left_behind_and_one_step_is_redone() {
             "model.safetensors",
             "run.toml",
         ];
-        assert_eq!(place.list("out"), files);
+        assert_eq!(dir.list("out"), files);
     }
 }
 
-/// The step in flight was computed again and no other: all before it stand, and the new generation
-/// begins with it. `told` is why the membership changed.
+/// Checks that only the step in flight was recomputed: earlier steps are unchanged, and the new generation begins with
+/// it. `reason` is the reason of the membership change.
 #[track_caller]
-fn one_step_is_redone(all: &[Value], told: &str) {
+fn one_step_is_recomputed(all: &[Value], reason: &str) {
     let resumed: Vec<u64> = of_kind(all, "resumed")
         .map(|event| event["step"].as_u64().unwrap())
         .collect();
@@ -117,18 +117,18 @@ fn one_step_is_redone(all: &[Value], told: &str) {
     assert_eq!(of_generation(1).last(), Some(next - 1));
     assert_eq!(of_generation(2).next(), Some(next));
     assert_eq!(of_kind(all, "recovered").count(), 1);
-    // A vote that came in while the loss was noticed makes the step in flight the one before.
-    let is_told = |step: u64| told.ends_with(&format!("step {step} redone"));
-    assert!(is_told(next) || is_told(next - 1), "{next}: {told}");
+    // If a vote arrives while the loss is detected, the reported step is the previous one.
+    let is_named = |step: u64| reason.contains(&format!("recomputing step {step} with"));
+    assert!(is_named(next) || is_named(next - 1), "{next}: {reason}");
 }
 
 #[test]
 fn a_replacement_fetches_the_state_and_trains() {
-    let place = Place::new();
-    let mut running = start(&place, "3", &[]);
+    let dir = TestFolder::new();
+    let mut running = start(&dir, "3", &[]);
     let before = running.after_steps(20);
     send(before[&2], Signal::KILL);
-    running.says("\"healed\":1", 1);
+    running.wait_stdout("\"healed\":1", 1);
     let after = running.workers();
     assert_eq!(unchanged(&before, &after), [0, 1]);
     assert_eq!(after.len(), 3);
@@ -141,31 +141,31 @@ fn a_replacement_fetches_the_state_and_trains() {
     );
     let changes = whole(ended);
     assert_eq!(changes.len(), 2, "{changes:?}");
-    assert!(reason(&changes[1]).contains("1 joined"), "{changes:?}");
+    assert!(reason(&changes[1]).contains("worker joined"), "{changes:?}");
     gone(after.into_values());
 }
 
 #[test]
 fn half_of_the_workers_are_killed_at_once() {
-    let place = Place::new();
-    let mut running = start(&place, "4", &["elastic.max_restarts=1"]);
+    let dir = TestFolder::new();
+    let mut running = start(&dir, "4", &["elastic.max_restarts=1"]);
     let before = running.after_steps(20);
     send(before[&0], Signal::KILL);
     send(before[&3], Signal::KILL);
     let changes = whole(running.wait());
     assert!(changes[0]["world_size"].as_u64().unwrap() >= 2);
-    assert!(reason(&changes[0]).contains("signal 9"), "{changes:?}");
+    assert!(reason(&changes[0]).contains("SIGKILL"), "{changes:?}");
 }
 
 #[test]
-fn a_stopped_worker_is_left_out_and_comes_back_when_it_wakes() {
-    let place = Place::new();
-    let mut running = start(&place, "3", &["elastic.silence_s=0.5"]);
+fn a_stopped_worker_is_excluded_and_rejoins_when_continued() {
+    let dir = TestFolder::new();
+    let mut running = start(&dir, "3", &["elastic.silence_s=0.5"]);
     let before = running.after_steps(20);
     send(before[&1], Signal::STOP);
-    running.says("\"event\":\"recovered\"", 1);
+    running.wait_stdout("\"event\":\"recovered\"", 1);
     send(before[&1], Signal::CONT);
-    running.says("\"world_size\":3,\"step\"", 2);
+    running.wait_stdout("\"world_size\":3,\"step\"", 2);
     assert_eq!(unchanged(&before, &running.workers()), [0, 1, 2]);
     let changes = whole(running.wait());
     assert!(reason(&changes[0]).contains("silent for"), "{changes:?}");
@@ -173,9 +173,9 @@ fn a_stopped_worker_is_left_out_and_comes_back_when_it_wakes() {
 }
 
 #[test]
-fn a_worker_that_is_stopped_to_the_end_does_not_keep_the_others_from_it() {
-    let place = Place::new();
-    let mut running = start(&place, "3", &["elastic.silence_s=0.5"]);
+fn a_worker_that_stays_stopped_does_not_block_the_end() {
+    let dir = TestFolder::new();
+    let mut running = start(&dir, "3", &["elastic.silence_s=0.5"]);
     let before = running.after_steps(20);
     send(before[&1], Signal::STOP);
     let changes = whole(running.wait());
@@ -185,58 +185,55 @@ fn a_worker_that_is_stopped_to_the_end_does_not_keep_the_others_from_it() {
 
 #[test]
 fn too_few_workers_end_the_run_with_the_first_loss() {
-    let place = Place::new();
+    let dir = TestFolder::new();
     let sets = [
         "elastic.min_workers=2",
         "elastic.max_restarts=0",
         "elastic.wait_s=0.2",
     ];
-    let mut running = start(&place, "2", &sets);
+    let mut running = start(&dir, "2", &sets);
     let before = running.after_steps(20);
     send(before[&1], Signal::KILL);
-    running.wait().expect(
-        3,
-        &["connection closed by signal 9", "1 worker of at least 2"],
-    );
+    running
+        .wait()
+        .expect(3, &["killed (SIGKILL)", "waiting for workers: 1 of at least 2"]);
     gone(before.into_values());
 }
 
 #[test]
-fn a_users_own_loop_goes_on_as_well() {
+fn a_custom_training_loop_continues_as_well() {
     let program = example("own_loop");
     let program = program.to_str().unwrap();
-    let place = Place::new();
+    let dir = TestFolder::new();
     let weights = |text: &str| {
         let line = text.lines().find_map(|line| line.split_once("weights "));
         line.expect("a hash of the weights").1.to_owned()
     };
-    let alone = place.start(program, &["200"], &[]).wait().expect(0, &[]);
+    let alone = dir.start(program, &["200"], &[]).wait().expect(0, &[]);
     for killed in [0, 2] {
         let arguments = ["run", "-n", "3", "--elastic", "--", program, "200"];
-        let mut running = place.start(RONDE, &arguments, &[]);
-        running.says("epoch 3:", 1);
+        let mut running = dir.start(RONDE, &arguments, &[]);
+        running.wait_stdout("epoch 3:", 1);
         send(running.workers()[&killed], Signal::KILL);
-        let ended = running
-            .wait()
-            .expect(0, &["lost: connection closed by signal 9"]);
+        let ended = running.wait().expect(0, &["killed (SIGKILL)"]);
         assert_eq!(weights(&ended.stdout), weights(&alone.stdout));
     }
 }
 
 #[test]
-fn a_worker_that_is_asked_to_leave_finishes_its_step_and_nothing_is_redone() {
+fn a_worker_that_gets_sigterm_finishes_its_step_and_no_step_is_recomputed() {
     for leaving in [1, 0] {
-        let place = Place::new();
-        let mut running = start(&place, "3", &[]);
+        let dir = TestFolder::new();
+        let mut running = start(&dir, "3", &[]);
         let before = running.after_steps(20);
         send(before[&leaving], Signal::TERM);
-        running.says("\"event\":\"membership_changed\"", 1);
+        running.wait_stdout("\"event\":\"membership_changed\"", 1);
         gone([before[&leaving]]);
         let ended = running.wait();
         assert_eq!(of_kind(&events(&ended.stdout), "recovered").count(), 0);
         let changes = whole(ended);
         assert_eq!(changes.len(), 1, "{changes:?}");
         assert_eq!(changes[0]["world_size"], 2);
-        assert!(reason(&changes[0]).contains("1 left"), "{changes:?}");
+        assert!(reason(&changes[0]).contains("worker left"), "{changes:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! Jobs whose coordinator is a process of its own: it dies and comes back, others stand by, hosts join
-//! and leave, workers are added and taken away; nothing is lost or repeated.
+//! Jobs with a separate coordinator: it dies and is restarted, others stand by, hosts join and leave, and the number of
+//! workers changes; no step is lost or repeated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -8,37 +8,37 @@ use std::sync::Mutex;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Ended, Place, RONDE, Running, events, gone, of_kind, send, until};
+use crate::support::{Ended, RONDE, Running, TestFolder, events, gone, of_kind, send, until};
 
 const EPOCHS: u64 = 60;
 const STEPS_OF_EPOCH: u64 = 23;
 
-/// What all runs of the tests have in common.
+/// Settings of all runs of these tests.
 pub(crate) const SETS: [&str; 3] = ["model.channels=4", "run.output=out", "elastic.lease_s=0.8"];
 
-/// A job of the tests; its coordinator ends with it.
+/// An open job; its coordinator ends when the value is dropped.
 struct Job {
-    place: Place,
+    dir: TestFolder,
     running: Option<Running>,
     epochs: u64,
 }
 
 impl Job {
-    /// Starts it with this count of workers and of places on this host.
+    /// Starts a job with `workers` workers and `here` slots on this host.
     fn start(workers: &str, here: &str, sets: &[&str]) -> Self {
         Self::lasting(EPOCHS, workers, here, sets)
     }
 
-    /// One of so many epochs.
+    /// Starts a job of `epochs` epochs.
     fn lasting(epochs: u64, workers: &str, here: &str, sets: &[&str]) -> Self {
-        let place = Place::new();
+        let dir = TestFolder::new();
         let mut arguments = vec!["train", "--json", "--listen", "--here", here, "-n", workers];
-        let told = format!("train.epochs={epochs}");
-        let sets = SETS.iter().chain(sets).copied().chain([told.as_str()]);
+        let epochs_set = format!("train.epochs={epochs}");
+        let sets = SETS.iter().chain(sets).copied().chain([epochs_set.as_str()]);
         arguments.extend(sets.flat_map(|set| ["--set", set]));
-        let running = Some(place.start(RONDE, &arguments, &[]));
+        let running = Some(dir.start(RONDE, &arguments, &[]));
         Self {
-            place,
+            dir,
             running,
             epochs,
         }
@@ -48,44 +48,44 @@ impl Job {
         self.running.as_mut().unwrap()
     }
 
-    /// Checks the end of the run, and gives its events.
+    /// Checks the end of the run and returns its events.
     #[track_caller]
     fn whole(&mut self) -> Vec<Value> {
         let ended = self.running.take().unwrap().wait();
-        whole(&self.place, ended, self.epochs)
+        whole(&self.dir, ended, self.epochs)
     }
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
         drop(self.running.take());
-        for pid in coordinators(&self.place) {
+        for pid in coordinators(&self.dir) {
             send(pid, Signal::KILL);
         }
     }
 }
 
-/// The hash of the model of an undisturbed run.
+/// Returns the hash of the model of an undisturbed run.
 fn undisturbed(epochs: u64) -> String {
     static BLAKE3: Mutex<BTreeMap<u64, String>> = Mutex::new(BTreeMap::new());
     let mut known = BLAKE3.lock().unwrap();
     let run = || {
-        let place = Place::new();
+        let dir = TestFolder::new();
         let mut arguments = vec!["train", "--json", "-n", "1"];
         let epochs = format!("train.epochs={epochs}");
         let sets = SETS.into_iter().chain([epochs.as_str()]);
         arguments.extend(sets.flat_map(|set| ["--set", set]));
-        place.run(&arguments).expect(0, &[]).blake3()
+        dir.run(&arguments).expect(0, &[]).blake3()
     };
     known.entry(epochs).or_insert_with(run).clone()
 }
 
-/// Checks the end of a run of so many epochs that was disturbed, and gives its events.
+/// Checks the end of a disturbed run of `epochs` epochs and returns its events.
 #[track_caller]
-pub(crate) fn whole(place: &Place, ended: Ended, epochs: u64) -> Vec<Value> {
+pub(crate) fn whole(dir: &TestFolder, ended: Ended, epochs: u64) -> Vec<Value> {
     let ended = ended.expect(0, &[]);
     assert_eq!(ended.blake3(), undisturbed(epochs), "{}", ended.stdout);
-    let kept = std::fs::read_to_string(place.path().join("out/events.jsonl")).unwrap();
+    let kept = std::fs::read_to_string(dir.path().join("out/events.jsonl")).unwrap();
     for text in [&kept, &ended.stdout] {
         let steps: Vec<u64> = of_kind(&events(text), "step_committed")
             .map(|event| event["step"].as_u64().unwrap())
@@ -99,7 +99,7 @@ pub(crate) fn whole(place: &Place, ended: Ended, epochs: u64) -> Vec<Value> {
     events(&kept)
 }
 
-/// The processes whose arguments have these words in this order.
+/// Returns the processes whose arguments contain these words in this order.
 fn processes(words: &[&str]) -> BTreeSet<u32> {
     let fits = |pid: u32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -114,32 +114,32 @@ fn processes(words: &[&str]) -> BTreeSet<u32> {
         .collect()
 }
 
-/// The coordinators of the job in a place.
-pub(crate) fn coordinators(place: &Place) -> BTreeSet<u32> {
-    let job = place.path().canonicalize().unwrap().join("out/job");
+/// The coordinators of the job in a dir.
+pub(crate) fn coordinators(dir: &TestFolder) -> BTreeSet<u32> {
+    let job = dir.path().canonicalize().unwrap().join("out/job");
     processes(&["coordinator", "--job", job.to_str().unwrap()])
 }
 
 #[track_caller]
-pub(crate) fn the_coordinator(place: &Place) -> u32 {
+pub(crate) fn the_coordinator(dir: &TestFolder) -> u32 {
     let mut found = BTreeSet::new();
     until("there is one coordinator", || {
-        found = coordinators(place);
+        found = coordinators(dir);
         found.len() == 1
     });
     *found.first().unwrap()
 }
 
-/// What `ronde status --json` says.
-fn status(place: &Place) -> Value {
-    let ended = place.run(&["status", "out", "--json"]).expect(0, &[]);
+/// Returns the output of `ronde status --json`.
+fn status(dir: &TestFolder) -> Value {
+    let ended = dir.run(&["status", "out", "--json"]).expect(0, &[]);
     serde_json::from_str(&ended.stdout).unwrap()
 }
 
-/// Waits until the status is so.
+/// Waits until the status fulfils a condition.
 #[track_caller]
-fn status_is(place: &Place, what: &str, so: impl Fn(&Value) -> bool) {
-    until(what, || so(&status(place)));
+fn status_is(dir: &TestFolder, what: &str, condition: impl Fn(&Value) -> bool) {
+    until(what, || condition(&status(dir)));
 }
 
 fn notices(events: &[Value]) -> String {
@@ -148,48 +148,46 @@ fn notices(events: &[Value]) -> String {
 }
 
 #[test]
-fn a_killed_coordinator_comes_back_and_then_a_worker_is_replaced() {
+fn a_killed_coordinator_is_restarted_and_then_a_worker_is_replaced() {
     let mut job = Job::start("2", "3", &[]);
     let before = job.running().after_steps(20);
-    let coordinator = the_coordinator(&job.place);
+    let coordinator = the_coordinator(&job.dir);
     send(coordinator, Signal::KILL);
-    job.running().says("the coordinator ended", 1);
-    // Training went on, in the same group; the next one leads with a higher term.
-    status_is(&job.place, "another one leads", |status| {
+    job.running().wait_stdout("the coordinator ended", 1);
+    // Training continues in the same group; the next coordinator leads with a higher term.
+    status_is(&job.dir, "another one leads", |status| {
         status["term"].as_u64() >= Some(2) && status["coordinator"].is_string()
     });
-    assert_ne!(the_coordinator(&job.place), coordinator);
+    assert_ne!(the_coordinator(&job.dir), coordinator);
     assert_eq!(job.running().workers(), before);
     send(before[&1], Signal::KILL);
-    job.running().says("\"healed\":1", 1);
+    job.running().wait_stdout("\"healed\":1", 1);
     let after = job.running().workers();
     assert_eq!(after[&0], before[&0], "the survivor is the same process");
     let events = job.whole();
     let changes: Vec<&Value> = of_kind(&events, "membership_changed").collect();
     let lost = changes[0]["reason"].as_str().unwrap();
-    assert!(
-        lost.contains("lost: connection closed by signal 9"),
-        "{lost}"
-    );
+    assert!(lost.contains("killed (SIGKILL)"), "{lost}");
     gone(after.into_values().chain([coordinator]));
-    assert!(coordinators(&job.place).is_empty());
+    assert!(coordinators(&job.dir).is_empty());
 }
 
 #[test]
-fn a_worker_that_dies_while_there_is_no_coordinator_is_waited_for() {
+fn a_worker_that_dies_without_a_coordinator_is_handled_by_the_next_one() {
     let mut job = Job::start("3", "3", &[]);
     let before = job.running().after_steps(20);
-    // Both at once: whoever leads next hears of the loss from the agent.
-    send(the_coordinator(&job.place), Signal::KILL);
+    // Both at once: the next coordinator learns of the loss from the agent.
+    send(the_coordinator(&job.dir), Signal::KILL);
     send(before[&2], Signal::KILL);
-    job.running().says("\"event\":\"membership_changed\"", 1);
+    job.running()
+        .wait_stdout("\"event\":\"membership_changed\"", 1);
     let after = job.running().workers();
     assert_eq!((after[&0], after[&1]), (before[&0], before[&1]));
     let events = job.whole();
     let changes: Vec<&Value> = of_kind(&events, "membership_changed").collect();
     let lost = changes[0]["reason"].as_str().unwrap();
     assert!(
-        lost.contains("rank 2 on ") && lost.contains("signal 9"),
+        lost.contains("worker 2 on ") && lost.contains("SIGKILL"),
         "{lost}"
     );
     gone(after.into_values());
@@ -199,23 +197,21 @@ fn a_worker_that_dies_while_there_is_no_coordinator_is_waited_for() {
 fn of_two_coordinators_one_leads_and_a_stopped_one_is_fenced_when_it_wakes() {
     let mut job = Job::start("2", "3", &[]);
     let before = job.running().after_steps(20);
-    let first = the_coordinator(&job.place);
-    let mut second = job
-        .place
-        .start(RONDE, &["coordinator", "--job", "out"], &[]);
-    second.tells("another coordinator leads in term", 1);
+    let first = the_coordinator(&job.dir);
+    let mut second = job.dir.start(RONDE, &["coordinator", "--job", "out"], &[]);
+    second.wait_stderr("another coordinator leads in term", 1);
     send(first, Signal::STOP);
-    second.tells("this coordinator leads: term", 1);
+    second.wait_stderr("this coordinator leads in term", 1);
     send(first, Signal::CONT);
-    // It has nothing to say any more: a loss is handled under the higher term, once.
+    // Its decisions are fenced off: a loss is handled once, under the higher term.
     send(before[&1], Signal::KILL);
-    job.running().says("\"healed\":1", 1);
+    job.running().wait_stdout("\"healed\":1", 1);
     assert_eq!(job.running().workers()[&0], before[&0]);
     let events = job.whole();
-    assert!(notices(&events).contains("this coordinator leads: term "));
-    // On a busy machine a worker may be taken for silent as well.
+    assert!(notices(&events).contains("this coordinator leads in term "));
+    // On a busy machine a worker may also be declared silent.
     let changes: Vec<&Value> = of_kind(&events, "membership_changed").collect();
-    let is_killed = |event: &&&Value| event["reason"].as_str().unwrap().contains("signal 9");
+    let is_killed = |event: &&&Value| event["reason"].as_str().unwrap().contains("SIGKILL");
     assert_eq!(changes.iter().filter(is_killed).count(), 1, "{changes:?}");
     second.wait().expect(0, &[]);
     gone([first]);
@@ -225,14 +221,14 @@ fn of_two_coordinators_one_leads_and_a_stopped_one_is_fenced_when_it_wakes() {
 fn a_job_grows_and_shrinks_while_it_runs() {
     let mut job = Job::start("1", "3", &[]);
     let before = job.running().after_steps(20);
-    job.place
+    job.dir
         .run(&["scale", "out", "3"])
-        .expect(0, &["3 workers are wanted"]);
-    status_is(&job.place, "three train", |status| {
+        .expect(0, &["the target is now 3 workers"]);
+    status_is(&job.dir, "three train", |status| {
         let members = status["members"].as_array().unwrap();
         members.len() == 3 && members.iter().all(|member| member["phase"] == "training")
     });
-    let shown = job.place.run(&["status", "out"]).expect(0, &[]).stdout;
+    let shown = job.dir.run(&["status", "out"]).expect(0, &[]).stdout;
     for words in [
         "3 of 3 workers",
         "term ",
@@ -243,44 +239,44 @@ fn a_job_grows_and_shrinks_while_it_runs() {
     ] {
         assert!(shown.contains(words), "{words:?} in\n{shown}");
     }
-    job.place
+    job.dir
         .run(&["scale", "out", "2"])
-        .expect(0, &["2 workers are wanted"]);
-    job.running().says("1 left", 1);
-    job.place
+        .expect(0, &["the target is now 2 workers"]);
+    job.running().wait_stdout("worker left", 1);
+    job.dir
         .run(&["scale", "out", "99"])
-        .expect(2, &["99 workers; this job takes 1 to 8"]);
+        .expect(2, &["invalid number of workers 99: expected 1 to 8"]);
     let after = job.running().workers();
     assert_eq!(after[&0], before[&0]);
     let events = job.whole();
     assert_eq!(
         of_kind(&events, "recovered").count(),
         0,
-        "nothing is redone"
+        "no step is recomputed"
     );
     gone(after.into_values());
-    // What is left in the folder tells how it ended.
-    let shown = job.place.run(&["status", "out"]).expect(0, &[]).stdout;
+    // The folder records how the job ended.
+    let shown = job.dir.run(&["status", "out"]).expect(0, &[]).stdout;
     assert!(
         shown.contains("finished, 1380 steps committed of 1380"),
         "{shown}"
     );
     assert!(shown.contains("of 2 workers"), "{shown}");
-    job.place
+    job.dir
         .run(&["scale", "out", "2"])
-        .expect(2, &["is finished: there is nothing left to do"]);
+        .expect(2, &["is finished: all steps are committed"]);
 }
 
 #[test]
-fn a_job_that_is_asked_to_end_says_so_ever_after() {
+fn an_interrupted_job_is_reported_as_stopped_afterwards() {
     for (signal, code, saves) in [(Signal::TERM, 143, true), (Signal::INT, 130, false)] {
         let mut job = Job::start("2", "2", &[]);
         let processes = job.running().after_steps(20);
         job.running().signal(signal);
         let ended = job.running.take().unwrap().wait();
-        let ended = ended.expect(code, &["stopped: all workers have ended"]);
+        let ended = ended.expect(code, &["interrupted at step "]);
         gone(processes.into_values());
-        assert!(coordinators(&job.place).is_empty());
+        assert!(coordinators(&job.dir).is_empty());
         let events = ended.events();
         let last = of_kind(&events, "step_committed").last().unwrap();
         let saved = of_kind(&events, "checkpoint_saved").last();
@@ -292,16 +288,16 @@ fn a_job_that_is_asked_to_end_says_so_ever_after() {
         assert_eq!(
             ended
                 .stderr
-                .contains("go on with: ronde train --resume out"),
+                .contains("resume with `ronde train --resume out`"),
             saves
         );
-        let shown = job.place.run(&["status", "out"]).expect(0, &[]).stdout;
+        let shown = job.dir.run(&["status", "out"]).expect(0, &[]).stdout;
         assert!(shown.contains(": stopped, "), "{shown}");
-        let scaled = job.place.run(&["scale", "out", "1"]);
+        let scaled = job.dir.run(&["scale", "out", "1"]);
         scaled.expect(2, &["was stopped", "ronde train --resume"]);
-        // An address alone tells no more than that nobody is there.
+        // With an address alone the status of a job without a coordinator is unknown.
         let arguments = ["status", "127.0.0.1:1", "--token-file", "out/job/token"];
-        job.place.run(&arguments).expect(
+        job.dir.run(&arguments).expect(
             3,
             &[
                 "no coordinator of the job answers",
@@ -310,113 +306,103 @@ fn a_job_that_is_asked_to_end_says_so_ever_after() {
         );
         if saves {
             let resume = ["train", "--json", "-n", "1", "--resume", "out"];
-            let ended = job.place.run(&resume).expect(0, &[]);
+            let ended = job.dir.run(&resume).expect(0, &[]);
             assert_eq!(ended.blake3(), undisturbed(EPOCHS));
         }
     }
 }
 
 /// Starts an agent for one worker as another host.
-fn join(place: &Place, host: &str, token_file: &str) -> Running {
-    let status = status(place);
+fn join(dir: &TestFolder, host: &str, token_file: &str) -> Running {
+    let status = status(dir);
     let address = status["coordinator"].as_str().unwrap();
     let arguments = ["join", address, "--token-file", token_file, "--host", host];
-    place.start(RONDE, &arguments, &[])
+    dir.start(RONDE, &arguments, &[])
 }
 
 #[test]
-fn a_host_joins_is_cut_off_comes_back_and_leaves_in_good_order() {
-    // Long enough for a busy machine: the host goes and comes back while it trains.
+fn a_host_joins_is_disconnected_returns_and_leaves() {
+    // Long enough for a busy machine: the host leaves and returns during training.
     let mut job = Job::lasting(3 * EPOCHS, "2", "1", &["elastic.silence_s=0.5"]);
     until("the coordinator is there", || {
-        let ended = job.place.run(&["status", "out", "--json"]);
+        let ended = job.dir.run(&["status", "out", "--json"]);
         ended.code == 0 && ended.stdout.contains("\"coordinator\":\"")
     });
-    let mut agent = join(&job.place, "b", "out/job/token");
-    agent.tells("host b has joined", 1);
+    let mut agent = join(&job.dir, "b", "out/job/token");
+    agent.wait_stderr("host b joined", 1);
     job.running().after_steps(20);
     let theirs = agent.workers();
     assert_eq!(theirs.len(), 1);
-    // Cut off: the agent is stopped with its worker, and nobody hears them.
+    // Disconnected: the agent and its worker are stopped.
     agent.signal(Signal::STOP);
     theirs.values().for_each(|pid| send(*pid, Signal::STOP));
-    job.running().says("\"event\":\"recovered\"", 1);
+    job.running().wait_stdout("\"event\":\"recovered\"", 1);
     theirs.values().for_each(|pid| send(*pid, Signal::CONT));
     agent.signal(Signal::CONT);
-    status_is(&job.place, "both train again", |status| {
+    status_is(&job.dir, "both train again", |status| {
         status["members"].as_array().unwrap().len() == 2
     });
     agent.signal(Signal::TERM);
-    job.running().says("1 left", 1);
+    job.running().wait_stdout("worker left", 1);
     agent.wait().expect(0, &[]);
     gone(theirs.into_values());
     let events = job.whole();
-    assert!(notices(&events).contains("host b at 127.0.0.1 joins"));
+    assert!(notices(&events).contains("host b joined from 127.0.0.1"));
 }
 
 #[test]
-fn strangers_are_refused_and_reported() {
+fn unauthenticated_connections_are_refused_and_reported() {
     let mut job = Job::start("1", "3", &[]);
     job.running().after_steps(5);
-    let token = job.place.path().join("out/job/token");
+    let token = job.dir.path().join("out/job/token");
     let token = std::fs::read_to_string(token).unwrap();
     // The right authority, another secret.
     let (head, authority) = token.trim().rsplit_once('.').unwrap();
     let secret = head.rsplit_once('.').unwrap().1;
     let other: String = secret.chars().rev().collect();
-    job.place
+    job.dir
         .write("wrong", &format!("ronde-join-1.{other}.{authority}"));
-    join(&job.place, "c", "wrong")
+    join(&job.dir, "c", "wrong")
         .wait()
         .expect(2, &["wrong token"]);
-    // The right secret, another authority: whoever asks does not trust the answer.
+    // The right secret, another authority: the client does not trust the coordinator.
     let other: String = authority.chars().rev().collect();
-    job.place
+    job.dir
         .write("other", &format!("ronde-join-1.{secret}.{other}"));
-    let address = status(&job.place)["coordinator"]
-        .as_str()
-        .unwrap()
-        .to_owned();
+    let address = status(&job.dir)["coordinator"].as_str().unwrap().to_owned();
     let arguments = ["status", &address, "--token-file", "other"];
-    let told = job
-        .place
+    let output = job
+        .dir
         .run(&arguments)
-        .expect(3, &["not of this job's authority"]);
-    assert!(told.stdout.is_empty());
+        .expect(3, &["not issued by this job's authority"]);
+    assert!(output.stdout.is_empty());
     // No TLS at all.
-    // Of those who come within a second, one is spoken of.
+    // At most one connection per second is reported.
     until("it is reported", || {
         let mut plain = std::net::TcpStream::connect(&address).unwrap();
         std::io::Write::write_all(&mut plain, b"GET / HTTP/1.0\r\n\r\n").unwrap();
-        let events = std::fs::read_to_string(job.place.path().join("out/events.jsonl"));
-        events.unwrap().contains("does not speak TLS as members do")
+        let events = std::fs::read_to_string(job.dir.path().join("out/events.jsonl"));
+        events.unwrap().contains("does not speak the job's TLS protocol")
     });
     let events = job.whole();
-    let told = notices(&events);
-    assert!(told.contains("it shows a wrong token"), "{told}");
+    let output = notices(&events);
+    assert!(output.contains("wrong token"), "{output}");
 }
 
 #[test]
 fn listening_everywhere_and_unknown_jobs_are_explained() {
-    let place = Place::new();
-    place
-        .run(&["train", "--listen=0.0.0.0"])
-        .expect(2, &["the one address of this host"]);
-    place
-        .run(&["status"])
-        .expect(2, &["there is no job below runs"]);
-    place
-        .run(&["status", "nowhere"])
-        .expect(2, &["no folder and no address"]);
-    place
-        .run(&["status", "127.0.0.1:1"])
-        .expect(2, &["needs the job's token"]);
-    place
-        .run(&["join", "127.0.0.1:1", "--token", "nonsense"])
-        .expect(2, &["this is no join token"]);
-    place
-        .run(&["run", "--listen", "--", "true"])
-        .expect(2, &["--listen needs --elastic"]);
+    let dir = TestFolder::new();
+    dir.run(&["train", "--listen=0.0.0.0"])
+        .expect(2, &["the one address at which other hosts reach this host"]);
+    dir.run(&["status"]).expect(2, &["no open job in runs"]);
+    dir.run(&["status", "nowhere"])
+        .expect(2, &["no such folder: nowhere"]);
+    dir.run(&["status", "127.0.0.1:1"])
+        .expect(2, &["requires the job's token"]);
+    dir.run(&["join", "127.0.0.1:1", "--token", "nonsense"])
+        .expect(2, &["invalid join token, expected ronde-join-1."]);
+    dir.run(&["run", "--listen", "--", "true"])
+        .expect(2, &["--listen requires --elastic"]);
     let help = Command::new(RONDE).arg("--help").output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
     for command in ["coordinator", "join", "scale", "status"] {
