@@ -28,7 +28,7 @@ pub(crate) struct RankState {
     /// Whether its connection is open.
     linked: bool,
     /// The strongest signal sent to it while it ran.
-    told: Option<StopSignal>,
+    signalled: Option<StopSignal>,
     last_step: Option<Step>,
     /// Whether its end was evaluated.
     judged: bool,
@@ -91,10 +91,10 @@ impl RankTable {
     }
 
     /// Records that a signal is about to be sent to a rank.
-    pub(crate) fn told(&mut self, rank: Rank, signal: StopSignal) {
+    pub(crate) fn signalled(&mut self, rank: Rank, signal: StopSignal) {
         let member = &mut self.members[rank.index()];
         if member.ended.is_none() {
-            member.told = member.told.max(Some(signal));
+            member.signalled = member.signalled.max(Some(signal));
         }
     }
 
@@ -220,7 +220,7 @@ impl RankState {
         if self.reported {
             return None;
         }
-        match (end, self.told) {
+        match (end, self.signalled) {
             (ProcessExit::Code(0), _) => None,
             // A SIGKILL from another process, for example from the kernel when memory is exhausted.
             (ProcessExit::Signal(9), None | Some(StopSignal::Terminate)) => {

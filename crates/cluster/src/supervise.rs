@@ -434,7 +434,7 @@ impl Supervisor<'_> {
         self.stopping = true;
         let now = self.now();
         for rank in self.endings.running() {
-            self.roster.told(rank, signal);
+            self.roster.signalled(rank, signal);
         }
         self.control.stop(reason, failed);
         for rank in self.endings.running() {
@@ -461,7 +461,7 @@ impl Supervisor<'_> {
                 if signal == StopSignal::Kill && !leader_ended {
                     self.unresponsive.push(rank);
                 }
-                self.roster.told(rank, signal);
+                self.roster.signalled(rank, signal);
                 self.endings.sent(rank, signal, now);
                 self.launcher.signal(rank, signal);
             }

@@ -7,7 +7,7 @@ enum CoordinatorInput {
     Unlink(u32),
     Report(u32, bool),
     Ends(u32, ProcessExit),
-    Tell(u32, StopSignal),
+    Signal(u32, StopSignal),
 }
 use CoordinatorInput::*;
 
@@ -41,12 +41,12 @@ fn check(inputs: &[(u64, CoordinatorInput)], expected: &[&str]) {
                 roster.recorded(Rank(*rank), &report(*rank, *secondary), now)
             }
             Ends(rank, end) => roster.ended(Rank(*rank), *end, now),
-            Tell(rank, signal) => roster.told(Rank(*rank), *signal),
+            Signal(rank, signal) => roster.signalled(Rank(*rank), *signal),
         }
     }
     roster.judge(Duration::from_secs(60));
     let (failures, first) = roster.into_failures();
-    let told: Vec<String> = failures
+    let signalled: Vec<String> = failures
         .iter()
         .enumerate()
         .map(|(at, f)| {
@@ -54,7 +54,7 @@ fn check(inputs: &[(u64, CoordinatorInput)], expected: &[&str]) {
             format!("{mark}{} {}", f.rank, f.cause)
         })
         .collect();
-    assert_eq!(told, expected);
+    assert_eq!(signalled, expected);
 }
 
 #[test]
@@ -77,19 +77,22 @@ fn ends_become_failures_or_do_not() {
         ],
         &["first: 1 killed by signal 11 (SIGSEGV)", "0 exit code 1"],
     );
-    let told = |signal, end| [(0, Tell(2, signal)), (5, Ends(2, end))];
-    check(&told(StopSignal::Terminate, ProcessExit::Signal(15)), &[]);
-    check(&told(StopSignal::Terminate, ProcessExit::Code(1)), &[]);
-    check(&told(StopSignal::Kill, ProcessExit::Signal(9)), &[]);
+    let signalled = |signal, end| [(0, Signal(2, signal)), (5, Ends(2, end))];
     check(
-        &told(StopSignal::Terminate, ProcessExit::Signal(9)),
+        &signalled(StopSignal::Terminate, ProcessExit::Signal(15)),
+        &[],
+    );
+    check(&signalled(StopSignal::Terminate, ProcessExit::Code(1)), &[]);
+    check(&signalled(StopSignal::Kill, ProcessExit::Signal(9)), &[]);
+    check(
+        &signalled(StopSignal::Terminate, ProcessExit::Signal(9)),
         &["first: 2 killed by signal 9 (SIGKILL)"],
     );
     // Told after its end: that was its own.
     check(
         &[
             (0, Ends(2, ProcessExit::Signal(15))),
-            (1, Tell(2, StopSignal::Terminate)),
+            (1, Signal(2, StopSignal::Terminate)),
         ],
         &["first: 2 killed by signal 15 (SIGTERM)"],
     );

@@ -136,7 +136,7 @@ impl Supervisor<'_> {
         if !std::mem::replace(&mut self.leaves, true) {
             remote.leave();
             for rank in self.endings.running() {
-                self.roster.told(rank, StopSignal::Terminate);
+                self.roster.signalled(rank, StopSignal::Terminate);
                 self.launcher.signal(rank, StopSignal::Terminate);
             }
         }

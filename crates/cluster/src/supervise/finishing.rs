@@ -43,7 +43,7 @@ impl Supervisor<'_> {
             return self.act(actions);
         }
         for rank in self.endings.running() {
-            self.roster.told(rank, StopSignal::Terminate);
+            self.roster.signalled(rank, StopSignal::Terminate);
             self.launcher.signal(rank, StopSignal::Terminate);
         }
     }

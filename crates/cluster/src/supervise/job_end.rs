@@ -55,7 +55,7 @@ impl Supervisor<'_> {
         };
         for rank in self.endings.running() {
             if self.last_words.is_silent(rank, now, silence) {
-                self.roster.told(rank, StopSignal::Terminate);
+                self.roster.signalled(rank, StopSignal::Terminate);
                 self.endings.sent(rank, StopSignal::Terminate, now);
                 self.launcher.signal(rank, StopSignal::Terminate);
             }

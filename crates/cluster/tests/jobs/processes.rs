@@ -50,7 +50,7 @@ fn strange_output_is_safe_and_complete() {
 }
 
 #[test]
-fn the_first_failure_ends_the_others_and_is_told_with_its_last_lines() {
+fn the_first_failure_ends_the_others_and_is_reported_with_its_last_lines() {
     let script = "if [ $RANK = 1 ]; then for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo line $i >&2; \
                   done; exit 17; fi; exec sleep 600";
     let (outcome, seen) = run(&shell(3, script));
@@ -69,7 +69,7 @@ fn the_first_failure_ends_the_others_and_is_told_with_its_last_lines() {
     let events = seen.events.lock().unwrap();
     assert!(
         matches!(&events[..], [Event::WorkerFailed { rank: Rank(1), message, .. }] if message == "exit code 17"),
-        "{told:?}"
+        "{events:?}"
     );
 }
 
@@ -82,7 +82,7 @@ fn a_rank_that_is_done_leaves_the_others_alone() {
 }
 
 #[test]
-fn a_killed_rank_is_told_with_its_signal() {
+fn a_killed_rank_is_reported_with_its_signal() {
     let spec = shell(2, "echo pid $$; exec sleep 600");
     let (outcome, seen) = run_with(&spec, &mut LocalLauncher::new(), |seen, _| {
         let pids = [0, 1].map(|rank| wait_for("a pid", || seen.number(rank, "pid ")));
@@ -99,7 +99,7 @@ fn a_killed_rank_is_told_with_its_signal() {
 }
 
 #[test]
-fn sigterm_reaches_grandchildren_and_sigkill_those_who_ignore_it() {
+fn grandchildren_get_sigterm_and_then_sigkill() {
     let mut spec = shell(
         2,
         "if [ $RANK = 1 ]; then sleep 0.3; exit 5; fi; trap '' TERM; sleep 600 & echo child $!; \
@@ -147,7 +147,7 @@ fn a_stop_ends_all_and_a_second_one_at_once() {
 }
 
 #[test]
-fn a_program_that_does_not_exist_is_told_so() {
+fn a_missing_program_is_reported() {
     let spec = LaunchSpec::new("/no/such/program", Vec::new(), WorldSize::new(2).unwrap());
     let (outcome, _) = run(&spec);
     let first = outcome.first_failure().unwrap();
@@ -198,7 +198,7 @@ fn a_workers_own_report_is_the_cause() {
 }
 
 #[test]
-fn a_worker_that_dies_silently_is_told_with_its_last_step() {
+fn a_worker_that_dies_silently_is_reported_with_its_last_step() {
     let (outcome, _) = run(&workers(2, "dies:0"));
     let first = outcome.first_failure().unwrap();
     assert!(

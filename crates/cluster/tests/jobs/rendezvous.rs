@@ -178,12 +178,12 @@ fn all_ranks_get_their_place_and_strange_numbers_arrive() {
 }
 
 #[test]
-fn a_rank_that_does_not_come_is_named_and_the_others_are_told() {
+fn a_missing_rank_is_named_and_the_others_are_notified() {
     let mut spec = job(3);
     spec.rendezvous_timeout = Duration::from_millis(300);
-    let told = Arc::new(Mutex::new(Vec::new()));
+    let received = Arc::new(Mutex::new(Vec::new()));
     let (gone, late) = channel::<()>();
-    let (hears, late) = (told.clone(), Mutex::new(late));
+    let (receives, late) = (received.clone(), Mutex::new(late));
     let gone = Mutex::new(Some(gone));
     let (outcome, _) = play(&spec, move |place| {
         if place.rank == Rank(1) {
@@ -192,7 +192,7 @@ fn a_rank_that_does_not_come_is_named_and_the_others_are_told() {
             return 0;
         }
         let reason = wait_for_stop(&place);
-        hears.lock().unwrap().push(reason);
+        receives.lock().unwrap().push(reason);
         gone.lock().unwrap().take();
         0
     });
@@ -202,7 +202,7 @@ fn a_rank_that_does_not_come_is_named_and_the_others_are_told() {
         "{first:?}"
     );
     let expected = "rank 1 failed: not ready at the rendezvous: rank 1";
-    assert_eq!(*told.lock().unwrap(), [expected, expected]);
+    assert_eq!(*received.lock().unwrap(), [expected, expected]);
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn a_rank_that_ends_before_it_is_ready_is_noticed_at_once() {
 }
 
 #[test]
-fn who_does_not_belong_is_refused_and_learns_nothing() {
+fn a_client_without_the_token_is_refused_and_learns_nothing() {
     let (outcome, _) = play(&job(1), |place| {
         let refusal = |token: &str, rank| match WorkerLink::connect(
             place.control,
@@ -310,7 +310,7 @@ fn hostile_input_does_no_harm() {
 }
 
 #[test]
-fn nobody_listening_is_told_with_the_address() {
+fn a_supervisor_that_does_not_listen_is_reported_with_its_address() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = free.local_addr().unwrap();
     drop(free);
