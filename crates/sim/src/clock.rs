@@ -11,12 +11,12 @@ pub const SECOND: u64 = 1_000 * MS;
 
 /// A map from the simulation's time to a process's time.
 #[derive(Debug, Clone, Copy)]
-pub struct Clock {
+pub struct ProcessClock {
     offset: u64,
     parts_per_thousand: u64,
 }
 
-impl Clock {
+impl ProcessClock {
     /// Creates a clock that is up to one percent fast or slow.
     pub fn new(rng: &mut Rng) -> Self {
         Self {

@@ -7,28 +7,28 @@ use ronde_elastic::{
     WorkerReport,
 };
 
-use crate::clock::{Clock, MS};
-use crate::effect::{Alarm, Effect, Effects, Message};
+use crate::clock::{MS, ProcessClock};
+use crate::effect::{Alarm, Effect, Effects, HostMessage};
 use crate::fact::Fact;
-use crate::network::Host;
-use crate::sabotage::Sabotage;
+use crate::injected_bug::InjectedBug;
+use crate::network::HostIndex;
 
 /// A coordinator process.
 #[derive(Debug)]
-pub struct Coordinator {
+pub struct SimulatedCoordinator {
     id: CoordinatorId,
     index: usize,
-    store: Host,
-    clock: Clock,
+    store: HostIndex,
+    clock: ProcessClock,
     machine: CoordinatorMachine,
     /// The host from which each worker's last message was received.
-    hosts: BTreeMap<WorkerId, Host>,
+    hosts: BTreeMap<WorkerId, HostIndex>,
     /// The last report of each worker, for an injected bug that repeats them.
     reports: BTreeMap<WorkerId, WorkerReport>,
     alarm: u64,
 }
 
-impl Coordinator {
+impl SimulatedCoordinator {
     /// Creates a process that has just started.
     ///
     /// # Panics
@@ -36,13 +36,13 @@ impl Coordinator {
     pub fn new(
         id: CoordinatorId,
         index: usize,
-        store: Host,
+        store: HostIndex,
         settings: Settings,
         fx: &mut Effects<'_>,
     ) -> Self {
         let machine =
             CoordinatorMachine::new(id, settings).expect("the simulator's settings are valid");
-        let clock = Clock::new(fx.rng);
+        let clock = ProcessClock::new(fx.rng);
         let mut coordinator = Self {
             id,
             index,
@@ -63,29 +63,29 @@ impl Coordinator {
     }
 
     /// Handles a message from a host.
-    pub fn take(&mut self, from: Host, message: Message, fx: &mut Effects<'_>) {
+    pub fn take(&mut self, from: HostIndex, message: HostMessage, fx: &mut Effects<'_>) {
         let event = match message {
-            Message::Report(report) => {
+            HostMessage::Report(report) => {
                 self.hosts.insert(report.member.worker, from);
                 CoordinatorEvent::Report(*report)
             }
-            Message::Written(generation, next) => {
+            HostMessage::Written(generation, next) => {
                 CoordinatorEvent::CheckpointWritten { generation, next }
             }
-            Message::Disconnected(worker) => CoordinatorEvent::Disconnected {
+            HostMessage::Disconnected(worker) => CoordinatorEvent::Disconnected {
                 worker,
                 cause: "closed by the worker".to_owned(),
             },
-            Message::Agent(host, slots) => CoordinatorEvent::HostUp { host, slots },
-            Message::Exited(worker, slot, cause) => CoordinatorEvent::Exited {
+            HostMessage::Agent(host, slots) => CoordinatorEvent::HostUp { host, slots },
+            HostMessage::Exited(worker, slot, cause) => CoordinatorEvent::Exited {
                 worker,
                 slot,
                 cause,
             },
-            Message::Answer(reply) => CoordinatorEvent::Store(*reply),
+            HostMessage::Answer(reply) => CoordinatorEvent::Store(*reply),
             _ => return,
         };
-        if fx.has(Sabotage::DeadAreHeard) {
+        if fx.has(InjectedBug::DeadAreHeard) {
             return self.hear_the_dead(event, fx);
         }
         self.event(event, fx);
@@ -154,18 +154,18 @@ impl Coordinator {
         });
         match command {
             CoordinatorCommand::Store(request) => {
-                fx.send(self.store, Message::Ask(self.index, Box::new(request)));
+                fx.send(self.store, HostMessage::Ask(self.index, Box::new(request)));
             }
             CoordinatorCommand::Send { to, message } => {
                 if let Some(&host) = self.hosts.get(&to) {
-                    fx.send(host, Message::ToWorker(to, Box::new(message)));
+                    fx.send(host, HostMessage::ToWorker(to, Box::new(message)));
                 }
             }
             CoordinatorCommand::Start { slot, worker, .. } => {
-                fx.send(slot.0 as Host, Message::Start(worker));
+                fx.send(slot.0 as HostIndex, HostMessage::Start(worker));
             }
             CoordinatorCommand::Kill { slot, worker } => {
-                fx.send(slot.0 as Host, Message::Kill(worker))
+                fx.send(slot.0 as HostIndex, HostMessage::Kill(worker))
             }
             CoordinatorCommand::Log(_) => {}
             CoordinatorCommand::End { ending, .. } => {

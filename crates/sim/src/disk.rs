@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use ronde_core::Step;
 use ronde_core::ledger::Ledger;
 
-use crate::model::State;
+use crate::model::SimulatedState;
 
 /// The storage of a simulated job: incomplete and complete checkpoints.
 #[derive(Debug, Default)]
 pub struct Disk {
-    states: BTreeMap<Step, (State, Ledger, bool)>,
+    states: BTreeMap<Step, (SimulatedState, Ledger, bool)>,
 }
 
 impl Disk {
     /// Begins a checkpoint.
-    pub fn begin(&mut self, next: Step, state: State, ledger: Ledger) {
+    pub fn begin(&mut self, next: Step, state: SimulatedState, ledger: Ledger) {
         self.states.entry(next).or_insert((state, ledger, false));
     }
 
@@ -28,7 +28,7 @@ impl Disk {
 
     /// Returns a complete checkpoint.
     #[must_use]
-    pub fn read(&self, next: Step) -> Option<(State, Ledger)> {
+    pub fn read(&self, next: Step) -> Option<(SimulatedState, Ledger)> {
         let complete = self
             .states
             .get(&next)

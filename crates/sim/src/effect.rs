@@ -5,15 +5,15 @@ use ronde_elastic::{
     LossCause, SlotStatus, StoreReply, StoreRequest, ToWorker, WorkerId, WorkerReport, WorkerSlot,
 };
 
-use crate::fact::{Exit, Fact};
-use crate::group::Frame;
-use crate::network::Host;
+use crate::fact::{Fact, WorkerExit};
+use crate::group::DataFrame;
+use crate::injected_bug::InjectedBug;
+use crate::network::HostIndex;
 use crate::rng::Rng;
-use crate::sabotage::Sabotage;
 
 /// A message between hosts.
 #[derive(Debug, Clone)]
-pub enum Message {
+pub enum HostMessage {
     /// A message from a worker to all coordinators.
     Report(Box<WorkerReport>),
     /// A message from a coordinator to a worker.
@@ -35,10 +35,10 @@ pub enum Message {
     /// A response of the store.
     Answer(Box<StoreReply>),
     /// A frame between workers.
-    Frame(Box<Frame>),
+    Frame(Box<DataFrame>),
 }
 
-impl Message {
+impl HostMessage {
     /// Returns whether a link may lose the message; all other messages are resent until they arrive.
     #[must_use]
     pub fn is_datagram(&self) -> bool {
@@ -65,16 +65,16 @@ pub enum Effect {
     /// Sends a message.
     Send {
         /// The destination host.
-        to: Host,
+        to: HostIndex,
         /// The message.
-        message: Message,
+        message: HostMessage,
         /// The additional delay because of the message's size.
         extra: u64,
     },
     /// Sets an alarm at this time of the simulation.
     Alarm(u64, Alarm),
     /// Exits.
-    Exit(Exit),
+    Exit(WorkerExit),
     /// Declares the end of the job, as a coordinator.
     Over,
     /// Reports a fact to the observer.
@@ -90,11 +90,11 @@ pub struct Effects<'a> {
     /// The random generator.
     pub rng: &'a mut Rng,
     /// The injected bug, if any.
-    pub sabotage: Option<Sabotage>,
+    pub bug: Option<InjectedBug>,
     /// Whether a trace is recorded.
     pub is_traced: bool,
     /// The hosts of the coordinators.
-    pub coordinators: std::ops::Range<Host>,
+    pub coordinators: std::ops::Range<HostIndex>,
     /// The job's storage.
     pub disk: &'a mut crate::disk::Disk,
     /// The actions of the process.
@@ -103,7 +103,7 @@ pub struct Effects<'a> {
 
 impl Effects<'_> {
     /// Sends a message.
-    pub fn send(&mut self, to: Host, message: Message) {
+    pub fn send(&mut self, to: HostIndex, message: HostMessage) {
         self.done.push(Effect::Send {
             to,
             message,
@@ -112,7 +112,7 @@ impl Effects<'_> {
     }
 
     /// Sends a message to all coordinators.
-    pub fn send_to_coordinators(&mut self, message: &Message) {
+    pub fn send_to_coordinators(&mut self, message: &HostMessage) {
         for host in self.coordinators.clone() {
             self.send(host, message.clone());
         }
@@ -133,7 +133,7 @@ impl Effects<'_> {
 
     /// Returns whether this bug is injected.
     #[must_use]
-    pub fn has(&self, bug: Sabotage) -> bool {
-        self.sabotage == Some(bug)
+    pub fn has(&self, bug: InjectedBug) -> bool {
+        self.bug == Some(bug)
     }
 }

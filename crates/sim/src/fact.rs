@@ -6,7 +6,7 @@ use ronde_elastic::{CoordinatorId, JobEnding, JobRecord, Position, Term, WorkerI
 
 /// The cause of the exit of a worker process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
+pub enum WorkerExit {
     /// The script killed it.
     Killed,
     /// The process exited because the job ended or it was drained.
@@ -23,7 +23,7 @@ pub enum Fact {
     /// A worker process started.
     WorkerBegan(WorkerId),
     /// A worker process ended.
-    WorkerEnded(WorkerId, Exit),
+    WorkerEnded(WorkerId, WorkerExit),
     /// A worker entered a generation.
     Entered {
         /// The worker.

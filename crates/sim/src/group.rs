@@ -6,27 +6,27 @@ use std::collections::BTreeMap;
 use ronde_core::Generation;
 use ronde_elastic::{GenerationAssignment, Position, WorkerId};
 
-use crate::network::Host;
-use crate::replica::{Snapshot, Subtrees, Vote};
+use crate::network::HostIndex;
+use crate::replica::{ReplicaSnapshot, ReplicaVote, Subtrees};
 
 /// The contribution of a rank to an all-gather.
 #[derive(Debug, Clone)]
-pub enum Piece {
+pub enum GatherPart {
     /// The first all-gather of a group: the rank's position.
     Position(Position),
     /// The second all-gather of a group: the snapshot of the first rank that holds the newest state.
-    Snapshot(Option<Box<Snapshot>>),
+    Snapshot(Option<Box<ReplicaSnapshot>>),
     /// The subtrees of a step.
     Subtrees(Subtrees),
     /// The vote on a step.
-    Vote(Box<Vote>),
+    Vote(Box<ReplicaVote>),
 }
 
 /// The payload of a frame between members.
 #[derive(Debug, Clone)]
-pub enum Part {
+pub enum FramePayload {
     /// A contribution to the all-gather with this number.
-    Piece(u64, Piece),
+    Piece(u64, GatherPart),
     /// A slice of the state, by index.
     Slice(usize, Vec<f32>),
     /// The sender has left between two steps.
@@ -40,7 +40,7 @@ pub enum Part {
 
 /// A message on the data plane: in order and reliable as long as both processes run and the link works.
 #[derive(Debug, Clone)]
-pub struct Frame {
+pub struct DataFrame {
     /// The receiver.
     pub to: WorkerId,
     /// The sender.
@@ -48,12 +48,12 @@ pub struct Frame {
     /// The group.
     pub generation: Generation,
     /// The payload.
-    pub part: Part,
+    pub part: FramePayload,
 }
 
 /// A member's end of a group.
 #[derive(Debug, Clone)]
-pub struct Group {
+pub struct SimulatedGroup {
     /// The assignment, which lists the members.
     pub assignment: GenerationAssignment,
     /// The rank of this member.
@@ -64,10 +64,10 @@ pub struct Group {
     pub early_slices: Option<Vec<(usize, Vec<f32>)>>,
     left: Vec<bool>,
     next: u64,
-    pieces: BTreeMap<(u64, usize), Piece>,
+    pieces: BTreeMap<(u64, usize), GatherPart>,
 }
 
-impl Group {
+impl SimulatedGroup {
     /// Creates a group without messages.
     #[must_use]
     pub fn new(assignment: GenerationAssignment, rank: usize) -> Self {
@@ -102,14 +102,14 @@ impl Group {
     }
 
     /// Returns the other members and their hosts.
-    pub fn peers(&self) -> impl Iterator<Item = (WorkerId, Host)> {
+    pub fn peers(&self) -> impl Iterator<Item = (WorkerId, HostIndex)> {
         let numbered = self.assignment.members.iter().enumerate();
         let others = numbered.filter(|(rank, _)| *rank != self.rank);
-        others.map(|(_, member)| (member.worker, member.slot.0 as Host))
+        others.map(|(_, member)| (member.worker, member.slot.0 as HostIndex))
     }
 
     /// Begins the next all-gather with this rank's contribution; returns its number.
-    pub fn begin(&mut self, piece: Piece) -> u64 {
+    pub fn begin(&mut self, piece: GatherPart) -> u64 {
         let number = self.next;
         self.next += 1;
         self.pieces.insert((number, self.rank), piece);
@@ -117,7 +117,7 @@ impl Group {
     }
 
     /// Adds the contribution of another rank.
-    pub fn take(&mut self, number: u64, rank: usize, piece: Piece) {
+    pub fn take(&mut self, number: u64, rank: usize, piece: GatherPart) {
         self.pieces.insert((number, rank), piece);
     }
 
@@ -145,7 +145,7 @@ impl Group {
     }
 
     /// Returns all contributions to the last all-gather by rank, once they are complete.
-    pub fn finished(&mut self) -> Option<Vec<Piece>> {
+    pub fn finished(&mut self) -> Option<Vec<GatherPart>> {
         let current = self.current()?;
         if self.missing().next().is_some() {
             return None;

@@ -14,16 +14,16 @@ pub mod effect;
 pub mod fact;
 pub mod faults;
 pub mod group;
+pub mod injected_bug;
 pub mod invariants;
 pub mod model;
 pub mod network;
 pub mod replica;
 pub mod rng;
-pub mod sabotage;
 pub mod simulate;
 pub mod worker;
 pub mod world;
 
 pub use faults::{Fault, Script};
-pub use sabotage::Sabotage;
+pub use injected_bug::InjectedBug;
 pub use simulate::{Simulated, Summary, Violation, simulate};

@@ -8,7 +8,7 @@
 
 use std::process::ExitCode;
 
-use ronde_sim::{Sabotage, Summary, simulate};
+use ronde_sim::{InjectedBug, Summary, simulate};
 
 const USAGE: &str = "\
 ronde-sim --seed N           one simulation, with its trace
@@ -22,14 +22,14 @@ fn main() -> ExitCode {
         arguments.get(at + 1).cloned()
     };
     let bug = value("--bug");
-    let sabotage = bug.as_deref().and_then(Sabotage::named);
-    if bug.is_some() && sabotage.is_none() {
-        let names: Vec<&str> = Sabotage::ALL.iter().map(|(name, _)| *name).collect();
+    let bug = bug.as_deref().and_then(InjectedBug::named);
+    if bug.is_some() && bug.is_none() {
+        let names: Vec<&str> = InjectedBug::ALL.iter().map(|(name, _)| *name).collect();
         eprintln!("unknown bug: expected one of {}", names.join(", "));
         return ExitCode::from(2);
     }
     if let Some(seed) = value("--seed").and_then(|seed| seed.parse().ok()) {
-        return one(seed, sabotage);
+        return one(seed, bug);
     }
     let range = value("--seeds").and_then(|range| {
         let (from, to) = range.split_once("..")?;
@@ -39,11 +39,11 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    many(range, sabotage)
+    many(range, bug)
 }
 
-fn one(seed: u64, sabotage: Option<Sabotage>) -> ExitCode {
-    let simulated = simulate(seed, None, sabotage, true);
+fn one(seed: u64, bug: Option<InjectedBug>) -> ExitCode {
+    let simulated = simulate(seed, None, bug, true);
     for (at, line) in &simulated.trace {
         println!("{:9.3} {line}", *at as f64 / 1e9);
     }
@@ -57,11 +57,11 @@ fn one(seed: u64, sabotage: Option<Sabotage>) -> ExitCode {
     }
 }
 
-fn many(range: std::ops::Range<u64>, sabotage: Option<Sabotage>) -> ExitCode {
+fn many(range: std::ops::Range<u64>, bug: Option<InjectedBug>) -> ExitCode {
     let mut total = Summary::default();
     let mut count = 0;
     for seed in range {
-        let simulated = simulate(seed, None, sabotage, false);
+        let simulated = simulate(seed, None, bug, false);
         if let Some(violation) = simulated.violation {
             println!("{violation}");
             return ExitCode::FAILURE;

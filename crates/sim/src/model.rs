@@ -15,7 +15,7 @@ pub const GLOBAL_BATCH: u64 = 9;
 
 /// The settings of a run, equal on all workers.
 #[derive(Debug, Clone, Copy)]
-pub struct Run {
+pub struct SimulatedRun {
     /// The samples of each step.
     pub batches: BatchPlan,
     /// The number of logical shards.
@@ -26,9 +26,9 @@ pub struct Run {
 
 /// The state: weights, then momentum.
 #[derive(Debug, Clone, PartialEq)]
-pub struct State(pub Vec<f32>);
+pub struct SimulatedState(pub Vec<f32>);
 
-impl State {
+impl SimulatedState {
     /// Returns the initial state.
     #[must_use]
     pub fn initial() -> Self {
@@ -65,7 +65,7 @@ impl State {
     }
 }
 
-impl Run {
+impl SimulatedRun {
     /// Returns the samples of a shard in a step.
     #[must_use]
     pub fn shard(&self, step: Step, shard: u32) -> Vec<u64> {
@@ -76,7 +76,7 @@ impl Run {
             .collect()
     }
 
-    /// The samples of a step.
+    /// Returns the samples of a step.
     #[must_use]
     pub fn samples(&self, step: Step) -> Vec<u64> {
         (0..self.shards)
@@ -87,7 +87,7 @@ impl Run {
     /// Returns the hashes of the state before each step and after the last one, of a run without faults.
     #[must_use]
     pub fn undisturbed(&self) -> Vec<u64> {
-        let mut state = State::initial();
+        let mut state = SimulatedState::initial();
         let mut hashes = vec![state.hash()];
         for step in (0..self.end.0).map(Step) {
             let mut sum = TreeSum::new(self.shards);

@@ -4,7 +4,7 @@ use crate::clock::MS;
 use crate::rng::Rng;
 
 /// The index of a host: first the hosts of workers, then those of coordinators, then the store's.
-pub type Host = usize;
+pub type HostIndex = usize;
 
 /// All links between hosts.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Network {
     }
 
     /// Cuts or repairs one direction of a link. Several cuts of a link add up.
-    pub fn cut(&mut self, from: Host, to: Host, is_cut: bool) {
+    pub fn cut(&mut self, from: HostIndex, to: HostIndex, is_cut: bool) {
         let count = &mut self.blocked[from * self.hosts + to];
         *count = if is_cut {
             *count + 1
@@ -50,7 +50,7 @@ impl Network {
 
     /// Returns whether a link is cut.
     #[must_use]
-    pub fn is_cut(&self, from: Host, to: Host) -> bool {
+    pub fn is_cut(&self, from: HostIndex, to: HostIndex) -> bool {
         from != to && self.blocked[from * self.hosts + to] > 0
     }
 

@@ -1,64 +1,64 @@
-//! [`Replica`]: one worker's state, ledger and step in flight; the data side of the transaction.
+//! [`Replica`]: one worker's state, ledger and step in flight: the data of the transaction.
 
 use ronde_core::exact::{Node, TreeSum};
 use ronde_core::ledger::{EpochVerdict, Ledger};
 use ronde_core::shards::even_range;
 use ronde_core::{Buffer, Generation, Step};
 
-use crate::model::{PARAMETERS, Run, State};
+use crate::model::{PARAMETERS, SimulatedRun, SimulatedState};
 
-/// What a rank says in the vote on a step.
+/// A rank's vote on a step.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Vote {
-    /// Which step.
+pub struct ReplicaVote {
+    /// The step.
     pub step: Step,
-    /// The newest generation that the rank knows of.
+    /// The newest generation that the rank knows.
     pub newest: Generation,
-    /// Whether its state is complete.
+    /// Whether the rank's state is complete.
     pub is_whole: bool,
-    /// Hash of its state before the step, if it is complete.
+    /// The hash of the rank's state before the step, if it is complete.
     pub digest: Option<u64>,
-    /// Shards that it computed.
+    /// The shards that the rank computed.
     pub shards: Vec<u32>,
-    /// Samples that went into them.
+    /// The samples of these shards.
     pub ids: Vec<u64>,
 }
 
-/// What a rank that keeps tells one that does not.
+/// The data that an up-to-date rank sends to ranks that catch up.
 #[derive(Debug, Clone)]
-pub struct Snapshot {
-    /// The votes of the step before `next`, if this worker has seen them.
-    pub votes: Option<Vec<Vote>>,
+pub struct ReplicaSnapshot {
+    /// The votes of the step before `next`, if this worker has received them.
+    pub votes: Option<Vec<ReplicaVote>>,
     /// The ledger before `next`.
     pub ledger: Ledger,
 }
 
-/// Subtrees of a rank's shards.
+/// The subtrees of a rank's shards.
 pub type Subtrees = Vec<(Node, Vec<f32>)>;
 
-/// A worker's data.
+/// The data of a worker.
 #[derive(Debug, Clone)]
 pub struct Replica {
-    run: Run,
+    run: SimulatedRun,
     /// The next step; `None` before the first generation.
     pub next: Option<Step>,
     /// The state before `next`, or `None` while it is not complete.
-    pub state: Option<State>,
+    pub state: Option<SimulatedState>,
     ledger: Ledger,
-    /// The complete gradient of a step that may have been voted for.
+    /// The complete gradient of a step that may have been committed.
     pub gradient: Option<(Step, Vec<f32>)>,
-    /// Gradients of the steps that were committed while the state is not complete.
+    /// The gradients of steps committed while the state is not complete.
     backlog: Vec<(Step, Vec<f32>)>,
-    last_votes: Option<Vec<Vote>>,
+    last_votes: Option<Vec<ReplicaVote>>,
     slices: Vec<Option<Vec<f32>>>,
     /// The shards of this rank in the step in flight.
     mine: Vec<u32>,
 }
 
 impl Replica {
-    /// Nothing yet.
+    /// Creates a replica without data.
     #[must_use]
-    pub fn new(run: Run) -> Self {
+    pub fn new(run: SimulatedRun) -> Self {
         Self {
             run,
             next: None,
@@ -72,30 +72,30 @@ impl Replica {
         }
     }
 
-    /// For those that lack the state or the last votes.
+    /// Returns the data for ranks that lack the state or the last votes.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
-        Snapshot {
+    pub fn snapshot(&self) -> ReplicaSnapshot {
+        ReplicaSnapshot {
             votes: self.last_votes.clone(),
             ledger: self.ledger.clone(),
         }
     }
 
-    /// Takes a stored state.
-    pub fn load(&mut self, next: Step, state: State, ledger: Ledger) {
+    /// Loads a stored state.
+    pub fn load(&mut self, next: Step, state: SimulatedState, ledger: Ledger) {
         (self.next, self.state, self.ledger) = (Some(next), Some(state), ledger);
         (self.gradient, self.last_votes) = (None, None);
         self.backlog.clear();
     }
 
-    /// The ledger.
+    /// Returns the ledger.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// The state before `next` will come in `of` slices.
-    pub fn begin_to_heal(&mut self, next: Step, snapshot: &Snapshot, of: usize) {
+    /// Prepares to receive the state before `next` in `of` slices.
+    pub fn begin_to_heal(&mut self, next: Step, snapshot: &ReplicaSnapshot, of: usize) {
         (self.next, self.state) = (Some(next), None);
         self.ledger = snapshot.ledger.clone();
         self.last_votes.clone_from(&snapshot.votes);
@@ -104,20 +104,20 @@ impl Replica {
         self.slices = vec![None; of];
     }
 
-    /// The part of the state that the holder `index` of `of` sends.
+    /// Returns the part of the state that holder `index` of `of` sends.
     #[must_use]
     pub fn slice(&self, index: usize, of: usize) -> Vec<f32> {
-        let Some(State(values)) = &self.state else {
+        let Some(SimulatedState(values)) = &self.state else {
             return Vec::new();
         };
         let range = even_range(values.len() as u64, of as u64, index as u64);
         values[range.start as usize..range.end as usize].to_vec()
     }
 
-    /// Takes a slice in; true when the state is complete with it.
+    /// Adds a slice; returns true if it completes the state.
     ///
     /// # Errors
-    /// The slices do not make a state.
+    /// The slices do not form a state.
     pub fn take_slice(&mut self, index: usize, values: Vec<f32>) -> Result<bool, String> {
         if self.state.is_some() || index >= self.slices.len() {
             return Ok(false);
@@ -126,9 +126,12 @@ impl Replica {
         if self.slices.iter().any(Option::is_none) {
             return Ok(false);
         }
-        let mut state = State(self.slices.drain(..).flatten().flatten().collect());
+        let mut state = SimulatedState(self.slices.drain(..).flatten().flatten().collect());
         if state.0.len() != 2 * PARAMETERS {
-            return Err(format!("slices of {} numbers in all", state.0.len()));
+            return Err(format!(
+                "the slices have {} numbers in total",
+                state.0.len()
+            ));
         }
         for (step, gradient) in self.backlog.drain(..) {
             state.apply(&gradient, self.run.batches.batch(step).samples());
@@ -137,7 +140,7 @@ impl Replica {
         Ok(true)
     }
 
-    /// Computes the shards of this rank: of those whose state is complete it is number `index` of `of`.
+    /// Computes the shards of this rank, which is number `index` of `of` ranks with a complete state.
     pub fn backward(&mut self, step: Step, index: Option<usize>, of: usize) -> Subtrees {
         self.gradient = None;
         self.mine = match index {
@@ -161,7 +164,7 @@ impl Replica {
             .collect()
     }
 
-    /// Adds the subtrees of all ranks; `None` when they are not the whole tree.
+    /// Adds the subtrees of all ranks; `None` if they do not form the whole tree.
     #[must_use]
     pub fn reduce(&self, subtrees: Vec<Subtrees>) -> Option<Vec<f32>> {
         let mut sum = TreeSum::new(self.run.shards);
@@ -178,14 +181,14 @@ impl Replica {
         is_root.then(|| whole.remove(0).1.as_slice().to_vec())
     }
 
-    /// What this rank says about a step whose gradient it holds.
+    /// Returns this rank's vote on a step whose gradient it holds.
     #[must_use]
-    pub fn vote(&self, step: Step, newest: Generation) -> Vote {
-        Vote {
+    pub fn vote(&self, step: Step, newest: Generation) -> ReplicaVote {
+        ReplicaVote {
             step,
             newest,
             is_whole: self.state.is_some(),
-            digest: self.state.as_ref().map(State::hash),
+            digest: self.state.as_ref().map(SimulatedState::hash),
             shards: self.mine.clone(),
             ids: self
                 .mine
@@ -195,9 +198,9 @@ impl Replica {
         }
     }
 
-    /// What is wrong with the votes on a step.
+    /// Returns the contradiction between the votes on a step, if any.
     #[must_use]
-    pub fn contradiction(&self, step: Step, votes: &[Vote]) -> Option<String> {
+    pub fn contradiction(&self, step: Step, votes: &[ReplicaVote]) -> Option<String> {
         if let Some(other) = votes.iter().find(|vote| vote.step != step) {
             return Some(format!("votes on step {} and on step {step}", other.step));
         }
@@ -218,9 +221,13 @@ impl Replica {
         None
     }
 
-    /// Enters a step that all have voted for and applies its gradient, at once or when the state is
-    /// complete. Gives the samples that went into it.
-    pub fn commit(&mut self, step: Step, votes: Vec<Vote>) -> (Vec<u64>, Option<EpochVerdict>) {
+    /// Commits a step that all ranks have voted on. Applies its gradient at once, or when the state is complete.
+    /// Returns the samples of the step.
+    pub fn commit(
+        &mut self,
+        step: Step,
+        votes: Vec<ReplicaVote>,
+    ) -> (Vec<u64>, Option<EpochVerdict>) {
         let ids: Vec<u64> = votes.iter().flat_map(|vote| &vote.ids).copied().collect();
         let _ = self.ledger.enter(&ids);
         let batch = self.run.batches.batch(step);

@@ -1,4 +1,4 @@
-//! [`simulate`]: one seed, from the first event to the end or to the first broken invariant.
+//! [`simulate`]: simulates one seed from the first event to the end, or to the first violated invariant.
 
 use std::collections::BTreeSet;
 
@@ -7,20 +7,20 @@ use ronde_elastic::{JobEnding, WorkerId};
 
 use crate::fact::Fact;
 use crate::faults::Script;
+use crate::injected_bug::InjectedBug;
 use crate::invariants;
-use crate::sabotage::Sabotage;
 use crate::world::World;
 
-/// A broken invariant.
+/// A violation of an invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// Of the simulation.
+    /// The seed of the simulation.
     pub seed: u64,
-    /// When, in nanoseconds of the simulation.
+    /// The time, in nanoseconds of the simulation.
     pub at: u64,
-    /// Which.
+    /// The name of the invariant.
     pub invariant: &'static str,
-    /// How.
+    /// The details.
     pub message: String,
 }
 
@@ -28,7 +28,7 @@ impl std::fmt::Display for Violation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "seed {}: \"{}\" is broken at {:.3} s: {}\n  replay: cargo run --release -p ronde-sim -- --seed {}",
+            "seed {}: \"{}\" is violated at {:.3} s: {}\n  replay: cargo run --release -p ronde-sim -- --seed {}",
             self.seed,
             self.invariant,
             self.at as f64 / 1e9,
@@ -38,48 +38,48 @@ impl std::fmt::Display for Violation {
     }
 }
 
-/// What happened in a simulation, to see that much did.
+/// The numbers of events of a simulation, to verify that seeds have enough of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Commits, over all workers.
+    /// The number of commits of all workers.
     pub commits: u64,
-    /// Generations that a worker entered.
+    /// The number of generations that a worker entered.
     pub generations: u64,
-    /// Worker processes.
+    /// The number of worker processes.
     pub workers: u64,
-    /// Steps that were begun in more than one generation.
+    /// The number of steps that were begun in more than one generation.
     pub redone: u64,
-    /// Workers that took the state over from others.
+    /// The number of workers that copied the state from other members.
     pub healed: u64,
-    /// Terms.
+    /// The number of terms.
     pub terms: u64,
-    /// How it ended.
+    /// The end of the job.
     pub ending: Option<JobEnding>,
 }
 
-/// A simulation, as far as it went.
+/// The result of a simulation.
 #[derive(Debug)]
 pub struct Simulated {
-    /// What happened.
+    /// The numbers of events.
     pub summary: Summary,
-    /// What must not have happened.
+    /// The violated invariant, if any.
     pub violation: Option<Violation>,
-    /// Lines with their times in nanoseconds, where a trace was asked for.
+    /// The trace, if requested: lines with their times in nanoseconds.
     pub trace: Vec<(u64, String)>,
 }
 
-/// Simulates a seed. A `script` takes the place of the seed's own.
+/// Simulates a seed. A `script` replaces the seed's own script.
 #[must_use]
 pub fn simulate(
     seed: u64,
     script: Option<Script>,
-    sabotage: Option<Sabotage>,
+    bug: Option<InjectedBug>,
     is_traced: bool,
 ) -> Simulated {
-    let mut world = World::new(seed, script, sabotage, is_traced);
+    let mut world = World::new(seed, script, bug, is_traced);
     let mut invariants = invariants::all(world.run(), world.script());
     let mut summary = Summary::default();
-    let mut seen = Seen::default();
+    let mut seen = SummaryCounter::default();
     while let Some((at, fact)) = world.fact() {
         seen.count(&fact, &mut summary);
         for invariant in &mut invariants {
@@ -107,12 +107,12 @@ pub fn simulate(
 }
 
 #[derive(Default)]
-struct Seen {
+struct SummaryCounter {
     generations: BTreeSet<Generation>,
     computed: BTreeSet<(WorkerId, u64, Generation)>,
 }
 
-impl Seen {
+impl SummaryCounter {
     fn count(&mut self, fact: &Fact, summary: &mut Summary) {
         match fact {
             Fact::Committed { .. } => summary.commits += 1,

@@ -1,4 +1,4 @@
-//! [`Worker`]: a simulated worker process: the real machine, a training loop, real sums.
+//! [`SimulatedWorker`]: a simulated worker process: the real state machine, a training loop, real sums.
 
 use std::collections::VecDeque;
 
@@ -8,24 +8,24 @@ use ronde_elastic::{
     WorkerMachine, WorkerPhase,
 };
 
-use crate::clock::{Clock, MS};
-use crate::effect::{Alarm, Effect, Effects, Message};
-use crate::fact::{Exit, Fact};
-use crate::group::{Frame, Group, Piece};
-use crate::model::Run;
-use crate::replica::{Replica, Vote};
-use crate::sabotage::Sabotage;
+use crate::clock::{MS, ProcessClock};
+use crate::effect::{Alarm, Effect, Effects, HostMessage};
+use crate::fact::{Fact, WorkerExit};
+use crate::group::{DataFrame, GatherPart, SimulatedGroup};
+use crate::injected_bug::InjectedBug;
+use crate::model::SimulatedRun;
+use crate::replica::{Replica, ReplicaVote};
 
 mod plane;
 mod recover;
 mod step;
 
-/// A checkpoint is written every so many steps.
+/// The number of steps between two checkpoints.
 const CHECKPOINT_EVERY: u64 = 4;
 
-/// What the training loop waits for.
+/// The event that the training loop waits for.
 #[derive(Debug, Clone)]
-enum Task {
+enum LoopWait {
     Nothing,
     Positions,
     Snapshot(RecoveryPlan),
@@ -36,17 +36,17 @@ enum Task {
 
 /// A worker process.
 #[derive(Debug)]
-pub struct Worker {
-    /// Its name.
+pub struct SimulatedWorker {
+    /// The worker's id.
     pub id: WorkerId,
-    clock: Clock,
+    clock: ProcessClock,
     machine: WorkerMachine,
-    run: Run,
+    run: SimulatedRun,
     replica: Replica,
-    group: Option<Group>,
-    early: Vec<Frame>,
-    task: Task,
-    votes: Vec<Vote>,
+    group: Option<SimulatedGroup>,
+    early: Vec<DataFrame>,
+    task: LoopWait,
+    votes: Vec<ReplicaVote>,
     /// The generation in which the last step was computed.
     computed_in: Generation,
     queue: VecDeque<WorkerEvent>,
@@ -55,16 +55,21 @@ pub struct Worker {
     is_over: bool,
 }
 
-impl Worker {
-    /// A process that has just begun.
+impl SimulatedWorker {
+    /// Creates a process that has just started.
     ///
     /// # Panics
-    /// When the settings are impossible: a bug of the simulator.
-    pub fn new(me: MemberInfo, settings: Settings, run: Run, fx: &mut Effects<'_>) -> Self {
-        let clock = Clock::new(fx.rng);
+    /// If the settings are invalid, which is a bug of the simulator.
+    pub fn new(
+        me: MemberInfo,
+        settings: Settings,
+        run: SimulatedRun,
+        fx: &mut Effects<'_>,
+    ) -> Self {
+        let clock = ProcessClock::new(fx.rng);
         let id = me.worker;
         let machine = WorkerMachine::new(me, settings, run.end, clock.show(fx.now))
-            .expect("the simulator's settings are possible");
+            .expect("the simulator's settings are valid");
         fx.fact(Fact::WorkerBegan(id));
         let mut worker = Self {
             id,
@@ -74,7 +79,7 @@ impl Worker {
             replica: Replica::new(run),
             group: None,
             early: Vec::new(),
-            task: Task::Nothing,
+            task: LoopWait::Nothing,
             votes: Vec::new(),
             computed_in: Generation(0),
             queue: VecDeque::new(),
@@ -86,7 +91,7 @@ impl Worker {
         worker
     }
 
-    /// Its members and their hosts, to tell them that the process has ended.
+    /// Returns the members of the group and their hosts, which are notified of the exit of the process.
     pub fn connections(&self) -> Vec<(Generation, WorkerId, usize)> {
         let Some(group) = &self.group else {
             return Vec::new();
@@ -97,10 +102,10 @@ impl Worker {
             .collect()
     }
 
-    /// Something for the machine.
+    /// Passes an event to the state machine.
     pub fn event(&mut self, event: WorkerEvent, fx: &mut Effects<'_>) {
         self.queue.push_back(event);
-        // What happens while commands are executed is told to the machine after the last of them.
+        // Events that occur while commands are executed are passed to the state machine after the last command.
         if std::mem::replace(&mut self.is_busy, true) {
             return;
         }
@@ -131,12 +136,12 @@ impl Worker {
         }
     }
 
-    /// An alarm rings.
+    /// Handles an alarm.
     pub fn ring(&mut self, alarm: Alarm, fx: &mut Effects<'_>) {
         match alarm {
             Alarm::Wake => self.event(WorkerEvent::Tick, fx),
             Alarm::Computed(generation, step) => {
-                let is_due = matches!(self.task, Task::Computing(current) if current == step);
+                let is_due = matches!(self.task, LoopWait::Computing(current) if current == step);
                 if is_due
                     && self
                         .group
@@ -153,7 +158,7 @@ impl Worker {
                     let hash = state.hash();
                     fx.fact(Fact::Written { next, hash });
                 }
-                fx.send_to_coordinators(&Message::Written(generation, next));
+                fx.send_to_coordinators(&HostMessage::Written(generation, next));
             }
         }
     }
@@ -163,7 +168,7 @@ impl Worker {
             return;
         };
         if group.current() != Some(number)
-            || matches!(self.task, Task::Nothing | Task::Computing(_))
+            || matches!(self.task, LoopWait::Nothing | LoopWait::Computing(_))
         {
             return;
         }
@@ -186,7 +191,7 @@ impl Worker {
         self.note(&command, fx);
         match command {
             WorkerCommand::Report(report) => {
-                fx.send_to_coordinators(&Message::Report(Box::new(report)));
+                fx.send_to_coordinators(&HostMessage::Report(Box::new(report)));
             }
             WorkerCommand::Leave { in_order, .. } => self.leave(in_order, fx),
             WorkerCommand::Connect {
@@ -194,17 +199,17 @@ impl Worker {
                 rank,
                 position,
             } => {
-                let group = Group::new(assignment, rank.index());
+                let group = SimulatedGroup::new(assignment, rank.index());
                 self.connect(group, position, fx);
             }
             WorkerCommand::Compute { generation, step } => self.compute(generation, step, fx),
             WorkerCommand::Vote { step, newest, .. } => {
                 let mut vote = self.replica.vote(step, newest);
-                if fx.has(Sabotage::VoteWithoutSamples) {
+                if fx.has(InjectedBug::VoteWithoutSamples) {
                     vote.ids.clear();
                 }
-                self.task = Task::Voting(step);
-                self.gather(Piece::Vote(Box::new(vote)), fx);
+                self.task = LoopWait::Voting(step);
+                self.gather(GatherPart::Vote(Box::new(vote)), fx);
             }
             WorkerCommand::Commit { generation, step } => {
                 let votes = std::mem::take(&mut self.votes);
@@ -231,11 +236,11 @@ impl Worker {
             WorkerCommand::Log(_) => {}
             WorkerCommand::End(reason) => {
                 let exit = match reason {
-                    Reason::NoCoordinator { .. } => Exit::Orphaned,
+                    Reason::NoCoordinator { .. } => WorkerExit::Orphaned,
                     Reason::Finished { .. } | Reason::Stopped { .. } | Reason::Drained => {
-                        Exit::Regular
+                        WorkerExit::Regular
                     }
-                    _ => Exit::Irregular,
+                    _ => WorkerExit::Irregular,
                 };
                 self.is_over = true;
                 fx.done.push(Effect::Exit(exit));
@@ -275,28 +280,28 @@ impl Worker {
             let at = fx.now + fx.rng.range(5 * MS, 300 * MS);
             fx.done
                 .push(Effect::Alarm(at, Alarm::Written(generation, next)));
-            if fx.has(Sabotage::CheckpointCountsEarly) {
-                fx.send_to_coordinators(&Message::Written(generation, next));
+            if fx.has(InjectedBug::CheckpointCountsEarly) {
+                fx.send_to_coordinators(&HostMessage::Written(generation, next));
             }
         }
     }
 
-    /// The script or an agent's user sends SIGTERM.
+    /// Handles SIGTERM from the script or from an agent's user.
     pub fn drain(&mut self, fx: &mut Effects<'_>) {
         self.event(WorkerEvent::Drain, fx);
     }
 
-    /// What its agent sees when it ends by itself.
+    /// Returns the exit that the agent observes when the process exits by itself.
     #[must_use]
-    pub fn exit_cause(exit: Exit) -> LossCause {
+    pub fn exit_cause(exit: WorkerExit) -> LossCause {
         match exit {
-            Exit::Killed => LossCause::Signal(9),
-            Exit::Regular => LossCause::ExitCode(0),
-            Exit::Orphaned | Exit::Irregular => LossCause::ExitCode(1),
+            WorkerExit::Killed => LossCause::Signal(9),
+            WorkerExit::Regular => LossCause::ExitCode(0),
+            WorkerExit::Orphaned | WorkerExit::Irregular => LossCause::ExitCode(1),
         }
     }
 
-    /// What its machine does.
+    /// Returns the state machine's phase.
     #[must_use]
     pub fn phase(&self) -> WorkerPhase {
         self.machine.phase()

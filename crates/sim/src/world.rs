@@ -1,4 +1,4 @@
-//! [`World`]: hosts, processes, links, storage and time; one queue of what happens next.
+//! [`World`]: hosts, processes, links, storage and time, with one event queue.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
@@ -12,91 +12,91 @@ use ronde_elastic::{
 };
 
 use crate::clock::{MS, SECOND};
-use crate::coordinator::Coordinator;
+use crate::coordinator::SimulatedCoordinator;
 use crate::disk::Disk;
-use crate::effect::{Alarm, Message};
+use crate::effect::{Alarm, HostMessage};
 use crate::fact::Fact;
 use crate::faults::Script;
-use crate::model::{GLOBAL_BATCH, Run, SAMPLES};
-use crate::network::{Host, Network};
+use crate::injected_bug::InjectedBug;
+use crate::model::{GLOBAL_BATCH, SAMPLES, SimulatedRun};
+use crate::network::{HostIndex, Network};
 use crate::rng::Rng;
-use crate::sabotage::Sabotage;
-use crate::worker::Worker;
+use crate::worker::SimulatedWorker;
 
 mod links;
 mod processes;
 mod script;
 
-/// How often an agent says how its host stands.
+/// The interval at which an agent reports the state of its host.
 const AGENT_EVERY: u64 = 200 * MS;
-/// How long the job may take once nothing goes wrong any more.
+/// The time limit of the job after the last fault.
 const CALM_MAX: u64 = 60 * SECOND;
 
-/// Events of a whole simulation: a storm of messages must end as well.
+/// The limit of events of a simulation, which also ends a storm of messages.
 const EVENTS_MAX: u64 = 200_000;
 
-/// A process and what waits for it while it is stopped.
+/// A process, and the events that are pending while it is stopped.
 #[derive(Debug)]
-struct Process<P> {
+struct SimulatedProcess<P> {
     body: P,
-    /// Tells one process at a place from the next.
+    /// The number of the process on its host, to distinguish it from its successors.
     life: u64,
-    paused: Option<VecDeque<Happening>>,
+    paused: Option<VecDeque<ProcessEvent>>,
 }
 
-/// What can happen to a process.
+/// An event of a process.
 #[derive(Debug, Clone)]
-enum Happening {
-    Arrives(Host, Message),
+enum ProcessEvent {
+    Arrives(HostIndex, HostMessage),
     Rings(Alarm),
     Signal(WorkerEvent),
 }
 
 #[derive(Debug)]
-enum Next {
+enum QueuedEvent {
     Deliver {
-        from: Host,
-        to: Host,
-        message: Message,
+        from: HostIndex,
+        to: HostIndex,
+        message: HostMessage,
         sender: u64,
     },
     Ring {
-        host: Host,
+        host: HostIndex,
         life: u64,
         alarm: Alarm,
     },
-    Agent(Host),
+    Agent(HostIndex),
     Fault(usize),
     Resume {
-        host: Host,
+        host: HostIndex,
         life: u64,
     },
-    Mend(Vec<(Host, Host)>),
+    Mend(Vec<(HostIndex, HostIndex)>),
     StartCoordinator(usize),
     Calm,
     TheEnd,
 }
 
-/// Everything.
+/// The whole simulation.
 #[derive(Debug)]
 pub struct World {
     now: u64,
     rng: Rng,
     queue: BinaryHeap<Reverse<(u64, u64, usize)>>,
-    waiting: Vec<Option<Next>>,
+    waiting: Vec<Option<QueuedEvent>>,
     free: Vec<usize>,
     count: u64,
     network: Network,
     script: Script,
-    run: Run,
-    sabotage: Option<Sabotage>,
-    workers: Vec<Option<Process<Worker>>>,
+    run: SimulatedRun,
+    bug: Option<InjectedBug>,
+    workers: Vec<Option<SimulatedProcess<SimulatedWorker>>>,
     ended: Vec<Option<(WorkerId, LossCause)>>,
     started: BTreeSet<WorkerId>,
-    coordinators: Vec<Option<Process<Coordinator>>>,
-    /// The last process on each host for coordinators.
+    coordinators: Vec<Option<SimulatedProcess<SimulatedCoordinator>>>,
+    /// The number of the latest process on each host of a coordinator.
     last_coordinator: Vec<Option<CoordinatorId>>,
-    /// Coordinators that have seen the end of the job.
+    /// The coordinators that know that the job has ended.
     done: Vec<bool>,
     lives: u64,
     record: JobRecord,
@@ -109,7 +109,7 @@ pub struct World {
 }
 
 impl World {
-    /// The world of a seed at its beginning.
+    /// Creates the world of a seed.
     ///
     /// # Panics
     /// Never: the data set is larger than a batch.
@@ -117,14 +117,14 @@ impl World {
     pub fn new(
         seed: u64,
         script: Option<Script>,
-        sabotage: Option<Sabotage>,
+        bug: Option<InjectedBug>,
         is_traced: bool,
     ) -> Self {
         let mut rng = Rng::new(seed);
         let script = script.unwrap_or_else(|| Script::new(&mut rng));
         let batches = BatchPlan::new(SAMPLES, GLOBAL_BATCH, false, true, seed)
             .expect("the data set is larger than a batch");
-        let run = Run {
+        let run = SimulatedRun {
             batches,
             shards: script.shards,
             end: Step(script.steps),
@@ -141,7 +141,7 @@ impl World {
             count: 0,
             network,
             run,
-            sabotage,
+            bug,
             workers: (0..script.workers).map(|_| None).collect(),
             ended: vec![None; script.workers],
             started: BTreeSet::new(),
@@ -165,38 +165,38 @@ impl World {
     fn begin(&mut self) {
         for index in 0..self.script.coordinators {
             let at = self.rng.range(0, 400 * MS);
-            self.schedule(at, Next::StartCoordinator(index));
+            self.schedule(at, QueuedEvent::StartCoordinator(index));
         }
         for host in 0..self.script.workers {
             let at = self.rng.range(0, 100 * MS);
-            self.schedule(at, Next::Agent(host));
+            self.schedule(at, QueuedEvent::Agent(host));
         }
         for index in 0..self.script.faults.len() {
-            self.schedule(self.script.faults[index].0, Next::Fault(index));
+            self.schedule(self.script.faults[index].0, QueuedEvent::Fault(index));
         }
-        self.schedule(self.script.calm, Next::Calm);
-        self.schedule(self.end, Next::TheEnd);
+        self.schedule(self.script.calm, QueuedEvent::Calm);
+        self.schedule(self.end, QueuedEvent::TheEnd);
     }
 
-    /// What the run is about.
+    /// Returns the settings of the run.
     #[must_use]
-    pub fn run(&self) -> Run {
+    pub fn run(&self) -> SimulatedRun {
         self.run
     }
 
-    /// The script.
+    /// Returns the script.
     #[must_use]
     pub fn script(&self) -> &Script {
         &self.script
     }
 
-    /// The trace so far, with times in nanoseconds.
+    /// Returns the trace so far, with times in nanoseconds.
     #[must_use]
     pub fn trace(&self) -> &[(u64, String)] {
         self.trace.as_deref().unwrap_or_default()
     }
 
-    /// The next fact, or `None` when the simulation is over.
+    /// Returns the next fact, or `None` at the end of the simulation.
     pub fn fact(&mut self) -> Option<(u64, Fact)> {
         loop {
             if let Some(fact) = self.facts.pop_front() {
@@ -219,7 +219,7 @@ impl World {
         self.facts.push_back((self.now, fact));
     }
 
-    fn schedule(&mut self, at: u64, next: Next) {
+    fn schedule(&mut self, at: u64, next: QueuedEvent) {
         let place = self.free.pop().unwrap_or_else(|| {
             self.waiting.push(None);
             self.waiting.len() - 1
@@ -243,36 +243,36 @@ impl World {
             return;
         };
         match next {
-            Next::Deliver {
+            QueuedEvent::Deliver {
                 from,
                 to,
                 message,
                 sender,
             } => self.deliver(from, to, message, sender),
-            Next::Ring { host, life, alarm } => {
+            QueuedEvent::Ring { host, life, alarm } => {
                 if self.life(host) == Some(life) {
-                    self.happen(host, Happening::Rings(alarm));
+                    self.happen(host, ProcessEvent::Rings(alarm));
                 }
             }
-            Next::Agent(host) => {
+            QueuedEvent::Agent(host) => {
                 self.agent(host);
-                self.schedule(self.now + AGENT_EVERY, Next::Agent(host));
+                self.schedule(self.now + AGENT_EVERY, QueuedEvent::Agent(host));
             }
-            Next::Fault(index) => {
+            QueuedEvent::Fault(index) => {
                 let fault = self.script.faults[index].1.clone();
                 self.note(|| format!("--- fault: {fault:?}"));
                 self.fault(fault);
             }
-            Next::Resume { host, life } => self.resume(host, life),
-            Next::Mend(links) => {
-                self.note(|| "--- links mended".to_owned());
+            QueuedEvent::Resume { host, life } => self.resume(host, life),
+            QueuedEvent::Mend(links) => {
+                self.note(|| "--- links repaired".to_owned());
                 for (from, to) in links {
                     self.network.cut(from, to, false);
                 }
             }
-            Next::StartCoordinator(index) => self.start_coordinator(index),
-            Next::Calm => self.calm(),
-            Next::TheEnd => self.finish(false),
+            QueuedEvent::StartCoordinator(index) => self.start_coordinator(index),
+            QueuedEvent::Calm => self.calm(),
+            QueuedEvent::TheEnd => self.finish(false),
         }
         let nobody = self.workers.iter().all(Option::is_none);
         if self.is_over_for_coordinators() && nobody && !self.is_over {
@@ -290,7 +290,7 @@ impl World {
         self.tell(Fact::TheEnd { in_time, running });
     }
 
-    fn life(&self, host: Host) -> Option<u64> {
+    fn life(&self, host: HostIndex) -> Option<u64> {
         match host.checked_sub(self.script.workers) {
             None => self.workers[host].as_ref().map(|process| process.life),
             Some(index) => self

@@ -1,52 +1,55 @@
-//! Every known bug that is put in is caught by an invariant, within few seeds.
+//! Every injected bug is detected by an invariant within few seeds.
 
-use ronde_sim::{Sabotage, simulate};
+use ronde_sim::{InjectedBug, simulate};
 
-/// Seeds that are tried before a bug counts as not caught.
+/// The number of seeds after which a bug counts as not detected.
 const SEEDS: u64 = 600;
 
-fn caught(bug: Sabotage) -> Option<&'static str> {
+fn caught(bug: InjectedBug) -> Option<&'static str> {
     (0..SEEDS)
         .find_map(|seed| simulate(seed, None, Some(bug), false).violation)
         .map(|v| v.invariant)
 }
 
 #[test]
-fn every_bug_is_caught() {
-    let missed: Vec<&str> = Sabotage::ALL
+fn every_bug_is_detected() {
+    let missed: Vec<&str> = InjectedBug::ALL
         .iter()
         .filter(|(_, bug)| caught(*bug).is_none())
         .map(|(name, _)| *name)
         .collect();
     assert!(
         missed.is_empty(),
-        "not caught within {SEEDS} seeds: {missed:?}"
+        "not detected within {SEEDS} seeds: {missed:?}"
     );
 }
 
 #[test]
-fn bugs_of_different_kinds_are_caught_by_different_invariants() {
+fn bugs_of_different_kinds_are_detected_by_different_invariants() {
     let check = |bug, invariant| assert_eq!(caught(bug), Some(invariant), "{bug:?}");
     check(
-        Sabotage::SumInOrderOfArrival,
-        "the bits of an undisturbed run",
+        InjectedBug::SumInOrderOfArrival,
+        "states have the bits of an undisturbed run",
     );
     check(
-        Sabotage::VoteWithoutSamples,
+        InjectedBug::VoteWithoutSamples,
         "no sample is lost or repeated",
     );
     check(
-        Sabotage::SurvivorsRestart,
-        "survivors stay, and only the step in flight is redone",
-    );
-    check(Sabotage::StoreComparesNothing, "one coordinator leads");
-    check(
-        Sabotage::DeadAreHeard,
-        "steps advance once nothing goes wrong",
+        InjectedBug::SurvivorsRestart,
+        "survivors continue and only the step in flight is recomputed",
     );
     check(
-        Sabotage::CheckpointCountsEarly,
-        "a checkpoint counts once it is complete",
+        InjectedBug::StoreComparesNothing,
+        "at most one coordinator leads",
     );
-    check(Sabotage::RanksDiffer, "generations and terms grow");
+    check(
+        InjectedBug::DeadAreHeard,
+        "the job finishes after the last fault",
+    );
+    check(
+        InjectedBug::CheckpointCountsEarly,
+        "only complete checkpoints are reported",
+    );
+    check(InjectedBug::RanksDiffer, "generations and terms increase");
 }

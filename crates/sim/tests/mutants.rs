@@ -1,6 +1,6 @@
-//! Bugs inside the machines: each patch of `mutants/` is applied to a copy of the sources in a
-//! temporary folder, which is built there and must break an invariant, or a test of the machines where
-//! the simulated world cannot show the difference.
+//! Bugs inside the state machines: each patch of `mutants/` is applied to a copy of the sources in a temporary
+//! folder and built there. The mutant must violate an invariant, or fail a test of `ronde-elastic` if the
+//! simulated world cannot show the difference.
 //!
 //! Takes some minutes and needs `patch`: `cargo test --release -p ronde-sim --test mutants -- --ignored`.
 
@@ -9,7 +9,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Seeds that are tried before a mutant counts as alive.
+/// The number of seeds after which a mutant counts as not detected.
 const SEEDS: &str = "0..20000";
 
 fn copy(from: &Path, to: &Path) {
@@ -25,7 +25,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// A workspace of the crates that the simulator needs.
+/// Creates a workspace with the crates that the simulator needs.
 fn workspace(root: &Path, folder: &Path) {
     for part in ["core", "elastic", "sim"] {
         copy(
@@ -51,7 +51,7 @@ fn patch(folder: &Path, patch: &Path, arguments: &[&str]) {
     );
 }
 
-/// What the simulator says with the sources as they are in `folder`; `None` when all seeds pass.
+/// Returns the violation that the simulator reports with the sources in `folder`; `None` if all seeds pass.
 fn violation(folder: &Path) -> Option<String> {
     let target = folder.join("target");
     let build = ["build", "--release", "--offline", "-q", "-p", "ronde-sim"];
@@ -70,7 +70,7 @@ fn violation(folder: &Path) -> Option<String> {
     (!output.status.success()).then(|| told.lines().next().unwrap_or("a panic").to_owned())
 }
 
-/// Whether the tests of the machines fail with the sources as they are in `folder`.
+/// Returns whether the tests of the state machines fail with the sources in `folder`.
 fn fails_tests(folder: &Path) -> bool {
     let test = [
         "test",
@@ -91,12 +91,12 @@ fn fails_tests(folder: &Path) -> bool {
 
 #[test]
 #[ignore = "builds the simulator once for every mutant"]
-fn every_mutant_is_caught() {
+fn every_mutant_is_detected() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("mutants");
     let _ = std::fs::remove_dir_all(folder.join("crates"));
     workspace(&root, &folder);
-    assert_eq!(violation(&folder), None, "the sources as they are");
+    assert_eq!(violation(&folder), None, "the unchanged sources");
     let mut patches: Vec<PathBuf> = std::fs::read_dir(root.join("crates/sim/mutants"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -110,11 +110,14 @@ fn every_mutant_is_caught() {
         match violation(&folder) {
             Some(told) => println!("{name}: {told}"),
             None if fails_tests(&folder) => {
-                println!("{name}: caught by the tests of ronde-elastic")
+                println!("{name}: detected by the tests of ronde-elastic")
             }
             None => alive.push(name),
         }
         patch(&folder, &file, &["-R"]);
     }
-    assert!(alive.is_empty(), "these mutants live: {alive:?}");
+    assert!(
+        alive.is_empty(),
+        "these mutants were not detected: {alive:?}"
+    );
 }

@@ -1,4 +1,4 @@
-//! The failures that matter most, one by one, with the numbers that were promised.
+//! The most important failures, one by one, with their promised recovery times.
 
 use ronde_elastic::JobEnding;
 use ronde_sim::clock::{MS, SECOND};
@@ -30,7 +30,7 @@ fn run(script: &Script) -> Simulated {
     simulated
 }
 
-/// When a line with all of these parts first stands in the trace after `from`.
+/// Returns the time of the first trace line after `from` that contains all of these parts.
 fn when(simulated: &Simulated, from: u64, parts: &[&str]) -> u64 {
     let fits = |line: &str| parts.iter().all(|part| line.contains(part));
     let found = simulated
@@ -46,7 +46,7 @@ fn when(simulated: &Simulated, from: u64, parts: &[&str]) -> u64 {
             let told: Vec<_> = told
                 .filter(|(_, line)| !line.contains(" to worker "))
                 .collect();
-            panic!("no line with {parts:?} after {from}; the coordinators said {told:#?}")
+            panic!("no line with {parts:?} after {from}; the coordinators logged {told:#?}")
         })
         .0
 }
@@ -54,7 +54,7 @@ fn when(simulated: &Simulated, from: u64, parts: &[&str]) -> u64 {
 const KILL: u64 = 1700 * MS;
 
 #[test]
-fn nothing_fails_and_nothing_is_redone() {
+fn without_faults_no_step_is_recomputed() {
     let simulated = run(&script(4, Vec::new()));
     let summary = &simulated.summary;
     assert_eq!(
@@ -82,7 +82,7 @@ fn a_killed_worker_costs_one_step_and_well_under_a_second() {
             "with 3 workers (generation 2)",
         ],
     );
-    // Three survivors redo the one step in flight; the replacement enters and redoes nothing.
+    // Three survivors recompute the one step in flight; the replacement joins and recomputes nothing.
     assert!(simulated.summary.redone <= 3, "{:?}", simulated.summary);
     assert_eq!(
         (simulated.summary.workers, simulated.summary.generations),
@@ -97,7 +97,7 @@ fn a_killed_worker_costs_one_step_and_well_under_a_second() {
 }
 
 #[test]
-fn half_of_the_workers_go_at_once() {
+fn half_of_the_workers_are_lost_at_once() {
     let simulated = run(&script(8, vec![(KILL, Fault::Kill(vec![0, 2, 5, 7]))]));
     when(
         &simulated,
@@ -110,7 +110,7 @@ fn half_of_the_workers_go_at_once() {
 }
 
 #[test]
-fn a_stopped_worker_is_noticed_left_out_and_comes_back() {
+fn a_stopped_worker_is_detected_removed_and_rejoins() {
     let simulated = run(&script(3, vec![(KILL, Fault::Pause(1, 1500 * MS))]));
     let lost = when(&simulated, KILL, &["silent for 0.5 s; recomputing step "]);
     assert!(lost - KILL < 800 * MS, "{} ms", (lost - KILL) / MS);
@@ -119,12 +119,12 @@ fn a_stopped_worker_is_noticed_left_out_and_comes_back() {
         KILL + 1500 * MS,
         &["worker joined; now 3 workers"],
     );
-    // The same process: nobody was started in its place.
+    // The same process: no replacement was started.
     assert_eq!(simulated.summary.workers, 3);
 }
 
 #[test]
-fn training_goes_on_without_a_coordinator_and_the_next_one_takes_over() {
+fn training_continues_without_a_coordinator_and_the_next_one_takes_over() {
     let simulated = run(&script(
         3,
         vec![(KILL, Fault::KillCoordinator(0, 1500 * MS))],
@@ -143,7 +143,7 @@ fn training_goes_on_without_a_coordinator_and_the_next_one_takes_over() {
 }
 
 #[test]
-fn a_worker_that_dies_without_a_coordinator_is_waited_out() {
+fn a_worker_that_dies_without_a_coordinator_is_replaced_by_the_next_coordinator() {
     let faults = vec![
         (KILL, Fault::KillCoordinator(0, 1500 * MS)),
         (KILL + 300 * MS, Fault::Kill(vec![0])),
@@ -158,8 +158,8 @@ fn a_worker_that_dies_without_a_coordinator_is_waited_out() {
 }
 
 #[test]
-fn the_side_with_the_lease_goes_on_and_the_other_waits() {
-    // Workers 0 and 1 here; 2, 3, the coordinator (4) and the store (5) there.
+fn the_side_with_the_lease_continues_and_the_other_waits() {
+    // One side: workers 0 and 1. Other side: workers 2 and 3, the coordinator (4) and the store (5).
     let cut = Fault::Partition {
         side: 0b11,
         is_two_way: true,
@@ -182,7 +182,7 @@ fn the_side_with_the_lease_goes_on_and_the_other_waits() {
 }
 
 #[test]
-fn a_minority_with_the_lease_waits_where_a_majority_is_asked_for() {
+fn a_minority_with_the_lease_waits_if_a_majority_is_required() {
     let cut = Fault::Partition {
         side: 0b111,
         is_two_way: true,

@@ -1,26 +1,26 @@
-//! Every state has the bits that an undisturbed run has at that step.
+//! Every state has the same bits as in an undisturbed run at that step.
 
 use crate::fact::Fact;
 use crate::invariants::Invariant;
-use crate::model::Run;
+use crate::model::SimulatedRun;
 
 /// See the file's first line.
 #[derive(Debug)]
-pub(super) struct Bits {
+pub(super) struct EqualBits {
     hashes: Vec<u64>,
 }
 
-impl Bits {
-    pub(super) fn new(run: Run) -> Self {
+impl EqualBits {
+    pub(super) fn new(run: SimulatedRun) -> Self {
         Self {
             hashes: run.undisturbed(),
         }
     }
 }
 
-impl Invariant for Bits {
+impl Invariant for EqualBits {
     fn name(&self) -> &'static str {
-        "the bits of an undisturbed run"
+        "states have the bits of an undisturbed run"
     }
 
     fn see(&mut self, _at: u64, fact: &Fact) -> Result<(), String> {

@@ -1,4 +1,4 @@
-//! A checkpoint counts only once it is complete, and the newest one that counts never gets older.
+//! Only complete checkpoints are reported, and the newest reported checkpoint is never replaced by an older one.
 
 use std::collections::BTreeSet;
 
@@ -9,14 +9,14 @@ use crate::invariants::Invariant;
 
 /// See the file's first line.
 #[derive(Debug, Default)]
-pub(super) struct Checkpoints {
+pub(super) struct CompleteCheckpoints {
     written: BTreeSet<Step>,
     counts: Option<Step>,
 }
 
-impl Invariant for Checkpoints {
+impl Invariant for CompleteCheckpoints {
     fn name(&self) -> &'static str {
-        "a checkpoint counts once it is complete"
+        "only complete checkpoints are reported"
     }
 
     fn see(&mut self, _at: u64, fact: &Fact) -> Result<(), String> {
@@ -29,12 +29,12 @@ impl Invariant for Checkpoints {
                     && !self.written.contains(&checkpoint)
                 {
                     return Err(format!(
-                        "the checkpoint at step {checkpoint} counts and is not complete"
+                        "the checkpoint at step {checkpoint} is reported but not complete"
                     ));
                 }
                 if record.checkpoint < self.counts {
                     return Err(format!(
-                        "{:?} counts after {:?}",
+                        "{:?} is reported after {:?}",
                         record.checkpoint, self.counts
                     ));
                 }

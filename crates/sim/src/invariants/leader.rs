@@ -1,4 +1,4 @@
-//! No coordinator leads after one of a later term has begun to.
+//! No coordinator leads after another one has begun to lead in a later term.
 
 use ronde_elastic::{CoordinatorId, Term};
 
@@ -7,13 +7,13 @@ use crate::invariants::Invariant;
 
 /// See the file's first line.
 #[derive(Debug, Default)]
-pub(super) struct Leader {
+pub(super) struct SingleLeader {
     last: Option<(CoordinatorId, Term)>,
 }
 
-impl Invariant for Leader {
+impl Invariant for SingleLeader {
     fn name(&self) -> &'static str {
-        "one coordinator leads"
+        "at most one coordinator leads"
     }
 
     fn see(&mut self, _at: u64, fact: &Fact) -> Result<(), String> {

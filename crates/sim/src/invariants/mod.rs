@@ -1,8 +1,8 @@
-//! What must hold in every simulation, one invariant a file.
+//! The invariants of every simulation, one per file.
 
 use crate::fact::Fact;
 use crate::faults::Script;
-use crate::model::Run;
+use crate::model::SimulatedRun;
 
 mod bits;
 mod checkpoints;
@@ -15,31 +15,31 @@ mod sides;
 mod state;
 mod survivors;
 
-/// Something that must hold.
+/// A property that every simulation must have.
 pub trait Invariant {
-    /// In a few words.
+    /// Returns a short description.
     fn name(&self) -> &'static str;
 
-    /// Looks at the next fact, seen at `at` nanoseconds.
+    /// Checks the next fact, observed at `at` nanoseconds.
     ///
     /// # Errors
-    /// How it is broken, in one sentence.
+    /// A description of the violation.
     fn see(&mut self, at: u64, fact: &Fact) -> Result<(), String>;
 }
 
-/// All invariants, fresh.
+/// Returns all invariants for a new simulation.
 #[must_use]
-pub fn all(run: Run, script: &Script) -> Vec<Box<dyn Invariant>> {
+pub fn all(run: SimulatedRun, script: &Script) -> Vec<Box<dyn Invariant>> {
     vec![
-        Box::new(order::Order::default()),
-        Box::new(leader::Leader::default()),
-        Box::new(sides::Sides::default()),
-        Box::new(samples::Samples::new(run)),
-        Box::new(outcome::Outcome::new(run)),
-        Box::new(bits::Bits::new(run)),
-        Box::new(survivors::Survivors::default()),
-        Box::new(state::State::default()),
-        Box::new(checkpoints::Checkpoints::default()),
-        Box::new(progress::Progress::new(script)),
+        Box::new(order::GrowingGenerations::default()),
+        Box::new(leader::SingleLeader::default()),
+        Box::new(sides::NoSplitBrain::default()),
+        Box::new(samples::SampleCounts::new(run)),
+        Box::new(outcome::SingleOutcome::new(run)),
+        Box::new(bits::EqualBits::new(run)),
+        Box::new(survivors::NoRestart::default()),
+        Box::new(state::PreservedState::default()),
+        Box::new(checkpoints::CompleteCheckpoints::default()),
+        Box::new(progress::EventualProgress::new(script)),
     ]
 }

@@ -1,4 +1,4 @@
-//! Generations and terms only grow, and all members of a generation agree on who they are.
+//! Generations and terms only increase, and all members of a generation know the same members.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,15 @@ use crate::invariants::Invariant;
 
 /// See the file's first line.
 #[derive(Debug, Default)]
-pub(super) struct Order {
+pub(super) struct GrowingGenerations {
     stored: (Term, Generation),
     entered: BTreeMap<WorkerId, (Term, Generation)>,
     members: BTreeMap<Generation, Vec<WorkerId>>,
 }
 
-impl Invariant for Order {
+impl Invariant for GrowingGenerations {
     fn name(&self) -> &'static str {
-        "generations and terms grow"
+        "generations and terms increase"
     }
 
     fn see(&mut self, _at: u64, fact: &Fact) -> Result<(), String> {
@@ -27,7 +27,7 @@ impl Invariant for Order {
                 let (term, generation) = self.stored;
                 if record.term < term || record.generation < generation {
                     return Err(format!(
-                        "the record went from term {term}, generation {generation} to term {}, generation {}",
+                        "the record changed from term {term}, generation {generation} to term {}, generation {}",
                         record.term, record.generation
                     ));
                 }
@@ -43,7 +43,7 @@ impl Invariant for Order {
                     && (was >= *generation || was_term > *term)
                 {
                     return Err(format!(
-                        "worker {worker} went from generation {was} (term {was_term}) to {generation} (term {term})"
+                        "worker {worker} changed from generation {was} (term {was_term}) to {generation} (term {term})"
                     ));
                 }
                 let known = self
@@ -57,7 +57,7 @@ impl Invariant for Order {
                 }
                 if !members.contains(worker) || *generation > self.stored.1 {
                     return Err(format!(
-                        "worker {worker} has no place in generation {generation}"
+                        "worker {worker} is not a member of generation {generation}"
                     ));
                 }
             }

@@ -1,4 +1,4 @@
-//! A step has at most one outcome; a finished job has one for every step, written down.
+//! A step has at most one outcome; a finished job has recorded one for every step.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use ronde_elastic::{JobEnding, Term};
 
 use crate::fact::Fact;
 use crate::invariants::Invariant;
-use crate::model::Run;
+use crate::model::SimulatedRun;
 
 /// See the file's first line.
 #[derive(Debug)]
-pub(super) struct Outcome {
-    run: Run,
+pub(super) struct SingleOutcome {
+    run: SimulatedRun,
     hashes: BTreeMap<Step, u64>,
     recorded: BTreeMap<Step, (Generation, Term)>,
 }
 
-impl Outcome {
-    pub(super) fn new(run: Run) -> Self {
+impl SingleOutcome {
+    pub(super) fn new(run: SimulatedRun) -> Self {
         Self {
             run,
             hashes: BTreeMap::new(),
@@ -27,7 +27,7 @@ impl Outcome {
     }
 }
 
-impl Invariant for Outcome {
+impl Invariant for SingleOutcome {
     fn name(&self) -> &'static str {
         "at most one outcome per step"
     }
@@ -38,7 +38,7 @@ impl Invariant for Outcome {
                 let known = *self.hashes.entry(*next).or_insert(*hash);
                 if known != *hash {
                     return Err(format!(
-                        "before step {next} worker {worker} has {hash:016x}, another one had {known:016x}"
+                        "before step {next} worker {worker} has {hash:016x}, another worker had {known:016x}"
                     ));
                 }
             }
@@ -51,7 +51,7 @@ impl Invariant for Outcome {
                 let last = self.recorded.last_key_value().map(|(step, _)| *step);
                 if last.is_some_and(|last| *step > last.next()) {
                     return Err(format!(
-                        "worker {worker} wrote down step {step} after step {last:?}"
+                        "worker {worker} recorded step {step} after step {last:?}"
                     ));
                 }
                 self.recorded.insert(*step, (*generation, *term));
@@ -60,7 +60,7 @@ impl Invariant for Outcome {
                 let steps = self.recorded.len() as u64;
                 if steps != self.run.end.0 {
                     return Err(format!(
-                        "{steps} of {} outcomes were written down",
+                        "{steps} of {} outcomes were recorded",
                         self.run.end
                     ));
                 }

@@ -1,4 +1,4 @@
-//! Once nothing goes wrong any more, the job comes to its end, and to the one that was asked for.
+//! After the last fault, the job finishes or stops as requested.
 
 use ronde_elastic::JobEnding;
 
@@ -8,12 +8,12 @@ use crate::invariants::Invariant;
 
 /// See the file's first line.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct EventualProgress {
     may_stop: bool,
     ending: Option<JobEnding>,
 }
 
-impl Progress {
+impl EventualProgress {
     pub(super) fn new(script: &Script) -> Self {
         let leaves = |(_, fault): &(u64, Fault)| matches!(fault, Fault::Stop | Fault::Drain(_));
         Self {
@@ -23,9 +23,9 @@ impl Progress {
     }
 }
 
-impl Invariant for Progress {
+impl Invariant for EventualProgress {
     fn name(&self) -> &'static str {
-        "steps advance once nothing goes wrong"
+        "the job finishes after the last fault"
     }
 
     fn see(&mut self, _at: u64, fact: &Fact) -> Result<(), String> {
@@ -43,7 +43,7 @@ impl Invariant for Progress {
                 return Err(format!("the job did not end; {running} workers still run"));
             }
             Fact::TheEnd { in_time: true, .. } if self.ending.is_none() => {
-                return Err("nobody has said how the job ended".to_owned());
+                return Err("no coordinator has reported the end of the job".to_owned());
             }
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! No sample is lost or repeated, on any worker, and each worker commits step after step.
+//! No sample is lost or repeated on any worker, and each worker commits consecutive steps.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,17 @@ use ronde_elastic::WorkerId;
 
 use crate::fact::Fact;
 use crate::invariants::Invariant;
-use crate::model::Run;
+use crate::model::SimulatedRun;
 
 /// See the file's first line.
 #[derive(Debug)]
-pub(super) struct Samples {
-    run: Run,
+pub(super) struct SampleCounts {
+    run: SimulatedRun,
     next: BTreeMap<WorkerId, Step>,
 }
 
-impl Samples {
-    pub(super) fn new(run: Run) -> Self {
+impl SampleCounts {
+    pub(super) fn new(run: SimulatedRun) -> Self {
         Self {
             run,
             next: BTreeMap::new(),
@@ -25,7 +25,7 @@ impl Samples {
     }
 }
 
-impl Invariant for Samples {
+impl Invariant for SampleCounts {
     fn name(&self) -> &'static str {
         "no sample is lost or repeated"
     }
@@ -33,7 +33,7 @@ impl Invariant for Samples {
     fn see(&mut self, _at: u64, fact: &Fact) -> Result<(), String> {
         match fact {
             Fact::Contradiction(problem) => return Err(problem.clone()),
-            // A state that was taken over carries its ledger.
+            // A state that was copied from another worker includes its ledger.
             Fact::Heals { worker, next } | Fact::Holds { worker, next, .. } => {
                 self.next.insert(*worker, *next);
             }
@@ -47,7 +47,7 @@ impl Invariant for Samples {
                 let next = self.next.get(worker).copied().unwrap_or_default();
                 if next != *step {
                     return Err(format!(
-                        "worker {worker} committed step {step}, its next was {next}"
+                        "worker {worker} committed step {step}, but its next step was {next}"
                     ));
                 }
                 self.next.insert(*worker, step.next());
@@ -57,11 +57,13 @@ impl Invariant for Samples {
                 planned.sort_unstable();
                 if used != planned {
                     return Err(format!(
-                        "step {step} used the samples {used:?}, planned were {planned:?}"
+                        "step {step} used the samples {used:?} instead of {planned:?}"
                     ));
                 }
                 if let Some(verdict) = verdict.filter(|verdict| !verdict.is_exact()) {
-                    return Err(format!("worker {worker} closed an epoch with {verdict:?}"));
+                    return Err(format!(
+                        "worker {worker} finished an epoch with {verdict:?}"
+                    ));
                 }
             }
             _ => {}

@@ -1,7 +1,7 @@
-//! Two sides never train apart.
+//! Two sides of a partition never train independently (no split brain).
 //!
-//! Once a later generation has committed a step, an older one may at most commit a step that it had
-//! begun before: its votes may still be under way to a worker that was stopped or cut off.
+//! Once a later generation has committed a step, an older one may only commit a step that it had begun before: its
+//! votes may still be in flight to a worker that was stopped or partitioned.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +12,17 @@ use crate::invariants::Invariant;
 
 /// See the file's first lines.
 #[derive(Debug, Default)]
-pub(super) struct Sides {
+pub(super) struct NoSplitBrain {
     /// The last step that was begun in each generation.
     begun: BTreeMap<Generation, Step>,
-    /// For each generation that a later one has followed: that one, and the last step begun then.
+    /// For each generation with a successor: the successor, and the last step begun at that time.
     over: BTreeMap<Generation, (Generation, Step)>,
     newest: Generation,
 }
 
-impl Invariant for Sides {
+impl Invariant for NoSplitBrain {
     fn name(&self) -> &'static str {
-        "two sides never train apart"
+        "two sides never train independently"
     }
 
     fn see(&mut self, _at: u64, fact: &Fact) -> Result<(), String> {

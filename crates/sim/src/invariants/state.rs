@@ -1,4 +1,4 @@
-//! A state is not given up while a member of the generation that is left holds it, reachable or not.
+//! A state is not abandoned while a member of the previous generation holds it, reachable or not.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,15 @@ use crate::invariants::Invariant;
 
 /// See the file's first line.
 #[derive(Debug, Default)]
-pub(super) struct State {
-    /// Since when each living worker holds a complete state.
+pub(super) struct PreservedState {
+    /// The time since which each running worker has held a complete state.
     holds: BTreeMap<WorkerId, u64>,
     record: JobRecord,
 }
 
-impl Invariant for State {
+impl Invariant for PreservedState {
     fn name(&self) -> &'static str {
-        "no state is given up that a member holds"
+        "a state that a member holds is not abandoned"
     }
 
     fn see(&mut self, at: u64, fact: &Fact) -> Result<(), String> {
@@ -33,7 +33,7 @@ impl Invariant for State {
                 let before = std::mem::replace(&mut self.record, record.clone());
                 let begins_anew = record.generation > before.generation
                     && matches!(record.start, StartFrom::Checkpoint(_));
-                // Who has only just got its state may not have been able to say so.
+                // A worker that has just completed its state may not have been able to report it.
                 let held = |worker: WorkerId| {
                     let since = self.holds.get(&worker);
                     since.is_some_and(|since| since + SECOND < at)
@@ -41,7 +41,7 @@ impl Invariant for State {
                 let holder = before.members.iter().find(|member| held(member.worker));
                 if let Some(member) = holder.filter(|_| begins_anew) {
                     return Err(format!(
-                        "generation {} begins anew, but worker {} of generation {} holds the state",
+                        "generation {} starts from the beginning, but worker {} of generation {} holds the state",
                         record.generation, member.worker, before.generation
                     ));
                 }

@@ -1,37 +1,35 @@
-//! No disguised restart: survivors stay who they are, and only the step in flight is redone.
+//! No hidden restart: survivors keep their processes and states, and only the step in flight is recomputed.
 
 use std::collections::BTreeMap;
 
 use ronde_core::{Generation, Step};
 use ronde_elastic::WorkerId;
 
-use crate::fact::{Exit, Fact};
+use crate::fact::{Fact, WorkerExit};
 use crate::invariants::Invariant;
 
 /// See the file's first line.
 #[derive(Debug, Default)]
-pub(super) struct Survivors {
+pub(super) struct NoRestart {
     /// The next step of every worker with a complete state.
     holds: BTreeMap<WorkerId, Step>,
     /// The step that a worker has to compute next.
     next: BTreeMap<WorkerId, Step>,
-    /// What each worker held when it entered a generation, and that generation's members.
+    /// The next step of each worker when it entered a generation, and that generation's members.
     entered: BTreeMap<(WorkerId, Generation), (Option<Step>, Vec<WorkerId>)>,
 }
 
-impl Invariant for Survivors {
+impl Invariant for NoRestart {
     fn name(&self) -> &'static str {
-        "survivors stay, and only the step in flight is redone"
+        "survivors continue and only the step in flight is recomputed"
     }
 
     fn see(&mut self, _at: u64, fact: &Fact) -> Result<(), String> {
         match fact {
             Fact::WorkerEnded(worker, exit) => {
                 self.holds.remove(worker);
-                if *exit == Exit::Irregular {
-                    return Err(format!(
-                        "worker {worker} ended although nothing asked for it"
-                    ));
+                if *exit == WorkerExit::Irregular {
+                    return Err(format!("worker {worker} exited without a request"));
                 }
             }
             Fact::Entered {
@@ -44,7 +42,7 @@ impl Invariant for Survivors {
                 self.entered
                     .insert((*worker, *generation), (holds, members.clone()));
             }
-            // What it had is given up for what it gets.
+            // The state that the worker had is replaced by the received state.
             Fact::Heals { worker, .. } => {
                 self.holds.remove(worker);
             }
@@ -65,7 +63,7 @@ impl Invariant for Survivors {
                     if held.is_some_and(|held| held > *next) {
                         return Err(format!(
                             "generation {generation} begins with step {next}, but worker {member} \
-                             had committed all before {held:?} (it said {position:?})"
+                             had committed all before {held:?} (it reported {position:?})"
                         ));
                     }
                 }
@@ -78,7 +76,7 @@ impl Invariant for Survivors {
                 let next = self.next.get(worker).copied().unwrap_or_default();
                 if next != *step {
                     return Err(format!(
-                        "worker {worker} computes step {step} in generation {generation}, its next is {next}"
+                        "worker {worker} computes step {step} in generation {generation}, but its next step is {next}"
                     ));
                 }
             }

@@ -3,19 +3,19 @@
 use ronde_core::{Generation, Step};
 use ronde_elastic::{Position, StartFrom, WorkerEvent};
 
-use super::{Task, Worker};
+use super::{LoopWait, SimulatedWorker};
 use crate::clock::SECOND;
-use crate::effect::{Alarm, Effect, Effects, Message};
-use crate::fact::{Exit, Fact};
-use crate::group::{Frame, Group, Part, Piece};
-use crate::sabotage::Sabotage;
+use crate::effect::{Alarm, Effect, Effects, HostMessage};
+use crate::fact::{Fact, WorkerExit};
+use crate::group::{DataFrame, FramePayload, GatherPart, SimulatedGroup};
+use crate::injected_bug::InjectedBug;
 
-/// How long an all-gather may take.
+/// The time limit of an all-gather.
 const OPERATION_MAX: u64 = 2 * SECOND;
 
-impl Worker {
+impl SimulatedWorker {
     pub(super) fn leave(&mut self, in_order: bool, fx: &mut Effects<'_>) {
-        self.task = Task::Nothing;
+        self.task = LoopWait::Nothing;
         self.votes.clear();
         let Some(group) = self.group.take() else {
             return;
@@ -23,37 +23,42 @@ impl Worker {
         let generation = group.generation();
         for (to, host) in group.peers() {
             let part = if in_order {
-                Part::Goodbye
+                FramePayload::Goodbye
             } else {
-                Part::Closed { has_ended: false }
+                FramePayload::Closed { has_ended: false }
             };
-            let frame = Frame {
+            let frame = DataFrame {
                 to,
                 from: self.id,
                 generation,
                 part,
             };
-            fx.send(host, Message::Frame(Box::new(frame)));
+            fx.send(host, HostMessage::Frame(Box::new(frame)));
         }
-        if fx.has(Sabotage::SurvivorsRestart) && self.replica.next > Some(Step(0)) {
+        if fx.has(InjectedBug::SurvivorsRestart) && self.replica.next > Some(Step(0)) {
             self.is_over = true;
-            fx.done.push(Effect::Exit(Exit::Irregular));
+            fx.done.push(Effect::Exit(WorkerExit::Irregular));
         }
     }
 
-    pub(super) fn connect(&mut self, mut group: Group, position: Position, fx: &mut Effects<'_>) {
-        if fx.has(Sabotage::RanksDiffer) && self.id.0 % 2 == 1 {
+    pub(super) fn connect(
+        &mut self,
+        mut group: SimulatedGroup,
+        position: Position,
+        fx: &mut Effects<'_>,
+    ) {
+        if fx.has(InjectedBug::RanksDiffer) && self.id.0 % 2 == 1 {
             group.assignment.members.reverse();
             group.rank = group.rank_of(self.id).unwrap_or_default();
         }
-        if fx.has(Sabotage::GenerationIsReused) {
+        if fx.has(InjectedBug::GenerationIsReused) {
             group.assignment.generation.0 = group.assignment.generation.0.min(2);
         }
         let mut position = position;
-        if fx.has(Sabotage::GradientIsClaimed) {
+        if fx.has(InjectedBug::GradientIsClaimed) {
             position.holds_gradient = true;
         }
-        if fx.has(Sabotage::StateIsForgotten) && group.generation() > Generation(1) {
+        if fx.has(InjectedBug::StateIsForgotten) && group.generation() > Generation(1) {
             position.next = None;
             group.assignment.start = StartFrom::Checkpoint(None);
         }
@@ -69,28 +74,28 @@ impl Worker {
                 .collect(),
         });
         self.group = Some(group);
-        self.task = Task::Positions;
-        self.gather(Piece::Position(position), fx);
+        self.task = LoopWait::Positions;
+        self.gather(GatherPart::Position(position), fx);
         for frame in std::mem::take(&mut self.early) {
             self.frame(frame, fx);
         }
     }
 
     /// Begins an all-gather.
-    pub(super) fn gather(&mut self, piece: Piece, fx: &mut Effects<'_>) {
+    pub(super) fn gather(&mut self, piece: GatherPart, fx: &mut Effects<'_>) {
         let Some(group) = &mut self.group else {
             return;
         };
         let generation = group.generation();
         let number = group.begin(piece.clone());
         for (to, host) in group.peers() {
-            let frame = Frame {
+            let frame = DataFrame {
                 to,
                 from: self.id,
                 generation,
-                part: Part::Piece(number, piece.clone()),
+                part: FramePayload::Piece(number, piece.clone()),
             };
-            fx.send(host, Message::Frame(Box::new(frame)));
+            fx.send(host, HostMessage::Frame(Box::new(frame)));
         }
         fx.done.push(Effect::Alarm(
             fx.now + OPERATION_MAX,
@@ -99,13 +104,13 @@ impl Worker {
         self.go_on(fx);
     }
 
-    /// Something comes over the data plane.
-    pub fn frame(&mut self, mut frame: Frame, fx: &mut Effects<'_>) {
+    /// Handles a frame of the data plane.
+    pub fn frame(&mut self, mut frame: DataFrame, fx: &mut Effects<'_>) {
         let newest = self
             .group
             .as_ref()
-            .map_or(self.machine.generation(), Group::generation);
-        if fx.has(Sabotage::OldFramesPass) && frame.generation < newest {
+            .map_or(self.machine.generation(), SimulatedGroup::generation);
+        if fx.has(InjectedBug::OldFramesPass) && frame.generation < newest {
             frame.generation = newest;
         }
         let Some(group) = self
@@ -122,29 +127,29 @@ impl Worker {
             return;
         };
         match frame.part {
-            Part::Piece(number, piece) => {
+            FramePayload::Piece(number, piece) => {
                 group.take(number, rank, piece);
                 self.go_on(fx);
             }
-            Part::Slice(index, values) => {
+            FramePayload::Slice(index, values) => {
                 if let Some(early) = &mut group.early_slices {
                     early.push((index, values));
                 } else {
                     self.take_slice(index, values, fx);
                 }
             }
-            Part::Goodbye => {
+            FramePayload::Goodbye => {
                 group.goodbye(rank);
                 self.go_on(fx);
             }
-            Part::Closed { has_ended } => {
+            FramePayload::Closed { has_ended } => {
                 let generation = frame.generation;
-                if fx.has(Sabotage::DeadVoteCounts)
-                    && let (Task::Voting(step), Some(current)) = (&self.task, group.current())
+                if fx.has(InjectedBug::DeadVoteCounts)
+                    && let (LoopWait::Voting(step), Some(current)) = (&self.task, group.current())
                 {
                     let mut vote = self.replica.vote(*step, generation);
                     (vote.shards, vote.ids) = (Vec::new(), Vec::new());
-                    group.take(current, rank, Piece::Vote(Box::new(vote)));
+                    group.take(current, rank, GatherPart::Vote(Box::new(vote)));
                     self.go_on(fx);
                     return;
                 }
@@ -168,9 +173,9 @@ impl Worker {
         }
     }
 
-    /// Whether what the loop waits for is there.
+    /// Returns whether the event that the loop waits for has occurred.
     pub(super) fn go_on(&mut self, fx: &mut Effects<'_>) {
-        if let (Task::Voting(step), true) = (&self.task, fx.has(Sabotage::OwnVoteIsEnough)) {
+        if let (LoopWait::Voting(step), true) = (&self.task, fx.has(InjectedBug::OwnVoteIsEnough)) {
             let step = *step;
             let vote = self.replica.vote(step, Generation(0));
             return self.voted(step, vec![vote], fx);
@@ -178,7 +183,7 @@ impl Worker {
         let Some(group) = &mut self.group else {
             return;
         };
-        if matches!(self.task, Task::Nothing | Task::Computing(_)) {
+        if matches!(self.task, LoopWait::Nothing | LoopWait::Computing(_)) {
             return;
         }
         let Some(pieces) = group.finished() else {
@@ -188,18 +193,18 @@ impl Worker {
             }
             return;
         };
-        match std::mem::replace(&mut self.task, Task::Nothing) {
-            Task::Positions => self.plan(&pieces, fx),
-            Task::Snapshot(plan) => self.recover(&plan, pieces, fx),
-            Task::Reducing(step) => self.reduced(step, pieces, fx),
-            Task::Voting(step) => {
+        match std::mem::replace(&mut self.task, LoopWait::Nothing) {
+            LoopWait::Positions => self.plan(&pieces, fx),
+            LoopWait::Snapshot(plan) => self.recover(&plan, pieces, fx),
+            LoopWait::Reducing(step) => self.reduced(step, pieces, fx),
+            LoopWait::Voting(step) => {
                 let votes = pieces.into_iter().filter_map(|piece| match piece {
-                    Piece::Vote(vote) => Some(*vote),
+                    GatherPart::Vote(vote) => Some(*vote),
                     _ => None,
                 });
                 self.voted(step, votes.collect(), fx);
             }
-            Task::Nothing | Task::Computing(_) => {}
+            LoopWait::Nothing | LoopWait::Computing(_) => {}
         }
     }
 

@@ -1,32 +1,32 @@
-//! What a worker does first in a group: positions, the plan, applying, healing, loading.
+//! The start of a worker in a group: positions, the recovery plan, applying, healing, loading.
 
 use ronde_core::ledger::Ledger;
 use ronde_core::{Generation, Step};
 use ronde_elastic::{Position, RecoveryAction, RecoveryPlan, WorkerEvent};
 
-use super::{Task, Worker};
+use super::{LoopWait, SimulatedWorker};
 use crate::clock::MS;
-use crate::effect::{Effect, Effects, Message};
+use crate::effect::{Effect, Effects, HostMessage};
 use crate::fact::Fact;
-use crate::group::{Frame, Part, Piece};
-use crate::model::State;
-use crate::sabotage::Sabotage;
+use crate::group::{DataFrame, FramePayload, GatherPart};
+use crate::injected_bug::InjectedBug;
+use crate::model::SimulatedState;
 
-impl Worker {
-    /// All positions are known.
-    pub(super) fn plan(&mut self, pieces: &[Piece], fx: &mut Effects<'_>) {
+impl SimulatedWorker {
+    /// Continues when all positions are known.
+    pub(super) fn plan(&mut self, pieces: &[GatherPart], fx: &mut Effects<'_>) {
         let Some(group) = &self.group else {
             return;
         };
         let mut positions: Vec<Position> = pieces
             .iter()
             .filter_map(|piece| match piece {
-                Piece::Position(position) => Some(*position),
+                GatherPart::Position(position) => Some(*position),
                 _ => None,
             })
             .collect();
         let told = positions.clone();
-        if fx.has(Sabotage::SmallestStepWins)
+        if fx.has(InjectedBug::SmallestStepWins)
             && let Some(least) = positions.iter().filter_map(|position| position.next).min()
         {
             positions
@@ -50,19 +50,19 @@ impl Worker {
             .iter()
             .any(|c| matches!(c, RecoveryAction::Apply | RecoveryAction::Heal));
         let snapshot = (leads && is_wanted).then(|| Box::new(self.replica.snapshot()));
-        self.task = Task::Snapshot(plan);
-        self.gather(Piece::Snapshot(snapshot), fx);
+        self.task = LoopWait::Snapshot(plan);
+        self.gather(GatherPart::Snapshot(snapshot), fx);
     }
 
-    /// Does what the plan says.
+    /// Executes the plan.
     pub(super) fn recover(
         &mut self,
         plan: &RecoveryPlan,
-        pieces: Vec<Piece>,
+        pieces: Vec<GatherPart>,
         fx: &mut Effects<'_>,
     ) {
         let snapshot = pieces.into_iter().find_map(|piece| match piece {
-            Piece::Snapshot(snapshot) => snapshot,
+            GatherPart::Snapshot(snapshot) => snapshot,
             _ => None,
         });
         let Some(group) = &mut self.group else {
@@ -93,10 +93,10 @@ impl Worker {
                 is_whole = false;
             }
             (RecoveryAction::Load, _) => self.load(plan.next, fx),
-            _ => return self.fail("nobody has told of the last votes".to_owned(), fx),
+            _ => return self.fail("no member has sent the last votes".to_owned(), fx),
         }
         let mut next = plan.next;
-        if fx.has(Sabotage::LostStepIsSkipped) && generation > Generation(1) {
+        if fx.has(InjectedBug::LostStepIsSkipped) && generation > Generation(1) {
             next = next.next();
         }
         self.event(
@@ -116,8 +116,8 @@ impl Worker {
                 self.take_slice(index, values, fx);
             }
         }
-        if fx.has(Sabotage::HealIsSkipped) && !is_whole {
-            self.replica.state = Some(State::initial());
+        if fx.has(InjectedBug::HealIsSkipped) && !is_whole {
+            self.replica.state = Some(SimulatedState::initial());
             self.healed(fx);
         }
     }
@@ -137,17 +137,17 @@ impl Worker {
             .unwrap_or_default();
         for (rank, course) in plan.actions.iter().enumerate() {
             if *course == RecoveryAction::Heal {
-                let part = Part::Slice(index, self.replica.slice(index, holders.len()));
+                let part = FramePayload::Slice(index, self.replica.slice(index, holders.len()));
                 let member = &group.assignment.members[rank];
                 let (to, host) = (member.worker, member.slot.0 as usize);
-                let frame = Frame {
+                let frame = DataFrame {
                     to,
                     from: self.id,
                     generation: group.generation(),
                     part,
                 };
                 let extra = fx.rng.range(20 * MS, 600 * MS);
-                let message = Message::Frame(Box::new(frame));
+                let message = HostMessage::Frame(Box::new(frame));
                 fx.done.push(Effect::Send {
                     to: host,
                     message,
@@ -161,7 +161,7 @@ impl Worker {
         let (state, ledger) = fx.disk.read(next).unwrap_or_else(|| {
             let batches = self.run.batches;
             (
-                State::initial(),
+                SimulatedState::initial(),
                 Ledger::new(batches.samples(), batches.samples_per_epoch()),
             )
         });

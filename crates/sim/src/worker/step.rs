@@ -3,15 +3,15 @@
 use ronde_core::{Generation, Step};
 use ronde_elastic::WorkerEvent;
 
-use super::{Task, Worker};
+use super::{LoopWait, SimulatedWorker};
 use crate::clock::MS;
 use crate::effect::{Alarm, Effect, Effects};
 use crate::fact::Fact;
-use crate::group::Piece;
-use crate::replica::Vote;
-use crate::sabotage::Sabotage;
+use crate::group::GatherPart;
+use crate::injected_bug::InjectedBug;
+use crate::replica::ReplicaVote;
 
-impl Worker {
+impl SimulatedWorker {
     pub(super) fn compute(&mut self, generation: Generation, step: Step, fx: &mut Effects<'_>) {
         self.replica.gradient = None;
         self.computed_in = generation;
@@ -20,7 +20,7 @@ impl Worker {
             generation,
             step,
         });
-        self.task = Task::Computing(step);
+        self.task = LoopWait::Computing(step);
         let at = fx.now + fx.rng.range(20 * MS, 140 * MS);
         fx.done
             .push(Effect::Alarm(at, Alarm::Computed(generation, step)));
@@ -32,18 +32,18 @@ impl Worker {
         };
         let (index, of) = group.computing();
         let subtrees = self.replica.backward(step, index, of);
-        self.task = Task::Reducing(step);
-        self.gather(Piece::Subtrees(subtrees), fx);
+        self.task = LoopWait::Reducing(step);
+        self.gather(GatherPart::Subtrees(subtrees), fx);
     }
 
-    pub(super) fn reduced(&mut self, step: Step, pieces: Vec<Piece>, fx: &mut Effects<'_>) {
+    pub(super) fn reduced(&mut self, step: Step, pieces: Vec<GatherPart>, fx: &mut Effects<'_>) {
         let subtrees = pieces.into_iter().filter_map(|piece| match piece {
-            Piece::Subtrees(subtrees) => Some(subtrees),
+            GatherPart::Subtrees(subtrees) => Some(subtrees),
             _ => None,
         });
         let subtrees: Vec<_> = subtrees.collect();
         let mut gradient = self.replica.reduce(subtrees.clone());
-        if fx.has(Sabotage::SumInOrderOfArrival) {
+        if fx.has(InjectedBug::SumInOrderOfArrival) {
             let mut sum = vec![0.0; crate::model::PARAMETERS];
             for (_, values) in subtrees.iter().rev().flatten() {
                 sum.iter_mut()
@@ -54,16 +54,16 @@ impl Worker {
         }
         let Some(gradient) = gradient else {
             fx.fact(Fact::Contradiction(format!(
-                "step {step}: the subtrees do not make the tree"
+                "step {step}: the subtrees do not form the tree"
             )));
-            return self.fail("the subtrees do not make the tree".to_owned(), fx);
+            return self.fail("the subtrees do not form the tree".to_owned(), fx);
         };
         self.replica.gradient = Some((step, gradient));
         let generation = self.machine.generation();
         self.event(WorkerEvent::Reduced { generation, step }, fx);
     }
 
-    pub(super) fn voted(&mut self, step: Step, votes: Vec<Vote>, fx: &mut Effects<'_>) {
+    pub(super) fn voted(&mut self, step: Step, votes: Vec<ReplicaVote>, fx: &mut Effects<'_>) {
         if let Some(problem) = self.replica.contradiction(step, &votes) {
             fx.fact(Fact::Contradiction(problem.clone()));
             return self.fail(problem, fx);
@@ -92,7 +92,7 @@ impl Worker {
         &mut self,
         generation: Generation,
         step: Step,
-        votes: Vec<Vote>,
+        votes: Vec<ReplicaVote>,
         fx: &mut Effects<'_>,
     ) {
         let (ids, verdict) = self.replica.commit(step, votes);

@@ -1,23 +1,29 @@
-//! What is sent in a world, and what the store answers.
+//! The delivery of messages, and the responses of the store.
 
 use ronde_elastic::{StoreReply, StoreRequest};
 
-use super::{Happening, Next, World};
+use super::{ProcessEvent, QueuedEvent, World};
 use crate::clock::MS;
-use crate::effect::Message;
-use crate::fact::{Exit, Fact};
-use crate::network::Host;
-use crate::sabotage::Sabotage;
+use crate::effect::HostMessage;
+use crate::fact::{Fact, WorkerExit};
+use crate::injected_bug::InjectedBug;
+use crate::network::HostIndex;
 
 impl World {
-    pub(super) fn deliver(&mut self, from: Host, to: Host, message: Message, sender: u64) {
+    pub(super) fn deliver(
+        &mut self,
+        from: HostIndex,
+        to: HostIndex,
+        message: HostMessage,
+        sender: u64,
+    ) {
         if !message.is_datagram() && self.network.is_cut(from, to) {
-            // Sent again until it arrives or its sender is gone.
+            // Resent until it arrives or its sender has exited.
             if self.life(from) == Some(sender) {
                 let at = self.now + 40 * MS;
                 self.schedule(
                     at,
-                    Next::Deliver {
+                    QueuedEvent::Deliver {
                         from,
                         to,
                         message,
@@ -28,21 +34,28 @@ impl World {
             return;
         }
         match message {
-            Message::Start(worker) => self.start_worker(to, worker),
-            Message::Kill(worker) => {
+            HostMessage::Start(worker) => self.start_worker(to, worker),
+            HostMessage::Kill(worker) => {
                 if self.workers[to]
                     .as_ref()
                     .is_some_and(|process| process.body.id == worker)
                 {
-                    self.end_worker(to, Exit::Killed);
+                    self.end_worker(to, WorkerExit::Killed);
                 }
             }
-            Message::Ask(index, request) => self.store(index, *request),
-            message => self.happen(to, Happening::Arrives(from, message)),
+            HostMessage::Ask(index, request) => self.store(index, *request),
+            message => self.happen(to, ProcessEvent::Arrives(from, message)),
         }
     }
 
-    pub(super) fn send(&mut self, from: Host, to: Host, message: Message, extra: u64, sender: u64) {
+    pub(super) fn send(
+        &mut self,
+        from: HostIndex,
+        to: HostIndex,
+        message: HostMessage,
+        extra: u64,
+        sender: u64,
+    ) {
         let is_datagram = message.is_datagram();
         if is_datagram && from != to {
             let is_lost = self.rng.per_mille(self.network.loss) || self.network.is_cut(from, to);
@@ -54,7 +67,7 @@ impl World {
                 let message = message.clone();
                 self.schedule(
                     at,
-                    Next::Deliver {
+                    QueuedEvent::Deliver {
                         from,
                         to,
                         message,
@@ -66,7 +79,7 @@ impl World {
         let at = self.now + self.network.delay(&mut self.rng) + extra;
         self.schedule(
             at,
-            Next::Deliver {
+            QueuedEvent::Deliver {
                 from,
                 to,
                 message,
@@ -77,13 +90,13 @@ impl World {
 
     pub(super) fn store(&mut self, index: usize, request: StoreRequest) {
         let (id, before) = (request.id(), self.record.version);
-        let mut reply = match (self.sabotage, request) {
-            (Some(Sabotage::StoreForgets), StoreRequest::Swap { record, .. })
+        let mut reply = match (self.bug, request) {
+            (Some(InjectedBug::StoreForgets), StoreRequest::Swap { record, .. })
                 if record.generation > self.record.generation =>
             {
                 StoreReply { id, record }
             }
-            (Some(Sabotage::StoreComparesNothing), StoreRequest::Swap { record, .. }) => {
+            (Some(InjectedBug::StoreComparesNothing), StoreRequest::Swap { record, .. }) => {
                 self.record = record;
                 StoreReply {
                     id,
@@ -98,10 +111,10 @@ impl World {
             self.tell(Fact::Stored(record));
         }
         let (from, to) = (self.network_store(), self.script.workers + index);
-        self.send(from, to, Message::Answer(Box::new(reply)), 0, 0);
+        self.send(from, to, HostMessage::Answer(Box::new(reply)), 0, 0);
     }
 
-    pub(super) fn network_store(&self) -> Host {
+    pub(super) fn network_store(&self) -> HostIndex {
         self.script.workers + self.script.coordinators
     }
 }

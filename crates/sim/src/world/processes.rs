@@ -1,4 +1,4 @@
-//! Processes of a world: what happens to them, their beginning and their end.
+//! The processes of a world: their events, start and exit.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -6,16 +6,16 @@ use ronde_elastic::{
     CoordinatorEvent, CoordinatorId, MemberInfo, SlotStatus, WorkerEvent, WorkerId, WorkerSlot,
 };
 
-use super::{Happening, Next, Process, World};
-use crate::coordinator::Coordinator;
-use crate::effect::{Effect, Effects, Message};
-use crate::fact::{Exit, Fact};
-use crate::group::{Frame, Part};
-use crate::network::Host;
-use crate::worker::Worker;
+use super::{ProcessEvent, QueuedEvent, SimulatedProcess, World};
+use crate::coordinator::SimulatedCoordinator;
+use crate::effect::{Effect, Effects, HostMessage};
+use crate::fact::{Fact, WorkerExit};
+use crate::group::{DataFrame, FramePayload};
+use crate::network::HostIndex;
+use crate::worker::SimulatedWorker;
 
 impl World {
-    pub(super) fn happen(&mut self, host: Host, happening: Happening) {
+    pub(super) fn happen(&mut self, host: HostIndex, happening: ProcessEvent) {
         let workers = self.script.workers;
         if host < workers {
             let Some(mut process) = self.workers[host].take() else {
@@ -46,7 +46,7 @@ impl World {
         }
         let life = process.life;
         let effects = self.with_effects(|fx| match happening {
-            Happening::Arrives(from, message) => process.body.take(from, message, fx),
+            ProcessEvent::Arrives(from, message) => process.body.take(from, message, fx),
             _ => process.body.ring(fx),
         });
         self.coordinators[host - workers] = Some(process);
@@ -58,7 +58,7 @@ impl World {
         let mut fx = Effects {
             now: self.now,
             rng: &mut self.rng,
-            sabotage: self.sabotage,
+            bug: self.bug,
             is_traced: self.trace.is_some(),
             coordinators: first..first + self.script.coordinators,
             disk: &mut self.disk,
@@ -68,11 +68,13 @@ impl World {
         fx.done
     }
 
-    pub(super) fn do_all(&mut self, host: Host, life: u64, effects: Vec<Effect>) {
+    pub(super) fn do_all(&mut self, host: HostIndex, life: u64, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
                 Effect::Send { to, message, extra } => self.send(host, to, message, extra, life),
-                Effect::Alarm(at, alarm) => self.schedule(at, Next::Ring { host, life, alarm }),
+                Effect::Alarm(at, alarm) => {
+                    self.schedule(at, QueuedEvent::Ring { host, life, alarm })
+                }
                 Effect::Exit(exit) => self.end_worker(host, exit),
                 Effect::Over => {
                     let index = host - self.script.workers;
@@ -85,8 +87,8 @@ impl World {
         }
     }
 
-    pub(super) fn start_worker(&mut self, host: Host, worker: WorkerId) {
-        // A request may come twice; no two processes have one name.
+    pub(super) fn start_worker(&mut self, host: HostIndex, worker: WorkerId) {
+        // A request may arrive twice; two processes never have the same id.
         if self.workers[host].is_some() || !self.started.insert(worker) {
             return;
         }
@@ -102,8 +104,9 @@ impl World {
         self.lives += 1;
         let life = self.lives;
         let mut body = None;
-        let effects = self.with_effects(|fx| body = Some(Worker::new(me, settings, run, fx)));
-        self.workers[host] = body.map(|body| Process {
+        let effects =
+            self.with_effects(|fx| body = Some(SimulatedWorker::new(me, settings, run, fx)));
+        self.workers[host] = body.map(|body| SimulatedProcess {
             body,
             life,
             paused: None,
@@ -112,44 +115,50 @@ impl World {
         self.agent(host);
     }
 
-    pub(super) fn end_worker(&mut self, host: Host, exit: Exit) {
+    pub(super) fn end_worker(&mut self, host: HostIndex, exit: WorkerExit) {
         let Some(process) = self.workers[host].take() else {
             return;
         };
         let (worker, slot) = (process.body.id, WorkerSlot(host as u64));
         self.note(|| format!("worker {worker} in slot {slot} ended: {exit:?}"));
         self.tell(Fact::WorkerEnded(worker, exit));
-        let cause = Worker::exit_cause(exit);
+        let cause = SimulatedWorker::exit_cause(exit);
         self.ended[host] = Some((worker, cause.clone()));
-        // The kernel closes its connections: peers see it unless the link is cut.
+        // The kernel closes the connections; peers notice unless the link is cut.
         for (generation, to, peer) in process.body.connections() {
             if !self.network.is_cut(host, peer) {
-                let part = Part::Closed { has_ended: true };
-                let frame = Frame {
+                let part = FramePayload::Closed { has_ended: true };
+                let frame = DataFrame {
                     to,
                     from: worker,
                     generation,
                     part,
                 };
-                self.send(host, peer, Message::Frame(Box::new(frame)), 0, 0);
+                self.send(host, peer, HostMessage::Frame(Box::new(frame)), 0, 0);
             }
         }
         for index in 0..self.script.coordinators {
             let to = self.script.workers + index;
-            self.send(host, to, Message::Disconnected(worker), 0, 0);
-            self.send(host, to, Message::Exited(worker, slot, cause.clone()), 0, 0);
+            self.send(host, to, HostMessage::Disconnected(worker), 0, 0);
+            self.send(
+                host,
+                to,
+                HostMessage::Exited(worker, slot, cause.clone()),
+                0,
+                0,
+            );
         }
         self.agent(host);
     }
 
-    pub(super) fn agent(&mut self, host: Host) {
+    pub(super) fn agent(&mut self, host: HostIndex) {
         let state = SlotStatus {
             slot: WorkerSlot(host as u64),
             worker: self.workers[host].as_ref().map(|process| process.body.id),
             ended: self.ended[host].clone(),
         };
         for index in 0..self.script.coordinators {
-            let message = Message::Agent(format!("host {host}"), vec![state.clone()]);
+            let message = HostMessage::Agent(format!("host {host}"), vec![state.clone()]);
             self.send(host, self.script.workers + index, message, 0, 0);
         }
     }
@@ -162,11 +171,11 @@ impl World {
         let (life, store, settings) = (self.lives, self.network_store(), self.settings());
         let id = CoordinatorId(life);
         let before = self.last_coordinator[index].replace(id);
-        // Half of them see that the one before on their host has ended.
+        // Half of the new coordinators know that the previous process on their host has exited.
         let before = before.filter(|_| life % 2 == 0);
         let mut body = None;
         let effects = self.with_effects(|fx| {
-            let mut coordinator = Coordinator::new(id, index, store, settings, fx);
+            let mut coordinator = SimulatedCoordinator::new(id, index, store, settings, fx);
             if let Some(coordinator_before) = before {
                 let ended = CoordinatorEvent::CoordinatorEnded {
                     coordinator: coordinator_before,
@@ -175,7 +184,7 @@ impl World {
             }
             body = Some(coordinator);
         });
-        self.coordinators[index] = body.map(|body| Process {
+        self.coordinators[index] = body.map(|body| SimulatedProcess {
             body,
             life,
             paused: None,
@@ -183,7 +192,7 @@ impl World {
         self.do_all(self.script.workers + index, life, effects);
     }
 
-    pub(super) fn pause(&mut self, host: Host, duration: u64) {
+    pub(super) fn pause(&mut self, host: HostIndex, duration: u64) {
         let workers = self.script.workers;
         let life = if host < workers {
             let process = self.workers[host].as_mut();
@@ -193,15 +202,15 @@ impl World {
             process.map(|process| (process.life, process.paused.get_or_insert_default()).0)
         };
         if let Some(life) = life {
-            self.schedule(self.now + duration, Next::Resume { host, life });
+            self.schedule(self.now + duration, QueuedEvent::Resume { host, life });
         }
     }
 
-    pub(super) fn resume(&mut self, host: Host, life: u64) {
+    pub(super) fn resume(&mut self, host: HostIndex, life: u64) {
         if self.life(host) != Some(life) {
             return;
         }
-        self.note(|| format!("--- process on host {host} goes on"));
+        self.note(|| format!("--- process on host {host} resumes"));
         let workers = self.script.workers;
         let missed = if host < workers {
             self.workers[host]
@@ -218,16 +227,16 @@ impl World {
     }
 }
 
-fn act(worker: &mut Worker, happening: Happening, fx: &mut Effects<'_>) {
+fn act(worker: &mut SimulatedWorker, happening: ProcessEvent, fx: &mut Effects<'_>) {
     match happening {
-        Happening::Arrives(_, Message::ToWorker(to, message)) if to == worker.id => {
+        ProcessEvent::Arrives(_, HostMessage::ToWorker(to, message)) if to == worker.id => {
             worker.event(WorkerEvent::Coordinator(*message), fx);
         }
-        Happening::Arrives(_, Message::Frame(frame)) if frame.to == worker.id => {
+        ProcessEvent::Arrives(_, HostMessage::Frame(frame)) if frame.to == worker.id => {
             worker.frame(*frame, fx);
         }
-        Happening::Arrives(..) => {}
-        Happening::Rings(alarm) => worker.ring(alarm, fx),
-        Happening::Signal(event) => worker.event(event, fx),
+        ProcessEvent::Arrives(..) => {}
+        ProcessEvent::Rings(alarm) => worker.ring(alarm, fx),
+        ProcessEvent::Signal(event) => worker.event(event, fx),
     }
 }

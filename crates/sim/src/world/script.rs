@@ -1,11 +1,11 @@
-//! What goes wrong in a world, and the end of that.
+//! The faults of a world, and their end.
 
 use ronde_elastic::{CoordinatorEvent, WorkerEvent};
 
-use super::{Happening, Next, World};
-use crate::fact::{Exit, Fact};
+use super::{ProcessEvent, QueuedEvent, World};
+use crate::fact::{Fact, WorkerExit};
 use crate::faults::Fault;
-use crate::network::Host;
+use crate::network::HostIndex;
 
 impl World {
     pub(super) fn fault(&mut self, fault: Fault) {
@@ -13,13 +13,13 @@ impl World {
         match fault {
             Fault::Kill(places) => {
                 for place in places {
-                    self.end_worker(place, Exit::Killed);
+                    self.end_worker(place, WorkerExit::Killed);
                 }
             }
             Fault::Pause(place, duration) => self.pause(place, duration),
             Fault::KillCoordinator(index, duration) => {
                 self.coordinators[index] = None;
-                self.schedule(self.now + duration, Next::StartCoordinator(index));
+                self.schedule(self.now + duration, QueuedEvent::StartCoordinator(index));
             }
             Fault::PauseCoordinator(index, duration) => self.pause(workers + index, duration),
             Fault::Partition {
@@ -38,7 +38,7 @@ impl World {
             Fault::Link(one, other, duration) => {
                 self.cut(vec![(one, other), (other, one)], duration);
             }
-            Fault::Drain(place) => self.happen(place, Happening::Signal(WorkerEvent::Drain)),
+            Fault::Drain(place) => self.happen(place, ProcessEvent::Signal(WorkerEvent::Drain)),
             Fault::Scale(workers) => self.tell_coordinators(&CoordinatorEvent::Scale { workers }),
             Fault::Stop => self.tell_coordinators(&CoordinatorEvent::Stop {
                 by: "SIGTERM".to_owned(),
@@ -46,14 +46,14 @@ impl World {
         }
     }
 
-    pub(super) fn cut(&mut self, links: Vec<(Host, Host)>, duration: u64) {
+    pub(super) fn cut(&mut self, links: Vec<(HostIndex, HostIndex)>, duration: u64) {
         for &(from, to) in &links {
             self.network.cut(from, to, true);
         }
-        self.schedule(self.now + duration, Next::Mend(links));
+        self.schedule(self.now + duration, QueuedEvent::Mend(links));
     }
 
-    /// An operator tells all coordinators that run.
+    /// Sends an operator's request to all running coordinators.
     pub(super) fn tell_coordinators(&mut self, event: &CoordinatorEvent) {
         for index in 0..self.script.coordinators {
             let Some(mut process) = self.coordinators[index].take() else {
@@ -67,7 +67,7 @@ impl World {
     }
 
     pub(super) fn calm(&mut self) {
-        self.note(|| "--- calm: nothing goes wrong any more".to_owned());
+        self.note(|| "--- calm: no more faults".to_owned());
         self.tell(Fact::Calm);
         self.is_calm = true;
         self.network.calm();

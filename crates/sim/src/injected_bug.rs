@@ -1,49 +1,49 @@
-//! [`Sabotage`]: known bugs, put between the machines and the simulated world, to see them caught.
+//! [`InjectedBug`]: known bugs between the state machines and the simulated world, which invariants must detect.
 //!
-//! Each one changes what a machine is told or what becomes of what it commands; the machines
-//! themselves stay as they are. Bugs inside the machines are patches, in `mutants/`.
+//! Each bug changes the inputs of a state machine or the effects of its commands; the state machines are unchanged.
+//! Bugs inside the state machines are patches in `mutants/`.
 
 /// A bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sabotage {
-    /// Frames of an older generation are taken as if they were of this one.
+pub enum InjectedBug {
+    /// Frames of an older generation are accepted as frames of the current one.
     OldFramesPass,
-    /// A step counts as voted as soon as this worker has voted.
+    /// A step is final as soon as this worker has voted.
     OwnVoteIsEnough,
-    /// A vote that is missing when a peer's connection closes is counted as given.
+    /// A vote that is missing when a peer's connection closes counts as given.
     DeadVoteCounts,
     /// The smallest committed step wins.
     SmallestStepWins,
-    /// A worker that heals says at once that it is done.
+    /// A worker that heals reports immediately that it is complete.
     HealIsSkipped,
-    /// A worker without the gradient says that it holds it.
+    /// A worker without the gradient reports that it holds it.
     GradientIsClaimed,
-    /// Shard gradients are added in the order in which they come.
+    /// Shard gradients are added in the order of arrival.
     SumInOrderOfArrival,
-    /// A step is given up with its samples when a member is lost.
+    /// A step and its samples are skipped when a member is lost.
     LostStepIsSkipped,
-    /// Survivors are started again when a member is lost.
+    /// Survivors are restarted when a member is lost.
     SurvivorsRestart,
     /// A new generation begins from the initial weights although survivors hold the state.
     StateIsForgotten,
-    /// Every worker is told of the members in another order.
+    /// Every worker receives the members in a different order.
     RanksDiffer,
-    /// The store answers that a change was done and forgets it.
+    /// The store confirms a change and forgets it.
     StoreForgets,
-    /// The store writes whatever it is asked to.
+    /// The store ignores the conditions of writes.
     StoreComparesNothing,
-    /// The coordinator is not told that workers end, and hears them for ever.
+    /// The coordinator is not notified of exited workers and keeps receiving their messages.
     DeadAreHeard,
-    /// Members take another generation's number for their own, one that was used before.
+    /// Members use the number of an earlier generation for their own.
     GenerationIsReused,
-    /// A checkpoint counts before it is complete.
+    /// A checkpoint is reported before it is complete.
     CheckpointCountsEarly,
-    /// Sample ids do not go into the vote.
+    /// Sample ids are missing in the vote.
     VoteWithoutSamples,
 }
 
-impl Sabotage {
-    /// All of them, with the names that the command takes.
+impl InjectedBug {
+    /// All bugs, with their names on the command line.
     pub const ALL: [(&'static str, Self); 17] = [
         ("old-frames-pass", Self::OldFramesPass),
         ("own-vote-is-enough", Self::OwnVoteIsEnough),
@@ -64,7 +64,7 @@ impl Sabotage {
         ("vote-without-samples", Self::VoteWithoutSamples),
     ];
 
-    /// The bug of a name.
+    /// Returns the bug with a name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL
