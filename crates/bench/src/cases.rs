@@ -1,23 +1,23 @@
-//! [`Case`]: one way to run an operation, and all of them that a run asks for.
+//! [`OperationCase`]: one way to run an operation, and all of them that a run asks for.
 
 use ronde_core::ReduceOp;
 use ronde_schedule::choose::{has_several, refusal};
 use ronde_schedule::{Algorithm, Hosts};
 
-use crate::operation::{OperationKind, Shape};
-use crate::settings::{BufferMemory, Preference, Settings, Transport};
+use crate::operation::{OperationKind, OperationShape};
+use crate::settings::{BenchTransport, BufferMemory, Preference, Settings};
 
 /// One way to run an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Case {
-    pub(crate) transport: Transport,
+pub(crate) struct OperationCase {
+    pub(crate) transport: BenchTransport,
     pub(crate) memory: BufferMemory,
     pub(crate) algorithm: Preference,
 }
 
 /// The cases of an operation and what was left out, in words.
-pub(crate) struct Cases {
-    pub(crate) cases: Vec<Case>,
+pub(crate) struct OperationCases {
+    pub(crate) cases: Vec<OperationCase>,
     pub(crate) notes: Vec<String>,
 }
 
@@ -38,19 +38,22 @@ pub(crate) fn is_in_place(kind: OperationKind, op: ReduceOp) -> bool {
     }
 }
 
-impl Cases {
+impl OperationCases {
     pub(crate) fn of(settings: &Settings, kind: OperationKind, hosts: &Hosts) -> Self {
         let mut all = Self {
             cases: Vec::new(),
             notes: Vec::new(),
         };
-        let shape = Shape::new(kind, settings.op, settings.dtype, hosts.size(), 8);
+        let shape = OperationShape::new(kind, settings.op, settings.dtype, hosts.size(), 8);
         if let Some(problem) = shape.refusal() {
             all.notes.push(format!("{kind} is left out: {problem}"));
             return all;
         }
         for &transport in &settings.transports {
-            let shares = matches!(transport, Transport::Auto | Transport::SharedMemory);
+            let shares = matches!(
+                transport,
+                BenchTransport::Auto | BenchTransport::SharedMemory
+            );
             let in_place = shares && is_in_place(kind, settings.op);
             let algorithms = if in_place {
                 vec![Preference(None)]
@@ -61,18 +64,24 @@ impl Cases {
             let any = [BufferMemory::Any];
             let memories = if matters { &*settings.memories } else { &any };
             for &algorithm in &algorithms {
-                all.cases.extend(memories.iter().map(|&memory| Case {
-                    transport,
-                    memory,
-                    algorithm,
-                }));
+                all.cases
+                    .extend(memories.iter().map(|&memory| OperationCase {
+                        transport,
+                        memory,
+                        algorithm,
+                    }));
             }
         }
         all
     }
 
     /// Those that are asked for and can run the operation; where there is but one way, that.
-    fn algorithms(&mut self, settings: &Settings, shape: &Shape, hosts: &Hosts) -> Vec<Preference> {
+    fn algorithms(
+        &mut self,
+        settings: &Settings,
+        shape: &OperationShape,
+        hosts: &Hosts,
+    ) -> Vec<Preference> {
         let operation = shape.operation(0).filter(has_several);
         let Some(operation) = operation else {
             return vec![Preference(None)];
@@ -107,14 +116,14 @@ mod tests {
     use crate::settings::small;
 
     fn count(settings: &Settings, kind: OperationKind, ranks: usize) -> (usize, Vec<String>) {
-        let cases = Cases::of(settings, kind, &settings.layout(ranks));
+        let cases = OperationCases::of(settings, kind, &settings.layout(ranks));
         (cases.cases.len(), cases.notes)
     }
 
     #[test]
     fn what_makes_no_difference_is_one_case() {
         let mut settings = small();
-        settings.transports = Transport::ALL.to_vec();
+        settings.transports = BenchTransport::ALL.to_vec();
         settings.algorithms = ["auto", "ring", "tree"].map(|a| a.parse().unwrap()).into();
         // Two transports with shared memory and two memories; two without and three algorithms.
         assert_eq!(
@@ -126,7 +135,7 @@ mod tests {
         let (cases, notes) = count(&settings, OperationKind::Broadcast, 4);
         assert_eq!(cases, 2 * 2 + 2 * 2);
         assert_eq!(notes.len(), 1, "{notes:?}");
-        assert!(notes[0].contains("broadcast by ring is left out: a broadcast is by"));
+        assert!(notes[0].contains("broadcast by ring is left out: a broadcast supports only"));
         settings.dtype = DType::I32;
         let (cases, notes) = count(&settings, OperationKind::ExactSum, 4);
         assert_eq!(cases, 0);
@@ -136,7 +145,7 @@ mod tests {
     #[test]
     fn hierarchical_needs_hosts() {
         let mut settings = small();
-        settings.transports = vec![Transport::Tcp];
+        settings.transports = vec![BenchTransport::Tcp];
         settings.algorithms = vec!["hierarchical".parse().unwrap()];
         let (cases, notes) = count(&settings, OperationKind::AllReduce, 4);
         assert_eq!(cases, 0);

@@ -86,7 +86,7 @@ pub enum BenchError {
         cause: String,
     },
     /// Gloo or Open MPI cannot be measured.
-    #[error("{problem}\n  hint: {hint}")]
+    #[error("{problem}\n  help: {hint}")]
     Competitor {
         /// What is missing or went wrong.
         problem: String,

@@ -10,7 +10,7 @@ use ronde_schedule::{
 
 use crate::BenchError;
 use crate::cases::is_in_place;
-use crate::operation::{OperationKind, Shape};
+use crate::operation::{OperationKind, OperationShape};
 use crate::settings::{Preference, Settings};
 use crate::sizes::show_bytes;
 
@@ -49,7 +49,7 @@ fn section(
         count => format!(" on {count} hosts"),
     };
     line(text, &format!("{kind}, {ranks} ranks{on}{typed}"));
-    let first = Shape::new(kind, settings.op, settings.dtype, ranks, 8);
+    let first = OperationShape::new(kind, settings.op, settings.dtype, ranks, 8);
     if let Some(problem) = first.refusal() {
         line(text, &format!("  none: {problem}\n"));
         return Ok(());
@@ -60,7 +60,7 @@ fn section(
     );
     let mut before = None;
     for &bytes in &settings.sizes {
-        let shape = Shape::new(kind, settings.op, settings.dtype, ranks, bytes);
+        let shape = OperationShape::new(kind, settings.op, settings.dtype, ranks, bytes);
         if before.replace(shape) != Some(shape) {
             size(text, settings, &shape, &hosts)?;
         }
@@ -79,7 +79,7 @@ fn section(
 fn size(
     text: &mut String,
     settings: &Settings,
-    shape: &Shape,
+    shape: &OperationShape,
     hosts: &Hosts,
 ) -> Result<(), ScheduleError> {
     let Some(operation) = shape.operation(0) else {
@@ -130,7 +130,11 @@ fn size(
     Ok(())
 }
 
-fn costs(shape: &Shape, algorithm: Algorithm, hosts: &Hosts) -> Result<Vec<Cost>, ScheduleError> {
+fn costs(
+    shape: &OperationShape,
+    algorithm: Algorithm,
+    hosts: &Hosts,
+) -> Result<Vec<Cost>, ScheduleError> {
     (0..shape.ranks)
         .map(|rank| Ok(schedule_of(shape, algorithm, rank, hosts)?.cost(shape.dtype.size())))
         .collect()
@@ -138,7 +142,7 @@ fn costs(shape: &Shape, algorithm: Algorithm, hosts: &Hosts) -> Result<Vec<Cost>
 
 /// What one rank does in an operation.
 fn schedule_of(
-    shape: &Shape,
+    shape: &OperationShape,
     algorithm: Algorithm,
     rank: usize,
     hosts: &Hosts,
@@ -168,7 +172,7 @@ fn schedule_of(
     })
 }
 
-fn row(text: &mut String, shape: &Shape, algorithm: &str, costs: &[Cost]) {
+fn row(text: &mut String, shape: &OperationShape, algorithm: &str, costs: &[Cost]) {
     let most = |of: fn(&Cost) -> usize| costs.iter().map(of).max().unwrap_or(0);
     let all: usize = costs.iter().map(|cost| cost.bytes_sent).sum();
     line(

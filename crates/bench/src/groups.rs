@@ -11,8 +11,8 @@ use ronde_core::{
 use ronde_identity::{Authority, Identity, Member, Validity};
 use ronde_schedule::Algorithm;
 
-use crate::cases::{Case, Cases};
-use crate::settings::{Settings, Transport};
+use crate::cases::{OperationCase, OperationCases};
+use crate::settings::{BenchTransport, Settings};
 use crate::{BenchError, clock};
 
 /// How long an operation may take that is measured.
@@ -25,13 +25,13 @@ const CALIBRATION: Duration = Duration::from_millis(30);
 const CERTIFICATES: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A transport and a preferred algorithm.
-type Key = (Transport, Option<Algorithm>);
+type GroupKey = (BenchTransport, Option<Algorithm>);
 
 /// The groups of one rank.
 pub(crate) struct Groups {
     /// Over TCP, so that waiting in it sleeps: for what ranks agree on and between turns.
     first: ProcessGroup,
-    groups: Vec<(Key, ProcessGroup)>,
+    groups: Vec<(GroupKey, ProcessGroup)>,
 }
 
 impl Groups {
@@ -69,9 +69,9 @@ impl Groups {
 
     fn split(&mut self, assignment: &Assignment, settings: &Settings) -> Result<(), BenchError> {
         let hosts = settings.layout(assignment.world_size.len());
-        let mut keys: Vec<Key> = Vec::new();
+        let mut keys: Vec<GroupKey> = Vec::new();
         for &kind in &settings.operations {
-            let cases = Cases::of(settings, kind, &hosts).cases;
+            let cases = OperationCases::of(settings, kind, &hosts).cases;
             for key in cases.iter().map(key) {
                 if !keys.contains(&key) {
                     keys.push(key);
@@ -80,7 +80,7 @@ impl Groups {
         }
         let tls = keys
             .iter()
-            .any(|(transport, _)| *transport == Transport::Tls);
+            .any(|(transport, _)| *transport == BenchTransport::Tls);
         let identity = if tls {
             Some(self.identity(assignment)?)
         } else {
@@ -96,11 +96,11 @@ impl Groups {
                 config.algorithm = algorithm;
                 config.hosts = (settings.hosts > 1).then(|| hosts.clone());
                 config.transport = match transport {
-                    Transport::Auto => TransportChoice::Auto,
-                    Transport::SharedMemory => TransportChoice::SharedMemory,
-                    Transport::Tcp | Transport::Tls => TransportChoice::Tcp,
+                    BenchTransport::Auto => TransportChoice::Auto,
+                    BenchTransport::SharedMemory => TransportChoice::SharedMemory,
+                    BenchTransport::Tcp | BenchTransport::Tls => TransportChoice::Tcp,
                 };
-                if let (Transport::Tls, Some(identity)) = (transport, &identity) {
+                if let (BenchTransport::Tls, Some(identity)) = (transport, &identity) {
                     config.security = Security::tls(identity.clone());
                 }
             });
@@ -114,7 +114,7 @@ impl Groups {
             })?;
             let group =
                 group.ok_or_else(|| BenchError::channel(what.clone(), "no group came of it"))?;
-            if transport == Transport::Tls {
+            if transport == BenchTransport::Tls {
                 // Sub-groups take over what plain connections cost.
                 let calibrated = group.calibrate(CALIBRATION);
                 calibrated.map_err(|source| BenchError::Connect { what, source })?;
@@ -153,7 +153,7 @@ impl Groups {
     }
 
     /// The group that a case is measured in.
-    pub(crate) fn of(&self, case: &Case) -> Option<&ProcessGroup> {
+    pub(crate) fn of(&self, case: &OperationCase) -> Option<&ProcessGroup> {
         let wanted = key(case);
         let found = self.groups.iter().find(|(key, _)| *key == wanted);
         found.map(|(_, group)| group)
@@ -178,7 +178,7 @@ impl Groups {
     }
 }
 
-fn key(case: &Case) -> Key {
+fn key(case: &OperationCase) -> GroupKey {
     (case.transport, case.algorithm.0)
 }
 

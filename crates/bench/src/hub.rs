@@ -5,9 +5,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::others::Others;
-use crate::report::Row;
-use crate::turns::{FromRank0, Hello, Line, TURN_MAX, TheirAnswer, TheirTurn};
+use crate::competitor::CompetitorProcess;
+use crate::report::MeasurementRow;
+use crate::turns::{
+    CompetitorReply, CompetitorTurn, Hello, LineConnection, Rank0Message, TURN_MAX,
+};
 use crate::{BenchError, clock};
 
 /// How long the others may take to start: PyTorch is large.
@@ -20,9 +22,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// What rank 0 has found out.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub enum News {
+pub enum HubEvent {
     /// All cases of one size of an operation are complete.
-    Rows(Vec<Row>),
+    Rows(Vec<MeasurementRow>),
     /// Something to know.
     Note(String),
 }
@@ -32,7 +34,7 @@ pub enum News {
 pub struct Hub {
     listener: UnixListener,
     socket: PathBuf,
-    others: Option<Others>,
+    others: Option<CompetitorProcess>,
 }
 
 impl Hub {
@@ -66,7 +68,7 @@ impl Hub {
     /// [`BenchError::Competitor`] when one ends, or not all are there in three minutes.
     pub fn compete(
         &mut self,
-        mut others: Others,
+        mut others: CompetitorProcess,
         go_on: &dyn Fn() -> bool,
     ) -> Result<(), BenchError> {
         let deadline = clock::now() + START_MAX;
@@ -94,7 +96,7 @@ impl Hub {
     /// [`BenchError::Channel`] for nonsense on the socket.
     pub fn serve(
         &mut self,
-        on_news: &mut dyn FnMut(News),
+        on_news: &mut dyn FnMut(HubEvent),
         go_on: &dyn Fn() -> bool,
     ) -> Result<(), BenchError> {
         let mut line = loop {
@@ -107,9 +109,9 @@ impl Hub {
         };
         loop {
             match line.receive(go_on) {
-                Ok(Some(FromRank0::Rows(rows))) => on_news(News::Rows(rows)),
-                Ok(Some(FromRank0::Note(note))) => on_news(News::Note(note)),
-                Ok(Some(FromRank0::Turn(turn))) => {
+                Ok(Some(Rank0Message::Rows(rows))) => on_news(HubEvent::Rows(rows)),
+                Ok(Some(Rank0Message::Note(note))) => on_news(HubEvent::Note(note)),
+                Ok(Some(Rank0Message::Turn(turn))) => {
                     let answer = self.their_turn(turn, go_on);
                     if line.send(&answer).is_err() {
                         // It is gone; the supervisor tells why.
@@ -126,10 +128,10 @@ impl Hub {
         }
     }
 
-    fn their_turn(&mut self, turn: TheirTurn, go_on: &dyn Fn() -> bool) -> TheirAnswer {
+    fn their_turn(&mut self, turn: CompetitorTurn, go_on: &dyn Fn() -> bool) -> CompetitorReply {
         let failed = |error: BenchError| match error {
-            BenchError::Competitor { problem, hint } => TheirAnswer::Failed { problem, hint },
-            other => TheirAnswer::Failed {
+            BenchError::Competitor { problem, hint } => CompetitorReply::Failed { problem, hint },
+            other => CompetitorReply::Failed {
                 problem: other.to_string(),
                 hint: "run it again; leave --against out to measure ronde alone".to_owned(),
             },
@@ -144,7 +146,7 @@ impl Hub {
     }
 
     /// Whoever has connected, and who it is. Strangers are not listened to.
-    fn accept(&self) -> Result<Option<(Hello, Line)>, BenchError> {
+    fn accept(&self) -> Result<Option<(Hello, LineConnection)>, BenchError> {
         let stream = match self.listener.accept() {
             Ok((stream, _)) => stream,
             Err(error)
@@ -159,10 +161,10 @@ impl Hub {
 }
 
 /// Reads the first line.
-fn greet(stream: UnixStream) -> std::io::Result<(Hello, Line)> {
+fn greet(stream: UnixStream) -> std::io::Result<(Hello, LineConnection)> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(LOOK))?;
-    let mut line = Line::new(stream);
+    let mut line = LineConnection::new(stream);
     let mut patience = 50;
     let hello = line.receive(|| {
         patience -= 1;
@@ -203,7 +205,7 @@ mod tests {
             let mut reporter = Reporter::connect(&socket).unwrap();
             reporter.note("a note").unwrap();
             reporter.rows(vec![row(8, 2.0, "ring")]).unwrap();
-            let turn = TheirTurn {
+            let turn = CompetitorTurn {
                 backend: Competitor::Mpi,
                 bytes: 8,
                 iterations: 1,
@@ -215,8 +217,8 @@ mod tests {
         let mut news = Vec::new();
         hub.serve(&mut |one| news.push(one), &|| true).unwrap();
         let expected = [
-            News::Note("a note".to_owned()),
-            News::Rows(vec![row(8, 2.0, "ring")]),
+            HubEvent::Note("a note".to_owned()),
+            HubEvent::Rows(vec![row(8, 2.0, "ring")]),
         ];
         assert_eq!(news, expected);
         assert!(rank_0.join().unwrap().contains("mpi was not started"));

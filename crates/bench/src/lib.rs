@@ -3,8 +3,8 @@
 //! [`Settings`] say what to measure. Each worker runs [`run`]: it connects a group per transport and
 //! algorithm and lets all cases of one size take turns over several rounds, so that they see the same
 //! noise. Data are random, and the whole result of an operation is checked in every turn against a
-//! reference in f64. Rank 0 sends [`Row`]s to the command's [`Hub`], which passes turns on to Gloo and
-//! Open MPI where they are measured too. [`Report`], [`Columns`] and [`plot`] show what came out,
+//! reference in f64. Rank 0 sends [`MeasurementRow`]s to the command's [`Hub`], which passes turns on to Gloo and
+//! Open MPI where they are measured too. [`CollectivesReport`], [`Columns`] and [`plot`] show what came out,
 //! [`choice_table`] how good the choice of algorithms was;
 //! [`explain`] says what would be sent without running anything.
 //!
@@ -13,19 +13,19 @@
 #![forbid(unsafe_code)]
 
 mod cases;
-mod chosen;
+mod choice_comparison;
 mod clock;
+mod competitor;
 mod error;
-mod expected;
 mod explain;
 mod groups;
 mod hub;
 mod machine;
 mod measure;
 mod operation;
-mod others;
 mod plain_loop;
 mod plot;
+mod reference;
 mod report;
 mod settings;
 mod sizes;
@@ -36,16 +36,16 @@ mod turns;
 mod values;
 mod worker;
 
-pub use chosen::{Chosen, choice_table, chosen, every_algorithm};
+pub use choice_comparison::{ChoiceComparison, choice_table, chosen, every_algorithm};
+pub use competitor::{CompetitorLaunch, CompetitorProcess};
 pub use error::BenchError;
 pub use explain::explain;
-pub use hub::{Hub, News};
-pub use machine::{Cache, Machine};
-pub use operation::{OperationKind, Shape};
-pub use others::{Others, Start};
+pub use hub::{Hub, HubEvent};
+pub use machine::{CpuCache, Machine};
+pub use operation::{OperationKind, OperationShape};
 pub use plot::plot;
-pub use report::{FORMAT, Report, Row, Way, times_as_fast, write};
-pub use settings::{BufferMemory, Competitor, Preference, Settings, Task, Transport};
+pub use report::{CollectivesReport, FORMAT, Implementation, MeasurementRow, times_as_fast, write};
+pub use settings::{BenchTask, BenchTransport, BufferMemory, Competitor, Preference, Settings};
 pub use sizes::{BYTES_MAX, DEFAULT_SIZES, parse_size, parse_sizes, show_bytes};
 pub use statistics::Statistics;
 pub use table::{Columns, footnotes};

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// One cache of the first core.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cache {
+pub struct CpuCache {
     /// 1 is nearest to the core.
     pub level: u32,
     /// `Data`, `Instruction` or `Unified`.
@@ -23,7 +23,7 @@ pub struct Machine {
     /// Cores that this process may use.
     pub cores: usize,
     /// Caches of the first core.
-    pub caches: Vec<Cache>,
+    pub caches: Vec<CpuCache>,
     /// Kernel and its version; empty where the system does not tell.
     pub kernel: String,
 }
@@ -58,13 +58,13 @@ fn model(cpuinfo: &str) -> String {
     name.map_or_else(String::new, |(_, name)| name.trim().to_owned())
 }
 
-fn caches(folder: &Path) -> Vec<Cache> {
+fn caches(folder: &Path) -> Vec<CpuCache> {
     let read = |index: u32, file: &str| {
         let path = folder.join(format!("index{index}")).join(file);
         std::fs::read_to_string(path).ok()
     };
     let cache = |index| {
-        Some(Cache {
+        Some(CpuCache {
             level: read(index, "level")?.trim().parse().ok()?,
             kind: read(index, "type")?.trim().to_owned(),
             bytes: cache_size(read(index, "size")?.trim())?,

@@ -8,8 +8,8 @@ use ronde_core::{
     PointToPoint, ReduceOp, Tag,
 };
 
-use crate::expected::Expected;
-use crate::operation::{OperationKind, Shape};
+use crate::operation::{OperationKind, OperationShape};
+use crate::reference::ReferenceResult;
 use crate::settings::BufferMemory;
 use crate::{BenchError, clock};
 
@@ -17,32 +17,32 @@ use crate::{BenchError, clock};
 pub(crate) const REUSES: usize = 8;
 
 /// A case as one rank measures it.
-pub(crate) struct Measured<'a> {
+pub(crate) struct MeasuredOperation<'a> {
     /// What it is called in errors.
     pub(crate) name: String,
     pub(crate) group: &'a ProcessGroup,
-    pub(crate) shape: Shape,
+    pub(crate) shape: OperationShape,
     pub(crate) memory: BufferMemory,
-    pub(crate) expected: &'a Expected,
+    pub(crate) expected: &'a ReferenceResult,
     /// How many buffers go round, so that each comes from memory when its turn is there again.
     pub(crate) turns: usize,
 }
 
 /// Timings of a turn.
-pub(crate) struct Turn {
+pub(crate) struct TurnTimings {
     /// Seconds of each operation, as this rank sees them.
     pub(crate) seconds: Vec<f64>,
     /// The turn from the first barrier to the last operation.
     pub(crate) wall: Duration,
 }
 
-impl Measured<'_> {
+impl MeasuredOperation<'_> {
     /// Runs the operation `iterations` times, the same on all ranks, and checks the whole result of
     /// the last one.
     ///
     /// # Errors
     /// The operation fails or gives something wrong.
-    pub(crate) fn turn(&self, iterations: usize) -> Result<Turn, BenchError> {
+    pub(crate) fn turn(&self, iterations: usize) -> Result<TurnTimings, BenchError> {
         if self.shape.kind == OperationKind::SendReceive {
             return self.ping_pong(iterations);
         }
@@ -55,7 +55,11 @@ impl Measured<'_> {
         }
     }
 
-    fn back_to_back(&self, operation: &Operation, iterations: usize) -> Result<Turn, BenchError> {
+    fn back_to_back(
+        &self,
+        operation: &Operation,
+        iterations: usize,
+    ) -> Result<TurnTimings, BenchError> {
         // Each buffer is used again: what comes back is of the same length and memory.
         let mut ring = (0..self.turns)
             .map(|_| self.allocate())
@@ -93,10 +97,14 @@ impl Measured<'_> {
             }
         }
         let wall = begin.elapsed();
-        Ok(Turn { seconds, wall })
+        Ok(TurnTimings { seconds, wall })
     }
 
-    fn one_by_one(&self, operation: &Operation, iterations: usize) -> Result<Turn, BenchError> {
+    fn one_by_one(
+        &self,
+        operation: &Operation,
+        iterations: usize,
+    ) -> Result<TurnTimings, BenchError> {
         let mut ring = (0..self.turns)
             .map(|_| self.allocate())
             .collect::<Result<Vec<_>, _>>()?;
@@ -122,11 +130,11 @@ impl Measured<'_> {
             ring[place] = result;
         }
         let wall = begin.elapsed();
-        Ok(Turn { seconds, wall })
+        Ok(TurnTimings { seconds, wall })
     }
 
     /// Half of the time of a message to rank 1 and back. Other ranks wait for the next turn.
-    fn ping_pong(&self, iterations: usize) -> Result<Turn, BenchError> {
+    fn ping_pong(&self, iterations: usize) -> Result<TurnTimings, BenchError> {
         let mut seconds = Vec::with_capacity(iterations);
         self.barrier()?;
         let begin = clock::now();
@@ -148,7 +156,7 @@ impl Measured<'_> {
             self.expected.check(&theirs, &self.name)?;
         }
         let wall = begin.elapsed();
-        Ok(Turn { seconds, wall })
+        Ok(TurnTimings { seconds, wall })
     }
 
     fn send(&self, to: GroupRank, buffer: Buffer) -> Result<Buffer, BenchError> {
@@ -220,7 +228,7 @@ mod tests {
     use ronde_core::DType;
 
     use super::*;
-    use crate::values::Source;
+    use crate::values::ElementSource;
 
     /// Runs turns of an operation between threads; the second number is the seed that the last rank
     /// takes for its reference.
@@ -229,15 +237,15 @@ mod tests {
         let groups = ProcessGroup::in_process(configs.collect());
         let groups = groups.into_iter().map(Result::unwrap).collect();
         run_ranks(groups, Duration::from_secs(60), move |group| {
-            let shape = Shape::new(kind, op, DType::F32, 3, 1000);
+            let shape = OperationShape::new(kind, op, DType::F32, 3, 1000);
             let rank = group.rank().index();
-            let source = Source::new(seeds[rank / 2], op);
-            let measured = Measured {
+            let source = ElementSource::new(seeds[rank / 2], op);
+            let measured = MeasuredOperation {
                 name: format!("{kind}, tcp"),
                 group: &group,
                 shape,
                 memory: BufferMemory::Any,
-                expected: &Expected::new(shape, rank, source),
+                expected: &ReferenceResult::new(shape, rank, source),
                 turns: 2,
             };
             let turn = measured.turn(21).map_err(|error| error.to_string());

@@ -1,4 +1,4 @@
-//! [`OperationKind`]: what can be measured, and [`Shape`]: one of them with ranks, type and length.
+//! [`OperationKind`]: what can be measured, and [`OperationShape`]: one of them with ranks, type and length.
 
 use std::fmt;
 use std::str::FromStr;
@@ -166,7 +166,7 @@ impl FromStr for OperationKind {
 
 /// One operation over a count of ranks with elements of one type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct OperationShape {
     /// Which operation.
     pub kind: OperationKind,
     /// How elements become one, where they do.
@@ -179,7 +179,7 @@ pub struct Shape {
     unit: usize,
 }
 
-impl Shape {
+impl OperationShape {
     /// The largest such operation on at most `bytes` bytes, or the smallest that there is. What the
     /// bytes are is what nccl-tests counts: the whole buffer of the operation, that is all parts of
     /// all ranks where there are parts.
@@ -359,7 +359,7 @@ mod tests {
         for kind in OperationKind::ALL {
             for ranks in [2, 3, 5] {
                 for bytes in [1, 8, 100, 4096] {
-                    let shape = Shape::new(kind, ReduceOp::Sum, DType::F32, ranks, bytes);
+                    let shape = OperationShape::new(kind, ReduceOp::Sum, DType::F32, ranks, bytes);
                     assert_eq!(shape.len() % shape.units(), 0);
                     assert!(shape.bytes() <= bytes.max(4 * shape.units()), "{shape:?}");
                     assert!(shape.input_len(1) <= shape.len());
@@ -376,7 +376,7 @@ mod tests {
     #[test]
     fn impossible_types_are_refused() {
         let refusal = |kind, op, dtype| {
-            Shape::new(kind, op, dtype, 2, 64)
+            OperationShape::new(kind, op, dtype, 2, 64)
                 .refusal()
                 .unwrap_or_default()
         };

@@ -4,7 +4,7 @@
 use ronde_core::ReduceOp;
 
 use crate::clock;
-use crate::values::Source;
+use crate::values::ElementSource;
 
 /// Elements that stay in the nearest cache.
 const BLOCK: usize = 2048;
@@ -17,7 +17,7 @@ pub(crate) struct PlainLoop {
 
 impl PlainLoop {
     pub(crate) fn new(seed: u64, ranks: usize, bytes: usize, buffers: usize) -> Self {
-        let source = Source::new(seed, ReduceOp::Sum);
+        let source = ElementSource::new(seed, ReduceOp::Sum);
         let share = (bytes / size_of::<f32>()).div_ceil(ranks).max(1);
         let slice = |rank: usize| {
             let mut slice = vec![0.0; share];

@@ -5,9 +5,9 @@ mod axis;
 use std::fmt::Write;
 
 use crate::operation::OperationKind;
-use crate::report::{Report, Row};
+use crate::report::{CollectivesReport, MeasurementRow};
 use crate::sizes::show_bytes;
-use axis::Axis;
+use axis::LogAxis;
 
 /// Colours that people with any colour vision tell apart (Okabe and Ito), black last.
 const COLOURS: [&str; 8] = [
@@ -31,23 +31,23 @@ const HEAD: f64 = 34.0;
 
 /// What stands along the x axis.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Across {
+enum XAxis {
     Bytes,
     Ranks,
 }
 
 /// One row of the picture: an operation, its time on the left and its bandwidth on the right.
-struct Strip<'a> {
+struct PanelRow<'a> {
     title: String,
-    across: Across,
-    lines: Vec<(String, Vec<&'a Row>)>,
+    across: XAxis,
+    lines: Vec<(String, Vec<&'a MeasurementRow>)>,
 }
 
 /// The picture of a run: a row of two panels for each operation and count of ranks, a line for each
 /// transport, memory and algorithm, and for each of those that it was compared with. Where an
 /// operation was measured at one size and several counts of ranks, these are the x axis.
 #[must_use]
-pub fn plot(report: &Report) -> String {
+pub fn plot(report: &CollectivesReport) -> String {
     let strips = strips(&report.rows);
     let names = legend(&strips);
     let strip_height = ABOVE + PANEL_HEIGHT + BELOW;
@@ -78,8 +78,8 @@ pub fn plot(report: &Report) -> String {
     svg + "</svg>\n"
 }
 
-fn strips(rows: &[Row]) -> Vec<Strip<'_>> {
-    let mut strips: Vec<Strip<'_>> = Vec::new();
+fn strips(rows: &[MeasurementRow]) -> Vec<PanelRow<'_>> {
+    let mut strips: Vec<PanelRow<'_>> = Vec::new();
     for row in rows {
         let same = rows.iter().filter(|other| other.operation == row.operation);
         let one_size = same.clone().all(|other| other.bytes == row.bytes);
@@ -89,16 +89,16 @@ fn strips(rows: &[Row]) -> Vec<Strip<'_>> {
                 OperationKind::Barrier => row.operation.to_string(),
                 _ => format!("{}, {}", row.operation, show_bytes(row.bytes)),
             };
-            (Across::Ranks, title)
+            (XAxis::Ranks, title)
         } else {
             (
-                Across::Bytes,
+                XAxis::Bytes,
                 format!("{}, {} ranks", row.operation, row.ranks),
             )
         };
         let place = strips.iter().position(|strip| strip.title == title);
         let place = place.unwrap_or_else(|| {
-            strips.push(Strip {
+            strips.push(PanelRow {
                 title,
                 across,
                 lines: Vec::new(),
@@ -115,7 +115,7 @@ fn strips(rows: &[Row]) -> Vec<Strip<'_>> {
 }
 
 /// The names of all lines, in order of appearance.
-fn legend(strips: &[Strip<'_>]) -> Vec<String> {
+fn legend(strips: &[PanelRow<'_>]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for (name, _) in strips.iter().flat_map(|strip| &strip.lines) {
         if !names.contains(name) {
@@ -131,13 +131,13 @@ fn style(number: usize) -> (&'static str, &'static str) {
     (COLOURS[number % COLOURS.len()], DASHES[dashes])
 }
 
-fn draw_strip(svg: &mut String, strip: &Strip<'_>, names: &[String], top: f64) {
-    type Measure = (&'static str, fn(&Row) -> Option<f64>);
+fn draw_strip(svg: &mut String, strip: &PanelRow<'_>, names: &[String], top: f64) {
+    type Measure = (&'static str, fn(&MeasurementRow) -> Option<f64>);
     let measures: [Measure; 2] = [
         ("time of one operation, microseconds", |row| {
             Some(row.times.median_us)
         }),
-        ("bus bandwidth, GB/s", Row::bus_bandwidth),
+        ("bus bandwidth, GB/s", MeasurementRow::bus_bandwidth),
     ];
     for (place, (label, measure)) in measures.into_iter().enumerate() {
         let left = LEFT + place as f64 * (LEFT + PANEL_WIDTH);
@@ -171,23 +171,23 @@ fn draw_strip(svg: &mut String, strip: &Strip<'_>, names: &[String], top: f64) {
     }
 }
 
-fn x_of(across: Across, row: &Row) -> f64 {
+fn x_of(across: XAxis, row: &MeasurementRow) -> f64 {
     match across {
-        Across::Bytes => row.bytes as f64,
-        Across::Ranks => row.ranks as f64,
+        XAxis::Bytes => row.bytes as f64,
+        XAxis::Ranks => row.ranks as f64,
     }
 }
 
 fn draw_panel(
     svg: &mut String,
     lines: &[(usize, Vec<(f64, f64)>)],
-    across: Across,
+    across: XAxis,
     label: &str,
     (left, top): (f64, f64),
 ) {
     let points = || lines.iter().flat_map(|(_, points)| points);
-    let x = Axis::of_values(points().map(|point| point.0).collect());
-    let y = Axis::of_range(points().map(|point| point.1));
+    let x = LogAxis::of_values(points().map(|point| point.0).collect());
+    let y = LogAxis::of_range(points().map(|point| point.1));
     let (bottom, right) = (top + PANEL_HEIGHT, left + PANEL_WIDTH);
     let at_x = |value: f64| left + 14.0 + x.place(value) * (PANEL_WIDTH - 28.0);
     let at_y = |value: f64| bottom - y.place(value) * PANEL_HEIGHT;
@@ -209,8 +209,8 @@ fn draw_panel(
             "<path d=\"M{at:.1} {top}V{bottom}\" stroke=\"#eeeeee\"/>"
         );
         let name = match across {
-            Across::Bytes => show_bytes(tick as usize),
-            Across::Ranks => tick.to_string(),
+            XAxis::Bytes => show_bytes(tick as usize),
+            XAxis::Ranks => tick.to_string(),
         };
         if at <= free {
             text(svg, (at, bottom + 19.0), "middle", "black", &name);
@@ -223,8 +223,8 @@ fn draw_panel(
          stroke=\"#333333\"/>"
     );
     let below = match across {
-        Across::Bytes => "bytes of the buffer",
-        Across::Ranks => "ranks",
+        XAxis::Bytes => "bytes of the buffer",
+        XAxis::Ranks => "ranks",
     };
     text(
         svg,
@@ -301,10 +301,10 @@ mod tests {
     use crate::report::samples::{gloo, row};
     use crate::settings::small;
 
-    fn report(rows: Vec<Row>) -> Report {
+    fn report(rows: Vec<MeasurementRow>) -> CollectivesReport {
         let mut machine = Machine::here();
         machine.cpu = "A <fast> & good CPU".to_owned();
-        let mut report = Report::new(machine, small(), vec![4]);
+        let mut report = CollectivesReport::new(machine, small(), vec![4]);
         report.rows = rows;
         report
     }
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn one_size_and_several_worlds_are_drawn_over_the_ranks() {
-        let rows = [2, 4, 8].map(|ranks| Row {
+        let rows = [2, 4, 8].map(|ranks| MeasurementRow {
             ranks,
             ..row(1 << 20, 100.0 * ranks as f64, "driver")
         });

@@ -1,4 +1,4 @@
-//! [`Row`] and [`Report`]: what came out, as it is kept in a file.
+//! [`MeasurementRow`] and [`CollectivesReport`]: what came out, as it is kept in a file.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use ronde_core::FormatHeader;
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
-use crate::chosen::chosen;
+use crate::choice_comparison::chosen;
 use crate::machine::Machine;
 use crate::operation::OperationKind;
-use crate::settings::{BufferMemory, Competitor, Settings, Transport};
+use crate::settings::{BenchTransport, BufferMemory, Competitor, Settings};
 use crate::statistics::Statistics;
 
 /// Name and version of the file of results.
@@ -18,13 +18,13 @@ pub const FORMAT: (&str, u32) = ("ronde.bench", 1);
 /// Whose operation was measured, and how it was run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "by", rename_all = "snake_case")]
-pub enum Way {
+pub enum Implementation {
     /// ronde's.
     Ronde {
         /// Which transport was asked for.
-        transport: Transport,
+        transport: BenchTransport,
         /// Which one it was.
-        over: Transport,
+        over: BenchTransport,
         /// Where the buffers were.
         memory: BufferMemory,
         /// Which algorithm was asked for.
@@ -43,7 +43,7 @@ pub enum Way {
     },
 }
 
-impl Way {
+impl Implementation {
     /// A short name for a legend: `shared memory, group buffers`, `tcp, ring`, `Gloo`.
     #[must_use]
     pub fn label(&self) -> String {
@@ -57,7 +57,7 @@ impl Way {
                 ..
             } => {
                 let by_itself = match transport {
-                    Transport::Auto => "auto: ",
+                    BenchTransport::Auto => "auto: ",
                     _ => "",
                 };
                 let chosen = match &**preference {
@@ -65,7 +65,7 @@ impl Way {
                     _ => format!(", {algorithm}"),
                 };
                 match over {
-                    Transport::SharedMemory => {
+                    BenchTransport::SharedMemory => {
                         format!("{by_itself}shared memory, {memory} buffers{chosen}")
                     }
                     _ => format!("{by_itself}{over}{chosen}"),
@@ -82,7 +82,7 @@ impl Way {
 
 /// One case at one size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct MeasurementRow {
     /// Which operation.
     pub operation: OperationKind,
     /// Bytes of the whole buffer.
@@ -91,7 +91,7 @@ pub struct Row {
     pub ranks: usize,
     /// Who ran it and how.
     #[serde(flatten)]
-    pub way: Way,
+    pub way: Implementation,
     /// Time of one blocking operation as rank 0 sees it.
     #[serde(flatten)]
     pub times: Statistics,
@@ -103,7 +103,7 @@ pub struct Row {
     pub in_cache: bool,
 }
 
-impl Row {
+impl MeasurementRow {
     /// Bytes of the buffer per time, in GB/s; `None` where there are none.
     #[must_use]
     pub fn algorithm_bandwidth(&self) -> Option<f64> {
@@ -121,9 +121,13 @@ impl Row {
 
 /// How many times as fast as `other` a row is that was measured in turns with it.
 #[must_use]
-pub fn times_as_fast(row: &Row, other: Competitor, rows: &[Row]) -> Option<f64> {
+pub fn times_as_fast(
+    row: &MeasurementRow,
+    other: Competitor,
+    rows: &[MeasurementRow],
+) -> Option<f64> {
     let theirs = rows.iter().find(|theirs| {
-        theirs.way == Way::Other { name: other }
+        theirs.way == Implementation::Other { name: other }
             && (theirs.operation, theirs.bytes, theirs.ranks)
                 == (row.operation, row.bytes, row.ranks)
     })?;
@@ -132,7 +136,7 @@ pub fn times_as_fast(row: &Row, other: Competitor, rows: &[Row]) -> Option<f64> 
 
 /// All that a run found out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct CollectivesReport {
     /// [`FORMAT`].
     #[serde(flatten)]
     pub header: FormatHeader,
@@ -149,21 +153,21 @@ pub struct Report {
     /// What was left out, and other things to know.
     pub notes: Vec<String>,
     /// What came out.
-    pub rows: Vec<Row>,
+    pub rows: Vec<MeasurementRow>,
 }
 
 /// A row in a file: with what follows from it.
 #[derive(Serialize)]
-struct Derived<'a> {
+struct DerivedRow<'a> {
     #[serde(flatten)]
-    row: &'a Row,
+    row: &'a MeasurementRow,
     #[serde(rename = "algbw_gb_s")]
     algorithm_bandwidth: Option<f64>,
     #[serde(rename = "busbw_gb_s")]
     bus_bandwidth: Option<f64>,
 }
 
-impl Report {
+impl CollectivesReport {
     /// An empty one of this moment and machine.
     #[must_use]
     pub fn new(machine: Machine, settings: Settings, worlds: Vec<usize>) -> Self {
@@ -187,10 +191,10 @@ impl Report {
     pub fn to_json(&self) -> Result<String, BenchError> {
         let failed = |error: serde_json::Error| BenchError::channel("writing JSON", error);
         let mut value = serde_json::to_value(self).map_err(failed)?;
-        let rows: Vec<Derived<'_>> = self
+        let rows: Vec<DerivedRow<'_>> = self
             .rows
             .iter()
-            .map(|row| Derived {
+            .map(|row| DerivedRow {
                 row,
                 algorithm_bandwidth: row.algorithm_bandwidth(),
                 bus_bandwidth: row.bus_bandwidth(),
@@ -221,14 +225,14 @@ pub fn write(path: &Path, text: &str) -> Result<(), BenchError> {
 pub(crate) mod samples {
     use super::*;
 
-    pub(crate) fn row(bytes: usize, median_us: f64, algorithm: &str) -> Row {
-        Row {
+    pub(crate) fn row(bytes: usize, median_us: f64, algorithm: &str) -> MeasurementRow {
+        MeasurementRow {
             operation: OperationKind::AllReduce,
             bytes,
             ranks: 4,
-            way: Way::Ronde {
-                transport: Transport::Tcp,
-                over: Transport::Tcp,
+            way: Implementation::Ronde {
+                transport: BenchTransport::Tcp,
+                over: BenchTransport::Tcp,
                 memory: BufferMemory::Any,
                 preference: algorithm.to_owned(),
                 algorithm: algorithm.to_owned(),
@@ -247,10 +251,10 @@ pub(crate) mod samples {
         }
     }
 
-    pub(crate) fn gloo(bytes: usize, median_us: f64) -> Row {
+    pub(crate) fn gloo(bytes: usize, median_us: f64) -> MeasurementRow {
         let name = Competitor::Gloo;
-        Row {
-            way: Way::Other { name },
+        MeasurementRow {
+            way: Implementation::Other { name },
             ..row(bytes, median_us, "ring")
         }
     }
@@ -274,10 +278,13 @@ mod tests {
 
     #[test]
     fn a_report_is_read_back_and_says_what_it_is() {
-        let mut report = Report::new(Machine::here(), small(), vec![2, 4]);
+        let mut report = CollectivesReport::new(Machine::here(), small(), vec![2, 4]);
         report.rows = vec![row(8, 3.0, "tree"), gloo(8, 4.0)];
         let json = report.to_json().unwrap();
-        assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
+        assert_eq!(
+            serde_json::from_str::<CollectivesReport>(&json).unwrap(),
+            report
+        );
         let value: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(value["format"], "ronde.bench");
         assert_eq!(value["version"], 1);

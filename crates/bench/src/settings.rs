@@ -9,12 +9,12 @@ use ronde_schedule::{Algorithm, Hosts};
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
-use crate::operation::{OperationKind, Shape};
+use crate::operation::{OperationKind, OperationShape};
 
 /// How ranks reach each other in a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Transport {
+pub enum BenchTransport {
     /// What a group chooses by itself.
     Auto,
     /// Memory that all ranks of a host have mapped.
@@ -25,7 +25,7 @@ pub enum Transport {
     Tls,
 }
 
-impl Transport {
+impl BenchTransport {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Auto, Self::SharedMemory, Self::Tcp, Self::Tls];
 
@@ -116,7 +116,7 @@ macro_rules! named {
         }
     };
 }
-named!(Transport, "--transports");
+named!(BenchTransport, "--transports");
 named!(BufferMemory, "--memory");
 named!(Competitor, "--against");
 
@@ -178,7 +178,7 @@ pub struct Settings {
     /// Which algorithms, where an operation has several.
     pub algorithms: Vec<Preference>,
     /// Which transports.
-    pub transports: Vec<Transport>,
+    pub transports: Vec<BenchTransport>,
     /// Which memory, where it makes a difference.
     pub memories: Vec<BufferMemory>,
     /// Type of the elements.
@@ -226,7 +226,7 @@ impl Settings {
             return refuse("--hosts", format!("{} for {ranks} ranks", self.hosts));
         }
         if let [kind] = *self.operations {
-            let shape = Shape::new(kind, self.op, self.dtype, ranks, 8);
+            let shape = OperationShape::new(kind, self.op, self.dtype, ranks, 8);
             if let Some(problem) = shape.refusal() {
                 return refuse("--dtype and --op", problem);
             }
@@ -268,7 +268,8 @@ impl Settings {
     /// Bytes of all ranks' buffers where each case goes round `turns` of them: beside these, the
     /// input, the reference, a checked one, and what an operation holds while it runs.
     pub(crate) fn buffer_bytes(&self, ranks: usize, bytes: usize, turns: usize) -> u64 {
-        let shared = |t: &&Transport| matches!(t, Transport::Auto | Transport::SharedMemory);
+        let shared =
+            |t: &&BenchTransport| matches!(t, BenchTransport::Auto | BenchTransport::SharedMemory);
         let in_groups = if self.memories.contains(&BufferMemory::Group) {
             self.transports.iter().filter(shared).count()
         } else {
@@ -290,7 +291,7 @@ impl Settings {
 
 /// What a worker of a run is to do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Task {
+pub struct BenchTask {
     /// What to measure.
     pub settings: Settings,
     /// Where rank 0 reports.
@@ -299,7 +300,7 @@ pub struct Task {
     pub cache_bytes: u64,
 }
 
-impl Task {
+impl BenchTask {
     /// As text, for an assignment.
     ///
     /// # Errors
@@ -308,7 +309,7 @@ impl Task {
         serde_json::to_string(self).map_err(|error| BenchError::channel("writing the task", error))
     }
 
-    /// Reads back [`Task::encode`].
+    /// Reads back [`BenchTask::encode`].
     ///
     /// # Errors
     /// [`BenchError::Channel`] for other text.
@@ -324,7 +325,7 @@ pub(crate) fn small() -> Settings {
         operations: vec![OperationKind::AllReduce],
         sizes: vec![8, 4096],
         algorithms: vec![Preference(None)],
-        transports: vec![Transport::Auto],
+        transports: vec![BenchTransport::Auto],
         memories: BufferMemory::ALL.to_vec(),
         dtype: DType::F32,
         op: ReduceOp::Sum,
@@ -368,23 +369,26 @@ mod tests {
     fn tasks_are_read_back() {
         let mut settings = small();
         settings.algorithms = vec![Preference(None), Preference(Some(Algorithm::Ring))];
-        let task = Task {
+        let task = BenchTask {
             settings,
             socket: "/tmp/x".into(),
             cache_bytes: 7,
         };
         let text = task.encode().unwrap();
         assert!(text.contains("[\"auto\",\"ring\"]"), "{text}");
-        assert_eq!(Task::decode(&text).unwrap(), task);
-        assert!(Task::decode("{}").is_err());
+        assert_eq!(BenchTask::decode(&text).unwrap(), task);
+        assert!(BenchTask::decode("{}").is_err());
     }
 
     #[test]
     fn names_are_read_and_others_refused_with_those_known() {
-        for transport in Transport::ALL {
-            assert_eq!(transport.name().parse::<Transport>().unwrap(), transport);
+        for transport in BenchTransport::ALL {
+            assert_eq!(
+                transport.name().parse::<BenchTransport>().unwrap(),
+                transport
+            );
         }
-        let error = "udp".parse::<Transport>().unwrap_err().to_string();
+        let error = "udp".parse::<BenchTransport>().unwrap_err().to_string();
         assert_eq!(
             error,
             "--transports: `udp` is none of auto, shared_memory, tcp, tls"

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::report::{Report, Row, Way, times_as_fast};
+use crate::report::{CollectivesReport, Implementation, MeasurementRow, times_as_fast};
 use crate::settings::Competitor;
 use crate::sizes::show_bytes;
 
@@ -45,9 +45,9 @@ impl Columns {
 
     /// A row; `rows` are those that were measured in turns with it.
     #[must_use]
-    pub fn line(&self, row: &Row, rows: &[Row]) -> String {
+    pub fn line(&self, row: &MeasurementRow, rows: &[MeasurementRow]) -> String {
         let (transport, memory, algorithm, predicted, reason) = match &row.way {
-            Way::Ronde {
+            Implementation::Ronde {
                 over,
                 memory,
                 algorithm,
@@ -61,7 +61,7 @@ impl Columns {
                 *predicted_us,
                 &**reason,
             ),
-            Way::Other { name } => (name.name(), "any", "-", None, ""),
+            Implementation::Other { name } => (name.name(), "any", "-", None, ""),
         };
         let bytes = format!("{}{}", row.bytes, if row.in_cache { "*" } else { " " });
         let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), digits);
@@ -77,7 +77,7 @@ impl Columns {
             number(predicted),
         );
         for &other in &self.against {
-            let is_other = matches!(row.way, Way::Other { .. });
+            let is_other = matches!(row.way, Implementation::Other { .. });
             let ratio = times_as_fast(row, other, rows).filter(|_| !is_other);
             let _ = write!(
                 line,
@@ -94,7 +94,7 @@ impl Columns {
 
 /// What must be known to read the table.
 #[must_use]
-pub fn footnotes(report: &Report) -> Vec<String> {
+pub fn footnotes(report: &CollectivesReport) -> Vec<String> {
     let mut notes = vec![
         "time: one blocking operation as rank 0 sees it, median of all rounds; GB/s: 10^9 bytes of the \
          whole buffer a second (alg), and times nccl-tests' factor (bus)"
@@ -147,7 +147,7 @@ fn digits(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{Cache, Machine};
+    use crate::machine::{CpuCache, Machine};
     use crate::report::samples::{gloo, row};
     use crate::settings::small;
 
@@ -181,14 +181,14 @@ mod tests {
         let machine = Machine {
             cpu: String::new(),
             cores: 2,
-            caches: vec![Cache {
+            caches: vec![CpuCache {
                 level: 3,
                 kind: "Unified".to_owned(),
                 bytes: 480 << 20,
             }],
             kernel: String::new(),
         };
-        let mut report = Report::new(machine, small(), vec![2, 4]);
+        let mut report = CollectivesReport::new(machine, small(), vec![2, 4]);
         report.rows = vec![row(4096, 3.0, "tree")];
         report.notes.push("a note".to_owned());
         let notes = footnotes(&report).join("\n");

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
-use crate::report::Row;
+use crate::report::MeasurementRow;
 use crate::settings::Competitor;
 
 /// How long the others may take for a turn.
@@ -23,7 +23,7 @@ const LINE_BYTES_MAX: u64 = 4 << 20;
 
 /// What the others are told to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct TheirTurn {
+pub(crate) struct CompetitorTurn {
     /// Who.
     pub(crate) backend: Competitor,
     /// Bytes of the buffer.
@@ -39,7 +39,7 @@ pub(crate) struct TheirTurn {
 /// What they answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub(crate) enum TheirAnswer {
+pub(crate) enum CompetitorReply {
     /// Seconds of each operation at their rank 0, and of the turn.
     Done { seconds: Vec<f64>, wall_s: f64 },
     /// It did not work.
@@ -59,18 +59,18 @@ pub(crate) enum Hello {
 /// What rank 0 of ronde says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum FromRank0 {
-    Rows(Vec<Row>),
+pub(crate) enum Rank0Message {
+    Rows(Vec<MeasurementRow>),
     Note(String),
-    Turn(TheirTurn),
+    Turn(CompetitorTurn),
 }
 
 /// One end of a connection.
-pub(crate) struct Line {
+pub(crate) struct LineConnection {
     reader: BufReader<UnixStream>,
 }
 
-impl Line {
+impl LineConnection {
     pub(crate) fn new(stream: UnixStream) -> Self {
         Self {
             reader: BufReader::new(stream),
@@ -119,7 +119,7 @@ impl Line {
 
 /// Rank 0's end.
 pub(crate) struct Reporter {
-    line: Line,
+    line: LineConnection,
 }
 
 impl Reporter {
@@ -128,31 +128,34 @@ impl Reporter {
             |error| BenchError::channel(format!("reporting to {}", socket.display()), error);
         let stream = UnixStream::connect(socket).map_err(failed)?;
         stream.set_read_timeout(Some(TURN_MAX)).map_err(failed)?;
-        let mut line = Line::new(stream);
+        let mut line = LineConnection::new(stream);
         line.send(&Hello::Ronde).map_err(failed)?;
         Ok(Self { line })
     }
 
-    pub(crate) fn rows(&mut self, rows: Vec<Row>) -> Result<(), BenchError> {
-        self.say(&FromRank0::Rows(rows))
+    pub(crate) fn rows(&mut self, rows: Vec<MeasurementRow>) -> Result<(), BenchError> {
+        self.say(&Rank0Message::Rows(rows))
     }
 
     pub(crate) fn note(&mut self, note: &str) -> Result<(), BenchError> {
-        self.say(&FromRank0::Note(note.to_owned()))
+        self.say(&Rank0Message::Note(note.to_owned()))
     }
 
-    fn say(&mut self, what: &FromRank0) -> Result<(), BenchError> {
+    fn say(&mut self, what: &Rank0Message) -> Result<(), BenchError> {
         let sent = self.line.send(what);
         sent.map_err(|error| BenchError::channel("reporting", error))
     }
 
     /// Lets the others run; back come their rank 0's timings and the seconds of the whole turn.
-    pub(crate) fn their_turn(&mut self, turn: TheirTurn) -> Result<(Vec<f64>, f64), BenchError> {
-        self.say(&FromRank0::Turn(turn))?;
+    pub(crate) fn their_turn(
+        &mut self,
+        turn: CompetitorTurn,
+    ) -> Result<(Vec<f64>, f64), BenchError> {
+        self.say(&Rank0Message::Turn(turn))?;
         let what = || format!("the turn of {}", turn.backend);
         match self.line.receive(|| false) {
-            Ok(Some(TheirAnswer::Done { seconds, wall_s })) => Ok((seconds, wall_s)),
-            Ok(Some(TheirAnswer::Failed { problem, hint })) => {
+            Ok(Some(CompetitorReply::Done { seconds, wall_s })) => Ok((seconds, wall_s)),
+            Ok(Some(CompetitorReply::Failed { problem, hint })) => {
                 Err(BenchError::Competitor { problem, hint })
             }
             Ok(None) => Err(BenchError::channel(what(), "the supervisor is gone")),

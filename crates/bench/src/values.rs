@@ -6,7 +6,7 @@ use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::{Element, ReduceOp};
 
 /// A type of elements that can be drawn, reduced in a wider type, and compared.
-pub(crate) trait Number: Element + PartialEq + std::fmt::Display {
+pub(crate) trait ReferenceElement: Element + PartialEq + std::fmt::Display {
     /// In what a reference is computed: f64 for floating point, i64 for integers.
     type Wide: Copy;
 
@@ -26,7 +26,7 @@ pub(crate) trait Number: Element + PartialEq + std::fmt::Display {
 }
 
 macro_rules! floating {
-    ($($type:ty: $narrow:expr, $wide:expr;)*) => { $(impl Number for $type {
+    ($($type:ty: $narrow:expr, $wide:expr;)*) => { $(impl ReferenceElement for $type {
         type Wide = f64;
 
         fn draw(word: u32, op: ReduceOp) -> Self {
@@ -68,7 +68,7 @@ floating! {
 }
 
 macro_rules! integer {
-    ($($type:ty)*) => { $(impl Number for $type {
+    ($($type:ty)*) => { $(impl ReferenceElement for $type {
         type Wide = i64;
 
         fn draw(word: u32, _op: ReduceOp) -> Self {
@@ -126,12 +126,12 @@ pub(crate) use with_type;
 
 /// What all ranks bring: element `i` of a rank depends on the seed, the rank and `i` alone.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Source {
+pub(crate) struct ElementSource {
     seeds: SeedTree,
     op: ReduceOp,
 }
 
-impl Source {
+impl ElementSource {
     pub(crate) fn new(seed: u64, op: ReduceOp) -> Self {
         Self {
             seeds: SeedTree::new(seed),
@@ -140,7 +140,7 @@ impl Source {
     }
 
     /// Fills `out` with the elements of `rank` from index `start` on.
-    pub(crate) fn fill<T: Number>(&self, rank: usize, start: usize, out: &mut [T]) {
+    pub(crate) fn fill<T: ReferenceElement>(&self, rank: usize, start: usize, out: &mut [T]) {
         let stream = self.seeds.stream(Purpose::Benchmark, &[rank as u64]);
         let ahead = start % 4;
         let first = (4 - ahead).min(out.len()) % 4;
@@ -152,7 +152,7 @@ impl Source {
         self.fill_blocks(stream, (start + first) / 4, rest);
     }
 
-    fn fill_blocks<T: Number>(&self, stream: Stream, block: usize, out: &mut [T]) {
+    fn fill_blocks<T: ReferenceElement>(&self, stream: Stream, block: usize, out: &mut [T]) {
         for (index, out) in out.chunks_mut(4).enumerate() {
             for (out, word) in out.iter_mut().zip(stream.block((block + index) as u64)) {
                 *out = T::draw(word, self.op);
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn any_piece_of_a_rank_is_the_same_as_of_the_whole() {
-        let source = Source::new(7, ReduceOp::Sum);
+        let source = ElementSource::new(7, ReduceOp::Sum);
         let mut whole = vec![0.0_f32; 41];
         source.fill(3, 0, &mut whole);
         for start in 0..12 {

@@ -7,18 +7,18 @@ use ronde_core::{Assignment, Operation};
 use ronde_schedule::{Algorithm, Hosts};
 
 use crate::BenchError;
-use crate::cases::{Case, Cases};
-use crate::expected::Expected;
+use crate::cases::{OperationCase, OperationCases};
 use crate::groups::Groups;
-use crate::measure::{Measured, REUSES};
-use crate::operation::{OperationKind, Shape};
+use crate::measure::{MeasuredOperation, REUSES};
+use crate::operation::{OperationKind, OperationShape};
 use crate::plain_loop::PlainLoop;
-use crate::report::{Row, Way};
-use crate::settings::{BufferMemory, Competitor, Settings, Task, Transport};
+use crate::reference::ReferenceResult;
+use crate::report::{Implementation, MeasurementRow};
+use crate::settings::{BenchTask, BenchTransport, BufferMemory, Competitor, Settings};
 use crate::sizes::show_bytes;
 use crate::statistics::Statistics;
-use crate::turns::{Reporter, TheirTurn};
-use crate::values::Source;
+use crate::turns::{CompetitorTurn, Reporter};
+use crate::values::ElementSource;
 
 /// Smallest buffers of which several go round.
 const ROTATED_BYTES: usize = 1 << 20;
@@ -36,13 +36,13 @@ const FIRST_ITERATIONS: usize = 3;
 /// # Errors
 /// The first thing that goes wrong, with all that the user needs to know.
 pub fn run(assignment: &Assignment, listener: Option<TcpListener>) -> Result<(), BenchError> {
-    let task = Task::decode(&assignment.task)?;
+    let task = BenchTask::decode(&assignment.task)?;
     let groups = Groups::connect(assignment, listener, &task.settings)?;
     let reporter = match groups.rank() {
         0 => Some(Reporter::connect(&task.socket)?),
         _ => None,
     };
-    let mut worker = Worker {
+    let mut worker = BenchWorker {
         ranks: assignment.world_size.len(),
         hosts: task.settings.layout(assignment.world_size.len()),
         task,
@@ -52,8 +52,8 @@ pub fn run(assignment: &Assignment, listener: Option<TcpListener>) -> Result<(),
     worker.measure_all()
 }
 
-struct Worker {
-    task: Task,
+struct BenchWorker {
+    task: BenchTask,
     ranks: usize,
     hosts: Hosts,
     groups: Groups,
@@ -63,21 +63,21 @@ struct Worker {
 
 /// What takes turns at one size of one operation.
 enum Runner<'a> {
-    Ours(Case, Measured<'a>),
+    Ours(OperationCase, MeasuredOperation<'a>),
     Theirs(Competitor, usize, usize),
     Loop(RefCell<PlainLoop>),
 }
 
 /// Timings of one runner over all rounds.
-struct Timed {
+struct RunnerTimings {
     iterations: usize,
     seconds: Vec<f64>,
 }
 
-impl Worker {
+impl BenchWorker {
     fn measure_all(&mut self) -> Result<(), BenchError> {
         for kind in self.task.settings.operations.clone() {
-            let cases = Cases::of(&self.task.settings, kind, &self.hosts);
+            let cases = OperationCases::of(&self.task.settings, kind, &self.hosts);
             if let Some(reporter) = &mut self.reporter {
                 for note in &cases.notes {
                     reporter.note(note)?;
@@ -89,7 +89,8 @@ impl Worker {
             let mut before = None;
             for bytes in self.task.settings.sizes.clone() {
                 let settings = &self.task.settings;
-                let shape = Shape::new(kind, settings.op, settings.dtype, self.ranks, bytes);
+                let shape =
+                    OperationShape::new(kind, settings.op, settings.dtype, self.ranks, bytes);
                 // Small sizes are one when parts are not cut below an element; a barrier has one.
                 if before.replace(shape) != Some(shape) {
                     self.measure(shape, &cases.cases)?;
@@ -100,17 +101,21 @@ impl Worker {
     }
 
     /// All cases of one shape in turns.
-    fn measure(&mut self, shape: Shape, cases: &[Case]) -> Result<(), BenchError> {
+    fn measure(
+        &mut self,
+        shape: OperationShape,
+        cases: &[OperationCase],
+    ) -> Result<(), BenchError> {
         let settings = &self.task.settings;
-        let source = Source::new(settings.seed, settings.op);
-        let expected = Expected::new(shape, self.groups.rank(), source);
+        let source = ElementSource::new(settings.seed, settings.op);
+        let expected = ReferenceResult::new(shape, self.groups.rank(), source);
         let turns = turns(settings, self.task.cache_bytes, self.ranks, shape.bytes());
         let mut runners = Vec::new();
         for &case in cases {
             let group = self.groups.of(&case).ok_or_else(|| {
                 BenchError::channel("measuring", format!("no group was made for {case:?}"))
             })?;
-            let measured = Measured {
+            let measured = MeasuredOperation {
                 name: name(&shape, &case),
                 group,
                 shape,
@@ -147,7 +152,7 @@ fn in_turns(
     mut reporter: Option<&mut Reporter>,
     settings: &Settings,
     runners: &[Runner<'_>],
-) -> Result<Vec<Timed>, BenchError> {
+) -> Result<Vec<RunnerTimings>, BenchError> {
     let mut timed = Vec::new();
     for runner in runners {
         // The first turn is for caches, pages and connections, the second says how long it takes.
@@ -155,7 +160,7 @@ fn in_turns(
         let (_, wall_s) = run_turn(groups, &mut reporter, runner, FIRST_ITERATIONS)?;
         let each = (wall_s / FIRST_ITERATIONS as f64).max(1e-7);
         let count = (settings.budget_s / each).clamp(ITERATIONS_MIN, ITERATIONS_MAX);
-        timed.push(Timed {
+        timed.push(RunnerTimings {
             iterations: groups.agree(count as u64)? as usize,
             seconds: Vec::new(),
         });
@@ -191,7 +196,7 @@ fn run_turn(
             Ok((seconds, wall_s))
         }
         Runner::Theirs(backend, bytes, buffers) => {
-            let turn = TheirTurn {
+            let turn = CompetitorTurn {
                 backend: *backend,
                 bytes: *bytes,
                 iterations,
@@ -221,8 +226,8 @@ fn turns(settings: &Settings, cache_bytes: u64, ranks: usize, bytes: usize) -> u
     (1..=wanted).rev().find(fits).unwrap_or(1)
 }
 
-fn name(shape: &Shape, case: &Case) -> String {
-    let Case {
+fn name(shape: &OperationShape, case: &OperationCase) -> String {
+    let OperationCase {
         transport,
         memory,
         algorithm,
@@ -235,16 +240,22 @@ fn name(shape: &Shape, case: &Case) -> String {
     )
 }
 
-fn row(shape: &Shape, runner: &Runner<'_>, times: Statistics, turns: usize, cache: u64) -> Row {
+fn row(
+    shape: &OperationShape,
+    runner: &Runner<'_>,
+    times: Statistics,
+    turns: usize,
+    cache: u64,
+) -> MeasurementRow {
     let working_set_bytes = (turns * shape.ranks * shape.bytes()) as u64;
     let way = match runner {
-        Runner::Theirs(name, ..) => Way::Other { name: *name },
-        Runner::Loop(_) => Way::Other {
+        Runner::Theirs(name, ..) => Implementation::Other { name: *name },
+        Runner::Loop(_) => Implementation::Other {
             name: Competitor::Loop,
         },
         Runner::Ours(case, measured) => ours(shape, case, measured),
     };
-    Row {
+    MeasurementRow {
         operation: shape.kind,
         bytes: shape.bytes(),
         ranks: shape.ranks,
@@ -256,7 +267,11 @@ fn row(shape: &Shape, runner: &Runner<'_>, times: Statistics, turns: usize, cach
     }
 }
 
-fn ours(shape: &Shape, case: &Case, measured: &Measured<'_>) -> Way {
+fn ours(
+    shape: &OperationShape,
+    case: &OperationCase,
+    measured: &MeasuredOperation<'_>,
+) -> Implementation {
     let operation = shape.operation(0).unwrap_or(Operation::Barrier);
     let choice = measured
         .group
@@ -271,11 +286,11 @@ fn ours(shape: &Shape, case: &Case, measured: &Measured<'_>) -> Way {
     let algorithm = algorithm.to_owned();
     let shares = measured.group.shares_memory();
     let over = match case.transport {
-        Transport::Auto if shares => Transport::SharedMemory,
-        Transport::Auto => Transport::Tcp,
+        BenchTransport::Auto if shares => BenchTransport::SharedMemory,
+        BenchTransport::Auto => BenchTransport::Tcp,
         other => other,
     };
-    Way::Ronde {
+    Implementation::Ronde {
         transport: case.transport,
         over,
         memory: if shares {

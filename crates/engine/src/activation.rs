@@ -1,24 +1,24 @@
-//! [`Activation`]: the values that cross a border between layers.
+//! [`Activation`]: the values passed from one layer to the next.
 
 use burn::backend::{Autodiff, AutodiffBackend, Flex};
 use burn::tensor::{Device, Tensor};
 
 use crate::ops::{HostTensor, OperationInput};
 
-/// Values of any rank, f32, row-major; the first dimension counts samples.
+/// Values of any rank, f32, row-major; the first dimension is the number of samples.
 ///
-/// Kept in the engine's own form, so that a layer takes it over without a copy, and shared with the graph
-/// that it came out of.
+/// Stored as the engine's own tensor, so that a layer uses it without a copy, and shared with the
+/// graph that computed it.
 #[derive(Debug, Clone)]
 pub struct Activation {
     values: HostTensor,
 }
 
 impl Activation {
-    /// Takes over values from the host. Cost: none.
+    /// Takes ownership of values on the host. Cost: none.
     ///
     /// # Panics
-    /// When `values` does not have as many elements as `shape` says.
+    /// When the number of values does not match `shape`.
     #[must_use]
     pub fn from_host(shape: &[usize], values: Vec<f32>) -> Self {
         let elements: usize = shape.iter().product();
@@ -33,24 +33,24 @@ impl Activation {
         }
     }
 
-    /// No values: what stays where others were taken out.
+    /// Returns an activation without values, as the placeholder of a moved one.
     pub(crate) fn nothing() -> Self {
         Self::from_host(&[0], Vec::new())
     }
 
-    /// Length of each dimension.
+    /// Returns the length of each dimension.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
         self.values.shape()
     }
 
-    /// Count of samples: the first dimension, 1 for a scalar.
+    /// Returns the number of samples: the first dimension, 1 for a scalar.
     #[must_use]
     pub fn samples(&self) -> usize {
         self.shape().first().copied().unwrap_or(1)
     }
 
-    /// The values.
+    /// Returns the values.
     ///
     /// # Panics
     /// Never: the values are f32.
@@ -59,8 +59,8 @@ impl Activation {
         self.values.values()
     }
 
-    /// Hands the values over. Cost: none when this is their only holder and they lie as a `Vec`
-    /// does, else one copy.
+    /// Returns the values without a copy when this is their only owner and they are stored as a
+    /// `Vec`; otherwise copies them once.
     ///
     /// # Panics
     /// Never: the values are f32.
@@ -69,8 +69,8 @@ impl Activation {
         self.values.into_values()
     }
 
-    /// The values as a tensor of rank `D` on one of the engine's devices; the rank has been checked.
-    /// Cost: none.
+    /// Returns the values as a tensor of rank `D`, which the caller has checked, on one of the
+    /// engine's devices. Cost: none.
     pub(crate) fn into_tensor<const D: usize>(self, device: &Device) -> Tensor<D> {
         let values = self.values.into_tensor();
         if device.is_autodiff() {
@@ -80,9 +80,9 @@ impl Activation {
         }
     }
 
-    /// The values of a tensor, made contiguous: a border between layers has one canonical form,
-    /// so that it is the same to the next layer whether it is in this process or another. Cost: a copy
-    /// only where they are not.
+    /// Takes the values of a tensor and makes them contiguous, so that the next layer gets the same
+    /// form whether it runs in this process or another. Cost: a copy only where they are not
+    /// contiguous.
     pub(crate) fn from_tensor<const D: usize>(tensor: Tensor<D>) -> Self {
         Self {
             values: OperationInput::of(tensor).values(),

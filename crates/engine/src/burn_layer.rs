@@ -1,4 +1,4 @@
-//! [`BurnLayer`]: makes a [`Layer`] of any Burn module and a closure that runs it.
+//! [`BurnLayer`]: a [`Layer`] made of any Burn module and a closure that runs it.
 
 mod pending_shard;
 
@@ -32,13 +32,13 @@ type CostFunction = Box<dyn Fn(&[usize]) -> LayerCost + Send>;
 /// assert_eq!(layer.layout().tensors[0].name, "head.weight");
 /// ```
 ///
-/// Anything in the module that is a `RunningState` is a buffer; tensors frozen with `no_grad` are
-/// constants, not in the layout: build them alike in every process. One parameter must not be in
-/// the module twice. Before each training forward the engine's generator is seeded from (seed,
-/// step, shard, layer), so Burn's own `Dropout` repeats as well, where no other thread of the
-/// process uses that generator at the same time.
+/// Every `RunningState` in the module is a buffer. Tensors frozen with `no_grad` are constants and
+/// not part of the layout: build them with equal values in every process. A parameter must not
+/// occur in the module twice. Before each training forward the engine's generator is seeded from
+/// (seed, step, shard, layer), so that Burn's own `Dropout` is reproducible as long as no other
+/// thread of the process uses that generator at the same time.
 pub struct BurnLayer<M, F, const I: usize, const O: usize> {
-    /// Absent only while it is loaded.
+    /// `None` only while the state is loaded.
     module: Option<M>,
     forward: F,
     layout: StateLayout,
@@ -54,8 +54,8 @@ where
     M: Module,
     F: Fn(&M, Tensor<I>, &ForwardContext) -> Tensor<O> + Send,
 {
-    /// A layer named `layer` that runs `forward`. The module may come from a plain or a training
-    /// device; it is put into training mode.
+    /// Creates a layer named `layer` that runs `forward`. The module may be on a plain or a
+    /// training device; it is set to training mode.
     #[must_use]
     pub fn new(module: M, forward: F) -> Self {
         let module = module.train();
@@ -74,7 +74,7 @@ where
         layer
     }
 
-    /// Names the layer and puts the name before those of its tensors: `layer1` makes
+    /// Sets the layer's name and prefixes the names of its tensors with it: the name `layer1` makes
     /// `layer1.conv.weight` of `conv.weight`. An empty name changes nothing.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
@@ -87,48 +87,48 @@ where
         self
     }
 
-    /// Names the layer for messages only.
+    /// Sets the layer's name in messages only.
     #[must_use]
     pub fn titled(mut self, title: &str) -> Self {
         title.clone_into(&mut self.pending.layer);
         self
     }
 
-    /// The shape of one sample, against which inputs are checked. Without it Burn panics on an
-    /// input of the right rank that does not fit.
+    /// Sets the shape of one sample, against which inputs are checked. Without it Burn panics on an
+    /// input that has the right rank but another shape.
     #[must_use]
     pub fn with_sample_shape(mut self, shape: &[usize]) -> Self {
         self.sample_shape = Some(shape.to_vec());
         self
     }
 
-    /// How [`Layer::cost`] is found. Without it a forward pass of zeros is run, and twice the input
-    /// and output are taken to be kept.
+    /// Sets the function that computes [`Layer::cost`]. The default runs a forward pass on zeros
+    /// and estimates the kept values as twice the input and output.
     #[must_use]
     pub fn with_cost(mut self, cost: impl Fn(&[usize]) -> LayerCost + Send + 'static) -> Self {
         self.cost = Some(Box::new(cost));
         self
     }
 
-    /// For the first layer of a model: the gradient of its input is never asked for, which saves
-    /// backward that work.
+    /// Declares this the first layer of a model, whose input gradient is never requested, which
+    /// saves work in backward.
     #[must_use]
     pub fn without_input_gradient(mut self) -> Self {
         self.pending.gives_input_gradient = false;
         self
     }
 
-    /// Draws the initial weights from the seed by the tensors' names, whatever the module came
-    /// with: Kaiming-uniform for rectifiers, biases zero. Call it after [`BurnLayer::named`].
+    /// Draws the initial weights from the seed and the tensors' names, replacing the module's own:
+    /// Kaiming-uniform for rectifiers, zero for biases. Call it after [`BurnLayer::named`].
     ///
-    /// Tensors of rank 1 not called `bias` stay as they are. Source: He, Zhang, Ren, Sun, "Delving
-    /// deep into rectifiers", ICCV 2015, section 2.2.
+    /// Tensors of rank 1 whose name is not `bias` are unchanged. Source: He, Zhang, Ren, Sun,
+    /// "Delving deep into rectifiers", ICCV 2015, section 2.2.
     #[must_use]
     pub fn with_initial_weights_from_seed(self, seeds: &SeedTree) -> Self {
         self.with_initial_weights(seeds, Initial::Rectifier)
     }
 
-    /// The same from another distribution.
+    /// Draws the initial weights from another distribution.
     pub(crate) fn with_initial_weights(mut self, seeds: &SeedTree, initial: Initial) -> Self {
         let arena = Arena::new(self.layout.tensors.iter().map(TensorEntry::elements));
         let mut state = vec![0.0; arena.len()];
@@ -141,7 +141,9 @@ where
     }
 
     fn module(&self) -> &M {
-        self.module.as_ref().expect("back after it was loaded")
+        self.module
+            .as_ref()
+            .expect("the module is only absent while it is loaded")
     }
 
     fn device(&self) -> Device {
@@ -191,7 +193,7 @@ where
         }
     }
 
-    /// A shard without samples: no work, and the buffers as they were.
+    /// Records a shard without samples: no computation, unchanged buffers.
     fn train_on_nothing(&mut self, input: &Activation) -> PendingShard<M, I, O> {
         PendingShard {
             graph: None,
@@ -205,11 +207,12 @@ where
         !self.committed.arena.is_empty()
     }
 
-    /// The buffers as they are now, pending updates of this thread included.
+    /// Returns the current buffers, including pending updates of this thread.
     fn read_buffers(&self) -> Vec<f32> {
         let mut values = vec![0.0; self.committed.arena.len()];
         if self.has_buffers() {
-            // A running state keeps its newest value back per thread; leaving training flushes it.
+            // A running state keeps its newest value in thread-local storage; leaving training mode
+            // flushes it.
             let _ = self.module().valid();
             let ranges = self.committed.arena.ranges();
             let roles = [Role::Buffer];
@@ -223,7 +226,7 @@ where
         values
     }
 
-    /// The buffers as the last forward left them; the committed ones are put back.
+    /// Returns the buffers after the last forward and restores the committed ones.
     fn take_buffers(&mut self) -> Vec<f32> {
         let updated = self.read_buffers();
         if self.has_buffers() {

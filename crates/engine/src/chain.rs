@@ -13,21 +13,21 @@ use crate::{
 
 /// A model, or a contiguous part of one, as layers that run one after the other.
 ///
-/// Tensors keep the names that the layers gave them, and layers the numbers that they have in the
-/// whole model, wherever it is cut: so cutting never changes a bit.
+/// Tensors keep the names that the layers gave them, and layers keep their numbers in the whole
+/// model, wherever it is cut. So cutting never changes a bit.
 pub struct Chain {
     layers: Vec<Box<dyn Layer>>,
     first_layer: u32,
     layout: StateLayout,
-    /// The parameter that several layers use, if there is one: they stay together.
+    /// The parameter that several layers share, if there is one: these layers cannot be separated.
     shared: Option<&'static str>,
 }
 
 impl Chain {
-    /// A model of the given layers.
+    /// Creates a model of the given layers.
     ///
     /// # Errors
-    /// When there is no layer, or two tensors have one name.
+    /// When there is no layer, or two tensors have the same name.
     pub fn new(layers: Vec<Box<dyn Layer>>) -> Result<Self, EngineError> {
         let chain = Self::from_layer(layers, 0);
         let problem = if chain.layers.is_empty() {
@@ -57,7 +57,7 @@ impl Chain {
         }
     }
 
-    /// From now on it cannot be cut: the first and the last layer use the same parameter.
+    /// Forbids to cut the chain: the first and the last layer use the same parameter.
     pub(crate) fn keep_together(&mut self, parameter: &'static str) {
         self.shared = Some(parameter);
     }
@@ -69,7 +69,7 @@ impl Chain {
     pub fn cut(mut self, before: &[usize]) -> Result<Vec<Self>, EngineError> {
         if let Some(parameter) = self.shared.filter(|_| !before.is_empty()) {
             let problem = format!(
-                "the first and the last layer share `{parameter}`: a model with a tied output layer cannot be cut before {before:?}"
+                "cannot cut the model before layers {before:?}: the first and the last layer share `{parameter}`"
             );
             return Err(EngineError::Model {
                 model: "chain".to_owned(),
@@ -82,7 +82,7 @@ impl Chain {
             let layers = self.layers.len();
             return Err(EngineError::Model {
                 model: "chain".to_owned(),
-                problem: format!("{layers} layers cannot be cut before {before:?}"),
+                problem: format!("cannot cut a chain of {layers} layers before layers {before:?}"),
             });
         }
         let mut parts = Vec::new();
@@ -95,7 +95,7 @@ impl Chain {
         Ok(parts)
     }
 
-    /// Wraps each layer, given its index; the wrapped one has the same tensors.
+    /// Wraps each layer, given its index; the wrapped layer has the same tensors.
     #[must_use]
     pub fn wrapped(
         mut self,
@@ -106,8 +106,8 @@ impl Chain {
         self
     }
 
-    /// Computes what backward needs again, layer by layer, in place of keeping it: see
-    /// [`Recomputed`]. Not the last layer's: its backward comes at once.
+    /// Recomputes the values that backward needs, layer by layer, instead of keeping them: see
+    /// [`Recomputed`]. The last layer is excluded, because its backward follows immediately.
     #[must_use]
     pub fn with_recomputation(self) -> Self {
         let last = self.layers.len() - 1;
@@ -129,37 +129,37 @@ impl Chain {
         self.wrapped(|_, layer| Box::new(Rounded::new(layer, precision)))
     }
 
-    /// Count of layers.
+    /// Returns the number of layers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.layers.len()
     }
 
-    /// Whether there is no layer; never.
+    /// Returns whether there are no layers, which never happens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.layers.is_empty()
     }
 
-    /// Number, in the whole model, of the first layer.
+    /// Returns the number of the first layer in the whole model.
     #[must_use]
     pub fn first_layer(&self) -> u32 {
         self.first_layer
     }
 
-    /// The layers in order.
+    /// Returns the layers in order.
     #[must_use]
     pub fn layers(&self) -> &[Box<dyn Layer>] {
         &self.layers
     }
 
-    /// The layers in order. Whoever runs one alone sets
+    /// Returns the layers in order. A caller that runs one of them directly sets
     /// [`ForwardContext::layer`] to [`Chain::first_layer`] plus its index.
     pub fn layers_mut(&mut self) -> &mut [Box<dyn Layer>] {
         &mut self.layers
     }
 
-    /// Where in the layout the tensors of layer `index` are.
+    /// Returns the range of the tensors of layer `index` in the layout.
     #[must_use]
     pub fn tensors_of(&self, index: usize) -> Range<usize> {
         let counts = self.layers.iter().map(|layer| layer.layout().tensors.len());
@@ -167,7 +167,7 @@ impl Chain {
         start..start + self.layers[index].layout().tensors.len()
     }
 
-    /// The output in evaluation: running statistics, no dropout, nothing kept.
+    /// Returns the output in evaluation mode: running statistics, no dropout, nothing kept.
     ///
     /// # Errors
     /// When the input does not fit.
@@ -175,8 +175,8 @@ impl Chain {
         self.forward(input, &ForwardContext::evaluate())
     }
 
-    /// Backward, telling after each layer, last first, that its gradients are complete: `done`
-    /// gets the layer's index and the arena. With it a layer's gradients can be reduced while
+    /// Runs backward and reports after each layer, last first, that its gradients are complete:
+    /// `done` gets the layer's index and the arena. A layer's gradients can thus be reduced while
     /// the layers before it still compute.
     ///
     /// # Errors
@@ -235,7 +235,7 @@ impl Layer for Chain {
         }
     }
 
-    /// As of any layer; each layer gets its number in the whole model as `context.layer`.
+    /// Runs each layer with its number in the whole model as `context.layer`.
     fn forward(
         &mut self,
         input: Activation,

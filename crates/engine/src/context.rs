@@ -4,32 +4,33 @@ use burn::tensor::{Tensor, TensorData};
 use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::{Shard, Step};
 
-/// Whether a forward pass is for training.
+/// Training or evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Batch statistics, dropout, and what backward needs is kept.
+    /// Uses batch statistics and dropout, and keeps the values that backward needs.
     Train,
-    /// Running statistics, no dropout, nothing is kept.
+    /// Uses running statistics and no dropout, and keeps nothing.
     Evaluate,
 }
 
-/// Which pass this is. Two passes with the same coordinates draw the same random numbers.
+/// The coordinates of a forward pass. Two passes with the same coordinates draw the same random
+/// numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForwardContext {
-    /// The root of the run's randomness.
+    /// The root of the run's random numbers.
     pub seeds: SeedTree,
     /// The step.
     pub step: Step,
     /// The logical shard that the samples belong to.
     pub shard: Shard,
-    /// The layer of the model, counted over the whole model wherever it is cut.
+    /// The number of the layer in the whole model, wherever it is cut.
     pub layer: u32,
-    /// For training or not.
+    /// Training or evaluation.
     pub mode: Mode,
 }
 
 impl ForwardContext {
-    /// The context of a pass that is not for training; it draws no random numbers.
+    /// Returns the context of an evaluation pass, which draws no random numbers.
     #[must_use]
     pub fn evaluate() -> Self {
         Self {
@@ -41,14 +42,14 @@ impl ForwardContext {
         }
     }
 
-    /// The same pass at another layer.
+    /// Returns the same pass with another layer.
     #[must_use]
     pub fn at_layer(self, layer: u32) -> Self {
         Self { layer, ..self }
     }
 
-    /// Sets elements to zero with the given probability and scales the others by
-    /// `1 / (1 - probability)`; the identity when evaluating.
+    /// Sets elements to zero with the given probability and scales the remaining ones by `1 / (1 -
+    /// probability)`; the identity in evaluation.
     ///
     /// The mask is keyed by (seed, step, shard, layer, `index`); give each dropout of a layer its
     /// own `index`. `probability` is clamped to `0..=1`. Cost: a Philox number per element.
@@ -63,7 +64,7 @@ impl ForwardContext {
         x * Tensor::from_data(TensorData::new(factors, shape), &device)
     }
 
-    /// What [`ForwardContext::dropout`] multiplies so many elements by; `None`: nothing.
+    /// Returns the factors of [`ForwardContext::dropout`]; `None` when all are 1.
     pub(crate) fn dropout_factors(
         &self,
         elements: usize,
@@ -99,7 +100,7 @@ impl ForwardContext {
         Some(mask)
     }
 
-    /// The seed of the engine's own generator for this pass.
+    /// Returns the seed of the engine's own generator for this pass.
     pub(crate) fn engine_seed(&self) -> u64 {
         let coordinates = [self.step.0, u64::from(self.shard.0), u64::from(self.layer)];
         crate::host::first_word(self.seeds.stream(Purpose::Engine, &coordinates))

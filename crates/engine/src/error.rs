@@ -1,77 +1,82 @@
-//! [`EngineError`]: what can go wrong inside one rank's model.
+//! [`EngineError`]: errors inside one rank's model.
 
 use ronde_core::{Recovery, Shard};
 
-/// Why a layer, a loss or a model could not do what was asked.
+/// An error of a layer, a loss or a model.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// A value has a shape that the layer does not take.
-    #[error("layer {layer}: {what} has shape {got:?}; expected {expected}")]
+    /// A value has a shape that the layer does not accept.
+    #[error("layer {layer}: invalid shape {got:?} of the {what}; expected {expected}")]
     Shape {
-        /// Name or number of the layer.
+        /// The name or number of the layer.
         layer: String,
-        /// Which value: `input`, `output gradient`.
+        /// The value: `input`, `output gradient`.
         what: &'static str,
         /// Its shape.
         got: Vec<usize>,
-        /// What would have been right, in words.
+        /// A description of the expected shape.
         expected: String,
     },
-    /// `backward` of a shard whose training `forward` did not come before it.
-    #[error("layer {layer}: backward of shard {shard}, but no forward of it is in flight")]
+    /// `backward` of a shard without a preceding training `forward`.
+    #[error("layer {layer}: cannot run backward of shard {shard}: no forward of it is pending")]
     NotInFlight {
-        /// Name of the layer.
+        /// The name of the layer.
         layer: String,
         /// The shard.
         shard: Shard,
     },
-    /// The gradient of an input was asked of a layer that was built without it.
-    #[error("layer {layer} was built without an input gradient, and shard {shard} asks for it")]
+    /// The input gradient was requested of a layer that was built without it.
+    #[error(
+        "layer {layer}: cannot compute the input gradient of shard {shard}: the layer was built without it"
+    )]
     NoInputGradient {
-        /// Name of the layer.
+        /// The name of the layer.
         layer: String,
         /// The shard.
         shard: Shard,
     },
-    /// A sum over all shards did not come about; who summed holds the cause.
-    #[error("layer {layer}: no sum over all shards")]
+    /// A sum over all shards failed; the implementation of the sum has the cause.
+    #[error("layer {layer}: the sum over all shards failed")]
     NotSummed {
-        /// Name of the layer.
+        /// The name of the layer.
         layer: String,
     },
-    /// A label that is not a class.
-    #[error("sample {sample}: label {label}, but there are {classes} classes")]
+    /// A label that is not a class number.
+    #[error("invalid label {label} of sample {sample}: expected a number below {classes}")]
     Label {
-        /// Index of the sample in its shard.
+        /// The index of the sample in its shard.
         sample: usize,
         /// The label.
         label: u32,
-        /// Count of classes.
+        /// The number of classes.
         classes: usize,
     },
-    /// Logits and labels do not belong together.
-    #[error("{logits} logits for {labels} labels of {classes} classes; expected labels x classes")]
+    /// The numbers of logits and labels do not match.
+    #[error(
+        "got {logits} logits for {labels} labels of {classes} classes; expected labels x classes"
+    )]
     LogitCount {
-        /// Count of logits.
+        /// The number of logits.
         logits: usize,
-        /// Count of labels.
+        /// The number of labels.
         labels: usize,
-        /// Count of classes.
+        /// The number of classes.
         classes: usize,
     },
-    /// A model cannot be built as configured.
-    #[error("model {model}: {problem}")]
+    /// A model that cannot be built as configured.
+    #[error("cannot build model {model}: {problem}")]
     Model {
-        /// Kind of the model.
+        /// The kind of the model.
         model: String,
-        /// What is wrong, with the numbers.
+        /// The reason, with the numbers.
         problem: String,
     },
 }
 
 impl EngineError {
-    /// What to do about it: nothing helps but a change of the program or its configuration.
+    /// Returns the action by which a caller may recover: none, the program or its configuration
+    /// must change.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         Recovery::Abort

@@ -1,40 +1,43 @@
-//! What of this machine and this build the bits of a model depend on, and the engine's device.
+//! The properties of this machine and build on which the bits of a model depend, and the engine's
+//! device.
 
 use burn::tensor::Device;
 use ronde_core::philox::Stream;
 use ronde_core::seed::{Purpose, SeedTree};
 
-/// The tensor engine with its version. Equal names are a condition of equal bits.
+/// Returns the name and version of the tensor engine. Equal names are a condition of equal bits.
 #[must_use]
 pub fn engine_name() -> String {
     "burn-flex 0.22.1".to_owned()
 }
 
-/// The device on which modules for training are built.
+/// Returns the device on which modules for training are built.
 #[must_use]
 pub fn training_device() -> Device {
     Device::default().autodiff()
 }
 
-/// Seeds the engine's own generator, from which Burn draws the initial weights of a module that a
-/// user builds. Call it right before building the module.
+/// Seeds the engine's own generator, from which Burn draws the initial weights of a user's module.
+/// Call it right before building the module.
 ///
-/// The generator is one per process: where several ranks are threads of one process, build modules
-/// one after the other, and let dropout come from [`ForwardContext::dropout`](crate::ForwardContext::dropout).
+/// There is one generator per process: where several ranks are threads of one process, build their
+/// modules one after the other, and use
+/// [`ForwardContext::dropout`](crate::ForwardContext::dropout).
 pub fn seed_engine(seeds: &SeedTree) {
     let stream = seeds.named(Purpose::Engine, "construction");
     training_device().seed(first_word(stream));
 }
 
-/// The first 64 bits of a stream.
+/// Returns the first 64 bits of a stream.
 pub(crate) fn first_word(stream: Stream) -> u64 {
     let block = stream.block(0);
     u64::from(block[0]) << 32 | u64::from(block[1])
 }
 
-/// What of the processor can change bits: the architecture, the instruction sets that the engine's
-/// kernels choose by, and the depth at which its matrix product cuts long sums (it follows from
-/// the size of the first-level cache). Equal texts are a condition of equal bits.
+/// Returns the processor properties that can change bits: the architecture, the instruction sets by
+/// which the engine chooses kernels, and the depth at which its matrix product splits long sums
+/// (which follows from the size of the first-level cache). Equal texts are a condition of equal
+/// bits.
 ///
 /// ```
 /// assert!(ronde_engine::cpu_features().starts_with(std::env::consts::ARCH.get(..3).unwrap()));
@@ -47,8 +50,8 @@ pub fn cpu_features() -> String {
     words.join(" ")
 }
 
-/// The longest sum that the matrix product forms in one go: 2 registers of 8 lanes by 6 columns is
-/// the shape of its kernel with fused multiply-add.
+/// Returns the length of the longest sum that the matrix product computes in one pass; its kernel
+/// with fused multiply-add has 2 registers of 8 lanes by 6 columns.
 fn product_depth() -> usize {
     gemm_common::cache::kernel_params(4096, 4096, 1 << 16, 16, 6, 4).kc
 }

@@ -1,22 +1,23 @@
-//! Initial weights by name: every process draws the same ones, in any order, for any cut.
+//! Initial weights keyed by name: every process draws the same ones, in any order and for any cut.
 
 use ronde_core::layout::{Role, TensorEntry};
 use ronde_core::seed::{Purpose, SeedTree};
 
-/// From what distribution the weights come; all are uniform.
+/// The distribution of initial weights; all are uniform.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Initial {
-    /// Variance `2 / fan_in`, which rectifiers keep.
+    /// The variance `2 / fan_in`, which rectifiers preserve.
     Rectifier,
-    /// A standard deviation, whatever the shape.
+    /// A standard deviation that does not depend on the shape.
     Deviation(f64),
 }
 
 impl Initial {
-    /// GPT-2's.
+    /// The standard deviation of GPT-2.
     pub(crate) const TRANSFORMER: Self = Self::Deviation(0.02);
-    /// Of the last layer of VGG and of the residual networks: the classes begin nearly alike. Source:
-    /// torchvision's `vgg.py`; Goyal et al., arXiv:1706.02677, section 5.1.
+    /// The standard deviation of the last layer of VGG and of the residual networks, so that all
+    /// classes start with similar logits. Source: torchvision's `vgg.py`; Goyal et al.,
+    /// arXiv:1706.02677, section 5.1.
     pub(crate) const CLASSIFIER: Self = Self::Deviation(0.01);
 
     fn bound(self, shape: &[usize]) -> f32 {
@@ -28,8 +29,8 @@ impl Initial {
     }
 }
 
-/// Fills a tensor as its name and shape ask for; one that is neither a weight matrix nor a bias
-/// stays as it is.
+/// Fills a tensor according to its name and shape; a tensor that is neither a weight matrix nor a
+/// bias is unchanged.
 pub(crate) fn fill(tensor: &TensorEntry, initial: Initial, seeds: &SeedTree, values: &mut [f32]) {
     if tensor.role != Role::Parameter {
         return;
@@ -49,7 +50,8 @@ pub(crate) fn fill(tensor: &TensorEntry, initial: Initial, seeds: &SeedTree, val
     }
 }
 
-/// Inputs of one output: a matrix is `[inputs, outputs]`, a convolution `[outputs, inputs, ...]`.
+/// Returns the number of inputs of one output: a matrix is `[inputs, outputs]`, a convolution
+/// `[outputs, inputs, ...]`.
 fn fan_in(shape: &[usize]) -> usize {
     match shape {
         [inputs, _] => *inputs,

@@ -1,4 +1,4 @@
-//! [`Layer`]: the seam between a model and every way to train it.
+//! [`Layer`]: the interface between a model and every training strategy.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,36 +8,38 @@ use ronde_core::layout::StateLayout;
 
 use crate::{Activation, EngineError, ForwardContext, LockStep};
 
-/// What a layer makes of one shard, for planning memory and traffic.
+/// The output and memory of a layer for one shard, for planning.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LayerCost {
-    /// Shape of the output, samples first.
+    /// The shape of the output, samples first.
     pub output_shape: Vec<usize>,
-    /// Floats kept from forward until backward; an estimate.
+    /// The estimated number of floats kept from forward until backward.
     pub kept_floats: usize,
 }
 
-/// A part of a model that can be run forward and backward on its own.
+/// An element of a model's chain, which runs forward and backward on its own.
 ///
-/// State lives outside, in flat arenas: `ranges[i]` is where tensor `i` of [`Layer::layout`] lies.
-/// Ranges must have the lengths of the layout; other lengths are a bug of the caller and panic.
+/// State is stored outside, in flat arenas: `ranges[i]` is the range of tensor `i` of
+/// [`Layer::layout`]. Ranges must have the lengths of the layout; other lengths are a bug of the
+/// caller and panic.
 pub trait Layer: Send {
-    /// Parameters and buffers by stable names, in an order that every process derives alike.
+    /// Returns parameters and buffers by stable names, in an order that is the same in every
+    /// process.
     fn layout(&self) -> &StateLayout;
 
-    /// Sets parameters and buffers to the given values: the committed state. Shards in flight keep
+    /// Sets parameters and buffers to the given values: the committed state. Pending shards keep
     /// the values of their own forward. Cost: one copy of the state.
     fn load(&mut self, state: &[f32], ranges: &[Range<usize>]);
 
-    /// The same, and the layer may read the values where they lie: until [`Layer::release_state`] it then holds
-    /// them, so who changes the state asks for that first, or changes a copy. Cost: as [`Layer::load`], or
-    /// none.
+    /// Does the same, and the layer may hold the state and read it in place until
+    /// [`Layer::release_state`], which must be called before the state is changed in place. Cost:
+    /// as [`Layer::load`], or none.
     fn load_shared(&mut self, state: &Arc<Vec<f32>>, ranges: &[Range<usize>]) {
         self.load(state, ranges);
     }
 
-    /// Before the state changes: a layer that holds it holds no values any more. Values are loaded before
-    /// anything else is asked of it; shards in flight keep theirs.
+    /// Drops a state that is held in place, before it changes. Values must be loaded before any
+    /// other call; pending shards keep theirs.
     fn release_state(&mut self) {}
 
     /// Writes parameters and committed buffers. Cost: one copy of the state.
@@ -45,9 +47,9 @@ pub trait Layer: Send {
 
     /// Computes the output of one shard.
     ///
-    /// In training, what backward needs is kept under the shard's number; several shards may be in
-    /// flight, and another forward of the same shard replaces the first. Every forward starts from
-    /// the committed buffers. A shard may have no samples.
+    /// In training, the values that backward needs are kept under the shard's number; several
+    /// shards may be pending, and another forward of the same shard replaces the first. Every
+    /// forward starts from the committed buffers. A shard may have no samples.
     ///
     /// # Errors
     /// When the input does not fit.
@@ -57,14 +59,16 @@ pub trait Layer: Send {
         context: &ForwardContext,
     ) -> Result<Activation, EngineError>;
 
-    /// Ends a shard: turns the gradient of its output into that of its parameters and its input.
+    /// Ends a shard: computes the gradients of its parameters and its input from that of its
+    /// output.
     ///
-    /// Writes the range of every tensor: a parameter's gradient (zeros if it was not used), a sum
-    /// over samples when `grad_output` is one; for a buffer the value after this shard's forward.
+    /// Writes the range of every tensor: a parameter's gradient (zeros if it was not used), which
+    /// is a sum over samples when `grad_output` is one; for a buffer the value after this shard's
+    /// forward.
     ///
     /// # Errors
-    /// When the shard is not in flight, the gradient does not fit, or the layer was built without
-    /// an input gradient and it is asked for.
+    /// When the shard is not pending, the gradient does not fit, or the input gradient is requested
+    /// of a layer that was built without it.
     fn backward(
         &mut self,
         shard: Shard,
@@ -74,14 +78,14 @@ pub trait Layer: Send {
         needs_input_gradient: bool,
     ) -> Result<Option<Activation>, EngineError>;
 
-    /// Output shape and memory for one shard of the given input shape, samples first.
+    /// Returns output shape and memory for one shard of the given input shape, samples first.
     fn cost(&self, input_shape: &[usize]) -> LayerCost;
 
-    /// Forgets the shards in flight, as after a step that was given up.
+    /// Drops all pending shards, as after an aborted step.
     fn discard(&mut self) {}
 
-    /// The same layer for who runs all shards of a rank together; `None` where a shard needs nothing of
-    /// the others.
+    /// Returns the layer as one that runs all shards of a rank together; `None` when a shard needs
+    /// nothing of the remaining ones.
     fn in_lock_step(&mut self) -> Option<&mut dyn LockStep> {
         None
     }

@@ -2,31 +2,31 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How the learning rate changes over a run.
+/// The change of the learning rate over a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ScheduleConfig {
-    /// The base rate, after a linear rise.
+    /// The base rate, after a linear warm-up.
     Constant {
-        /// Steps of the rise; the first step has `base / warmup_steps`.
+        /// The number of warm-up steps; the first step has `base / warmup_steps`.
         #[serde(default)]
         warmup_steps: u64,
     },
-    /// Half a cosine from the base rate to zero, after a linear rise. Source: Loshchilov and
+    /// Half a cosine from the base rate to zero, after a linear warm-up. Source: Loshchilov and
     /// Hutter, "SGDR", ICLR 2017, equation 5, without restarts.
     Cosine {
-        /// Steps of the rise; the first step has `base / warmup_steps`.
+        /// The number of warm-up steps; the first step has `base / warmup_steps`.
         #[serde(default)]
         warmup_steps: u64,
     },
-    /// The base rate, multiplied by a factor after each so many steps, after a linear rise.
+    /// The base rate, multiplied by a factor at regular intervals, after a linear warm-up.
     Step {
-        /// Steps from the start of the run to the first change, and from each to the next.
+        /// The number of steps from the start of the run to the first change, and between changes.
         every_steps: u64,
-        /// What the rate is multiplied with.
+        /// The factor.
         #[serde(default = "tenth")]
         factor: f64,
-        /// Steps of the rise; the first step has `base / warmup_steps`.
+        /// The number of warm-up steps; the first step has `base / warmup_steps`.
         #[serde(default)]
         warmup_steps: u64,
     },
@@ -43,7 +43,7 @@ impl Default for ScheduleConfig {
 }
 
 impl ScheduleConfig {
-    /// Steps of the linear rise at the beginning.
+    /// Returns the number of warm-up steps.
     #[must_use]
     pub fn warmup_steps(&self) -> u64 {
         let (Self::Constant { warmup_steps }
@@ -52,7 +52,8 @@ impl ScheduleConfig {
         warmup_steps
     }
 
-    /// The rate of `step`, counted from 0, in a run of `steps`; past the end that of the end.
+    /// Returns the rate of `step`, counted from 0, in a run of `steps`; later steps have the rate
+    /// of the last one.
     #[must_use]
     pub fn rate(&self, base: f64, step: u64, steps: u64) -> f64 {
         let warmup_steps = self.warmup_steps();
@@ -75,21 +76,21 @@ impl ScheduleConfig {
     }
 }
 
-/// How the base rate follows from the global batch.
+/// The dependence of the base rate on the global batch size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RateScaling {
-    /// It does not.
+    /// No dependence.
     #[default]
     None,
-    /// In proportion. Source: Goyal et al., arXiv:1706.02677, section 2.1.
+    /// Proportional. Source: Goyal et al., arXiv:1706.02677, section 2.1.
     Linear,
     /// With the square root. Source: Krizhevsky, arXiv:1404.5997, section 5.
     SquareRoot,
 }
 
 impl RateScaling {
-    /// What a rate that is right for batches of `from` is multiplied with for batches of `to`.
+    /// Returns the factor that converts a rate for batches of `from` into one for batches of `to`.
     #[must_use]
     pub fn factor(self, from: u64, to: u64) -> f64 {
         let ratio = to as f64 / from.max(1) as f64;
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_shorter_than_the_rise_are_defined() {
+    fn runs_shorter_than_the_warmup_are_defined() {
         let cosine = ScheduleConfig::Cosine { warmup_steps: 10 };
         assert_eq!(cosine.rate(1.0, 3, 4), 0.4);
         assert_eq!(cosine.rate(1.0, 10, 4), 1.0);

@@ -1,16 +1,17 @@
-//! One rank's world: layers, models, losses and optimizers on Burn; it knows of no other rank.
+//! One rank's part of training: layers, models, losses and optimizers on Burn. This crate does not
+//! know that other ranks exist.
 //!
 //! A model is a [`Chain`] of [`Layer`]s. `backward` of a layer takes the gradient of its output and
-//! gives the gradient of its input and of its parameters, so nothing needs hooks inside the
-//! autograd engine: data parallelism, pipelines and recomputation all stand on this one seam. Read
-//! [`layer`](Layer), then [`BurnLayer`], which makes a layer of any Burn module.
+//! returns the gradients of its input and of its parameters, so no hooks in the autograd engine are
+//! needed: data parallelism, pipelines and recomputation are all built on this interface. Read
+//! [`Layer`] first, then [`BurnLayer`], which makes a layer of any Burn module.
 //!
-//! # The same bits
+//! # Reproducible bits
 //!
-//! What a layer computes depends on its state, its input and the coordinates of its
-//! [`ForwardContext`] alone: not on other shards, earlier steps or where buffers lie. `burn-flex`
-//! sums in an order that depends on its thread count, so **the engine is pinned to one thread**:
-//! Burn's `rayon` feature is off, and use of more cores comes from more ranks. Machines give equal
+//! The result of a layer depends only on its state, its input and the coordinates of its
+//! [`ForwardContext`], not on other shards, earlier steps or memory addresses. `burn-flex` sums in
+//! an order that depends on its number of threads, so **the engine is pinned to one thread**:
+//! Burn's `rayon` feature is off, and more cores are used by more ranks. Machines compute equal
 //! bits when [`engine_name`] and [`cpu_features`] are equal; losses, optimizers and learning rates
 //! use no transcendental function of the system.
 

@@ -1,8 +1,8 @@
 //! [`LockStep`]: layers that need values of all shards of the global batch in the middle of a pass.
 //!
-//! Such a layer runs the shards of a rank together: each as far as the values that are wanted of all, then
-//! the sum of those, then each further. Who holds a shard, and how the sum comes about, is the business of
-//! the [`ShardSums`] that it is handed.
+//! Such a layer runs all shards of a rank together: it computes each shard up to the values that
+//! must be summed, sums these over all shards, and then continues with each shard. [`ShardSums`]
+//! computes the sums over all ranks.
 
 use std::ops::Range;
 
@@ -10,45 +10,45 @@ use ronde_core::Shard;
 
 use crate::{Activation, EngineError, ForwardContext, Layer};
 
-/// A sum over shards that did not come about; who summed holds the cause.
+/// A sum over shards that failed; the implementation of [`ShardSums`] has the cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotSummed;
 
-/// Adds values up over all logical shards of the global batch, whoever holds them.
+/// Sums over all logical shards of the global batch, on whichever ranks they are.
 pub trait ShardSums {
-    /// The sum, element by element, over all shards of all ranks, in an order that depends on the shards'
-    /// numbers alone. `parts` has `len` values of each shard that this rank holds, in the order of the
-    /// shards. All ranks ask for the same sums in the same order.
+    /// Returns the sum, element by element, over all shards of all ranks, in an order that depends
+    /// only on the shards' numbers. `parts` has `len` values of each shard of this rank, in the
+    /// order of the shards. All ranks request the same sums in the same order.
     ///
     /// # Errors
-    /// [`NotSummed`]: the pass cannot go on.
+    /// [`NotSummed`]: the pass cannot continue.
     fn sum(&mut self, len: usize, parts: Vec<(Shard, Vec<f64>)>) -> Result<Vec<f64>, NotSummed>;
 }
 
-/// A shard on its way forward.
+/// The input of one shard in a forward pass.
 #[derive(Debug)]
 pub struct ShardInput {
-    /// What goes in.
+    /// The input.
     pub input: Activation,
-    /// Which shard of which step.
+    /// The shard and the step.
     pub context: ForwardContext,
 }
 
-/// A shard on its way back.
+/// The input of one shard in a backward pass.
 #[derive(Debug)]
 pub struct ShardGradient<'a> {
-    /// Which one.
+    /// The shard.
     pub shard: Shard,
-    /// Gradient of its output.
+    /// The gradient of its output.
     pub grad_output: Activation,
-    /// Where the gradients of its parameters go.
+    /// The buffer for the gradients of its parameters.
     pub gradients: &'a mut [f32],
 }
 
-/// A layer that runs all shards of a rank together. A rank that holds none calls it all the same, with no
-/// shard: the sums need every rank.
+/// A layer that runs all shards of a rank together. A rank without shards calls it with none,
+/// because the sums need every rank.
 pub trait LockStep {
-    /// [`Layer::forward`] of all shards of this rank, in their order: their outputs.
+    /// Runs [`Layer::forward`] on all shards of this rank and returns their outputs in order.
     ///
     /// # Errors
     /// As [`Layer::forward`], and [`EngineError::NotSummed`].
@@ -58,7 +58,8 @@ pub trait LockStep {
         sums: &mut dyn ShardSums,
     ) -> Result<Vec<Activation>, EngineError>;
 
-    /// [`Layer::backward`] of all shards of this rank, in their order: the gradients of their inputs.
+    /// Runs [`Layer::backward`] on all shards of this rank and returns the gradients of their
+    /// inputs in order.
     ///
     /// # Errors
     /// As [`Layer::backward`], and [`EngineError::NotSummed`].
@@ -71,7 +72,8 @@ pub trait LockStep {
     ) -> Result<Vec<Option<Activation>>, EngineError>;
 }
 
-/// Any layer for all shards of a rank: in lock step where it asks for it, else one after the other.
+/// Runs any layer on all shards of a rank: in lock step if it requires it, otherwise one after the
+/// other.
 impl LockStep for dyn Layer + '_ {
     fn forward_shards(
         &mut self,
@@ -108,7 +110,7 @@ impl LockStep for dyn Layer + '_ {
     }
 }
 
-/// The shards at hand are the whole batch: added in their order.
+/// Sums over the shards of a single rank, in their order.
 pub(crate) struct SingleRankSums;
 
 impl ShardSums for SingleRankSums {

@@ -1,4 +1,4 @@
-//! [`Loss`]: what a model's outputs cost, on the host, without the system's `libm`.
+//! [`Loss`]: loss functions on a model's outputs, on the host, without the system's `libm`.
 
 use std::ops::Range;
 
@@ -7,47 +7,49 @@ use ronde_kernels::{Vectorised, softmax_cross_entropy, vectorised};
 use crate::EngineError;
 use crate::ops::memory;
 
-/// A target that is not counted: as of places after the end of a text.
+/// The target that is not counted, as for positions after the end of a text.
 pub const IGNORED: u32 = u32::MAX;
 
-/// What one shard contributes: sums over its samples, never divided here.
+/// The contribution of one shard: sums over its samples, not divided by their number.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LossOutput {
-    /// Sum of the samples' losses; in nats for classes.
+    /// The sum of the samples' losses; in nats for classes.
     pub loss_sum: f64,
-    /// Targets whose logit is the greatest; the first of equals counts. 0 for values.
+    /// The number of targets with the greatest logit; the first of equals counts. 0 for values.
     pub correct: u64,
-    /// Targets whose logit is one of the five greatest. 0 for values.
+    /// The number of targets among the five greatest logits. 0 for values.
     pub correct_top5: u64,
-    /// Targets that were counted: not those that are [`IGNORED`].
+    /// The number of targets that are not [`IGNORED`].
     pub counted: u64,
-    /// Gradient of `loss_sum` by the outputs.
+    /// The gradient of `loss_sum` by the outputs.
     pub gradient: Vec<f32>,
 }
 
-/// What is to be learnt: targets are class numbers or values.
+/// The loss function: for class numbers or for values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
-    /// `-log(softmax(logits)[target])`; the mean of a sample's targets that are not [`IGNORED`].
+    /// `-log(softmax(logits)[target])`; the mean over a sample's targets that are not [`IGNORED`].
     CrossEntropy {
-        /// Logits of one target.
+        /// The number of logits of one target.
         classes: usize,
     },
-    /// `(output - target)^2`; the mean of a sample's outputs. Targets are the bits of `f32` values.
+    /// `(output - target)^2`; the mean over a sample's outputs. Targets are the bits of `f32`
+    /// values.
     SquaredError {
-        /// Outputs of a sample.
+        /// The number of outputs of a sample.
         outputs: usize,
     },
 }
 
 impl Loss {
-    /// The loss of `samples` samples with as many targets each, row by row, and its gradient.
+    /// Returns the loss of `samples` samples with equally many targets each, row by row, and its
+    /// gradient.
     ///
     /// Computed in f64, targets in order. Outputs that are not finite give a NaN loss. Cost: one
     /// exponential per logit.
     ///
     /// # Errors
-    /// When the counts do not fit or a target is not a class.
+    /// When the lengths do not match or a target is not a class number.
     pub fn of(
         &self,
         outputs: &[f32],
@@ -94,17 +96,17 @@ impl Loss {
 pub struct SoftmaxCrossEntropy;
 
 impl SoftmaxCrossEntropy {
-    /// [`Loss::CrossEntropy`] of `labels.len()` samples with `classes` logits each.
+    /// Returns [`Loss::CrossEntropy`] of `labels.len()` samples with `classes` logits each.
     ///
     /// # Errors
-    /// When the counts do not fit or a label is not below `classes`.
+    /// When the lengths do not match or a label is not below `classes`.
     pub fn loss(logits: &[f32], classes: usize, labels: &[u32]) -> Result<LossOutput, EngineError> {
         Loss::CrossEntropy { classes }.of(logits, labels, labels.len())
     }
 }
 
 impl LossOutput {
-    /// Adds a sample, whose logits and gradients are the elements `rows`.
+    /// Adds a sample whose logits and gradients are the elements `rows`.
     fn add_classes(
         &mut self,
         outputs: &[f32],
@@ -164,7 +166,7 @@ impl LossOutput {
     }
 }
 
-/// Multiplies a gradient by the share of one of several targets.
+/// Multiplies a gradient by the weight of one of several targets.
 struct ScaleByShare<'a>(&'a mut [f32], f32);
 
 impl Vectorised for ScaleByShare<'_> {
@@ -176,7 +178,8 @@ impl Vectorised for ScaleByShare<'_> {
     }
 }
 
-/// Counts the logits that come before a label's by size, the first of equals first.
+/// Counts the logits that are ranked before a label's: greater ones, and equal ones with a lower
+/// index.
 struct RankOfLabel<'a> {
     row: &'a [f32],
     label: usize,
@@ -279,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_and_nothing_is_zero() {
+    fn wrong_lengths_are_refused_and_no_samples_give_zero() {
         assert!(matches!(
             SoftmaxCrossEntropy::loss(&[0.0; 4], 2, &[0, 2]),
             Err(EngineError::Label {

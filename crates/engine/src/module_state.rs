@@ -1,7 +1,7 @@
-//! Walks a Burn module: what its state consists of, and how it goes to and from flat arenas.
+//! Walks over a Burn module: the tensors of its state, and their transfer to and from flat arenas.
 //!
-//! A walk meets the tensors of a module in the order of its fields. [`TensorSlot`]s say what each tensor
-//! met is: a trained parameter, a running statistic, or a constant.
+//! A walk visits the tensors of a module in the order of its fields. A [`TensorSlot`] classifies
+//! each of them: a trained parameter, a running statistic, or a constant.
 
 use std::ops::Range;
 
@@ -11,21 +11,21 @@ use ronde_core::layout::{Role, StateLayout, TensorEntry};
 
 use crate::ops::{OperationInput, memory};
 
-/// What the n-th tensor of a walk is, with its index in the layout.
+/// The kind of the n-th tensor of a walk, with its index in the layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TensorSlot {
-    /// Trained.
+    /// A trained parameter.
     Parameter(usize),
     /// A `RunningState`.
     Buffer(usize),
-    /// Frozen: a constant of the module, no part of the state.
+    /// A frozen tensor, which is not part of the state.
     Constant,
 }
 
-/// The state of a module that is ready for training, and the slot of each tensor of a walk.
+/// Returns the state of a module that is ready for training, and the slot of each tensor of a walk.
 pub(crate) fn survey<M: Module>(module: &M) -> (StateLayout, Vec<TensorSlot>) {
-    // A running state refuses to require a gradient; every parameter, frozen or not, takes it.
-    // That alone tells them apart, whatever their names.
+    // A running state refuses to require a gradient; every parameter, frozen or not, accepts it.
+    // Only this distinguishes them, whatever their names.
     let probed = module.clone().map(&mut RequireGradients);
     let mut is_parameter = Trainable::default();
     probed.visit(&mut is_parameter);
@@ -59,7 +59,7 @@ impl ModuleMapper for RequireGradients {
     }
 }
 
-/// Whether each tensor requires a gradient.
+/// Records whether each tensor requires a gradient.
 #[derive(Default)]
 struct Trainable(Vec<bool>);
 
@@ -69,7 +69,7 @@ impl ModuleVisitor for Trainable {
     }
 }
 
-/// How Burn marks the step from an enum to its variant.
+/// Burn's marker of the step from an enum to its variant.
 const ENUM: &str = "Enum:";
 
 #[derive(Default)]
@@ -79,7 +79,7 @@ struct Names {
 }
 
 impl ModuleVisitor for Names {
-    // Which variant of an enum a module is, is no part of its tensors' names.
+    // The variant of an enum is not part of its tensors' names.
     fn enter_module(&mut self, name: &str, container: &str) {
         if !container.starts_with(ENUM) {
             self.path.push(name.to_owned());
@@ -98,8 +98,8 @@ impl ModuleVisitor for Names {
     }
 }
 
-/// Replaces parameters and buffers by values of a flat arena, in their own memory where nobody else
-/// holds it, as a shard in flight does.
+/// Replaces parameters and buffers by values of a flat arena, in place where the tensor has no
+/// other owner, such as a pending shard.
 pub(crate) struct LoadMapper<'a> {
     slots: std::slice::Iter<'a, TensorSlot>,
     state: &'a [f32],
@@ -108,7 +108,7 @@ pub(crate) struct LoadMapper<'a> {
 }
 
 impl<'a> LoadMapper<'a> {
-    /// Replaces the tensors of the given roles.
+    /// Selects the tensors of the given roles.
     pub(crate) fn new(
         slots: &'a [TensorSlot],
         state: &'a [f32],
@@ -156,7 +156,7 @@ pub(crate) struct SaveVisitor<'a> {
 }
 
 impl<'a> SaveVisitor<'a> {
-    /// Writes the tensors of the given roles.
+    /// Selects the tensors of the given roles.
     pub(crate) fn new(
         slots: &'a [TensorSlot],
         state: &'a mut [f32],
@@ -185,7 +185,7 @@ impl ModuleVisitor for SaveVisitor<'_> {
     }
 }
 
-/// Writes the gradient of every parameter to a flat arena: zeros where there is none.
+/// Writes the gradient of every parameter to a flat arena: zeros for parameters without one.
 pub(crate) struct TakeGradients<'a> {
     slots: std::slice::Iter<'a, TensorSlot>,
     found: Option<&'a mut Gradients>,
@@ -194,7 +194,7 @@ pub(crate) struct TakeGradients<'a> {
 }
 
 impl<'a> TakeGradients<'a> {
-    /// Takes what backward found; `None` when nothing depended on a parameter.
+    /// Takes the gradients of backward; `None` when the output depends on no parameter.
     pub(crate) fn new(
         slots: &'a [TensorSlot],
         found: Option<&'a mut Gradients>,

@@ -1,8 +1,8 @@
 //! [`OptimizerConfig`]: update rules on flat slices, element by element.
 //!
-//! With SGD and Adam every element is updated from its own values alone, so any slice of a sharded
-//! state gets the bits that the whole would. LARS and LAMB scale the update of a tensor by norms
-//! over all of it and take whole tensors. Defaults and order of operations are PyTorch's; the
+//! With SGD and Adam every element is updated from its own values alone, so a slice of a sharded
+//! state gets the same bits as in the whole. LARS and LAMB scale the update of a tensor by norms
+//! over all of it and need whole tensors. Defaults and the order of operations are PyTorch's; the
 //! arithmetic is f32, norms and the few per-step factors are f64.
 
 mod elementwise;
@@ -19,10 +19,10 @@ use self::layerwise::{Lamb, Lars};
 pub enum OptimizerConfig {
     /// Stochastic gradient descent.
     Sgd {
-        /// Share of the last update that is kept.
+        /// The share of the previous update that is kept.
         #[serde(default)]
         momentum: f64,
-        /// Look ahead along the momentum. Source: Sutskever et al., ICML 2013, section 2.
+        /// Nesterov momentum. Source: Sutskever et al., ICML 2013, section 2.
         #[serde(default)]
         nesterov: bool,
         /// Added to the gradient, times the parameter.
@@ -31,10 +31,10 @@ pub enum OptimizerConfig {
     },
     /// Source: Kingma and Ba, "Adam", ICLR 2015, algorithm 1; weight decay is added to the gradient.
     Adam {
-        /// Decay of the mean of gradients.
+        /// The decay rate of the mean of gradients.
         #[serde(default = "beta1")]
         beta1: f64,
-        /// Decay of the mean of squared gradients.
+        /// The decay rate of the mean of squared gradients.
         #[serde(default = "beta2")]
         beta2: f64,
         /// Added to the denominator.
@@ -47,58 +47,58 @@ pub enum OptimizerConfig {
     /// Source: Loshchilov and Hutter, "Decoupled weight decay", ICLR 2019, algorithm 2.
     #[serde(rename = "adamw")]
     AdamW {
-        /// Decay of the mean of gradients.
+        /// The decay rate of the mean of gradients.
         #[serde(default = "beta1")]
         beta1: f64,
-        /// Decay of the mean of squared gradients.
+        /// The decay rate of the mean of squared gradients.
         #[serde(default = "beta2")]
         beta2: f64,
         /// Added to the denominator.
         #[serde(default = "epsilon")]
         epsilon: f64,
-        /// Share of a parameter that is taken away each step, times the learning rate.
+        /// The share of a parameter that is subtracted in each step, times the learning rate.
         #[serde(default = "decoupled_weight_decay")]
         weight_decay: f64,
     },
-    /// Descent with momentum whose rate follows, tensor by tensor, the norm of the weights over that
-    /// of the gradient. Source: You, Gitman, Ginsburg, arXiv:1708.03888, algorithm 1.
+    /// SGD with momentum whose rate is scaled, for each tensor, by the ratio of the norms of the
+    /// weights and the gradient. Source: You, Gitman, Ginsburg, arXiv:1708.03888, algorithm 1.
     Lars {
-        /// Share of the last update that is kept.
+        /// The share of the previous update that is kept.
         #[serde(default = "beta1")]
         momentum: f64,
         /// Added to the gradient, times the parameter.
         #[serde(default)]
         weight_decay: f64,
-        /// How much of a tensor's norm one update may change at a learning rate of 1.
+        /// The share of a tensor's norm that one update may change at a learning rate of 1.
         #[serde(default = "trust")]
         trust: f64,
         /// Added to the denominator of the ratio of norms.
         #[serde(default = "epsilon")]
         epsilon: f64,
     },
-    /// AdamW whose rate follows, tensor by tensor, the norm of the weights over that of the update.
-    /// Source: You et al., ICLR 2020, algorithm 2, with the identity for its phi.
+    /// AdamW whose rate is scaled, for each tensor, by the ratio of the norms of the weights and
+    /// the update. Source: You et al., ICLR 2020, algorithm 2, with the identity for its phi.
     Lamb {
-        /// Decay of the mean of gradients.
+        /// The decay rate of the mean of gradients.
         #[serde(default = "beta1")]
         beta1: f64,
-        /// Decay of the mean of squared gradients.
+        /// The decay rate of the mean of squared gradients.
         #[serde(default = "beta2")]
         beta2: f64,
         /// Added to the denominator.
         #[serde(default = "lamb_epsilon")]
         epsilon: f64,
-        /// Share of a parameter that is added to its update.
+        /// The share of a parameter that is added to its update.
         #[serde(default = "decoupled_weight_decay")]
         weight_decay: f64,
     },
 }
 
-/// Which tensors weight decay and the ratios of norms of LARS and LAMB are for.
+/// The tensors to which weight decay and the norm ratios of LARS and LAMB apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WeightDecayOn {
-    /// All parameters, as PyTorch does when it is given one group.
+    /// All parameters, as in PyTorch with one parameter group.
     #[default]
     All,
     /// Tensors of two dimensions or more: not biases, not the scales and shifts of normalisations.
@@ -106,7 +106,7 @@ pub enum WeightDecayOn {
 }
 
 impl WeightDecayOn {
-    /// Whether a parameter of this shape belongs to the decayed group.
+    /// Returns whether a parameter of this shape belongs to the decayed group.
     #[must_use]
     pub fn includes(self, shape: &[usize]) -> bool {
         self == Self::All || shape.len() >= 2
@@ -138,8 +138,8 @@ fn lamb_epsilon() -> f64 {
 }
 
 impl OptimizerConfig {
-    /// The names of the states that each parameter has, in the order that [`OptimizerConfig::step`]
-    /// takes them; all start at zero.
+    /// Returns the names of the states of each parameter, in the order in which
+    /// [`OptimizerConfig::step`] takes them; all are initially zero.
     #[must_use]
     pub fn state_names(&self) -> &'static [&'static str] {
         match self {
@@ -149,15 +149,16 @@ impl OptimizerConfig {
         }
     }
 
-    /// Whether [`OptimizerConfig::step`] must get whole tensors, not slices: the update depends on
-    /// the norm of the tensor.
+    /// Returns whether [`OptimizerConfig::step`] needs whole tensors instead of slices, because the
+    /// update depends on the norm of the tensor.
     #[must_use]
     pub fn needs_whole_tensors(&self) -> bool {
         matches!(self, Self::Lars { .. } | Self::Lamb { .. })
     }
 
-    /// The rule for parameters that are neither decayed nor scaled by their norm: LARS becomes
-    /// descent with momentum, LAMB Adam, the others lose their weight decay. The states are the same.
+    /// Returns the rule for parameters that are neither decayed nor scaled by their norm: LARS
+    /// becomes SGD with momentum, LAMB becomes Adam, and the remaining rules lose their weight
+    /// decay. The states are the same.
     #[must_use]
     pub fn without_decay(&self) -> Self {
         match *self {
@@ -199,10 +200,10 @@ impl OptimizerConfig {
         }
     }
 
-    /// Says what is wrong with the constants, if anything.
+    /// Checks the constants.
     ///
     /// # Errors
-    /// The first problem, naming the constant.
+    /// The first invalid constant, by name.
     pub fn check(&self) -> Result<(), String> {
         let share = |name: &str, value: f64| {
             let fits = (0.0..1.0).contains(&value);
@@ -267,12 +268,12 @@ impl OptimizerConfig {
         }
     }
 
-    /// One update of a slice, of a whole tensor where [`OptimizerConfig::needs_whole_tensors`]:
-    /// `parameters` and `states` change, `gradients` are means over the global batch. `number`
-    /// counts updates from 1. Allocates nothing.
+    /// Updates a slice once, or a whole tensor where [`OptimizerConfig::needs_whole_tensors`]:
+    /// changes `parameters` and `states`; `gradients` are means over the global batch. `number`
+    /// counts updates from 1. Does not allocate.
     ///
     /// # Panics
-    /// When lengths differ or there are not as many states as [`OptimizerConfig::state_names`].
+    /// When lengths differ or the number of states is not that of [`OptimizerConfig::state_names`].
     pub fn step(
         &self,
         number: u64,
@@ -341,7 +342,7 @@ impl OptimizerConfig {
 
     fn check_lengths(&self, parameters: usize, gradients: usize, states: &[&mut [f32]]) {
         assert_eq!(parameters, gradients, "gradients");
-        assert_eq!(states.len(), self.state_names().len(), "count of states");
+        assert_eq!(states.len(), self.state_names().len(), "number of states");
         for state in states {
             assert_eq!(parameters, state.len(), "state");
         }

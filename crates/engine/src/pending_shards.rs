@@ -1,4 +1,4 @@
-//! [`PendingShards`]: what a layer keeps of each shard between its forward and its backward.
+//! [`PendingShards`]: the values that a layer keeps of each shard between forward and backward.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,17 @@ use ronde_core::Shard;
 
 use crate::EngineError;
 
-/// The shards of one layer that are between forward and backward, and what can be wrong with that.
+/// The shards of one layer between forward and backward, with the checks of their use.
 pub(crate) struct PendingShards<T> {
-    /// Name of the layer, for messages.
+    /// The name of the layer, for messages.
     pub(crate) layer: String,
-    /// Whether backward can be asked for the gradient of the input.
+    /// Whether backward can compute the gradient of the input.
     pub(crate) gives_input_gradient: bool,
     shards: BTreeMap<Shard, T>,
 }
 
 impl<T> PendingShards<T> {
-    /// No shard in flight.
+    /// Creates an empty set.
     pub(crate) fn new(layer: &str, gives_input_gradient: bool) -> Self {
         Self {
             layer: layer.to_owned(),
@@ -25,15 +25,15 @@ impl<T> PendingShards<T> {
         }
     }
 
-    /// A shard went forward; another forward of it replaces the first.
+    /// Stores a shard after its forward; another forward of it replaces the first.
     pub(crate) fn begin(&mut self, shard: Shard, kept: T) {
         self.shards.insert(shard, kept);
     }
 
-    /// What was kept of a shard whose backward begins.
+    /// Removes and returns the values kept of a shard whose backward begins.
     ///
     /// # Errors
-    /// When an input gradient is asked for that there is not, or the shard is not in flight.
+    /// When the layer cannot compute the requested input gradient, or the shard is not pending.
     pub(crate) fn end(
         &mut self,
         shard: Shard,
@@ -54,12 +54,12 @@ impl<T> PendingShards<T> {
             })
     }
 
-    /// Forgets all shards.
+    /// Drops all shards.
     pub(crate) fn clear(&mut self) {
         self.shards.clear();
     }
 
-    /// That a value does not fit this layer.
+    /// Returns the error of a value with a wrong shape.
     pub(crate) fn wrong_shape(
         &self,
         what: &'static str,
@@ -74,7 +74,7 @@ impl<T> PendingShards<T> {
         }
     }
 
-    /// That samples have another shape than the layer takes, if they do.
+    /// Checks that samples have the shape that the layer accepts.
     pub(crate) fn check_samples(&self, got: &[usize], sample: &[usize]) -> Result<(), EngineError> {
         if got.get(1..) == Some(sample) {
             return Ok(());
@@ -82,7 +82,7 @@ impl<T> PendingShards<T> {
         Err(self.wrong_shape("input", got, format!("samples of {sample:?}")))
     }
 
-    /// That an output gradient has another shape than the output had, if it has.
+    /// Checks that an output gradient has the shape of the output.
     pub(crate) fn check_gradient(
         &self,
         got: &[usize],

@@ -12,10 +12,11 @@ use crate::{
     ShardInput, ShardSums,
 };
 
-/// Activation checkpointing: what the layer inside would keep for backward is computed again from
-/// its input. The same bits, as all randomness is keyed; the cost is a second forward pass.
+/// Activation checkpointing: the values that the inner layer would keep for backward are recomputed
+/// from its input. The bits are the same, because all random numbers are keyed; the cost is a
+/// second forward pass.
 ///
-/// [`Layer::load`] forgets the shards in pending: they could not be computed again. Source: Chen, Xu,
+/// [`Layer::load`] drops pending shards, because they could not be recomputed. Source: Chen, Xu,
 /// Zhang, Guestrin, arXiv:1604.06174, section 3.
 pub struct Recomputed {
     inner: Box<dyn Layer>,
@@ -79,7 +80,7 @@ impl Layer for Recomputed {
         ranges: &[Range<usize>],
         needs_input_gradient: bool,
     ) -> Result<Option<Activation>, EngineError> {
-        // Of a shard that is not in flight the layer inside tells by its own name.
+        // The inner layer reports a shard that is not pending under its own name.
         if let Some((input, context)) = self.in_flight.remove(&shard) {
             self.inner.forward(input, &context)?;
         }
@@ -87,8 +88,8 @@ impl Layer for Recomputed {
             .backward(shard, grad_output, gradients, ranges, needs_input_gradient)
     }
 
-    /// As the layer inside, which keeps only its input; while it is computed again, for one shard at
-    /// a time, it needs what it always did.
+    /// Returns the cost of the inner layer with only its input kept. While one shard at a time is
+    /// recomputed, it needs its full memory.
     fn cost(&self, input_shape: &[usize]) -> LayerCost {
         LayerCost {
             kept_floats: input_shape.iter().product(),
@@ -125,7 +126,7 @@ impl LockStep for Recomputed {
         Ok(outputs)
     }
 
-    /// The sums over all shards are asked for again as well.
+    /// The sums over all shards are computed again as well.
     fn backward_shards(
         &mut self,
         shards: Vec<ShardGradient<'_>>,

@@ -1,4 +1,5 @@
-//! [`Rounded`]: a layer whose weights and borders have a shorter floating-point format.
+//! [`Rounded`]: a layer whose weights and activations are rounded to a shorter floating-point
+//! format.
 
 use std::ops::Range;
 
@@ -26,7 +27,8 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// Rounds to the nearest value of the format, ties to even. Too large a value becomes infinite.
+    /// Rounds to the nearest value of the format, ties to even. Values beyond its range become
+    /// infinite.
     pub fn round(self, values: &mut [f32]) {
         match self {
             Self::F32 => {}
@@ -54,12 +56,12 @@ impl Precision {
     }
 }
 
-/// Mixed precision: the layer inside gets weights, inputs and output gradients rounded to a format,
-/// and its outputs and gradients are rounded. Inside the layer all is computed in `f32`, as
-/// accelerators accumulate; no CPU kernel here is faster for the short formats.
+/// Mixed precision: weights, inputs and output gradients are rounded to a format before the inner
+/// layer gets them, and its outputs and gradients are rounded. The inner layer computes in `f32`,
+/// as accelerators accumulate; no CPU kernel here is faster for the short formats.
 ///
 /// Tensors of fewer than two dimensions (biases, normalisations) and buffers stay `f32`.
-/// [`Layer::save`] gives the rounded weights: whoever trains keeps the master weights.
+/// [`Layer::save`] writes the rounded weights: the caller keeps the master weights.
 pub struct Rounded {
     inner: Box<dyn Layer>,
     precision: Precision,
@@ -72,7 +74,7 @@ impl Rounded {
         Self { inner, precision }
     }
 
-    /// Rounds the matrices among tensors that lie at `ranges`.
+    /// Rounds the matrices among the tensors at `ranges`.
     fn round_matrices(&self, values: &mut [f32], ranges: &[Range<usize>]) {
         for (tensor, range) in self.inner.layout().tensors.iter().zip(ranges) {
             if tensor.role == Role::Parameter && tensor.shape.len() >= 2 {

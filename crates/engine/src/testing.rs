@@ -1,4 +1,4 @@
-//! For tests: a model with its arenas, made-up samples, and the digits.
+//! Test support: a model with its arenas, generated samples, and the digits.
 
 use std::io::Read;
 
@@ -11,7 +11,7 @@ use crate::{
     SoftmaxCrossEntropy,
 };
 
-/// Numbers of `[-1, 1)`, the same for the same seed.
+/// Returns numbers in `[-1, 1)`, the same for the same seed.
 pub(crate) fn uniform(count: usize, seed: u64) -> Vec<f32> {
     let mut values = vec![0.0; count];
     let stream = SeedTree::new(seed).stream(Purpose::Synthetic, &[]);
@@ -19,7 +19,8 @@ pub(crate) fn uniform(count: usize, seed: u64) -> Vec<f32> {
     values.into_iter().map(|x| 2.0 * x - 1.0).collect()
 }
 
-/// Numbers of `[-1, 1)` that the scripts in `tests/pytorch` make as well: a hash of the index.
+/// Returns the numbers in `[-1, 1)` that the scripts in `tests/pytorch` generate as well: a hash of
+/// the index.
 pub(crate) fn hashed(seed: u64, count: usize) -> Vec<f32> {
     let one = |index: u64| {
         let mut x = (index.wrapping_mul(0x9E37_79B1).wrapping_add(seed)) as u32;
@@ -52,7 +53,7 @@ pub(crate) fn arena<S: Layer + ?Sized>(layer: &S) -> Arena {
     Arena::new(tensors.iter().map(TensorEntry::elements))
 }
 
-/// The state of a layer as one flat run, with where its tensors lie.
+/// Returns the state of a layer as a flat arena.
 pub(crate) fn state<S: Layer + ?Sized>(layer: &S) -> (Vec<f32>, Arena) {
     let arena = arena(layer);
     let mut state = vec![0.0; arena.len()];
@@ -64,7 +65,8 @@ pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Forward, cross-entropy, backward of one shard of a model; the arena and the loss.
+/// Runs forward, cross-entropy and backward of one shard of a model; returns the arena and the
+/// loss.
 pub(crate) fn gradients<S: Layer + ?Sized>(
     layer: &mut S,
     input: Activation,
@@ -91,7 +93,7 @@ pub(crate) fn gradients<S: Layer + ?Sized>(
     (gradients, loss)
 }
 
-/// The 1,797 digits: pixels of `0..=1`, 64 to a sample, and labels.
+/// Returns the 1,797 digits: pixels in `0..=1`, 64 per sample, and labels.
 pub(crate) fn digits() -> (Vec<f32>, Vec<u32>) {
     let packed = include_bytes!("../../data/assets/digits.csv.gz");
     let mut text = String::new();
@@ -107,7 +109,7 @@ pub(crate) fn digits() -> (Vec<f32>, Vec<u32>) {
     (pixels, labels)
 }
 
-/// A run over the first 1,437 digits, the last 360 being for the test, with 8 shards a step.
+/// A run over the first 1,437 digits with 8 shards per step; the last 360 are the test set.
 pub(crate) struct DigitsRun {
     pub(crate) optimizer: OptimizerConfig,
     pub(crate) schedule: crate::ScheduleConfig,
@@ -121,7 +123,7 @@ const TRAIN: usize = 1437;
 const SHARDS: u64 = 8;
 
 impl DigitsRun {
-    /// Trains, and gives the share of the test digits that are told right after each epoch.
+    /// Trains, and returns the accuracy on the test digits after each epoch.
     pub(crate) fn accuracies(&self, model: &ModelConfig) -> Vec<f64> {
         let (pixels, labels) = digits();
         let seeds = SeedTree::new(self.seed);
@@ -226,7 +228,8 @@ fn pick(pixels: &[f32], samples: &[usize]) -> Activation {
     Activation::from_host(&[samples.len(), 1, 8, 8], values.copied().collect())
 }
 
-/// Gradients are sums already; buffers weigh as much as the shard has samples.
+/// Adds the gradients, which are sums already; weights buffers by the number of samples of the
+/// shard.
 fn add_weighted(chain: &Chain, arena: &Arena, sum: &mut [f32], shard: &[f32], samples: usize) {
     for (index, tensor) in chain.layout().tensors.iter().enumerate() {
         let weight = match tensor.role {

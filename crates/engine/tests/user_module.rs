@@ -1,5 +1,5 @@
-//! A module that a user brings, with Burn's own dropout, through the public interface alone. One
-//! test in a process of its own: Burn's generator is one per process.
+//! A user's module with Burn's own dropout, through the public interface only. The only test of its
+//! process, because Burn has one generator per process.
 
 use ronde_core::layout::{Arena, TensorEntry};
 use ronde_core::seed::SeedTree;
@@ -53,7 +53,7 @@ fn output(layer: &mut dyn Layer, step: u64, shard: u32, number: u32) -> Vec<f32>
 }
 
 #[test]
-fn initial_weights_and_dropout_repeat_whatever_was_drawn_before() {
+fn initial_weights_and_dropout_do_not_depend_on_earlier_draws() {
     let mut first = layer();
     let before = state(&*first);
     let masked = output(&mut *first, 3, 2, 1);

@@ -1,4 +1,4 @@
-//! [`Authority`]: the job's own certificate authority, made on the fly.
+//! [`Authority`]: the certificate authority of one job, created when the job starts.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -14,20 +14,20 @@ use zeroize::{Zeroize, Zeroizing};
 use crate::member::job_label;
 use crate::{Fingerprint, Identity, IdentityError, JoinToken, Member, SecretText, bundle};
 
-/// Clocks of hosts may differ by this much.
+/// The allowed difference between the clocks of hosts.
 const CLOCK_SKEW: Duration = Duration::from_secs(300);
 
-/// When a certificate is good.
+/// The time during which a certificate is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
-    /// First moment.
+    /// The first moment.
     pub from: SystemTime,
-    /// Last moment.
+    /// The last moment.
     pub until: SystemTime,
 }
 
 impl Validity {
-    /// From now for `time`; begins five minutes earlier, for clocks that are late.
+    /// Valid for `time` from now; begins five minutes earlier, for hosts whose clocks are late.
     #[must_use]
     pub fn from_now(now: SystemTime, time: Duration) -> Self {
         Self {
@@ -37,10 +37,10 @@ impl Validity {
     }
 }
 
-/// Signs the certificates of one job's members.
+/// Signs the certificates of the members of one job.
 ///
-/// Its key never leaves it but through [`Authority::to_pem`]. Making one or issuing an identity takes
-/// well under a millisecond (ECDSA on P-256).
+/// The private key is only revealed by [`Authority::to_pem`]. Creating an authority or issuing an
+/// identity takes well under a millisecond (ECDSA on P-256).
 pub struct Authority {
     job: String,
     certificate: CertificateDer<'static>,
@@ -48,10 +48,10 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// A new authority with a new key.
+    /// Creates an authority with a new key.
     ///
     /// # Errors
-    /// [`IdentityError::Crypto`] when the system gives no randomness.
+    /// [`IdentityError::Crypto`] when the system has no random numbers.
     pub fn new(job: &str, validity: Validity) -> Result<Self, IdentityError> {
         let key = new_key()?;
         let mut params = authority_params(job);
@@ -59,7 +59,7 @@ impl Authority {
         params.not_after = OffsetDateTime::from(validity.until);
         let certificate = params
             .self_signed(&key)
-            .map_err(|error| IdentityError::crypto("making the job's authority", &error))?;
+            .map_err(|error| IdentityError::crypto("create the job's authority", &error))?;
         Ok(Self {
             job: job.to_owned(),
             certificate: certificate.into(),
@@ -67,17 +67,18 @@ impl Authority {
         })
     }
 
-    /// Its certificate and private key. Whoever has this text can make members of the job.
+    /// Returns the certificate and the private key. With this text anyone can create members of the
+    /// job.
     #[must_use]
     pub fn to_pem(&self) -> SecretText {
         bundle::write(&[&self.certificate], self.key.serialized_der())
     }
 
-    /// Reads back [`Authority::to_pem`].
+    /// Parses the text of [`Authority::to_pem`].
     ///
     /// # Errors
-    /// [`IdentityError::Pem`] for other text or when certificate and key do not belong together or are
-    /// those of another job.
+    /// [`IdentityError::Pem`] for other text, or when the certificate and the key do not match or
+    /// belong to another job.
     pub fn from_pem(job: &str, text: &str) -> Result<Self, IdentityError> {
         let of = "an authority";
         let wrong = |problem: String| IdentityError::Pem {
@@ -91,38 +92,39 @@ impl Authority {
             certificate: read.certificates.remove(0),
             key,
         };
-        // The certificate carries its own name and public key; those decide, not the text's order.
+        // The certificate contains the job's name and the public key; those count, not the order of
+        // the sections.
         let contains = |needle: &[u8]| {
             let mut windows = authority.certificate.windows(needle.len());
             windows.any(|window| window == needle)
         };
         if !contains(authority.key.public_key_raw()) {
-            return Err(wrong("the key is not the certificate's".to_owned()));
+            return Err(wrong("the key does not match the certificate".to_owned()));
         }
         if !contains(job_label(job).as_bytes()) {
-            return Err(wrong(format!("it is not the authority of job {job}")));
+            return Err(wrong(format!("this is not the authority of job {job}")));
         }
         Ok(authority)
     }
 
-    /// Its certificate alone, which is public.
+    /// Returns the certificate without the key; it is public.
     #[must_use]
     pub fn certificate_pem(&self) -> String {
         bundle::write_certificate(&self.certificate)
     }
 
-    /// What its certificate is known by.
+    /// Returns the fingerprint of the certificate.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint::of(&self.certificate)
     }
 
-    /// A certificate with a new key for a member; good as client and as server.
+    /// Issues a certificate with a new key to a member, valid as client and as server.
     ///
     /// # Errors
-    /// [`IdentityError::Crypto`] when the system gives no randomness.
+    /// [`IdentityError::Crypto`] when the system has no random numbers.
     pub fn issue(&self, member: &Member, validity: Validity) -> Result<Identity, IdentityError> {
-        let failed = |error: rcgen::Error| IdentityError::crypto("issuing a certificate", &error);
+        let failed = |error: rcgen::Error| IdentityError::crypto("issue a certificate", &error);
         let mut key = new_key()?;
         let mut params = CertificateParams::new(member.dns_names(&self.job)).map_err(failed)?;
         params.distinguished_name = named(&format!("{member} of {}", self.job), &self.job);
@@ -147,10 +149,10 @@ impl Authority {
         ))
     }
 
-    /// A new token by which a host may join: random, and naming this authority.
+    /// Creates a random token with which a host may join, and which identifies this authority.
     ///
     /// # Errors
-    /// [`IdentityError::Crypto`] when the system gives no randomness.
+    /// [`IdentityError::Crypto`] when the system has no random numbers.
     pub fn join_token(&self) -> Result<JoinToken, IdentityError> {
         JoinToken::new(self.fingerprint())
     }
@@ -172,10 +174,11 @@ impl Drop for Authority {
 }
 
 fn new_key() -> Result<KeyPair, IdentityError> {
-    KeyPair::generate().map_err(|error| IdentityError::crypto("making a key", &error))
+    KeyPair::generate().map_err(|error| IdentityError::crypto("create a key", &error))
 }
 
-/// A name for people, of at most the 64 characters that X.509 allows, and the job's hash.
+/// Returns a common name for people, of at most the 64 characters that X.509 allows, and the job's
+/// hash.
 fn named(name: &str, job: &str) -> DistinguishedName {
     let mut distinguished = DistinguishedName::new();
     let name: String = name.chars().take(64).collect();

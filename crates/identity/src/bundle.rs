@@ -1,4 +1,4 @@
-//! PEM text with certificates and one private key, in and out.
+//! Reading and writing of PEM text with certificates and one private key.
 
 use pem::{EncodeConfig, LineEnding, Pem};
 use rustls::pki_types::CertificateDer;
@@ -6,19 +6,19 @@ use zeroize::Zeroizing;
 
 use crate::{IdentityError, SecretText};
 
-/// Most bytes of text that is looked at.
+/// The maximum number of bytes that are parsed.
 const TEXT_BYTES_MAX: usize = 64 << 10;
 const CERTIFICATE: &str = "CERTIFICATE";
 const KEY: &str = "PRIVATE KEY";
 
-/// What PEM text holds.
+/// The parsed contents of PEM text.
 pub(crate) struct Bundle {
     pub(crate) certificates: Vec<CertificateDer<'static>>,
     /// PKCS #8.
     pub(crate) key: Zeroizing<Vec<u8>>,
 }
 
-/// Certificates in order, then the key.
+/// Writes the certificates in order, then the key.
 pub(crate) fn write(certificates: &[&CertificateDer<'_>], key: &[u8]) -> SecretText {
     let config = EncodeConfig::new().set_line_ending(LineEnding::LF);
     let mut text = String::new();
@@ -26,20 +26,20 @@ pub(crate) fn write(certificates: &[&CertificateDer<'_>], key: &[u8]) -> SecretT
         text += &pem::encode_config(&Pem::new(CERTIFICATE, certificate.to_vec()), config);
     }
     let encoded = Zeroizing::new(pem::encode_config(&Pem::new(KEY, key), config));
-    // Room for all beforehand, so that no copy with the key is left behind.
+    // Enough capacity is reserved first, so that no reallocation leaves a copy of the key behind.
     let mut all = String::with_capacity(text.len() + encoded.len());
     all += &text;
     all += &encoded;
     SecretText::new(all)
 }
 
-/// The certificates alone.
+/// Writes the certificates without the key.
 pub(crate) fn write_certificate(certificate: &CertificateDer<'_>) -> String {
     let config = EncodeConfig::new().set_line_ending(LineEnding::LF);
     pem::encode_config(&Pem::new(CERTIFICATE, certificate.to_vec()), config)
 }
 
-/// Reads exactly `certificates` certificates and one key.
+/// Parses exactly `certificates` certificates and one key.
 pub(crate) fn read(text: &str, certificates: usize, of: &str) -> Result<Bundle, IdentityError> {
     let wrong = |problem: String| IdentityError::Pem {
         of: of.to_owned(),
@@ -60,14 +60,15 @@ pub(crate) fn read(text: &str, certificates: usize, of: &str) -> Result<Bundle, 
                 .certificates
                 .push(CertificateDer::from(section.into_contents())),
             KEY if bundle.key.is_empty() => bundle.key = Zeroizing::new(section.into_contents()),
-            // The text of the tag is not ours to repeat.
-            _ => return Err(wrong("a section that does not belong there".to_owned())),
+            // The section's tag is not repeated, because it may contain secret text.
+            _ => return Err(wrong("unexpected section".to_owned())),
         }
     }
     if bundle.certificates.len() != certificates || bundle.key.is_empty() {
         let found = bundle.certificates.len();
         let keys = usize::from(!bundle.key.is_empty());
-        let problem = format!("{found} certificates and {keys} keys, not {certificates} and 1");
+        let problem =
+            format!("found {found} certificates and {keys} keys; expected {certificates} and 1");
         return Err(wrong(problem));
     }
     Ok(bundle)

@@ -1,45 +1,45 @@
-//! [`IdentityError`]: what can be wrong with certificates, keys, tokens and TLS settings.
+//! [`IdentityError`]: errors of certificates, keys, tokens and TLS settings.
 
 use ronde_core::Recovery;
 
-/// Why an identity, a token or a TLS setting cannot be had.
+/// An error of an identity, a token or a TLS setting.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdentityError {
-    /// The cryptographic library refused.
+    /// The cryptographic library failed.
     #[error("{what}: {cause}")]
     Crypto {
-        /// What was tried.
+        /// The attempted operation, a verb with its object.
         what: &'static str,
-        /// The library's answer.
+        /// The error of the library.
         cause: String,
     },
-    /// PEM text does not hold what it should.
-    #[error("PEM text of {of}: {problem}")]
+    /// PEM text has other contents than expected.
+    #[error("invalid PEM text of {of}: {problem}")]
     Pem {
-        /// Whose text.
+        /// The owner of the text.
         of: String,
-        /// What is wrong with it.
+        /// The reason.
         problem: String,
     },
-    /// A certificate is somebody else's.
-    #[error("the certificate is not that of {expected}: {cause}")]
+    /// A certificate belongs to another member.
+    #[error("the certificate does not belong to {expected}: {cause}")]
     OtherMember {
-        /// Who it should be.
+        /// The expected member.
         expected: String,
-        /// What the certificate says.
+        /// The reason, with the member named in the certificate.
         cause: String,
     },
-    /// Text that is no join token.
-    #[error("this is no join token: {problem}")]
+    /// Text that is not a valid join token.
+    #[error("invalid join token, expected ronde-join-1.SECRET.AUTHORITY: {problem}")]
     Token {
-        /// What is wrong with it.
+        /// The reason.
         problem: &'static str,
     },
 }
 
 impl IdentityError {
-    /// What to do about it: certificates do not mend themselves.
+    /// Returns the action by which a caller may recover: none, because certificates do not change.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         Recovery::Abort

@@ -1,19 +1,19 @@
-//! A failed handshake in words.
+//! Explanations of failed TLS handshakes.
 
 use rustls::{AlertDescription, CertificateError, Error};
 
-/// Why a TLS connection failed, with the other side as "it".
+/// Explains why a TLS connection failed; "it" is the peer.
 #[must_use]
 pub fn explain(error: &Error) -> String {
     match error {
-        Error::NoCertificatesPresented => "it shows no certificate".to_owned(),
+        Error::NoCertificatesPresented => "it presented no certificate".to_owned(),
         Error::InvalidCertificate(problem) => certificate(problem),
         Error::AlertReceived(alert) => alerted(*alert),
         Error::InvalidMessage(_) | Error::InappropriateMessage { .. } => {
-            format!("it does not speak TLS as members do ({error})")
+            format!("it does not speak the job's TLS protocol ({error})")
         }
-        Error::PeerIncompatible(_) => format!("it speaks another TLS ({error})"),
-        Error::NoApplicationProtocol => "it speaks TLS for another purpose".to_owned(),
+        Error::PeerIncompatible(_) => format!("it speaks an incompatible version of TLS ({error})"),
+        Error::NoApplicationProtocol => "it speaks TLS for another protocol".to_owned(),
         other => other.to_string(),
     }
 }
@@ -23,12 +23,12 @@ fn certificate(problem: &CertificateError) -> String {
     match problem {
         E::Expired | E::ExpiredContext { .. } => "its certificate has expired".to_owned(),
         E::NotValidYet | E::NotValidYetContext { .. } => {
-            "its certificate is not valid yet: compare the clocks".to_owned()
+            "its certificate is not valid yet; compare the clocks of the hosts".to_owned()
         }
         E::UnknownIssuer | E::BadSignature => {
-            "its certificate is not of this job's authority".to_owned()
+            "its certificate was not issued by this job's authority".to_owned()
         }
-        E::NotValidForName => "its certificate is somebody else's".to_owned(),
+        E::NotValidForName => "its certificate belongs to another member".to_owned(),
         E::NotValidForNameContext {
             expected,
             presented,
@@ -37,21 +37,21 @@ fn certificate(problem: &CertificateError) -> String {
             presented.join(", "),
             expected.to_str()
         ),
-        other => format!("its certificate is no good: {other}"),
+        other => format!("its certificate is not valid: {other}"),
     }
 }
 
 fn alerted(alert: AlertDescription) -> String {
     use AlertDescription as A;
     let why = match alert {
-        A::UnknownCA | A::DecryptError => "it is not of the authority that the other side trusts",
+        A::UnknownCA | A::DecryptError => "the peer does not trust its authority",
         A::CertificateExpired => "it has expired or is not valid yet",
-        A::CertificateRequired => "none was shown",
+        A::CertificateRequired => "none was presented",
         A::BadCertificate | A::CertificateUnknown | A::UnsupportedCertificate => {
-            "it is not the one expected"
+            "it belongs to another member"
         }
-        A::NoApplicationProtocol => return "it speaks TLS for another purpose".to_owned(),
-        other => return format!("it gave up: {other:?}"),
+        A::NoApplicationProtocol => return "it speaks TLS for another protocol".to_owned(),
+        other => return format!("it ended the handshake: {other:?}"),
     };
-    format!("it refused this side's certificate: {why} ({alert:?})")
+    format!("it rejected this side's certificate: {why} ({alert:?})")
 }

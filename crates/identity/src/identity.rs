@@ -12,9 +12,9 @@ use crate::{Fingerprint, IdentityError, Member, SecretText, bundle, explain};
 
 /// A member's certificate and key, and the authority that it trusts. Cheap to clone.
 #[derive(Clone)]
-pub struct Identity(Arc<Parts>);
+pub struct Identity(Arc<IdentityParts>);
 
-struct Parts {
+struct IdentityParts {
     job: String,
     member: Member,
     certificate: CertificateDer<'static>,
@@ -30,7 +30,7 @@ impl Identity {
         authority: CertificateDer<'static>,
         key: Zeroizing<Vec<u8>>,
     ) -> Self {
-        Self(Arc::new(Parts {
+        Self(Arc::new(IdentityParts {
             job,
             member,
             certificate,
@@ -39,10 +39,11 @@ impl Identity {
         }))
     }
 
-    /// Certificate, authority's certificate and private key: what a launcher hands to the member.
+    /// Returns the certificate, the authority's certificate and the private key: the text that a
+    /// launcher passes to the member.
     #[must_use]
     pub fn to_pem(&self) -> SecretText {
-        let Parts {
+        let IdentityParts {
             certificate,
             authority,
             key,
@@ -51,53 +52,56 @@ impl Identity {
         bundle::write(&[certificate, authority], key)
     }
 
-    /// Reads back [`Identity::to_pem`] as the one of `member` of `job`.
+    /// Parses the text of [`Identity::to_pem`] for `member` of `job`.
     ///
     /// # Errors
-    /// [`IdentityError::Pem`] for other text, [`IdentityError::OtherMember`] for somebody else's.
+    /// [`IdentityError::Pem`] for other text, [`IdentityError::OtherMember`] for the identity of
+    /// another member.
     pub fn from_pem(job: &str, member: Member, text: &str) -> Result<Self, IdentityError> {
         let mut read = bundle::read(text, 2, &member.to_string())?;
         let authority = read.certificates.remove(1);
         let certificate = read.certificates.remove(0);
         check_name(&certificate, job, &member)?;
         let identity = Self::new(job.to_owned(), member, certificate, authority, read.key);
-        // A key that is not the certificate's is found here and not in the first connection.
+        // A key that does not match the certificate is reported here instead of by the first
+        // connection.
         identity.server_config(b"")?;
         Ok(identity)
     }
 
-    /// The job that it belongs to.
+    /// Returns the name of the job.
     #[must_use]
     pub fn job(&self) -> &str {
         &self.0.job
     }
 
-    /// Who it is.
+    /// Returns the member that this identity belongs to.
     #[must_use]
     pub fn member(&self) -> &Member {
         &self.0.member
     }
 
-    /// What the job's authority is known by.
+    /// Returns the fingerprint of the job's authority.
     #[must_use]
     pub fn authority(&self) -> Fingerprint {
         Fingerprint::of(&self.0.authority)
     }
 
-    /// The name under which to dial a member of the same job; the handshake fails when another
-    /// answers.
+    /// Returns the server name for connecting to a member of the same job; the handshake fails when
+    /// another member answers.
     ///
     /// # Errors
-    /// [`IdentityError::Crypto`] when the name cannot be written, which does not happen.
+    /// [`IdentityError::Crypto`] when the name cannot be encoded, which does not happen.
     pub fn name_of(&self, member: &Member) -> Result<ServerName<'static>, IdentityError> {
         member.server_name(&self.0.job)
     }
 
-    /// Checks that a certificate, whose signature and time the handshake has checked, is that of
-    /// `member` of the same job. The accepting side must call it once it knows who claims to be there.
+    /// Checks that a certificate, whose signature and validity the handshake has checked, belongs
+    /// to `member` of the same job. The accepting side must call it when it knows which member the
+    /// peer claims to be.
     ///
     /// # Errors
-    /// [`IdentityError::OtherMember`] saying what the certificate is for.
+    /// [`IdentityError::OtherMember`] with the member named in the certificate.
     pub fn check_peer(
         &self,
         certificate: &CertificateDer<'_>,
@@ -107,7 +111,8 @@ impl Identity {
     }
 
     pub(crate) fn own_chain(&self) -> Vec<CertificateDer<'static>> {
-        // With the authority, so that a host that knows only its fingerprint can check the chain.
+        // The chain includes the authority, so that a host that knows only its fingerprint can
+        // check it.
         vec![self.0.certificate.clone(), self.0.authority.clone()]
     }
 

@@ -1,9 +1,10 @@
-//! Who belongs to a job: its own certificate authority, its members' certificates, TLS 1.3 with
-//! mutual authentication, and tokens by which a new host joins.
+//! Membership of a job by certificates: its own certificate authority, its members' certificates,
+//! TLS 1.3 with mutual authentication, and tokens by which a new host joins.
 //!
-//! The launcher makes an [`Authority`] when a job begins, issues an [`Identity`] to every [`Member`]
-//! and hands each its own as PEM text; nothing is bought, renewed or kept after the job. What is sent
-//! over the connections is no business of this crate, and time arrives as an argument.
+//! The launcher creates an [`Authority`] when a job begins, issues an [`Identity`] to every
+//! [`Member`] and passes it on as PEM text. Certificates are never bought or renewed, and are not
+//! needed after the job. This crate does not know the protocols that use the connections, and gets
+//! the time as an argument.
 //!
 //! ```
 //! use std::time::{Duration, SystemTime};
@@ -40,5 +41,5 @@ pub use member::Member;
 pub use secret::SecretText;
 pub use token::{Fingerprint, JoinToken};
 
-/// The TLS implementation whose connections the settings are for.
+/// The TLS implementation for whose connections the settings are made.
 pub use rustls;

@@ -1,4 +1,4 @@
-//! [`Member`]: who a certificate is for, in words and as the name inside the certificate.
+//! [`Member`]: the owner of a certificate, and its name inside the certificate.
 
 use std::fmt;
 
@@ -8,20 +8,20 @@ use rustls::pki_types::ServerName;
 
 use crate::IdentityError;
 
-/// Somebody who belongs to a job.
+/// A member of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Member {
-    /// The process that leads the job.
+    /// The process that coordinates the job.
     Coordinator,
     /// The agent of a host.
     Host(String),
-    /// A worker process, by its rank in the current generation.
+    /// A worker process, identified by its rank in the current generation.
     Rank(Rank),
-    /// A worker process, by the name that it keeps through all generations.
+    /// A worker process, identified by the name that it keeps in all generations.
     Worker(u64),
 }
 
-/// Under this name the coordinator of whatever job a token belongs to is dialled.
+/// The server name of the coordinator of any job, used with a token.
 const ANY_COORDINATOR: &str = "coordinator.ronde.internal";
 
 impl fmt::Display for Member {
@@ -36,7 +36,8 @@ impl fmt::Display for Member {
 }
 
 impl Member {
-    /// The name in the certificate. Names of jobs and hosts may be any text, so they go in as a hash.
+    /// Returns the name in the certificate. Names of jobs and hosts may be any text, so they are
+    /// hashed.
     pub(crate) fn dns_name(&self, job: &str) -> String {
         let who = match self {
             Self::Coordinator => "coordinator".to_owned(),
@@ -47,37 +48,37 @@ impl Member {
         format!("{who}.{}.ronde.internal", job_label(job))
     }
 
-    /// All names in the certificate: a coordinator is also found by those who know its authority but not
-    /// its job yet.
+    /// Returns all names in the certificate: a coordinator can also be reached by hosts that know
+    /// its authority, but not its job yet.
     pub(crate) fn dns_names(&self, job: &str) -> Vec<String> {
         let any = matches!(self, Self::Coordinator).then(|| ANY_COORDINATOR.to_owned());
         std::iter::once(self.dns_name(job)).chain(any).collect()
     }
 
-    /// The same name as a dialler asks for it.
+    /// Returns the same name as a TLS server name.
     pub(crate) fn server_name(&self, job: &str) -> Result<ServerName<'static>, IdentityError> {
         ServerName::try_from(self.dns_name(job))
-            .map_err(|error| IdentityError::crypto("naming a member", &error))
+            .map_err(|error| IdentityError::crypto("encode the name of a member", &error))
     }
 }
 
-/// The name of whatever coordinator a known authority has named.
+/// Returns the server name that every coordinator has.
 pub(crate) fn any_coordinator() -> Result<ServerName<'static>, IdentityError> {
     ServerName::try_from(ANY_COORDINATOR)
-        .map_err(|error| IdentityError::crypto("naming the coordinator", &error))
+        .map_err(|error| IdentityError::crypto("encode the name of the coordinator", &error))
 }
 
-/// What stands for a job in all its certificates.
+/// Returns the hash that identifies a job in its certificates.
 pub(crate) fn job_label(job: &str) -> String {
     format!("job-{}", label(job))
 }
 
-/// 32 hexadecimal digits that stand for any text.
+/// Returns 32 hexadecimal digits of the hash of a text.
 fn label(text: &str) -> String {
     hex(&digest(&SHA256, text.as_bytes()).as_ref()[..16])
 }
 
-/// Bytes as hexadecimal digits.
+/// Returns bytes as hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

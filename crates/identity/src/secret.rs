@@ -1,12 +1,12 @@
-//! [`SecretText`]: text that is wiped when dropped and never shown by `Debug`.
+//! [`SecretText`]: text that is zeroed when dropped and that `Debug` does not print.
 
 use std::fmt;
 
 use zeroize::Zeroizing;
 
-/// Text with a private key or a token in it.
+/// Text with a private key or a token.
 ///
-/// It has no `Display`; whoever needs it says so with [`SecretText::expose`].
+/// It does not implement `Display`; callers must use [`SecretText::expose`] explicitly.
 #[derive(Clone)]
 pub struct SecretText(Zeroizing<String>);
 
@@ -15,7 +15,8 @@ impl SecretText {
         Self(Zeroizing::new(text))
     }
 
-    /// The text itself: for a pipe, a file with mode 0600 or an environment of a child, never a log.
+    /// Returns the text, for a pipe, a file with mode 0600 or an environment variable of a child
+    /// process, never for a log.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0

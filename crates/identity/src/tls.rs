@@ -1,4 +1,4 @@
-//! TLS settings: 1.3 only, both sides show a certificate of the job's authority.
+//! TLS settings: TLS 1.3 only, both sides present a certificate of the job's authority.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use rustls::{
 
 use crate::{Fingerprint, Identity, IdentityError, JoinToken};
 
-/// AES-128 first: on processors with AES instructions it is the fastest.
+/// AES-128 comes first, because it is the fastest on processors with AES instructions.
 fn provider() -> Arc<CryptoProvider> {
     use aws_lc_rs::cipher_suite::{
         TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256,
@@ -30,7 +30,7 @@ fn provider() -> Arc<CryptoProvider> {
 }
 
 fn failed(error: &impl ToString) -> IdentityError {
-    IdentityError::crypto("setting up TLS", error)
+    IdentityError::crypto("set up TLS", error)
 }
 
 fn roots(authority: &CertificateDer<'static>) -> Result<Arc<RootCertStore>, Error> {
@@ -44,11 +44,12 @@ impl Identity {
         PrivatePkcs8KeyDer::from(self.key().to_vec()).into()
     }
 
-    /// Settings for dialling members of the job: shows this certificate, trusts the job's authority
-    /// alone, speaks TLS 1.3 and `protocol` (ALPN) only, resumes nothing.
+    /// Returns the settings for connecting to members of the job: presents this certificate, trusts
+    /// only the job's authority, speaks only TLS 1.3 and `protocol` (ALPN), and does not resume
+    /// sessions.
     ///
     /// # Errors
-    /// [`IdentityError::Crypto`] when certificate and key do not fit.
+    /// [`IdentityError::Crypto`] when certificate and key do not match.
     pub fn client_config(&self, protocol: &[u8]) -> Result<Arc<ClientConfig>, IdentityError> {
         let roots = roots(self.authority_certificate()).map_err(|e| failed(&e))?;
         let mut config = ClientConfig::builder_with_provider(provider())
@@ -62,11 +63,12 @@ impl Identity {
         Ok(Arc::new(config))
     }
 
-    /// Settings for accepting members of the job: as [`Identity::client_config`], and whoever shows no
-    /// certificate of the job's authority is refused. Follow with [`Identity::check_peer`].
+    /// Returns the settings for accepting members of the job: as [`Identity::client_config`], and
+    /// peers without a certificate of the job's authority are rejected. Call
+    /// [`Identity::check_peer`] afterwards.
     ///
     /// # Errors
-    /// [`IdentityError::Crypto`] when certificate and key do not fit.
+    /// [`IdentityError::Crypto`] when certificate and key do not match.
     pub fn server_config(&self, protocol: &[u8]) -> Result<Arc<ServerConfig>, IdentityError> {
         let roots = roots(self.authority_certificate()).map_err(|e| failed(&e))?;
         let provider = provider();
@@ -82,11 +84,11 @@ impl Identity {
         Ok(finished(config, protocol))
     }
 
-    /// Settings for accepting hosts that have no certificate yet and will show a [`JoinToken`] in what
-    /// they send.
+    /// Returns the settings for accepting hosts that have no certificate yet and send a
+    /// [`JoinToken`] over the connection.
     ///
     /// # Errors
-    /// [`IdentityError::Crypto`] when certificate and key do not fit.
+    /// [`IdentityError::Crypto`] when certificate and key do not match.
     pub fn joining_server_config(
         &self,
         protocol: &[u8],
@@ -108,14 +110,14 @@ fn finished(mut config: ServerConfig, protocol: &[u8]) -> Arc<ServerConfig> {
 }
 
 impl JoinToken {
-    /// Settings by which a new host dials the job that gave it this token: it trusts exactly the
-    /// authority that the token names, and shows no certificate.
+    /// Returns the settings by which a new host connects to the job of this token: it trusts only
+    /// the authority that the token identifies, and presents no certificate.
     ///
     /// # Errors
-    /// [`IdentityError::Crypto`] when the TLS library refuses, which does not happen.
+    /// [`IdentityError::Crypto`] when the TLS library fails, which does not happen.
     pub fn client_config(&self, protocol: &[u8]) -> Result<Arc<ClientConfig>, IdentityError> {
         let provider = provider();
-        let verifier = ByFingerprint {
+        let verifier = FingerprintVerifier {
             authority: self.authority(),
             algorithms: provider.signature_verification_algorithms,
             provider: Arc::clone(&provider),
@@ -132,15 +134,15 @@ impl JoinToken {
     }
 }
 
-/// Trusts chains whose authority has a known fingerprint; all else is checked as usual.
+/// Trusts chains whose authority has a known fingerprint; everything else is checked as usual.
 #[derive(Debug)]
-struct ByFingerprint {
+struct FingerprintVerifier {
     authority: Fingerprint,
     algorithms: WebPkiSupportedAlgorithms,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for ByFingerprint {
+impl ServerCertVerifier for FingerprintVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -166,7 +168,7 @@ impl ServerCertVerifier for ByFingerprint {
         _certificate: &CertificateDer<'_>,
         _signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::General("TLS 1.2 is not spoken here".to_owned()))
+        Err(Error::General("TLS 1.2 is not supported".to_owned()))
     }
 
     fn verify_tls13_signature(

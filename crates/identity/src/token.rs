@@ -1,5 +1,5 @@
-//! [`JoinToken`]: by which a new host joins a job and knows whom to trust; [`Fingerprint`] of an
-//! authority.
+//! [`JoinToken`], by which a new host joins a job and identifies its authority, and the
+//! [`Fingerprint`] of an authority.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,12 +15,12 @@ use crate::{IdentityError, SecretText};
 const PREFIX: &str = "ronde-join-1";
 const SECRET_BYTES: usize = 32;
 
-/// SHA-256 of a certificate.
+/// The SHA-256 hash of a certificate.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// That of a certificate in DER.
+    /// Returns the fingerprint of a certificate in DER.
     pub(crate) fn of(certificate: &[u8]) -> Self {
         let mut bytes = [0; 32];
         bytes.copy_from_slice(digest(&SHA256, certificate).as_ref());
@@ -42,7 +42,7 @@ impl fmt::Debug for Fingerprint {
 
 /// A secret that lets a host join a job, and the fingerprint of the authority to trust.
 ///
-/// Two tokens are compared in constant time.
+/// Tokens are compared in constant time.
 #[derive(Clone)]
 pub struct JoinToken {
     secret: Zeroizing<[u8; SECRET_BYTES]>,
@@ -53,33 +53,33 @@ impl JoinToken {
     pub(crate) fn new(authority: Fingerprint) -> Result<Self, IdentityError> {
         let mut secret = Zeroizing::new([0; SECRET_BYTES]);
         aws_lc_rs::rand::fill(&mut *secret)
-            .map_err(|error| IdentityError::crypto("making a token", &error))?;
+            .map_err(|error| IdentityError::crypto("create a token", &error))?;
         Ok(Self { secret, authority })
     }
 
-    /// Whom to trust.
+    /// Returns the fingerprint of the authority to trust.
     #[must_use]
     pub fn authority(&self) -> Fingerprint {
         self.authority
     }
 
-    /// The name under which to dial the job's coordinator with [`JoinToken::client_config`]: who joins
-    /// need not know the job's name.
+    /// Returns the server name for connecting to the job's coordinator with
+    /// [`JoinToken::client_config`]; the name of the job is not needed.
     ///
     /// # Errors
-    /// [`IdentityError::Crypto`] when the name cannot be written, which does not happen.
+    /// [`IdentityError::Crypto`] when the name cannot be encoded, which does not happen.
     pub fn server_name(&self) -> Result<ServerName<'static>, IdentityError> {
         any_coordinator()
     }
 
-    /// One word for a command line or a file; read back by `parse`.
+    /// Returns the token as one word for a command line or a file; `parse` reads it back.
     #[must_use]
     pub fn to_text(&self) -> SecretText {
         let secret = Zeroizing::new(hex(&*self.secret));
         SecretText::new(format!("{PREFIX}.{}.{}", &*secret, self.authority))
     }
 
-    /// Whether both are the same; takes the same time wherever they differ.
+    /// Returns whether both tokens are equal, in a time that does not depend on where they differ.
     #[must_use]
     pub fn matches(&self, other: &Self) -> bool {
         let secret = verify_slices_are_equal(&*self.secret, &*other.secret).is_ok();
@@ -95,7 +95,7 @@ impl FromStr for JoinToken {
         let wrong = |problem| IdentityError::Token { problem };
         let mut parts = text.trim().split('.');
         if parts.next() != Some(PREFIX) {
-            return Err(wrong("it does not begin with ronde-join-1"));
+            return Err(wrong("it does not start with ronde-join-1"));
         }
         let secret = parts.next().and_then(digits);
         let authority = parts.next().and_then(digits);
@@ -104,7 +104,9 @@ impl FromStr for JoinToken {
                 secret: Zeroizing::new(secret),
                 authority: Fingerprint(authority),
             }),
-            _ => Err(wrong("two words of 64 hexadecimal digits must follow")),
+            _ => Err(wrong(
+                "SECRET and AUTHORITY must be 64 hexadecimal digits each",
+            )),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Who may speak with whom: handshakes in memory between good and bad members.
+//! Handshakes in memory between valid and invalid members.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -38,25 +38,25 @@ fn authority(job: &str) -> Authority {
     Authority::new(job, today()).expect("an authority can be made")
 }
 
-/// Why each side gave up, if it did: client, server.
+/// The errors of the client and the server, if they failed.
 type Verdicts = (Option<String>, Option<String>);
 
-/// Runs a handshake to its end and returns the client's certificate as the server saw it.
+/// Runs a handshake to its end and returns the client's certificate as the server received it.
 fn handshake(
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
     name: ServerName<'static>,
 ) -> (Verdicts, Option<CertificateDer<'static>>) {
     let mut client =
-        ClientConnection::new(client, name).expect("a member of the test is well formed");
-    let mut server = ServerConnection::new(server).expect("a member of the test is well formed");
+        ClientConnection::new(client, name).expect("the members of the test are valid");
+    let mut server = ServerConnection::new(server).expect("the members of the test are valid");
     let (mut verdicts, mut shown) = ((None, None), None);
     for _ in 0..10 {
         let mut wire = Vec::new();
         while client.wants_write() {
             client
                 .write_tls(&mut wire)
-                .expect("a member of the test is well formed");
+                .expect("the members of the test are valid");
         }
         let mut rest = wire.as_slice();
         while !rest.is_empty() && server.read_tls(&mut rest).unwrap_or(0) > 0 {
@@ -68,7 +68,7 @@ fn handshake(
         while server.wants_write() {
             server
                 .write_tls(&mut wire)
-                .expect("a member of the test is well formed");
+                .expect("the members of the test are valid");
         }
         let mut rest = wire.as_slice();
         while !rest.is_empty() && client.read_tls(&mut rest).unwrap_or(0) > 0 {
@@ -89,18 +89,18 @@ fn between(dialler: &Identity, acceptor: &Identity, dialled: &Member) -> Verdict
     handshake(
         dialler
             .client_config(ALPN)
-            .expect("a member of the test is well formed"),
+            .expect("the members of the test are valid"),
         acceptor
             .server_config(ALPN)
-            .expect("a member of the test is well formed"),
+            .expect("the members of the test are valid"),
         dialler
             .name_of(dialled)
-            .expect("a member of the test is well formed"),
+            .expect("the members of the test are valid"),
     )
     .0
 }
 
-/// The two certificates and the key of an identity's text.
+/// Returns the two certificates and the key in an identity's text.
 fn cut(text: &str) -> Vec<String> {
     let parts = text.split_inclusive("-----END CERTIFICATE-----\n");
     parts.map(str::to_owned).collect()
@@ -108,12 +108,12 @@ fn cut(text: &str) -> Vec<String> {
 
 #[track_caller]
 fn says(verdict: Option<String>, words: &str) {
-    let verdict = verdict.expect("this side gave up");
+    let verdict = verdict.expect("this side failed");
     assert!(verdict.contains(words), "{verdict}");
 }
 
 #[test]
-fn members_of_a_job_meet_and_know_each_other() {
+fn members_of_a_job_connect_and_identify_each_other() {
     let authority = authority("job");
     let members = [
         RANK_0,
@@ -142,15 +142,15 @@ fn members_of_a_job_meet_and_know_each_other() {
 
 #[test]
 fn another_authority_is_refused_by_both_sides() {
-    // Another job, and another authority that claims to be that of the same job.
+    // Another job, and another authority for a job of the same name.
     for name in ["other", "job"] {
         let (ours, theirs) = (authority("job"), authority(name));
         let good = ours.issue(&RANK_0, today()).unwrap();
         let bad = theirs.issue(&RANK_1, today()).unwrap();
-        let words = "not of this job's authority";
+        let words = "not issued by this job's authority";
         says(between(&good, &bad, &RANK_1).0, words);
         says(between(&bad, &good, &RANK_0).0, words);
-        // A dialler that trusts the listener but shows a certificate that is not trusted there.
+        // The client trusts the server, but its own certificate is not trusted there.
         let bad_text = bad.to_pem();
         let parts = cut(bad_text.expose());
         let good_text = good.to_pem();
@@ -162,7 +162,7 @@ fn another_authority_is_refused_by_both_sides() {
             good.name_of(&RANK_0).unwrap(),
         );
         says(verdicts.1, words);
-        says(verdicts.0, "refused this side's certificate");
+        says(verdicts.0, "rejected this side's certificate");
     }
 }
 
@@ -174,10 +174,16 @@ fn expired_and_early_certificates_are_refused() {
         let bad = authority.issue(&RANK_1, validity).unwrap();
         let (client, server) = between(&bad, &good, &RANK_0);
         says(server, words);
-        says(client, "refused this side's certificate: it has expired or");
+        says(
+            client,
+            "rejected this side's certificate: it has expired or",
+        );
         let (client, server) = between(&good, &bad, &RANK_1);
         says(client, words);
-        says(server, "refused this side's certificate: it has expired or");
+        says(
+            server,
+            "rejected this side's certificate: it has expired or",
+        );
     }
 }
 
@@ -187,15 +193,15 @@ fn no_certificate_another_rank_or_another_protocol_is_refused() {
     let good = authority.issue(&RANK_0, today()).unwrap();
     let (client, server) = between(&good, &good, &RANK_1);
     says(client, "its certificate is for");
-    says(server, "refused this side's certificate");
+    says(server, "rejected this side's certificate");
     let token = authority.join_token().unwrap();
     let (verdicts, _) = handshake(
         token.client_config(ALPN).unwrap(),
         good.server_config(ALPN).unwrap(),
         good.name_of(&RANK_0).unwrap(),
     );
-    says(verdicts.1, "it shows no certificate");
-    says(verdicts.0, "none was shown");
+    says(verdicts.1, "it presented no certificate");
+    says(verdicts.0, "none was presented");
     let (verdicts, _) = handshake(
         good.client_config(b"other/1").unwrap(),
         good.server_config(ALPN).unwrap(),
@@ -204,7 +210,7 @@ fn no_certificate_another_rank_or_another_protocol_is_refused() {
     says(verdicts.0, "another purpose");
 }
 
-/// Shows a certificate that is public, with a key that is not its own.
+/// Presents a public certificate with a key that does not match it.
 #[derive(Debug)]
 struct Thief(Arc<CertifiedKey>);
 
@@ -219,7 +225,7 @@ impl ResolvesClientCert for Thief {
 }
 
 #[test]
-fn a_certificate_that_was_overheard_is_of_no_use_without_its_key() {
+fn a_certificate_is_useless_without_its_key() {
     let authority = authority("job");
     let [victim, good] = [RANK_1, RANK_0].map(|who| authority.issue(&who, today()).unwrap());
     let mine = authority.issue(&Member::Rank(Rank(7)), today()).unwrap();
@@ -247,14 +253,14 @@ fn a_certificate_that_was_overheard_is_of_no_use_without_its_key() {
         if is_good {
             assert_eq!(verdicts, (None, None));
         } else {
-            says(verdicts.1, "not of this job's authority");
-            says(verdicts.0, "refused this side's certificate");
+            says(verdicts.1, "not issued by this job's authority");
+            says(verdicts.0, "rejected this side's certificate");
         }
     }
 }
 
 #[test]
-fn a_token_trusts_its_own_authority_alone() {
+fn a_token_trusts_only_its_own_authority() {
     let (ours, other) = (authority("job"), authority("job"));
     let handed_out = ours.join_token().unwrap().to_text();
     let token: JoinToken = handed_out.expose().parse().unwrap();
@@ -268,7 +274,8 @@ fn a_token_trusts_its_own_authority_alone() {
         );
         assert_eq!(verdicts.0.is_none(), is_good, "{verdicts:?}");
     }
-    // The chain must hold too: somebody else's certificate beside the known authority's.
+    // The chain must be valid too: here another member's certificate is sent with the known
+    // authority's.
     let forged = other.issue(&Member::Coordinator, today()).unwrap().to_pem();
     let real = ours.issue(&RANK_0, today()).unwrap().to_pem();
     let (forged, real) = (cut(forged.expose()), cut(real.expose()));
@@ -279,5 +286,5 @@ fn a_token_trusts_its_own_authority_alone() {
         forged.joining_server_config(ALPN).unwrap(),
         forged.name_of(&Member::Coordinator).unwrap(),
     );
-    says(verdicts.0, "not of this job's authority");
+    says(verdicts.0, "not issued by this job's authority");
 }

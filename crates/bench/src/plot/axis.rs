@@ -1,18 +1,18 @@
-//! [`Axis`]: a logarithmic axis with its ticks.
+//! [`LogAxis`]: a logarithmic axis with its ticks.
 
 /// Most ticks at values.
 const VALUES_MAX: usize = 7;
 
 /// A logarithmic axis.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Axis {
+pub(super) struct LogAxis {
     low: f64,
     high: f64,
     /// Where lines and numbers stand.
     pub(super) ticks: Vec<f64>,
 }
 
-impl Axis {
+impl LogAxis {
     /// From the smallest to the largest of some positive values, with ticks at them, thinned out when
     /// they are many.
     pub(super) fn of_values(mut values: Vec<f64>) -> Self {
@@ -85,11 +85,11 @@ mod tests {
 
     #[test]
     fn ranges_begin_and_end_at_round_numbers() {
-        let ticks = |values: &[f64]| Axis::of_range(values.iter().copied()).ticks;
+        let ticks = |values: &[f64]| LogAxis::of_range(values.iter().copied()).ticks;
         assert_eq!(ticks(&[3.0, 700.0]), [1.0, 10.0, 100.0, 1000.0]);
         assert_eq!(ticks(&[3.0, 7.0]), [2.0, 5.0, 10.0]);
         assert_eq!(ticks(&[4.0]), [2.0, 5.0]);
-        let axis = Axis::of_range([1.0, 1000.0].into_iter());
+        let axis = LogAxis::of_range([1.0, 1000.0].into_iter());
         for value in [1.0, 30.0, 1000.0] {
             assert!((0.0..=1.0).contains(&axis.place(value)), "{axis:?} {value}");
         }
@@ -97,15 +97,15 @@ mod tests {
 
     #[test]
     fn values_are_ticks_and_few() {
-        let axis = Axis::of_values(vec![8.0, 2.0, 4.0, 2.0]);
+        let axis = LogAxis::of_values(vec![8.0, 2.0, 4.0, 2.0]);
         assert_eq!(axis.ticks, [8.0, 4.0, 2.0]);
         assert_eq!(
             (axis.place(2.0), axis.place(4.0), axis.place(8.0)),
             (0.0, 0.5, 1.0)
         );
-        let many = Axis::of_values((0..20).map(f64::from).map(f64::exp2).collect());
+        let many = LogAxis::of_values((0..20).map(f64::from).map(f64::exp2).collect());
         assert!(many.ticks.len() <= VALUES_MAX, "{many:?}");
-        assert_eq!(Axis::of_values(vec![3.0]).place(3.0), 0.5);
+        assert_eq!(LogAxis::of_values(vec![3.0]).place(3.0), 0.5);
     }
 
     #[test]

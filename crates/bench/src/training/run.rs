@@ -107,7 +107,7 @@ fn together(
         let mut command = Command::new(&programs.ronde);
         command.arg("train").arg(&file).arg("--json").arg("--set");
         command.arg(format!("run.output={}", output.display()));
-        running.push(Running::start(command, "ronde train")?);
+        running.push(ChildProgram::start(command, "ronde train")?);
     }
     running
         .into_iter()
@@ -124,7 +124,7 @@ fn together(
 
 /// What the script prints.
 #[derive(serde::Deserialize)]
-struct Said {
+struct ScriptOutput {
     step_ms: f64,
     samples_per_s: f64,
     peak_rss_mib: u64,
@@ -148,10 +148,10 @@ fn pytorch(settings: &TrainingSettings, programs: &Programs<'_>) -> Result<RunTi
     let steps = settings.steps.saturating_sub(WARM_UP).max(1).to_string();
     command.args(["--steps", &steps, "--warm-up", &WARM_UP.to_string()]);
     command.env("OMP_NUM_THREADS", "1");
-    let (said, _) = Running::start(command, "pytorch")?.output(programs.go_on)?;
+    let (said, _) = ChildProgram::start(command, "pytorch")?.output(programs.go_on)?;
     let said = String::from_utf8_lossy(&said);
     let line = said.lines().rev().find(|line| line.starts_with('{'));
-    let found = line.and_then(|line| serde_json::from_str::<Said>(line).ok());
+    let found = line.and_then(|line| serde_json::from_str::<ScriptOutput>(line).ok());
     let found = found.ok_or_else(|| BenchError::Competitor {
         problem: format!("pytorch_ddp.py reported nothing: {}", said.trim()),
         hint: "does `python3 benchmarks/pytorch_ddp.py mlp` run?".to_owned(),
@@ -165,14 +165,14 @@ fn pytorch(settings: &TrainingSettings, programs: &Programs<'_>) -> Result<RunTi
 }
 
 /// A program that was started; ended when it is dropped.
-struct Running {
+struct ChildProgram {
     child: Child,
     name: &'static str,
     out: Option<std::thread::JoinHandle<Vec<u8>>>,
     errors: Option<std::thread::JoinHandle<Vec<u8>>>,
 }
 
-impl Running {
+impl ChildProgram {
     fn start(mut command: Command, name: &'static str) -> Result<Self, BenchError> {
         command
             .stdin(Stdio::null())
@@ -224,7 +224,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ChildProgram {
     fn drop(&mut self) {
         // One that has ended cannot be ended again.
         let _ = self.child.kill();

@@ -94,8 +94,8 @@ fn a_certificate_of_another_authority_is_refused() {
             Security::tls(other.issue(&member(1), now()).unwrap())
         },
         // The dialling member does not trust the listener either, and reports that first.
-        &["it refused this side's certificate"],
-        &["group rank 0", "not of this job's authority"],
+        &["it rejected this side's certificate"],
+        &["group rank 0", "not issued by this job's authority"],
     );
 }
 
@@ -113,8 +113,8 @@ fn an_untrusted_certificate_of_one_that_trusts_the_listener_is_refused() {
             let text = [&*bad[0], &authority.certificate_pem(), &*bad[2]].concat();
             Security::tls(Identity::from_pem("job", member(1), &text).unwrap())
         },
-        &["not of this job's authority"],
-        &["group rank 0", "it refused this side's certificate"],
+        &["not issued by this job's authority"],
+        &["group rank 0", "it rejected this side's certificate"],
     );
 }
 
@@ -127,7 +127,7 @@ fn an_expired_certificate_is_refused() {
             Security::tls(authority.issue(&member(1), past).unwrap())
         },
         &["has expired"],
-        &["it refused this side's certificate", "expired"],
+        &["it rejected this side's certificate", "expired"],
     );
 }
 
@@ -140,7 +140,7 @@ fn a_certificate_that_is_not_valid_yet_is_refused() {
             Security::tls(authority.issue(&member(1), future).unwrap())
         },
         &["is not valid yet", "clocks"],
-        &["it refused this side's certificate", "not valid yet"],
+        &["it rejected this side's certificate", "not valid yet"],
     );
 }
 
@@ -157,7 +157,7 @@ fn a_dialler_refuses_a_listener_whose_certificate_has_expired() {
     let waiting = join(members[0].clone(), &first, &peers);
     let dialling = join(members[1].clone(), &second, &peers);
     contains(&refusal(dialling), &["group rank 0", "has expired"]);
-    contains(&refusal(waiting), &["it refused this side's certificate"]);
+    contains(&refusal(waiting), &["it rejected this side's certificate"]);
 }
 
 /// Forwards bytes and records those of the dialling member.
@@ -224,7 +224,7 @@ fn another_ranks_certificate_is_refused() {
 fn a_peer_without_a_certificate_or_without_tls_is_refused() {
     refused(
         |_| Security::Plain,
-        &["does not speak TLS"],
+        &["does not speak the job's TLS"],
         &["it uses TLS, but this member is configured for plain connections"],
     );
     // TLS without a certificate, as used by a host that joins with a token.
@@ -262,7 +262,7 @@ fn a_listener_that_is_an_impostor_is_refused_by_the_dialling_member() {
     let waiting = join(members[0].clone(), &first, &peers);
     let dialling = join(members[1].clone(), &second, &peers);
     contains(&refusal(dialling), &["its certificate is for", "rank-3"]);
-    contains(&refusal(waiting), &["it refused this side's certificate"]);
+    contains(&refusal(waiting), &["it rejected this side's certificate"]);
 }
 
 #[test]
@@ -275,7 +275,7 @@ fn tls_where_plain_is_expected_is_reported_on_both_sides() {
     let peers = [address_0, address_1];
     let waiting = join(members[0].clone(), &first, &peers);
     let dialling = join(members[1].clone(), &second, &peers);
-    contains(&refusal(dialling), &["does not speak TLS"]);
+    contains(&refusal(dialling), &["does not speak the job's TLS"]);
     contains(
         &refusal(waiting),
         &["it uses TLS, but this member is configured"],

@@ -1,4 +1,5 @@
-//! What a layer keeps between forward and backward of a shard, and its committed buffers.
+//! The values that a layer keeps between forward and backward of a shard, and its committed
+//! buffers.
 
 use std::ops::Range;
 
@@ -9,14 +10,14 @@ use ronde_core::layout::{Arena, Role, StateLayout};
 use crate::Activation;
 use crate::module_state::{TakeGradients, TensorSlot};
 
-/// Values of all buffers, where they lie by index in the layout; parameters have empty ranges.
+/// The values of all buffers, indexed as in the layout; parameters have empty ranges.
 pub(super) struct LayerBuffers {
     pub(super) arena: Arena,
     pub(super) values: Vec<f32>,
 }
 
 impl LayerBuffers {
-    /// Room for the buffers of a layout.
+    /// Allocates the buffers of a layout.
     pub(super) fn new(layout: &StateLayout) -> Self {
         let arena = Arena::new(layout.tensors.iter().map(|tensor| match tensor.role {
             Role::Buffer => tensor.elements(),
@@ -26,7 +27,7 @@ impl LayerBuffers {
         Self { arena, values }
     }
 
-    /// Takes the buffers of a state over.
+    /// Copies the buffers from a state.
     pub(super) fn load(&mut self, state: &[f32], ranges: &[Range<usize>]) {
         for (to, from) in self.arena.ranges().iter().zip(ranges) {
             if !to.is_empty() {
@@ -35,7 +36,7 @@ impl LayerBuffers {
         }
     }
 
-    /// Writes other values of the buffers, lying as these do, to a state.
+    /// Writes other values of the buffers, in the same arrangement, to a state.
     pub(super) fn write(&self, values: &[f32], state: &mut [f32], ranges: &[Range<usize>]) {
         for (from, to) in self.arena.ranges().iter().zip(ranges) {
             if !from.is_empty() {
@@ -45,17 +46,17 @@ impl LayerBuffers {
     }
 }
 
-/// What backward of a shard needs.
+/// The values that backward of a shard needs.
 pub(super) struct PendingShard<M, const I: usize, const O: usize> {
     /// The graph; `None` for a shard without samples.
     pub(super) graph: Option<RecordedGraph<M, I, O>>,
     pub(super) input_shape: Vec<usize>,
     pub(super) output_shape: Vec<usize>,
-    /// Buffers as this shard's forward left them; empty when there are none.
+    /// The buffers after this shard's forward; empty when there are none.
     pub(super) buffers: Vec<f32>,
 }
 
-/// A forward pass as the engine recorded it.
+/// A forward pass as recorded by the engine.
 pub(super) struct RecordedGraph<M, const I: usize, const O: usize> {
     /// The parameters of this forward: handles to the leaves of the graph.
     pub(super) module: M,
@@ -64,7 +65,8 @@ pub(super) struct RecordedGraph<M, const I: usize, const O: usize> {
 }
 
 impl<M: Module, const I: usize, const O: usize> RecordedGraph<M, I, O> {
-    /// Runs backward from the given gradient. Gives the input's gradient, if it was tracked and used.
+    /// Runs backward from the given gradient. Returns the input's gradient if it was tracked and
+    /// used.
     pub(super) fn backward(
         self,
         slots: &[TensorSlot],

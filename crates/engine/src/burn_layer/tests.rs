@@ -1,4 +1,4 @@
-//! Layers of modules that a user might bring.
+//! Layers made of modules as a user might write them.
 
 use burn::module::Param;
 use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig};
@@ -56,7 +56,7 @@ fn run(layer: &mut dyn Layer, rows: usize, shard: u32) -> (Vec<f32>, Vec<f32>) {
 }
 
 #[test]
-fn the_layout_tells_parameters_buffers_and_constants_apart() {
+fn the_layout_distinguishes_parameters_buffers_and_constants() {
     let layer = brought(0.1);
     let found: Vec<_> = layer
         .layout()
@@ -88,7 +88,7 @@ fn a_module_from_a_plain_device_is_trained_as_well() {
 }
 
 #[test]
-fn buffers_come_with_each_shard_and_the_committed_ones_stay() {
+fn each_shard_returns_its_buffers_and_the_committed_ones_stay() {
     let mut layer = brought(0.25);
     let (before, arena) = state(&layer);
     let (first, _) = run(&mut layer, 6, 0);
@@ -97,8 +97,8 @@ fn buffers_come_with_each_shard_and_the_committed_ones_stay() {
     let mean = arena.range(4);
     assert_eq!(bits(&first[mean.clone()]), bits(&again[mean.clone()]));
 
-    // The mean of the normalisation's input, a quarter of it being taken: weights and biases are
-    // those of `first`, biases zero.
+    // The running mean becomes a quarter of the batch mean of the normalisation's input, which the
+    // weights of `first` determine; biases are zero.
     let input = samples(&[6, 3], 5).into_host();
     for channel in 0..4 {
         let outputs = (0..6).map(|row| {
@@ -190,7 +190,7 @@ fn mistakes_are_told() {
     assert!(
         shape
             .to_string()
-            .contains("brought: input has shape [2, 4]"),
+            .contains("brought: invalid shape [2, 4] of the input"),
         "{shape}"
     );
     assert!(layer.forward(samples(&[2], 0), &context).is_err());

@@ -1,4 +1,4 @@
-//! A chain cut anywhere, in any order of shards, at any address: the same bits.
+//! Cut anywhere, run in any order of shards and at any address, a chain computes the same bits.
 
 use ronde_core::layout::Role;
 use ronde_core::seed::SeedTree;
@@ -28,8 +28,8 @@ fn shard_of(shape: &[usize], shard: u32) -> (Activation, Vec<u32>) {
     (samples(shape, u64::from(shard)), labels)
 }
 
-/// Outputs and gradients of a shard through parts that hand over host values only, as between
-/// processes.
+/// Returns outputs and gradients of a shard through parts that exchange host values only, as
+/// processes do.
 fn through_parts(
     parts: &mut [Chain],
     input: Activation,
@@ -72,7 +72,7 @@ fn through_parts(
 }
 
 #[test]
-fn cut_anywhere_the_bits_are_those_of_one_piece() {
+fn cuts_anywhere_do_not_change_the_bits() {
     for (build, shape) in [
         (digits as fn() -> Chain, [5, 1, 8, 8]),
         (small_resnet, [3, 3, 8, 8]),
@@ -105,7 +105,7 @@ fn cuts_out_of_range_or_order_are_refused() {
 }
 
 #[test]
-fn a_shard_has_the_same_bits_whatever_ran_before_and_wherever_it_lies() {
+fn the_bits_of_a_shard_depend_on_no_earlier_run_and_no_address() {
     for (build, shape, turns) in [
         (digits as fn() -> Chain, [8, 1, 8, 8], 20),
         (small_resnet, [2, 3, 8, 8], 5),
@@ -116,7 +116,7 @@ fn a_shard_has_the_same_bits_whatever_ran_before_and_wherever_it_lies() {
         let mut used = build();
         let mut ballast = Vec::new();
         for turn in 0..turns {
-            // Odd sizes kept alive move the allocations that follow by odd amounts.
+            // Odd sizes that stay allocated shift the following allocations by odd amounts.
             ballast.push(vec![turn as u8; 4 * turn * turn + 4 * turn + 1]);
             let other = 2 + turn as u32 % 3;
             let (other_input, other_labels) =
@@ -133,7 +133,7 @@ fn a_shard_has_the_same_bits_whatever_ran_before_and_wherever_it_lies() {
 }
 
 #[test]
-fn shards_in_flight_together_do_not_mix() {
+fn pending_shards_are_independent() {
     let mut chain = digits();
     let alone: Vec<_> = (0..3)
         .map(|shard| {
@@ -154,7 +154,7 @@ fn shards_in_flight_together_do_not_mix() {
         let loss = SoftmaxCrossEntropy::loss(output.as_slice(), 10, &labels).unwrap();
         let gradient = Activation::from_host(&[4, 10], loss.gradient);
         let mut gradients = vec![0.0; arena.len()];
-        // A step may commit while shards of another are in pending: those keep their own weights.
+        // A step may commit while shards of another step are pending; these keep their own weights.
         chain.load(&vec![0.5; arena.len()], arena.ranges());
         chain
             .backward(
@@ -173,7 +173,7 @@ fn shards_in_flight_together_do_not_mix() {
 }
 
 #[test]
-fn gradients_are_the_slopes_of_the_loss() {
+fn gradients_match_finite_differences_of_the_loss() {
     let model = ModelConfig::DigitsCnn {
         channels: 3,
         dropout: 0.25,
@@ -188,7 +188,7 @@ fn gradients_are_the_slopes_of_the_loss() {
         if tensor.role != Role::Parameter {
             continue;
         }
-        // Along the gradient of one tensor the loss rises by its squared length.
+        // Along the gradient of one tensor the loss rises by the squared norm of the gradient.
         let range = arena.range(index);
         let direction = gradient[range.clone()].to_vec();
         let square: f64 = direction.iter().map(|&x| f64::from(x).powi(2)).sum();
@@ -245,7 +245,7 @@ fn layers_report_their_gradients_last_first() {
 }
 
 #[test]
-fn twins_and_emptiness_are_refused() {
+fn duplicate_names_and_empty_chains_are_refused() {
     assert!(Chain::new(Vec::new()).is_err());
     let twice = digits().layers.into_iter().chain(digits().layers).collect();
     assert!(matches!(Chain::new(twice), Err(EngineError::Model { .. })));

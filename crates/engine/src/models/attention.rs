@@ -1,6 +1,6 @@
-//! What transformers are made of: attention with its projections, and the layer after it.
+//! Building blocks of transformers: attention with its projections, and the feed-forward part.
 //!
-//! Shapes: N samples, T places, E width.
+//! Shapes: N samples, T positions, E width.
 
 use burn::module::Module;
 use burn::nn::{LayerNorm, Linear};
@@ -10,18 +10,18 @@ use super::modules::{linear_module, normalise, row_norm};
 use crate::ForwardContext;
 use crate::ops::{self, AttentionMask, linear};
 
-/// Size of a transformer's layers.
+/// The size of a transformer's blocks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TransformerShape {
     pub(super) width: usize,
     pub(super) heads: usize,
-    /// Width between the two parts of a feed-forward layer.
+    /// The inner width of a feed-forward part.
     pub(super) inner: usize,
     pub(super) dropout: f64,
 }
 
 impl TransformerShape {
-    /// Refuses what no layer can have.
+    /// Checks the settings.
     pub(super) fn check(&self, depth: usize) -> Result<(), String> {
         let Self {
             width,
@@ -31,48 +31,48 @@ impl TransformerShape {
         } = *self;
         if depth == 0 || width == 0 || inner == 0 || heads == 0 || !width.is_multiple_of(heads) {
             return Err(format!(
-                "layers = {depth}, width = {width}, heads = {heads}; expected at least 1 of each, and a width that the heads divide"
+                "invalid layers = {depth}, width = {width}, heads = {heads}: expected at least 1 of each, and a width that is a multiple of heads"
             ));
         }
         if depth > 1 << 12 || width > 1 << 20 || inner > 1 << 22 {
             return Err(format!(
-                "layers = {depth}, width = {width}; expected at most {} and {}",
+                "invalid layers = {depth}, width = {width}: expected at most {} and {}",
                 1 << 12,
                 1 << 20
             ));
         }
         if !(0.0..1.0).contains(&dropout) {
             return Err(format!(
-                "dropout = {dropout}; expected at least 0 and below 1"
+                "invalid dropout = {dropout}: expected at least 0 and below 1"
             ));
         }
         Ok(())
     }
 
-    /// Parameters of an attention with its normalisation.
+    /// Returns the number of parameters of an attention with its normalisation.
     pub(super) fn attention_parameters(&self) -> u64 {
         let width = self.width as u64;
         4 * (width * width + width) + 2 * width
     }
 
-    /// Parameters of a feed-forward layer with its normalisation.
+    /// Returns the number of parameters of a feed-forward part with its normalisation.
     pub(super) fn feed_forward_parameters(&self) -> u64 {
         let (width, inner) = (self.width as u64, self.inner as u64);
         2 * width * inner + inner + width + 2 * width
     }
 
-    /// Floats kept by an attention of `places` over `seen` places, for one sample; an estimate.
+    /// Estimates the floats kept by an attention of `places` over `seen` positions, for one sample.
     pub(super) fn attention_kept(&self, places: usize, seen: usize) -> usize {
         (5 * places + 3 * seen) * self.width + 3 * self.heads * places * seen
     }
 
-    /// Floats kept by a feed-forward layer for one sample; an estimate.
+    /// Estimates the floats kept by a feed-forward part for one sample.
     pub(super) fn feed_forward_kept(&self, places: usize) -> usize {
         places * (4 * self.width + 6 * self.inner)
     }
 }
 
-/// Normalisation, attention and the way round them.
+/// Normalisation and attention with a residual connection.
 #[derive(Module, Debug)]
 pub(super) struct MultiHeadAttention {
     norm: LayerNorm,
@@ -93,7 +93,8 @@ impl MultiHeadAttention {
         }
     }
 
-    /// `x` (`[N, T, E]`) plus what its places find in `memory` (`[N, S, E]`); without one in `x`.
+    /// Returns `x` (`[N, T, E]`) plus its attention to `memory` (`[N, S, E]`), or to itself without
+    /// one.
     pub(super) fn forward(
         &self,
         x: Tensor<3>,
@@ -108,7 +109,7 @@ impl MultiHeadAttention {
     }
 }
 
-/// Normalisation, two linear layers and the way round them.
+/// Normalisation and two linear modules with a residual connection.
 #[derive(Module, Debug)]
 pub(super) struct FeedForward {
     norm: LayerNorm,
@@ -125,7 +126,7 @@ impl FeedForward {
         }
     }
 
-    /// `x` plus its transformation; `index` keys the dropout inside.
+    /// Returns `x` plus its transformation; `index` keys the dropout inside.
     pub(super) fn forward(
         &self,
         x: Tensor<3>,

@@ -11,14 +11,16 @@ use crate::ops::AfterNorm;
 use crate::pending_shards::PendingShards;
 use crate::{Activation, EngineError, ForwardContext, NotSummed, ShardGradient, ShardSums};
 
-/// The engine's own defaults, as for the normalisation by shard.
+/// The engine's own defaults, as for batch normalisation per shard.
 const EPSILON: f64 = 1e-5;
 const MOMENTUM: f64 = 0.1;
 
-/// A normalisation of channels over all samples of a step, with the addition and the rectifier after it.
-/// Two sums over all shards a step, of two f64 for each channel: one forward, one backward.
+/// Normalises channels over all samples of a step, then adds a value and rectifies if configured.
+/// Needs two sums over all shards per step, of two f64 per channel: one in forward, one in
+/// backward.
 ///
-/// Running statistics move as those of the normalisation by shard: the variance is not corrected.
+/// Running statistics are updated as in batch normalisation per shard: the variance is not
+/// corrected.
 pub(super) struct BatchWideNorm {
     name: String,
     layout: StateLayout,
@@ -32,21 +34,21 @@ pub(super) struct BatchWideNorm {
 struct BatchWideNormValues {
     gamma: Vec<f32>,
     beta: Vec<f32>,
-    /// Mean and variance in evaluation.
+    /// The running mean and variance, used in evaluation.
     running: [Vec<f32>; 2],
 }
 
-/// What backward of a shard needs.
+/// The values that backward of a shard needs.
 struct BatchWideNormBackward {
     values: Arc<BatchWideNormValues>,
-    /// Running statistics as this step's forward moved them.
+    /// The running statistics after this step's forward.
     moved: Arc<[Vec<f32>; 2]>,
     statistics: Arc<BatchStatistics>,
     shape: BatchNorm,
     x: Activation,
-    /// Where the rectifier was open; empty where there is none.
+    /// Whether each output of the rectifier is positive; empty without a rectifier.
     open: Vec<u8>,
-    /// Whether something was added.
+    /// Whether a value was added.
     adds: bool,
 }
 
@@ -114,7 +116,7 @@ impl BatchWideNorm {
         }
     }
 
-    /// Outputs of all shards of this rank; `added` has as many as `x`.
+    /// Returns the outputs of all shards of this rank; `added` has as many elements as `x`.
     pub(super) fn forward(
         &mut self,
         x: Vec<Activation>,
@@ -158,7 +160,7 @@ impl BatchWideNorm {
         Ok(outputs)
     }
 
-    /// The output by the running statistics.
+    /// Returns the output computed with the running statistics.
     pub(super) fn evaluate(
         &self,
         x: &Activation,
@@ -190,7 +192,7 @@ impl BatchWideNorm {
         y
     }
 
-    /// Gradients of the inputs of all shards of this rank, and of what was added to them.
+    /// Returns the gradients of the inputs of all shards of this rank, and of the added values.
     pub(super) fn backward(
         &mut self,
         shards: Vec<ShardGradient<'_>>,
@@ -248,7 +250,7 @@ impl BatchWideNorm {
             })
     }
 
-    /// The running statistics after a step with these.
+    /// Returns the running statistics after a step with these batch statistics.
     fn moved(&self, found: &BatchStatistics) -> [Vec<f32>; 2] {
         let [mean, variance] = &self.values.running;
         let moved = |old: &[f32], new: &[f32]| {

@@ -1,8 +1,8 @@
 //! [`Dense`]: a linear layer of a perceptron, without the engine's graph.
 //!
-//! The same products in the same order as `ops::linear` and `ops::relu`, so the same bits; but the
-//! gradient of the weights is written where it is sent from, the weights are read where the state lies, and
-//! nothing is copied between.
+//! Computes the same products in the same order as `ops::linear` and `ops::relu`, hence the same
+//! bits; but the gradient of the weights is written directly into the buffer that is sent, the
+//! weights are read directly from the state, and nothing is copied.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::ops::memory::{give, take};
 use crate::pending_shards::PendingShards;
 use crate::{Activation, EngineError, ForwardContext, Layer, LayerCost, Mode};
 
-/// `max(x * weight + bias, 0)`, then dropout; or without the rectifier. Samples of any shape are seen as
-/// rows.
+/// `max(x * weight + bias, 0)` followed by dropout, or without the rectifier. Samples of any shape
+/// are treated as rows.
 pub(super) struct Dense {
     layout: StateLayout,
     sample: Vec<usize>,
-    /// Elements of a sample, and of an output.
+    /// The numbers of elements of a sample and of an output.
     sizes: [usize; 2],
     is_rectified: bool,
     dropout: f64,
@@ -30,7 +30,7 @@ pub(super) struct Dense {
     pending: PendingShards<DenseBackward>,
 }
 
-/// Weight and bias where they lie: in memory of its own, or in the model's state.
+/// The ranges of weight and bias, in memory of the layer or in the model's state.
 #[derive(Clone, Default)]
 struct DenseWeights {
     state: Arc<Vec<f32>>,
@@ -48,18 +48,19 @@ impl DenseWeights {
     }
 }
 
-/// What backward of a shard needs.
+/// The values that backward of a shard needs.
 struct DenseBackward {
     values: DenseWeights,
     input: Activation,
-    /// Where the rectifier was open; empty where there is none.
+    /// Whether each output of the rectifier is positive; empty without a rectifier.
     open: Vec<u8>,
-    /// Factors of the dropout; empty without one.
+    /// The factors of the dropout; empty without one.
     mask: Vec<f32>,
 }
 
 impl Dense {
-    /// A layer without a rectifier, with initial weights by its name, for samples of a shape.
+    /// Creates a layer without a rectifier for samples of a shape, with initial weights keyed by
+    /// its name.
     pub(super) fn new(
         name: &str,
         sample: &[usize],
@@ -93,13 +94,13 @@ impl Dense {
         }
     }
 
-    /// With a rectifier, after which a share of the values is dropped in training.
+    /// Adds a rectifier, followed by dropout in training.
     pub(super) fn rectified(mut self, dropout: f64) -> Self {
         (self.is_rectified, self.dropout) = (true, dropout);
         self
     }
 
-    /// For the first layer of a model: nobody asks for the gradient of its input.
+    /// Declares this the first layer of a model, whose input gradient is never requested.
     pub(super) fn without_input_gradient(mut self) -> Self {
         self.pending.gives_input_gradient = false;
         self
@@ -235,7 +236,8 @@ mod tests {
     use crate::testing::{arena, hashed, training};
     use crate::{BurnLayer, training_device};
 
-    /// Output, gradients and input gradient of one shard of some samples, in a step that drops values.
+    /// Returns output, gradients and input gradient of one shard of some samples, in a step with
+    /// dropout.
     fn outcome(layer: &mut dyn Layer, samples: usize) -> [Vec<f32>; 3] {
         let arena = arena(layer);
         let shape = [samples, 3, 5];
@@ -255,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn it_has_the_bits_of_the_operations() {
+    fn it_has_the_bits_of_the_separate_operations() {
         let seeds = SeedTree::new(3);
         for (is_rectified, dropout) in [(false, 0.0), (true, 0.0), (true, 0.25)] {
             let mut dense = Dense::new("layer", &[3, 5], 7, Initial::Rectifier, &seeds);
@@ -290,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_in_flight_keep_their_weights_and_misuse_is_told() {
+    fn pending_shards_keep_their_weights_and_misuse_is_reported() {
         let mut layer = Dense::new("layer", &[2], 1, Initial::Rectifier, &SeedTree::new(1));
         let arena = arena(&layer);
         let load = |layer: &mut Dense, weight: f32| {
@@ -323,7 +325,7 @@ mod tests {
         assert!(layer.forward(wrong, &context).is_err());
     }
     #[test]
-    fn a_shared_state_is_read_where_it_lies_until_it_is_released() {
+    fn a_shared_state_is_read_in_place_until_it_is_released() {
         let mut layer = Dense::new("layer", &[2], 1, Initial::Rectifier, &SeedTree::new(1));
         let mut state = Arc::new(vec![9.0, 1.0, 2.0, 9.0, 3.0]);
         let ranges = [1..3, 4..5];
@@ -333,7 +335,7 @@ mod tests {
         };
         layer.load_shared(&state, &ranges);
         assert_eq!(output(&mut layer, &training(0, 0)), [24.0]);
-        // The shard in flight holds the old values, so they are not changed under it.
+        // The pending shard holds the old values, so they are not changed in place.
         layer.release_state();
         assert!(Arc::get_mut(&mut state).is_none());
         Arc::make_mut(&mut state)[1] = 5.0;

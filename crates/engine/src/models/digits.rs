@@ -11,10 +11,10 @@ use super::{Layers, cost_per_sample, image};
 use crate::ops::{AfterNorm, batch_norm, conv2d, linear};
 use crate::{BurnLayer, ForwardContext, training_device};
 
-/// More would overflow sizes before it would fit any memory.
+/// A larger number would overflow sizes long before it would fit into memory.
 const CHANNELS_MAX: usize = 1 << 16;
 
-/// Convolution of 3 x 3, batch normalisation, rectifier.
+/// A 3 x 3 convolution, batch normalisation and a rectifier.
 #[derive(Module, Debug)]
 struct DigitsBlock {
     conv: Conv2d,
@@ -37,7 +37,8 @@ impl DigitsBlock {
     }
 }
 
-/// Layers: two blocks and pooling; a block and the mean over places; dropout and the classifier.
+/// Builds the layers: two blocks and pooling; a block and the mean over the image; dropout and the
+/// classifier.
 pub(super) fn layers(
     input_shape: &[usize],
     classes: usize,
@@ -48,7 +49,7 @@ pub(super) fn layers(
     let [from, height, width] = image(input_shape, 4)?;
     if !(1..=CHANNELS_MAX).contains(&channels) || !(0.0..1.0).contains(&dropout) {
         return Err(format!(
-            "channels = {channels}, dropout = {dropout}; expected 1 to {CHANNELS_MAX}, and at least 0 and below 1"
+            "invalid channels = {channels}, dropout = {dropout}: expected 1 to {CHANNELS_MAX}, and at least 0 and below 1"
         ));
     }
     let device = training_device();

@@ -1,4 +1,4 @@
-//! [`Embedding`]: tokens and their places as vectors, a layer without the engine's graph.
+//! [`Embedding`]: vectors of tokens and positions, a layer without the engine's graph.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,11 +14,12 @@ use crate::ops::memory::take;
 use crate::pending_shards::PendingShards;
 use crate::{Activation, EngineError, ForwardContext, Layer, LayerCost, Mode};
 
-/// A vector for each token and one for each place, added; then dropout. Takes token numbers `[N, T]`. A
-/// number beyond the table counts as the last one: a made-up number must not end the process.
+/// Adds a vector for each token and one for each position, followed by dropout. Takes token numbers
+/// `[N, T]`. A number beyond the table is treated as the last token: a generated number must not
+/// end the process.
 ///
-/// With [`Padding`] a place more follows, which holds how long the source text is: see
-/// [`Padding::write`].
+/// With [`Padding`] the output has an additional position, which holds the length of the source
+/// text: see [`Padding::write`].
 pub(super) struct Embedding {
     layout: StateLayout,
     table: Arc<EmbeddingTable>,
@@ -29,7 +30,7 @@ pub(super) struct Embedding {
     pending: PendingShards<EmbeddingBackward>,
 }
 
-/// Lengths of an embedding.
+/// The lengths of an embedding.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EmbeddingShape {
     pub(super) tokens: usize,
@@ -40,29 +41,29 @@ pub(super) struct EmbeddingShape {
 }
 
 impl EmbeddingShape {
-    /// Places of the output.
+    /// Returns the number of positions of the output.
     fn places_out(&self) -> usize {
         self.places + usize::from(self.padding.is_some())
     }
 }
 
-/// Which token fills source texts up that are shorter than others.
+/// The token that pads short source texts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Padding {
     pub(super) token: u32,
-    /// Places of the source text, which comes first.
+    /// The number of positions of the source text, which comes first.
     pub(super) source: usize,
 }
 
-/// A length is carried as two numbers below this, which the short formats hold exactly.
+/// A length is encoded as two numbers below this, which the short formats represent exactly.
 const DIGIT: usize = 256;
 
 impl Padding {
-    /// Refuses what cannot be carried.
+    /// Checks the settings.
     pub(super) fn check(&self, tokens: usize, width: usize) -> Result<(), String> {
         if self.token as usize >= tokens || width < 2 || self.source >= DIGIT * DIGIT {
             return Err(format!(
-                "padding = {} with {tokens} tokens, width = {width}, source = {}; expected a token's number, a width of at least 2 and a source below {}",
+                "invalid padding = {} with {tokens} tokens, width = {width}, source = {}: expected a token number, a width of at least 2 and a source below {}",
                 self.token,
                 self.source,
                 DIGIT * DIGIT
@@ -71,7 +72,7 @@ impl Padding {
         Ok(())
     }
 
-    /// Writes how many tokens of a source are there before only padding follows.
+    /// Writes the number of tokens of a source before its padding.
     fn write(&self, tokens: &[u32], to: &mut [f32]) {
         let source = &tokens[..self.source];
         let last = source.iter().rposition(|token| *token != self.token);
@@ -81,22 +82,22 @@ impl Padding {
         to[1] = (length / DIGIT) as f32;
     }
 
-    /// The length that was written.
+    /// Reads the length written by `write`.
     pub(super) fn read(from: &[f32]) -> usize {
         from[0] as usize + DIGIT * from[1] as usize
     }
 }
 
-/// What backward of a shard needs.
+/// The values that backward of a shard needs.
 struct EmbeddingBackward {
     tokens: Vec<u32>,
     samples: usize,
-    /// Factors of the dropout; empty without one.
+    /// The factors of the dropout; empty without one.
     mask: Vec<f32>,
 }
 
 impl Embedding {
-    /// Draws the initial vectors by the names `embedding.token` and `embedding.position`.
+    /// Draws the initial vectors, keyed by the names `embedding.token` and `embedding.position`.
     pub(super) fn new(
         form: EmbeddingShape,
         is_tied: bool,
@@ -128,12 +129,12 @@ impl Embedding {
         }
     }
 
-    /// The vectors, for an output layer that shares them.
+    /// Returns the vectors, for an output layer that shares them.
     pub(super) fn table(&self) -> Arc<EmbeddingTable> {
         self.table.clone()
     }
 
-    /// Vectors of one sample's tokens.
+    /// Writes the vectors of one sample's tokens.
     fn embed(&self, tables: &EmbeddingVectors, tokens: &[u32], to: &mut [f32]) {
         let width = self.form.width;
         let (texts, rest) = to.split_at_mut(tokens.len() * width);
@@ -150,7 +151,7 @@ impl Embedding {
         }
     }
 
-    /// Multiplies the places of texts by the factors of the dropout.
+    /// Multiplies the positions of texts by the factors of the dropout.
     fn drop_out(&self, mask: &[f32], values: &mut [f32]) {
         let width = self.form.width;
         let masks = mask.chunks_exact(self.form.places * width);
@@ -212,7 +213,8 @@ impl Layer for Embedding {
         Ok(Activation::from_host(&shape, values))
     }
 
-    /// Of a tied table: first what the output layer found for the shard, then what is found here.
+    /// The gradient of a tied table starts with the output layer's part, to which the embedding's
+    /// is added.
     fn backward(
         &mut self,
         shard: Shard,
@@ -301,7 +303,8 @@ mod tests {
         position: Param<Tensor<2>>,
     }
 
-    /// Output and gradients of one shard, compared as numbers: a sum of one may be a negative zero.
+    /// Returns output and gradients of one shard, compared as numbers, because a sum of one element
+    /// may be a negative zero.
     fn outcome(layer: &mut dyn Layer, samples: usize) -> [Vec<f32>; 2] {
         let context = training(1, 2);
         let output = layer.forward(tokens(samples), &context).unwrap();
@@ -317,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn it_finds_what_the_engines_operations_find() {
+    fn it_agrees_with_the_engines_operations() {
         let mut own = embedding(FORM);
         let zeros = |rows| Param::from_tensor(Tensor::zeros([rows, 3], &training_device()));
         let vectors = Vectors {
@@ -343,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_no_tokens_end_nothing_and_misuse_is_told() {
+    fn invalid_token_numbers_are_tolerated_and_misuse_is_reported() {
         let mut layer = embedding(FORM);
         let wild = vec![-1.0, f32::NAN, 1e9, 6.9, f32::INFINITY];
         let input = Activation::from_host(&[1, 5], wild);
@@ -361,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_of_sources_come_back_as_they_were_written() {
+    fn lengths_of_sources_read_back_as_written() {
         let padding = Padding {
             token: 4,
             source: 700,

@@ -1,9 +1,10 @@
-//! [`EmbeddingTable`]: an embedding's vectors, which the output layer of the same model may use as well.
+//! [`EmbeddingTable`]: the vectors of an embedding, which the output layer of the same model may
+//! share.
 //!
-//! A tied table is one parameter with two uses. It belongs to the embedding: there it is loaded, saved and
-//! has its gradient. Backward comes to the output layer first; what it finds for a shard waits here until
-//! the embedding adds its own to it. So a shard's gradient is a sum of two in one order, whoever computes
-//! the shard.
+//! A tied table is one parameter with two uses. It belongs to the embedding, which loads and saves
+//! it and writes its gradient. Backward runs the output layer first; its part of a shard's gradient
+//! is kept here until the embedding adds its own. So the two parts are always added in the same
+//! order.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,7 @@ use crate::EngineError;
 use crate::ops::memory::{give, take};
 use crate::ops::{HostTensor, OperationInput, SavedForBackward, record};
 
-/// Vectors of tokens and of places.
+/// The vectors of tokens and of positions.
 #[derive(Debug, Clone, Default)]
 pub(super) struct EmbeddingVectors {
     pub(super) token: Vec<f32>,
@@ -24,12 +25,12 @@ pub(super) struct EmbeddingVectors {
     pub(super) width: usize,
 }
 
-/// The vectors that count now, and gradients that wait. Shards in flight keep the vectors of their
-/// forward.
+/// The current vectors, and the gradients of the output layer. Pending shards keep the vectors of
+/// their forward.
 #[derive(Debug)]
 pub(super) struct EmbeddingTable {
     tables: Mutex<Arc<EmbeddingVectors>>,
-    /// Of the token vectors, by the output layer.
+    /// The output layer's gradients of the token vectors.
     found: Mutex<BTreeMap<Shard, Vec<f32>>>,
 }
 
@@ -45,20 +46,20 @@ impl EmbeddingTable {
         }
     }
 
-    /// The vectors as they are.
+    /// Returns the current vectors.
     pub(super) fn now(&self) -> Arc<EmbeddingVectors> {
         locked(&self.tables).clone()
     }
 
-    /// Changes the vectors; copies them first where a shard in flight holds them.
+    /// Changes the vectors; copies them first when a pending shard holds them.
     pub(super) fn change(&self, change: impl FnOnce(&mut EmbeddingVectors)) {
         change(Arc::make_mut(&mut locked(&self.tables)));
     }
 
-    /// Adds what the output layer found for a shard: `gradient = found + gradient`.
+    /// Adds the output layer's part to a shard's gradient: `gradient = found + gradient`.
     ///
     /// # Errors
-    /// When the output layer's backward of the shard did not come before.
+    /// When the output layer's backward of the shard did not run before.
     pub(super) fn add_found(&self, shard: Shard, gradient: &mut [f32]) -> Result<(), EngineError> {
         let found = locked(&self.found).remove(&shard);
         let found = found.ok_or_else(|| EngineError::NotInFlight {
@@ -71,13 +72,13 @@ impl EmbeddingTable {
         Ok(())
     }
 
-    /// Forgets what the output layer found, as after a step that was given up.
+    /// Drops the output layer's gradients, as after an aborted step.
     pub(super) fn forget(&self) {
         locked(&self.found).clear();
     }
 
-    /// A score for each token at each place: `x` (`[N, T, E]`) times the vectors of all tokens. What
-    /// backward finds for the vectors waits under the shard's number.
+    /// Returns a score for each token at each position: `x` (`[N, T, E]`) times the vectors of all
+    /// tokens. Backward stores the gradient of the vectors under the shard's number.
     pub(super) fn scores(self: &Arc<Self>, x: Tensor<3>, shard: Shard) -> Tensor<3> {
         let (table, tables) = (self.clone(), self.now());
         record([OperationInput::of(x)], |[x]| {
@@ -101,12 +102,12 @@ impl EmbeddingTable {
 }
 
 impl EmbeddingVectors {
-    /// Rows of an input, and tokens.
+    /// The numbers of rows of an input and of tokens.
     fn lengths(&self, x: &HostTensor) -> [usize; 2] {
         [x.values().len(), self.token.len()].map(|elements| elements / self.width.max(1))
     }
 
-    /// The rows of an input, and the vectors of all tokens.
+    /// Returns the rows of an input and the vectors of all tokens.
     fn matrices<'a>(&'a self, x: &'a HostTensor) -> [Matrix<'a>; 2] {
         let [rows, tokens] = self.lengths(x);
         let left = Matrix::new(x.values(), rows, self.width);

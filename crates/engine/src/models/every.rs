@@ -1,4 +1,5 @@
-//! Every model, small: gradients against PyTorch's, cuts, recomputation, precisions, golden losses.
+//! Every model at a small size: gradients against PyTorch's, cuts, recomputation, precisions,
+//! reference losses.
 
 mod lock_step;
 mod text;
@@ -13,15 +14,15 @@ use super::*;
 use crate::testing::{arena, bits, hashed, state, training};
 use crate::{Activation, Chain, IGNORED, Layer, Loss, LossOutput, OptimizerConfig, Precision};
 
-/// A small model with samples, as `tests/pytorch/gradients.py` has it.
+/// A small model with samples, as in `tests/pytorch/gradients.py`.
 struct ModelCase {
     name: &'static str,
     model: &'static str,
     shape: &'static [usize],
-    /// 0: one value is learnt.
+    /// 0: the model learns one value.
     classes: usize,
     targets: usize,
-    /// Loss sums of the first three steps of descent; a function of the C library may be in them.
+    /// The loss sums of the first three SGD steps; they may depend on a function of the C library.
     golden: [f64; 3],
 }
 
@@ -142,7 +143,7 @@ const fn case(
     }
 }
 
-/// FNV-1a, as the script has it.
+/// FNV-1a, as in the script.
 fn name_seed(name: &str) -> u64 {
     let step = |seed: u32, byte: u8| (seed ^ u32::from(byte)).wrapping_mul(0x0100_0193);
     name.bytes().fold(0x811C_9DC5, step).into()
@@ -193,7 +194,7 @@ impl ModelCase {
             .unwrap()
     }
 
-    /// Loss and gradients through parts that hand over host values only, as between processes.
+    /// Returns loss and gradients through parts that exchange host values only, as processes do.
     fn through(&self, parts: &mut [Chain]) -> (f64, Vec<Vec<f32>>) {
         let context = training(4, 2);
         let mut value = self.input();
@@ -229,11 +230,11 @@ impl ModelCase {
 struct ReferenceGradients {
     loss: f64,
     tensors: BTreeMap<String, [f64; 2]>,
-    /// How far PyTorch's own gradients in single precision lie from these: median and greatest.
+    /// The median and maximum deviation of PyTorch's own single-precision gradients from these.
     single: Option<[f64; 2]>,
 }
 
-/// Weights as the script makes them.
+/// Returns the weights that the script generates.
 fn weights(name: &str, shape: &[usize]) -> Vec<f32> {
     let mut values = hashed(name_seed(name), shape.iter().product());
     if shape.len() >= 2 && !name.starts_with("embedding.") {
@@ -256,7 +257,7 @@ fn expected() -> BTreeMap<String, ReferenceGradients> {
     serde_json::from_str(text).unwrap()
 }
 
-/// Gives a model the weights of the script.
+/// Loads the script's weights into a model.
 fn load_weights(chain: &mut Chain) {
     let tensors = chain.layout().tensors.clone();
     let (mut values, arena) = state(chain);
@@ -297,7 +298,7 @@ impl ModelCase {
             let square: f64 = gradient.iter().map(|&g| f64::from(g).powi(2)).sum();
             let error = (got - dot).abs().max((square.sqrt() - norm).abs());
             errors.push(error / (norm + 1e-4));
-            // A rectifier that rounding opens or shuts turns the gradient a little.
+            // Rounding can switch a rectifier on or off, which changes the gradient slightly.
             let bound = match expected.single {
                 Some([_, greatest]) => 2.0 * greatest,
                 None if self.shape.len() == 4 => 1.5e-2,
@@ -333,7 +334,7 @@ fn gradients_are_those_of_pytorch() {
 }
 
 #[test]
-fn cut_everywhere_and_recomputed_the_bits_are_those_of_one_piece() {
+fn cuts_and_recomputation_do_not_change_the_bits() {
     for case in CASES.iter().filter(|case| case.name != "gpt_tied") {
         let expected = case.whole(case.build());
         let cuts: Vec<usize> = (1..case.build().len()).collect();
@@ -345,7 +346,7 @@ fn cut_everywhere_and_recomputed_the_bits_are_those_of_one_piece() {
 }
 
 #[test]
-fn small_models_cut_at_any_one_place_give_the_same_bits() {
+fn a_single_cut_anywhere_does_not_change_the_bits() {
     let of_text = |case: &&ModelCase| case.targets > 1 && case.name != "gpt_tied";
     for case in CASES.iter().filter(of_text) {
         let expected = case.whole(case.build());
@@ -362,7 +363,8 @@ fn small_models_cut_at_any_one_place_give_the_same_bits() {
     }
 }
 
-/// Loss sums of three steps of descent: small ones for images, whose gradients are large.
+/// Returns the loss sums of three SGD steps, with a small rate for images, whose gradients are
+/// large.
 fn losses(case: &ModelCase, mut chain: Chain) -> Vec<f64> {
     let optimizer: OptimizerConfig = serde_json::from_str(r#"{"kind": "sgd"}"#).unwrap();
     let (mut values, arena) = state(&chain);
@@ -398,12 +400,12 @@ fn losses(case: &ModelCase, mut chain: Chain) -> Vec<f64> {
 }
 
 #[test]
-fn losses_of_the_first_steps_are_golden() {
+fn losses_of_the_first_steps_match_the_reference() {
     let mut wrong = Vec::new();
     for case in &CASES {
         let got = losses(case, case.build());
         let fits = got.iter().zip(case.golden).all(|(got, golden)| {
-            // Other instruction sets sum in other orders.
+            // Other instruction sets sum in another order.
             let bound = if case.name == "resnet50" { 1e-2 } else { 2e-3 };
             (got - golden).abs() < bound * golden
         });
@@ -415,7 +417,7 @@ fn losses_of_the_first_steps_are_golden() {
 }
 
 #[test]
-fn short_formats_train_nearly_as_well_and_round_what_they_should() {
+fn short_formats_round_weights_and_train_nearly_as_well() {
     for case in CASES
         .iter()
         .filter(|case| ["mlp", "gpt"].contains(&case.name))
@@ -454,7 +456,7 @@ fn short_formats_train_nearly_as_well_and_round_what_they_should() {
 }
 
 #[test]
-fn weights_that_change_end_what_could_not_be_computed_again() {
+fn changed_weights_drop_shards_that_cannot_be_recomputed() {
     let case = &CASES[2];
     let mut chain = case.build().with_recomputation();
     let (values, arena) = state(&chain);

@@ -16,24 +16,24 @@ use crate::initial::Initial;
 use crate::ops::AttentionMask;
 use crate::{BurnLayer, ForwardContext, Layer, training_device};
 
-/// Attention to earlier places, then a layer for each place.
+/// Attention to earlier positions, then a feed-forward part.
 #[derive(Module, Debug)]
 struct GptBlock {
     attention: MultiHeadAttention,
     feed_forward: FeedForward,
 }
 
-/// Length of the text of samples that are token numbers.
+/// Returns the length of the text in samples of token numbers.
 fn places(input_shape: &[usize]) -> Result<usize, String> {
     match *input_shape {
         [places] => Ok(places),
         _ => Err(format!(
-            "samples of {input_shape:?}; expected [places], one token number each"
+            "invalid sample shape {input_shape:?}: expected [positions], one token number each"
         )),
     }
 }
 
-/// What each layer takes: embedding, blocks, head.
+/// Returns the size of each layer: embedding, blocks, head.
 pub(super) fn sizes(
     input_shape: &[usize],
     tokens: usize,
@@ -66,7 +66,8 @@ pub(super) fn sizes(
     Ok(sizes)
 }
 
-/// Scores of the next token, by a matrix of its own or by the vectors of the embedding.
+/// The scores of the next token, computed with a separate matrix or with the vectors of the
+/// embedding.
 fn head(
     sample: &[usize],
     tokens: usize,
@@ -94,8 +95,8 @@ fn head(
     Box::new(layer.with_cost(cost))
 }
 
-/// Layers: `embedding`, `block1`, `block2`, ..., `head`. Of a tied model the first and the last share the
-/// vectors of the tokens.
+/// Builds the layers: `embedding`, `block1`, `block2`, ..., `head`. In a tied model the first and
+/// the last one share the vectors of the tokens.
 pub(super) fn layers(
     input_shape: &[usize],
     tokens: usize,

@@ -1,4 +1,4 @@
-//! [`ModelConfig`]: the models that come with ronde, each a chain of layers.
+//! [`ModelConfig`]: the built-in models, each a chain of layers.
 
 mod attention;
 mod batch_wide_norm;
@@ -7,6 +7,7 @@ mod digits;
 mod embedding;
 mod embedding_table;
 mod gpt;
+mod graph_layer;
 mod modules;
 mod perceptron;
 mod resnet;
@@ -15,7 +16,6 @@ mod synchronised;
 mod tokens;
 mod transformer;
 mod vgg;
-mod wired;
 
 use ronde_core::seed::SeedTree;
 use serde::{Deserialize, Serialize};
@@ -30,8 +30,8 @@ pub use synchronised::synchronised_batch_norm;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ModelConfig {
-    /// Three convolutions with batch normalisation, made for 8 x 8 digits: a chain of 3 layers. Takes samples
-    /// of `[channels, height, width]`, 4 x 4 or larger.
+    /// Three convolutions with batch normalisation, for 8 x 8 digits: a chain of 3 layers. Takes
+    /// samples of `[channels, height, width]`, 4 x 4 or larger.
     DigitsCnn {
         /// Channels of the first two convolutions; the third has twice as many.
         #[serde(default = "digits_channels")]
@@ -44,11 +44,11 @@ pub enum ModelConfig {
     /// `[channels, height, width]`. Source: He, Zhang, Ren, Sun, CVPR 2016, table 1.
     #[serde(rename = "resnet18")]
     ResNet18 {
-        /// A stem of 3 x 3 with stride 1 and no pooling, for images of about 32 x 32; else 7 x 7
-        /// with stride 2 and pooling, for 224 x 224.
+        /// A stem of 3 x 3 with stride 1 and no pooling, for images of about 32 x 32; otherwise 7 x
+        /// 7 with stride 2 and pooling, for 224 x 224.
         #[serde(default)]
         small_input: bool,
-        /// How channels are normalised.
+        /// The normalisation of channels.
         #[serde(default, skip_serializing_if = "is_default")]
         normalisation: Normalisation,
     },
@@ -59,7 +59,7 @@ pub enum ModelConfig {
         /// As for ResNet-18.
         #[serde(default)]
         small_input: bool,
-        /// How channels are normalised.
+        /// The normalisation of channels.
         #[serde(default, skip_serializing_if = "is_default")]
         normalisation: Normalisation,
     },
@@ -68,51 +68,54 @@ pub enum ModelConfig {
     /// table 1, column D.
     #[serde(rename = "vgg16")]
     Vgg16 {
-        /// Linear layers of width 512 on 1 x 1 places, for images of about 32 x 32; else of 4,096 on
-        /// 7 x 7 places, for 224 x 224.
+        /// Linear modules of width 512 on 1 x 1 positions, for images of about 32 x 32; otherwise
+        /// of 4,096 on 7 x 7 positions, for 224 x 224.
         #[serde(default)]
         small_input: bool,
-        /// How channels are normalised; absent: not.
+        /// The normalisation of channels; absent: none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         normalisation: Option<Normalisation>,
-        /// Probability of dropout after each of the two hidden linear layers.
+        /// Probability of dropout after each of the two hidden linear modules.
         #[serde(default = "vgg_dropout")]
         dropout: f64,
     },
-    /// Causal transformer in GPT-2's layout: a layer for each block and one at each end. Takes samples of `[places]`, token numbers below the count of
-    /// classes; gives `[places, classes]`. Source: Radford et al., 2019.
+    /// Causal transformer in GPT-2's layout: one layer per block and one at each end. Takes samples
+    /// of `[positions]`, token numbers below the number of classes; returns `[positions, classes]`.
+    /// Source: Radford et al., 2019.
     Gpt {
-        /// Blocks.
+        /// Number of blocks.
         layers: usize,
-        /// Width of a place; the heads divide it.
+        /// Width of a position; a multiple of the number of heads.
         width: usize,
-        /// Heads of each attention.
+        /// Number of heads of each attention.
         heads: usize,
-        /// Probability of dropout after the embedding and each feed-forward layer.
+        /// Probability of dropout after the embedding and each feed-forward part.
         #[serde(default)]
         dropout: f64,
-        /// The output layer uses the embedding's vectors, as GPT-2 does: one parameter, whose gradient is
-        /// the sum of both uses. The chain then cannot be cut.
+        /// The output layer uses the embedding's vectors, as in GPT-2: one parameter, whose
+        /// gradient is the sum of both uses. The chain then cannot be cut.
         #[serde(default, skip_serializing_if = "is_default")]
         tied: bool,
     },
     /// Transformer with encoder and decoder: one layer per block and one at each end. Takes samples
-    /// of `[source + target]`: the source text, then the target text as far as it is known; gives
-    /// `[target, classes]`. Normalises before each part. Source: Vaswani et al., NeurIPS 2017.
+    /// of `[source + target]`: the source text, then the target text up to the predicted token;
+    /// returns `[target, classes]`. Normalises before each part. Source: Vaswani et al., NeurIPS
+    /// 2017.
     Transformer {
-        /// Places of a sample that are source text.
+        /// Number of positions of the source text in a sample.
         source: usize,
-        /// The token that fills up source texts that are shorter: where only it follows, nothing is
-        /// attended to (but for the first place). Absent: all places are. Targets that fill up are [`IGNORED`](crate::IGNORED).
+        /// The token that pads short source texts: trailing padding is not attended to (except at
+        /// the first position). Absent: all positions are. Padding of targets is
+        /// [`IGNORED`](crate::IGNORED).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         padding: Option<u32>,
-        /// Layers of the encoder, and of the decoder.
+        /// Number of blocks of the encoder, and of the decoder.
         layers: usize,
-        /// Width of a place; the heads divide it.
+        /// Width of a position; a multiple of the number of heads.
         width: usize,
-        /// Heads of each attention.
+        /// Number of heads of each attention.
         heads: usize,
-        /// Probability of dropout after the embedding and each feed-forward layer.
+        /// Probability of dropout after the embedding and each feed-forward part.
         #[serde(default)]
         dropout: f64,
     },
@@ -121,8 +124,8 @@ pub enum ModelConfig {
         /// Width of each hidden layer.
         hidden: Vec<usize>,
     },
-    /// One linear layer: softmax regression for classes, linear regression for values. Takes samples
-    /// of 1 to 3 dimensions.
+    /// A single linear layer: softmax regression for classes, linear regression for values. Takes
+    /// samples of 1 to 3 dimensions.
     Linear {},
 }
 
@@ -139,7 +142,7 @@ fn vgg_dropout() -> f64 {
 }
 
 impl ModelConfig {
-    /// The name that `kind` has in a configuration.
+    /// Returns the value of `kind` in a configuration.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -154,11 +157,11 @@ impl ModelConfig {
         }
     }
 
-    /// Builds the model for samples of `input_shape` (without the count of samples) and `classes`
-    /// outputs. Initial weights depend on the seed and the tensors' names alone.
+    /// Builds the model for samples of `input_shape` (without the number of samples) and `classes`
+    /// outputs. Initial weights depend only on the seed and the tensors' names.
     ///
     /// # Errors
-    /// When the model does not take such samples, or a size is zero.
+    /// When the model does not accept such samples, or a size is zero.
     pub fn build(
         &self,
         input_shape: &[usize],
@@ -168,7 +171,7 @@ impl ModelConfig {
         let classes = classes as usize;
         let layers = if classes == 0 || input_shape.contains(&0) {
             Err(format!(
-                "samples of {input_shape:?} and {classes} classes; expected at least 1 of each"
+                "invalid sample shape {input_shape:?} with {classes} classes: expected at least 1 of each"
             ))
         } else {
             self.layers(input_shape, classes, seeds)
@@ -191,7 +194,7 @@ impl ModelConfig {
             }
             Self::ResNet18 { .. } | Self::ResNet50 { .. } => match self.resnet_form() {
                 Some(form) => resnet::layers(input_shape, classes, form, seeds),
-                None => Err("no residual network".to_owned()),
+                None => Err("not a residual network".to_owned()),
             },
             Self::Vgg16 {
                 small_input,
@@ -232,7 +235,7 @@ impl ModelConfig {
         }
     }
 
-    /// Whether a worker's shards run together, as a [`crate::LockStep`].
+    /// Returns whether a worker's shards run together, as a [`crate::LockStep`].
     #[must_use]
     pub fn runs_shards_together(&self) -> bool {
         let normalisation = match self {
@@ -266,7 +269,7 @@ impl ModelConfig {
     }
 }
 
-/// The feed-forward layers are four times as wide as a place.
+/// The inner width of the feed-forward parts is four times the width of a position.
 fn transformer_form(width: usize, heads: usize, dropout: f64) -> attention::TransformerShape {
     attention::TransformerShape {
         width,
@@ -276,7 +279,7 @@ fn transformer_form(width: usize, heads: usize, dropout: f64) -> attention::Tran
     }
 }
 
-/// Source and target in a sample.
+/// Returns the lengths of source and target in a sample.
 fn text(source: usize, padding: Option<u32>) -> transformer::SourceText {
     transformer::SourceText { source, padding }
 }
@@ -285,22 +288,23 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// What a model's parts are before they are a chain, or why they cannot be.
+/// The layers of a model before they become a chain, or why it cannot be built.
 type Layers = Result<Vec<Box<dyn Layer>>, String>;
 
-/// `[channels, height, width]` of samples that are images of at least the given side.
+/// Checks that samples are images `[channels, height, width]` of at least the given side.
 fn image(input_shape: &[usize], side: usize) -> Result<[usize; 3], String> {
     match *input_shape {
         [channels, height, width] if height >= side && width >= side => {
             Ok([channels, height, width])
         }
         _ => Err(format!(
-            "samples of {input_shape:?}; expected [channels, height, width], {side} x {side} or larger"
+            "invalid sample shape {input_shape:?}: expected [channels, height, width], {side} x {side} or larger"
         )),
     }
 }
 
-/// Cost of a layer whose output and kept values grow with the samples alone.
+/// Returns the cost of a layer whose output and kept values are proportional to the number of
+/// samples.
 fn cost_per_sample(
     output: &[usize],
     kept_floats: usize,

@@ -1,4 +1,4 @@
-//! Modules that several models share, on [`crate::ops`].
+//! Modules shared by several models, built on [`crate::ops`].
 
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::ops::{self, AfterNorm, SlidingWindow};
 
-/// Groups of a group normalisation: the paper's choice.
+/// The number of groups of a group normalisation: the paper's choice.
 pub(super) const GROUPS: usize = 32;
 
-/// How the channels of a convolution are normalised.
+/// The normalisation of a convolution's channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Normalisation {
@@ -22,16 +22,16 @@ pub enum Normalisation {
     /// Szegedy, ICML 2015.
     #[default]
     Batch,
-    /// By the mean and variance of a channel over all samples of a step, on whatever workers they are. The
-    /// shards of a worker then run together, which keeps the activations of all of them; each normalisation
-    /// waits for all workers, forward and backward.
+    /// By the mean and variance of a channel over all samples of a step, on all workers. The shards
+    /// of a worker then run together, which keeps the activations of all of them; each
+    /// normalisation waits for all workers, in forward and in backward.
     SynchronisedBatch,
-    /// By those of 32 groups of channels of each sample, whatever the shard. Source: Wu and He, ECCV
-    /// 2018.
+    /// By the mean and variance of 32 groups of channels of each sample, independent of the shard.
+    /// Source: Wu and He, ECCV 2018.
     Group,
 }
 
-/// A normalisation that looks at one shard at a time.
+/// A normalisation within one shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PerShardNorm {
     /// [`Normalisation::Batch`].
@@ -41,8 +41,8 @@ pub(super) enum PerShardNorm {
 }
 
 impl Normalisation {
-    /// The same, where a shard needs nothing of the others.
-    pub(super) fn apart(self) -> Option<PerShardNorm> {
+    /// Returns the normalisation if it needs only one shard.
+    pub(super) fn per_shard(self) -> Option<PerShardNorm> {
         match self {
             Self::Batch => Some(PerShardNorm::Batch),
             Self::Group => Some(PerShardNorm::Group),
@@ -51,7 +51,7 @@ impl Normalisation {
     }
 }
 
-/// A convolution.
+/// Builds a convolution.
 pub(super) fn convolution(
     from: usize,
     to: usize,
@@ -67,7 +67,7 @@ pub(super) fn convolution(
         .init(device)
 }
 
-/// A normalisation of channels of one shard; its kind is no part of its tensors' names.
+/// A normalisation of channels within one shard; its kind is not part of its tensors' names.
 #[derive(Module, Debug)]
 pub(super) enum ChannelNorm {
     /// Over the samples.
@@ -106,12 +106,12 @@ impl ChannelNorm {
     }
 }
 
-/// A linear layer.
+/// Builds a linear module.
 pub(super) fn linear_module(from: usize, to: usize, bias: bool, device: &Device) -> Linear {
     LinearConfig::new(from, to).with_bias(bias).init(device)
 }
 
-/// A normalisation of the last dimension.
+/// Builds a normalisation of the last dimension.
 pub(super) fn row_norm(width: usize, device: &Device) -> LayerNorm {
     LayerNormConfig::new(width).init(device)
 }

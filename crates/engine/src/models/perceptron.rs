@@ -1,4 +1,4 @@
-//! Perceptrons, and softmax regression as the one without a hidden layer.
+//! Perceptrons, including softmax regression, which has no hidden layer.
 
 use ronde_core::seed::SeedTree;
 
@@ -7,7 +7,7 @@ use super::dense::Dense;
 use crate::Layer;
 use crate::initial::Initial;
 
-/// The layers: `layer1`, `layer2`, ..., `output`.
+/// Builds the layers: `layer1`, `layer2`, ..., `output`.
 pub(super) fn layers(
     input_shape: &[usize],
     classes: usize,
@@ -15,11 +15,13 @@ pub(super) fn layers(
     seeds: &SeedTree,
 ) -> Layers {
     if hidden.contains(&0) {
-        return Err(format!("hidden = {hidden:?}; expected widths above 0"));
+        return Err(format!(
+            "invalid hidden = {hidden:?}: expected widths above 0"
+        ));
     }
     if !(1..=3).contains(&input_shape.len()) {
         return Err(format!(
-            "samples of {input_shape:?}; expected 1 to 3 dimensions"
+            "invalid sample shape {input_shape:?}: expected 1 to 3 dimensions"
         ));
     }
     let mut shape = input_shape.to_vec();

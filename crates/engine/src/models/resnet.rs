@@ -1,4 +1,5 @@
-//! ResNet-18 and ResNet-50 in torchvision's layout, names included where Burn's modules allow.
+//! ResNet-18 and ResNet-50 in torchvision's layout, with its tensor names where Burn's modules
+//! allow.
 
 mod synchronised;
 
@@ -15,20 +16,20 @@ use crate::initial::Initial;
 use crate::ops::{AfterNorm, SlidingWindow, average_to, conv2d, linear, max_pool};
 use crate::{BurnLayer, ForwardContext, Layer, training_device};
 
-/// Which network.
+/// The variant of the network.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ResNetShape {
-    /// Blocks of each of the four groups.
+    /// The number of blocks of each of the four groups.
     pub(super) blocks: [usize; 4],
-    /// Blocks of three convolutions that are narrow inside, not of two.
+    /// Whether blocks are bottlenecks of three convolutions instead of two.
     pub(super) is_bottleneck: bool,
     pub(super) small_input: bool,
     pub(super) normalisation: Normalisation,
 }
 
-/// Channels inside the blocks of each group.
+/// The inner channels of the blocks of each group.
 const WIDTHS: [usize; 4] = [64, 128, 256, 512];
-/// Output channels of a bottleneck over those inside.
+/// The ratio of a bottleneck's output channels to its inner channels.
 const EXPANSION: usize = 4;
 
 #[derive(Module, Debug)]
@@ -37,14 +38,14 @@ struct Stem {
     bn1: ChannelNorm,
 }
 
-/// The path round a block where the shape changes.
+/// The shortcut of a block that changes the shape.
 #[derive(Module, Debug)]
 struct Downsample {
     conv: Conv2d,
     bn: ChannelNorm,
 }
 
-/// What a block takes and makes of it.
+/// The shapes of a block's input and output.
 #[derive(Debug, Clone, Copy)]
 struct BlockShape {
     from: usize,
@@ -53,7 +54,7 @@ struct BlockShape {
 }
 
 impl BlockShape {
-    /// The blocks of a group, from channels on.
+    /// Returns the blocks of a group, given its input channels.
     fn of_group(form: ResNetShape, group: usize, mut from: usize) -> Vec<Self> {
         let width = WIDTHS[group];
         let shape = |block| {
@@ -69,7 +70,7 @@ impl BlockShape {
         (0..form.blocks[group]).map(shape).collect()
     }
 
-    /// Whether the path round the block needs a convolution.
+    /// Returns whether the shortcut needs a convolution.
     fn changes(self, form: ResNetShape) -> bool {
         self.stride != 1 || self.from != form.outputs(self.width)
     }
@@ -163,7 +164,7 @@ impl ResNetShape {
         }
     }
 
-    /// Least side of an image.
+    /// The minimum side of an image.
     fn side(self) -> usize {
         if self.small_input { 8 } else { 32 }
     }
@@ -179,7 +180,7 @@ fn normalised(from: usize, to: usize, side: usize) -> u64 {
     (from * to * side * side + 2 * to) as u64
 }
 
-/// Parameters and kept floats of one block; `areas` before and after it.
+/// Returns parameters and kept floats of one block; `areas` before and after it.
 fn block_size(
     form: ResNetShape,
     from: usize,
@@ -204,7 +205,7 @@ fn block_size(
     [parameters, kept as u64]
 }
 
-/// What each layer takes: stem, four groups, head.
+/// Returns the size of each layer: stem, four groups, head.
 pub(super) fn sizes(
     input_shape: &[usize],
     classes: usize,
@@ -248,12 +249,12 @@ pub(super) fn sizes(
     Ok(sizes)
 }
 
-/// The first block of a group after the first one halves the sides.
+/// The first block of each group except the first halves the sides.
 fn stride(group: usize, block: usize) -> usize {
     if group > 0 && block == 0 { 2 } else { 1 }
 }
 
-/// Layers: stem, four groups of blocks, head.
+/// Builds the layers: stem, four groups of blocks, head.
 pub(super) fn layers(
     input_shape: &[usize],
     classes: usize,
@@ -261,7 +262,7 @@ pub(super) fn layers(
     seeds: &SeedTree,
 ) -> Layers {
     let sizes = sizes(input_shape, classes, form)?;
-    let mut layers = match form.normalisation.apart() {
+    let mut layers = match form.normalisation.per_shard() {
         Some(norm) => {
             let mut layers: Vec<Box<dyn Layer>> =
                 vec![Box::new(stem(input_shape, form, norm, &sizes[0], seeds))];
@@ -290,7 +291,7 @@ pub(super) fn layers(
     Ok(layers)
 }
 
-/// Blocks of a group.
+/// Builds the blocks of a group.
 fn group_layer(
     group: usize,
     form: ResNetShape,

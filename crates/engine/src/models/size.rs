@@ -1,27 +1,27 @@
-//! [`ModelSize`]: how large a model is, computed before anything is allocated.
+//! [`ModelSize`]: the size of a model, computed before anything is allocated.
 
 use super::{ModelConfig, gpt, image, resnet, text, transformer, transformer_form, vgg};
 use crate::EngineError;
 
-/// What a model takes, in elements.
+/// The size of a model, in elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ModelSize {
-    /// Trainable elements.
+    /// The number of trainable elements.
     pub parameters: u64,
-    /// Elements kept from forward until backward, for one sample; an estimate.
+    /// The estimated number of elements kept from forward until backward, for one sample.
     pub kept_floats_per_sample: u64,
-    /// The same where layers compute what backward needs again: see
+    /// The same with recomputation: see
     /// [`Chain::with_recomputation`](crate::Chain::with_recomputation).
     pub recomputed_floats_per_sample: u64,
 }
 
-/// What one layer takes, for one sample.
+/// The size of one layer, for one sample.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LayerSize {
     pub(super) parameters: u64,
-    /// Floats kept from forward until backward; an estimate.
+    /// The estimated number of floats kept from forward until backward.
     pub(super) kept: usize,
-    /// Shape of the output, without the count of samples.
+    /// The shape of the output, without the number of samples.
     pub(super) output: Vec<usize>,
 }
 
@@ -45,7 +45,7 @@ impl ModelSize {
     }
 
     fn convolution(&mut self, from: u64, to: u64, kernel: u64) {
-        // Weights without bias, and the normalisation's two numbers a channel.
+        // Weights without bias, and two numbers per channel of the normalisation.
         self.add(
             product(&[from, to, kernel, kernel]).saturating_add(to.saturating_mul(2)),
             0,
@@ -64,11 +64,11 @@ fn product(factors: &[u64]) -> u64 {
 }
 
 impl ModelConfig {
-    /// The size of the model for samples of `input_shape` (without the count of samples); cheap
-    /// also for one that could never be built. Sizes beyond `u64` saturate.
+    /// Returns the size of the model for samples of `input_shape` (without the number of samples),
+    /// quickly even for a model that is too large to build. Sizes beyond `u64` saturate.
     ///
     /// # Errors
-    /// When the model does not take such samples.
+    /// When the model does not accept such samples.
     pub fn size(&self, input_shape: &[usize], classes: u32) -> Result<ModelSize, EngineError> {
         let classes = u64::from(classes);
         let size = match self {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_is_that_of_the_model_that_is_built() {
+    fn the_size_is_that_of_the_built_model() {
         for channels in [1, 16] {
             check(
                 &ModelConfig::DigitsCnn {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_parameters_are_those_that_were_published() {
+    fn numbers_of_parameters_match_the_publications() {
         let cases: [(&str, &[usize], u32, u64); 9] = [
             (r#"{"kind": "resnet18"}"#, &[3, 224, 224], 1000, 11_689_512),
             (r#"{"kind": "resnet50"}"#, &[3, 224, 224], 1000, 25_557_032),
@@ -253,14 +253,14 @@ mod tests {
                 50_257,
                 124_439_808,
             ),
-            // Not tied it has the output layer's 50257 x 768 as well.
+            // When it is not tied, the output layer adds 50257 x 768.
             (
                 r#"{"kind": "gpt", "layers": 12, "width": 768, "heads": 12}"#,
                 &[1024],
                 50_257,
                 124_439_808 + 50_257 * 768,
             ),
-            // torch.nn.Transformer() has 44,140,544, without embeddings and output layer.
+            // torch.nn.Transformer() has 44,140,544 without embeddings and output layer.
             (
                 r#"{"kind": "transformer", "source": 3, "layers": 6, "width": 512, "heads": 8}"#,
                 &[7],
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn models_that_could_never_be_built_have_a_size() {
+    fn models_too_large_to_build_have_a_size() {
         let huge = ModelConfig::Mlp {
             hidden: vec![usize::MAX, usize::MAX],
         };

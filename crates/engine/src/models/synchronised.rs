@@ -1,17 +1,17 @@
 //! [`synchronised_batch_norm`]: for chains of users' own modules.
 
+use super::graph_layer::GraphLayer;
 use super::size::LayerSize;
-use super::wired::Wired;
 use crate::Layer;
 use crate::ops::AfterNorm;
 
-/// Batch normalisation over all samples of a step, on whatever workers they are, as a layer between others:
-/// samples of `[channels, height, width]` come in and go out. Tensors are `{name}.gamma`, `.beta`,
+/// Batch normalisation over all samples of a step, on all workers, as a layer between others: it
+/// takes and returns samples of `[channels, height, width]`. Tensors are `{name}.gamma`, `.beta`,
 /// `.running_mean` and `.running_var`.
 ///
-/// The shards of a worker then go through the chain together, which keeps the activations of all of them.
-/// Two sums over all shards a step, of two f64 for each channel: one forward, one backward. A layer that is
-/// run by itself takes the shard for the whole batch.
+/// The shards of a worker then run through the chain together, which keeps the activations of all
+/// of them. Needs two sums over all shards per step, of two f64 per channel: one in forward, one in
+/// backward. A layer that is run on a single shard treats it as the whole batch.
 ///
 /// ```
 /// use ronde_engine::burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -40,9 +40,9 @@ pub fn synchronised_batch_norm(name: &str, sample: [usize; 3], after: AfterNorm)
         kept: 2 * channels * height * width,
         output: sample.to_vec(),
     };
-    let mut wired = Wired::new(name, &sample, &size, false);
-    let images = wired.images();
-    let norm = wired.norm(name, channels, after);
-    wired.wire(norm, images.value, None);
-    Box::new(wired)
+    let mut graph = GraphLayer::new(name, &sample, &size, false);
+    let images = graph.images();
+    let norm = graph.norm(name, channels, after);
+    graph.wire(norm, images.value, None);
+    Box::new(graph)
 }

@@ -1,4 +1,4 @@
-//! Sizes, names, costs and refusals of the models, and that the digits are learnt.
+//! Sizes, names, costs and errors of the models, and training on the digits.
 
 use ronde_core::layout::Role;
 
@@ -32,7 +32,7 @@ fn all() -> Vec<(ModelConfig, Vec<usize>)> {
 }
 
 #[test]
-fn each_layer_makes_the_shape_that_its_cost_says() {
+fn each_layer_outputs_the_shape_in_its_cost() {
     for (model, shape) in all() {
         let mut chain = model.build(&shape, 10, &SeedTree::new(1)).unwrap();
         for count in [2, 0] {
@@ -60,7 +60,7 @@ fn resnet18_is_that_of_torchvision() {
         .unwrap();
     let layout = chain.layout();
     assert_eq!(layout.elements(Role::Parameter), 11_689_512);
-    // 20 normalisations; torchvision's count of batches seen is not kept.
+    // There are 20 normalisations; torchvision's number of batches seen is not stored.
     assert_eq!(layout.of_role(Role::Buffer).count(), 40);
     assert_eq!(layout.of_role(Role::Parameter).count(), 62);
     assert_eq!(chain.cost(&[2, 3, 224, 224]).output_shape, [2, 1000]);
@@ -141,7 +141,7 @@ fn transformer(source: usize) -> ModelConfig {
 }
 
 #[test]
-fn samples_and_sizes_that_do_not_fit_are_refused_with_the_numbers() {
+fn invalid_samples_and_sizes_are_reported_with_the_numbers() {
     let digits = |channels, dropout| ModelConfig::DigitsCnn { channels, dropout };
     let resnet = resnet18(false);
     let cases = [

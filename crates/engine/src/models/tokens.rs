@@ -1,4 +1,4 @@
-//! The end of models of text: the scores of the next token.
+//! The last layer of text models: the scores of the next token.
 
 use burn::module::Module;
 use burn::nn::{LayerNorm, Linear};
@@ -8,7 +8,7 @@ use crate::ops::linear;
 
 use super::modules::{linear_module, normalise, row_norm};
 
-/// Normalisation and a score for each token.
+/// A normalisation and a score for each token.
 #[derive(Module, Debug)]
 pub(super) struct Scores {
     norm: LayerNorm,
@@ -23,13 +23,13 @@ impl Scores {
         }
     }
 
-    /// `[N, T, E]` as `[N, T, tokens]`.
+    /// Maps `[N, T, E]` to `[N, T, tokens]`.
     pub(super) fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         linear(&self.output, normalise(&self.norm, x))
     }
 }
 
-/// Normalisation before scores by a table that the embedding owns.
+/// A normalisation before the scores, which are computed with the embedding's table.
 #[derive(Module, Debug)]
 pub(super) struct TiedHead {
     norm: LayerNorm,
@@ -42,7 +42,7 @@ impl TiedHead {
         }
     }
 
-    /// `[N, T, E]` as it is.
+    /// Normalises `[N, T, E]`.
     pub(super) fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         normalise(&self.norm, x)
     }

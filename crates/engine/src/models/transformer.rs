@@ -1,12 +1,13 @@
-//! A transformer with encoder and decoder, as a chain: what the decoder needs rides along.
+//! A transformer with encoder and decoder, as a chain: the decoder's inputs are carried along in
+//! the activation.
 //!
-//! A sample is the source text and after it the target text as far as it is known, S and T token
-//! numbers. All activations between the layers are `[N, S + T, E]`: encoder layers change the
-//! source's places and hand the target's on, decoder layers change the target's and hand the memory
-//! on. So encoder and decoder can be cut apart like any chain, and the memory's gradient is summed
-//! over the decoder blocks on its way back. Where a token is padding, a place more rides along, which
-//! says how long the source is: see [`Padding`]. Targets that are padding are not counted by the loss, and
-//! no place sees later ones, so they need no mask.
+//! A sample is the source text followed by the target text up to the predicted token, S and T token
+//! numbers. All activations between the layers are `[N, S + T, E]`: encoder layers transform the
+//! source positions and pass the target's through, decoder layers transform the target's and pass
+//! the memory through. So encoder and decoder can be cut like any chain, and the memory's gradient
+//! is summed over the decoder blocks in backward. With padding, activations have an additional
+//! position that holds the length of the source: see [`Padding`]. Padding of targets needs no mask,
+//! because the loss ignores it and no position attends to later ones.
 
 use burn::module::Module;
 use burn::nn::LayerNorm;
@@ -23,7 +24,7 @@ use crate::initial::Initial;
 use crate::ops::AttentionMask;
 use crate::{Activation, BurnLayer, ForwardContext, Layer, training_device};
 
-/// Sees all of the source. The last one normalises what it hands to the decoder.
+/// Attends to the whole source. The last block also normalises its output for the decoder.
 #[derive(Module, Debug)]
 struct EncoderModule {
     attention: MultiHeadAttention,
@@ -31,7 +32,7 @@ struct EncoderModule {
     last_norm: Option<LayerNorm>,
 }
 
-/// Sees the target so far, then the source.
+/// Attends to earlier positions of the target, then to the source.
 #[derive(Module, Debug)]
 struct DecoderModule {
     attention: MultiHeadAttention,
@@ -39,16 +40,16 @@ struct DecoderModule {
     feed_forward: FeedForward,
 }
 
-/// What a sample consists of.
+/// The source text of a sample.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SourceText {
-    /// Places of the source.
+    /// The number of positions of the source.
     pub(super) source: usize,
-    /// The token that fills a source up, if there is one.
+    /// The token that pads the source, if there is one.
     pub(super) padding: Option<u32>,
 }
 
-/// Places of a sample.
+/// The numbers of positions of a sample.
 #[derive(Debug, Clone, Copy)]
 struct SequenceLengths {
     source: usize,
@@ -66,29 +67,29 @@ impl SourceText {
                 padding: padding.map(|token| Padding { token, source }),
             }),
             _ => Err(format!(
-                "samples of {input_shape:?} with source = {source}; expected [source + target], at least 1 each"
+                "invalid sample shape {input_shape:?} with source = {source}: expected [source + target], at least 1 each"
             )),
         }
     }
 }
 
 impl SequenceLengths {
-    /// Places between layers: with what rides along.
+    /// Returns the number of positions between layers, including the one for the length.
     fn between(&self) -> usize {
         self.source + self.target + usize::from(self.padding.is_some())
     }
 
-    /// The source, or what became of it.
+    /// Returns the source positions of an activation.
     fn source_of(&self, x: &Tensor<3>) -> Tensor<3> {
         x.clone().narrow(1, 0, self.source)
     }
 
-    /// The target, or what became of it.
+    /// Returns the target positions of an activation.
     fn target_of(&self, x: &Tensor<3>) -> Tensor<3> {
         x.clone().narrow(1, self.source, self.target)
     }
 
-    /// All source places that are not padding.
+    /// Returns the mask of all source positions that are not padding.
     fn seen(&self, x: &Tensor<3>) -> AttentionMask {
         let [samples, places, _] = x.dims();
         let lengths = self.padding.map(|_| {
@@ -104,7 +105,7 @@ impl SequenceLengths {
     }
 }
 
-/// What each layer takes: embedding, encoders, decoders, head.
+/// Returns the size of each layer: embedding, encoders, decoders, head.
 pub(super) fn sizes(
     input_shape: &[usize],
     tokens: usize,
@@ -153,7 +154,7 @@ pub(super) fn sizes(
     Ok(sizes)
 }
 
-/// Builds one layer after the other.
+/// Builds the layers one after the other.
 struct TransformerBuilder<'a> {
     form: TransformerShape,
     places: SequenceLengths,
@@ -226,7 +227,7 @@ impl TransformerBuilder<'_> {
     }
 }
 
-/// Layers: `embedding`, `encoder1`, ..., `decoder1`, ..., `head`.
+/// Builds the layers: `embedding`, `encoder1`, ..., `decoder1`, ..., `head`.
 pub(super) fn layers(
     input_shape: &[usize],
     tokens: usize,

@@ -14,7 +14,7 @@ use crate::initial::Initial;
 use crate::ops::{AfterNorm, SlidingWindow, average_to, conv2d, max_pool, relu};
 use crate::{BurnLayer, ForwardContext, Layer, training_device};
 
-/// Convolutions of each of the five blocks, and their channels.
+/// The number of convolutions of each of the five blocks, and their channels.
 const BLOCKS: [(usize, usize); 5] = [(2, 64), (2, 128), (3, 256), (3, 512), (3, 512)];
 const CONVOLUTION: SlidingWindow = SlidingWindow {
     side: 3,
@@ -27,7 +27,7 @@ const POOL: SlidingWindow = SlidingWindow {
     padding: 0,
 };
 
-/// Which network.
+/// The variant of the network.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct VggShape {
     pub(super) small_input: bool,
@@ -36,7 +36,7 @@ pub(super) struct VggShape {
 }
 
 impl VggShape {
-    /// Side of the image that the classifier sees, and width of its hidden layers.
+    /// Returns the side of the classifier's input, and the width of its hidden layers.
     fn classifier(self) -> [usize; 2] {
         if self.small_input {
             [1, 512]
@@ -52,7 +52,7 @@ struct NormalisedConvolution {
     norm: Option<ChannelNorm>,
 }
 
-/// The size of each layer: five blocks of convolutions, three linear ones.
+/// Returns the size of each layer: five blocks of convolutions, three linear ones.
 pub(super) fn sizes(
     input_shape: &[usize],
     classes: usize,
@@ -62,7 +62,7 @@ pub(super) fn sizes(
     if !(0.0..1.0).contains(&form.dropout) {
         let dropout = form.dropout;
         return Err(format!(
-            "dropout = {dropout}; expected at least 0 and below 1"
+            "invalid dropout = {dropout}: expected at least 0 and below 1"
         ));
     }
     let mut sizes = Vec::new();
@@ -103,7 +103,7 @@ pub(super) fn sizes(
     Ok(sizes)
 }
 
-/// Layers: `features1` to `features5`, `classifier1` to `classifier3`.
+/// Builds the layers: `features1` to `features5`, `classifier1` to `classifier3`.
 pub(super) fn layers(
     input_shape: &[usize],
     classes: usize,
@@ -114,7 +114,7 @@ pub(super) fn layers(
     let mut layers: Vec<Box<dyn Layer>> = Vec::new();
     let mut shape = input_shape;
     for (block, size) in sizes[..BLOCKS.len()].iter().enumerate() {
-        layers.push(match form.normalisation.map(Normalisation::apart) {
+        layers.push(match form.normalisation.map(Normalisation::per_shard) {
             Some(None) => Box::new(synchronised::features(block, shape, size, seeds)),
             apart => features(block, shape, apart.flatten(), size, seeds),
         });
@@ -124,13 +124,14 @@ pub(super) fn layers(
     Ok(layers)
 }
 
-/// The side that the images of a block are averaged to after its pooling, where they have another one.
+/// Returns the side to which a block's output is averaged after pooling, if it differs.
 fn averaged_to(sample: &[usize], size: &LayerSize) -> Option<usize> {
     let pooled = [1, 2].map(|dim: usize| POOL.count(sample[dim]));
     (pooled[..] != size.output[1..]).then(|| size.output[1])
 }
 
-/// The convolutions of a block, and the pooling after them; of the last one also what the classifier sees.
+/// Builds the convolutions of a block and its pooling; the last block also averages its output for
+/// the classifier.
 fn features(
     block: usize,
     sample: &[usize],
@@ -180,7 +181,8 @@ fn features(
     }
 }
 
-/// The hidden layers keep the variance, as they have rectifiers; of the last one the classes begin alike.
+/// The hidden layers preserve the variance, as they have rectifiers; the last one makes all classes
+/// start with similar logits.
 fn classifier(
     shape: &[usize],
     form: VggShape,

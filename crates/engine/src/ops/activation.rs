@@ -6,7 +6,7 @@ use ronde_kernels::{rectified, rectified_backward};
 use super::custom::{HostTensor, OperationInput, SavedForBackward, record};
 use super::memory::take;
 
-/// `max(x, 0)`; what is not a number stays so. Kept for backward: the output.
+/// Returns `max(x, 0)`; NaN is preserved. Keeps the output for backward.
 #[must_use]
 pub fn relu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     record([OperationInput::of(x)], |[x]| {

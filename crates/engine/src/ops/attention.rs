@@ -8,12 +8,12 @@ use ronde_kernels::Attention;
 use super::custom::{HostTensor, OperationInput, SavedForBackward, record};
 use super::memory::{give, take};
 
-/// `softmax(q k' / sqrt(width)) v` of each head: queries `[batch, queries, heads * width]`, keys and
-/// values `[batch, keys, heads * width]`, output as the queries. With `causal` a token sees only itself
-/// and those before it. Kept for backward: a weight for each head, query and key.
+/// Returns `softmax(q k' / sqrt(width)) v` of each head: queries `[batch, queries, heads * width]`,
+/// keys and values `[batch, keys, heads * width]`, output as the queries. With `causal` a token
+/// attends only to itself and earlier ones. Keeps a weight per head, query and key for backward.
 ///
 /// # Panics
-/// When shapes do not fit or `heads` does not divide the last dimension.
+/// When shapes do not match or `heads` does not divide the last dimension.
 #[must_use]
 pub fn attention(
     queries: Tensor<3>,
@@ -26,17 +26,17 @@ pub fn attention(
     attention_over(queries, both, heads, AttentionMask::of(causal))
 }
 
-/// What the queries of an attention look at.
+/// The tokens to which the queries of an attention attend.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AttentionMask {
-    /// A token sees only itself and those before it.
+    /// Whether a token attends only to itself and earlier ones.
     pub(crate) causal: bool,
-    /// So many tokens of each sequence, from the first on; all where there are no numbers.
+    /// The number of attended tokens of each sequence, counted from the first one; empty: all.
     pub(crate) lengths: Arc<[usize]>,
 }
 
 impl AttentionMask {
-    /// All tokens, or those before.
+    /// Attends to all tokens, or to the earlier ones.
     pub(crate) fn of(causal: bool) -> Self {
         Self {
             causal,
@@ -45,8 +45,8 @@ impl AttentionMask {
     }
 }
 
-/// The same over keys and values side by side, `[batch, keys, 2 * heads * width]`, as one product gives
-/// them: nothing is copied.
+/// Does the same on keys and values side by side, `[batch, keys, 2 * heads * width]`, as one matrix
+/// product computes them, without a copy.
 pub(crate) fn attention_over(
     queries: Tensor<3>,
     both: Tensor<3>,

@@ -1,4 +1,4 @@
-//! [`batch_norm`]: batch normalisation with what follows it in one pass.
+//! [`batch_norm`]: batch normalisation with an addition and a rectifier in the same pass.
 
 use burn::nn::BatchNorm;
 use burn::tensor::activation::relu;
@@ -8,7 +8,7 @@ use ronde_kernels::{Affine, BatchNorm as Kernel, BatchNormGradients, BatchStatis
 use super::custom::{HostTensor, OperationInput, SavedForBackward, record};
 use super::memory::take;
 
-/// What happens to a normalised value.
+/// The operation after a normalisation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterNorm {
     /// Nothing.
@@ -18,11 +18,12 @@ pub enum AfterNorm {
 }
 
 /// Normalises each channel of `[samples, channels, height, width]`, adds `added` if given, and
-/// rectifies if asked to. In training by the batch's statistics, which move the layer's running ones as
-/// the engine's layer does (the variance is not corrected); else by the running ones.
+/// rectifies if configured. Training uses the batch's statistics and updates the layer's running
+/// ones as the engine's layer does (the variance is not corrected); evaluation uses the running
+/// ones.
 ///
 /// # Panics
-/// When shapes do not fit.
+/// When shapes do not match.
 #[must_use]
 pub fn batch_norm(
     layer: &BatchNorm,
@@ -73,7 +74,7 @@ pub fn batch_norm(
     y
 }
 
-/// As the engine's layer moves them.
+/// Updates the running statistics as the engine's layer does.
 fn move_statistics(layer: &BatchNorm, found: BatchStatistics) {
     let pairs = [
         (&layer.running_mean, found.mean),

@@ -8,11 +8,11 @@ use ronde_kernels::Convolution;
 use super::custom::{HostTensor, OperationInput, SavedForBackward, record};
 use super::memory::take;
 
-/// The layer's output: `[samples, channels, height, width]` to `[samples, outputs, ..]`. Layers with
-/// groups, dilation or an unequal border run as the engine's own.
+/// Returns the layer's output: `[samples, channels, height, width]` to `[samples, outputs, ..]`.
+/// Layers with groups, dilation or asymmetric padding use the engine's own convolution.
 ///
 /// # Panics
-/// When the input does not fit the layer, as the engine does.
+/// When the input does not fit the layer, as in the engine.
 #[must_use]
 pub fn conv2d(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     let Some(padding) = padding(layer) else {
@@ -49,7 +49,7 @@ pub fn conv2d(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     }
 }
 
-/// The border, where it is one that the kernel knows.
+/// Returns the padding if the kernel supports it.
 fn padding(layer: &Conv2d) -> Option<[usize; 2]> {
     if layer.groups != 1 || layer.dilation != [1, 1] {
         return None;

@@ -1,4 +1,4 @@
-//! How a function on slices becomes an operation of the engine, with a backward of its own.
+//! Functions on slices as operations of the engine, with their own backward.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -14,18 +14,18 @@ use burn::tensor::{Tensor, TensorData};
 
 use super::memory;
 
-/// What backward of an operation with `N` inputs needs.
+/// The values that backward of an operation with `N` inputs needs.
 pub(crate) trait SavedForBackward<const N: usize>: Debug + Send + Sync + 'static {
-    /// The gradient of each wanted input, from that of the output, which is contiguous.
+    /// Returns the gradient of each wanted input, given that of the output, which is contiguous.
     fn backward(&self, gradient: &[f32], wanted: [bool; N]) -> [Option<HostTensor>; N];
 }
 
-/// Values with a shape, contiguous, on the host. The last holder gives the memory back.
+/// Contiguous values with a shape, on the host. The last owner returns the memory for reuse.
 #[derive(Debug, Clone)]
 pub(crate) struct HostTensor(Option<FlexTensor>);
 
 impl HostTensor {
-    /// Takes values over. Cost: none.
+    /// Takes ownership of values. Cost: none.
     pub(crate) fn new(values: Vec<f32>, shape: &[usize]) -> Self {
         let data = TensorData::new(values, shape.to_vec());
         Self(Some(FlexTensor::from_data(data)))
@@ -36,14 +36,15 @@ impl HostTensor {
     }
 
     fn tensor(&self) -> &FlexTensor {
-        self.0.as_ref().expect("there until it is taken out")
+        self.0.as_ref().expect("present until it is taken")
     }
 
     pub(crate) fn into_tensor(mut self) -> FlexTensor {
-        self.0.take().expect("there until it is taken out")
+        self.0.take().expect("present until it is taken")
     }
 
-    /// The values. Cost: none for the only holder of what lies as a `Vec` does, else one copy.
+    /// Returns the values. Cost: none for the only owner of values stored as a `Vec`, otherwise one
+    /// copy.
     pub(crate) fn into_values(mut self) -> Vec<f32> {
         if let Some(tensor) = self.0.take_if(|tensor| tensor.is_unique()) {
             let values = tensor.into_data().try_into_vec();
@@ -55,7 +56,8 @@ impl HostTensor {
         values
     }
 
-    /// Memory of so many values, whatever they are: its own where this is the only holder.
+    /// Returns memory for `length` values with unspecified contents, reusing its own when this is
+    /// the only owner.
     pub(crate) fn into_memory(mut self, length: usize) -> Vec<f32> {
         let own = self.0.take_if(|tensor| tensor.is_unique());
         let own = own.and_then(|tensor| tensor.into_data().try_into_vec().ok());
@@ -82,14 +84,14 @@ impl Drop for HostTensor {
     }
 }
 
-/// One input of an operation: a node of the graph, or just values.
+/// One input of an operation: a node of the graph, or plain values.
 pub(crate) enum OperationInput {
     Node(<Autodiff<Flex> as burn::backend::BackendTypes>::FloatTensorPrimitive),
     Values(FlexTensor),
 }
 
 impl OperationInput {
-    /// Takes a tensor of f32 on the engine's device; a shared or turned one is not copied yet.
+    /// Takes a tensor of f32 on the engine's device; a shared or transposed one is not copied yet.
     pub(crate) fn of<const D: usize>(tensor: Tensor<D>) -> Self {
         if tensor.device().is_autodiff() {
             let node = tensor.try_into_primitive::<Autodiff<Flex>>();
@@ -100,7 +102,7 @@ impl OperationInput {
         }
     }
 
-    /// As [`OperationInput::values`], and no handle is kept.
+    /// Does the same as [`OperationInput::values`] without keeping a handle.
     pub(crate) fn into_values(self) -> HostTensor {
         let values = match self {
             Self::Node(node) => Autodiff::<Flex>::inner(node),
@@ -109,7 +111,7 @@ impl OperationInput {
         HostTensor::of(&values)
     }
 
-    /// Its values, made contiguous. Cost: a copy only where they are not.
+    /// Returns its values, made contiguous. Cost: a copy only where they are not contiguous.
     pub(crate) fn values(&self) -> HostTensor {
         match self {
             Self::Node(node) => HostTensor::of(&Autodiff::<Flex>::inner(node.clone())),
@@ -141,8 +143,8 @@ impl<S: SavedForBackward<N>, const N: usize> Backward<Flex, N> for RecordedOpera
     }
 }
 
-/// Runs `forward` on the inputs' values and, where one of them is part of a graph, records it: `forward`
-/// gives the output and what backward needs.
+/// Runs `forward` on the inputs' values and, if one of them is part of a graph, records it:
+/// `forward` returns the output and the values for backward.
 pub(crate) fn record<S: SavedForBackward<N>, const N: usize, const O: usize>(
     inputs: [OperationInput; N],
     forward: impl FnOnce([HostTensor; N]) -> (HostTensor, S),

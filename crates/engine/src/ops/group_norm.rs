@@ -1,11 +1,12 @@
-//! [`group_norm`], and what comes after a normalisation of images.
+//! [`group_norm`], and the operation after a normalisation of images.
 
 use burn::tensor::Tensor;
 
 use super::{AfterNorm, relu};
 
-/// Each group of channels of each sample of `[N, C, H, W]` brought to mean 0 and variance 1, then
-/// scaled and shifted by channel. `groups` divides C. Source: Wu and He, ECCV 2018, section 3.1.
+/// Normalises each group of channels of each sample of `[N, C, H, W]` to mean 0 and variance 1,
+/// then scales and shifts each channel. `groups` divides C. Source: Wu and He, ECCV 2018, section
+/// 3.1.
 #[must_use]
 pub fn group_norm(
     x: Tensor<4>,
@@ -20,14 +21,14 @@ pub fn group_norm(
     x * gamma.reshape([1, channels, 1, 1]) + beta.reshape([1, channels, 1, 1])
 }
 
-/// Brought to mean 0 and variance 1 along a dimension.
+/// Normalises to mean 0 and variance 1 along a dimension.
 fn standardised<const D: usize>(x: Tensor<D>, dim: usize, epsilon: f64) -> Tensor<D> {
     let centred = x.clone() - x.mean_dim(dim);
     let variance = (centred.clone() * centred.clone()).mean_dim(dim);
     centred / variance.add_scalar(epsilon).sqrt()
 }
 
-/// What comes after the normalisation of an image: adds `added` if given, and rectifies if asked to.
+/// Adds `added` if given, and rectifies if configured.
 pub(crate) fn finish(x: Tensor<4>, added: Option<Tensor<4>>, after: AfterNorm) -> Tensor<4> {
     let x = match added {
         Some(added) => x + added,

@@ -1,4 +1,4 @@
-//! [`layer_norm`] and [`gelu`]: what a transformer does to each token by itself.
+//! [`layer_norm`] and [`gelu`]: operations on each token of a transformer separately.
 
 use burn::tensor::Tensor;
 use ronde_kernels::{Vectorised, vectorised};
@@ -6,11 +6,11 @@ use ronde_kernels::{Vectorised, vectorised};
 use super::custom::{HostTensor, OperationInput, SavedForBackward, record};
 use super::memory::{give, take};
 
-/// Normalises the last dimension with `epsilon` added to the variance, then scales it by `gamma` and
-/// shifts it by `beta`.
+/// Normalises the last dimension with `epsilon` added to the variance, then scales it by `gamma`
+/// and shifts it by `beta`.
 ///
 /// # Panics
-/// When the last dimension is not that of `gamma` and `beta`.
+/// When the last dimension differs from that of `gamma` and `beta`.
 #[must_use]
 pub fn layer_norm<const D: usize>(
     x: Tensor<D>,
@@ -38,7 +38,7 @@ pub fn layer_norm<const D: usize>(
 struct LayerNormBackward {
     x: HostTensor,
     gamma: HostTensor,
-    /// Mean and inverse deviation of each row.
+    /// The mean and inverse deviation of each row.
     rows: Vec<[f32; 2]>,
 }
 
@@ -58,7 +58,8 @@ impl SavedForBackward<3> for LayerNormBackward {
     }
 }
 
-/// `x / 2 * (1 + erf(x / sqrt(2)))`, within 1e-6 of it. Kept for backward: the slope of each element.
+/// Returns `x / 2 * (1 + erf(x / sqrt(2)))` with an error below 1e-6. Keeps the slope of each
+/// element for backward.
 #[must_use]
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     let tracked = x.device().is_autodiff();

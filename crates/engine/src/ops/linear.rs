@@ -1,4 +1,4 @@
-//! [`linear`]: the matrix product of a layer.
+//! [`linear`]: the matrix product of a linear module.
 
 use burn::nn::Linear;
 use burn::tensor::Tensor;
@@ -7,11 +7,11 @@ use ronde_kernels::{Matrix, add_rows, multiply};
 use super::custom::{HostTensor, OperationInput, SavedForBackward, record};
 use super::memory::take;
 
-/// `x * weight + bias` over the last dimension: `[.., inputs]` to `[.., outputs]`. Cost: inputs x
-/// outputs multiply-adds a row, twice that backward.
+/// Returns `x * weight + bias` over the last dimension: `[.., inputs]` to `[.., outputs]`. Cost:
+/// inputs x outputs multiply-adds per row, twice that in backward.
 ///
 /// # Panics
-/// When the last dimension is not the layer's count of inputs, as the engine does.
+/// When the last dimension is not the module's number of inputs, as in the engine.
 #[must_use]
 pub fn linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
     let weight = OperationInput::of(layer.weight.val());

@@ -1,17 +1,18 @@
-//! Memory of tensors that have ended, for the next ones of the same length: neither zeroed nor asked for
-//! anew.
+//! Reuse of the memory of dropped tensors for new ones of the same length, without zeroing or
+//! allocating.
 //!
-//! A step asks for the lengths of the step before. What comes out has old contents: whoever takes it
-//! writes every element before any is read, so which tensors came before cannot be seen. As much is kept as
-//! was taken: a sample that a loader made, and that nobody takes again, goes back to the system.
+//! A step needs the same lengths as the previous one. Reused memory has old contents: the caller
+//! writes every element before reading any, so earlier tensors cannot affect results. No more
+//! memory is kept than was taken: a sample that a loader allocated, and that no operation takes
+//! again, is returned to the system.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// Shorter ones are not worth it.
+/// The minimum length; shorter allocations are not worth keeping.
 const LENGTH_MIN: usize = 4096;
-/// Lengths that nobody took or gave within so many uses are let go, and what was out all that time is not
-/// waited for.
+/// The number of uses after which lengths that were neither taken nor returned are freed, and
+/// outstanding memory is no longer expected back.
 const AGE_MAX: u64 = 8192;
 
 #[derive(Default)]
@@ -23,14 +24,14 @@ struct FreeLists {
 #[derive(Default)]
 struct FreeList {
     free: Vec<Vec<f32>>,
-    /// How many were taken and have not come back, and the fewest since it was last looked.
+    /// The number taken and not returned, and its minimum since the last check.
     out: usize,
     out_min: usize,
     last_use: u64,
 }
 
 thread_local! {
-    /// Never read before it is written.
+    /// Memory that must be written before it is read.
     static FREE: RefCell<FreeLists> = RefCell::default();
 }
 
@@ -67,7 +68,7 @@ impl FreeLists {
     }
 }
 
-/// `length` values that the caller writes before anybody reads them.
+/// Returns `length` values, which the caller writes before they are read.
 pub(crate) fn take(length: usize) -> Vec<f32> {
     let found = if length < LENGTH_MIN {
         None
@@ -77,14 +78,14 @@ pub(crate) fn take(length: usize) -> Vec<f32> {
     found.unwrap_or_else(|| vec![0.0; length])
 }
 
-/// Takes memory back. Cost: none.
+/// Returns memory for reuse. Cost: none.
 pub(crate) fn give(values: Vec<f32>) {
     if values.len() < LENGTH_MIN || values.len() != values.capacity() {
         return;
     }
     #[cfg(test)]
     let values = vec![f32::NAN; values.len()];
-    // A thread that ends has no memory to give to any more.
+    // A thread that ends can no longer keep memory.
     let _ = FREE.try_with(|free| free.borrow_mut().give(values));
 }
 
@@ -93,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_length_comes_again_until_nobody_asks_for_it() {
+    fn a_length_is_reused_until_it_is_no_longer_needed() {
         let mut free = FreeLists::default();
         for length in [5, 5, 7] {
             assert_eq!(free.take(length), None);
@@ -114,14 +115,14 @@ mod tests {
     fn no_more_is_kept_than_was_taken() {
         let mut free = FreeLists::default();
         let kept = |free: &FreeLists| free.lengths.get(&5).map_or(0, |length| length.free.len());
-        // A step that takes one, and gives that one back and one that came from elsewhere.
+        // A step that takes one, and returns that one and another that was allocated elsewhere.
         for _ in 0..10 {
             let own = free.take(5).unwrap_or_else(|| vec![0.0; 5]);
             free.give(own);
             free.give(vec![0.0; 5]);
             assert_eq!(kept(&free), 1);
         }
-        // Many that do not come back, and are not waited for in the end.
+        // Many that are not returned, and are eventually no longer expected.
         for _ in 0..100 {
             free.take(5);
         }
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_is_taken_and_short_runs_are_not_kept() {
+    fn returned_memory_is_reused_and_short_allocations_are_not_kept() {
         give(take(LENGTH_MIN));
         assert!(take(LENGTH_MIN)[0].is_nan());
         assert_eq!(take(LENGTH_MIN), vec![0.0; LENGTH_MIN]);

@@ -1,10 +1,10 @@
 //! The operations that models are built of, most with kernels and backward passes of our own.
 //!
-//! They take the engine's tensors and modules, and give what the engine's operations of the same name
-//! give, up to rounding. Where a kernel does not cover a case (groups, dilation, a border that is not
-//! symmetric) the engine's operation runs instead. Bits depend on the operands and
-//! [`ronde_kernels::Level`] alone. Shapes in the documentation: N samples, C channels, H and W height
-//! and width, T and S places of a sequence.
+//! They take the engine's tensors and modules, and return the same values as the engine's
+//! operations of the same name, up to rounding. Where a kernel does not support a case (groups,
+//! dilation, asymmetric padding) the engine's operation runs instead. Bits depend only on the
+//! operands and [`ronde_kernels::Level`]. Shapes in the documentation: N samples, C channels, H and
+//! W height and width, T and S positions of a sequence.
 
 mod activation;
 mod attention;

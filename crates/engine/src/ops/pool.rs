@@ -3,14 +3,15 @@
 use burn::tensor::ops::MaxPoolOptions;
 use burn::tensor::{Tensor, module};
 
-/// The window of a convolution or pooling: the same along height and width.
+/// The window of a convolution or pooling: equal along height and width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlidingWindow {
-    /// Side of the window.
+    /// The side of the window.
     pub side: usize,
-    /// Distance from one window to the next.
+    /// The distance from one window to the next.
     pub stride: usize,
-    /// Rows and columns that are added around: zeros for a convolution, nothing for a maximum.
+    /// The number of rows and columns added on each side: zeros for a convolution, ignored by a
+    /// maximum.
     pub padding: usize,
 }
 
@@ -25,14 +26,14 @@ impl SlidingWindow {
         }
     }
 
-    /// Windows along a length.
+    /// Returns the number of windows along a length.
     #[must_use]
     pub fn count(&self, length: usize) -> usize {
         (length + 2 * self.padding).saturating_sub(self.side) / self.stride + 1
     }
 }
 
-/// The greatest value of each window of `x` (`[N, C, H, W]`).
+/// Returns the greatest value of each window of `x` (`[N, C, H, W]`).
 #[must_use]
 pub fn max_pool(x: Tensor<4>, window: SlidingWindow) -> Tensor<4> {
     let around = (window.padding, window.padding);
@@ -42,7 +43,7 @@ pub fn max_pool(x: Tensor<4>, window: SlidingWindow) -> Tensor<4> {
     module::max_pool2d(x, options)
 }
 
-/// Means over `side` x `side` areas that cover `x` (`[N, C, H, W]`) evenly.
+/// Returns the means over `side` x `side` areas that cover `x` (`[N, C, H, W]`) evenly.
 #[must_use]
 pub fn average_to(x: Tensor<4>, side: usize) -> Tensor<4> {
     module::adaptive_avg_pool2d(x, [side, side])

@@ -8,7 +8,7 @@ use super::*;
 use crate::testing::{arena, hashed, state, training};
 use crate::{Activation, BurnLayer, ForwardContext, Layer, training_device};
 
-/// Checks the slopes of `sum(output * fixed)` along every tensor and the input.
+/// Checks the derivatives of `sum(output * fixed)` along every tensor and the input.
 fn check(name: &str, mut layer: impl Layer, shape: &[usize]) {
     let count = shape.iter().product();
     let (mut values, arena) = state(&layer);
@@ -118,7 +118,7 @@ fn slopes_of_normalisations() {
 }
 
 #[test]
-fn a_place_does_not_see_later_ones() {
+fn a_position_does_not_attend_to_later_ones() {
     let mut layer = bare(|x: Tensor<3>| attention(x.clone(), x.clone(), x, 2, true));
     let mut input = hashed(1, 5 * 8);
     let mut first_three = |input: &[f32]| {

@@ -1,4 +1,4 @@
-//! Operations against the engine's own, values and gradients.
+//! Operations against the engine's own: values and gradients.
 
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -19,7 +19,8 @@ fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_into_vec().unwrap()
 }
 
-/// Output and gradient of the input and of a weight for a fixed gradient of the output.
+/// Returns the output, and the gradients of the input and of a weight for a fixed gradient of the
+/// output.
 fn outcome<const I: usize, const O: usize, const W: usize>(
     x: &Tensor<I>,
     weight: &Tensor<W>,
@@ -55,7 +56,7 @@ fn convolution(stride: usize, padding: PaddingConfig2d, groups: usize) -> Conv2d
 }
 
 #[test]
-fn convolutions_are_the_engines_up_to_rounding() {
+fn convolutions_equal_the_engines_up_to_rounding() {
     let cases = [
         (1, PaddingConfig2d::Explicit(1, 1, 1, 1), 1),
         (2, PaddingConfig2d::Explicit(1, 0, 1, 0), 1),
@@ -76,7 +77,7 @@ fn convolutions_are_the_engines_up_to_rounding() {
 }
 
 #[test]
-fn layers_are_the_engines_up_to_rounding() {
+fn linear_modules_equal_the_engines_up_to_rounding() {
     for bias in [false, true] {
         let layer = LinearConfig::new(5, 7)
             .with_bias(bias)
@@ -98,14 +99,14 @@ fn layers_are_the_engines_up_to_rounding() {
         &expected,
         "bias",
     );
-    // A view of turned memory is an input like any other.
+    // A transposed view is a valid input.
     let turned = leaf([5, 4], 1).transpose();
     let expected = values(layer.forward(turned.clone()));
     let got = values(linear(&layer, turned));
     assert!(got.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-5));
 }
 
-/// What the fused operation stands for.
+/// The separate operations that the fused one replaces.
 fn apart(layer: &BatchNorm, x: Tensor<4>, added: Option<Tensor<4>>, after: AfterNorm) -> Tensor<4> {
     let y = layer.forward(x);
     let y = match added {
@@ -119,7 +120,7 @@ fn apart(layer: &BatchNorm, x: Tensor<4>, added: Option<Tensor<4>>, after: After
 }
 
 #[test]
-fn normalisation_is_the_engines_up_to_rounding() {
+fn normalisation_equals_the_engines_up_to_rounding() {
     let added = leaf([3, 4, 5, 6], 2);
     for after in [AfterNorm::Linear, AfterNorm::Rectified] {
         for added in [None, Some(added.clone())] {
@@ -153,7 +154,7 @@ fn normalisation_is_the_engines_up_to_rounding() {
 }
 
 #[test]
-fn tokens_by_themselves_are_the_engines_up_to_rounding() {
+fn token_operations_equal_the_engines_up_to_rounding() {
     let layer = LayerNormConfig::new(6).init(&training_device());
     let x = leaf([2, 3, 6], 1);
     let beta = layer.beta.as_ref().unwrap().val();
@@ -168,13 +169,13 @@ fn tokens_by_themselves_are_the_engines_up_to_rounding() {
 }
 
 #[test]
-fn attention_is_that_of_the_engines_parts_up_to_rounding() {
+fn attention_equals_the_engines_operations_up_to_rounding() {
     const HEADS: usize = 2;
     let (q, k, v) = (leaf([3, 4, 6], 1), leaf([3, 4, 6], 2), leaf([3, 4, 6], 3));
     let split = |x: &Tensor<3>| x.clone().reshape([3, 4, HEADS, 3]).swap_dims(1, 2);
     let mask = Tensor::<2>::ones([4, 4], &training_device()).triu(1) * -1e9;
     for causal in [false, true] {
-        // A graph is good for one way back.
+        // A graph can run backward only once.
         let expected = || {
             let scores = split(&q).matmul(split(&k).transpose()) / 3.0_f32.sqrt();
             let scores = if causal {

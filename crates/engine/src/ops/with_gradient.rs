@@ -1,11 +1,11 @@
-//! [`with_gradient`]: where backward of a layer begins.
+//! [`with_gradient`]: the starting point of a layer's backward pass.
 
 use burn::tensor::Tensor;
 
 use super::custom::{HostTensor, OperationInput, SavedForBackward, record};
 
-/// A scalar whose backward hands `gradient` to `output`, as that of `sum(output * gradient)` would, and
-/// costs nothing. Its value is zero.
+/// Returns a scalar whose backward passes `gradient` to `output`, as `sum(output * gradient)`
+/// would, at no cost. Its value is zero.
 pub(crate) fn with_gradient<const D: usize>(output: Tensor<D>, gradient: Tensor<D>) -> Tensor<1> {
     let given = OperationInput::of(gradient).values();
     record([OperationInput::of(output)], |_| {

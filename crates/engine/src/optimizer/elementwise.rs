@@ -1,4 +1,4 @@
-//! Update rules in which every element follows from its own values alone.
+//! Update rules that compute every element from its own values alone.
 
 use ronde_kernels::{Vectorised, vectorised};
 
@@ -11,7 +11,7 @@ pub(super) struct SgdRule {
 }
 
 impl SgdRule {
-    /// One update of any slice; without a state there is no momentum.
+    /// Updates a slice once; without a state there is no momentum.
     pub(super) fn update(
         &self,
         parameters: &mut [f32],
@@ -65,25 +65,25 @@ impl Vectorised for SgdUpdate<'_> {
     }
 }
 
-/// Adam and its kin.
+/// Adam and its variants.
 pub(super) struct AdamRule {
     beta1: f32,
     beta2: f32,
     one_minus_beta1: f32,
     one_minus_beta2: f32,
     epsilon: f32,
-    /// Learning rate over the bias correction of the mean.
+    /// The learning rate divided by the bias correction of the mean.
     rate: f32,
-    /// Square root of the bias correction of the mean square.
+    /// The square root of the bias correction of the mean square.
     correction: f32,
-    /// Weight decay in the gradient.
+    /// The weight decay that is added to the gradient.
     added_decay: f32,
-    /// Factor of the parameter before the update.
+    /// The factor applied to the parameter before the update.
     kept: f32,
 }
 
 impl AdamRule {
-    /// The factors of update `number`, without weight decay.
+    /// Computes the factors of update `number`, without weight decay.
     pub(super) fn new(number: u64, learning_rate: f64, betas: [f64; 2], epsilon: f64) -> Self {
         let correction = betas.map(|beta| 1.0 - libm::pow(beta, number as f64));
         Self {
@@ -99,19 +99,19 @@ impl AdamRule {
         }
     }
 
-    /// With weight decay in the gradient.
+    /// Adds weight decay to the gradient.
     pub(super) fn adding(mut self, weight_decay: f64) -> Self {
         self.added_decay = weight_decay as f32;
         self
     }
 
-    /// With parameters multiplied by this before the update.
+    /// Multiplies parameters by this factor before the update.
     pub(super) fn keeping(mut self, share: f64) -> Self {
         self.kept = share as f32;
         self
     }
 
-    /// One update of any slice.
+    /// Updates a slice once.
     pub(super) fn update(
         &self,
         parameters: &mut [f32],
@@ -119,7 +119,7 @@ impl AdamRule {
         states: &mut [&mut [f32]],
     ) {
         let [mean, square] = states else {
-            unreachable!("the count of states was checked");
+            unreachable!("the number of states was checked");
         };
         vectorised(AdamUpdate {
             rule: self,
@@ -136,7 +136,7 @@ impl AdamRule {
         *square = self.beta2 * *square + self.one_minus_beta2 * (gradient * gradient);
     }
 
-    /// What the means say a parameter goes down by.
+    /// Returns the amount to subtract from a parameter, given the means.
     #[inline(always)]
     pub(super) fn direction(&self, mean: f32, square: f32) -> f32 {
         let denominator = square.sqrt() / self.correction + self.epsilon;

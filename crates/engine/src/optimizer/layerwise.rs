@@ -5,13 +5,13 @@ use ronde_kernels::{GradientScale, Vectorised, vectorised};
 
 use super::elementwise::AdamRule;
 
-/// Updates that are computed at a time, while the cache holds them: whole blocks of the norm.
+/// The number of updates computed at a time, while the cache holds them: whole blocks of the norm.
 const PART: usize = 64 * norm::BLOCK;
 
-/// The norm's sum of squares so far and that of more values: the bits of [`block_sums`].
+/// Adds more values to the norm's running sum of squares, with the bits of [`block_sums`].
 fn add_squares(values: &[f32], sum: f64) -> f64 {
     let found = GradientScale::new(1, 1.0).add_squares(values, sum);
-    // What is not finite is left to the definition.
+    // Values that are not finite take the slow path that defines the result.
     found.unwrap_or_else(|| block_sums(values).fold(sum, |sum, block| sum + block))
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Lars {
 }
 
 impl Lars {
-    /// One update of a tensor. The rate is inside the momentum, as in the paper.
+    /// Updates a tensor once. The rate is inside the momentum, as in the paper.
     pub(super) fn update(
         &self,
         parameters: &mut [f32],
@@ -37,7 +37,7 @@ impl Lars {
         states: &mut [&mut [f32]],
     ) {
         let [velocity] = states else {
-            unreachable!("the count of states was checked");
+            unreachable!("the number of states was checked");
         };
         let (weight, gradient) = (norm(parameters), norm(gradients));
         let ratio = if weight > 0.0 && gradient > 0.0 {
@@ -56,7 +56,7 @@ impl Lars {
     }
 }
 
-/// Descent at a rate that is inside the momentum.
+/// SGD with the rate inside the momentum.
 struct LarsUpdate<'a> {
     rate: f32,
     momentum: f32,
@@ -82,14 +82,15 @@ impl Vectorised for LarsUpdate<'_> {
 
 /// Layer-wise adaptive moments.
 pub(super) struct Lamb {
-    /// With a rate of 1, so that its `rate` is the bias correction of the mean alone.
+    /// Set to a learning rate of 1, so that `rate` contains only the bias correction of the mean.
     pub(super) moments: AdamRule,
     pub(super) learning_rate: f64,
     pub(super) weight_decay: f32,
 }
 
 impl Lamb {
-    /// One update of a tensor: two passes, the second with the ratio that the first finds.
+    /// Updates a tensor once, in two passes: the second one uses the ratio of norms that the first
+    /// computed.
     pub(super) fn update(
         &self,
         parameters: &mut [f32],
@@ -97,7 +98,7 @@ impl Lamb {
         states: &mut [&mut [f32]],
     ) {
         let [mean, square] = states else {
-            unreachable!("the count of states was checked");
+            unreachable!("the number of states was checked");
         };
         let weight = norm(parameters);
         let mut part = vec![0.0; PART.min(parameters.len())];
@@ -134,7 +135,7 @@ impl Lamb {
     }
 }
 
-/// The means by a gradient, and what they say a parameter goes down by.
+/// Updates the means with a gradient, and computes the amounts to subtract from the parameters.
 struct LambDirections<'a> {
     rule: &'a Lamb,
     parameters: &'a [f32],
@@ -158,7 +159,7 @@ impl Vectorised for LambDirections<'_> {
     }
 }
 
-/// The update, once its rate is known.
+/// The update of the parameters, with the scaled rate.
 struct LambUpdate<'a> {
     rule: &'a Lamb,
     rate: f32,

@@ -4,9 +4,9 @@ use serde::Deserialize;
 
 use super::*;
 
-/// Written by `optimizers.py` beside it.
+/// Written by `optimizers.py` in the same folder.
 const VALUES: &str = include_str!("../../tests/pytorch/optimizers.json");
-/// Of `weight` and `bias` of the fixed problem.
+/// The shapes of `weight` and `bias` of the test problem.
 const SHAPES: [&[usize]; 2] = [&[9, 15], &[15]];
 
 #[derive(Deserialize)]
@@ -54,7 +54,7 @@ fn trained(case: &Case, steps: u64) -> Vec<Vec<f32>> {
 }
 
 #[test]
-fn parameters_after_twelve_updates_are_those_of_pytorch() {
+fn parameters_after_twelve_updates_equal_pytorchs() {
     let values: Values = serde_json::from_str(VALUES).unwrap();
     assert_eq!(values.cases.len(), 10);
     for case in &values.cases {
@@ -74,7 +74,7 @@ fn parameters_after_twelve_updates_are_those_of_pytorch() {
 }
 
 #[test]
-fn layerwise_rules_take_tensors_of_zeros_and_leave_the_plain_group_alone() {
+fn layerwise_rules_accept_zeros_and_skip_the_plain_group() {
     let parse = |text: &str| serde_json::from_str::<OptimizerConfig>(text).unwrap();
     for optimizer in [parse(r#"{"kind": "lars"}"#), parse(r#"{"kind": "lamb"}"#)] {
         assert!(optimizer.needs_whole_tensors() && optimizer.check().is_ok());
@@ -114,7 +114,7 @@ fn sgd(momentum: f64, nesterov: bool) -> OptimizerConfig {
     }
 }
 
-/// Five updates of three parameters on a bowl that is tilted one way and the other.
+/// Five updates of three parameters on a quadratic function with alternating gradients.
 fn after_five(optimizer: OptimizerConfig, learning_rate: f64) -> Vec<f32> {
     let mut parameters = vec![0.5, -1.25, 2.0];
     let mut states = vec![vec![0.0; 3]; optimizer.state_names().len()];
@@ -138,7 +138,7 @@ fn after_five(optimizer: OptimizerConfig, learning_rate: f64) -> Vec<f32> {
 }
 
 #[test]
-fn values_are_those_of_the_formulas_in_double_precision() {
+fn values_match_the_formulas_in_double_precision() {
     let cases = [
         (sgd(0.0, false), 0.1, [0.398_406_3, -1.019_925_1, 1.497_988]),
         (

@@ -23,7 +23,7 @@ fn build(model: &str, shape: &[usize]) -> Chain {
     model.build(&shape[1..], 10, &SeedTree::new(3)).unwrap()
 }
 
-/// The case's samples cut into shards of the given counts.
+/// Splits the case's samples into shards of the given sizes.
 fn cut(case: &ModelCase, counts: &[usize]) -> Vec<ShardInput> {
     let values = case.input().into_host();
     let each: usize = case.shape[1..].iter().product();
@@ -41,7 +41,7 @@ fn cut(case: &ModelCase, counts: &[usize]) -> Vec<ShardInput> {
     counts.iter().enumerate().map(shard).collect()
 }
 
-/// Loss and gradients, summed over the shards; buffers are those of the last shard.
+/// Returns loss and gradients, summed over the shards; buffers are those of the last shard.
 fn together(case: &ModelCase, chain: &mut Chain, counts: &[usize]) -> (f64, Vec<Vec<f32>>) {
     let outputs = chain
         .forward_shards(cut(case, counts), &mut SingleRankSums)
@@ -85,7 +85,7 @@ fn together(case: &ModelCase, chain: &mut Chain, counts: &[usize]) -> (f64, Vec<
 }
 
 #[test]
-fn a_batch_in_shards_has_the_gradients_that_pytorch_finds_over_the_whole() {
+fn a_batch_in_shards_has_pytorchs_gradients_of_the_whole_batch() {
     let expected = expected();
     for counts in [&[3][..], &[2, 1], &[1, 0, 1, 1]] {
         let (case, mut chain) = resnet18();
@@ -97,7 +97,7 @@ fn a_batch_in_shards_has_the_gradients_that_pytorch_finds_over_the_whole() {
 }
 
 #[test]
-fn tensors_and_weights_are_those_of_the_model_that_is_normalised_by_shard() {
+fn tensors_and_weights_equal_those_of_normalisation_per_shard() {
     for (kind, rest, side) in [
         ("resnet18", r#", "small_input": true"#, 16),
         ("resnet18", "", 32),
@@ -130,7 +130,7 @@ fn tensors_and_weights_are_those_of_the_model_that_is_normalised_by_shard() {
 }
 
 #[test]
-fn a_shard_alone_is_a_whole_batch_and_moves_the_running_statistics() {
+fn a_single_shard_is_a_whole_batch_and_updates_the_running_statistics() {
     let (case, mut chain) = resnet18();
     let (loss, gradients) = case.through(&mut [chain]);
     chain = resnet18().1;
@@ -178,12 +178,15 @@ impl ShardSums for FailingSums {
 }
 
 #[test]
-fn what_goes_wrong_is_told_and_a_step_can_be_given_up() {
+fn failures_are_reported_and_a_step_can_be_aborted() {
     let (case, mut chain) = resnet18();
     let failed = chain
         .forward_shards(cut(case, &[3]), &mut FailingSums)
         .unwrap_err();
-    assert_eq!(failed.to_string(), "layer bn1: no sum over all shards");
+    assert_eq!(
+        failed.to_string(),
+        "layer bn1: the sum over all shards failed"
+    );
     let wrong = ShardInput {
         input: samples(&[1, 3, 8, 16], 1),
         context: ForwardContext {

@@ -1,4 +1,4 @@
-//! What only models of text have: a table with two uses, and padding.
+//! Features of text models: tied tables, and padding.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn case_of(name: &str) -> &'static ModelCase {
 }
 
 #[test]
-fn a_tied_model_is_one_piece_and_says_so() {
+fn a_tied_model_cannot_be_cut() {
     let case = case_of("gpt_tied");
     for cut in 1..case.build().len() {
         let Err(error) = case.build().cut(&[cut]) else {
@@ -19,7 +19,7 @@ fn a_tied_model_is_one_piece_and_says_so() {
     }
     let expected = case.whole(case.build());
     assert_eq!(expected, case.whole(case.build().with_recomputation()));
-    // Two shards in flight at once, ended in another order than begun.
+    // Two shards are pending at once, and end in another order than they began.
     let mut chain = case.build();
     let arena = arena(&chain);
     let mut found = Vec::new();
@@ -42,7 +42,7 @@ fn a_tied_model_is_one_piece_and_says_so() {
         found.push(each);
     }
     assert_eq!(found[0], found[1]);
-    // What the output layer found is forgotten with the step.
+    // The output layer's gradient is dropped with the step.
     let output = chain.forward(case.input(), &training(0, 5)).unwrap();
     let given = Activation::from_host(&[3, 10, 12], case.loss(&output).gradient);
     let last = chain.len() - 1;
@@ -73,7 +73,7 @@ fn a_tied_model_is_one_piece_and_says_so() {
 }
 
 #[test]
-fn padding_and_what_follows_change_no_bit_of_a_sample() {
+fn padding_and_tokens_after_it_do_not_change_a_sample() {
     let case = case_of("transformer_padded");
     let mut chain = case.build();
     let mut outputs = |change: &dyn Fn(&mut [f32])| {
@@ -84,7 +84,8 @@ fn padding_and_what_follows_change_no_bit_of_a_sample() {
         output[..60].to_vec()
     };
     let plain = outputs(&|_| ());
-    // Another position's vector for the padding of the first sample would show if it were looked at.
+    // If the padding of the first sample were attended to, another position's vector would change
+    // the result.
     let tensors = case.build().layout().tensors.clone();
     assert_eq!(tensors[1].name, "embedding.position");
     let others = outputs(&|values| values[9..].fill(5.0));

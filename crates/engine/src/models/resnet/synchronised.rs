@@ -1,14 +1,14 @@
-//! The same networks with batch normalisation over all samples of a step.
+//! ResNet with batch normalisation over all samples of a step.
 
 use ronde_core::seed::SeedTree;
 
 use super::{BlockShape, POOL, ResNetShape, WIDTHS};
 use crate::Layer;
+use crate::models::graph_layer::{GraphLayer, Images};
 use crate::models::size::LayerSize;
-use crate::models::wired::{Images, Wired};
 use crate::ops::{AfterNorm, SlidingWindow};
 
-/// Stem and four groups, with the tensors of those that are normalised shard by shard.
+/// Builds the stem and the four groups, with the same tensors as with normalisation per shard.
 pub(super) fn layers(
     input_shape: &[usize],
     form: ResNetShape,
@@ -19,14 +19,14 @@ pub(super) fn layers(
     for group in 0..WIDTHS.len() {
         let (input, size) = (&sizes[group].output, &sizes[group + 1]);
         let name = format!("layer{}", group + 1);
-        let mut wired = Wired::new(&name, input, size, false);
-        let mut x = wired.images();
+        let mut graph = GraphLayer::new(&name, input, size, false);
+        let mut x = graph.images();
         for (index, shape) in BlockShape::of_group(form, group, input[0])
             .into_iter()
             .enumerate()
         {
             x = block(
-                &mut wired,
+                &mut graph,
                 &format!("{name}.{index}"),
                 shape,
                 form,
@@ -34,26 +34,26 @@ pub(super) fn layers(
                 seeds,
             );
         }
-        layers.push(Box::new(wired));
+        layers.push(Box::new(graph));
     }
     layers
 }
 
-fn stem(input: &[usize], form: ResNetShape, size: &LayerSize, seeds: &SeedTree) -> Wired {
-    let mut wired = Wired::new("stem", input, size, true);
-    let x = wired.images();
+fn stem(input: &[usize], form: ResNetShape, size: &LayerSize, seeds: &SeedTree) -> GraphLayer {
+    let mut graph = GraphLayer::new("stem", input, size, true);
+    let x = graph.images();
     let window = form.stem_window();
-    let conv = wired.convolution("conv1", x.shape, WIDTHS[0], window, false, seeds);
-    let norm = wired.norm("bn1", WIDTHS[0], AfterNorm::Rectified);
-    let y = wired.convolved(conv, norm, x, None);
+    let conv = graph.convolution("conv1", x.shape, WIDTHS[0], window, false, seeds);
+    let norm = graph.norm("bn1", WIDTHS[0], AfterNorm::Rectified);
+    let y = graph.convolved(conv, norm, x, None);
     if !form.small_input {
-        wired.pooled(y, POOL);
+        graph.pooled(y, POOL);
     }
-    wired
+    graph
 }
 
 fn block(
-    wired: &mut Wired,
+    graph: &mut GraphLayer,
     name: &str,
     shape: BlockShape,
     form: ResNetShape,
@@ -73,14 +73,14 @@ fn block(
     for (index, (channels, side, stride)) in (1..).zip(convolutions) {
         let window = SlidingWindow::new(side, stride, side / 2);
         let conv = format!("{name}.conv{index}");
-        let conv = wired.convolution(&conv, seen, channels, window, false, seeds);
-        let norm = wired.norm(&format!("{name}.bn{index}"), channels, AfterNorm::Rectified);
+        let conv = graph.convolution(&conv, seen, channels, window, false, seeds);
+        let norm = graph.norm(&format!("{name}.bn{index}"), channels, AfterNorm::Rectified);
         layers.push((conv, norm));
         seen = [channels, window.count(seen[1]), window.count(seen[2])];
     }
     let around = if shape.changes(form) {
         let [conv, norm] = ["conv", "bn"].map(|part| format!("{name}.downsample.{part}"));
-        let conv = wired.convolution(
+        let conv = graph.convolution(
             &conv,
             x.shape,
             to,
@@ -88,8 +88,8 @@ fn block(
             false,
             seeds,
         );
-        let norm = wired.norm(&norm, to, AfterNorm::Linear);
-        wired.convolved(conv, norm, x, None)
+        let norm = graph.norm(&norm, to, AfterNorm::Linear);
+        graph.convolved(conv, norm, x, None)
     } else {
         x
     };
@@ -97,6 +97,6 @@ fn block(
     let through = layers.into_iter().enumerate();
     through.fold(x, |y, (index, (conv, norm))| {
         let added = (index == last).then_some(around.value);
-        wired.convolved(conv, norm, y, added)
+        graph.convolved(conv, norm, y, added)
     })
 }

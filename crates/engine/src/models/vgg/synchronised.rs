@@ -1,33 +1,33 @@
-//! The same network with batch normalisation over all samples of a step.
+//! VGG-16 with batch normalisation over all samples of a step.
 
 use ronde_core::seed::SeedTree;
 
 use super::{BLOCKS, CONVOLUTION, POOL};
+use crate::models::graph_layer::GraphLayer;
 use crate::models::size::LayerSize;
-use crate::models::wired::Wired;
 use crate::ops::AfterNorm;
 
-/// A block of convolutions, with the tensors of the one that is normalised shard by shard.
+/// Builds a block of convolutions, with the same tensors as with normalisation per shard.
 pub(super) fn features(
     block: usize,
     sample: &[usize],
     size: &LayerSize,
     seeds: &SeedTree,
-) -> Wired {
+) -> GraphLayer {
     let (count, channels) = BLOCKS[block];
     let name = format!("features{}", block + 1);
-    let mut wired = Wired::new(&name, sample, size, block == 0);
-    let mut y = wired.images();
+    let mut graph = GraphLayer::new(&name, sample, size, block == 0);
+    let mut y = graph.images();
     for index in 0..count {
         let conv = format!("{name}.{index}.conv");
-        let conv = wired.convolution(&conv, y.shape, channels, CONVOLUTION, true, seeds);
+        let conv = graph.convolution(&conv, y.shape, channels, CONVOLUTION, true, seeds);
         let norm = format!("{name}.{index}.norm");
-        let norm = wired.norm(&norm, channels, AfterNorm::Rectified);
-        y = wired.convolved(conv, norm, y, None);
+        let norm = graph.norm(&norm, channels, AfterNorm::Rectified);
+        y = graph.convolved(conv, norm, y, None);
     }
-    y = wired.pooled(y, POOL);
+    y = graph.pooled(y, POOL);
     if let Some(side) = super::averaged_to(sample, size) {
-        wired.averaged(y, side);
+        graph.averaged(y, side);
     }
-    wired
+    graph
 }

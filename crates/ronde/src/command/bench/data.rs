@@ -1,4 +1,4 @@
-//! `ronde bench data`: how quickly samples can be had, without training.
+//! `ronde bench data`: measures data loading without training.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -11,21 +11,21 @@ use ronde_train::config::{Document, Override};
 use ronde_train::{Plan, TrainError};
 use serde_json::json;
 
-use super::arguments::DataArguments;
+use super::arguments::BenchDataArguments;
 use super::{exit, print};
-use crate::command::data_news;
+use crate::command::data_progress;
 use crate::command::train::read_run_file;
 
-/// One turn.
-struct Turn {
+/// One measurement of the loader.
+struct LoaderMeasurement {
     threads: usize,
     seconds: f64,
     times: LoaderTimes,
-    /// Most memory of the process in this turn.
+    /// Peak memory of the process during the measurement.
     peak_bytes: u64,
 }
 
-pub(super) fn bench(arguments: &DataArguments, stop: &StopFlag) -> i32 {
+pub(super) fn bench(arguments: &BenchDataArguments, stop: &StopFlag) -> i32 {
     match run(arguments, stop) {
         Ok(text) => print(&text, stop),
         Err(_) if stop.signal() != 0 => 128 + stop.signal(),
@@ -36,7 +36,7 @@ pub(super) fn bench(arguments: &DataArguments, stop: &StopFlag) -> i32 {
     }
 }
 
-fn run(arguments: &DataArguments, stop: &StopFlag) -> Result<String, String> {
+fn run(arguments: &BenchDataArguments, stop: &StopFlag) -> Result<String, String> {
     let (text, name, base) = read_run_file(arguments.file.as_deref())?;
     let sets: Vec<Override> = arguments
         .sets
@@ -47,8 +47,8 @@ fn run(arguments: &DataArguments, stop: &StopFlag) -> Result<String, String> {
         Document::load(&text, &name, &environment::all(), &sets).map_err(|e| e.render(false))?;
     let failed = |error: TrainError| format!("error: {error}");
     let base = base.canonicalize().unwrap_or(base);
-    let tell = data_news::show(arguments.json);
-    let opening = environment::surroundings().opening(&base, config.run.seed, tell);
+    let progress = data_progress::show(arguments.json);
+    let opening = environment::surroundings().opening(&base, config.run.seed, progress);
     let split = ronde_data::open(&config.data, &opening).map_err(|e| failed(e.into()))?;
     let plan = Plan::resolve(&config, WorldSize::ONE, &*split.train).map_err(failed)?;
     let mut turns = Vec::new();
@@ -78,9 +78,9 @@ fn measure(
     plan: &Plan,
     split: &Split,
     settings: LoaderSettings,
-    arguments: &DataArguments,
+    arguments: &BenchDataArguments,
     stop: &StopFlag,
-) -> Result<Turn, TrainError> {
+) -> Result<LoaderMeasurement, TrainError> {
     reset_peak();
     let begun = Instant::now();
     let steps = arguments
@@ -95,7 +95,7 @@ fn measure(
     };
     let mut loader = Loader::start(split.train.clone(), all, settings)?;
     while stop.signal() == 0 && loader.next()?.is_some() {}
-    Ok(Turn {
+    Ok(LoaderMeasurement {
         threads: settings.threads,
         seconds: begun.elapsed().as_secs_f64(),
         times: loader.times(),
@@ -103,7 +103,7 @@ fn measure(
     })
 }
 
-impl Turn {
+impl LoaderMeasurement {
     fn samples_per_s(&self) -> f64 {
         self.times.samples as f64 / self.seconds
     }
@@ -113,7 +113,7 @@ impl Turn {
     }
 }
 
-fn show(turn: &Turn) -> String {
+fn show(turn: &LoaderMeasurement) -> String {
     let s = if turn.threads == 1 { "" } else { "s" };
     format!(
         "{} thread{s}: {:.0} samples/s, {:.1} MB/s as stored",
@@ -123,7 +123,7 @@ fn show(turn: &Turn) -> String {
     )
 }
 
-fn to_json(turn: &Turn) -> String {
+fn to_json(turn: &LoaderMeasurement) -> String {
     json!({
         "threads": turn.threads,
         "seconds": turn.seconds,
@@ -139,22 +139,22 @@ fn to_json(turn: &Turn) -> String {
     .to_string()
 }
 
-/// Medians of the rounds.
-fn table(threads: &[usize], turns: &[Turn]) -> String {
+/// Formats the medians of the rounds.
+fn table(threads: &[usize], turns: &[LoaderMeasurement]) -> String {
     let mut text =
         String::from("threads   samples/s   MB/s stored   fetching   decoding   peak MiB\n");
     for &threads in threads {
-        let median = |value: &dyn Fn(&Turn) -> f64| {
+        let median = |value: &dyn Fn(&LoaderMeasurement) -> f64| {
             let mine = turns.iter().filter(|turn| turn.threads == threads);
             let mut values: Vec<f64> = mine.map(value).collect();
             values.sort_by(f64::total_cmp);
             values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
         };
-        let all = |turn: &Turn| turn.seconds * turn.threads.max(1) as f64;
+        let all = |turn: &LoaderMeasurement| turn.seconds * turn.threads.max(1) as f64;
         let _ = writeln!(
             text,
             "{threads:>7} {:>11.0} {:>13.1} {:>8.0} % {:>8.0} % {:>10.0}",
-            median(&Turn::samples_per_s),
+            median(&LoaderMeasurement::samples_per_s),
             median(&|turn| turn.bytes_per_s() / 1e6),
             median(&|turn| 100.0 * turn.times.fetching.as_secs_f64() / all(turn)),
             median(&|turn| 100.0 * turn.times.decoding.as_secs_f64() / all(turn)),
@@ -164,7 +164,7 @@ fn table(threads: &[usize], turns: &[Turn]) -> String {
     text
 }
 
-/// Forgets the most memory of the process up to now, where the system lets it.
+/// Resets the peak memory of the process, where the system allows it.
 fn reset_peak() {
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }

@@ -1,4 +1,4 @@
-//! From the arguments of `ronde bench` to settings that can be measured.
+//! Checks the arguments of `ronde bench` and converts them to settings.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -10,12 +10,12 @@ use ronde_core::{DType, ReduceOp};
 
 use super::BenchArguments;
 
-/// Most bytes of all ranks' buffers, where there is more memory than that.
+/// Maximum bytes of all ranks' buffers on hosts with more memory.
 const MEMORY_BYTES_MAX: u64 = 8 << 30;
 
-/// A run that can be measured.
+/// A benchmark that is ready to run.
 #[derive(Debug)]
-pub(super) struct Prepared {
+pub(super) struct PreparedBench {
     pub(super) settings: Settings,
     pub(super) worlds: Vec<usize>,
     pub(super) machine: Machine,
@@ -23,8 +23,8 @@ pub(super) struct Prepared {
     pub(super) reasons: bool,
 }
 
-/// Everything that can be wrong before anything is started.
-pub(super) fn prepare(arguments: &BenchArguments) -> Result<Prepared, BenchError> {
+/// Checks everything before anything is started.
+pub(super) fn prepare(arguments: &BenchArguments) -> Result<PreparedBench, BenchError> {
     let settings = Settings {
         operations: OperationKind::parse_list(&arguments.operations)?,
         sizes: parse_sizes(&arguments.sizes)?,
@@ -54,7 +54,7 @@ pub(super) fn prepare(arguments: &BenchArguments) -> Result<Prepared, BenchError
     check_file("--json", arguments.json.as_deref())?;
     check_file("--plot", arguments.plot.as_deref())?;
     check_plot(arguments.plot.as_deref())?;
-    Ok(Prepared {
+    Ok(PreparedBench {
         settings,
         worlds,
         machine: Machine::here(),
@@ -63,7 +63,7 @@ pub(super) fn prepare(arguments: &BenchArguments) -> Result<Prepared, BenchError
     })
 }
 
-/// Names without repetition.
+/// Parses names and removes repetitions.
 fn list<T: FromStr<Err = BenchError> + PartialEq>(names: &[String]) -> Result<Vec<T>, BenchError> {
     let mut all = Vec::new();
     for name in names {
@@ -79,28 +79,34 @@ fn known<T: Copy + ToString>(what: &'static str, text: &str, all: &[T]) -> Resul
     let found = all.iter().find(|one| one.to_string() == text);
     found.copied().ok_or_else(|| {
         let names: Vec<String> = all.iter().map(ToString::to_string).collect();
-        setting(what, format!("`{text}` is none of {}", names.join(", ")))
+        setting(
+            what,
+            format!("invalid value `{text}`: expected {}", names.join(", ")),
+        )
     })
 }
 
-/// Half of what is left of this host's memory at most: its user may want some, too.
+/// Returns the limit of memory: at most half of this host's available memory.
 fn memory_bytes_max() -> u64 {
     let available = host::available_memory_bytes();
     available.map_or(MEMORY_BYTES_MAX, |bytes| MEMORY_BYTES_MAX.min(bytes / 2))
 }
 
-/// A run of minutes should not end with a file that cannot be written.
+/// Checks that an output file can be written, before a run of minutes.
 fn check_file(what: &'static str, path: Option<&Path>) -> Result<(), BenchError> {
     let Some(path) = path else {
         return Ok(());
     };
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
     if path.is_dir() {
-        return Err(setting(what, format!("{} is a folder", path.display())));
+        return Err(setting(
+            what,
+            format!("cannot write {}: it is a folder", path.display()),
+        ));
     }
     match folder {
         Some(folder) if !folder.is_dir() => {
-            let problem = format!("there is no folder {}", folder.display());
+            let problem = format!("no such folder: {}", folder.display());
             Err(setting(what, problem))
         }
         _ => Ok(()),
@@ -110,7 +116,10 @@ fn check_file(what: &'static str, path: Option<&Path>) -> Result<(), BenchError>
 fn check_plot(path: Option<&Path>) -> Result<(), BenchError> {
     match path {
         Some(path) if path.extension().is_none_or(|end| end != "svg") => {
-            let problem = format!("{} does not end in .svg", path.display());
+            let problem = format!(
+                "invalid path {}: expected a name that ends in .svg",
+                path.display()
+            );
             Err(setting("--plot", problem))
         }
         _ => Ok(()),

@@ -1,4 +1,4 @@
-//! `ronde bench train`: training steps of this command, in turns with PyTorch.
+//! `ronde bench train`: measures training steps, alternating with PyTorch.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ use ronde_bench::{
 };
 use ronde_cluster::StopFlag;
 
-use super::arguments::TrainingArguments;
+use super::arguments::BenchTrainArguments;
 use super::{print, refuse};
 
-pub(super) fn bench(arguments: &TrainingArguments, stop: &StopFlag) -> i32 {
+pub(super) fn bench(arguments: &BenchTrainArguments, stop: &StopFlag) -> i32 {
     match run(arguments, stop) {
         Ok(report) => print(&report.table(), stop),
         Err(_) if stop.signal() != 0 => 128 + stop.signal(),
@@ -20,7 +20,7 @@ pub(super) fn bench(arguments: &TrainingArguments, stop: &StopFlag) -> i32 {
     }
 }
 
-fn run(arguments: &TrainingArguments, stop: &StopFlag) -> Result<TrainingReport, BenchError> {
+fn run(arguments: &BenchTrainArguments, stop: &StopFlag) -> Result<TrainingReport, BenchError> {
     let settings = settings(arguments)?;
     let folder = tempfile::tempdir().map_err(|source| BenchError::File {
         path: std::env::temp_dir().display().to_string(),
@@ -36,14 +36,14 @@ fn run(arguments: &TrainingArguments, stop: &StopFlag) -> Result<TrainingReport,
     let mut report = TrainingReport::new(settings, matrix_peak_flops());
     let count = report.variants.len();
     for round in 1..=report.settings.rounds {
-        // Each has its turn after each other one: what ended before leaves memory and caches in some state.
+        // The order rotates, because a run leaves memory and caches in a state that affects the next one.
         for turn in 0..count {
-            let place = (turn + round as usize - 1) % count;
-            let variant = report.variants[place].variant;
+            let index = (turn + round as usize - 1) % count;
+            let variant = report.variants[index].variant;
             let run = measure(&report.settings, variant, &programs)?;
             let (name, rate) = (variant.name(), run.samples_per_s);
             eprintln!("round {round}: {name}, {rate:.1} samples/s");
-            report.variants[place].runs.push(run);
+            report.variants[index].runs.push(run);
         }
     }
     if let Some(path) = &arguments.json {
@@ -53,7 +53,7 @@ fn run(arguments: &TrainingArguments, stop: &StopFlag) -> Result<TrainingReport,
     Ok(report)
 }
 
-fn settings(arguments: &TrainingArguments) -> Result<TrainingSettings, BenchError> {
+fn settings(arguments: &BenchTrainArguments) -> Result<TrainingSettings, BenchError> {
     let case = TrainingCase::of(&arguments.model)?;
     let mut variants = vec![Variant::Together];
     for name in &arguments.against {
@@ -62,15 +62,16 @@ fn settings(arguments: &TrainingArguments) -> Result<TrainingSettings, BenchErro
             "independent" => Variant::Apart,
             "pytorch" if case.in_pytorch => Variant::Pytorch,
             "pytorch" => {
-                let problem = format!("the script of PyTorch does not know {}", case.model);
+                let problem = format!("benchmarks/pytorch_ddp.py does not support {}", case.model);
                 return Err(refused(problem));
             }
             other => {
-                let problem = format!("`{other}` is none of one, independent, pytorch");
+                let problem =
+                    format!("invalid value `{other}`: expected one, independent or pytorch");
                 return Err(refused(problem));
             }
         };
-        // One worker by itself is what runs anyway.
+        // With one worker these variants equal the measured run.
         let repeats = arguments.workers == 1 && matches!(variant, Variant::Alone | Variant::Apart);
         if !variants.contains(&variant) && !repeats {
             variants.push(variant);
@@ -81,7 +82,7 @@ fn settings(arguments: &TrainingArguments) -> Result<TrainingSettings, BenchErro
         return Err(BenchError::Setting {
             what: "--shards",
             problem: format!(
-                "{shards} shards for {} workers; each needs one",
+                "{shards} shards are fewer than {} workers",
                 arguments.workers
             ),
         });

@@ -1,4 +1,4 @@
-//! [`Chosen`]: the algorithm that a group chose, beside the fastest of those that can be asked for.
+//! [`ChoiceComparison`]: the algorithm that a group chose, beside the fastest of those that can be asked for.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,8 +7,8 @@ use ronde_schedule::Algorithm;
 use serde::Serialize;
 
 use crate::operation::OperationKind;
-use crate::report::{Row, Way};
-use crate::settings::{BufferMemory, Preference, Transport};
+use crate::report::{Implementation, MeasurementRow};
+use crate::settings::{BenchTransport, BufferMemory, Preference};
 
 /// A choice counts as good up to so many times the time of the best.
 const GOOD: f64 = 1.1;
@@ -18,7 +18,7 @@ const GOOD: f64 = 1.1;
 /// Both times are those of the algorithm when it was asked for, medians of turns that they took with
 /// each other: where the best was chosen they are the same one.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Chosen {
+pub struct ChoiceComparison {
     /// Which operation.
     pub operation: OperationKind,
     /// Bytes of the whole buffer.
@@ -26,7 +26,7 @@ pub struct Chosen {
     /// Count of ranks.
     pub ranks: usize,
     /// Over what.
-    pub over: Transport,
+    pub over: BenchTransport,
     /// Where the buffers were.
     pub memory: BufferMemory,
     /// What the group chose by itself.
@@ -44,7 +44,7 @@ pub struct Chosen {
     pub reason: String,
 }
 
-impl Chosen {
+impl ChoiceComparison {
     /// Time of the chosen one as a multiple of the best one's.
     #[must_use]
     pub fn ratio(&self) -> f64 {
@@ -75,8 +75,8 @@ pub fn every_algorithm(hosts: usize) -> Vec<Preference> {
 
 /// The choices among rows, in their order; cells in which nothing can be chosen are left out.
 #[must_use]
-pub fn chosen(rows: &[Row]) -> Vec<Chosen> {
-    let of = |row: &Row| {
+pub fn chosen(rows: &[MeasurementRow]) -> Vec<ChoiceComparison> {
+    let of = |row: &MeasurementRow| {
         let (over, memory, algorithm, reason) = by_itself(row)?;
         let asked: Vec<(&str, f64)> = rows
             .iter()
@@ -85,7 +85,7 @@ pub fn chosen(rows: &[Row]) -> Vec<Chosen> {
             .collect();
         let (best, best_us) = asked.iter().min_by(|a, b| a.1.total_cmp(&b.1)).copied()?;
         let (_, median_us) = asked.iter().find(|one| one.0 == algorithm).copied()?;
-        Some(Chosen {
+        Some(ChoiceComparison {
             operation: row.operation,
             bytes: row.bytes,
             ranks: row.ranks,
@@ -103,9 +103,9 @@ pub fn chosen(rows: &[Row]) -> Vec<Chosen> {
 }
 
 /// How a row ran whose algorithm the group chose.
-fn by_itself(row: &Row) -> Option<(Transport, BufferMemory, &str, &str)> {
+fn by_itself(row: &MeasurementRow) -> Option<(BenchTransport, BufferMemory, &str, &str)> {
     match &row.way {
-        Way::Ronde {
+        Implementation::Ronde {
             preference,
             over,
             memory,
@@ -118,9 +118,9 @@ fn by_itself(row: &Row) -> Option<(Transport, BufferMemory, &str, &str)> {
 }
 
 /// The algorithm of a row that was asked for it.
-fn by_name(row: &Row) -> Option<&str> {
+fn by_name(row: &MeasurementRow) -> Option<&str> {
     match &row.way {
-        Way::Ronde {
+        Implementation::Ronde {
             preference,
             algorithm,
             ..
@@ -129,19 +129,19 @@ fn by_name(row: &Row) -> Option<&str> {
     }
 }
 
-fn is_same_cell(one: &Row, other: &Row) -> bool {
-    let cell = |row: &Row| match &row.way {
-        Way::Ronde {
+fn is_same_cell(one: &MeasurementRow, other: &MeasurementRow) -> bool {
+    let cell = |row: &MeasurementRow| match &row.way {
+        Implementation::Ronde {
             transport, memory, ..
         } => Some((row.operation, row.bytes, row.ranks, *transport, *memory)),
-        Way::Other { .. } => None,
+        Implementation::Other { .. } => None,
     };
     cell(one).is_some() && cell(one) == cell(other)
 }
 
 /// The choices as a table with a summary for each operation, by transport; lines of text.
 #[must_use]
-pub fn choice_table(rows: &[Row]) -> Vec<String> {
+pub fn choice_table(rows: &[MeasurementRow]) -> Vec<String> {
     let all = chosen(rows);
     let mut lines = vec![format!(
         "{:<18} {:>10} {:>5}  {:<13} {:<16} {:>10} {:>10}  {:<16} {:>10} {:>6}",
@@ -156,7 +156,7 @@ pub fn choice_table(rows: &[Row]) -> Vec<String> {
         "time us",
         "ratio"
     )];
-    let mut cells: BTreeMap<(&str, &str), Vec<&Chosen>> = BTreeMap::new();
+    let mut cells: BTreeMap<(&str, &str), Vec<&ChoiceComparison>> = BTreeMap::new();
     for one in &all {
         let mut line = format!(
             "{:<18} {:>10} {:>5}  {:<13} {:<16} {:>10.1} {:>10.1}  {:<16} {:>10.1} {:>6.2}",
@@ -205,9 +205,9 @@ mod tests {
     use crate::report::samples::{gloo, row};
 
     /// What was chosen by itself.
-    fn auto(bytes: usize, algorithm: &str) -> Row {
+    fn auto(bytes: usize, algorithm: &str) -> MeasurementRow {
         let mut row = row(bytes, 77.0, algorithm);
-        if let Way::Ronde { preference, .. } = &mut row.way {
+        if let Implementation::Ronde { preference, .. } = &mut row.way {
             "auto".clone_into(preference);
         }
         row
@@ -246,7 +246,7 @@ mod tests {
             "all_reduce over tcp: 1 of 2 choices within 10 % of the best, 1 more no farther from it than from \
              themselves; median 1.20, most 1.20"
         );
-        let steady = Chosen {
+        let steady = ChoiceComparison {
             again_us: 12.5,
             ..found[0].clone()
         };

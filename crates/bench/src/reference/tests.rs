@@ -14,8 +14,8 @@ fn groups(size: usize) -> Vec<ProcessGroup> {
     groups.into_iter().collect::<Result<_, _>>().unwrap()
 }
 
-fn expected(shape: Shape, rank: usize) -> Expected {
-    Expected::new(shape, rank, Source::new(3, shape.op))
+fn expected(shape: OperationShape, rank: usize) -> ReferenceResult {
+    ReferenceResult::new(shape, rank, ElementSource::new(3, shape.op))
 }
 
 fn copy(buffer: &Buffer) -> Buffer {
@@ -26,7 +26,7 @@ fn copy(buffer: &Buffer) -> Buffer {
 
 /// Runs an operation on all ranks and compares what comes with the reference.
 fn check(kind: OperationKind, op: ReduceOp, dtype: DType, ranks: usize, bytes: usize) {
-    let shape = Shape::new(kind, op, dtype, ranks, bytes);
+    let shape = OperationShape::new(kind, op, dtype, ranks, bytes);
     if shape.refusal().is_some() {
         return;
     }
@@ -73,7 +73,7 @@ fn a_wrong_element_is_found_wherever_it_is_and_told() {
         (OperationKind::ExactSum, DType::F32),
         (OperationKind::AllGather, DType::I32),
     ] {
-        let expected = expected(Shape::new(kind, ReduceOp::Sum, dtype, 4, 8_000), 2);
+        let expected = expected(OperationShape::new(kind, ReduceOp::Sum, dtype, 4, 8_000), 2);
         let right = copy(&expected.result);
         expected.check(&right, "case").unwrap();
         for element in [0, right.len() / 2, right.len() - 1] {
@@ -102,7 +102,7 @@ fn a_wrong_element_is_found_wherever_it_is_and_told() {
 
 #[test]
 fn the_exact_sum_allows_not_a_single_bit_and_nan_is_never_right() {
-    let shape = |kind| Shape::new(kind, ReduceOp::Sum, DType::F32, 3, 400);
+    let shape = |kind| OperationShape::new(kind, ReduceOp::Sum, DType::F32, 3, 400);
     let change = |kind, bits: u32| {
         let expected = expected(shape(kind), 0);
         let mut wrong = copy(&expected.result);

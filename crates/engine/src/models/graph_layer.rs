@@ -1,5 +1,5 @@
-//! [`Wired`]: a layer made of parts whose values may go more than one way, with normalisations over the
-//! whole global batch between them.
+//! [`GraphLayer`]: a layer made of a small graph of parts, with normalisations over the whole
+//! global batch between them.
 
 mod image_parts;
 
@@ -20,23 +20,24 @@ use crate::{
 
 pub(super) use image_parts::Images;
 
-/// A part of a layer.
+/// A node of the graph.
 pub(super) enum GraphPart {
-    /// Runs every shard by itself.
+    /// Runs each shard separately.
     Layer(Box<dyn Layer>),
-    /// Needs the sums over all shards.
+    /// Needs sums over all shards.
     Norm(BatchWideNorm),
 }
 
-/// Which part: its place in the layout.
+/// The index of a part, in the order of the layout.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PartId(usize);
 
-/// Which value: the input, or what a part gave.
+/// The index of a value: the input, or the output of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct GraphValue(usize);
 
-/// A run of a part: it takes a value, a normalisation perhaps another that it adds, and gives the next.
+/// One execution of a part: reads a value, a normalisation optionally a second one that it adds,
+/// and writes the next.
 #[derive(Clone, Copy)]
 struct GraphEdge {
     part: usize,
@@ -44,21 +45,22 @@ struct GraphEdge {
     added: Option<GraphValue>,
 }
 
-/// A small graph of parts as one layer. The last wire gives the output.
-pub(super) struct Wired {
+/// A small graph of parts as one layer. The last edge computes the output.
+pub(super) struct GraphLayer {
     layout: StateLayout,
     sample: Vec<usize>,
     size: LayerSize,
     parts: Vec<GraphPart>,
-    /// Where the tensors of each part are in the layout.
+    /// The range of the tensors of each part in the layout.
     tensors: Vec<Range<usize>>,
     wires: Vec<GraphEdge>,
-    /// Shapes of input and output.
+    /// The shapes of input and output.
     pending: PendingShards<[Vec<usize>; 2]>,
 }
 
-impl Wired {
-    /// No part yet, for samples of a shape. The first layer of a model gives no input gradient.
+impl GraphLayer {
+    /// Creates a graph without parts, for samples of a shape. The first layer of a model computes
+    /// no input gradient.
     pub(super) fn new(name: &str, sample: &[usize], size: &LayerSize, is_first: bool) -> Self {
         Self {
             layout: StateLayout::default(),
@@ -71,7 +73,7 @@ impl Wired {
         }
     }
 
-    /// Adds a part; its tensors follow those before it.
+    /// Adds a part; its tensors follow those of the earlier parts.
     pub(super) fn part(&mut self, part: GraphPart) -> PartId {
         let layout = match &part {
             GraphPart::Layer(layer) => layer.layout(),
@@ -84,7 +86,7 @@ impl Wired {
         PartId(self.parts.len() - 1)
     }
 
-    /// The input of the layer, which is images.
+    /// Returns the input of the layer, which is images.
     pub(super) fn images(&self) -> Images {
         let shape = std::array::from_fn(|dim| self.sample.get(dim).copied().unwrap_or(0));
         Images {
@@ -93,7 +95,7 @@ impl Wired {
         }
     }
 
-    /// Lets a part run on a value; it gives another one.
+    /// Runs a part on a value; returns its output.
     pub(super) fn wire(
         &mut self,
         part: PartId,
@@ -105,7 +107,7 @@ impl Wired {
         GraphValue(self.wires.len())
     }
 
-    /// Whether a value is used after a wire.
+    /// Returns whether a value is used after an edge.
     fn is_used_after(&self, value: GraphValue, wire: usize) -> bool {
         let later = self.wires[wire + 1..].iter();
         later
@@ -117,7 +119,7 @@ impl Wired {
         &ranges[self.tensors[part].clone()]
     }
 
-    /// What a wire takes: moved out where nothing later needs it.
+    /// Returns the input of an edge, moved if no later edge needs it.
     fn taken(
         &self,
         values: &mut GraphValues,
@@ -136,10 +138,10 @@ impl Wired {
     }
 }
 
-/// Values of all shards, by [`GraphValue`].
+/// The values of all shards, indexed by [`GraphValue`].
 type GraphValues = Vec<Vec<Activation>>;
 
-impl Layer for Wired {
+impl Layer for GraphLayer {
     fn layout(&self) -> &StateLayout {
         &self.layout
     }
@@ -164,7 +166,7 @@ impl Layer for Wired {
         }
     }
 
-    /// In training the shard is taken for the whole batch.
+    /// In training the shard is treated as the whole batch.
     fn forward(
         &mut self,
         input: Activation,
@@ -220,7 +222,7 @@ impl Layer for Wired {
     }
 }
 
-impl Wired {
+impl GraphLayer {
     fn evaluate(
         &mut self,
         input: Activation,
@@ -242,7 +244,7 @@ impl Wired {
     }
 }
 
-impl LockStep for Wired {
+impl LockStep for GraphLayer {
     fn forward_shards(
         &mut self,
         shards: Vec<ShardInput>,
@@ -302,11 +304,11 @@ impl LockStep for Wired {
     }
 }
 
-/// Shards, and where the gradients of their parameters go.
+/// Shards, and the buffers for the gradients of their parameters.
 type ShardBuffers<'a> = Vec<(Shard, &'a mut [f32])>;
 
-impl Wired {
-    /// Backward of one part, from the gradients of its output to those of what it took.
+impl GraphLayer {
+    /// Runs backward of one part, from the gradients of its output to those of its inputs.
     fn back_through(
         &mut self,
         wire: usize,
@@ -348,7 +350,7 @@ impl Wired {
     }
 }
 
-/// Adds gradients that come another way to those that a value has already, shard by shard.
+/// Adds gradients from another path to those of a value, shard by shard.
 fn add(found: &mut Vec<Activation>, more: Vec<Activation>) {
     if found.is_empty() {
         *found = more;
@@ -366,5 +368,5 @@ fn add(found: &mut Vec<Activation>, more: Vec<Activation>) {
 
 fn only<T>(values: Vec<T>) -> T {
     let mut values = values.into_iter();
-    values.next().expect("one shard in, one out")
+    values.next().expect("one output per shard")
 }

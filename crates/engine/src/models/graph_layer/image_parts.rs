@@ -1,25 +1,25 @@
-//! Parts of a layer that takes images: convolution, normalisation, pooling.
+//! Parts of layers that process images: convolution, normalisation, pooling.
 
 use burn::nn::conv::Conv2d;
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
 use burn::tensor::Tensor;
 use ronde_core::seed::SeedTree;
 
-use super::{GraphPart, GraphValue, PartId, Wired};
+use super::{GraphLayer, GraphPart, GraphValue, PartId};
 use crate::models::batch_wide_norm::BatchWideNorm;
 use crate::models::cost_per_sample;
 use crate::models::modules::convolution;
 use crate::ops::{AfterNorm, SlidingWindow, average_to, conv2d, max_pool};
 use crate::{BurnLayer, ForwardContext, training_device};
 
-/// A value that is images: which one, and channels, height and width.
+/// A value that holds images: its index, and channels, height and width.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::models) struct Images {
     pub(in crate::models) value: GraphValue,
     pub(in crate::models) shape: [usize; 3],
 }
 
-/// A convolution that was added.
+/// A convolution that was added to the graph.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::models) struct ConvolutionPart {
     part: PartId,
@@ -27,8 +27,8 @@ pub(in crate::models) struct ConvolutionPart {
     window: SlidingWindow,
 }
 
-impl Wired {
-    /// Adds a convolution of images of a shape, with weights drawn for the rectifier.
+impl GraphLayer {
+    /// Adds a convolution for images of a shape, with initial weights for the rectifier.
     pub(in crate::models) fn convolution(
         &mut self,
         name: &str,
@@ -48,7 +48,7 @@ impl Wired {
         .with_sample_shape(&[from, height, width])
         .with_initial_weights_from_seed(seeds)
         .with_cost(cost_per_sample(&output, 0));
-        // The first part of a model's first layer.
+        // This is the first part of a model's first layer.
         let is_first = self.parts.is_empty() && !self.pending.gives_input_gradient;
         let part = self.part(GraphPart::Layer(if is_first {
             Box::new(layer.without_input_gradient())
@@ -99,7 +99,7 @@ impl Wired {
         self.resized(from, shape, move |x| max_pool(x, window))
     }
 
-    /// Adds an averaging to squares of a side, and runs it.
+    /// Adds an averaging to squares of a given side, and runs it.
     pub(in crate::models) fn averaged(&mut self, from: Images, side: usize) -> Images {
         let shape = [from.shape[0], side, side];
         self.resized(from, shape, move |x| average_to(x, side))
@@ -111,7 +111,7 @@ impl Wired {
         shape: [usize; 3],
         resize: impl Fn(Tensor<4>) -> Tensor<4> + Send + 'static,
     ) -> Images {
-        // It has no tensors: any module without stands for it.
+        // The part has no tensors, so any module without tensors serves.
         let module = MaxPool2dConfig::new([1, 1]).init();
         let layer = BurnLayer::new(module, move |_: &MaxPool2d, x, _: &ForwardContext| {
             resize(x)

@@ -6,15 +6,15 @@ use ronde_core::exact::{ExactSum, additions};
 use ronde_core::{Buffer, DType, GroupRank, ReduceOp};
 
 use crate::BenchError;
-use crate::operation::{OperationKind, Shape};
-use crate::values::{Number, Source, with_type};
+use crate::operation::{OperationKind, OperationShape};
+use crate::values::{ElementSource, ReferenceElement, with_type};
 
 /// Elements that are computed at once: those of all ranks together stay in a cache.
 const BLOCK: usize = 4096;
 
 /// What one rank brings to an operation and must get back.
-pub(crate) struct Expected {
-    shape: Shape,
+pub(crate) struct ReferenceResult {
+    shape: OperationShape,
     rank: usize,
     /// What the rank brings.
     pub(crate) input: Buffer,
@@ -36,7 +36,7 @@ struct Tolerance {
 }
 
 impl Tolerance {
-    fn of(shape: &Shape) -> Self {
+    fn of(shape: &OperationShape) -> Self {
         let exact = Self {
             absolute: 0.0,
             relative: 0.0,
@@ -79,7 +79,7 @@ fn epsilon(dtype: DType) -> f64 {
 }
 
 /// Where a run of elements of a result comes from.
-enum Origin {
+enum ResultOrigin {
     /// These elements of all ranks, reduced.
     Reduced(Range<usize>),
     /// These elements of one rank.
@@ -88,9 +88,9 @@ enum Origin {
     Tree(Range<usize>),
 }
 
-impl Expected {
+impl ReferenceResult {
     /// Cost: one random number per element and rank whose elements take part.
-    pub(crate) fn new(shape: Shape, rank: usize, source: Source) -> Self {
+    pub(crate) fn new(shape: OperationShape, rank: usize, source: ElementSource) -> Self {
         let (input, result) = with_type!(shape.dtype, both(&shape, rank, source));
         Self {
             shape,
@@ -118,7 +118,11 @@ impl Expected {
     }
 }
 
-fn compare<T: Number>(all: &Expected, got: &Buffer, case: &str) -> Result<(), BenchError> {
+fn compare<T: ReferenceElement>(
+    all: &ReferenceResult,
+    got: &Buffer,
+    case: &str,
+) -> Result<(), BenchError> {
     let (got, expected) = (got.as_slice::<T>(), all.result.as_slice::<T>());
     let Tolerance { absolute, relative } = all.tolerance;
     let is_exact = absolute == 0.0 && relative == 0.0;
@@ -153,28 +157,34 @@ fn compare<T: Number>(all: &Expected, got: &Buffer, case: &str) -> Result<(), Be
     })
 }
 
-fn both<T: Number>(shape: &Shape, rank: usize, source: Source) -> (Buffer, Buffer) {
+fn both<T: ReferenceElement>(
+    shape: &OperationShape,
+    rank: usize,
+    source: ElementSource,
+) -> (Buffer, Buffer) {
     let mut input = Buffer::host(shape.dtype, shape.input_len(rank));
     source.fill::<T>(rank, 0, input.as_mut_slice());
     let origins = origins(shape, rank);
     let len = origins.iter().map(|origin| match origin {
-        Origin::Reduced(range) | Origin::Tree(range) | Origin::Copied(_, range) => range.len(),
+        ResultOrigin::Reduced(range)
+        | ResultOrigin::Tree(range)
+        | ResultOrigin::Copied(_, range) => range.len(),
     });
     let mut result = Buffer::host(shape.dtype, len.sum());
     let mut rest = result.as_mut_slice::<T>();
     for origin in origins {
         match origin {
-            Origin::Copied(rank, range) => {
+            ResultOrigin::Copied(rank, range) => {
                 let (out, after) = rest.split_at_mut(range.len());
                 source.fill(rank, range.start, out);
                 rest = after;
             }
-            Origin::Reduced(range) => {
+            ResultOrigin::Reduced(range) => {
                 let (out, after) = rest.split_at_mut(range.len());
                 reduce(shape, source, range.start, out);
                 rest = after;
             }
-            Origin::Tree(range) => {
+            ResultOrigin::Tree(range) => {
                 let (out, after) = rest.split_at_mut(range.len());
                 add_in_tree_order(shape, source, range.start, out);
                 rest = after;
@@ -184,35 +194,42 @@ fn both<T: Number>(shape: &Shape, rank: usize, source: Source) -> (Buffer, Buffe
     (input, result)
 }
 
-fn origins(shape: &Shape, rank: usize) -> Vec<Origin> {
+fn origins(shape: &OperationShape, rank: usize) -> Vec<ResultOrigin> {
     let (len, part, n, root) = (shape.len(), shape.part(), shape.ranks, shape.root());
     let mine = rank * part..(rank + 1) * part;
     match shape.kind {
-        OperationKind::AllReduce => vec![Origin::Reduced(0..len)],
-        OperationKind::Reduce if rank == root => vec![Origin::Reduced(0..len)],
+        OperationKind::AllReduce => vec![ResultOrigin::Reduced(0..len)],
+        OperationKind::Reduce if rank == root => vec![ResultOrigin::Reduced(0..len)],
         OperationKind::Reduce | OperationKind::Barrier => Vec::new(),
-        OperationKind::ReduceScatter => vec![Origin::Reduced(mine)],
-        OperationKind::AllGather => (0..n).map(|p| Origin::Copied(p, 0..part)).collect(),
+        OperationKind::ReduceScatter => vec![ResultOrigin::Reduced(mine)],
+        OperationKind::AllGather => (0..n).map(|p| ResultOrigin::Copied(p, 0..part)).collect(),
         OperationKind::Gather if rank == root => {
-            (0..n).map(|p| Origin::Copied(p, 0..part)).collect()
+            (0..n).map(|p| ResultOrigin::Copied(p, 0..part)).collect()
         }
-        OperationKind::Gather => vec![Origin::Copied(rank, 0..part)],
-        OperationKind::Scatter => vec![Origin::Copied(root, mine)],
-        OperationKind::Broadcast => vec![Origin::Copied(root, 0..len)],
-        OperationKind::AllToAll => (0..n).map(|p| Origin::Copied(p, mine.clone())).collect(),
+        OperationKind::Gather => vec![ResultOrigin::Copied(rank, 0..part)],
+        OperationKind::Scatter => vec![ResultOrigin::Copied(root, mine)],
+        OperationKind::Broadcast => vec![ResultOrigin::Copied(root, 0..len)],
+        OperationKind::AllToAll => (0..n)
+            .map(|p| ResultOrigin::Copied(p, mine.clone()))
+            .collect(),
         OperationKind::AllToAllUnequal => {
             let from = |p: usize| {
                 let start: usize = (0..rank).map(|before| shape.unequal_len(p, before)).sum();
-                Origin::Copied(p, start..start + shape.unequal_len(p, rank))
+                ResultOrigin::Copied(p, start..start + shape.unequal_len(p, rank))
             };
             (0..n).map(from).collect()
         }
-        OperationKind::SendReceive => vec![Origin::Copied(0, 0..len)],
-        OperationKind::ExactSum => vec![Origin::Tree(0..len)],
+        OperationKind::SendReceive => vec![ResultOrigin::Copied(0, 0..len)],
+        OperationKind::ExactSum => vec![ResultOrigin::Tree(0..len)],
     }
 }
 
-fn reduce<T: Number>(shape: &Shape, source: Source, start: usize, out: &mut [T]) {
+fn reduce<T: ReferenceElement>(
+    shape: &OperationShape,
+    source: ElementSource,
+    start: usize,
+    out: &mut [T],
+) {
     let mut drawn = [T::draw(0, shape.op); BLOCK];
     let mut wide: Vec<T::Wide> = Vec::with_capacity(BLOCK);
     for (block, out) in out.chunks_mut(BLOCK).enumerate() {
@@ -235,7 +252,12 @@ fn reduce<T: Number>(shape: &Shape, source: Source, start: usize, out: &mut [T])
 }
 
 /// The exact sum: rounded to the type after every addition.
-fn add_in_tree_order<T: Number>(shape: &Shape, source: Source, start: usize, out: &mut [T]) {
+fn add_in_tree_order<T: ReferenceElement>(
+    shape: &OperationShape,
+    source: ElementSource,
+    start: usize,
+    out: &mut [T],
+) {
     let Some(sum) = ExactSum::new((0..=shape.ranks as u32).collect()) else {
         return;
     };

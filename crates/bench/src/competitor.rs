@@ -1,4 +1,4 @@
-//! [`Others`]: the comparison script under mpirun, its ranks connected and waiting for their turn.
+//! [`CompetitorProcess`]: the comparison script under mpirun, its ranks connected and waiting for their turn.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::hub::tail;
 use crate::settings::Competitor;
-use crate::turns::{Line, TheirAnswer, TheirTurn};
+use crate::turns::{CompetitorReply, CompetitorTurn, LineConnection};
 use crate::{BenchError, clock};
 
 /// The script, as it stands in `benchmarks/`.
@@ -22,7 +22,7 @@ const LEAVE_MAX: Duration = Duration::from_secs(5);
 
 /// What to start.
 #[derive(Debug, Clone)]
-pub struct Start<'a> {
+pub struct CompetitorLaunch<'a> {
     /// The Python that has mpi4py, numpy and torch.
     pub python: &'a OsStr,
     /// Who is measured.
@@ -38,15 +38,15 @@ pub struct Start<'a> {
 }
 
 /// The comparison script under mpirun.
-pub struct Others {
+pub struct CompetitorProcess {
     child: Child,
     /// By rank.
-    lines: Vec<Option<Line>>,
+    lines: Vec<Option<LineConnection>>,
     /// Collects the end of its error output.
     errors: Option<JoinHandle<String>>,
 }
 
-impl fmt::Debug for Others {
+impl fmt::Debug for CompetitorProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -57,13 +57,13 @@ impl fmt::Debug for Others {
     }
 }
 
-impl Others {
+impl CompetitorProcess {
     /// Starts all ranks.
     ///
     /// # Errors
     /// [`BenchError::Competitor`] naming the program or Python module that is missing and what to
     /// install.
-    pub fn start(start: &Start<'_>) -> Result<Self, BenchError> {
+    pub fn start(start: &CompetitorLaunch<'_>) -> Result<Self, BenchError> {
         check_modules(start)?;
         let script = start.folder.join("gloo_and_mpi_all_reduce.py");
         crate::report::write(&script, SCRIPT)?;
@@ -124,7 +124,7 @@ impl Others {
         self.lines.iter().all(Option::is_some)
     }
 
-    pub(crate) fn enter(&mut self, rank: usize, line: Line) -> Result<(), BenchError> {
+    pub(crate) fn enter(&mut self, rank: usize, line: LineConnection) -> Result<(), BenchError> {
         let place = self.lines.get_mut(rank);
         let place =
             place.ok_or_else(|| BenchError::channel("starting the others", "a stranger"))?;
@@ -144,9 +144,9 @@ impl Others {
     /// Tells all ranks to run, and waits for rank 0's timings.
     pub(crate) fn turn(
         &mut self,
-        turn: TheirTurn,
+        turn: CompetitorTurn,
         go_on: &dyn Fn() -> bool,
-    ) -> Result<TheirAnswer, BenchError> {
+    ) -> Result<CompetitorReply, BenchError> {
         self.check()?;
         for line in self.lines.iter_mut().flatten() {
             if let Err(error) = line.send(&turn) {
@@ -206,14 +206,14 @@ impl Others {
     }
 }
 
-impl Drop for Others {
+impl Drop for CompetitorProcess {
     fn drop(&mut self) {
         self.end();
     }
 }
 
 /// Asks Python for the modules that it needs, without loading them.
-fn check_modules(start: &Start<'_>) -> Result<(), BenchError> {
+fn check_modules(start: &CompetitorLaunch<'_>) -> Result<(), BenchError> {
     const ASK: &str = "import sys, importlib.util as u\n\
                        print(*[m for m in sys.argv[1:] if u.find_spec(m) is None])";
     let mut modules = vec!["numpy", "mpi4py"];
@@ -261,7 +261,7 @@ mod tests {
     fn a_python_that_is_not_there_or_lacks_modules_is_told() {
         let folder = tempfile::tempdir().unwrap();
         let refused = |python: &Path| {
-            let start = Start {
+            let start = CompetitorLaunch {
                 python: python.as_os_str(),
                 against: &Competitor::ALL,
                 ranks: 2,
@@ -269,13 +269,13 @@ mod tests {
                 socket: folder.path(),
                 folder: folder.path(),
             };
-            let error = Others::start(&start).unwrap_err();
+            let error = CompetitorProcess::start(&start).unwrap_err();
             assert!(error.is_user_error());
             error.to_string()
         };
         let error = refused(Path::new("/no/python"));
         assert!(error.contains("/no/python cannot be started"), "{error}");
-        assert!(error.contains("hint: install Python 3"), "{error}");
+        assert!(error.contains("help: install Python 3"), "{error}");
         // A program that answers as Python does where a module is missing.
         let script = folder.path().join("python");
         std::fs::write(&script, "#!/bin/sh\necho torch\n").unwrap();
