@@ -1,25 +1,25 @@
-//! [`MonitorError`]: why a sink could not be made or did not keep all events.
+//! [`MonitorError`]: errors of event sinks.
 
 use std::path::PathBuf;
 
 use ronde_core::Recovery;
 
-/// What can go wrong with a sink. None of it stops a run.
+/// An error of an event sink. None of them stops a run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MonitorError {
-    /// The event file could not be made.
-    #[error("cannot write the event file {}: {cause}", path.display())]
+    /// The event file could not be created.
+    #[error("cannot create event file {}: {cause}", path.display())]
     Create {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's answer.
+        /// The operating system's error.
         cause: std::io::Error,
     },
 }
 
 impl MonitorError {
-    /// What to do about it.
+    /// Returns how a caller can recover.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         match self {

@@ -1,10 +1,10 @@
-//! [`Fanout`]: every event to several sinks.
+//! [`Fanout`]: forwards every event to several sinks.
 
 use std::sync::Arc;
 
 use ronde_core::{Event, Tracker};
 
-/// Hands every event to all of its sinks, in their order.
+/// Forwards every event to all of its sinks, in order.
 #[derive(Clone, Default)]
 pub struct Fanout(pub Vec<Arc<dyn Tracker>>);
 
@@ -26,17 +26,17 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Recorder(Mutex<Vec<Event>>);
+    struct EventRecorder(Mutex<Vec<Event>>);
 
-    impl Tracker for Recorder {
+    impl Tracker for EventRecorder {
         fn record(&self, event: Event) {
             self.0.lock().unwrap().push(event);
         }
     }
 
     #[test]
-    fn all_sinks_get_every_event() {
-        let recorders: Vec<Arc<Recorder>> = (0..3).map(|_| Arc::default()).collect();
+    fn all_sinks_receive_every_event() {
+        let recorders: Vec<Arc<EventRecorder>> = (0..3).map(|_| Arc::default()).collect();
         let fanout = Fanout(
             recorders
                 .iter()

@@ -1,4 +1,4 @@
-//! [`JsonLines`]: events as lines of JSON, in a file or on standard output.
+//! [`JsonLines`]: writes events as lines of JSON to a file or to standard output.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -15,46 +15,46 @@ use serde::Serialize;
 use crate::clock;
 use crate::error::MonitorError;
 
-/// Events that wait for the writer at most.
+/// Maximum number of events queued for the writer.
 const EVENTS_MAX: usize = 16_384;
-/// How long [`JsonLines::finish`] waits.
+/// Longest time that [`JsonLines::finish`] waits.
 const FINISH_MAX: Duration = Duration::from_secs(5);
 
 /// Writes the header of [`FormatHeader::EVENTS`], then one JSON object per event, with `t`, the
 /// time in seconds since 1970, before the event's own fields.
 ///
-/// A thread writes, so that recording never waits for a disk. When a write fails the rest of the
-/// events is dropped and the run goes on; [`JsonLines::problem`] tells. A number that JSON does not
-/// know (NaN, infinity) is written as `null`.
+/// A thread writes, so recording never waits for a disk. After a failed write the remaining events are
+/// dropped and the run continues; [`JsonLines::problem`] returns the error. Numbers that JSON cannot
+/// represent (NaN, infinity) are written as `null`.
 pub struct JsonLines {
-    sender: SyncSender<Message>,
-    shared: Arc<Shared>,
+    sender: SyncSender<WriterMessage>,
+    status: Arc<WriterStatus>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct WriterStatus {
     error: Mutex<Option<String>>,
     dropped: AtomicU64,
     reported: std::sync::atomic::AtomicBool,
 }
 
-enum Message {
+enum WriterMessage {
     Record(f64, Event),
     Flush(SyncSender<()>),
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct EventLine<'a> {
     t: f64,
     #[serde(flatten)]
     event: &'a Event,
 }
 
 impl JsonLines {
-    /// A new file at `path`; what was there is replaced.
+    /// Creates a file at `path`, replacing an existing one.
     ///
     /// # Errors
-    /// [`MonitorError::Create`] when it cannot be made.
+    /// [`MonitorError::Create`] when the file cannot be created.
     pub fn create(path: &Path) -> Result<Self, MonitorError> {
         let file = File::create(path).map_err(|cause| MonitorError::Create {
             path: path.to_owned(),
@@ -63,22 +63,21 @@ impl JsonLines {
         Ok(Self::new(Box::new(file)))
     }
 
-    /// Lines to any writer, standard output for instance.
+    /// Writes to any writer, for example standard output.
     #[must_use]
     pub fn new(writer: Box<dyn Write + Send>) -> Self {
         let (sender, receiver) = sync_channel(EVENTS_MAX);
-        let shared = Arc::<Shared>::default();
-        let state = Arc::clone(&shared);
-        thread::spawn(move || write_all(writer, &receiver, &state));
-        Self { sender, shared }
+        let status = Arc::<WriterStatus>::default();
+        let of_thread = Arc::clone(&status);
+        thread::spawn(move || write_all(writer, &receiver, &of_thread));
+        Self { sender, status }
     }
 
-    /// Waits until all recorded events are written, at most five seconds; whether they are.
+    /// Waits for at most five seconds until all recorded events are written, and returns whether they are.
     pub fn finish(&self) -> bool {
         let (done, wait) = sync_channel(1);
-        // A full queue makes this wait for the writer, but never for longer than it takes to
-        // notice that the writer stands still.
-        let mut message = Message::Flush(done);
+        // While the queue is full this waits for the writer, but not beyond the deadline.
+        let mut message = WriterMessage::Flush(done);
         let deadline = clock::now() + FINISH_MAX;
         loop {
             match self.sender.try_send(message) {
@@ -92,25 +91,25 @@ impl JsonLines {
         }
         let left = deadline.saturating_duration_since(clock::now());
         let written = wait.recv_timeout(left).is_ok();
-        written && self.error().is_none() && self.shared.dropped.load(Ordering::Relaxed) == 0
+        written && self.error().is_none() && self.status.dropped.load(Ordering::Relaxed) == 0
     }
 
-    /// What went wrong, in one sentence, told once.
+    /// Returns a description of the first error, once: later calls return `None`.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
-        let dropped = self.shared.dropped.load(Ordering::Relaxed);
+        let dropped = self.status.dropped.load(Ordering::Relaxed);
         let problem = match (self.error(), dropped) {
             (None, 0) => return None,
-            (None, n) => format!("{n} events are missing: the writer could not keep up"),
+            (None, n) => format!("{n} events were not written: the writer could not keep up"),
             (Some(error), _) => {
-                format!("writing events failed ({error}); all events after that are missing")
+                format!("cannot write events: {error}; all later events are missing")
             }
         };
-        (!self.shared.reported.swap(true, Ordering::Relaxed)).then_some(problem)
+        (!self.status.reported.swap(true, Ordering::Relaxed)).then_some(problem)
     }
 
     fn error(&self) -> Option<String> {
-        self.shared
+        self.status
             .error
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -122,10 +121,10 @@ impl Tracker for JsonLines {
     fn record(&self, event: Event) {
         if self
             .sender
-            .try_send(Message::Record(clock::unix_s(), event))
+            .try_send(WriterMessage::Record(clock::unix_s(), event))
             .is_err()
         {
-            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+            self.status.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -136,18 +135,22 @@ impl Drop for JsonLines {
     }
 }
 
-/// The writing thread: flushes whenever nothing waits.
-fn write_all(writer: Box<dyn Write + Send>, receiver: &Receiver<Message>, shared: &Shared) {
+/// Runs the writing thread: flushes whenever the queue is empty.
+fn write_all(
+    writer: Box<dyn Write + Send>,
+    receiver: &Receiver<WriterMessage>,
+    status: &WriterStatus,
+) {
     let mut writer = BufWriter::with_capacity(64 << 10, writer);
     let mut result = write_line(&mut writer, &FormatHeader::of(FormatHeader::EVENTS));
-    note(shared, &result);
+    note(status, &result);
     loop {
         let message = match receiver.try_recv() {
             Ok(message) => message,
             Err(_) => {
                 if result.is_ok() {
                     result = writer.flush();
-                    note(shared, &result);
+                    note(status, &result);
                 }
                 match receiver.recv() {
                     Ok(message) => message,
@@ -156,19 +159,19 @@ fn write_all(writer: Box<dyn Write + Send>, receiver: &Receiver<Message>, shared
             }
         };
         match message {
-            Message::Record(t, event) if result.is_ok() => {
-                result = write_line(&mut writer, &Line { t, event: &event });
-                note(shared, &result);
+            WriterMessage::Record(t, event) if result.is_ok() => {
+                result = write_line(&mut writer, &EventLine { t, event: &event });
+                note(status, &result);
             }
-            Message::Record(..) => {
-                shared.dropped.fetch_add(1, Ordering::Relaxed);
+            WriterMessage::Record(..) => {
+                status.dropped.fetch_add(1, Ordering::Relaxed);
             }
-            Message::Flush(done) => {
+            WriterMessage::Flush(done) => {
                 if result.is_ok() {
                     result = writer.flush();
-                    note(shared, &result);
+                    note(status, &result);
                 }
-                // Nobody waits any more: then nobody needs to know.
+                // The caller may have stopped waiting.
                 let _ = done.try_send(());
             }
         }
@@ -180,10 +183,10 @@ fn write_line(writer: &mut impl Write, value: &impl Serialize) -> std::io::Resul
     writer.write_all(b"\n")
 }
 
-/// Keeps the first error.
-fn note(shared: &Shared, result: &std::io::Result<()>) {
+/// Stores the first error.
+fn note(status: &WriterStatus, result: &std::io::Result<()>) {
     if let Err(error) = result {
-        shared
+        status
             .error
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

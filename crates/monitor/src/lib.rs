@@ -1,7 +1,7 @@
-//! Where events go: terminal progress and event files.
+//! Displays and records the events of a run: terminal progress and event files.
 //!
-//! Every sink is a [`ronde_core::Tracker`]. What a user sees is [`render`] of a [`RunView`], and a
-//! view is nothing but the events so far, folded.
+//! Every sink is a [`ronde_core::Tracker`]. The displayed text is computed by [`render`] from a
+//! [`RunView`], which is a fold over the events so far.
 
 mod clock;
 mod error;
@@ -18,4 +18,4 @@ pub use fanout::Fanout;
 pub use json_lines::JsonLines;
 pub use terminal::Terminal;
 pub use throughput::Throughput;
-pub use view::{EpochView, EvaluationView, ModelView, Progress, RunView, WorkerView};
+pub use view::{EpochView, EvaluationView, ModelView, RunView, StepView, WorkerView};

@@ -1,4 +1,4 @@
-//! The two ways to draw: a bar that is redrawn in place, or plain lines.
+//! The two ways to show progress: a bar that is redrawn in place, and plain lines.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -12,25 +12,25 @@ use crate::view::RunView;
 /// Time between two plain progress lines.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Draws on something. What goes wrong with a screen is not worth an error.
+/// Draws the progress of a run. Errors of the screen are ignored.
 pub(crate) trait Painter {
-    /// Prints a line that stays.
+    /// Prints a permanent line.
     fn line(&mut self, line: &str);
-    /// Shows the state.
+    /// Shows the current state.
     fn frame(&mut self, view: &RunView);
-    /// Takes away what does not stay and prints the summary.
+    /// Removes the bar and prints the summary.
     fn finish(&mut self, summary: &str);
 }
 
-/// Plain lines: now and then, and at every tenth of the run.
-pub(crate) struct Plain {
+/// Prints plain lines: one every two seconds and at every tenth of the run.
+pub(crate) struct PlainPainter {
     writer: Box<dyn Write + Send>,
     committed: u64,
     tenth: u64,
     at: Option<Instant>,
 }
 
-impl Plain {
+impl PlainPainter {
     pub(crate) fn new(writer: Box<dyn Write + Send>) -> Self {
         Self {
             writer,
@@ -41,7 +41,7 @@ impl Plain {
     }
 }
 
-impl Painter for Plain {
+impl Painter for PlainPainter {
     fn line(&mut self, line: &str) {
         let _ = writeln!(self.writer, "{line}");
     }
@@ -75,14 +75,14 @@ impl Painter for Plain {
     }
 }
 
-/// A bar and a line per worker, redrawn in place on standard error.
-pub(crate) struct Bars {
+/// Draws a bar and a line per worker, redrawn in place on standard error.
+pub(crate) struct BarPainter {
     all: MultiProgress,
     bar: Option<ProgressBar>,
     workers: Vec<ProgressBar>,
 }
 
-impl Bars {
+impl BarPainter {
     pub(crate) fn new() -> Self {
         Self {
             all: MultiProgress::new(),
@@ -92,7 +92,7 @@ impl Bars {
     }
 }
 
-impl Painter for Bars {
+impl Painter for BarPainter {
     fn line(&mut self, line: &str) {
         if self.all.println(line).is_err() {
             let _ = writeln!(std::io::stderr(), "{line}");

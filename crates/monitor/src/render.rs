@@ -1,4 +1,4 @@
-//! What people read: texts as pure functions of a [`RunView`].
+//! The displayed text, as pure functions of a [`RunView`].
 
 use std::fmt::Write;
 
@@ -7,10 +7,10 @@ use ronde_core::{Event, Rank};
 
 use crate::view::{EvaluationView, RunView, WorkerView};
 
-/// Workers that get a line of their own while the run goes on.
+/// Maximum number of workers that are shown with a line each during a run.
 pub const WORKER_LINES_MAX: usize = 8;
 
-/// What is said when a run begins: `digits: 1,250 parameters, 230 steps in 10 epochs, ...`.
+/// Returns the line printed when a run starts: `digits: 1,250 parameters, 230 steps in 10 epochs, ...`.
 #[must_use]
 pub fn started(view: &RunView) -> String {
     format!(
@@ -25,7 +25,7 @@ pub fn started(view: &RunView) -> String {
     )
 }
 
-/// The state of the run without the bar: `step 120/230  epoch 6/10  loss 0.0512  ...`.
+/// Returns the state of the run without the bar: `step 120/230  epoch 6/10  loss 0.0512  ...`.
 #[must_use]
 pub fn progress(view: &RunView) -> String {
     let Some(now) = view.progress else {
@@ -43,7 +43,7 @@ pub fn progress(view: &RunView) -> String {
     line
 }
 
-/// What stands behind the bar: epoch, loss, speed.
+/// Returns the text next to the bar: epoch, loss and speed.
 #[must_use]
 pub fn bar_message(view: &RunView) -> String {
     let Some(now) = view.progress else {
@@ -66,14 +66,14 @@ pub fn bar_message(view: &RunView) -> String {
     line
 }
 
-/// What the test gave: accuracy where there are classes, then the loss and what else was measured.
+/// Returns the result of an evaluation: the accuracy where there are classes, the loss and further metrics.
 fn evaluation(result: &EvaluationView) -> String {
     let samples = count(result.samples);
     if result.accuracy.is_nan() {
-        return format!("  test loss      {:.4} of {samples} samples", result.loss);
+        return format!("  test loss      {:.4} on {samples} samples", result.loss);
     }
     let mut line = format!(
-        "  test accuracy  {:.2} % of {samples} samples, loss {:.4}",
+        "  test accuracy  {:.2} % on {samples} samples, loss {:.4}",
         100.0 * result.accuracy,
         result.loss
     );
@@ -86,7 +86,7 @@ fn evaluation(result: &EvaluationView) -> String {
     line
 }
 
-/// One worker's time: `rank 2  compute 81 %  communication 15 %  waiting for data 4 %  sent 1.2 MiB`.
+/// Returns one worker's time by phase: `rank 2  compute 81 %  communication 15 %  waiting for data 4 %  sent 1.2 MiB`.
 #[must_use]
 pub fn worker(rank: Rank, worker: &WorkerView) -> String {
     let total = worker.times.total_s();
@@ -100,7 +100,7 @@ pub fn worker(rank: Rank, worker: &WorkerView) -> String {
     )
 }
 
-/// The lines of the workers while the run goes on, at most [`WORKER_LINES_MAX`] and a rest.
+/// Returns a line per worker, at most [`WORKER_LINES_MAX`], and the number of workers not shown.
 #[must_use]
 pub fn workers(view: &RunView) -> Vec<String> {
     let mut lines: Vec<String> = view
@@ -116,8 +116,8 @@ pub fn workers(view: &RunView) -> Vec<String> {
     lines
 }
 
-/// What is said at once about an event, beside the progress; `None` for most. `view` has taken the
-/// event in. Of the failures only the first one is told: the others mostly follow from it.
+/// Returns the line printed for an event as soon as it happens, or `None` for most events. `view` must
+/// include the event already. Only the first failure is printed: later ones are usually caused by it.
 #[must_use]
 pub fn announcement(view: &RunView, event: &Event) -> Option<String> {
     match event {
@@ -134,7 +134,7 @@ pub fn announcement(view: &RunView, event: &Event) -> Option<String> {
         Event::Recovered {
             step, duration_s, ..
         } => Some(format!(
-            "going on: step {} committed {duration_s:.2} s after the loss was noticed",
+            "recovered: step {} committed {duration_s:.2} s after the loss was detected",
             count(step.0)
         )),
         Event::WorkerFailed {
@@ -152,7 +152,7 @@ pub fn announcement(view: &RunView, event: &Event) -> Option<String> {
             repeated,
             ..
         } if *missing + *repeated > 0 => Some(format!(
-            "note: epoch {}: {} samples were not used, {} more than once",
+            "note: epoch {}: {} samples not used, {} used more than once",
             epoch.0 + 1,
             count(*missing),
             count(*repeated),
@@ -163,7 +163,7 @@ pub fn announcement(view: &RunView, event: &Event) -> Option<String> {
             remote_bytes,
             cached_bytes,
         } => Some(format!(
-            "rank {rank}: epoch {} read {} from other machines, {} from the cache",
+            "rank {rank}: epoch {} read {} from remote storage, {} from the cache",
             epoch.0 + 1,
             bytes(*remote_bytes),
             bytes(*cached_bytes)
@@ -172,7 +172,7 @@ pub fn announcement(view: &RunView, event: &Event) -> Option<String> {
     }
 }
 
-/// What is said about checkpoints.
+/// Returns the line printed for an event about checkpoints.
 fn of_checkpoints(event: &Event) -> Option<String> {
     match event {
         Event::CheckpointSaved {
@@ -182,7 +182,7 @@ fn of_checkpoints(event: &Event) -> Option<String> {
             total_s,
             ..
         } => Some(format!(
-            "checkpoint of step {} saved: {} in {total_s:.2} s, training held up for {:.1} ms",
+            "checkpoint saved at step {}: {} in {total_s:.2} s, training paused for {:.1} ms",
             count(step.0),
             bytes(*size),
             1e3 * held_up_s
@@ -192,7 +192,7 @@ fn of_checkpoints(event: &Event) -> Option<String> {
             rank,
             message,
         } => Some(format!(
-            "note: the checkpoint of step {} was not saved, training goes on; rank {rank}: {message}",
+            "note: checkpoint at step {} not saved, training continues; rank {rank}: {message}",
             count(step.0)
         )),
         Event::CheckpointLoaded {
@@ -204,32 +204,32 @@ fn of_checkpoints(event: &Event) -> Option<String> {
             ..
         } => Some(
             std::iter::once(format!(
-                "going on from the checkpoint of step {} in {address}, saved by {}, loaded in {duration_s:.2} s",
+                "resuming from the checkpoint at step {} in {address}, saved by {}, loaded in {duration_s:.2} s",
                 count(step.0),
                 counted((*world_size).into(), "worker"),
             ))
             .chain(skipped.iter().map(|skipped| {
-                format!("note: a newer checkpoint cannot be used: {skipped}")
+                format!("note: a newer checkpoint is unusable: {skipped}")
             }))
             .collect::<Vec<_>>()
             .join("\n"),
         ),
         Event::RunStopped { step, .. } => {
-            Some(format!("stopped as asked, {} committed", counted(step.0, "step")))
+            Some(format!("training stopped after {}", counted(step.0, "step")))
         }
         _ => None,
     }
 }
 
-/// What stays on the screen when the run is over. Several lines, without an end of the last one.
+/// Returns the summary printed at the end of a run: several lines, without a newline at the end.
 #[must_use]
 pub fn summary(view: &RunView) -> String {
     let mut lines = Vec::new();
     if let Some(seconds) = view.finished_s {
-        lines.push(format!("{} is done in {}", view.name, duration(seconds)));
+        lines.push(format!("{} finished in {}", view.name, duration(seconds)));
     } else if let Some(now) = view.progress {
         lines.push(format!(
-            "{} ended after {} of {}",
+            "{} stopped after {} of {}",
             view.name,
             count(now.committed),
             counted(view.steps, "step")
@@ -274,7 +274,7 @@ pub fn summary(view: &RunView) -> String {
     lines.join("\n")
 }
 
-/// One row per worker: seconds and percent of each phase, bytes sent.
+/// Returns a row per worker: seconds and percentage of each phase, bytes sent.
 fn table(view: &RunView) -> Vec<String> {
     if view.workers.is_empty() {
         return Vec::new();
@@ -301,7 +301,7 @@ fn table(view: &RunView) -> Vec<String> {
         .for_each(|worker| all.add(&worker.times));
     if let Some(share) = all.hidden_share() {
         lines.push(format!(
-            "  gradients were under way for {:.2} s, {:.0} % of it hidden behind computation",
+            "  gradient exchange {:.2} s, {:.0} % overlapped with compute",
             all.reducing_s,
             100.0 * share
         ));
@@ -309,19 +309,19 @@ fn table(view: &RunView) -> Vec<String> {
     lines
 }
 
-/// `81 %`; `0 %` of nothing.
+/// Formats a fraction as `81 %`; `0 %` when the total is zero.
 fn percent(part: f64, total: f64) -> String {
     let share = if total > 0.0 { part / total } else { 0.0 };
     format!("{:.0} %", 100.0 * share)
 }
 
-/// `1 step`, `1,234 steps`.
+/// Formats a number with its noun: `1 step`, `1,234 steps`.
 fn counted(n: u64, what: &str) -> String {
     let plural = if n == 1 { "" } else { "s" };
     format!("{} {what}{plural}", count(n))
 }
 
-/// `1,234,567`.
+/// Formats a number with separators: `1,234,567`.
 #[must_use]
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
@@ -335,7 +335,7 @@ pub fn count(n: u64) -> String {
     out
 }
 
-/// `512 B`, `1.5 KiB`, `12.0 MiB`.
+/// Formats a number of bytes: `512 B`, `1.5 KiB`, `12.0 MiB`.
 #[must_use]
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -343,7 +343,7 @@ pub fn bytes(n: u64) -> String {
         return format!("{n} B");
     }
     let (mut value, mut unit) = (n as f64 / 1024.0, 0);
-    // 1023.95 would be shown as 1024.0.
+    // 1023.95 would be printed as 1024.0.
     while value >= 1023.95 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;
@@ -351,7 +351,7 @@ pub fn bytes(n: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// `0.8 s`, `42 s`, `3 min 05 s`, `2 h 07 min`.
+/// Formats a duration: `0.8 s`, `42 s`, `3 min 05 s`, `2 h 07 min`.
 #[must_use]
 pub fn duration(seconds: f64) -> String {
     if !seconds.is_finite() || seconds < 0.0 {

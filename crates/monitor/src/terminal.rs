@@ -1,4 +1,4 @@
-//! [`Terminal`]: progress for people, on standard error.
+//! [`Terminal`]: shows the progress of a run on standard error.
 
 use std::collections::VecDeque;
 use std::io::{IsTerminal, Write};
@@ -9,34 +9,34 @@ use std::time::Duration;
 use ronde_core::{Event, Rank, Tracker};
 
 use crate::clock;
-use crate::paint::{Bars, Painter, Plain};
+use crate::paint::{BarPainter, Painter, PlainPainter};
 use crate::render;
 use crate::view::RunView;
 
-/// Time between two pictures.
+/// Time between two redraws.
 const FRAME: Duration = Duration::from_millis(100);
-/// Lines that wait to be printed at most; more are dropped and counted.
+/// Maximum number of lines waiting to be printed; further lines are dropped and counted.
 const LINES_MAX: usize = 4_096;
-/// How long [`Terminal::finish`] waits for the screen.
+/// Longest time that [`Terminal::finish`] waits for the screen.
 const FINISH_MAX: Duration = Duration::from_secs(5);
 
-/// Shows a run: a bar and a line per worker on a terminal, plain lines every two seconds or tenth
-/// of the run elsewhere, a summary at the end.
+/// Shows the progress of a run: a bar and a line per worker on a terminal; elsewhere a plain line every two
+/// seconds and at every tenth of the run. Prints a summary at the end.
 ///
-/// A thread draws, so that recording never waits for the screen.
+/// A thread draws, so recording never waits for the screen.
 pub struct Terminal {
-    shared: Arc<Shared>,
+    screen: Arc<Screen>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct Screen {
+    state: Mutex<ScreenState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct ScreenState {
     view: RunView,
     lines: VecDeque<String>,
     dropped: u64,
@@ -44,50 +44,50 @@ struct State {
     closed: bool,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl Screen {
+    fn lock(&self) -> MutexGuard<'_, ScreenState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Terminal {
-    /// A bar when standard error is a terminal, plain lines otherwise.
+    /// Shows a bar when standard error is a terminal, and plain lines otherwise.
     #[must_use]
     pub fn stderr() -> Self {
         if std::io::stderr().is_terminal() {
-            Self::start(Box::new(Bars::new()))
+            Self::start(Box::new(BarPainter::new()))
         } else {
             Self::plain(Box::new(std::io::stderr()))
         }
     }
 
-    /// Plain lines to any writer.
+    /// Prints plain lines to any writer.
     #[must_use]
     pub fn plain(writer: Box<dyn Write + Send>) -> Self {
-        Self::start(Box::new(Plain::new(writer)))
+        Self::start(Box::new(PlainPainter::new(writer)))
     }
 
     fn start(mut painter: Box<dyn Painter + Send>) -> Self {
-        let shared = Arc::<Shared>::default();
-        let state = Arc::clone(&shared);
-        let thread = thread::spawn(move || draw(&state, painter.as_mut()));
+        let screen = Arc::<Screen>::default();
+        let of_thread = Arc::clone(&screen);
+        let thread = thread::spawn(move || draw(&of_thread, painter.as_mut()));
         Self {
-            shared,
+            screen,
             thread: Mutex::new(Some(thread)),
         }
     }
 
     /// Prints a line above the bar.
     pub fn line(&self, line: impl Into<String>) {
-        push(&mut self.shared.lock(), line.into());
+        push(&mut self.screen.lock(), line.into());
     }
 
-    /// Prints a line of a rank's output above the bar: `[rank 1] line`. Unlike recording this waits
-    /// while too many lines wait for the screen, so that no output is lost.
+    /// Prints a line of a rank's output above the bar: `[rank 1] line`. Unlike recording this blocks
+    /// while the queue is full, so that no output is lost.
     pub fn rank_line(&self, rank: Rank, line: &str) {
-        let mut state = self.shared.lock();
+        let mut state = self.screen.lock();
         while state.lines.len() >= LINES_MAX && !state.closing {
-            self.shared.changed.notify_all();
+            self.screen.changed.notify_all();
             state = self
                 .shared
                 .changed
@@ -98,14 +98,14 @@ impl Terminal {
         push(&mut state, format!("[rank {rank}] {line}"));
     }
 
-    /// The state so far.
+    /// Returns the current state of the run.
     #[must_use]
     pub fn view(&self) -> RunView {
-        self.shared.lock().view.clone()
+        self.screen.lock().view.clone()
     }
 
-    /// Takes the bar away, prints all that waits and the summary, and ends the drawing thread.
-    /// Waits at most five seconds for the screen. A second call does nothing.
+    /// Removes the bar, prints the queued lines and the summary, and ends the drawing thread. Waits for
+    /// the screen for at most five seconds. A second call does nothing.
     pub fn finish(&self) {
         let Some(thread) = self
             .thread
@@ -115,9 +115,9 @@ impl Terminal {
         else {
             return;
         };
-        let mut state = self.shared.lock();
+        let mut state = self.screen.lock();
         state.closing = true;
-        self.shared.changed.notify_all();
+        self.screen.changed.notify_all();
         let deadline = clock::now() + FINISH_MAX;
         while !state.closed {
             let left = deadline.saturating_duration_since(clock::now());
@@ -132,14 +132,14 @@ impl Terminal {
                 .0;
         }
         drop(state);
-        // It has said that it is done; a panic of it is not ours to pass on.
+        // The thread has reported that it is done; a panic in it is not propagated.
         let _ = thread.join();
     }
 }
 
 impl Tracker for Terminal {
     fn record(&self, event: Event) {
-        let mut state = self.shared.lock();
+        let mut state = self.screen.lock();
         state.view.apply(&event);
         if let Some(line) = render::announcement(&state.view, &event) {
             push(&mut state, line);
@@ -153,7 +153,7 @@ impl Drop for Terminal {
     }
 }
 
-fn push(state: &mut State, line: String) {
+fn push(state: &mut ScreenState, line: String) {
     if state.lines.len() < LINES_MAX {
         state.lines.push_back(line);
     } else {
@@ -161,16 +161,16 @@ fn push(state: &mut State, line: String) {
     }
 }
 
-/// The drawing thread.
-fn draw(shared: &Shared, painter: &mut dyn Painter) {
-    let mut state = shared.lock();
+/// Runs the drawing thread.
+fn draw(screen: &Screen, painter: &mut dyn Painter) {
+    let mut state = screen.lock();
     loop {
         let lines = std::mem::take(&mut state.lines);
         let dropped = std::mem::take(&mut state.dropped);
         let (view, closing) = (state.view.clone(), state.closing);
         drop(state);
         if lines.len() >= LINES_MAX {
-            shared.changed.notify_all();
+            screen.changed.notify_all();
         }
         for line in lines {
             painter.line(&line);
@@ -183,14 +183,14 @@ fn draw(shared: &Shared, painter: &mut dyn Painter) {
         } else {
             painter.frame(&view);
         }
-        state = shared.lock();
+        state = screen.lock();
         if closing {
             state.closed = true;
-            shared.changed.notify_all();
+            screen.changed.notify_all();
             return;
         }
         if !state.closing {
-            state = shared
+            state = screen
                 .changed
                 .wait_timeout(state, FRAME)
                 .unwrap_or_else(PoisonError::into_inner)

@@ -1,13 +1,13 @@
-//! [`Throughput`]: samples per second, of late and over all.
+//! [`Throughput`]: samples per second, recent and overall.
 
 use std::collections::VecDeque;
 
-/// Seconds that count as "of late".
+/// Length of the recent window in seconds.
 const WINDOW_S: f64 = 5.0;
-/// Commits that count as "of late" at most.
+/// Maximum number of steps in the recent window.
 const WINDOW_COMMITS: usize = 1_024;
 
-/// Counts commits with their durations; needs no clock.
+/// Counts committed steps and their durations; needs no clock.
 #[derive(Debug, Clone, Default)]
 pub struct Throughput {
     recent: VecDeque<(u64, f64)>,
@@ -17,8 +17,8 @@ pub struct Throughput {
 }
 
 impl Throughput {
-    /// One more commit of `samples` samples, `duration_s` after the one before. A duration that is
-    /// no positive number counts as zero.
+    /// Adds a committed step of `samples` samples that took `duration_s`. A duration that is negative or
+    /// not finite counts as zero.
     pub fn add(&mut self, samples: u64, duration_s: f64) {
         let duration_s = if duration_s.is_finite() {
             duration_s.max(0.0)
@@ -35,32 +35,32 @@ impl Throughput {
         }
     }
 
-    /// Samples per second of the last few seconds.
+    /// Returns the samples per second of the last few seconds.
     #[must_use]
     pub fn recent(&self) -> Option<f64> {
         let samples: u64 = self.recent.iter().map(|&(n, _)| n).sum();
         ratio(samples, self.recent_s())
     }
 
-    /// Samples per second since the run began.
+    /// Returns the samples per second since the run began.
     #[must_use]
     pub fn overall(&self) -> Option<f64> {
         ratio(self.samples, self.seconds)
     }
 
-    /// Commits per second of the last few seconds.
+    /// Returns the steps per second of the last few seconds.
     #[must_use]
     pub fn steps(&self) -> Option<f64> {
         ratio(self.recent.len() as u64, self.recent_s())
     }
 
-    /// Samples since the run began.
+    /// Returns the number of samples since the run began.
     #[must_use]
     pub fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// Seconds since the run began.
+    /// Returns the seconds since the run began.
     #[must_use]
     pub fn seconds(&self) -> f64 {
         self.seconds
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_window_forgets_and_the_whole_does_not() {
+    fn the_recent_rate_uses_the_window_and_the_overall_rate_everything() {
         let mut throughput = Throughput::default();
         assert_eq!((throughput.recent(), throughput.overall()), (None, None));
         for _ in 0..10 {
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn strange_durations_do_no_harm() {
+    fn invalid_durations_count_as_zero() {
         let mut throughput = Throughput::default();
         for duration in [f64::NAN, -1.0, f64::INFINITY, 0.0] {
             throughput.add(10, duration);

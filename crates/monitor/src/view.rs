@@ -1,4 +1,4 @@
-//! [`RunView`]: the state of a run as far as its events tell it.
+//! [`RunView`]: the state of a run, computed from its events.
 
 use std::collections::BTreeMap;
 
@@ -7,30 +7,30 @@ use ronde_core::{Event, Rank};
 
 use crate::throughput::Throughput;
 
-/// All that a display needs, folded from events.
+/// The state that a display needs, computed from the events so far.
 #[derive(Debug, Clone, Default)]
 pub struct RunView {
     /// The run's name.
     pub name: String,
     /// Hash of the plan.
     pub plan: String,
-    /// Workers.
+    /// Number of workers.
     pub world_size: u32,
-    /// Logical shards of the global batch.
+    /// Number of logical shards in a global batch.
     pub logical_shards: u32,
-    /// Trainable parameters.
+    /// Number of trainable parameters.
     pub parameters: u64,
-    /// Steps of the whole run.
+    /// Number of steps in the whole run.
     pub steps: u64,
-    /// What a sample is.
+    /// Unit in which samples are counted.
     pub unit: SampleUnit,
-    /// Epochs of the whole run.
+    /// Number of epochs in the whole run.
     pub epochs: u64,
-    /// The last commit.
-    pub progress: Option<Progress>,
+    /// The last committed step.
+    pub progress: Option<StepView>,
     /// Samples per second.
     pub throughput: Throughput,
-    /// What the workers do with their time, by rank.
+    /// Time of each worker by phase, by rank.
     pub workers: BTreeMap<Rank, WorkerView>,
     /// The last finished epoch.
     pub epoch: Option<EpochView>,
@@ -38,44 +38,44 @@ pub struct RunView {
     pub evaluation: Option<EvaluationView>,
     /// The saved model.
     pub model: Option<ModelView>,
-    /// Seconds that the run took, once it is over.
+    /// Duration of the run in seconds, once it has finished.
     pub finished_s: Option<f64>,
-    /// Workers that failed, without those that only saw another one fail.
+    /// Number of workers that failed first-hand, not counting those that only noticed a peer's failure.
     pub failures: u64,
 }
 
-/// The last commit.
+/// The last committed step.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Progress {
-    /// Steps committed since step 0.
+pub struct StepView {
+    /// Number of steps committed since step 0.
     pub committed: u64,
-    /// Pass over the data, from 0.
+    /// Epoch, from 0.
     pub epoch: u64,
     /// Mean loss over the global batch.
     pub loss: f64,
-    /// Learning rate that was applied.
+    /// Learning rate of the step.
     pub learning_rate: f64,
 }
 
-/// Where a worker's time went so far.
+/// Time that a worker has spent in each phase.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct WorkerView {
     /// Seconds by phase, over all steps.
     pub times: PhaseTimes,
-    /// Bytes sent to others.
+    /// Bytes sent to other workers.
     pub bytes_sent: u64,
 }
 
-/// The account of an epoch's samples.
+/// How often the samples of an epoch were used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EpochView {
-    /// Which, from 0.
+    /// Epoch, from 0.
     pub epoch: u64,
-    /// Samples used exactly once.
+    /// Number of samples used exactly once.
     pub used_once: u64,
-    /// Samples not used.
+    /// Number of samples not used.
     pub missing: u64,
-    /// Samples used more than once.
+    /// Number of samples used more than once.
     pub repeated: u64,
 }
 
@@ -84,29 +84,29 @@ pub struct EpochView {
 pub struct EvaluationView {
     /// Mean loss.
     pub loss: f64,
-    /// Share of right answers, 0 to 1.
+    /// Fraction of correct predictions, 0 to 1.
     pub accuracy: f64,
-    /// Share of targets among the five likeliest answers, where that was told.
+    /// Fraction of targets among the five most likely predictions, where it was measured.
     pub accuracy_top5: Option<f64>,
-    /// `exp` of the mean loss, for texts.
+    /// Perplexity, `exp` of the mean loss, for language models.
     pub perplexity: Option<f64>,
-    /// Samples tried.
+    /// Number of samples evaluated.
     pub samples: u64,
 }
 
-/// Where the model is.
+/// Files of the saved model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelView {
-    /// Weights.
+    /// Path of the weights.
     pub path: String,
-    /// Configuration.
+    /// Path of the configuration.
     pub config_path: String,
     /// blake3 of the weights file.
     pub blake3: String,
 }
 
 impl RunView {
-    /// Takes an event in.
+    /// Updates the state by an event.
     pub fn apply(&mut self, event: &Event) {
         match event {
             Event::RunStarted {
@@ -138,7 +138,7 @@ impl RunView {
                 duration_s,
                 ..
             } => {
-                self.progress = Some(Progress {
+                self.progress = Some(StepView {
                     committed: step.0.saturating_add(1),
                     epoch: epoch.0,
                     loss: *loss,
@@ -160,7 +160,7 @@ impl RunView {
         }
     }
 
-    /// The events that are rare.
+    /// Handles the events that are rare.
     fn apply_result(&mut self, event: &Event) {
         match event {
             Event::EpochFinished {
@@ -211,7 +211,7 @@ impl RunView {
         }
     }
 
-    /// Seconds until the last step at the speed of late.
+    /// Returns the seconds until the last step at the recent speed.
     #[must_use]
     pub fn left_s(&self) -> Option<f64> {
         let committed = self.progress?.committed;

@@ -1,11 +1,11 @@
-//! Only the collectives: pi by throwing darts, each rank its own, summed over all ranks.
+//! Collectives only: estimates pi with random points on each rank, summed over all ranks.
 //!
 //! ```text
 //! cargo run --release --example collectives                     # alone
 //! cargo run --release -- run -n 4 -- target/release/examples/collectives
 //! ```
 
-#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, reason = "an example prints its result")]
 
 use ronde::core::seed::{Purpose, SeedTree};
 use ronde::{Collectives, CollectivesExt, GroupRank, ReduceOp, Worker};
@@ -17,12 +17,12 @@ fn main() -> Result<(), ronde::Error> {
     let group = worker.group("example")?;
     let (rank, size) = (u64::from(group.rank().0), group.size() as u64);
 
-    // Rank 0 chooses the seed, all others hear it.
+    // Rank 0 chooses the seed and broadcasts it.
     let mut seed = [if rank == 0 { 2026_i64 } else { 0 }];
     group.broadcast(&mut seed, GroupRank(0))?;
     let seeds = SeedTree::new(seed[0].cast_unsigned());
 
-    // Every dart is keyed by its number, so the result does not depend on who throws it.
+    // Every point is keyed by its number, so the result does not depend on the rank that draws it.
     let mut inside = [0_i64];
     for dart in (rank..DARTS / 2).step_by(size as usize) {
         let words = seeds.stream(Purpose::Synthetic, &[]).block(dart);

@@ -1,4 +1,4 @@
-//! What the exact sum and the weight hash cost: against a plain sum of the same gradients.
+//! Measures the cost of the exact sum and of the weight hash, compared with a plain sum of the same gradients.
 //!
 //! ```text
 //! cargo build --release --examples
@@ -9,7 +9,7 @@
 //! turns; medians of the slowest rank. The exact sum includes adding a rank's shards along the tree,
 //! the plain one adding them into one buffer.
 
-#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, reason = "an example prints its result")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark owns its time")]
 
 use std::time::Instant;
@@ -34,7 +34,7 @@ fn gradient(round: u64, shard: u32) -> Buffer {
     buffer
 }
 
-/// Seconds of the slowest rank.
+/// Returns the seconds of the slowest rank.
 fn slowest(group: &dyn Collectives, seconds: f64) -> Result<f64, ronde::Error> {
     let mut seconds = [seconds];
     group.all_reduce(&mut seconds, ReduceOp::Max)?;
@@ -89,7 +89,7 @@ fn exact_sum(
     Ok(group.run(Operation::ExactSum(plan.exact_sum()), buffer)?)
 }
 
-/// Both sums of the same gradients in turns: median seconds of the plain and of the exact one.
+/// Measures both sums of the same gradients alternately, and returns the median seconds of the plain and of the exact sum.
 fn compare(group: &ProcessGroup, plan: &ShardPlan) -> Result<(f64, f64), ronde::Error> {
     let (mut plain_s, mut exact_s) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
@@ -119,7 +119,7 @@ fn compare(group: &ProcessGroup, plan: &ShardPlan) -> Result<(f64, f64), ronde::
     Ok((median(plain_s), median(exact_s)))
 }
 
-/// Median seconds of `work`.
+/// Returns the median seconds of `work`.
 fn time(mut work: impl FnMut(u64)) -> f64 {
     let times = (0..ROUNDS).map(|round| {
         let start = Instant::now();

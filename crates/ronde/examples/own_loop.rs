@@ -1,15 +1,15 @@
-//! A training loop of your own around [`ronde::Session`]: softmax regression in plain Rust, the same
-//! bits on any number of workers.
+//! A custom training loop around [`ronde::Session`]: softmax regression in plain Rust, with the same bits on any number
+//! of workers.
 //!
 //! ```text
 //! cargo run --release --example own_loop                        # alone
 //! cargo run --release -- run -n 3 --elastic -- target/release/examples/own_loop
 //! ```
 //!
-//! Its argument is the count of epochs, 3 without one. With `--elastic` a rank may be killed on the way: the others go on, a new one comes, and the weights
-//! are the same.
+//! The argument is the number of epochs [default: 3]. With `--elastic` a rank may be killed: the remaining ranks continue,
+//! a replacement joins, and the weights are the same.
 
-#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, reason = "an example prints its result")]
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use ronde::core::session::{CommittedStep, OpenStep, ShardReport};
 use ronde::core::shards::ShardPlan;
 use ronde::core::weight_hash::hash;
 use ronde::core::{Buffer, DType, Operation, Shard};
-use ronde::data::{DataConfig, Dataset, Opening};
+use ronde::data::{DataConfig, Dataset, OpenContext};
 use ronde::engine::SoftmaxCrossEntropy;
-use ronde::train::Place;
+use ronde::train::JobMember;
 use ronde::{CollectivesExt, Rank, Session, Worker};
 
 const PIXELS: usize = 64;
@@ -30,16 +30,16 @@ const CLASSES: usize = 10;
 const SHARDS: u32 = 8;
 const RATE: f32 = 0.5;
 
-type Failure = Box<dyn std::error::Error>;
+type LoopError = Box<dyn std::error::Error>;
 
-/// The gradient of this rank's shards, as subtrees of the exact sum; each shard is recorded.
+/// Computes the gradient of this rank's shards as subtrees of the exact sum, and records each shard.
 fn my_shards(
     data: &dyn Dataset,
     batches: &BatchPlan,
     shards: &ShardPlan,
     weights: &[f32],
     open: &mut OpenStep,
-) -> Result<Buffer, Failure> {
+) -> Result<Buffer, LoopError> {
     let order = batches.order(open.batch().epoch);
     let positions = open.batch().positions.clone();
     let mut sum = TreeSum::new(SHARDS);
@@ -68,27 +68,27 @@ fn my_shards(
     ))
 }
 
-/// What one rank trains with.
-struct Loop {
-    place: Place,
+/// The training state of one rank.
+struct TrainingLoop {
+    member: JobMember,
     session: Session,
     data: Arc<dyn Dataset>,
     batches: BatchPlan,
     steps: u64,
     weights: Vec<f32>,
-    /// The gradient of a step whose vote failed: others may have heard all votes.
+    /// The gradient of a step whose vote failed: other ranks may have received all votes.
     held: Option<Buffer>,
 }
 
-impl Loop {
-    fn shards(&self) -> Result<ShardPlan, Failure> {
-        let world_size = self.place.world_size().ok_or("no worker")?;
+impl TrainingLoop {
+    fn shards(&self) -> Result<ShardPlan, LoopError> {
+        let world_size = self.member.world_size().ok_or("no worker")?;
         let computing = world_size.get().min(SHARDS);
         Ok(ShardPlan::with_spares(SHARDS, world_size, computing).ok_or("no shard")?)
     }
 
-    /// Trains in the group as it is: to the end, or until a newer generation begins.
-    fn run(&mut self) -> Result<bool, Failure> {
+    /// Trains in the current group, to the end or until a newer generation begins.
+    fn run(&mut self) -> Result<bool, LoopError> {
         let shards = self.shards()?;
         while self.session.next_step().0 < self.steps {
             let mut open = self.session.begin_step();
@@ -100,9 +100,9 @@ impl Loop {
                 &mut open,
             )?;
             let sum = Operation::ExactSum(shards.exact_sum());
-            let reduced = self.place.group.run(sum, gradient)?;
+            let reduced = self.member.group.run(sum, gradient)?;
             // The vote: from here on the step is final on all ranks.
-            let committed = match self.place.commit(&mut self.session, open) {
+            let committed = match self.member.commit(&mut self.session, open) {
                 Ok(committed) => committed,
                 Err(error) => {
                     self.held = Some(reduced);
@@ -110,12 +110,12 @@ impl Loop {
                 }
             };
             self.apply(&committed, &reduced);
-            if self.place.is_left_after(&committed) {
+            if self.member.ends_after(&committed) {
                 return Ok(false);
             }
         }
         self.session.verify()?;
-        Ok(self.place.farewell())
+        Ok(self.member.finish())
     }
 
     fn apply(&mut self, committed: &CommittedStep, reduced: &Buffer) {
@@ -125,7 +125,7 @@ impl Loop {
         self.session.set_digest(hash(&self.weights));
         if let Some(verdict) = committed
             .epoch_verdict
-            .filter(|_| self.place.rank == Rank(0))
+            .filter(|_| self.member.rank == Rank(0))
         {
             let (epoch, exact) = (verdict.epoch, verdict.is_exact());
             println!(
@@ -136,43 +136,44 @@ impl Loop {
     }
 
     /// Brings all members of a new generation to the same step.
-    fn level_out(&mut self) -> Result<(), Failure> {
+    fn level_out(&mut self) -> Result<(), LoopError> {
         let shards = self.shards()?;
         let holds = self.held.is_some();
-        let rejoined = self.place.rejoin(&mut self.session, shards, holds)?;
+        let rejoined = self.member.rejoin(&mut self.session, shards, holds)?;
         if let (Some(committed), Some(reduced)) = (rejoined.committed, self.held.take()) {
             self.apply(&committed, &reduced);
         }
         let state = &mut [self.weights.as_mut_slice()];
-        if self.place.heal(&rejoined.plan, state)? {
+        if self.member.heal(&rejoined.plan, state)? {
             let digest = hash(&self.weights);
-            self.place.healed(&mut self.session, digest);
+            self.member.healed(&mut self.session, digest);
         }
         Ok(())
     }
 }
 
-fn main() -> Result<(), Failure> {
+fn main() -> Result<(), LoopError> {
     let epochs = std::env::args()
         .nth(1)
         .map_or(Ok(3), |text| text.parse::<u64>())?;
     let mut worker = Worker::start()?;
-    let place = worker.place("own_loop")?;
-    let data = ronde::data::open(&DataConfig::Digits {}, &Opening::new(Path::new("."), 0))?.train;
+    let member = worker.member("own_loop")?;
+    let data =
+        ronde::data::open(&DataConfig::Digits {}, &OpenContext::new(Path::new("."), 0))?.train;
     let batches = BatchPlan::new(data.len(), 100, false, true, 42).ok_or("no step")?;
-    let world_size = place.world_size().ok_or("no worker")?;
+    let world_size = member.world_size().ok_or("no worker")?;
     let shards = ShardPlan::new(SHARDS, world_size).ok_or("more workers than shards")?;
-    let mut this = Loop {
-        session: Session::new(place.group.clone(), place.generation, batches, shards),
-        place,
+    let mut this = TrainingLoop {
+        session: Session::new(member.group.clone(), member.generation, batches, shards),
+        member,
         data,
         batches,
         steps: epochs * batches.steps_per_epoch(),
         weights: vec![0.0_f32; PIXELS * CLASSES],
         held: None,
     };
-    // Who comes new into a running job has to catch up first; so does everybody in a new generation.
-    let mut ended = match this.place.can_move_on() {
+    // A rank that joins a running job has to catch up first, as do all ranks in a new generation.
+    let mut ended = match this.member.can_rejoin() {
         true => this.level_out().and_then(|()| this.run()),
         false => this.run(),
     };
@@ -180,29 +181,29 @@ fn main() -> Result<(), Failure> {
         let cause = match ended {
             Ok(true) => break,
             Ok(false) => "the membership changes".to_owned(),
-            // A lost peer is mended in the next generation; anything else ends up here again.
-            Err(error) if this.place.can_move_on() => {
-                this.place.group.abort(&error.to_string());
+            // A lost peer is replaced in the next generation; any other error is returned again.
+            Err(error) if this.member.can_rejoin() => {
+                this.member.group.abort(&error.to_string());
                 error.to_string()
             }
             Err(error) => return Err(error),
         };
-        this.place.move_on(&cause)?;
+        this.member.join_next(&cause)?;
         ended = this.level_out().and_then(|()| this.run());
     }
-    if this.place.rank == Rank(0) {
+    if this.member.rank == Rank(0) {
         println!("weights {:016x}", hash(&this.weights));
     }
     Ok(())
 }
 
-/// Adds the gradient of the summed loss of some samples; gives that loss and the right answers.
+/// Adds the gradient of the summed loss of some samples. Returns the loss and the number of correct predictions.
 fn backward(
     data: &dyn Dataset,
     ids: &[u64],
     weights: &[f32],
     gradient: &mut [f32],
-) -> Result<(f64, u64), Failure> {
+) -> Result<(f64, u64), LoopError> {
     let (mut loss_sum, mut correct, mut image) = (0.0, 0, [0.0; PIXELS]);
     for &id in ids {
         let label = data.read(id, &mut image)?;

@@ -1,11 +1,11 @@
-//! A Burn model of your own, trained on as many workers as you like, with the same bits.
+//! A custom Burn model, trained on any number of workers with the same bits.
 //!
 //! ```text
 //! cargo run --release --example own_model                       # alone
 //! cargo run --release -- run -n 3 -- target/release/examples/own_model
 //! ```
 
-#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+#![expect(clippy::print_stdout, reason = "an example prints its result")]
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use ronde::engine::burn::tensor::activation::relu;
 use ronde::engine::burn::tensor::{Device, Tensor};
 use ronde::engine::{BurnLayer, Chain, ForwardContext, training_device};
 
-// From here to the next line: plain Burn, nothing of ronde.
+// Up to the next separator: plain Burn, without ronde.
 #[derive(Module, Debug)]
 struct Net {
     hidden: Linear,
@@ -53,7 +53,7 @@ fn main() -> Result<(), ronde::Error> {
     let folder = arguments.next();
     let epochs = arguments.next().and_then(|epochs| epochs.parse().ok());
     config.train.epochs = Some(epochs.unwrap_or(5));
-    // With a folder as argument: checkpoints go there, SIGTERM saves a last one, and the next start goes on.
+    // With a folder as argument: checkpoints are saved there, also on SIGTERM, and the next start resumes.
     if let Some(folder) = folder {
         config.checkpoint.to = Some(folder);
         worker.set_resume(ronde::Resume::IfThere);

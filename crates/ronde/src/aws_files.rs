@@ -1,14 +1,15 @@
-//! Credentials and settings from the files of Amazon's tools, `~/.aws/credentials` and `~/.aws/config`.
+//! Reads credentials and settings from the files of Amazon's tools, `~/.aws/credentials` and `~/.aws/config`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// What may stand in the files, and as which setting of a store it counts.
+/// Keys of the credentials.
 const KEYS: [&str; 3] = [
     "aws_access_key_id",
     "aws_secret_access_key",
     "aws_session_token",
 ];
+/// Other keys, the setting of a store that each sets, and the variables that set the same.
 const OTHERS: [(&str, &str, &[&str]); 2] = [
     (
         "region",
@@ -22,8 +23,8 @@ const OTHERS: [(&str, &str, &[&str]); 2] = [
     ),
 ];
 
-/// Reads what `known`, the settings that variables gave, leaves open, of the profile that `AWS_PROFILE` names (else
-/// `default`). Files that are not there, and lines that say nothing, are none.
+/// Reads the settings that are not in `known` (those set by variables) from the profile that `AWS_PROFILE` names,
+/// or from `default`. Missing files and unknown lines are ignored.
 pub(crate) fn options(
     known: &[(String, String)],
     variable: &dyn Fn(&str) -> Option<PathBuf>,
@@ -38,16 +39,16 @@ pub(crate) fn options(
     let profile = variable("AWS_PROFILE")
         .map(|name| name.to_string_lossy().into_owned())
         .unwrap_or_else(|| "default".to_owned());
-    chosen(known, &profile, &credentials, &config)
+    merge_profile(known, &profile, &credentials, &config)
 }
 
-fn chosen(
+fn merge_profile(
     known: &[(String, String)],
     profile: &str,
     credentials: &str,
     config: &str,
 ) -> Vec<(String, String)> {
-    // What credentials say counts before what the configuration says.
+    // The credentials file has precedence over the configuration file.
     let mut found = section(config, &format!("profile {profile}"));
     if profile == "default" {
         found.extend(section(config, profile));
@@ -55,7 +56,7 @@ fn chosen(
     found.extend(section(credentials, profile));
     let is_known = |name: &str| known.iter().any(|(known, _)| known == name);
     let mut options = Vec::new();
-    // A key is whole: nothing of one place is mixed with something of another.
+    // The parts of a credential are never mixed from different sources.
     if !KEYS.iter().any(|name| is_known(name)) {
         let keys = KEYS.iter().filter_map(|name| found.get_key_value(*name));
         options.extend(keys.map(|(name, value)| (name.clone(), value.clone())));
@@ -70,19 +71,19 @@ fn chosen(
     options
 }
 
-/// The lines of a section of an INI file.
-fn section(text: &str, wanted: &str) -> BTreeMap<String, String> {
+/// Returns the keys and values of a section of an INI file.
+fn section(text: &str, title: &str) -> BTreeMap<String, String> {
     let mut lines = BTreeMap::new();
     let mut is_in = false;
     for line in text.lines() {
-        // What is indented belongs to the line before it and is no concern of ours.
+        // Indented lines belong to a nested setting and are skipped, as are comments.
         if line.starts_with([' ', '\t', '#', ';']) {
             continue;
         }
         if let Some(name) = line.trim().strip_prefix('[') {
             is_in = name
                 .strip_suffix(']')
-                .is_some_and(|name| name.trim() == wanted);
+                .is_some_and(|name| name.trim() == title);
         } else if let Some((name, value)) = line.split_once('=')
             && is_in
         {
@@ -104,13 +105,13 @@ mod tests {
         [profile other]\nregion = us-east-2\nendpoint_url = http://127.0.0.1:9000\naws_access_key_id = late\n";
 
     #[test]
-    fn a_profile_fills_what_variables_leave_open() {
+    fn a_profile_provides_settings_that_variables_do_not() {
         let check = |profile: &str, known: &[&str], expected: &[(&str, &str)]| {
             let known: Vec<_> = known
                 .iter()
                 .map(|name| ((*name).to_owned(), String::new()))
                 .collect();
-            let options = chosen(&known, profile, CREDENTIALS, CONFIG);
+            let options = merge_profile(&known, profile, CREDENTIALS, CONFIG);
             let expected: Vec<_> = expected
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))

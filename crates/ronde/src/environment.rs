@@ -1,4 +1,4 @@
-//! The one place that reads environment variables: all their names and meanings.
+//! The only module that reads environment variables: their names and meanings.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ronde_core::{Rank, WorldSize};
-use ronde_data::Opening;
+use ronde_data::OpenContext;
 use ronde_store::RemoteSettings;
 use ronde_train::config::ENVIRONMENT_PREFIX;
 
@@ -15,36 +15,36 @@ pub use ronde_cluster::variables::{
     RONDE_RANK, RONDE_TOKEN, RONDE_WORKER, RONDE_WORLD_SIZE, WORLD_SIZE,
 };
 
-/// Threads of a rank's thread pool, for programs that use rayon.
+/// Number of threads of a rank's rayon thread pool.
 pub const RAYON_NUM_THREADS: &str = "RAYON_NUM_THREADS";
-/// Threads of a rank's thread pool, for programs that use OpenMP.
+/// Number of threads of a rank's OpenMP thread pool.
 pub const OMP_NUM_THREADS: &str = "OMP_NUM_THREADS";
 
-/// Settings of glibc, its allocator's among them.
+/// Settings of glibc, including its allocator.
 pub const GLIBC_TUNABLES: &str = "GLIBC_TUNABLES";
 
-/// Where a program's groups write their flight records when they fail.
+/// Folder for the flight records that a program's groups write when they fail.
 pub const RONDE_FLIGHT: &str = "RONDE_FLIGHT";
 
-/// What a supervisor has told this process.
+/// The variables that a supervisor sets for a worker process.
 #[derive(Clone, PartialEq, Eq)]
 pub struct WorkerEnvironment {
-    /// Where the supervisor listens.
+    /// Address of the supervisor.
     pub control: SocketAddr,
-    /// The secret of the job.
+    /// Secret of the job.
     pub token: String,
-    /// This process.
+    /// Rank of this process.
     pub rank: Rank,
-    /// Processes in all.
+    /// Total number of worker processes.
     pub world_size: WorldSize,
     /// Name of the job.
     pub job: String,
-    /// Name of this process, in a job that goes on when workers die.
+    /// Identifier of this process in an elastic job.
     pub worker: Option<u64>,
 }
 
 impl std::fmt::Debug for WorkerEnvironment {
-    /// Everything but the secret.
+    /// Formats everything except the secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
@@ -55,10 +55,10 @@ impl std::fmt::Debug for WorkerEnvironment {
 }
 
 impl WorkerEnvironment {
-    /// Reads the variables of this process; `None` when no supervisor started it.
+    /// Reads the variables of this process, or returns `None` when no supervisor started it.
     ///
     /// # Errors
-    /// A sentence that names the variable that is missing or makes no sense.
+    /// A message that names the missing or invalid variable.
     pub fn read() -> Result<Option<Self>, String> {
         Self::of(&read)
     }
@@ -67,7 +67,7 @@ impl WorkerEnvironment {
         if variable(RONDE_CONTROL).is_none() {
             return Ok(None);
         }
-        let world_size = parse(variable, RONDE_WORLD_SIZE, "a count of workers")?;
+        let world_size = parse(variable, RONDE_WORLD_SIZE, "a number of workers")?;
         let rank = parse(variable, RONDE_RANK, "a rank")?;
         if rank >= world_size {
             return Err(format!(
@@ -88,7 +88,7 @@ impl WorkerEnvironment {
     }
 }
 
-/// The variables that set values of a run, [`ENVIRONMENT_PREFIX`] and the value's path.
+/// Returns the variables that override values of the run file: [`ENVIRONMENT_PREFIX`] followed by the key.
 #[must_use]
 pub fn all() -> Vec<(String, String)> {
     std::env::vars_os()
@@ -98,13 +98,13 @@ pub fn all() -> Vec<(String, String)> {
         .collect()
 }
 
-/// A file (PEM) of certificate authorities that object stores and web servers may have their certificates from, besides
-/// those that the system trusts. Without it [`AWS_CA_BUNDLE`] counts.
+/// A PEM file of certificate authorities to trust for object stores and web servers, in addition to those of
+/// the system. [`AWS_CA_BUNDLE`] is used when this variable is not set.
 pub const RONDE_CA_FILE: &str = "RONDE_CA_FILE";
-/// The same for the tools of Amazon.
+/// The same variable of Amazon's tools.
 pub const AWS_CA_BUNDLE: &str = "AWS_CA_BUNDLE";
 
-/// How to talk to a remote store: the variables of the usual tools.
+/// Returns the settings of remote stores from the variables of the providers' tools.
 #[must_use]
 pub fn store_settings() -> RemoteSettings {
     RemoteSettings {
@@ -116,14 +116,14 @@ pub fn store_settings() -> RemoteSettings {
     }
 }
 
-/// The contents of any variable, for a key that a run file names.
+/// Returns the contents of a variable, for an encryption key that a run file refers to.
 #[must_use]
 pub fn contents(name: &str) -> Option<Vec<u8>> {
     read(name).map(OsString::into_encoded_bytes)
 }
 
-/// Settings of S3, Azure and Google, which other programs read from the same variables: all that begin with
-/// `AWS_`, `AZURE_` or `GOOGLE_`, in lower case; and what Amazon's tools keep in files.
+/// Returns the settings of S3, Azure and Google: all variables that begin with `AWS_`, `AZURE_` or `GOOGLE_`,
+/// in lower case, and the settings in the files of Amazon's tools.
 fn remote_options() -> Vec<(String, String)> {
     let mut options = remote_variables();
     let files = crate::aws_files::options(&options, &|name| read(name).map(PathBuf::from));
@@ -143,10 +143,10 @@ fn remote_variables() -> Vec<(String, String)> {
         .collect()
 }
 
-/// What a process that trains knows besides its run file.
+/// Returns the environment of a training process: everything that it needs besides the run file.
 #[must_use]
-pub fn surroundings() -> ronde_train::checkpoints::Surroundings {
-    ronde_train::checkpoints::Surroundings {
+pub fn surroundings() -> ronde_train::checkpoints::ProcessContext {
+    ronde_train::checkpoints::ProcessContext {
         variable: contents,
         cache_folder,
         remote: store_settings,
@@ -154,7 +154,7 @@ pub fn surroundings() -> ronde_train::checkpoints::Surroundings {
     }
 }
 
-/// Where programs of this user keep what can be made again: `ronde` in `$XDG_CACHE_HOME`, else in `~/.cache`.
+/// Returns the user's cache folder of ronde: `ronde` in `$XDG_CACHE_HOME`, else in `~/.cache`.
 #[must_use]
 pub fn cache_folder() -> Option<PathBuf> {
     let absolute = |name| {
@@ -166,15 +166,14 @@ pub fn cache_folder() -> Option<PathBuf> {
     Some(folder?.join("ronde"))
 }
 
-/// What opening a data set needs, from the environment of this process; `base` is the folder that relative paths start
-/// from, `seed` the run's.
+/// Returns the settings for opening a data set. Relative paths start from `base`; `seed` is the run's seed.
 #[must_use]
-pub fn opening(base: &Path, seed: u64) -> Opening {
+pub fn opening(base: &Path, seed: u64) -> OpenContext {
     surroundings().opening(base, seed, Arc::new(|_| {}))
 }
 
-/// One thread per rank for pools that would take all cores each, unless the user has said
-/// otherwise: the variables to set.
+/// Returns the variables that limit thread pools to one thread per rank, because each pool would use all cores
+/// otherwise. Variables that the user has set are left out.
 #[must_use]
 pub fn thread_limits() -> Vec<(OsString, OsString)> {
     [RAYON_NUM_THREADS, OMP_NUM_THREADS]
@@ -184,9 +183,9 @@ pub fn thread_limits() -> Vec<(OsString, OsString)> {
         .collect()
 }
 
-/// What the allocator of a training worker is told, unless the user has said otherwise: activations and
-/// gradients come and go in every step, so memory is kept instead of being returned and asked for anew,
-/// and lies in large pages where the system has them. Known to glibc only.
+/// Returns the variable with the allocator settings of a training worker, unless the user has set it.
+/// Activations and gradients are freed and allocated in every step, so glibc keeps the memory instead of returning
+/// it to the system, and uses huge pages where available. Has no effect with other C libraries.
 #[must_use]
 pub fn allocator_settings() -> Vec<(OsString, OsString)> {
     const KEEP: &str = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=33554432:\
@@ -196,13 +195,13 @@ pub fn allocator_settings() -> Vec<(OsString, OsString)> {
     set.into_iter().collect()
 }
 
-/// The folder that [`RONDE_FLIGHT`] names.
+/// Returns the folder that [`RONDE_FLIGHT`] names.
 #[must_use]
 pub fn flight_folder() -> Option<PathBuf> {
     read(RONDE_FLIGHT).map(PathBuf::from)
 }
 
-/// A variable of this process.
+/// Reads a variable of this process.
 fn read(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
@@ -218,7 +217,7 @@ fn parse<T: std::str::FromStr>(
         .to_str()
         .and_then(|text| text.parse().ok())
         .ok_or_else(|| {
-            // The value of the secret is not shown; any text is one.
+            // The secret is never printed here: parsing it as a string cannot fail.
             format!("{name}={} is not {meaning}", value.to_string_lossy())
         })
 }
@@ -235,19 +234,19 @@ mod tests {
         (RONDE_JOB, "digits"),
     ];
 
-    /// Reads the good variables with one changed or, with `None`, taken away.
+    /// Reads valid variables with one of them changed or, with `None`, removed.
     fn with(name: &str, value: Option<&str>) -> Result<Option<WorkerEnvironment>, String> {
-        WorkerEnvironment::of(&|asked| {
-            if asked == name {
+        WorkerEnvironment::of(&|requested| {
+            if requested == name {
                 return value.map(OsString::from);
             }
-            let (_, value) = GOOD.iter().find(|(name, _)| *name == asked)?;
+            let (_, value) = GOOD.iter().find(|(name, _)| *name == requested)?;
             Some(value.into())
         })
     }
 
     #[test]
-    fn good_variables_are_read_and_the_secret_is_not_shown() {
+    fn valid_variables_are_read_and_the_secret_is_not_printed() {
         let read = with("", None).unwrap().unwrap();
         assert_eq!(read.rank, Rank(1));
         assert_eq!(read.world_size.get(), 2);
@@ -260,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn an_invalid_variable_is_named() {
         let cases = [
             (
                 RONDE_CONTROL,

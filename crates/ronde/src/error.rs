@@ -1,4 +1,4 @@
-//! [`Error`]: all that can go wrong for a program that uses ronde as a library.
+//! [`Error`]: the errors of ronde as a library.
 
 use ronde_bench::BenchError;
 use ronde_cluster::ClusterError;
@@ -7,13 +7,13 @@ use ronde_data::DataError;
 use ronde_engine::EngineError;
 use ronde_train::TrainError;
 
-/// All that can go wrong for a program that uses ronde as a library.
+/// An error of ronde as a library.
 ///
-/// `Debug` is the message with its hint, so that `fn main() -> Result<(), ronde::Error>` shows it.
+/// `Debug` prints the message with its help line, so that `fn main() -> Result<(), ronde::Error>` shows both.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The variables that a supervisor sets make no sense.
+    /// The environment variables that a supervisor sets are missing or invalid.
     #[error("{0}")]
     Environment(String),
     /// The supervisor could not be reached.
@@ -22,19 +22,19 @@ pub enum Error {
     /// A collective failed.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    /// Measuring failed.
+    /// A measurement failed.
     #[error(transparent)]
     Bench(#[from] BenchError),
     /// The data cannot be read.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// The engine refuses a model.
+    /// The engine rejected a model.
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// Training failed.
     #[error(transparent)]
     Train(#[from] TrainError),
-    /// The process's one group was connected before.
+    /// The process group has been connected already; a process connects only one.
     #[error("{0}")]
     GroupTaken(&'static str),
 }
@@ -46,7 +46,7 @@ impl std::fmt::Debug for Error {
 }
 
 impl Error {
-    /// The message, and below it a hint where there is one.
+    /// Returns the message, followed by a help line where there is one.
     #[must_use]
     pub fn explain(&self) -> String {
         let hint = match self {
@@ -56,11 +56,11 @@ impl Error {
         };
         hint.map_or_else(
             || self.to_string(),
-            |hint| format!("{self}\n  hint: {hint}"),
+            |hint| format!("{self}\n  help: {hint}"),
         )
     }
 
-    /// What to do about it.
+    /// Returns how a caller can recover.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         match self {

@@ -1,9 +1,9 @@
-//! What this host has: memory that new processes can still take, and room on its disks.
+//! Resources of this host: available memory and free disk space.
 
 use std::path::Path;
 
-/// Bytes that new processes can take before the host or its control group runs out; `None` where
-/// the system does not tell.
+/// Returns the bytes that new processes can allocate before the host or its control group runs out, or
+/// `None` where the system does not report them.
 #[must_use]
 pub fn available_memory_bytes() -> Option<u64> {
     let host = std::fs::read_to_string("/proc/meminfo")
@@ -13,13 +13,12 @@ pub fn available_memory_bytes() -> Option<u64> {
     Some(group.map_or(host, |left| left.min(host)))
 }
 
-/// Bytes that can still be written at `path`, which need not exist yet; `None` where the system
-/// does not tell.
+/// Returns the free bytes of the file system at `path`, which need not exist yet, or `None` where the
+/// system does not report them.
 #[must_use]
 pub fn free_disk_bytes(path: &Path) -> Option<u64> {
-    let there = path.ancestors().find(|folder| folder.exists());
-    let there = there.unwrap_or(Path::new("."));
-    let disk = rustix::fs::statvfs(there).ok()?;
+    let existing = path.ancestors().find(|folder| folder.exists());
+    let disk = rustix::fs::statvfs(existing.unwrap_or(Path::new("."))).ok()?;
     Some(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
@@ -31,7 +30,7 @@ fn mem_available(meminfo: &str) -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// What a memory limit of the control group (version 2) leaves.
+/// Returns the bytes left below the memory limit of the control group (version 2).
 fn control_group_left(folder: &Path) -> Option<u64> {
     let number = |name: &str| {
         std::fs::read_to_string(folder.join(name))
@@ -48,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn meminfo_is_read_and_nonsense_is_not() {
+    fn meminfo_is_parsed_and_invalid_text_is_not() {
         let text = "MemTotal:       24000000 kB\nMemAvailable:   20000000 kB\n";
         assert_eq!(mem_available(text), Some(20_000_000 * 1024));
         assert_eq!(mem_available("MemAvailable: much kB"), None);

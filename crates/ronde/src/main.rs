@@ -3,7 +3,7 @@
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a command talks to its user"
+    reason = "a command prints to its terminal"
 )]
 
 mod command;
@@ -23,75 +23,75 @@ use command::{
 #[command(name = "ronde", version, about, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
-    command: Command,
+    command: RondeCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
-    /// Train a model as a run file says; without a file, the embedded example.
+enum RondeCommand {
+    /// Train a model from a run file, or the embedded example without one.
     Train(train::TrainArguments),
-    /// Write a commented run file to start from.
+    /// Write a commented run file as a starting point.
     Init(init::InitArguments),
-    /// Start any program as several ranks that can find each other.
+    /// Start any program as several ranks with rendezvous variables set.
     Run(run::RunArguments),
-    /// Lead a job that has a folder: the one that leads it died, or should stand by.
+    /// Start a replacement or standby coordinator.
     Coordinator(coordinator::CoordinatorArguments),
-    /// Bring this host into a job that runs elsewhere.
+    /// Join this host to a running job.
     Join(join::JoinArguments),
-    /// Change how many workers a running job has.
+    /// Change the number of workers of a running job.
     Scale(scale::ScaleArguments),
-    /// Show how a job is: members, steps, times, the slowest rank.
+    /// Show job status.
     Status(status::StatusArguments),
-    /// Measure collectives between worker processes, and compare them with Gloo and Open MPI.
+    /// Measure collectives, training steps or data loading.
     Bench(Box<bench::BenchArguments>),
-    /// Look at the checkpoints of a run: list, show, verify, export.
+    /// List, show, verify or export the checkpoints of a run.
     Checkpoint(checkpoint::CheckpointArguments),
-    /// Look at files of samples, and pack folders of images or texts into shards.
+    /// Inspect data files, or pack folders of images or texts into shards.
     Data(data::DataArguments),
-    /// Say which rank waits for which, from the records of a run that failed or hangs.
+    /// Show which rank waits for which, from the flight records of a failed or hanging run.
     Flight(flight::FlightArguments),
-    /// One worker of a run.
+    /// Run one worker of `ronde train`.
     #[command(name = "__worker", hide = true)]
     Worker,
-    /// One worker of a measurement.
+    /// Run one worker of `ronde bench`.
     #[command(name = "__bench_worker", hide = true)]
     BenchWorker,
-    /// Ends what a killed launcher leaves behind.
+    /// End the processes that a killed launcher leaves behind.
     #[command(name = "__watchdog", hide = true)]
     Watchdog,
 }
 
 fn main() -> ExitCode {
-    // Ends with exit code 2 and a message when the arguments are wrong.
+    // Exits with code 2 and a message when the arguments are invalid.
     let arguments = Arguments::parse();
     let code = match arguments.command {
-        Command::Train(arguments) => with_signals(|stop| train::train(arguments, stop)),
-        Command::Run(arguments) => with_signals(|stop| run::run(arguments, stop)),
-        Command::Bench(arguments) => with_signals(|stop| bench::bench(&arguments, stop)),
-        Command::Coordinator(arguments) => {
+        RondeCommand::Train(arguments) => with_signals(|stop| train::train(arguments, stop)),
+        RondeCommand::Run(arguments) => with_signals(|stop| run::run(arguments, stop)),
+        RondeCommand::Bench(arguments) => with_signals(|stop| bench::bench(&arguments, stop)),
+        RondeCommand::Coordinator(arguments) => {
             with_signals(|stop| coordinator::coordinator(&arguments, stop))
         }
-        Command::Join(arguments) => with_signals(|stop| join::join(&arguments, stop)),
-        Command::Scale(arguments) => scale::scale(&arguments),
-        Command::Status(arguments) => status::status(&arguments),
-        Command::Flight(arguments) => flight::flight(&arguments),
-        Command::BenchWorker => bench::work(),
-        Command::Checkpoint(arguments) => checkpoint::checkpoint(&arguments),
-        Command::Data(arguments) => data::data(&arguments),
-        Command::Init(arguments) => init::init(&arguments),
-        Command::Worker => worker::work(),
-        Command::Watchdog => watchdog::watch(),
+        RondeCommand::Join(arguments) => with_signals(|stop| join::join(&arguments, stop)),
+        RondeCommand::Scale(arguments) => scale::scale(&arguments),
+        RondeCommand::Status(arguments) => status::status(&arguments),
+        RondeCommand::Flight(arguments) => flight::flight(&arguments),
+        RondeCommand::BenchWorker => bench::work(),
+        RondeCommand::Checkpoint(arguments) => checkpoint::checkpoint(&arguments),
+        RondeCommand::Data(arguments) => data::data(&arguments),
+        RondeCommand::Init(arguments) => init::init(&arguments),
+        RondeCommand::Worker => worker::work(),
+        RondeCommand::Watchdog => watchdog::watch(),
     };
     ExitCode::from(u8::try_from(code).unwrap_or(command::exit::BUG as u8))
 }
 
-/// Runs a command that Ctrl-C and SIGTERM ask to stop; a second one insists.
+/// Runs a command with a stop flag that Ctrl-C and SIGTERM set.
 fn with_signals(run: impl FnOnce(&StopFlag) -> i32) -> i32 {
     let stop = StopFlag::new();
     match command::signals::forward(&stop) {
         Ok(()) => run(&stop),
         Err(error) => {
-            eprintln!("error: signals cannot be handled: {error}");
+            eprintln!("error: cannot install signal handlers: {error}");
             command::exit::BUG
         }
     }

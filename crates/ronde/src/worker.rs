@@ -14,12 +14,12 @@ use ronde_data::Split;
 use ronde_engine::{Chain, EngineError, Layer, seed_engine};
 use ronde_identity::Member;
 use ronde_parallel::ModelState;
-use ronde_train::checkpoints::{self, Resume, Saving};
-use ronde_train::export::{self, Described, Saved};
-use ronde_train::flights::Flights;
-use ronde_train::training::Trained;
-use ronde_train::worker::{LINGER_FAILED, Secure, on_one_host, take_place};
-use ronde_train::{Place, Plan, RunConfig, TrainError, Training};
+use ronde_train::checkpoints::{self, Resume, RunCheckpoints};
+use ronde_train::export::{self, ModelDescription, SavedModel};
+use ronde_train::flight_records::FlightRecordWriter;
+use ronde_train::training::TrainingResult;
+use ronde_train::worker::{LINGER_FAILED, SecurityPolicy, join_job, on_one_host};
+use ronde_train::{JobMember, Plan, RunConfig, TrainError, Training};
 
 use crate::Error;
 use crate::environment::{self, WorkerEnvironment};
@@ -29,8 +29,7 @@ use crate::sigterm::SigtermGuard;
 const RENDEZVOUS_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The error of a second attempt to connect the group.
-const GROUP_TAKEN: &str =
-    "this process has already connected its group; split it or share it";
+const GROUP_TAKEN: &str = "this process has already connected its group; split it or share it";
 
 /// This process as one rank of a job.
 pub struct Worker {
@@ -39,7 +38,7 @@ pub struct Worker {
     link: Option<WorkerLink>,
     tracker: Arc<dyn Tracker>,
     resume: Resume,
-    flights: Arc<Flights>,
+    flights: Arc<FlightRecordWriter>,
 }
 
 impl Worker {
@@ -54,7 +53,7 @@ impl Worker {
             None => Self::alone(),
         };
         if let Some(folder) = environment::flight_folder() {
-            worker.flights.go_to(folder);
+            worker.flights.set_folder(folder);
         }
         Ok(worker)
     }
@@ -118,7 +117,7 @@ impl Worker {
     /// Returns the flight recorder of this worker's groups. When a group fails, its record is written to the folder
     /// of `ronde run --flight`. A program may choose another folder, or write a record at any time.
     #[must_use]
-    pub fn flights(&self) -> &Arc<Flights> {
+    pub fn flights(&self) -> &Arc<FlightRecordWriter> {
         &self.flights
     }
 
@@ -146,7 +145,7 @@ impl Worker {
     }
 
     /// Connects all ranks into a group, for your own collectives and messages. A process can call this once. The
-    /// group fails when a member is lost; see [`Worker::place`] for elastic jobs.
+    /// group fails when a member is lost; see [`Worker::member`] for elastic jobs.
     ///
     /// # Errors
     /// A peer cannot be reached, or the group has been connected before.
@@ -168,13 +167,13 @@ impl Worker {
     ///
     /// # Errors
     /// As [`Worker::group`].
-    pub fn place(&mut self, name: &str) -> Result<Place, Error> {
+    pub fn member(&mut self, name: &str) -> Result<JobMember, Error> {
         let tracker = self.tracker.clone();
         let Some(listener) = self.listener.take() else {
             if self.link.is_some() {
                 return Err(Error::GroupTaken(GROUP_TAKEN));
             }
-            return Ok(Place {
+            return Ok(JobMember {
                 group: Arc::new(ProcessGroup::alone(group_config(
                     name,
                     &self.assignment,
@@ -184,7 +183,7 @@ impl Worker {
                 generation: self.assignment.generation,
                 rank: self.assignment.rank,
                 tracker,
-                seat: None,
+                connector: None,
             });
         };
         let (name, secure) = (name.to_owned(), self.secure());
@@ -206,20 +205,20 @@ impl Worker {
             Ok(group as Arc<dyn Group>)
         };
         let connect = Box::new(connect);
-        let place = Place::take(
+        let member = JobMember::join(
             &self.assignment,
             listener,
             self.membership(),
             connect,
             tracker,
         )?;
-        Ok(place)
+        Ok(member)
     }
 
     /// Returns how this worker's groups are secured: with TLS and the certificates of that generation's members
     /// when any member is on another host. Members on one host use shared memory and loopback.
     #[must_use]
-    pub fn secure(&self) -> Secure {
+    pub fn secure(&self) -> SecurityPolicy {
         let link = self.link.as_ref();
         let known = link.and_then(|link| Some((link.identity()?.clone(), link.peers()?)));
         let Some((identity, peers)) = known else {
@@ -288,7 +287,7 @@ impl Worker {
         }
         let membership = self.membership();
         let tracker = self.tracker.clone();
-        let place = take_place(
+        let member = join_job(
             &self.assignment,
             listener,
             membership,
@@ -296,14 +295,14 @@ impl Worker {
             tracker,
             &self.flights,
         )?;
-        let model = Described {
+        let model = ModelDescription {
             config: None,
             input_shape: data.train.sample_shape().to_vec(),
             classes: data.train.classes(),
         };
         let saving = saving(config)?;
         let sigterm = SigtermGuard::listen(self.membership());
-        let mut training = Training::new(place, plan, chain, data).with_checkpoints(
+        let mut training = Training::new(member, plan, chain, data).with_checkpoints(
             saving,
             self.resume,
             sigterm.stop.clone(),
@@ -348,7 +347,7 @@ impl Worker {
 }
 
 /// Opens the checkpoint store of a user's program, if `checkpoint.to` is set.
-fn saving(config: &RunConfig) -> Result<Option<Saving>, TrainError> {
+fn saving(config: &RunConfig) -> Result<Option<RunCheckpoints>, TrainError> {
     let section = &config.checkpoint;
     let Some(to) = section.to.clone() else {
         return Ok(None);
@@ -358,14 +357,16 @@ fn saving(config: &RunConfig) -> Result<Option<Saving>, TrainError> {
     let store = checkpoints::open(section, base, &output, &surroundings)?;
     let name = config.run.name.clone();
     let of_program = (String::new(), PathBuf::new());
-    Ok(Some(Saving::new(section, store, to, name, of_program)))
+    Ok(Some(RunCheckpoints::new(
+        section, store, to, name, of_program,
+    )))
 }
 
 fn group_config(
     name: &str,
     assignment: &Assignment,
-    secure: &Secure,
-    flights: &Flights,
+    secure: &SecurityPolicy,
+    flights: &FlightRecordWriter,
 ) -> GroupConfig {
     let mut config = GroupConfig::new(name, &assignment.job, GroupRank(assignment.rank.0));
     config.security = secure(assignment);
@@ -385,14 +386,14 @@ impl Drop for Worker {
 /// A trained model of a user's program.
 pub struct TrainedModel {
     training: Training,
-    trained: Trained,
-    model: Described,
+    trained: TrainingResult,
+    model: ModelDescription,
 }
 
 impl TrainedModel {
     /// Returns the result of the training.
     #[must_use]
-    pub fn summary(&self) -> &Trained {
+    pub fn summary(&self) -> &TrainingResult {
         &self.trained
     }
 
@@ -419,7 +420,7 @@ impl TrainedModel {
     ///
     /// # Errors
     /// The folder cannot be written.
-    pub fn save(&self, folder: &Path) -> Result<Saved, Error> {
+    pub fn save(&self, folder: &Path) -> Result<SavedModel, Error> {
         std::fs::create_dir_all(folder).map_err(|source| TrainError::File {
             action: "create",
             path: folder.to_owned(),

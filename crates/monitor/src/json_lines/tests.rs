@@ -1,4 +1,4 @@
-//! Lines over writers that keep, refuse or hold up what they get.
+//! Event lines written to writers that store, refuse or delay them.
 
 use std::sync::mpsc::channel;
 
@@ -7,13 +7,13 @@ use ronde_core::{Rank, Step};
 
 use super::*;
 
-/// A writer of which `room` bytes fit, as on a full disk.
-struct Disk {
+/// A writer that accepts `room` bytes, like a disk that fills up.
+struct SmallWriter {
     room: usize,
     kept: Arc<Mutex<Vec<u8>>>,
 }
 
-impl Write for Disk {
+impl Write for SmallWriter {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let mut kept = self.kept.lock().unwrap();
         if kept.len() + bytes.len() > self.room {
@@ -30,7 +30,7 @@ impl Write for Disk {
 
 fn disk(room: usize) -> (JsonLines, Arc<Mutex<Vec<u8>>>) {
     let kept = Arc::<Mutex<Vec<u8>>>::default();
-    let disk = Disk {
+    let disk = SmallWriter {
         room,
         kept: Arc::clone(&kept),
     };
@@ -50,7 +50,7 @@ fn times(step: u64, compute_s: f64) -> Event {
 }
 
 #[test]
-fn the_header_comes_first_and_every_event_can_be_read_back() {
+fn the_header_is_first_and_every_event_can_be_read_back() {
     let (lines, kept) = disk(usize::MAX);
     lines.record(times(7, 0.5));
     lines.record(times(8, f64::NAN));
@@ -78,7 +78,7 @@ fn the_header_comes_first_and_every_event_can_be_read_back() {
 }
 
 #[test]
-fn a_full_disk_is_told_once_and_stops_nobody() {
+fn a_full_disk_is_reported_once_and_does_not_stop_the_run() {
     let (lines, kept) = disk(60);
     assert!(lines.finish(), "the header fits");
     assert_eq!(lines.problem(), None);
@@ -87,19 +87,19 @@ fn a_full_disk_is_told_once_and_stops_nobody() {
     lines.record(times(2, 0.5));
     assert!(!lines.finish());
     let problem = lines.problem().unwrap();
-    assert!(problem.starts_with("writing events failed ("), "{problem}");
+    assert!(problem.starts_with("cannot write events: "), "{problem}");
     assert!(
-        problem.ends_with("events after that are missing"),
+        problem.ends_with("all later events are missing"),
         "{problem}"
     );
-    assert_eq!(lines.problem(), None, "told once");
+    assert_eq!(lines.problem(), None, "reported once");
     assert!(kept.lock().unwrap().ends_with(b"}\n"), "no half line");
 }
 
 #[test]
-fn a_writer_that_stands_still_holds_up_nobody() {
-    struct Stuck(Receiver<()>);
-    impl Write for Stuck {
+fn a_blocked_writer_does_not_block_recording() {
+    struct BlockedWriter(Receiver<()>);
+    impl Write for BlockedWriter {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             let _ = self.0.recv();
             Ok(bytes.len())
@@ -109,7 +109,7 @@ fn a_writer_that_stands_still_holds_up_nobody() {
         }
     }
     let (release, wait) = channel();
-    let lines = JsonLines::new(Box::new(Stuck(wait)));
+    let lines = JsonLines::new(Box::new(BlockedWriter(wait)));
     for step in 0..(EVENTS_MAX as u64 + 5_000) {
         lines.record(times(step, 0.5));
     }
@@ -123,7 +123,7 @@ fn a_writer_that_stands_still_holds_up_nobody() {
 }
 
 #[test]
-fn a_file_that_cannot_be_made_is_named() {
+fn a_file_that_cannot_be_created_is_named() {
     let error = JsonLines::create(Path::new("/no/such/folder/events.jsonl"))
         .err()
         .unwrap();

@@ -1,4 +1,4 @@
-//! Texts of made-up runs.
+//! Texts of synthetic runs.
 
 use ronde_core::event::{PhaseTimes, SampleUnit};
 use ronde_core::{Epoch, Event, Generation, Rank, Step};
@@ -69,7 +69,7 @@ fn the_lines_of_a_running_job() {
 }
 
 #[test]
-fn many_workers_are_counted_not_shown() {
+fn workers_beyond_the_limit_are_only_counted() {
     let lines = workers(&run(20, 1, 10));
     assert_eq!(lines.len(), WORKER_LINES_MAX + 1);
     assert_eq!(lines[WORKER_LINES_MAX], "and 12 more workers");
@@ -107,9 +107,9 @@ fn the_summary_of_a_finished_run() {
         view.apply(&event);
     }
     let expected = "\
-digits is done in 58 s
+digits finished in 58 s
   steps          230 of 230, last loss 0.5000, 256 images/s
-  test accuracy  96.94 % of 360 samples, loss 0.1000, top-5 99.00 %
+  test accuracy  96.94 % on 360 samples, loss 0.1000, top-5 99.00 %
   last epoch     1,437 samples used once, 0 not used, 0 more than once
   rank             compute     communication    waiting for data   bytes sent
   0          46.00 s  80 %      9.20 s  16 %        2.30 s   4 %    219.3 MiB
@@ -121,17 +121,17 @@ digits is done in 58 s
 }
 
 #[test]
-fn a_run_that_broke_off_says_where() {
+fn the_summary_of_an_interrupted_run_names_its_last_step() {
     assert_eq!(summary(&RunView::default()), "");
     let text = summary(&run(1, 12, 230));
     assert!(
-        text.starts_with("digits ended after 12 of 230 steps\n"),
+        text.starts_with("digits stopped after 12 of 230 steps\n"),
         "{text}"
     );
 }
 
 #[test]
-fn only_events_of_note_are_announced() {
+fn only_notable_events_are_announced() {
     let mut view = run(1, 1, 10);
     view.failures = 1;
     let failed = |secondary| Event::WorkerFailed {
@@ -157,7 +157,7 @@ fn only_events_of_note_are_announced() {
         (epoch(0), None),
         (
             epoch(3),
-            Some("note: epoch 1: 3 samples were not used, 0 more than once"),
+            Some("note: epoch 1: 3 samples not used, 0 used more than once"),
         ),
         (notice(None), Some("note: watch out")),
         (notice(Some(Rank(3))), Some("note: rank 3: watch out")),
@@ -172,7 +172,7 @@ fn only_events_of_note_are_announced() {
 }
 
 #[test]
-fn of_many_failures_the_first_is_announced() {
+fn only_the_first_of_several_failures_is_announced() {
     let mut view = run(2, 1, 10);
     let mut announced = Vec::new();
     for (rank, secondary) in [(1, true), (0, false), (2, false)] {
@@ -190,7 +190,7 @@ fn of_many_failures_the_first_is_announced() {
 }
 
 #[test]
-fn numbers_for_people() {
+fn numbers_are_formatted() {
     for (n, text) in [
         (0, "0"),
         (999, "999"),
@@ -224,7 +224,7 @@ fn numbers_for_people() {
 }
 
 #[test]
-fn checkpoints_are_told_in_a_line() {
+fn checkpoint_events_are_announced() {
     let saved = Event::CheckpointSaved {
         step: Step(1_200),
         generation: Generation(2),
@@ -247,21 +247,21 @@ fn checkpoints_are_told_in_a_line() {
         skipped: vec!["step 1300: x is damaged".into()],
     };
     let view = RunView::default();
-    for (event, told) in [
+    for (event, line) in [
         (
             saved,
-            "checkpoint of step 1,200 saved: 3.0 MiB in 0.25 s, training held up for 2.1 ms",
+            "checkpoint saved at step 1,200: 3.0 MiB in 0.25 s, training paused for 2.1 ms",
         ),
         (
             failed,
-            "note: the checkpoint of step 1,200 was not saved, training goes on; rank 3: no space left",
+            "note: checkpoint at step 1,200 not saved, training continues; rank 3: no space left",
         ),
         (
             loaded,
-            "going on from the checkpoint of step 1,200 in runs/one/checkpoints, saved by 4 workers, \
-             loaded in 0.10 s\nnote: a newer checkpoint cannot be used: step 1300: x is damaged",
+            "resuming from the checkpoint at step 1,200 in runs/one/checkpoints, saved by 4 workers, \
+             loaded in 0.10 s\nnote: a newer checkpoint is unusable: step 1300: x is damaged",
         ),
     ] {
-        assert_eq!(announcement(&view, &event).as_deref(), Some(told));
+        assert_eq!(announcement(&view, &event).as_deref(), Some(line));
     }
 }

@@ -1,4 +1,4 @@
-//! A terminal over a writer that keeps what it gets.
+//! Terminals that write to a buffer.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -8,9 +8,9 @@ use ronde_core::{Epoch, Event, Generation, Rank, Step, Tracker};
 use super::Terminal;
 
 #[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Vec<u8>>>);
+struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
 
-impl Write for Kept {
+impl Write for SharedBuffer {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -20,7 +20,7 @@ impl Write for Kept {
     }
 }
 
-impl Kept {
+impl SharedBuffer {
     fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
@@ -28,7 +28,7 @@ impl Kept {
 
 #[test]
 fn lines_of_ranks_notices_and_the_summary_are_printed_in_order() {
-    let kept = Kept::default();
+    let kept = SharedBuffer::default();
     let terminal = Terminal::plain(Box::new(kept.clone()));
     terminal.rank_line(Rank(1), "hello");
     terminal.record(Event::Notice {
@@ -52,7 +52,7 @@ fn lines_of_ranks_notices_and_the_summary_are_printed_in_order() {
     assert_eq!(lines[..2], ["[rank 1] hello", "note: slow disk"]);
     let last = lines
         .iter()
-        .rposition(|l| l.contains("ended after 4 of 0 steps"));
+        .rposition(|l| l.contains("stopped after 4 of 0 steps"));
     assert_eq!(last, Some(lines.len() - 2), "{text}");
     assert!(
         lines[lines.len() - 1].contains("last loss 1.5000, 128 samples/s"),
@@ -63,7 +63,7 @@ fn lines_of_ranks_notices_and_the_summary_are_printed_in_order() {
 
 #[test]
 fn a_run_without_steps_has_no_summary() {
-    let kept = Kept::default();
+    let kept = SharedBuffer::default();
     let terminal = Terminal::plain(Box::new(kept.clone()));
     terminal.line("only this");
     drop(terminal);
@@ -71,8 +71,8 @@ fn a_run_without_steps_has_no_summary() {
 }
 
 #[test]
-fn no_output_of_a_rank_is_lost_however_fast_it_comes() {
-    let kept = Kept::default();
+fn no_output_of_a_rank_is_lost_however_fast_it_is_written() {
+    let kept = SharedBuffer::default();
     let terminal = Terminal::plain(Box::new(kept.clone()));
     for n in 0..3 * super::LINES_MAX {
         terminal.rank_line(Rank(0), &n.to_string());

@@ -14,10 +14,11 @@ use std::time::Duration;
 
 use ronde::{Error, environment};
 use ronde_bench::{
-    BenchError, Columns, Hub, HubEvent, CompetitorProcess, CollectivesReport, CompetitorLaunch, BenchTask, choice_table, footnotes,
+    BenchError, BenchTask, CollectivesReport, Columns, CompetitorLaunch, CompetitorProcess, Hub,
+    HubEvent, choice_table, footnotes,
 };
 use ronde_cluster::{
-    JobExit, LaunchSpec, LocalLauncher, LogSink, JobOutcome, OutputStream, StopFlag, supervise,
+    JobExit, JobOutcome, LaunchSpec, LocalLauncher, LogSink, OutputStream, StopFlag, supervise,
 };
 use ronde_core::{NullTracker, Rank, WorldSize};
 
@@ -108,7 +109,12 @@ fn print(text: &str, stop: &StopFlag) -> i32 {
 }
 
 /// Runs one job of `ranks` processes. Its rows are printed as they arrive and added to the report.
-fn measure(prepared: &PreparedBench, ranks: usize, report: &mut CollectivesReport, stop: &StopFlag) -> i32 {
+fn measure(
+    prepared: &PreparedBench,
+    ranks: usize,
+    report: &mut CollectivesReport,
+    stop: &StopFlag,
+) -> i32 {
     // Only this user can access it.
     let folder = match tempfile::tempdir() {
         Ok(folder) => folder,

@@ -1,4 +1,4 @@
-//! `ronde checkpoint`: what is in a place of checkpoints, whether it is good, and its tensors as a file.
+//! `ronde checkpoint`: lists, shows, verifies and exports checkpoints.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use ronde_checkpoint::{
-    Checkpoint, CheckpointError, Lineage, Listed, Manifest, Standing, list, to_safetensors,
+    Checkpoint, CheckpointEntry, CheckpointError, CheckpointStatus, Lineage, Manifest, list,
+    to_safetensors,
 };
 use ronde_core::Step;
 use ronde_core::layout::Role;
@@ -16,7 +17,7 @@ use ronde_train::config::Override;
 
 use super::{exit, resume};
 
-/// Threads that read.
+/// Number of reading threads.
 const THREADS: usize = 4;
 
 /// Arguments of `ronde checkpoint`.
@@ -28,87 +29,86 @@ pub(crate) struct CheckpointArguments {
 
 #[derive(Subcommand)]
 enum CheckpointCommand {
-    /// List the checkpoints, the newest first, and say which of them count.
-    Ls(Place),
-    /// Show what is in a checkpoint.
-    Show(One),
-    /// Read a checkpoint whole and compare every byte with its hashes; exit code 3 when it is damaged.
-    Verify(One),
+    /// List the checkpoints, newest first, with their status.
+    Ls(CheckpointLocation),
+    /// Show the contents of a checkpoint.
+    Show(CheckpointSelection),
+    /// Compare every byte of a checkpoint with its hashes; exit code 3 when it is damaged.
+    Verify(CheckpointSelection),
     /// Write the tensors of a checkpoint as a safetensors file.
     Export {
         #[command(flatten)]
-        one: One,
-        /// Which part of the state: `weights`, or an optimizer's, as `show` lists them.
+        selection: CheckpointSelection,
+        /// Vector of the state to export: `weights`, or an optimizer's as listed by `show`.
         #[arg(long, default_value = "weights")]
         vector: String,
-        /// The file to write.
+        /// Output file.
         #[arg(short, long, default_value = "checkpoint.safetensors")]
         output: PathBuf,
     },
 }
 
-/// Where checkpoints are.
+/// The location of checkpoints.
 #[derive(Args)]
-struct Place {
-    /// A run's folder, or the folder or address (`s3://bucket/prefix`, `az://container/prefix`) of its
-    /// checkpoints.
+struct CheckpointLocation {
+    /// Folder of a run, or folder or address (`s3://bucket/prefix`, `az://container/prefix`) of its checkpoints.
     address: String,
-    /// Where the key of encrypted ones is: `file:PATH` or `variable:NAME`.
+    /// Encryption key: `file:PATH` or `variable:NAME`.
     #[arg(long, value_name = "KEY")]
     encrypt: Option<String>,
 }
 
-/// One checkpoint.
+/// Selects one checkpoint.
 #[derive(Args)]
-struct One {
+struct CheckpointSelection {
     #[command(flatten)]
-    place: Place,
-    /// Which one, by its count of steps; without it the newest that counts.
+    location: CheckpointLocation,
+    /// Step of the checkpoint [default: the newest complete one].
     #[arg(long)]
     step: Option<u64>,
 }
 
-/// How a command ends: well, or with a message for the user.
-type Told = Result<(), Failed>;
+/// An exit code and an error message.
+struct CheckpointFailure(i32, String);
 
-/// A message and an exit code.
-struct Failed(i32, String);
-
-impl From<CheckpointError> for Failed {
+impl From<CheckpointError> for CheckpointFailure {
     fn from(error: CheckpointError) -> Self {
         Self(exit::GAVE_UP, format!("error: {error}"))
     }
 }
 
-impl From<std::io::Error> for Failed {
+impl From<std::io::Error> for CheckpointFailure {
     fn from(error: std::io::Error) -> Self {
-        Self(exit::GAVE_UP, format!("error: standard output: {error}"))
+        Self(
+            exit::GAVE_UP,
+            format!("error: cannot write standard output: {error}"),
+        )
     }
 }
 
 pub(crate) fn checkpoint(arguments: &CheckpointArguments) -> i32 {
     let done = match &arguments.command {
-        CheckpointCommand::Ls(place) => ls(place),
-        CheckpointCommand::Show(one) => show(one),
-        CheckpointCommand::Verify(one) => verify(one),
+        CheckpointCommand::Ls(location) => ls(location),
+        CheckpointCommand::Show(selection) => show(selection),
+        CheckpointCommand::Verify(selection) => verify(selection),
         CheckpointCommand::Export {
-            one,
+            selection,
             vector,
             output,
-        } => export(one, vector, output),
+        } => export(selection, vector, output),
     };
     match done {
         Ok(()) => exit::DONE,
-        Err(Failed(code, message)) => {
+        Err(CheckpointFailure(code, message)) => {
             eprintln!("{message}");
             code
         }
     }
 }
 
-impl Place {
-    fn open(&self) -> Result<Arc<dyn Store>, Failed> {
-        let wrong = |message: String| Failed(exit::USER_ERROR, message);
+impl CheckpointLocation {
+    fn open(&self) -> Result<Arc<dyn Store>, CheckpointFailure> {
+        let wrong = |message: String| CheckpointFailure(exit::USER_ERROR, message);
         let inside = Path::new(&self.address).join("checkpoints");
         let remote = self.address.contains("://");
         let address = match inside.is_dir() && !remote {
@@ -116,7 +116,7 @@ impl Place {
             false => self.address.clone(),
         };
         if !remote && !Path::new(&address).is_dir() {
-            let message = format!("error: there is no folder {address}");
+            let message = format!("error: no such folder: {address}");
             return Err(wrong(message));
         }
         let key = self.encrypt.iter();
@@ -130,49 +130,49 @@ impl Place {
     }
 }
 
-impl One {
-    fn open(&self) -> Result<Checkpoint, Failed> {
-        let store = self.place.open()?;
+impl CheckpointSelection {
+    fn open(&self) -> Result<Checkpoint, CheckpointFailure> {
+        let store = self.location.open()?;
         let step = match self.step {
             Some(step) => Step(step),
-            None => newest(&store, &self.place.address)?,
+            None => newest(&store, &self.location.address)?,
         };
         Ok(Checkpoint::open(store, step)?)
     }
 }
 
-/// The newest one that counts.
-fn newest(store: &Arc<dyn Store>, address: &str) -> Result<Step, Failed> {
+/// Returns the step of the newest complete checkpoint.
+fn newest(store: &Arc<dyn Store>, address: &str) -> Result<Step, CheckpointFailure> {
     let all = list(&**store)?;
-    let counts = |listed: &&Listed| listed.standing == Standing::Complete;
+    let is_complete = |listed: &&CheckpointEntry| listed.status == CheckpointStatus::Complete;
     all.iter()
-        .find(counts)
+        .find(is_complete)
         .map(|listed| listed.step)
         .ok_or_else(|| {
-            let message = format!("error: no checkpoint in {address} counts; `ls` says why");
-            Failed(exit::USER_ERROR, message)
+            let message = format!(
+                "error: no complete checkpoint in {address}\n  help: see `ronde checkpoint ls {address}`"
+            );
+            CheckpointFailure(exit::USER_ERROR, message)
         })
 }
 
-fn ls(place: &Place) -> Told {
-    let store = place.open()?;
+fn ls(location: &CheckpointLocation) -> Result<(), CheckpointFailure> {
+    let store = location.open()?;
     let all = list(&*store)?;
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
-        "{:>10}  {:>10}  {:>7}  {:<16}  standing",
+        "{:>10}  {:>10}  {:>7}  {:<16}  status",
         "step", "size", "workers", "saved"
     )?;
     for listed in &all {
         let manifest = listed.manifest.as_ref();
-        let standing = match &listed.standing {
-            Standing::Complete => "counts".to_owned(),
-            Standing::Unpublished => {
-                "not published: a save that never ended, or has not yet".into()
-            }
-            Standing::Damaged(why) => format!("damaged: {why}"),
-            Standing::CutOff(why) => format!("does not count: {why}"),
-            Standing::Locked(why) => format!("locked: {why}"),
+        let standing = match &listed.status {
+            CheckpointStatus::Complete => "complete".to_owned(),
+            CheckpointStatus::Unpublished => "incomplete: the save has not finished".into(),
+            CheckpointStatus::Damaged(why) => format!("damaged: {why}"),
+            CheckpointStatus::CutOff(why) => format!("superseded: {why}"),
+            CheckpointStatus::Locked(why) => format!("locked: {why}"),
         };
         writeln!(
             out,
@@ -187,13 +187,15 @@ fn ls(place: &Place) -> Told {
         writeln!(out, "no checkpoints")?;
     }
     if let Err(error) = Lineage::read(&*store) {
-        eprintln!("warning: {error}; until somebody trains on, all count");
+        eprintln!(
+            "warning: {error}; all checkpoints are treated as valid until the run is resumed"
+        );
     }
     Ok(())
 }
 
-fn show(one: &One) -> Told {
-    let checkpoint = one.open()?;
+fn show(selection: &CheckpointSelection) -> Result<(), CheckpointFailure> {
+    let checkpoint = selection.open()?;
     let manifest: &Manifest = checkpoint.manifest();
     let mut out = std::io::stdout().lock();
     for (name, value) in [
@@ -202,7 +204,7 @@ fn show(one: &One) -> Told {
         ("epoch", manifest.epoch.to_string()),
         ("saved", time(manifest.saved_unix_ms)),
         ("workers", manifest.world_size.to_string()),
-        ("under", manifest.fence.to_string()),
+        ("fence", manifest.fence.to_string()),
         ("bytes", bytes(manifest.bytes())),
     ] {
         writeln!(out, "{name:<10}  {value}")?;
@@ -230,8 +232,8 @@ fn show(one: &One) -> Told {
     Ok(())
 }
 
-fn verify(one: &One) -> Told {
-    let checkpoint = one.open()?;
+fn verify(selection: &CheckpointSelection) -> Result<(), CheckpointFailure> {
+    let checkpoint = selection.open()?;
     let damage = checkpoint.verify(THREADS)?;
     let (step, manifest) = (checkpoint.step(), checkpoint.manifest());
     if damage.is_empty() {
@@ -239,23 +241,27 @@ fn verify(one: &One) -> Told {
         let files = manifest.files.len();
         writeln!(
             std::io::stdout().lock(),
-            "the checkpoint of step {step} is good: {size} in {files} files, every byte as it was saved"
+            "checkpoint at step {step} is intact: {size} in {files} files, all hashes match"
         )?;
         return Ok(());
     }
-    let mut lines = vec![format!("error: the checkpoint of step {step} is damaged")];
+    let mut lines = vec![format!("error: checkpoint at step {step} is damaged")];
     lines.extend(damage.iter().map(|error| format!("  {error}")));
-    Err(Failed(exit::GAVE_UP, lines.join("\n")))
+    Err(CheckpointFailure(exit::GAVE_UP, lines.join("\n")))
 }
 
-fn export(one: &One, vector: &str, output: &Path) -> Told {
-    let checkpoint = one.open()?;
+fn export(
+    selection: &CheckpointSelection,
+    vector: &str,
+    output: &Path,
+) -> Result<(), CheckpointFailure> {
+    let checkpoint = selection.open()?;
     let contents = to_safetensors(&checkpoint, vector, THREADS)?;
     ronde_train::export::publish(output, &contents)
-        .map_err(|error| Failed(exit::USER_ERROR, format!("error: {error}")))?;
+        .map_err(|error| CheckpointFailure(exit::USER_ERROR, format!("error: {error}")))?;
     writeln!(
         std::io::stdout().lock(),
-        "{} of step {}: {}, blake3 {}",
+        "{} at step {}: {}, blake3 {}",
         vector,
         checkpoint.step(),
         output.display(),
@@ -264,11 +270,11 @@ fn export(one: &One, vector: &str, output: &Path) -> Told {
     Ok(())
 }
 
-/// A time of day in UTC, to the minute.
+/// Formats a time in UTC, to the minute.
 fn time(unix_ms: u64) -> String {
     let minutes = unix_ms / 60_000;
     let (days, minute) = (minutes / 1440, minutes % 1440);
-    // The civil calendar from a count of days; Hinnant, "chrono-compatible low-level date algorithms".
+    // The civil calendar from a number of days; Hinnant, "chrono-compatible low-level date algorithms".
     let shifted = days + 719_468;
     let era = shifted / 146_097;
     let of_era = shifted % 146_097;
@@ -290,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_of_the_civil_calendar() {
+    fn times_use_the_civil_calendar() {
         for (unix_s, shown) in [
             (0, "1970-01-01 00:00"),
             (951_782_400, "2000-02-29 00:00"),

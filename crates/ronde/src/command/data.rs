@@ -1,4 +1,4 @@
-//! `ronde data`: what is in files of samples, and packing folders into shards.
+//! `ronde data`: inspects data files and packs folders into shards.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -7,11 +7,11 @@ use clap::{Args, Subcommand};
 use ronde_data::format::{FormatConfig, FormatKind, FormatTable, NumberType};
 use ronde_data::inspect::{Inspection, inspect};
 use ronde_data::pack::{PackSettings, pack};
-use ronde_data::{DataError, Opening};
+use ronde_data::{DataError, OpenContext};
 use ronde_monitor::render::{bytes, count};
 use serde_json::json;
 
-use super::{data_news, exit};
+use super::{data_progress, exit};
 
 /// Arguments of `ronde data`.
 #[derive(Args)]
@@ -22,9 +22,9 @@ pub(crate) struct DataArguments {
 
 #[derive(Subcommand)]
 enum DataCommand {
-    /// Show what is in files of samples: format, fields, counts, the first samples, what cannot be used.
+    /// Show format, fields, size, first samples and unusable records of data files.
     Inspect(InspectArguments),
-    /// Pack a folder of images (a folder for each class) or of texts into shards that are read fast.
+    /// Pack a folder of images (one subfolder per class) or of texts into shards for fast reading.
     Pack(PackArguments),
 }
 
@@ -33,16 +33,17 @@ struct InspectArguments {
     /// Files, folders, or addresses (`s3://bucket/train-*`), with wildcards.
     #[arg(required = true)]
     addresses: Vec<String>,
-    /// `tfrecord`, `webdataset`, `parquet`, `folder`, `csv`, `npy`, `npz`, `tokens` or `text`; else told by the files' names.
+    /// `tfrecord`, `webdataset`, `parquet`, `folder`, `csv`, `npy`, `npz`, `tokens` or `text` [default: from the file
+    /// names].
     #[arg(long, value_parser = kind)]
     format: Option<FormatKind>,
-    /// What tokens are: `u8`, `u16` or `u32`.
+    /// Type of tokens: `u8`, `u16` or `u32`.
     #[arg(long, value_parser = number_type)]
     dtype: Option<NumberType>,
-    /// The `tokenizer.json` that makes tokens of text.
+    /// `tokenizer.json` for text.
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
-    /// How many of the first samples are shown.
+    /// Number of samples to show.
     #[arg(long, default_value_t = 5, value_name = "N")]
     samples: usize,
     /// Print JSON.
@@ -52,29 +53,29 @@ struct InspectArguments {
 
 #[derive(Args)]
 struct PackArguments {
-    /// The folder, or an address (`s3://bucket/images`).
+    /// Input folder or address (`s3://bucket/images`).
     from: String,
-    /// Where shards are written: a folder, or an address.
+    /// Output folder or address.
     to: String,
-    /// `tfrecord`, `webdataset` or `parquet`.
+    /// Format of the shards: `tfrecord`, `webdataset` or `parquet`.
     #[arg(long, default_value = "tfrecord", value_parser = kind)]
     format: FormatKind,
-    /// Names of shards begin so: `train` makes `train-00000-of-00016`.
+    /// Prefix of the shard names: `train` gives `train-00000-of-00016`.
     #[arg(long, default_value = "train")]
     prefix: String,
-    /// Bytes of a shard, about: `256MiB`, `1GiB`.
+    /// Approximate size of a shard: `256MiB`, `1GiB`.
     #[arg(long, default_value = "256MiB", value_parser = size)]
     shard_size: u64,
-    /// Threads; without it one for each processor.
+    /// Number of threads [default: number of processors].
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// The number of the first class; TensorFlow's ImageNet begins with 1.
+    /// Label of the first class; 1 in TensorFlow's ImageNet.
     #[arg(long, default_value_t = 0, value_name = "N")]
     first_label: i64,
-    /// Keep the order of the files' names; else neighbours are of all classes.
+    /// Keep the order of the file names instead of mixing the classes.
     #[arg(long)]
     keep_order: bool,
-    /// Replace shards of this name that are there.
+    /// Replace existing shards of this name.
     #[arg(long)]
     force: bool,
 }
@@ -88,11 +89,11 @@ fn number_type(name: &str) -> Result<NumberType, String> {
         "u8" => Ok(NumberType::U8),
         "u16" => Ok(NumberType::U16),
         "u32" => Ok(NumberType::U32),
-        _ => Err("tokens are u8, u16 or u32".to_owned()),
+        _ => Err("expected u8, u16 or u32".to_owned()),
     }
 }
 
-/// A count of bytes: `1048576`, `256MiB`, `1GiB`, `500MB`.
+/// Parses a number of bytes: `1048576`, `256MiB`, `1GiB`, `500MB`.
 fn size(text: &str) -> Result<u64, String> {
     let end = text.find(|sign: char| !sign.is_ascii_digit());
     let (number, unit) = text.split_at(end.unwrap_or(text.len()));
@@ -106,61 +107,61 @@ fn size(text: &str) -> Result<u64, String> {
         "GB" => 1_000_000_000,
         _ => {
             return Err(format!(
-                "{unit:?} is no unit; KiB, MiB, GiB, KB, MB and GB are"
+                "invalid unit `{unit}`: expected KiB, MiB, GiB, KB, MB or GB"
             ));
         }
     };
     let number = number
         .parse()
-        .map_err(|_| "expected a number, as in 256MiB")?;
+        .map_err(|_| "expected a number with a unit, such as 256MiB")?;
     unit.checked_mul(number)
         .ok_or_else(|| "too many bytes".to_owned())
 }
 
 pub(crate) fn data(arguments: &DataArguments) -> i32 {
     let surroundings = ronde::environment::surroundings();
-    let opening = surroundings.opening(Path::new(""), 0, data_news::show(false));
+    let opening = surroundings.opening(Path::new(""), 0, data_progress::show(false));
     let done = match &arguments.command {
-        DataCommand::Inspect(arguments) => look(arguments, &opening),
+        DataCommand::Inspect(arguments) => run_inspect(arguments, &opening),
         DataCommand::Pack(arguments) => run_pack(arguments, &opening),
     };
     match done {
         Ok(()) => exit::DONE,
-        Err(Failed::Data(error)) => {
+        Err(DataFailure::Data(error)) => {
             eprintln!("error: {error}");
             if let DataError::NotBuilt { .. } = &*error {
-                eprintln!("  hint: cargo build --release --features full");
+                eprintln!("  help: cargo build --release --features full");
             }
             match error.recovery() {
                 ronde_core::Recovery::Retry => exit::GAVE_UP,
                 _ => exit::USER_ERROR,
             }
         }
-        Err(Failed::Output(error)) => {
-            eprintln!("error: standard output: {error}");
+        Err(DataFailure::Output(error)) => {
+            eprintln!("error: cannot write standard output: {error}");
             exit::GAVE_UP
         }
     }
 }
 
-enum Failed {
+enum DataFailure {
     Data(Box<DataError>),
     Output(std::io::Error),
 }
 
-impl From<DataError> for Failed {
+impl From<DataError> for DataFailure {
     fn from(error: DataError) -> Self {
         Self::Data(Box::new(error))
     }
 }
 
-impl From<std::io::Error> for Failed {
+impl From<std::io::Error> for DataFailure {
     fn from(error: std::io::Error) -> Self {
         Self::Output(error)
     }
 }
 
-fn look(arguments: &InspectArguments, opening: &Opening) -> Result<(), Failed> {
+fn run_inspect(arguments: &InspectArguments, opening: &OpenContext) -> Result<(), DataFailure> {
     let kind = match (arguments.format, arguments.dtype, &arguments.tokenizer) {
         (None, Some(_), _) => Some(FormatKind::Tokens),
         (None, None, Some(_)) => Some(FormatKind::Text),
@@ -190,8 +191,8 @@ fn look(arguments: &InspectArguments, opening: &Opening) -> Result<(), Failed> {
 fn as_json(found: &Inspection) -> serde_json::Value {
     let fields = || found.fields.iter().map(|(name, _)| name.clone());
     let first = found.first.iter().map(|sample| {
-        let there = fields().zip(sample).filter(|(_, value)| !value.is_empty());
-        there
+        let present = fields().zip(sample).filter(|(_, value)| !value.is_empty());
+        present
             .map(|(name, value)| (name, value.clone().into()))
             .collect::<serde_json::Map<_, _>>()
     });
@@ -227,8 +228,8 @@ fn show(found: &Inspection, out: &mut impl Write) -> std::io::Result<()> {
         ),
         ("samples", count(found.samples)),
         (
-            "read at once",
-            format!("{} at most", count(found.block_samples)),
+            "block",
+            format!("up to {} samples", count(found.block_samples)),
         ),
         ("identity", found.identity.clone()),
     ] {
@@ -248,7 +249,7 @@ fn show(found: &Inspection, out: &mut impl Write) -> std::io::Result<()> {
         }
     }
     if found.bad_count > 0 {
-        writeln!(out, "\n{} records cannot be used:", count(found.bad_count))?;
+        writeln!(out, "\n{} unusable records:", count(found.bad_count))?;
         for bad in &found.bad {
             writeln!(out, "  {bad}")?;
         }
@@ -266,7 +267,7 @@ fn show(found: &Inspection, out: &mut impl Write) -> std::io::Result<()> {
     Ok(())
 }
 
-fn run_pack(arguments: &PackArguments, opening: &Opening) -> Result<(), Failed> {
+fn run_pack(arguments: &PackArguments, opening: &OpenContext) -> Result<(), DataFailure> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let settings = PackSettings {
         from: arguments.from.clone(),
@@ -289,7 +290,7 @@ fn run_pack(arguments: &PackArguments, opening: &Opening) -> Result<(), Failed> 
     );
     if !packed.classes.is_empty() {
         eprintln!(
-            "{} classes, from {:?} on",
+            "{} classes, the first one is {:?}",
             packed.classes.len(),
             packed.classes[0]
         );

@@ -1,17 +1,17 @@
-//! `ronde flight`: what the ranks of a run were doing, from their flight records, in words.
+//! `ronde flight`: reports the operations of all ranks from their flight records.
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use ronde::comm::{FlightRecord, merge_report};
-use ronde_train::flights::Flights;
+use ronde_train::flight_records::FlightRecordWriter;
 
 use super::exit;
 
 /// Arguments of `ronde flight`.
 #[derive(Args)]
 pub(crate) struct FlightArguments {
-    /// Folder of a run, or of flight records.
+    /// Folder of a run or of its flight records.
     folder: PathBuf,
 }
 
@@ -27,11 +27,11 @@ pub(crate) fn flight(arguments: &FlightArguments) -> i32 {
             let shown = folder.display();
             eprintln!(
                 "error: no flight records in {shown} or {shown}/{}",
-                Flights::FOLDER
+                FlightRecordWriter::FOLDER
             );
             eprintln!(
-                "  hint: ranks write them when their group fails; \
-                 workers of `ronde train` also at `pkill -USR1 -f 'ronde __worker'`"
+                "  help: ranks write them when their group fails; workers of `ronde train` also on SIGUSR1: \
+                 `kill -USR1 PID`"
             );
             exit::USER_ERROR
         }
@@ -42,26 +42,26 @@ pub(crate) fn flight(arguments: &FlightArguments) -> i32 {
     }
 }
 
-/// Makes a folder for the records of a run that starts, without those of an earlier run; absolute.
+/// Creates the folder for the records of a new run and removes those of an earlier run. Returns its absolute path.
 ///
 /// # Errors
-/// A message with a hint.
+/// A message with a help line.
 pub(crate) fn start(folder: &Path) -> Result<PathBuf, String> {
     let made = std::fs::create_dir_all(folder)
         .and_then(|()| FlightRecord::remove_all(folder))
         .and_then(|()| folder.canonicalize());
     made.map_err(|error| {
         let shown = folder.display();
-        format!("flight records cannot go to {shown}: {error}\n  hint: name another folder")
+        format!("cannot use {shown} for flight records: {error}\n  help: choose another folder")
     })
 }
 
-/// Shows what the ranks of a run that failed were doing, if they have written it.
+/// Prints the report of a failed run's flight records, if there are any.
 pub(crate) fn show(folder: &Path) {
     match merged(folder) {
         Ok(Some(report)) => {
             eprintln!(
-                "what the ranks were doing (`ronde flight {}`):",
+                "last operations of the ranks (`ronde flight {}`):",
                 folder.display()
             );
             for line in report.lines() {
@@ -69,16 +69,16 @@ pub(crate) fn show(folder: &Path) {
             }
         }
         Ok(None) => {}
-        Err(error) => eprintln!("note: the flight records cannot be read: {error}"),
+        Err(error) => eprintln!("note: cannot read the flight records: {error}"),
     }
 }
 
-/// The report of the records in a folder or in its part for them; `None` when there are none.
+/// Returns the report of the records in a folder or in its subfolder for them, or `None` when there are none.
 ///
 /// # Errors
-/// A file cannot be read or is no record.
+/// A file cannot be read or is not a valid record.
 pub(crate) fn merged(folder: &Path) -> std::io::Result<Option<String>> {
-    for folder in [&folder.join(Flights::FOLDER), folder] {
+    for folder in [&folder.join(FlightRecordWriter::FOLDER), folder] {
         let records = FlightRecord::read_all(folder)?;
         if !records.is_empty() {
             return Ok(Some(merge_report(&records)));

@@ -1,4 +1,4 @@
-//! `ronde init`: writes a commented run file to start from.
+//! `ronde init`: writes a commented run file as a starting point.
 
 use std::fs::File;
 use std::io::Write;
@@ -12,7 +12,7 @@ use super::exit;
 /// Arguments of `ronde init`.
 #[derive(Args)]
 pub(crate) struct InitArguments {
-    /// Where to write it; an existing file is left alone.
+    /// Path of the new file; an existing file is not changed.
     #[arg(default_value = "ronde.toml")]
     path: PathBuf,
 }
@@ -22,31 +22,34 @@ pub(crate) fn init(arguments: &InitArguments) -> i32 {
     match write(path) {
         Ok(()) => {
             eprintln!(
-                "wrote {}; train it with: ronde train {}",
+                "wrote {}; train with: ronde train {}",
                 path.display(),
                 path.display()
             );
             exit::DONE
         }
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            eprintln!("error: {} exists already and is left alone", path.display());
-            eprintln!("  hint: ronde init another-name.toml");
+            eprintln!(
+                "error: cannot write {}: the file exists already",
+                path.display()
+            );
+            eprintln!("  help: choose another name, such as `ronde init another.toml`");
             exit::USER_ERROR
         }
         Err(error) => {
             eprintln!("error: cannot write {}: {error}", path.display());
-            eprintln!("  hint: is its folder there, writable and not full?");
+            eprintln!("  help: check that its folder exists, is writable and has free space");
             exit::USER_ERROR
         }
     }
 }
 
-/// Writes a new file, whole or not at all.
+/// Writes a new file, either completely or not at all.
 fn write(path: &Path) -> std::io::Result<()> {
     let mut file = File::create_new(path)?;
     file.write_all(DEFAULT_RUN_FILE.as_bytes())
         .inspect_err(|_| {
-            // The write error is what matters; the piece that was written is removed if possible.
+            // The write error is returned; the incomplete file is removed if possible.
             let _ = std::fs::remove_file(path);
         })
 }

@@ -1,4 +1,4 @@
-//! Which job a command means: a folder, or the address of a coordinator with a token.
+//! Finds the job of a command: by folder, or by a coordinator's address and a token.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -10,44 +10,45 @@ use ronde_identity::JoinToken;
 
 /// Name of a job's folder in the folder of its results.
 pub(crate) const JOB_FOLDER: &str = "job";
-/// Where runs write their results unless they are told otherwise.
+/// Default parent folder of run outputs.
 const RUNS: &str = "runs";
 
-/// Which job.
+/// Selects a job.
 #[derive(Args)]
 pub(crate) struct JobArguments {
-    /// The folder of the job or of its results, or `ADDRESS:PORT` of its coordinator; without one the
-    /// newest job below `runs`.
+    /// Folder of the job or of its results, or `ADDRESS:PORT` of its coordinator [default: the newest job in
+    /// `runs`].
     #[arg(value_name = "JOB")]
     job: Option<String>,
     #[command(flatten)]
     token: TokenArguments,
 }
 
-/// How to show that one belongs to a job.
+/// The join token of a job.
 #[derive(Args)]
 pub(crate) struct TokenArguments {
-    /// The job's token, for an address: what the file `token` in its folder holds.
+    /// Join token of the job: the contents of the file `token` in its folder.
     #[arg(long, value_name = "TOKEN", conflicts_with = "token_file")]
     token: Option<String>,
-    /// A file that holds the token, so that it does not show in the list of processes.
+    /// File with the join token; keeps the token out of the process list.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 }
 
 impl TokenArguments {
-    /// The token.
+    /// Reads the token.
     ///
     /// # Errors
-    /// A message: there is none, or the text is none.
+    /// A message: the token is missing or invalid.
     pub(crate) fn read(&self) -> Result<JoinToken, String> {
         let text = match (&self.token, &self.token_file) {
             (Some(text), _) => text.clone(),
-            (None, Some(path)) => std::fs::read_to_string(path)
-                .map_err(|error| format!("error: {}: {error}", path.display()))?,
+            (None, Some(path)) => std::fs::read_to_string(path).map_err(|error| {
+                format!("error: cannot read token file {}: {error}", path.display())
+            })?,
             (None, None) => {
-                return Err("error: an address needs the job's token\n  \
-                     hint: --token-file FILE; the file `token` in the job's folder holds it"
+                return Err("error: a coordinator's address requires the job's token\n  \
+                     help: pass `--token-file FILE`; the token is in the file `token` of the job's folder"
                     .to_owned());
             }
         };
@@ -55,8 +56,8 @@ impl TokenArguments {
     }
 }
 
-/// A job that was found.
-pub(crate) struct Found {
+/// A job that was found by folder or address.
+pub(crate) struct ResolvedJob {
     pub(crate) invitation: Invitation,
     pub(crate) folder: Option<JobFolder>,
 }
@@ -65,20 +66,20 @@ impl JobArguments {
     /// Finds the job.
     ///
     /// # Errors
-    /// A message with a hint.
-    pub(crate) fn find(&self) -> Result<Found, String> {
+    /// A message with a help line.
+    pub(crate) fn find(&self) -> Result<ResolvedJob, String> {
         find(self.job.as_deref(), &self.token)
     }
 }
 
-/// Finds a job by its folder or address; the newest one without either.
+/// Finds a job by its folder or address, or the newest job without either.
 ///
 /// # Errors
-/// A message with a hint.
-pub(crate) fn find(job: Option<&str>, token: &TokenArguments) -> Result<Found, String> {
+/// A message with a help line.
+pub(crate) fn find(job: Option<&str>, token: &TokenArguments) -> Result<ResolvedJob, String> {
     let Some(job) = job else {
         let newest = newest(Path::new(RUNS)).ok_or_else(|| {
-                format!("error: there is no job below {RUNS}\n  hint: name its folder, or the address of its coordinator")
+                format!("error: no open job in {RUNS}\n  help: pass the folder of a job, or the address of its coordinator")
             })?;
         return in_folder(&newest);
     };
@@ -88,7 +89,7 @@ pub(crate) fn find(job: Option<&str>, token: &TokenArguments) -> Result<Found, S
     }
     if !job.contains(':') {
         return Err(format!(
-            "error: {job} is no folder and no address\n  hint: an address has a port, as in 10.0.0.1:4711"
+            "error: no such folder: {job}\n  help: a coordinator's address includes its port, such as 10.0.0.1:4711"
         ));
     }
     let invitation = Invitation {
@@ -96,22 +97,22 @@ pub(crate) fn find(job: Option<&str>, token: &TokenArguments) -> Result<Found, S
         token: token.read()?,
         folder: None,
     };
-    Ok(Found {
+    Ok(ResolvedJob {
         invitation,
         folder: None,
     })
 }
 
-/// The addresses behind `HOST:PORT`.
+/// Resolves `HOST:PORT`.
 ///
 /// # Errors
-/// A message: it is no address, or the name is not known.
+/// A message: the text is not a valid address, or the name cannot be resolved.
 pub(crate) fn addresses(text: &str) -> Result<Vec<SocketAddr>, String> {
     let found = text.to_socket_addrs().map(Vec::from_iter);
-    found.map_err(|error| format!("error: {text} is not an address like 10.0.0.1:4711: {error}"))
+    found.map_err(|error| format!("error: invalid address `{text}`: expected HOST:PORT: {error}"))
 }
 
-/// The folder of a job, which may lie in the one that is named.
+/// Opens the folder of a job, or the job folder inside a run's output folder.
 pub(crate) fn folder(path: &Path) -> Result<JobFolder, String> {
     let inside = path.join(JOB_FOLDER);
     let path = match inside.is_dir() {
@@ -119,20 +120,20 @@ pub(crate) fn folder(path: &Path) -> Result<JobFolder, String> {
         false => path,
     };
     JobFolder::open(path, &environment::store_settings()).map_err(|error| {
-        format!("error: {error}\n  hint: a job has a folder when it was started with --listen")
+        format!("error: {error}\n  help: only jobs started with --listen have a job folder")
     })
 }
 
-fn in_folder(path: &Path) -> Result<Found, String> {
+fn in_folder(path: &Path) -> Result<ResolvedJob, String> {
     let folder = folder(path)?;
     let invitation = Invitation::of(&folder).map_err(|error| format!("error: {error}"))?;
-    Ok(Found {
+    Ok(ResolvedJob {
         invitation,
         folder: Some(folder),
     })
 }
 
-/// The job that was begun last.
+/// Returns the folder of the job that was started last.
 fn newest(runs: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(runs).ok()?.flatten();
     let jobs = entries.map(|entry| entry.path().join(JOB_FOLDER));

@@ -1,4 +1,4 @@
-//! `ronde join`: this host's part of a job that runs elsewhere.
+//! `ronde join`: joins this host to a running job.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -12,30 +12,30 @@ use ronde_core::WorldSize;
 use ronde_monitor::Terminal;
 
 use super::job::{TokenArguments, addresses};
-use super::run::{Labelled, report_failure};
+use super::run::{RankPrefixLog, report_failure};
 use super::{exit, open};
 
-/// How long a coordinator may take to let this host in.
+/// Time limit for a coordinator to admit this host.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Arguments of `ronde join`.
 #[derive(Args)]
 pub(crate) struct JoinArguments {
-    /// Where the job's coordinators listen.
+    /// Addresses of the job's coordinators.
     #[arg(required = true, value_name = "ADDRESS:PORT")]
     coordinators: Vec<String>,
     #[command(flatten)]
     token: TokenArguments,
-    /// Places for workers on this host.
+    /// Maximum workers on this host.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     workers: u32,
-    /// What this host is called; its own name unless another agent of it has joined already.
+    /// Name of this host [default: its host name]; needed when an agent of this host has joined already.
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
 }
 
-/// Joins, and stays until the job is over. SIGTERM lets the workers finish their step and leave.
+/// Joins, and runs workers until the job is over. On SIGTERM the workers finish their step and leave.
 pub(crate) fn join(arguments: &JoinArguments, stop: &StopFlag) -> i32 {
     let found: Result<Vec<Vec<SocketAddr>>, String> = arguments
         .coordinators
@@ -57,31 +57,31 @@ pub(crate) fn join(arguments: &JoinArguments, stop: &StopFlag) -> i32 {
     };
     let host = arguments.host.clone().unwrap_or_else(open::host_name);
     let joined = Agent::join(invitation, &host, arguments.workers, false, LIMIT);
-    let (agent, places) = match (joined, WorldSize::new(arguments.workers)) {
-        (Ok(agent), Some(places)) => (agent, places),
+    let (agent, slots) = match (joined, WorldSize::new(arguments.workers)) {
+        (Ok(agent), Some(slots)) => (agent, slots),
         (Err(error), _) => return super::job_failure(&error),
         (Ok(_), None) => return exit::USER_ERROR,
     };
     let terminal = Terminal::plain(Box::new(std::io::stderr()));
-    let notice = format!("host {host} has joined {}", agent.job());
+    let notice = format!("host {host} joined {}", agent.job());
     terminal.line(&notice);
-    let log: Arc<dyn LogSink> = Arc::new(Labelled { stop: stop.clone() });
-    let spec = agent_spec(&agent, places);
+    let log: Arc<dyn LogSink> = Arc::new(RankPrefixLog { stop: stop.clone() });
+    let spec = agent_spec(&agent, slots);
     let outcome = agent.supervise(&spec, &mut LocalLauncher::new(), &terminal, &log, stop);
     terminal.finish();
     report_failure(&outcome);
     outcome.exit_code()
 }
 
-/// What the agent starts here: the job's program, or a worker of ronde's own.
-pub(crate) fn agent_spec(agent: &Agent, places: WorldSize) -> LaunchSpec {
+/// Returns the processes that the agent starts: the job's program, or workers of `ronde train`.
+pub(crate) fn agent_spec(agent: &Agent, slots: WorldSize) -> LaunchSpec {
     let ronde = open::this_program();
     let mut command = agent.command().iter().map(OsString::from);
     let (program, arguments) = match command.next() {
         Some(program) => (program, command.collect()),
         None => (ronde.clone(), vec!["__worker".into()]),
     };
-    let mut spec = LaunchSpec::new(program, arguments, places);
+    let mut spec = LaunchSpec::new(program, arguments, slots);
     agent.job().clone_into(&mut spec.job);
     agent.task().clone_into(&mut spec.task);
     spec.environment = match agent.command() {

@@ -1,22 +1,22 @@
 //! The subcommands, one file each.
 
 pub(crate) mod bench;
+mod capacity;
 pub(crate) mod checkpoint;
 pub(crate) mod coordinator;
 pub(crate) mod data;
-mod data_news;
+mod data_progress;
 pub(crate) mod exit;
 pub(crate) mod flight;
-mod front;
 pub(crate) mod init;
 pub(crate) mod job;
 pub(crate) mod join;
-mod last;
 pub(crate) mod open;
 pub(crate) mod output;
+mod progress_output;
 mod resume;
-mod room;
 pub(crate) mod run;
+mod run_position;
 pub(crate) mod scale;
 pub(crate) mod signals;
 pub(crate) mod status;
@@ -27,25 +27,25 @@ pub(crate) mod worker;
 use ronde_cluster::ClusterError;
 use ronde_core::Recovery;
 
-/// Tells why nothing came of a command about a job, and how the command ends.
+/// Prints why a command about a job failed, and returns its exit code.
 pub(crate) fn job_failure(error: &ClusterError) -> i32 {
     match error {
-        ClusterError::Refused { reason } => eprintln!("error: the coordinator says no: {reason}"),
+        ClusterError::Refused { reason } => eprintln!("error: the coordinator refused: {reason}"),
         error => eprintln!("error: {error}"),
     }
     match error {
         ClusterError::Refused { .. } | ClusterError::Job { .. } => exit::USER_ERROR,
         ClusterError::Over { is_finished, .. } => {
             if !is_finished {
-                eprintln!("  hint: `ronde train --resume RUN` goes on from its last checkpoint");
+                eprintln!("  help: `ronde train --resume RUN` resumes from its last checkpoint");
             }
             exit::USER_ERROR
         }
         ClusterError::Store { source } if source.recovery() == Recovery::Abort => exit::USER_ERROR,
         ClusterError::NoCoordinator { .. } => {
             eprintln!(
-                "  hint: `ronde status FOLDER` tells on the job's first host whether the job is over; if it is \
-                 not, `ronde coordinator --job FOLDER` starts another coordinator there"
+                "  help: on the job's first host, `ronde status FOLDER` shows whether the job is over; if it is \
+                 not, `ronde coordinator --job FOLDER` starts another coordinator"
             );
             exit::GAVE_UP
         }

@@ -1,9 +1,9 @@
-//! The folder of a run's results: made, tried, and held by one run at a time.
+//! The output folder of a run: created, checked and locked by one run at a time.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// Held for the life of a run; the lock is gone when the process is, however it ends.
+/// The locked output folder of a run. The lock ends with the process.
 #[derive(Debug)]
 pub(crate) struct OutputFolder {
     path: PathBuf,
@@ -11,48 +11,48 @@ pub(crate) struct OutputFolder {
 }
 
 impl OutputFolder {
-    /// Makes the folder and takes it.
+    /// Creates and locks the folder.
     ///
     /// # Errors
-    /// A message with a hint: not to be made, not to be written, or taken by another run.
-    pub(crate) fn take(path: &Path) -> Result<Self, String> {
+    /// A message with a help line: the folder cannot be created, read, or another run has locked it.
+    pub(crate) fn lock(path: &Path) -> Result<Self, String> {
         let hint = "choose another folder: --set run.output=FOLDER";
         let failed = |what: &str, error: &std::io::Error| {
-            format!("{what} {}: {error}\n  hint: {hint}", path.display())
+            format!("{what} {}: {error}\n  help: {hint}", path.display())
         };
         std::fs::create_dir_all(path)
-            .map_err(|error| failed("cannot create the output folder", &error))?;
+            .map_err(|error| failed("cannot create output folder", &error))?;
         let path = path
             .canonicalize()
-            .map_err(|error| failed("cannot find the output folder", &error))?;
+            .map_err(|error| failed("cannot find output folder", &error))?;
         // The lock is on the folder itself, so that it leaves no file behind.
         let lock =
-            File::open(&path).map_err(|error| failed("cannot read the output folder", &error))?;
+            File::open(&path).map_err(|error| failed("cannot read output folder", &error))?;
         match lock.try_lock() {
             Ok(()) => Ok(Self { path, _lock: lock }),
             Err(std::fs::TryLockError::WouldBlock) => Err(format!(
-                "another run writes to {} right now\n  hint: wait for it, or {hint}",
+                "cannot use output folder {}: another run is writing to it\n  help: wait for that run, or {hint}",
                 path.display()
             )),
             Err(std::fs::TryLockError::Error(error)) => {
-                Err(failed("cannot lock the output folder", &error))
+                Err(failed("cannot lock output folder", &error))
             }
         }
     }
 
-    /// The folder, absolute.
+    /// Returns the absolute path of the folder.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes what workers that were ended in the middle of a write have left.
+    /// Removes the temporary files of workers that were ended during a write.
     pub(crate) fn remove_temporary_files(&self) {
         for name in [
             ronde_train::export::MODEL_FILE,
             ronde_train::export::CONFIG_FILE,
             "run.toml",
         ] {
-            // Mostly there is none.
+            // Usually there is none.
             let _ = std::fs::remove_file(ronde_train::export::temporary(&self.path.join(name)));
         }
     }

@@ -1,34 +1,34 @@
-//! What `--resume` means, and what is looked at in a place of checkpoints before a run starts.
+//! Resolves `--resume`, and checks the checkpoint folder before a run starts.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ronde::environment;
 use ronde_store::{Address, Store};
-use ronde_train::checkpoints::{self, Newest};
+use ronde_train::checkpoints::{self, NewestCheckpoint};
 use ronde_train::config::{CheckpointSection, DEFAULT_RUN_FILE, Document, Override};
 use ronde_train::export::{CONFIG_FILE, ModelManifest};
 use ronde_train::{Plan, RunConfig};
 
-use super::last::LastCheckpoint;
-use super::train::Refused;
+use super::run_position::RunPosition;
+use super::train::StartError;
 
-/// Where checkpoints lie in a run's folder.
+/// Name of the checkpoint folder in a run's folder.
 const FOLDER: &str = "checkpoints";
 
-/// What a run goes on from.
-pub(super) struct Resumed {
-    /// The run file, when the value was one.
+/// The run that `--resume` refers to.
+pub(super) struct ResumeSource {
+    /// Path of the run file, if the argument was one.
     pub(super) file: Option<PathBuf>,
-    /// The run's folder, when it is known.
+    /// The run's folder, if known.
     output: Option<PathBuf>,
-    /// Where the checkpoints are; `None`: where the run file says.
+    /// Address of the checkpoints; `None` for that of the run file.
     to: Option<String>,
-    pub(super) newest: Option<Newest>,
+    pub(super) newest: Option<NewestCheckpoint>,
 }
 
-impl Resumed {
-    /// What the argument means; `None` without one.
+impl ResumeSource {
+    /// Resolves the argument, or returns `None` without one.
     pub(super) fn find(
         argument: Option<&Option<String>>,
         file: Option<&Path>,
@@ -74,8 +74,8 @@ impl Resumed {
         }
         if !path.is_dir() {
             return Err(format!(
-                "error: there is no {value} to go on from\n  \
-                 hint: --resume takes the folder of a run, as in runs/digits, or the folder or address of its checkpoints"
+                "error: cannot resume: no such folder: {value}\n  \
+                 help: pass the folder of a run, such as runs/digits, or the folder or address of its checkpoints"
             ));
         }
         let inside = path.join(FOLDER);
@@ -94,23 +94,23 @@ impl Resumed {
         })
     }
 
-    /// The run file that is in the checkpoint: text, name, and where its paths start from.
+    /// Returns the run file stored in the checkpoint: its text, name and base folder.
     pub(super) fn run_file(&self) -> Result<(String, String, PathBuf), String> {
         let to = self.to.clone().unwrap_or_default();
         match &self.newest {
             Some(newest) if !newest.run.is_empty() => Ok((
                 newest.run.clone(),
-                format!("the run of {to}"),
+                format!("run file in {to}"),
                 newest.base.clone(),
             )),
             _ => Err(format!(
-                "error: the checkpoints in {to} were saved by a program of its own\n  \
-                 hint: start that program again; `Worker::set_resume` lets it go on"
+                "error: cannot resume: the checkpoints in {to} were saved by another program\n  \
+                 help: start that program again; it resumes with `Worker::set_resume`"
             )),
         }
     }
 
-    /// Puts results and checkpoints where those of the run are.
+    /// Sets the output folder and the checkpoint address to those of the run.
     pub(super) fn redirect(&self, config: &mut RunConfig) {
         if let Some(output) = &self.output {
             config.run.output = Some(output.clone());
@@ -121,15 +121,15 @@ impl Resumed {
     }
 }
 
-/// Looks at the checkpoints before a run starts: a run that goes on needs one of its plan, a new one must
-/// not take the place of another one's. Puts an absolute address into `config`.
+/// Checks the checkpoints before a run starts: a resumed run needs one of the same plan, and a new run must not
+/// overwrite those of another run. Sets an absolute address in `config`.
 pub(super) fn check(
     config: &mut RunConfig,
     plan: &Plan,
     base: &Path,
     output: &Path,
     resumes: bool,
-) -> Result<LastCheckpoint, Refused> {
+) -> Result<RunPosition, StartError> {
     let failed = |error: &dyn std::fmt::Display| format!("error: {error}");
     let mut address = config
         .checkpoint
@@ -139,56 +139,64 @@ pub(super) fn check(
         *folder = PathBuf::from(absolute(folder));
         writable(folder)?;
     }
-    let told = address.to_string();
+    let shown = address.to_string();
     let is_default = address == Address::Folder(output.join(FOLDER));
-    config.checkpoint.to = (!is_default).then(|| told.clone());
+    config.checkpoint.to = (!is_default).then(|| shown.clone());
     let store = open(&config.checkpoint, base, output)?;
     let newest = newest(&store)?;
     let resume = if is_default {
         config.run.output_folder().display().to_string()
     } else {
-        told.clone()
+        shown.clone()
     };
-    let last = |step| Ok(LastCheckpoint::new(resume.clone(), told.clone(), step));
+    let position = |step| Ok(RunPosition::new(resume.clone(), step));
     let Some(newest) = newest else {
         return if resumes {
-            Err(none(&told).into())
+            Err(none(&shown).into())
         } else {
-            last(None)
+            position(None)
         };
     };
-    if let Some(difference) = newest.difference(&plan.identity) {
-        return Err(Refused::Because(other_plan(&told, &difference, resumes)));
+    if let Some(difference) = newest.changes_to(&plan.identity) {
+        return Err(StartError::Invalid(other_plan(
+            &shown,
+            &difference,
+            resumes,
+        )));
     }
     match (finished(output, &newest), resumes) {
-        (Some(model), true) => Err(Refused::Finished(format!(
+        (Some(model), true) => Err(StartError::Finished(format!(
             "this run is finished: {} steps; its model is {}, blake3 {}",
             model.steps,
             output.join(ronde_train::export::MODEL_FILE).display(),
             model.blake3
         ))),
-        (None, false) => Err(Refused::Because(format!(
-            "error: {told} holds a checkpoint of this run, after {} steps, and the run is not finished\n  \
-             hint: go on with `ronde train --resume {resume}`; to start anew, remove that folder or \
+        (None, false) => Err(StartError::Invalid(format!(
+            "error: this run is not finished: {shown} has a checkpoint at step {}\n  \
+             help: resume with `ronde train --resume {resume}`; to start again, remove that folder or \
              choose another one: --set run.output=FOLDER or --set checkpoint.to=FOLDER",
             newest.step
         ))),
-        (Some(_), false) => last(None),
-        (None, true) => last(Some(newest.step)),
+        (Some(_), false) => position(None),
+        (None, true) => position(Some(newest.step)),
     }
 }
 
 fn other_plan(address: &str, difference: &str, resumes: bool) -> String {
-    let hint = if resumes {
-        "a run goes on with the model, data, seed and settings that it began with"
-    } else {
-        "choose another place: --set run.output=FOLDER or --set checkpoint.to=FOLDER"
-    };
-    format!("error: the checkpoints in {address} are of another run: {difference}\n  hint: {hint}")
+    if resumes {
+        return format!(
+            "error: cannot resume: {difference}\n  where: checkpoints in {address}\n  \
+             help: resume with the same model, data, seed and settings"
+        );
+    }
+    format!(
+        "error: {address} has checkpoints of another run: {difference}\n  \
+         help: choose another folder: --set run.output=FOLDER or --set checkpoint.to=FOLDER"
+    )
 }
 
-/// The model that the run of a checkpoint has come to, if it has.
-fn finished(output: &Path, newest: &Newest) -> Option<ModelManifest> {
+/// Returns the final model of the checkpoint's run, if the run is finished.
+fn finished(output: &Path, newest: &NewestCheckpoint) -> Option<ModelManifest> {
     let text = std::fs::read(output.join(CONFIG_FILE)).ok()?;
     let model: ModelManifest = serde_json::from_slice(&text).ok()?;
     (model.plan == newest.identity.hex()).then_some(model)
@@ -196,12 +204,12 @@ fn finished(output: &Path, newest: &Newest) -> Option<ModelManifest> {
 
 fn none(address: &str) -> String {
     format!(
-        "error: there is no checkpoint to go on from in {address}\n  \
-         hint: `ronde checkpoint ls {address}` shows what is there; without --resume a run starts with its first step"
+        "error: cannot resume: no checkpoint in {address}\n  \
+         help: list them with `ronde checkpoint ls {address}`; without --resume a run starts at step 0"
     )
 }
 
-/// What the arguments and the environment say of checkpoints, before the run file is known.
+/// Returns the checkpoint settings of the arguments and the environment, before the run file is known.
 pub(super) fn section(to: &str, overrides: &[Override]) -> Result<CheckpointSection, String> {
     let of_checkpoints = overrides.iter().filter(|each| match each {
         Override::Set(text) => text.starts_with("checkpoint."),
@@ -225,7 +233,7 @@ pub(super) fn open(
     checkpoints::open(section, base, output, &surroundings).map_err(|e| format!("error: {e}"))
 }
 
-fn newest(store: &Arc<dyn Store>) -> Result<Option<Newest>, String> {
+fn newest(store: &Arc<dyn Store>) -> Result<Option<NewestCheckpoint>, String> {
     checkpoints::newest(store).map_err(|error| format!("error: {error}"))
 }
 
@@ -234,10 +242,10 @@ fn absolute(path: &Path) -> String {
     absolute.display().to_string()
 }
 
-/// Refuses a folder that cannot be written, before days of training find out.
+/// Refuses a folder that cannot be written, instead of failing at the first checkpoint.
 fn writable(folder: &Path) -> Result<(), String> {
-    let there = folder.ancestors().find(|path| path.exists());
-    let problem = match there {
+    let existing = folder.ancestors().find(|path| path.exists());
+    let problem = match existing {
         Some(path) if !path.is_dir() => Some(format!("{} is not a folder", path.display())),
         Some(path) => rustix::fs::access(path, rustix::fs::Access::WRITE_OK)
             .err()
@@ -246,8 +254,8 @@ fn writable(folder: &Path) -> Result<(), String> {
     };
     problem.map_or(Ok(()), |problem| {
         Err(format!(
-            "error: checkpoints cannot be written to {}: {problem}\n  \
-             hint: choose another place: --set checkpoint.to=FOLDER",
+            "error: cannot write checkpoints to {}: {problem}\n  \
+             help: choose another folder: --set checkpoint.to=FOLDER",
             folder.display()
         ))
     })

@@ -10,8 +10,8 @@ use std::time::Duration;
 use clap::Args;
 use ronde::environment;
 use ronde_cluster::{
-    ElasticSettings, JobExit, JobSpec, LaunchSpec, LocalLauncher, LogSink, JobOutcome, OutputStream,
-    RestartLimits, StopFlag, supervise,
+    ElasticSettings, JobExit, JobOutcome, JobSpec, LaunchSpec, LocalLauncher, LogSink,
+    OutputStream, RestartLimits, StopFlag, supervise,
 };
 use ronde_core::{Rank, WorldSize};
 use ronde_monitor::Terminal;

@@ -1,4 +1,4 @@
-//! `ronde scale`: another count of workers for a job that runs.
+//! `ronde scale`: changes the number of workers of a running job.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use clap::Args;
 use super::exit;
 use super::job::{TokenArguments, find};
 
-/// How long a coordinator may take to answer; one that was just started takes the lease first.
+/// Time limit for the coordinator's answer; a coordinator that has just started acquires the lease first.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Arguments of `ronde scale`.
 #[derive(Args)]
 pub(crate) struct ScaleArguments {
-    /// The folder of the job or of its results, or `ADDRESS:PORT` of its coordinator.
+    /// Folder of the job or of its results, or `ADDRESS:PORT` of its coordinator.
     job: String,
-    /// Workers that the job should have; between `elastic.min_workers` and `elastic.max_workers`.
+    /// New number of workers, from `elastic.min_workers` to `elastic.max_workers`.
     #[arg(value_name = "N")]
     workers: u32,
     #[command(flatten)]

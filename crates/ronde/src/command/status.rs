@@ -1,4 +1,4 @@
-//! `ronde status`: how a job is.
+//! `ronde status`: shows the status of a job.
 
 use std::io::Write;
 use std::time::Duration;
@@ -7,9 +7,9 @@ use clap::Args;
 use ronde_cluster::{ClusterError, status_of_folder};
 
 use super::exit;
-use super::job::{Found, JobArguments};
+use super::job::{JobArguments, ResolvedJob};
 
-/// How long a coordinator may take to answer.
+/// Time limit for the coordinator's answer.
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// Arguments of `ronde status`.
@@ -17,13 +17,13 @@ const LIMIT: Duration = Duration::from_secs(2);
 pub(crate) struct StatusArguments {
     #[command(flatten)]
     job: JobArguments,
-    /// One line of JSON.
+    /// Print one line of JSON.
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn status(arguments: &StatusArguments) -> i32 {
-    let Found { invitation, folder } = match arguments.job.find() {
+    let ResolvedJob { invitation, folder } = match arguments.job.find() {
         Ok(found) => found,
         Err(message) => {
             eprintln!("{message}");
@@ -32,7 +32,7 @@ pub(crate) fn status(arguments: &StatusArguments) -> i32 {
     };
     let answer = ronde_cluster::status(&invitation, LIMIT);
     let status = match (answer, &folder) {
-        // What the folder holds is there without a coordinator.
+        // The folder has the last status even without a coordinator.
         (Err(ClusterError::NoCoordinator { .. } | ClusterError::Over { .. }), Some(folder)) => {
             status_of_folder(folder)
         }
@@ -44,7 +44,7 @@ pub(crate) fn status(arguments: &StatusArguments) -> i32 {
                 true => status.to_json(),
                 false => status.to_string(),
             };
-            // Nobody reads any more, as behind `head`.
+            // The reader may have closed the pipe, such as `head`.
             let _ = writeln!(std::io::stdout(), "{text}");
             exit::DONE
         }

@@ -9,14 +9,16 @@ use std::time::Duration;
 use clap::Args;
 use ronde::comm::FlightRecord;
 use ronde_cluster::{
-    ElasticSettings, JobExit, JobSpec, LaunchSpec, LocalLauncher, LogSink, JobOutcome, RestartLimits,
-    StopFlag, SuccessionPolicy, supervise,
+    ElasticSettings, JobExit, JobOutcome, JobSpec, LaunchSpec, LocalLauncher, LogSink,
+    RestartLimits, StopFlag, SuccessionPolicy, supervise,
 };
 use ronde_core::{Tracker, WorldSize};
 use ronde_monitor::{Fanout, JsonLines};
-use ronde_train::config::{DEFAULT_RUN_FILE, Document, ValueOrigin, Override, SuccessionKind, check};
+use ronde_train::config::{
+    DEFAULT_RUN_FILE, Document, Override, SuccessionKind, ValueOrigin, check,
+};
 use ronde_train::flight_records::FlightRecordWriter;
-use ronde_train::{Plan, RunConfig, WorkerTask, TrainError};
+use ronde_train::{Plan, RunConfig, TrainError, WorkerTask};
 
 use super::capacity::{check_disk, check_memory};
 use super::job::JOB_FOLDER;

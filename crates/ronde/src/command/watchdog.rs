@@ -1,8 +1,8 @@
-//! `ronde __watchdog`: ends what a killed launcher leaves behind.
+//! `ronde __watchdog`: ends the processes that a killed launcher leaves behind.
 
 use super::exit;
 
-/// Reads from the launcher until it is done or dead.
+/// Reads from the launcher until the launcher ends.
 pub(crate) fn watch() -> i32 {
     ronde_cluster::watchdog::run(std::io::stdin());
     exit::DONE

@@ -5,28 +5,30 @@ use std::sync::Arc;
 use ronde::{Error, Worker, environment};
 use ronde_cluster::WorkerLink;
 use ronde_train::TrainError;
-use ronde_train::flights::Flights;
+use ronde_train::flight_records::FlightRecordWriter;
 
 use super::{exit, signals};
 
-/// Joins the run that the supervisor started this process for.
+/// Joins the run of the supervisor that started this process, and trains.
 pub(crate) fn work() -> i32 {
-    let flights = Arc::<Flights>::default();
+    let flights = Arc::<FlightRecordWriter>::default();
     let Some(mut worker) = join(&flights) else {
         return exit::GAVE_UP;
     };
     let membership = worker.link().and_then(WorkerLink::membership);
     let surroundings = environment::surroundings();
-    // Where the first failure ends all, SIGTERM is for the whole job: it comes from the supervisor.
+    // In a job that is not elastic the supervisor sends SIGTERM to all workers, to end the whole job.
     let handled = match membership.clone() {
         Some(membership) => signals::drain_on_request(membership),
         None => signals::stop_on_request(surroundings.stop.clone()),
     };
     if let Err(error) = handled {
-        eprintln!("note: SIGTERM ends this worker at once, in the middle of a step: {error}");
+        eprintln!(
+            "note: cannot install the SIGTERM handler, so SIGTERM ends this worker in the middle of a step: {error}"
+        );
     }
     if let Err(error) = signals::record_on_request(flights.clone()) {
-        eprintln!("note: SIGUSR1 ends this worker instead of writing its flight record: {error}");
+        eprintln!("note: cannot install the SIGUSR1 handler, so SIGUSR1 ends this worker: {error}");
     }
     let (assignment, listener) = worker.take_parts();
     let (secure, tracker) = (worker.secure(), worker.tracker());
@@ -39,7 +41,7 @@ pub(crate) fn work() -> i32 {
         &flights,
         &surroundings,
     ) {
-        // The supervisor knows why there is no place for this worker any more.
+        // The supervisor decided that this worker leaves, and reports why.
         Ok(_) | Err(TrainError::Membership(_) | TrainError::Stopped { .. }) => exit::DONE,
         Err(error) => {
             let user_error = error.is_user_error();
@@ -57,13 +59,13 @@ pub(crate) fn work() -> i32 {
     }
 }
 
-/// Joins the job that this process was started for, and ends with it; after a failure elsewhere, `flights`
-/// are written first. `None` when joining fails, which has been told.
-pub(crate) fn join(flights: &Arc<Flights>) -> Option<Worker> {
+/// Joins the job of the supervisor that started this process, and ends the process with the job. After a failure of
+/// another rank, `flights` are written first. Returns `None` after printing an error when joining fails.
+pub(crate) fn join(flights: &Arc<FlightRecordWriter>) -> Option<Worker> {
     let worker = match Worker::start() {
         Ok(worker) => worker,
         Err(error) => {
-            eprintln!("error: this worker could not join its run: {error}");
+            eprintln!("error: cannot join the run: {error}");
             return None;
         }
     };
@@ -71,7 +73,7 @@ pub(crate) fn join(flights: &Arc<Flights>) -> Option<Worker> {
         let flights = Arc::clone(flights);
         link.on_loss(Box::new(move |end| {
             if end.has_failed {
-                // The failure is told of in any case.
+                // The failure is reported in any case.
                 drop(flights.write_last());
             }
             end_now();
@@ -80,7 +82,7 @@ pub(crate) fn join(flights: &Arc<Flights>) -> Option<Worker> {
     Some(worker)
 }
 
-/// The supervisor is gone or wants this process gone: nothing that it does still counts.
+/// Ends this process when the supervisor has ended or requests it.
 #[expect(clippy::disallowed_methods, reason = "the command owns its process")]
 fn end_now() {
     std::process::exit(exit::GAVE_UP);

@@ -1,6 +1,6 @@
-//! Mistakes of users: told with their place and a hint, before anything is started or made.
+//! User errors: reported with their location and help, before anything is started or created.
 
-use crate::support::Place;
+use crate::support::TestFolder;
 
 const GOOD: &str = r#"[data]
 source = "digits"
@@ -13,20 +13,20 @@ epochs = 1
 /// A changed run file and arguments are refused with all of `words`, and nothing is left behind.
 #[track_caller]
 fn check(change: (&str, &str), arguments: &[&str], words: &[&str]) {
-    let place = Place::new();
+    let dir = TestFolder::new();
     assert!(GOOD.contains(change.0));
-    place.write("a.toml", &GOOD.replace(change.0, change.1));
-    let ended = place.run(&[&["train", "a.toml"], arguments].concat());
+    dir.write("a.toml", &GOOD.replace(change.0, change.1));
+    let ended = dir.run(&[&["train", "a.toml"], arguments].concat());
     let ended = ended.expect(2, words);
     assert_eq!(ended.stdout, "");
     assert!(ended.stderr.starts_with("error: "), "{}", ended.stderr);
-    assert_eq!(place.list("."), ["a.toml"], "{}", ended.stderr);
+    assert_eq!(dir.list("."), ["a.toml"], "{}", ended.stderr);
 }
 
 const SAME: (&str, &str) = ("", "");
 
 #[test]
-fn a_mistake_in_the_file_is_shown_where_it_stands() {
+fn an_error_in_the_file_is_reported_with_its_position() {
     check(
         ("epochs", "epohcs"),
         &[],
@@ -63,7 +63,7 @@ fn a_mistake_in_the_file_is_shown_where_it_stands() {
 }
 
 #[test]
-fn a_mistake_in_an_argument_is_shown_too() {
+fn an_error_in_an_argument_is_reported() {
     check(
         SAME,
         &["-n", "9"],
@@ -82,7 +82,7 @@ fn a_mistake_in_an_argument_is_shown_too() {
     check(
         SAME,
         &["--set", "a.b=3"],
-        &["unknown section [a]", "known here"],
+        &["unknown section [a]", "expected one of"],
     );
     check(SAME, &["--set", "train.epochs=x"], &["--set:1:14", "\"x\""]);
     check(SAME, &["--set", "run.output="], &["names no folder"]);
@@ -94,22 +94,21 @@ fn a_mistake_in_an_argument_is_shown_too() {
 }
 
 #[test]
-fn a_missing_run_file_has_a_hint() {
-    let place = Place::new();
-    place.run(&["train", "gone.toml"]).expect(
+fn a_missing_run_file_has_a_help_line() {
+    let dir = TestFolder::new();
+    dir.run(&["train", "gone.toml"]).expect(
         2,
-        &["cannot read the run file gone.toml", "ronde init gone.toml"],
+        &["cannot read run file gone.toml", "ronde init gone.toml"],
     );
-    place.write("bad.toml", "");
-    std::fs::write(place.path().join("bad.toml"), [0xff, 0xfe, 0]).unwrap();
-    place
-        .run(&["train", "bad.toml"])
+    dir.write("bad.toml", "");
+    std::fs::write(dir.path().join("bad.toml"), [0xff, 0xfe, 0]).unwrap();
+    dir.run(&["train", "bad.toml"])
         .expect(2, &["UTF-8", "TOML"]);
-    assert_eq!(place.list("."), ["bad.toml"]);
+    assert_eq!(dir.list("."), ["bad.toml"]);
 }
 
 #[test]
-fn what_cannot_be_computed_is_refused_with_its_numbers() {
+fn an_impossible_plan_is_refused_with_its_numbers() {
     let mlp = ["--set", "model.kind=mlp", "--set"];
     let large = [&mlp[..], &["model.hidden=[200000, 200000]"]].concat();
     check(
@@ -120,7 +119,7 @@ fn what_cannot_be_computed_is_refused_with_its_numbers() {
             "1192.62 GiB",
             "available on this host",
             "optimizer 298",
-            "hint: a smaller model",
+            "help: a smaller model",
         ],
     );
     let absurd = [&mlp[..], &["model.hidden=[9223372036854775807]"]].concat();
@@ -130,7 +129,7 @@ fn what_cannot_be_computed_is_refused_with_its_numbers() {
     check(
         ("epochs = 1", "epochs = 9223372036854775807"),
         &[],
-        &["more than can be counted", "hint: lower train.epochs"],
+        &["more than can be counted", "help: lower train.epochs"],
     );
     check(
         SAME,
@@ -142,25 +141,23 @@ fn what_cannot_be_computed_is_refused_with_its_numbers() {
         ],
         &[
             "an epoch of 1437 samples in batches of 2000 has no step",
-            "hint: ",
+            "help: ",
         ],
     );
 }
 
 #[test]
-fn a_batch_above_the_data_set_is_not_held_against_memory() {
-    let place = Place::new();
-    place.write("a.toml", GOOD);
+fn a_batch_larger_than_the_data_set_does_not_count_as_memory() {
+    let dir = TestFolder::new();
+    dir.write("a.toml", GOOD);
     let batch = "train.global_batch_size=1000000000000";
-    place
-        .run(&["train", "a.toml", "--set", batch])
-        .expect(0, &[]);
+    dir.run(&["train", "a.toml", "--set", batch]).expect(0, &[]);
 }
 
 #[test]
-fn data_that_makes_no_sense_is_shown_by_line() {
-    let place = Place::new();
-    place.write(
+fn invalid_data_is_reported_by_line() {
+    let dir = TestFolder::new();
+    dir.write(
         "a.toml",
         "[data]\nsource = \"csv\"\ntrain = \"a.csv\"\nshape = [2]\nclasses = 2\n\
          [model]\nkind = \"linear\"\n[train]\nepochs = 1\n",
@@ -170,8 +167,8 @@ fn data_that_makes_no_sense_is_shown_by_line() {
         ("1,2,0\n3,4,2\n", "line 2, column 3"),
         ("", "has no sample"),
     ] {
-        place.write("a.csv", text);
-        place.run(&["train", "a.toml"]).expect(2, &["a.csv", words]);
+        dir.write("a.csv", text);
+        dir.run(&["train", "a.toml"]).expect(2, &["a.csv", words]);
     }
-    assert_eq!(place.list("."), ["a.csv", "a.toml"]);
+    assert_eq!(dir.list("."), ["a.csv", "a.toml"]);
 }

@@ -1,11 +1,11 @@
-//! `ronde bench`: real workers over each transport, what is written, and mistakes.
+//! `ronde bench`: real workers over each transport, the written files, and errors.
 
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Place, RONDE, gone, until};
+use crate::support::{RONDE, TestFolder, gone, until};
 
-/// A run that takes little time.
+/// Arguments of a short run.
 const SHORT: [&str; 6] = [
     "bench",
     "--rounds",
@@ -15,18 +15,18 @@ const SHORT: [&str; 6] = [
     "--json=out.json",
 ];
 
-/// Runs a short one and gives what it wrote.
+/// Runs a short benchmark and returns its JSON.
 #[track_caller]
-fn measure(place: &Place, arguments: &[&str]) -> Value {
-    let ended = place.run(&[&SHORT[..], arguments].concat());
+fn measure(dir: &TestFolder, arguments: &[&str]) -> Value {
+    let ended = dir.run(&[&SHORT[..], arguments].concat());
     let ended = ended.expect(0, &["wrote out.json"]);
     assert!(ended.stdout.starts_with("operation "), "{}", ended.stdout);
-    let text = std::fs::read_to_string(place.path().join("out.json")).unwrap();
+    let text = std::fs::read_to_string(dir.path().join("out.json")).unwrap();
     serde_json::from_str(&text).unwrap()
 }
 
-/// Rows as operation, ranks, bytes, transport and algorithm.
-fn told(report: &Value) -> Vec<String> {
+/// Formats rows as operation, ranks, bytes, transport and algorithm.
+fn row_keys(report: &Value) -> Vec<String> {
     let rows = report["rows"].as_array().unwrap();
     let words = |row: &Value| {
         for time in ["median_us", "p10_us", "min_us"] {
@@ -46,7 +46,7 @@ fn told(report: &Value) -> Vec<String> {
 
 #[test]
 fn every_operation_over_every_transport_is_right() {
-    let place = Place::new();
+    let dir = TestFolder::new();
     let transports = "--transports=auto,shared_memory,tcp,tls";
     let arguments = [
         "all",
@@ -57,9 +57,9 @@ fn every_operation_over_every_transport_is_right() {
         transports,
         "--plot=out.svg",
     ];
-    let report = measure(&place, &arguments);
+    let report = measure(&dir, &arguments);
     assert_eq!(report["format"], "ronde.bench");
-    let rows = told(&report);
+    let rows = row_keys(&report);
     for row in [
         "all_reduce 2 8 shared_memory direct",
         "all_reduce 3 3072 tls direct",
@@ -68,7 +68,7 @@ fn every_operation_over_every_transport_is_right() {
         "barrier 3 0 tls dissemination",
         "send_receive 2 8 tcp message",
     ] {
-        assert!(rows.iter().any(|told| told == row), "{row} in {rows:#?}");
+        assert!(rows.iter().any(|key| key == row), "{row} in {rows:#?}");
     }
     let rows = report["rows"].as_array().unwrap();
     for kind in rows.iter().map(|row| &row["operation"]) {
@@ -81,13 +81,13 @@ fn every_operation_over_every_transport_is_right() {
             }
         }
     }
-    let svg = std::fs::read_to_string(place.path().join("out.svg")).unwrap();
+    let svg = std::fs::read_to_string(dir.path().join("out.svg")).unwrap();
     assert!(svg.contains("all_reduce, 3 ranks"), "{svg}");
 }
 
 #[test]
 fn algorithms_types_and_operators_are_as_asked_for() {
-    let place = Place::new();
+    let dir = TestFolder::new();
     let algorithms = "--algorithms=driver,ring,tree,direct,halving_doubling,hierarchical";
     let arguments = [
         "-n4",
@@ -96,7 +96,7 @@ fn algorithms_types_and_operators_are_as_asked_for() {
         "--sizes=64KiB",
         algorithms,
     ];
-    let rows = told(&measure(&place, &arguments));
+    let rows = row_keys(&measure(&dir, &arguments));
     let expected = [
         "driver",
         "ring",
@@ -122,16 +122,16 @@ fn algorithms_types_and_operators_are_as_asked_for() {
             "--op",
             op,
         ];
-        assert_eq!(told(&measure(&place, &typed)).len(), 4, "{dtype} {op}");
+        assert_eq!(row_keys(&measure(&dir, &typed)).len(), 4, "{dtype} {op}");
     }
 }
 
 #[test]
 fn the_choice_is_measured_beside_all_algorithms() {
-    let place = Place::new();
+    let dir = TestFolder::new();
     let both = "--transports=tcp,shared_memory";
     let asked = ["exact_sum", "-n3", "--choice", both, "--sizes=8,1KiB"];
-    let report = measure(&place, &asked);
+    let report = measure(&dir, &asked);
     let choices = report["choices"].as_array().unwrap();
     // Shared memory has one way; over connections a tree of three is not kept by all.
     assert_eq!(choices.len(), 2, "{choices:?}");
@@ -140,7 +140,7 @@ fn the_choice_is_measured_beside_all_algorithms() {
         let [time, best] = ["median_us", "best_us"].map(|name| choice[name].as_f64().unwrap());
         assert!(time >= best && best > 0.0, "{choice}");
     }
-    let ended = place.run(&[&SHORT[..], &asked].concat());
+    let ended = dir.run(&[&SHORT[..], &asked].concat());
     let ended = ended.expect(0, &[]);
     for words in [
         "exact_sum over tcp: ",
@@ -150,17 +150,17 @@ fn the_choice_is_measured_beside_all_algorithms() {
         assert!(ended.stdout.contains(words), "{words} in {}", ended.stdout);
     }
     let mistake = ["bench", "--choice", "--algorithms=ring"];
-    place.run(&mistake).expect(2, &["cannot be used with"]);
+    dir.run(&mistake).expect(2, &["cannot be used with"]);
 }
 
 #[test]
 fn explaining_runs_nothing() {
     let arguments = ["bench", "--explain", "-n", "4,300"];
-    Place::new()
+    TestFolder::new()
         .run(&arguments)
         .expect(2, &["--workers: 300 is not"]);
     let arguments = ["bench", "all", "--explain", "-n", "4,5", "--sizes=1MiB"];
-    let ended = Place::new().run(&arguments).expect(0, &[]);
+    let ended = TestFolder::new().run(&arguments).expect(0, &[]);
     assert_eq!(ended.stderr, "");
     for words in [
         "all_reduce, 4 ranks, sum of f32",
@@ -185,7 +185,7 @@ fn mistakes_are_told_before_anything_is_started() {
             &["--algorithms=fast"],
             "--algorithms: `fast` is none of auto, driver",
         ),
-        (&["--dtype=f8"], "--dtype: `f8` is none of f64"),
+        (&["--dtype=f8"], "--dtype: invalid value `f8`: expected f64"),
         (
             &["--op=mean", "--dtype=i32"],
             "the mean of i32 would have to be rounded",
@@ -193,8 +193,8 @@ fn mistakes_are_told_before_anything_is_started() {
         (&["--memory=disk"], "--memory: `disk` is none of group, any"),
         (&["--budget=0"], "--budget"),
         (&["--hosts=3"], "--hosts: 3 for 2 ranks"),
-        (&["--json=no/folder/x"], "there is no folder no/folder"),
-        (&["--plot=x.png"], "does not end in .svg"),
+        (&["--json=no/folder/x"], "no such folder: no/folder"),
+        (&["--plot=x.png"], "expected a name that ends in .svg"),
         (
             &["barrier", "--against=mpi"],
             "all_reduce of f32 with the sum",
@@ -204,7 +204,7 @@ fn mistakes_are_told_before_anything_is_started() {
             "/no/python cannot be started",
         ),
     ] {
-        let ended = Place::new().run(&[&["bench"], arguments].concat());
+        let ended = TestFolder::new().run(&[&["bench"], arguments].concat());
         let ended = ended.expect(2, &[words]);
         assert!(ended.stderr.contains("error: "), "{}", ended.stderr);
         assert_eq!(ended.stdout, "");
@@ -213,7 +213,7 @@ fn mistakes_are_told_before_anything_is_started() {
 
 #[test]
 fn a_signal_ends_all_workers() {
-    let place = Place::new();
+    let dir = TestFolder::new();
     let arguments = [
         "bench",
         "-n3",
@@ -221,12 +221,12 @@ fn a_signal_ends_all_workers() {
         "--budget=60",
         "--sizes=1MiB",
     ];
-    let running = place.start(RONDE, &arguments, &[]);
+    let running = dir.start(RONDE, &arguments, &[]);
     until("three workers run", || running.workers().len() == 3);
     let workers = running.workers();
     running.signal(Signal::INT);
     running
         .wait()
-        .expect(130, &["stopped: all workers have ended"]);
+        .expect(130, &["interrupted: all workers have ended"]);
     gone(workers.into_values());
 }

@@ -1,4 +1,4 @@
-//! Runs that are killed and stopped whole: they go on from their last checkpoint, with the same bits.
+//! Whole jobs are killed and stopped: they resume from their last checkpoint with the same bits.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::support::{Ended, Place, RONDE, Running, gone, of_kind, send};
+use crate::support::{Ended, RONDE, Running, TestFolder, gone, of_kind, send};
 
-/// The first failure ends the run.
+/// Makes the first failure end the run.
 const FRAGILE: &str = "elastic.enabled=false";
 const OFTEN: &str = "checkpoint.every_steps=4";
 
-/// How often a job is killed whole while it saves, and what the moments are drawn from.
+/// How often a whole job is killed while it saves, and the seed of the moments.
 const KILLS: u32 = 12;
 const SEED: u64 = 5;
 
-#[expect(clippy::disallowed_methods, reason = "the moment is what is tested")]
+#[expect(clippy::disallowed_methods, reason = "the moment is tested")]
 fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
-fn start(place: &Place, workers: &str, sets: &[&str]) -> Running {
+fn start(dir: &TestFolder, workers: &str, sets: &[&str]) -> Running {
     let mut arguments = vec!["train", "--json", "-n", workers];
     for set in ["train.epochs=10", "model.channels=4", "run.output=out"]
         .iter()
@@ -29,29 +29,29 @@ fn start(place: &Place, workers: &str, sets: &[&str]) -> Running {
     {
         arguments.extend(["--set", set]);
     }
-    place.start(RONDE, &arguments, &[])
+    dir.start(RONDE, &arguments, &[])
 }
 
-fn resume(place: &Place, workers: &str) -> Running {
-    place.start(
+fn resume(dir: &TestFolder, workers: &str) -> Running {
+    dir.start(
         RONDE,
         &["train", "--json", "-n", workers, "--resume", "out"],
         &[],
     )
 }
 
-/// The hash of the model of an undisturbed run.
+/// Returns the hash of the model of an undisturbed run.
 fn undisturbed() -> &'static str {
     static BLAKE3: OnceLock<String> = OnceLock::new();
     BLAKE3.get_or_init(|| {
-        let place = Place::new();
-        start(&place, "1", &[]).wait().expect(0, &[]).blake3()
+        let dir = TestFolder::new();
+        start(&dir, "1", &[]).wait().expect(0, &[]).blake3()
     })
 }
 
-/// The step that a run went on from.
+/// Returns the step that a run resumed from.
 #[track_caller]
-fn went_on_from(ended: &Ended) -> u64 {
+fn resumed_from(ended: &Ended) -> u64 {
     let events = ended.events();
     let loaded = of_kind(&events, "checkpoint_loaded").next();
     let loaded = loaded.unwrap_or_else(|| panic!("nothing was loaded: {ended:#?}"));
@@ -62,16 +62,16 @@ fn went_on_from(ended: &Ended) -> u64 {
 }
 
 #[test]
-fn a_job_that_is_killed_whole_while_it_saves_goes_on_with_the_same_bits() {
-    let long = |place: &Place, workers, sets: &[&str]| {
+fn a_job_killed_while_it_saves_resumes_with_the_same_bits() {
+    let long = |dir: &TestFolder, workers, sets: &[&str]| {
         let sets = [&["train.epochs=60"][..], sets].concat();
-        start(place, workers, &sets)
+        start(dir, workers, &sets)
     };
-    let alone = long(&Place::new(), "1", &[]).wait().expect(0, &[]);
-    let place = Place::new();
-    let mut running = long(&place, "3", &[OFTEN]);
-    running.says("\"event\":\"checkpoint_saved\"", 1);
-    // At any moment: saves begin every few milliseconds.
+    let alone = long(&TestFolder::new(), "1", &[]).wait().expect(0, &[]);
+    let dir = TestFolder::new();
+    let mut running = long(&dir, "3", &[OFTEN]);
+    running.wait_stdout("\"event\":\"checkpoint_saved\"", 1);
+    // At random moments: saves begin every few milliseconds.
     let mut random = SEED;
     for round in 0..KILLS {
         let processes = running.workers();
@@ -79,8 +79,8 @@ fn a_job_that_is_killed_whole_while_it_saves_goes_on_with_the_same_bits() {
         running.wait();
         gone(processes.into_values());
         let workers = (1 + round % 4).to_string();
-        running = resume(&place, &workers);
-        running.says("\"event\":\"checkpoint_loaded\"", 1);
+        running = resume(&dir, &workers);
+        running.wait_stdout("\"event\":\"checkpoint_loaded\"", 1);
         if round + 1 < KILLS {
             random = random
                 .wrapping_mul(6_364_136_223_846_793_005)
@@ -90,23 +90,22 @@ fn a_job_that_is_killed_whole_while_it_saves_goes_on_with_the_same_bits() {
         }
     }
     let ended = running.wait().expect(0, &[]);
-    assert!(went_on_from(&ended) > 0);
+    assert!(resumed_from(&ended) > 0);
     assert_eq!(ended.blake3(), alone.blake3());
 }
 
 #[test]
-fn a_job_that_is_asked_to_end_saves_first_and_says_how_it_goes_on() {
+fn an_interrupted_job_saves_a_checkpoint_and_prints_how_to_resume() {
     for (sets, workers) in [(&[FRAGILE][..], "3"), (&[], "2")] {
-        let place = Place::new();
-        let mut running = start(&place, "2", sets);
+        let dir = TestFolder::new();
+        let mut running = start(&dir, "2", sets);
         let processes = running.after_steps(20);
         running.signal(Signal::TERM);
         let ended = running.wait().expect(
             143,
             &[
-                "stopped: all workers have ended",
-                "the last checkpoint is that of step ",
-                "go on with: ronde train --resume out",
+                "interrupted at step ",
+                "; checkpoint saved; resume with `ronde train --resume out`",
             ],
         );
         gone(processes.into_values());
@@ -115,21 +114,21 @@ fn a_job_that_is_asked_to_end_saves_first_and_says_how_it_goes_on() {
         let saved = of_kind(&events, "checkpoint_saved").last().unwrap();
         let next = last["step"].as_u64().unwrap() + 1;
         assert_eq!(saved["step"], next, "nothing is lost");
-        let ended = resume(&place, workers).wait().expect(0, &[]);
-        assert_eq!(went_on_from(&ended), next);
+        let ended = resume(&dir, workers).wait().expect(0, &[]);
+        assert_eq!(resumed_from(&ended), next);
         assert_eq!(ended.blake3(), undisturbed());
     }
 }
 
 #[test]
 fn when_all_workers_die_at_once_their_replacements_go_on_from_the_checkpoint() {
-    let place = Place::new();
-    let mut running = start(&place, "2", &[OFTEN]);
-    running.says("\"event\":\"checkpoint_saved\"", 2);
+    let dir = TestFolder::new();
+    let mut running = start(&dir, "2", &[OFTEN]);
+    running.wait_stdout("\"event\":\"checkpoint_saved\"", 2);
     for process in running.workers().into_values() {
         send(process, Signal::KILL);
     }
-    running.says("\"event\":\"checkpoint_loaded\"", 1);
+    running.wait_stdout("\"event\":\"checkpoint_loaded\"", 1);
     let ended = running.wait().expect(0, &[]);
     assert_eq!(ended.blake3(), undisturbed());
     let events = ended.events();
@@ -140,14 +139,14 @@ fn when_all_workers_die_at_once_their_replacements_go_on_from_the_checkpoint() {
 
 #[test]
 fn what_cannot_go_on_is_told_with_what_differs() {
-    let place = Place::new();
-    let mut running = start(&place, "2", &[OFTEN]);
-    running.says("\"event\":\"checkpoint_saved\"", 1);
+    let dir = TestFolder::new();
+    let mut running = start(&dir, "2", &[OFTEN]);
+    running.wait_stdout("\"event\":\"checkpoint_saved\"", 1);
     let processes = running.workers();
     running.signal(Signal::INT);
     running
         .wait()
-        .expect(130, &["go on with: ronde train --resume out"]);
+        .expect(130, &["resume with `ronde train --resume out`"]);
     gone(processes.into_values());
     let again = [
         "train",
@@ -157,34 +156,34 @@ fn what_cannot_go_on_is_told_with_what_differs() {
         "model.channels=4",
     ];
     let out = ["--set", "run.output=out"];
-    let run = |extra: &[&str]| place.run(&[&again[..], &out, extra].concat());
+    let run = |extra: &[&str]| dir.run(&[&again[..], &out, extra].concat());
     run(&[]).expect(
         2,
         &["holds a checkpoint of this run", "ronde train --resume out"],
     );
-    run(&["--set", "run.seed=7"]).expect(2, &["of another run: run.seed is 7 here and 42 there"]);
+    run(&["--set", "run.seed=7"]).expect(
+        2,
+        &["checkpoints of another run: run.seed changed from 42 to 7"],
+    );
     let other = ["--resume", "out", "--set", "run.seed=7"];
-    place
-        .run(&[&["train"][..], &other].concat())
-        .expect(2, &["run.seed is 7 here and 42 there"]);
-    place
-        .run(&["train", "--resume", "nowhere"])
-        .expect(2, &["there is no nowhere to go on from"]);
-    let empty = place.path().join("empty");
+    dir.run(&[&["train"][..], &other].concat())
+        .expect(2, &["cannot resume: run.seed changed from 42 to 7"]);
+    dir.run(&["train", "--resume", "nowhere"])
+        .expect(2, &["no such folder: nowhere"]);
+    let empty = dir.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
-    place
-        .run(&["train", "--resume", "empty"])
-        .expect(2, &["no checkpoint to go on from"]);
-    let ended = resume(&place, "2").wait().expect(0, &[]);
+    dir.run(&["train", "--resume", "empty"])
+        .expect(2, &["cannot resume: no checkpoint in "]);
+    let ended = resume(&dir, "2").wait().expect(0, &[]);
     assert_eq!(ended.blake3(), undisturbed());
-    resume(&place, "2")
+    resume(&dir, "2")
         .wait()
         .expect(0, &["this run is finished: 230 steps", undisturbed()]);
 }
 
 #[test]
 fn checkpoints_are_listed_shown_verified_and_exported() {
-    let place = Place::new();
+    let dir = TestFolder::new();
     let key = "checkpoint.encrypt=\"variable:KEY_OF_TEST\"";
     let variables = [(
         "KEY_OF_TEST",
@@ -200,18 +199,18 @@ fn checkpoints_are_listed_shown_verified_and_exported() {
     ];
     let mut arguments = vec!["train", "--json", "-n", "2"];
     sets.iter().for_each(|set| arguments.extend(["--set", set]));
-    let ended = place
+    let ended = dir
         .start(RONDE, &arguments, &variables)
         .wait()
         .expect(0, &[]);
     let command = |arguments: &[&str]| {
         let all = [&["checkpoint"][..], arguments].concat();
-        place.start(RONDE, &all, &variables).wait()
+        dir.start(RONDE, &all, &variables).wait()
     };
     let encrypt = ["--encrypt", "variable:KEY_OF_TEST"];
     let open = |arguments: &[&str]| command(&[arguments, &encrypt].concat());
     let listed = open(&["ls", "out"]).expect(0, &[]);
-    for words in ["230", "115", "counts"] {
+    for words in ["230", "115", "complete"] {
         assert!(listed.stdout.contains(words), "{}", listed.stdout);
     }
     let shown = open(&["show", "out"]).expect(0, &[]);
@@ -225,9 +224,9 @@ fn checkpoints_are_listed_shown_verified_and_exported() {
         exported.stdout
     );
     let good = open(&["verify", "out/checkpoints"]).expect(0, &[]);
-    assert!(good.stdout.contains("is good"), "{}", good.stdout);
-    command(&["verify", "out"]).expect(2, &["no checkpoint in out counts"]);
-    let slice = slices(&place).pop().unwrap();
+    assert!(good.stdout.contains("is intact"), "{}", good.stdout);
+    command(&["verify", "out"]).expect(2, &["no complete checkpoint in out"]);
+    let slice = slices(&dir).pop().unwrap();
     let mut bytes = std::fs::read(&slice).unwrap();
     bytes[300] ^= 1;
     std::fs::write(&slice, bytes).unwrap();
@@ -235,9 +234,9 @@ fn checkpoints_are_listed_shown_verified_and_exported() {
     open(&["verify", "out", "--step", "230"]).expect(3, &["is damaged", name]);
 }
 
-/// The slice files of the newest checkpoint.
-fn slices(place: &Place) -> Vec<PathBuf> {
-    let mut step = std::fs::read_dir(place.path().join("out/checkpoints"))
+/// Returns the slice files of the newest checkpoint.
+fn slices(dir: &TestFolder) -> Vec<PathBuf> {
+    let mut step = std::fs::read_dir(dir.path().join("out/checkpoints"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.is_dir())

@@ -1,35 +1,35 @@
-//! `ronde data`: folders are packed into shards, and shards shown; what is packed can be trained on.
+//! `ronde data`: folders are packed into shards, shards are inspected and used for training.
 
-use crate::support::Place;
+use crate::support::TestFolder;
 #[cfg(feature = "full")]
 use crate::support::{Ended, of_kind};
 
 const JPEG: &[u8] = include_bytes!("../../../data/tests/vectors/pattern.jpg");
 const PNG: &[u8] = include_bytes!("../../../data/tests/vectors/pattern.png");
 
-fn place() -> Place {
-    let place = Place::new();
+fn dataset() -> TestFolder {
+    let dir = TestFolder::new();
     for (class, image) in [("cat", JPEG), ("dog", PNG)] {
-        let folder = place.path().join("images").join(class);
+        let folder = dir.path().join("images").join(class);
         std::fs::create_dir_all(&folder).unwrap();
         for number in 0..4 {
             let ending = if class == "cat" { "jpg" } else { "png" };
             std::fs::write(folder.join(format!("{number}.{ending}")), image).unwrap();
         }
     }
-    place
+    dir
 }
 
 #[test]
-fn folders_are_packed_and_shards_are_shown() {
-    let place = place();
-    let packed = place
+fn folders_are_packed_and_shards_are_inspected() {
+    let dir = dataset();
+    let packed = dir
         .run(&["data", "pack", "images", "out", "--shard-size", "3KiB"])
         .expect(
             0,
             &[
                 "packed 8 samples into 2 shards",
-                "2 classes, from \"cat\" on",
+                "2 classes, the first one is \"cat\"",
             ],
         );
     assert!(
@@ -43,14 +43,14 @@ fn folders_are_packed_and_shards_are_shown() {
             .contains("label = { field = \"image/class/label\", classes = 2 }")
     );
     assert_eq!(
-        place.list("out"),
+        dir.list("out"),
         ["train-00000-of-00002", "train-00001-of-00002"]
     );
-    place.run(&["data", "pack", "images", "out"]).expect(
+    dir.run(&["data", "pack", "images", "out"]).expect(
         2,
         &["error: out: train-00000-of-00002 is there already; --force replaces"],
     );
-    let seen = place
+    let seen = dir
         .run(&["data", "inspect", "out/train-*", "--samples", "2"])
         .expect(0, &[]);
     for word in [
@@ -66,19 +66,18 @@ fn folders_are_packed_and_shards_are_shown() {
 }
 
 #[test]
-fn what_cannot_be_used_is_listed() {
-    let place = place();
-    place
-        .run(&["data", "pack", "images", "out", "--keep-order"])
+fn unusable_records_are_listed() {
+    let dir = dataset();
+    dir.run(&["data", "pack", "images", "out", "--keep-order"])
         .expect(0, &[]);
-    let shard = place.path().join("out/train-00000-of-00001");
+    let shard = dir.path().join("out/train-00000-of-00001");
     let mut bytes = std::fs::read(&shard).unwrap();
     bytes[1200] ^= 1;
     std::fs::write(&shard, bytes).unwrap();
-    let seen = place.run(&["data", "inspect", "out"]).expect(0, &[]);
+    let seen = dir.run(&["data", "inspect", "out"]).expect(0, &[]);
     assert!(seen.stdout.contains("samples       7"), "{}", seen.stdout);
     assert!(
-        seen.stdout.contains("1 records cannot be used:"),
+        seen.stdout.contains("1 unusable records:"),
         "{}",
         seen.stdout
     );
@@ -90,30 +89,26 @@ fn what_cannot_be_used_is_listed() {
 }
 
 #[test]
-fn mistakes_are_told() {
-    let place = place();
-    place
-        .run(&["data", "inspect", "nothing-*"])
+fn errors_are_reported() {
+    let dir = dataset();
+    dir.run(&["data", "inspect", "nothing-*"])
         .expect(2, &["nothing-*"]);
-    place.run(&["data", "inspect"]).expect(2, &["ADDRESSES"]);
-    place.write("file.bin", "x");
-    place
-        .run(&["data", "inspect", "file.bin"])
+    dir.run(&["data", "inspect"]).expect(2, &["ADDRESSES"]);
+    dir.write("file.bin", "x");
+    dir.run(&["data", "inspect", "file.bin"])
         .expect(2, &["set data.format"]);
-    place
-        .run(&["data", "pack", "images", "out", "--format", "zip"])
+    dir.run(&["data", "pack", "images", "out", "--format", "zip"])
         .expect(2, &["no format"]);
-    place
-        .run(&["data", "pack", "images", "out", "--shard-size", "3 tons"])
-        .expect(2, &["no unit"]);
+    dir.run(&["data", "pack", "images", "out", "--shard-size", "3 tons"])
+        .expect(2, &["invalid unit ` tons`"]);
 }
 
-/// The example on small images of two classes, for two steps; what `more` says comes last.
+/// Runs the example on small images of two classes for two steps, with further settings in `more`.
 #[cfg(feature = "full")]
-fn imagenet(place: &Place, more: &[&str]) -> Ended {
+fn imagenet(dir: &TestFolder, more: &[&str]) -> Ended {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/imagenet.toml");
     let mut arguments = vec!["train", path, "--json"];
-    let here = place.path().display();
+    let here = dir.path().display();
     let (train, test) = (
         format!("data.train={here}/out/train-*"),
         format!("data.test={here}/out/train-*"),
@@ -137,17 +132,16 @@ fn imagenet(place: &Place, more: &[&str]) -> Ended {
             .chain(more.iter().copied())
             .flat_map(|set| ["--set", set]),
     );
-    place.run(&arguments)
+    dir.run(&arguments)
 }
 
 #[cfg(feature = "full")]
 #[test]
 fn resnet50_trains_from_packed_files_to_the_same_bits_on_any_workers() {
-    let place = place();
-    place
-        .run(&["data", "pack", "images", "out", "--shard-size", "3KiB"])
+    let dir = dataset();
+    dir.run(&["data", "pack", "images", "out", "--shard-size", "3KiB"])
         .expect(0, &[]);
-    let two = imagenet(&place, &[]).expect(0, &[]);
+    let two = imagenet(&dir, &[]).expect(0, &[]);
     let events = two.events();
     let started = of_kind(&events, "run_started").next().unwrap();
     assert_eq!(
@@ -159,20 +153,20 @@ fn resnet50_trains_from_packed_files_to_the_same_bits_on_any_workers() {
         (&epoch["used_once"], &epoch["repeated"]),
         (&8.into(), &0.into())
     );
-    let one = imagenet(&place, &["workers.count=1", "loader.threads=3"]).expect(0, &[]);
+    let one = imagenet(&dir, &["workers.count=1", "loader.threads=3"]).expect(0, &[]);
     assert_eq!(one.blake3(), two.blake3());
-    // Another order of the samples is another model, and so is another crop.
-    let other = imagenet(&place, &["data.features.crop=center"]).expect(0, &[]);
+    // Another crop gives another model.
+    let other = imagenet(&dir, &["data.features.crop=center"]).expect(0, &[]);
     assert_ne!(other.blake3(), two.blake3());
-    imagenet(&place, &["data.features.shape=[3,0,32]"]).expect(2, &["data.features"]);
-    imagenet(&place, &["data.train=nowhere/train-*"]).expect(2, &["nowhere/train-*"]);
+    imagenet(&dir, &["data.features.shape=[3,0,32]"]).expect(2, &["data.features"]);
+    imagenet(&dir, &["data.train=nowhere/train-*"]).expect(2, &["nowhere/train-*"]);
 }
 
-/// Text becomes tokens once; what is trained on them does not depend on the workers.
+/// Text is tokenized once, and the model does not depend on the number of workers.
 #[cfg(feature = "full")]
 #[test]
 fn text_with_a_tokenizer_trains_to_the_same_bits_on_any_workers() {
-    let place = Place::new();
+    let dir = TestFolder::new();
     let path = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../examples/gpt_tokens.toml"
@@ -181,14 +175,14 @@ fn text_with_a_tokenizer_trains_to_the_same_bits_on_any_workers() {
         let sets = ["train.epochs=1", "workers.logical_shards=4"];
         let sets = sets.iter().chain(more).flat_map(|set| ["--set", set]);
         let arguments: Vec<&str> = ["train", path, "--json"].into_iter().chain(sets).collect();
-        place.run(&arguments)
+        dir.run(&arguments)
     };
     let two = train(&[]).expect(0, &[]);
-    let kept = place.list(".cache/ronde/tokens");
+    let kept = dir.list(".cache/ronde/tokens");
     assert_eq!(kept.len(), 1, "{kept:?}");
     let one = train(&["workers.count=1"]).expect(0, &[]);
     assert_eq!(one.blake3(), two.blake3());
-    assert_eq!(place.list(".cache/ronde/tokens"), kept);
+    assert_eq!(dir.list(".cache/ronde/tokens"), kept);
     for (set, word) in [
         (
             "data.format.end_of_text=</s>",
@@ -210,11 +204,11 @@ fn text_with_a_tokenizer_trains_to_the_same_bits_on_any_workers() {
         env!("CARGO_MANIFEST_DIR"),
         "/../../examples/data/tokenizer.json"
     );
-    place.write(
+    dir.write(
         "lines.jsonl",
         "{\"text\": \"a truth universally acknowledged\"}\nno line\n",
     );
-    let seen = place
+    let seen = dir
         .run(&[
             "data",
             "inspect",

@@ -22,7 +22,8 @@ const PROGRAM: &str = "dying::panics_at_step_5";
 fn panics_at_step_5() {
     let mut worker = Worker::start().unwrap();
     let mut member = worker.member("dying").unwrap();
-    let data = ronde::data::open(&DataConfig::Digits {}, &OpenContext::new(Path::new("."), 0)).unwrap();
+    let data =
+        ronde::data::open(&DataConfig::Digits {}, &OpenContext::new(Path::new("."), 0)).unwrap();
     let batches = BatchPlan::new(data.train.len(), 100, false, true, 1).unwrap();
     let shards = |member: &JobMember| ShardPlan::new(4, member.world_size().unwrap());
     let all = shards(&member).unwrap();

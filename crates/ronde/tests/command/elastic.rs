@@ -194,9 +194,10 @@ fn too_few_workers_end_the_run_with_the_first_loss() {
     let mut running = start(&dir, "2", &sets);
     let before = running.after_steps(20);
     send(before[&1], Signal::KILL);
-    running
-        .wait()
-        .expect(3, &["killed (SIGKILL)", "waiting for workers: 1 of at least 2"]);
+    running.wait().expect(
+        3,
+        &["killed (SIGKILL)", "waiting for workers: 1 of at least 2"],
+    );
     gone(before.into_values());
 }
 

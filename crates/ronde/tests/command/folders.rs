@@ -1,47 +1,46 @@
-//! The folder of the results: full, not to be written, or another run's.
+//! Output folders that are full, not writable, or in use by another run.
 
 use rustix::process::Signal;
 
-use crate::support::{Place, RONDE};
+use crate::support::{RONDE, TestFolder};
 
 #[test]
-fn a_folder_that_cannot_be_made_is_refused() {
-    let place = Place::new();
-    place.write("file", "");
-    place
-        .run(&["train", "--set", "run.output=file/out"])
-        .expect(
-            2,
-            &["error: cannot create the output folder file/out", "hint: "],
-        );
-    assert_eq!(place.list("."), ["file"]);
+fn a_folder_that_cannot_be_created_is_refused() {
+    let dir = TestFolder::new();
+    dir.write("file", "");
+    dir.run(&["train", "--set", "run.output=file/out"]).expect(
+        2,
+        &["error: cannot create output folder file/out", "help: "],
+    );
+    assert_eq!(dir.list("."), ["file"]);
 }
 
 #[test]
-fn a_folder_belongs_to_one_run_at_a_time() {
-    let place = Place::new();
+fn a_folder_is_locked_by_one_run_at_a_time() {
+    let dir = TestFolder::new();
     let forever = ["train", "--json", "--set", "train.epochs=1000000"];
-    let mut first = place.start(RONDE, &forever, &[]);
-    let mut elsewhere = place.start(
+    let mut first = dir.start(RONDE, &forever, &[]);
+    let mut elsewhere = dir.start(
         RONDE,
         &[&forever[..], &["--set", "run.name=other"]].concat(),
         &[],
     );
     first.after_steps(3);
-    place
-        .run(&["train"])
-        .expect(2, &["another run writes to ", "hint: wait for it"]);
-    // Neither is harmed: both go on, and the event file of the first one grows on.
+    dir.run(&["train"]).expect(
+        2,
+        &["another run is writing to it", "help: wait for that run"],
+    );
+    // Both runs continue, and the event file of the first one still grows.
     elsewhere.after_steps(5);
     first.after_steps(30);
     for running in [first, elsewhere] {
         running.signal(Signal::INT);
-        let ended = running.wait().expect(130, &["stopped"]);
+        let ended = running.wait().expect(130, &["interrupted"]);
         assert!(!ended.stdout.contains("worker_failed"));
     }
     let short = ["train", "--json", "--set", "train.steps=2"];
-    place.run(&short).expect(0, &[]).blake3();
-    let events = std::fs::read_to_string(place.path().join("runs/digits/events.jsonl")).unwrap();
+    dir.run(&short).expect(0, &[]).blake3();
+    let events = std::fs::read_to_string(dir.path().join("runs/digits/events.jsonl")).unwrap();
     assert_eq!(
         crate::support::events(&events).len(),
         2 + 2 + 2 * 2 + 2 + 3,
@@ -49,22 +48,22 @@ fn a_folder_belongs_to_one_run_at_a_time() {
     );
 }
 
-/// A file system of a given size; gone with the value.
-struct SmallDisk<'a>(&'a Place);
+/// A file system of a given size, unmounted when dropped.
+struct SmallDisk<'a>(&'a TestFolder);
 
 impl<'a> SmallDisk<'a> {
-    /// `None` where this process may not mount.
-    #[expect(clippy::print_stderr, reason = "a skipped test says so")]
-    fn mount(place: &'a Place, size: &str) -> Option<Self> {
-        std::fs::create_dir(place.path().join("disk")).unwrap();
+    /// Mounts the file system, or returns `None` without the permission.
+    #[expect(clippy::print_stderr, reason = "a skipped test prints the reason")]
+    fn mount(dir: &'a TestFolder, size: &str) -> Option<Self> {
+        std::fs::create_dir(dir.path().join("disk")).unwrap();
         let options = format!("size={size}");
         let arguments = ["-t", "tmpfs", "-o", &options, "tmpfs", "disk"];
-        let mounted = place.start("mount", &arguments, &[]).wait();
+        let mounted = dir.start("mount", &arguments, &[]).wait();
         if mounted.code != 0 {
-            eprintln!("skipped: no file system can be mounted here: {mounted:?}");
+            eprintln!("skipped: cannot mount a file system: {mounted:?}");
             return None;
         }
-        Some(Self(place))
+        Some(Self(dir))
     }
 }
 
@@ -75,38 +74,41 @@ impl Drop for SmallDisk<'_> {
 }
 
 #[test]
-fn a_full_disk_is_seen_before_the_start() {
-    let place = Place::new();
-    let Some(_disk) = SmallDisk::mount(&place, "64k") else {
+fn a_full_disk_is_detected_before_the_start() {
+    let dir = TestFolder::new();
+    let Some(_disk) = SmallDisk::mount(&dir, "64k") else {
         return;
     };
-    let ended = place.run(&["train", "--set", "run.output=disk/out"]);
+    let ended = dir.run(&["train", "--set", "run.output=disk/out"]);
     ended.expect(
         2,
-        &["error: disk/out has 64.0 KiB free", "hint: free some space"],
+        &[
+            "error: not enough space in disk/out: 64.0 KiB free",
+            "help: free some space",
+        ],
     );
-    assert_eq!(place.list("disk"), [""; 0]);
+    assert_eq!(dir.list("disk"), [""; 0]);
 }
 
 #[test]
-fn a_disk_that_fills_up_leaves_no_half_of_a_model() {
-    let place = Place::new();
-    let Some(_disk) = SmallDisk::mount(&place, "128k") else {
+fn a_disk_that_fills_up_leaves_no_incomplete_model() {
+    let dir = TestFolder::new();
+    let Some(_disk) = SmallDisk::mount(&dir, "128k") else {
         return;
     };
-    // The record of the events alone is larger than the disk.
+    // The event file alone is larger than the disk.
     let sets = ["--set", "run.output=disk/out", "--set", "train.steps=400"];
-    let ended = place
+    let ended = dir
         .run(&[&["train", "-n", "2"], &sets[..]].concat())
         .expect(
             3,
             &[
                 "error: rank 0: cannot write ",
                 "No space left on device",
-                "hint: is the disk full",
-                "writing events failed",
+                "help: check that the disk has space",
+                "cannot write events",
             ],
         );
     assert!(ended.stderr.contains("400 of 400"), "{}", ended.stderr);
-    assert_eq!(place.results("disk/out"), ["events.jsonl"]);
+    assert_eq!(dir.results("disk/out"), ["events.jsonl"]);
 }

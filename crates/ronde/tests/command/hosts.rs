@@ -1,5 +1,5 @@
 //! A job on two hosts, which are network namespaces here: TLS between them, and a link that is cut.
-//! Skipped with a word where namespaces cannot be made.
+//! Skipped with a message where namespaces cannot be created.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use serde_json::Value;
 
 use crate::open_jobs::{SETS, coordinators, whole};
-use crate::support::{Place, RONDE, Running, of_kind, send, until};
+use crate::support::{RONDE, Running, TestFolder, of_kind, send, until};
 
-/// Long enough for a host to come back to, on a busy machine as well.
+/// Long enough for a host to return, even on a busy machine.
 const EPOCHS: u64 = 180;
 
-/// Two namespaces with a cable between them; gone when dropped.
+/// Two namespaces with a virtual cable between them, deleted when dropped.
 struct Hosts {
     names: [String; 2],
 }
 
-/// Runs `ip` with these words; whether it could.
+/// Runs `ip` with these arguments and returns whether it succeeded.
 fn ip(words: &str) -> bool {
     let mut command = Command::new("ip");
     let output = command.args(words.split_whitespace()).output();
@@ -32,7 +32,7 @@ impl Hosts {
         let names = ["a", "b"].map(|host| format!("ronde-{host}-{number}"));
         let hosts = Self { names };
         let [a, b] = &hosts.names;
-        // Names of interfaces are short, and their own in each namespace.
+        // Interface names are short and separate in each namespace.
         let made = ip(&format!("netns add {a}"))
             && ip(&format!("netns add {b}"))
             && ip(&format!(
@@ -49,15 +49,15 @@ impl Hosts {
     }
 
     /// Starts `ronde` on a host.
-    fn start(&self, host: usize, place: &Place, arguments: &[&str]) -> Running {
+    fn start(&self, host: usize, dir: &TestFolder, arguments: &[&str]) -> Running {
         let mut words = vec!["netns", "exec", &self.names[host], RONDE];
         words.extend(arguments);
-        place.start("ip", &words, &[])
+        dir.start("ip", &words, &[])
     }
 
-    /// A job with a worker on each host; the coordinator is on the first. The launcher and the second
+    /// Starts a job with a worker on each host and the coordinator on the first. Returns the launcher and the second
     /// host's agent.
-    fn train(&self, place: &Place, epochs: u64, sets: &[&str]) -> (Running, Running) {
+    fn train(&self, dir: &TestFolder, epochs: u64, sets: &[&str]) -> (Running, Running) {
         let mut arguments = vec![
             "train",
             "--json",
@@ -71,10 +71,10 @@ impl Hosts {
         let usual = ["elastic.silence_s=0.5", &epochs];
         let sets = SETS.iter().chain(&usual).chain(sets);
         arguments.extend(sets.flat_map(|set| ["--set", set]));
-        let running = self.start(0, place, &arguments);
+        let running = self.start(0, dir, &arguments);
         let mut address = String::new();
         until("the coordinator listens", || {
-            let folder = place.path().join("out/job/coordinators");
+            let folder = dir.path().join("out/job/coordinators");
             let first = std::fs::read_dir(folder)
                 .ok()
                 .and_then(|mut all| all.next()?.ok());
@@ -91,8 +91,8 @@ impl Hosts {
             "--host",
             "b",
         ];
-        let mut agent = self.start(1, place, &join);
-        agent.tells("host b has joined", 1);
+        let mut agent = self.start(1, dir, &join);
+        agent.wait_stderr("host b joined", 1);
         (running, agent)
     }
 
@@ -112,51 +112,55 @@ impl Drop for Hosts {
 #[test]
 fn two_hosts_train_over_tls_and_a_cut_link_heals() {
     let Some(hosts) = Hosts::new() else {
-        eprintln!("skipped: network namespaces cannot be made here");
+        eprintln!("skipped: cannot create network namespaces");
         return;
     };
-    let place = Place::new();
-    let (mut running, agent) = hosts.train(&place, EPOCHS, &[]);
+    let dir = TestFolder::new();
+    let (mut running, agent) = hosts.train(&dir, EPOCHS, &[]);
     let before = running.after_steps(20);
     hosts.cable("down");
-    running.says("\"event\":\"recovered\"", 1);
-    assert_eq!(running.workers(), before, "the side with the lease goes on");
+    running.wait_stdout("\"event\":\"recovered\"", 1);
+    assert_eq!(
+        running.workers(),
+        before,
+        "the side with the lease continues"
+    );
     hosts.cable("up");
-    running.says("\"healed\":1", 1);
-    let events = whole(&place, running.wait(), EPOCHS);
+    running.wait_stdout("\"healed\":1", 1);
+    let events = whole(&dir, running.wait(), EPOCHS);
     agent.wait().expect(0, &[]);
     let changes: Vec<&str> = of_kind(&events, "membership_changed")
         .map(|event| event["reason"].as_str().unwrap())
         .collect();
-    assert!(changes[0].contains("on b lost: "), "{changes:?}");
-    // On a busy machine it may be missed once more.
+    assert!(changes[0].contains(" on b "), "{changes:?}");
+    // On a busy machine its heartbeat may be missed once more.
     let is_back = |change: &&str| change.contains("2 workers");
     assert!(changes.iter().any(is_back), "{changes:?}");
-    for pid in coordinators(&place) {
+    for pid in coordinators(&dir) {
         send(pid, rustix::process::Signal::KILL);
     }
 }
 
 #[test]
-fn half_of_the_hosts_is_no_majority() {
+fn half_of_the_hosts_is_not_a_majority() {
     let Some(hosts) = Hosts::new() else {
-        eprintln!("skipped: network namespaces cannot be made here");
+        eprintln!("skipped: cannot create network namespaces");
         return;
     };
-    let place = Place::new();
+    let dir = TestFolder::new();
     let sets = ["elastic.succession=\"majority\""];
-    let (mut running, agent) = hosts.train(&place, 60, &sets);
+    let (mut running, agent) = hosts.train(&dir, 60, &sets);
     let before = running.after_steps(20);
     hosts.cable("down");
-    running.says("waiting: 1 of 2 members of generation ", 1);
+    running.wait_stdout("waiting: 1 of 2 members of generation ", 1);
     hosts.cable("up");
-    running.says("\"event\":\"recovered\"", 1);
-    assert_eq!(running.workers(), before, "nobody was started again");
-    let events = whole(&place, running.wait(), 60);
+    running.wait_stdout("\"event\":\"recovered\"", 1);
+    assert_eq!(running.workers(), before, "no worker was restarted");
+    let events = whole(&dir, running.wait(), 60);
     agent.wait().expect(0, &[]);
     let alone = |event: &&Value| event["world_size"] == 1;
     assert_eq!(of_kind(&events, "membership_changed").find(alone), None);
-    for pid in coordinators(&place) {
+    for pid in coordinators(&dir) {
         send(pid, rustix::process::Signal::KILL);
     }
 }

@@ -1,9 +1,9 @@
-//! Every sample of an epoch is used once, whatever the batches and the workers.
+//! Every sample of an epoch is used once, for any batch size and any number of workers.
 
-use crate::support::{Place, of_kind};
+use crate::support::{TestFolder, of_kind};
 
 #[test]
-fn no_sample_is_left_out_or_used_twice() {
+fn every_sample_is_used_exactly_once() {
     const SAMPLES: u64 = 101;
     let cases = [
         // Batch size, drop_last, workers, samples of an epoch.
@@ -17,7 +17,7 @@ fn no_sample_is_left_out_or_used_twice() {
         (1000, false, 2, SAMPLES),
     ];
     for (batch, drop_last, workers, used) in cases {
-        let place = Place::new();
+        let dir = TestFolder::new();
         let sets = [
             "data.source=synthetic_images".to_owned(),
             format!("data.samples={SAMPLES}"),
@@ -34,7 +34,7 @@ fn no_sample_is_left_out_or_used_twice() {
             .chain(sets.iter().flat_map(|set| ["--set", set]))
             .collect();
         let case = format!("batch {batch}, drop_last {drop_last}, {workers} workers");
-        let events = place.run(&arguments).expect(0, &[]).events();
+        let events = dir.run(&arguments).expect(0, &[]).events();
         let verdicts: Vec<String> = of_kind(&events, "epoch_finished")
             .map(|e| format!("{} {} {}", e["used_once"], e["missing"], e["repeated"]))
             .collect();

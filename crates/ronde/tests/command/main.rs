@@ -1,4 +1,4 @@
-//! The command as its users meet it: real processes, real files, real signals.
+//! Tests of the command with real processes, files and signals.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail here")]
 

@@ -34,7 +34,11 @@ impl Job {
         let dir = TestFolder::new();
         let mut arguments = vec!["train", "--json", "--listen", "--here", here, "-n", workers];
         let epochs_set = format!("train.epochs={epochs}");
-        let sets = SETS.iter().chain(sets).copied().chain([epochs_set.as_str()]);
+        let sets = SETS
+            .iter()
+            .chain(sets)
+            .copied()
+            .chain([epochs_set.as_str()]);
         arguments.extend(sets.flat_map(|set| ["--set", set]));
         let running = Some(dir.start(RONDE, &arguments, &[]));
         Self {
@@ -382,7 +386,9 @@ fn unauthenticated_connections_are_refused_and_reported() {
         let mut plain = std::net::TcpStream::connect(&address).unwrap();
         std::io::Write::write_all(&mut plain, b"GET / HTTP/1.0\r\n\r\n").unwrap();
         let events = std::fs::read_to_string(job.dir.path().join("out/events.jsonl"));
-        events.unwrap().contains("does not speak the job's TLS protocol")
+        events
+            .unwrap()
+            .contains("does not speak the job's TLS protocol")
     });
     let events = job.whole();
     let output = notices(&events);

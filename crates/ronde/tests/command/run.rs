@@ -1,13 +1,13 @@
-//! `ronde run`: any program as ranks.
+//! `ronde run`: starts any program as several ranks.
 
-use crate::support::Place;
+use crate::support::TestFolder;
 
 fn shell(ranks: &str, script: &str) -> crate::support::Ended {
-    Place::new().run(&["run", "-n", ranks, "--", "sh", "-c", script])
+    TestFolder::new().run(&["run", "-n", ranks, "--", "sh", "-c", script])
 }
 
 #[test]
-fn ranks_find_their_place_in_the_environment_and_lines_their_rank() {
+fn ranks_get_rendezvous_variables_and_lines_get_their_rank() {
     let script = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE; \
                   echo $MASTER_ADDR >&2; test $MASTER_PORT -gt 0";
     let ended = shell("3", script).expect(0, &[]);
@@ -22,7 +22,7 @@ fn ranks_find_their_place_in_the_environment_and_lines_their_rank() {
 }
 
 #[test]
-fn the_first_failure_is_told_and_ends_all() {
+fn the_first_failure_is_reported_and_ends_all() {
     let script = "test $RANK = 1 || exec sleep 600; echo no more paper >&2; exit 7";
     let ended = shell("3", script).expect(
         7,
@@ -34,11 +34,11 @@ fn the_first_failure_is_told_and_ends_all() {
     );
     assert!(!ended.stderr.contains("also failed"), "{}", ended.stderr);
     let killed = "error: rank 0 was killed by signal 9 (SIGKILL)";
-    shell("2", "test $RANK = 0 || exec sleep 600; kill -9 $$").expect(137, &[killed, "hint: "]);
+    shell("2", "test $RANK = 0 || exec sleep 600; kill -9 $$").expect(137, &[killed, "help: "]);
 }
 
 #[test]
-fn a_rank_that_does_not_want_to_end_is_named() {
+fn a_rank_that_ignores_sigterm_is_named() {
     let script = "trap '' TERM; if test $RANK = 0; then while :; do sleep 0.1; done; fi; \
                   sleep 0.2; exit 3";
     shell("2", script).expect(
@@ -51,20 +51,18 @@ fn a_rank_that_does_not_want_to_end_is_named() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_a_mistake_of_the_user() {
-    let place = Place::new();
+fn a_missing_program_is_a_user_error() {
+    let dir = TestFolder::new();
     for (program, hint) in [
         ("no-such-program", "installed and in PATH"),
         ("./file", "chmod +x"),
     ] {
-        place.write("file", "#!/bin/sh\n");
+        dir.write("file", "#!/bin/sh\n");
         let arguments = ["run", "-n", "2", "--", program];
-        place
-            .run(&arguments)
+        dir.run(&arguments)
             .expect(2, &["cannot be started", program, hint]);
     }
-    place
-        .run(&["run", "-n", "0", "--", "true"])
+    dir.run(&["run", "-n", "0", "--", "true"])
         .expect(2, &["--workers"]);
-    place.run(&["run"]).expect(2, &["PROGRAM"]);
+    dir.run(&["run"]).expect(2, &["PROGRAM"]);
 }

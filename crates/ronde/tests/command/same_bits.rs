@@ -1,6 +1,6 @@
-//! The promise: the trained bits do not depend on the workers, nor on how gradients travel.
+//! The trained bits do not depend on the number of workers or on how gradients are sent.
 
-use crate::support::{Ended, Place, RONDE, of_kind};
+use crate::support::{Ended, RONDE, TestFolder, of_kind};
 
 /// Convolutions, batch normalisation, dropout, clipping, and a last batch of 37.
 const RUN: &str = r#"
@@ -24,7 +24,7 @@ kind = "cosine"
 warmup_steps = 10
 "#;
 
-/// All that must be equal: the model's hash, and loss and norm of each step to the last digit.
+/// The values that must be equal: the model's hash, and loss and norm of each step to the last digit.
 type Bits = (String, Vec<(String, String)>);
 
 fn bits(ended: &Ended, steps: usize) -> Bits {
@@ -36,8 +36,8 @@ fn bits(ended: &Ended, steps: usize) -> Bits {
 }
 
 fn train(steps: usize, workers: u32, sets: &[&str], variables: &[(&str, &str)]) -> Bits {
-    let place = Place::new();
-    place.write("bits.toml", RUN);
+    let dir = TestFolder::new();
+    dir.write("bits.toml", RUN);
     let (steps_set, workers) = (format!("train.steps={steps}"), workers.to_string());
     let mut arguments = vec![
         "train",
@@ -51,7 +51,7 @@ fn train(steps: usize, workers: u32, sets: &[&str], variables: &[(&str, &str)]) 
     for set in sets {
         arguments.extend(["--set", set]);
     }
-    let ended = place.start(RONDE, &arguments, variables).wait();
+    let ended = dir.start(RONDE, &arguments, variables).wait();
     bits(&ended.expect(0, &[]), steps)
 }
 

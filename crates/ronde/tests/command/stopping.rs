@@ -2,13 +2,13 @@
 
 use rustix::process::Signal;
 
-use crate::support::{Place, RONDE, Running, gone, send, until};
+use crate::support::{RONDE, Running, TestFolder, gone, send, until};
 
 /// The first failure ends the run.
 const FRAGILE: &str = "elastic.enabled=false";
 
 /// A run that would take for ever.
-fn start(place: &Place, workers: &str, sets: &[&str]) -> Running {
+fn start(dir: &TestFolder, workers: &str, sets: &[&str]) -> Running {
     let mut arguments = vec!["train", "--json", "-n", workers];
     for set in ["train.epochs=1000000", "model.channels=4", "run.output=out"]
         .iter()
@@ -16,34 +16,32 @@ fn start(place: &Place, workers: &str, sets: &[&str]) -> Running {
     {
         arguments.extend(["--set", set]);
     }
-    place.start(RONDE, &arguments, &[])
+    dir.start(RONDE, &arguments, &[])
 }
 
 #[test]
-fn a_signal_ends_all_processes_and_leaves_no_piece_of_a_file() {
+fn a_signal_ends_all_processes_and_leaves_no_incomplete_file() {
     let left: [(_, _, &[&str]); 2] = [
         (Signal::INT, 130, &["events.jsonl"]),
         (Signal::TERM, 143, &["checkpoints", "events.jsonl"]),
     ];
     for (signal, code, files) in left {
-        let place = Place::new();
-        let mut running = start(&place, "3", &[]);
+        let dir = TestFolder::new();
+        let mut running = start(&dir, "3", &[]);
         let workers = running.after_steps(5);
         assert_eq!(workers.keys().copied().collect::<Vec<_>>(), [0, 1, 2]);
         running.signal(signal);
-        let ended = running
-            .wait()
-            .expect(code, &["stopped: all workers have ended"]);
+        let ended = running.wait().expect(code, &["interrupted at step "]);
         assert!(!ended.stderr.contains("error"), "{}", ended.stderr);
         gone(workers.into_values());
-        assert_eq!(place.list("out"), files);
+        assert_eq!(dir.list("out"), files);
     }
 }
 
 #[test]
 fn a_killed_worker_is_named_with_its_last_step() {
-    let place = Place::new();
-    let mut running = start(&place, "3", &[FRAGILE]);
+    let dir = TestFolder::new();
+    let mut running = start(&dir, "3", &[FRAGILE]);
     let workers = running.after_steps(5);
     send(workers[&1], Signal::KILL);
     let ended = running.wait().expect(
@@ -51,21 +49,21 @@ fn a_killed_worker_is_named_with_its_last_step() {
         &[
             "error: rank 1 was killed by signal 9 (SIGKILL)",
             &format!("process {}, after step ", workers[&1]),
-            "hint: ",
+            "help: ",
         ],
     );
     assert!(!ended.stderr.contains("also failed"), "{}", ended.stderr);
     assert!(ended.stdout.contains(r#""event":"worker_failed","rank":1"#));
     gone(workers.into_values());
-    assert_eq!(place.list("out"), ["events.jsonl", "flight"]);
+    assert_eq!(dir.list("out"), ["events.jsonl", "flight"]);
 }
 
 #[test]
 fn workers_do_not_outlive_a_killed_launcher() {
-    let place = Place::new();
-    let mut running = start(&place, "3", &[]);
+    let dir = TestFolder::new();
+    let mut running = start(&dir, "3", &[]);
     let workers = running.after_steps(5);
-    // One that is stopped gets no notice of anything but SIGKILL.
+    // A stopped process only reacts to SIGKILL.
     send(workers[&2], Signal::STOP);
     running.signal(Signal::KILL);
     assert_eq!(running.wait().code, 137);
@@ -73,9 +71,9 @@ fn workers_do_not_outlive_a_killed_launcher() {
 }
 
 #[test]
-fn a_worker_that_hangs_is_named_by_those_who_wait() {
-    let place = Place::new();
-    let mut running = start(&place, "2", &["comm.timeout_s=2", FRAGILE]);
+fn a_hanging_worker_is_named_by_the_waiting_ranks() {
+    let dir = TestFolder::new();
+    let mut running = start(&dir, "2", &["comm.timeout_s=2", FRAGILE]);
     let workers = running.after_steps(5);
     send(workers[&1], Signal::STOP);
     running.wait().expect(
@@ -84,31 +82,30 @@ fn a_worker_that_hangs_is_named_by_those_who_wait() {
             "error: rank 0: ",
             "for group rank 1",
             "limit 2.0 s",
-            "hint: rank 1 was stopped, hung",
+            "help: rank 1 was stopped, hung",
             "look first at rank 1",
-            "what the ranks were doing (`ronde flight ",
+            "last operations of the ranks (`ronde flight ",
             "no record of rank 1",
         ],
     );
     gone(workers.into_values());
-    assert_eq!(place.list("out/flight"), ["flight-dp-0-rank-0.json"]);
+    assert_eq!(dir.list("out/flight"), ["flight-dp-0-rank-0.json"]);
 }
 
 #[test]
-fn what_the_ranks_are_doing_is_written_on_demand() {
-    let place = Place::new();
-    place
-        .run(&["flight", "out"])
+fn flight_records_are_written_on_demand() {
+    let dir = TestFolder::new();
+    dir.run(&["flight", "out"])
         .expect(2, &["no flight records in out or out/flight"]);
-    let mut running = start(&place, "2", &[FRAGILE]);
+    let mut running = start(&dir, "2", &[FRAGILE]);
     let workers = running.after_steps(5);
-    // Rank 0 comes to wait for rank 1 and stays there.
+    // Rank 0 waits for rank 1 until it is killed.
     send(workers[&1], Signal::STOP);
     send(workers[&0], Signal::USR1);
     until("the record is written", || {
-        place.list("out/flight") == ["flight-dp-0-rank-0.json"]
+        dir.list("out/flight") == ["flight-dp-0-rank-0.json"]
     });
-    let report = place.run(&["flight", "out"]).expect(0, &[]).stdout;
+    let report = dir.run(&["flight", "out"]).expect(0, &[]).stdout;
     assert!(
         report.contains("group dp, generation 0, 2 ranks"),
         "{report}"
@@ -119,15 +116,15 @@ fn what_the_ranks_are_doing_is_written_on_demand() {
 }
 
 #[test]
-fn of_many_workers_the_one_that_hangs_is_named_whoever_was_waited_for() {
-    // Rank 3 exchanges with ranks 2 and 1 alone, so it can only wait for one that waits for rank 0.
-    let place = Place::new();
+fn the_hanging_worker_is_named_even_if_the_failing_rank_waited_for_another() {
+    // Rank 3 only exchanges with ranks 2 and 1, so it waits for a rank that waits for rank 0.
+    let dir = TestFolder::new();
     let sets = [
         "comm.timeout_s=2",
         "comm.algorithm=halving_doubling",
         FRAGILE,
     ];
-    let mut running = start(&place, "4", &sets);
+    let mut running = start(&dir, "4", &sets);
     let workers = running.after_steps(5);
     send(workers[&0], Signal::STOP);
     running

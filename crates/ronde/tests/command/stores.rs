@@ -1,22 +1,22 @@
-//! Checkpoints and a job's record in S3 and Azure Blob Storage: runs go on from there with the same bits,
-//! coordinators follow each other, and wrong settings are told at once.
+//! Checkpoints and a job's record in S3 and Azure Blob Storage: runs resume with the same bits, coordinators are
+//! replaced, and invalid settings are reported at once.
 //!
 //! `crates/store/tests/servers.py` starts the servers and writes the variables that name them, which `cargo xtask
-//! test` sets; without those these tests are skipped, saying so.
+//! test` sets; without these variables the tests print that they are skipped.
 
 use std::io::Write;
 
 use rustix::process::Signal;
 
 use crate::open_jobs::{coordinators, the_coordinator, whole};
-use crate::support::{Ended, Place, RONDE, Running, gone, of_kind, send};
+use crate::support::{Ended, RONDE, Running, TestFolder, gone, of_kind, send};
 
 /// Azurite's account and key, which are public.
 const AZURE_ACCOUNT: &str = "devstoreaccount1";
 const AZURE_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-/// A bucket or container, and the variables that lead to it.
+/// A bucket or container, and the variables for its service.
 struct Remote {
     scheme: &'static str,
     variables: Vec<(&'static str, String)>,
@@ -26,7 +26,7 @@ impl Remote {
     fn variable(name: &str) -> Option<String> {
         let value = std::env::var_os(name).and_then(|value| value.into_string().ok());
         if value.is_none() {
-            let _ = writeln!(std::io::stderr(), "skipped: {name} does not name a server");
+            let _ = writeln!(std::io::stderr(), "skipped: {name} is not set");
         }
         value
     }
@@ -63,21 +63,21 @@ impl Remote {
         }
     }
 
-    /// Those that there are.
+    /// Returns the available services.
     fn all() -> Vec<Self> {
         let s3 = Self::variable("RONDE_TEST_S3").and_then(Self::s3);
         let azure = Self::variable("RONDE_TEST_AZURE").map(|endpoint| Self::azure(&endpoint));
         s3.into_iter().chain(azure).collect()
     }
 
-    /// A prefix that nothing has used.
-    fn fresh(&self, place: &Place) -> String {
-        let unique = place.path().file_name().unwrap().to_string_lossy();
+    /// Returns an unused prefix.
+    fn fresh(&self, dir: &TestFolder) -> String {
+        let unique = dir.path().file_name().unwrap().to_string_lossy();
         let unique = unique.trim_start_matches('.');
         format!("{}://ronde-test/{unique}/command", self.scheme)
     }
 
-    /// The objects at an address.
+    /// Opens the store at an address.
     #[cfg(feature = "full")]
     fn store(&self, address: &str) -> std::sync::Arc<dyn ronde_store::Store> {
         let variables = self.variables.iter();
@@ -90,13 +90,13 @@ impl Remote {
         ronde_store::open(&address.parse().unwrap(), &settings).unwrap()
     }
 
-    fn start(&self, place: &Place, arguments: &[&str]) -> Running {
+    fn start(&self, dir: &TestFolder, arguments: &[&str]) -> Running {
         let variables = self.variables.iter();
         let variables: Vec<_> = variables.map(|(name, value)| (*name, &**value)).collect();
-        place.start(RONDE, arguments, &variables)
+        dir.start(RONDE, arguments, &variables)
     }
 
-    /// The same with another value of a variable.
+    /// Returns the same service with another value of a variable.
     fn with(&self, name: &str, value: &str) -> Self {
         let change = |(known, old): &(&'static str, String)| match *known == name {
             true => (*known, value.to_owned()),
@@ -119,7 +119,7 @@ const SETS: [&str; 6] = [
 ];
 
 #[track_caller]
-fn went_on_from(ended: &Ended) -> u64 {
+fn resumed_from(ended: &Ended) -> u64 {
     let events = ended.events();
     let loaded = of_kind(&events, "checkpoint_loaded").next();
     loaded.unwrap_or_else(|| panic!("nothing was loaded: {ended:#?}"))["step"]
@@ -128,42 +128,41 @@ fn went_on_from(ended: &Ended) -> u64 {
 }
 
 #[test]
-fn a_run_goes_on_from_a_checkpoint_in_an_object_store_on_another_host() {
-    let place = Place::new();
+fn a_run_resumes_from_a_checkpoint_in_an_object_store_on_another_host() {
+    let dir = TestFolder::new();
     let mut undisturbed = None;
     for remote in Remote::all() {
         let alone = ["train", "--json", "-n", "1"];
         let alone = || {
-            place
-                .run(&[&alone[..], &SETS].concat())
+            dir.run(&[&alone[..], &SETS].concat())
                 .expect(0, &[])
                 .blake3()
         };
         let expected = undisturbed.get_or_insert_with(alone).clone();
-        let first = Place::new();
+        let first = TestFolder::new();
         let to = remote.fresh(&first);
         let set = format!("checkpoint.to={to}");
         let arguments = ["train", "--json", "-n", "2", "--set", &set];
         let every = ["--set", "checkpoint.every_steps=20"];
         let mut running = remote.start(&first, &[&arguments[..], &SETS, &every].concat());
-        running.says("\"event\":\"checkpoint_saved\"", 2);
+        running.wait_stdout("\"event\":\"checkpoint_saved\"", 2);
         let processes = running.workers();
         running.signal(Signal::KILL);
         running.wait();
         gone(processes.into_values());
-        // Nothing of the first host's disk is there.
-        let second = Place::new();
+        // The second host has no files of the first one.
+        let second = TestFolder::new();
         let arguments = ["train", "--json", "-n", "3", "--resume", &to];
         let out = ["--set", "run.output=out"];
         let ended = remote
             .start(&second, &[&arguments[..], &out].concat())
             .wait();
         let ended = ended.expect(0, &[]);
-        assert!(went_on_from(&ended) >= 40);
+        assert!(resumed_from(&ended) >= 40);
         assert_eq!(ended.blake3(), expected);
         let listed = remote.start(&second, &["checkpoint", "ls", &to]).wait();
         let listed = listed.expect(0, &[]);
-        assert!(listed.stdout.contains("counts"), "{}", listed.stdout);
+        assert!(listed.stdout.contains("complete"), "{}", listed.stdout);
         remote
             .start(&second, &["checkpoint", "verify", &to])
             .wait()
@@ -172,47 +171,45 @@ fn a_run_goes_on_from_a_checkpoint_in_an_object_store_on_another_host() {
 }
 
 #[test]
-fn a_job_whose_record_is_in_an_object_store_outlives_its_coordinator() {
+fn a_job_with_its_record_in_an_object_store_survives_its_coordinator() {
     for remote in Remote::all() {
-        let place = Place::new();
-        let record = remote.fresh(&place);
+        let dir = TestFolder::new();
+        let record = remote.fresh(&dir);
         let mut arguments = vec!["train", "--json", "--listen", "--here", "3", "-n", "2"];
         arguments.extend(["--record", &record]);
         let sets = crate::open_jobs::SETS;
         let sets = sets.into_iter().chain(["train.epochs=60"]);
         arguments.extend(sets.flat_map(|set| ["--set", set]));
-        let mut running = remote.start(&place, &arguments);
+        let mut running = remote.start(&dir, &arguments);
         let before = running.after_steps(20);
-        send(the_coordinator(&place), Signal::KILL);
+        send(the_coordinator(&dir), Signal::KILL);
         send(before[&1], Signal::KILL);
-        running.says("\"healed\":1", 1);
+        running.wait_stdout("\"healed\":1", 1);
         assert_eq!(running.workers()[&0], before[&0], "the same process");
-        let shown = remote.start(&place, &["status", "out", "--json"]).wait();
+        let shown = remote.start(&dir, &["status", "out", "--json"]).wait();
         let shown = shown.expect(0, &[]).stdout;
         let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
         assert!(shown["term"].as_u64() >= Some(2), "{shown}");
-        whole(&place, running.wait(), 60);
-        assert!(coordinators(&place).is_empty());
+        whole(&dir, running.wait(), 60);
+        assert!(coordinators(&dir).is_empty());
     }
 }
 
 #[test]
-fn wrong_settings_of_a_store_end_the_command_at_once_and_say_what_to_change() {
+fn invalid_settings_of_a_store_end_the_command_at_once_with_help() {
     for remote in Remote::all() {
-        let place = Place::new();
+        let dir = TestFolder::new();
         let refused = |remote: &Remote, to: &str, words: &str| {
             let set = format!("checkpoint.to={to}");
             let arguments = [&["train", "--set", &set][..], &SETS].concat();
-            remote.start(&place, &arguments).wait().expect(2, &[words]);
-            // A job says the same of its record.
+            remote.start(&dir, &arguments).wait().expect(2, &[words]);
+            // The record of a job gives the same error.
             let arguments = ["train", "--listen", "--record", to];
-            let ended = remote
-                .start(&place, &[&arguments[..], &SETS].concat())
-                .wait();
+            let ended = remote.start(&dir, &[&arguments[..], &SETS].concat()).wait();
             ended.expect(2, &[words]);
         };
         let missing = format!("{}://not-made/x", remote.scheme);
-        let good = remote.fresh(&place);
+        let good = remote.fresh(&dir);
         if remote.scheme == "s3" {
             refused(&remote, &missing, "there is no such bucket");
             let wrong = remote.with("AWS_SECRET_ACCESS_KEY", "somebody-elses");
@@ -226,40 +223,39 @@ fn wrong_settings_of_a_store_end_the_command_at_once_and_say_what_to_change() {
     if let Some(endpoint) = Remote::variable("RONDE_TEST_UNTRUSTED") {
         let set = ["--set", "checkpoint.to=az://ronde-test/x"];
         Remote::azure(&endpoint)
-            .start(&Place::new(), &[&["train"][..], &set, &SETS].concat())
+            .start(&TestFolder::new(), &[&["train"][..], &set, &SETS].concat())
             .wait()
             .expect(2, &["certificate is not trusted"]);
     }
 }
 
-/// Samples lie in a bucket: what is fetched once is not fetched again, by nobody on this host, and the model is that of
-/// files on disk.
+/// Samples in a bucket are fetched only once per host, and the model has the same bits as with local files.
 #[cfg(feature = "full")]
 #[test]
 fn samples_in_a_bucket_are_fetched_once_and_give_the_bits_of_local_files() {
     for remote in Remote::all() {
-        let place = Place::new();
+        let dir = TestFolder::new();
         let rows = |from: u32| -> String {
             (from..from + 60)
                 .map(|row| format!("{},{},{}\n", row % 7, (row * 5) % 11, row % 2))
                 .collect()
         };
-        std::fs::create_dir(place.path().join("rows")).unwrap();
-        let address = remote.fresh(&place);
+        std::fs::create_dir(dir.path().join("rows")).unwrap();
+        let address = remote.fresh(&dir);
         let store = remote.store(&address);
         for (name, from) in [("a.csv", 0), ("b.csv", 60), ("c.csv", 120)] {
-            place.write(&format!("rows/{name}"), &rows(from));
+            dir.write(&format!("rows/{name}"), &rows(from));
             let name = ronde_store::ObjectName::new(name).unwrap();
             ronde_store::StoreExt::put(&*store, &name, rows(from).as_bytes()).unwrap();
         }
-        place.write(
+        dir.write(
             "run.toml",
             "version = 1\n[data]\nsource = \"records\"\ntrain = \"rows/*.csv\"\ncache_folder = \"pages\"\n\
              features = { decode = \"numbers\", field = \"0..2\", shape = [2] }\n\
              label = { field = \"2\", classes = 2 }\n\
              [model]\nkind = \"mlp\"\nhidden = [4]\n[train]\nepochs = 2\nglobal_batch_size = 32\n",
         );
-        let local = place.run(&["train", "run.toml", "--json"]).expect(0, &[]);
+        let local = dir.run(&["train", "run.toml", "--json"]).expect(0, &[]);
         let train = format!("data.train={address}/*.csv");
         let arguments = [
             "train",
@@ -271,7 +267,7 @@ fn samples_in_a_bucket_are_fetched_once_and_give_the_bits_of_local_files() {
             &train,
         ];
         for run in 0..2 {
-            let ended = remote.start(&place, &arguments).wait().expect(0, &[]);
+            let ended = remote.start(&dir, &arguments).wait().expect(0, &[]);
             assert_eq!(ended.blake3(), local.blake3());
             let read = ended.data_read();
             assert_eq!(read.len(), 4, "two workers, two epochs");

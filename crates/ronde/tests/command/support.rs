@@ -1,4 +1,4 @@
-//! Starting `ronde` in a folder of its own, reading what it says, and looking after its processes.
+//! Runs `ronde` in a temporary folder, reads its output and controls its processes.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -12,13 +12,13 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Turns of ten milliseconds after which a test gives up: two minutes, for a machine that is busy.
-const TURNS_MAX: u32 = 12_000;
+/// Number of polls of ten milliseconds before a test fails: two minutes, for a busy machine.
+const POLLS_MAX: u32 = 12_000;
 
 /// The command under test.
 pub(crate) const RONDE: &str = env!("CARGO_BIN_EXE_ronde");
 
-/// One ended process.
+/// The result of a process that has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: i32,
@@ -27,7 +27,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// Fails the test unless the command ended with `code` and said all of `words` on standard
+    /// Fails the test unless the command ended with `code` and printed all of `words` to standard
     /// error.
     #[track_caller]
     pub(crate) fn expect(self, code: i32, words: &[&str]) -> Self {
@@ -38,20 +38,20 @@ impl Ended {
         self
     }
 
-    /// The events of a run with `--json`; the header has been checked and left out.
+    /// Returns the events of a run with `--json`, after checking and removing the header.
     #[track_caller]
     pub(crate) fn events(&self) -> Vec<Value> {
         events(&self.stdout)
     }
 
-    /// The events in which workers tell what they have read, one for each epoch.
+    /// Returns the events in which workers report the bytes that they have read, one per epoch and worker.
     #[cfg(feature = "full")]
     pub(crate) fn data_read(&self) -> Vec<Value> {
         let events = self.events();
         of_kind(&events, "data_read").cloned().collect()
     }
 
-    /// The hash of the trained model, from the events.
+    /// Returns the hash of the trained model, from the events.
     #[track_caller]
     pub(crate) fn blake3(&self) -> String {
         let events = self.events();
@@ -61,7 +61,7 @@ impl Ended {
     }
 }
 
-/// Lines of JSON, without the header.
+/// Parses lines of JSON and removes the header.
 #[track_caller]
 pub(crate) fn events(text: &str) -> Vec<Value> {
     let mut values = text.lines().map(|line| {
@@ -72,15 +72,15 @@ pub(crate) fn events(text: &str) -> Vec<Value> {
     values.collect()
 }
 
-/// The events of one kind.
+/// Returns the events of one kind.
 pub(crate) fn of_kind<'a>(events: &'a [Value], kind: &'a str) -> impl Iterator<Item = &'a Value> {
     events.iter().filter(move |event| event["event"] == kind)
 }
 
-/// A folder for one test, and the commands that run in it.
-pub(crate) struct Place(TempDir);
+/// A temporary folder for one test, in which commands run.
+pub(crate) struct TestFolder(TempDir);
 
-impl Place {
+impl TestFolder {
     pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -89,14 +89,14 @@ impl Place {
         self.0.path()
     }
 
-    /// As [`Place::list`], without the flight records that a failure may leave.
+    /// Lists a folder like [`TestFolder::list`], without the flight records of a failed run.
     pub(crate) fn results(&self, folder: &str) -> Vec<String> {
         let mut names = self.list(folder);
         names.retain(|name| name != "flight");
         names
     }
 
-    /// Names of all that lies in a folder of the place; empty when there is no such folder.
+    /// Returns the sorted names in a subfolder, or nothing when it does not exist.
     pub(crate) fn list(&self, folder: &str) -> Vec<String> {
         let Ok(entries) = std::fs::read_dir(self.path().join(folder)) else {
             return Vec::new();
@@ -112,7 +112,7 @@ impl Place {
         std::fs::write(self.path().join(name), text).unwrap();
     }
 
-    /// Runs a command to its end, `ronde` for one, with a clean environment.
+    /// Runs `ronde` to its end with a clean environment.
     pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
         self.start(RONDE, arguments, &[]).wait()
     }
@@ -151,7 +151,7 @@ impl Place {
     }
 }
 
-/// An output that a thread collects.
+/// An output stream that a thread collects.
 struct Collected {
     text: Arc<Mutex<Vec<u8>>>,
     thread: Option<JoinHandle<()>>,
@@ -177,8 +177,8 @@ impl Collected {
         String::from_utf8_lossy(&self.text.lock().unwrap()).into_owned()
     }
 
-    /// Whether the lines that have come hold `text` so many times. Those before `seen` are counted in
-    /// `found` already.
+    /// Returns whether the complete lines so far contain `text` at least `times` times. Those before `seen` are
+    /// already counted in `found`.
     fn has(&self, text: &str, times: usize, (seen, found): &mut (usize, usize)) -> bool {
         let bytes = self.text.lock().unwrap();
         let new = &bytes[*seen..];
@@ -197,7 +197,7 @@ impl Collected {
     }
 }
 
-/// A process of a test; killed when the test is done with it.
+/// A process of a test; killed when dropped.
 pub(crate) struct Running {
     child: Child,
     stdout: Collected,
@@ -205,7 +205,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Waits for the end; the code is 128 + signal when a signal ended it.
+    /// Waits for the end. The code is 128 + the signal when a signal ended it.
     #[track_caller]
     pub(crate) fn wait(mut self) -> Ended {
         let mut status = None;
@@ -228,7 +228,7 @@ impl Running {
         send(self.child.id(), signal);
     }
 
-    /// Waits until a run with `--json` has committed `steps` steps; its worker processes by rank.
+    /// Waits until a run with `--json` has committed `steps` steps, and returns its worker processes by rank.
     #[track_caller]
     pub(crate) fn after_steps(&mut self, steps: u64) -> BTreeMap<u32, u32> {
         let committed = format!("\"event\":\"step_committed\",\"step\":{steps},");
@@ -241,9 +241,9 @@ impl Running {
         self.workers()
     }
 
-    /// Waits until standard output holds `text` so many times.
+    /// Waits until standard output contains `text` `times` times.
     #[track_caller]
-    pub(crate) fn says(&mut self, text: &str, times: usize) {
+    pub(crate) fn wait_stdout(&mut self, text: &str, times: usize) {
         let mut so_far = (0, 0);
         until(text, || {
             let ended = self.child.try_wait().unwrap();
@@ -252,9 +252,9 @@ impl Running {
         });
     }
 
-    /// Waits until standard error holds `text` so many times.
+    /// Waits until standard error contains `text` `times` times.
     #[track_caller]
-    pub(crate) fn tells(&mut self, text: &str, times: usize) {
+    pub(crate) fn wait_stderr(&mut self, text: &str, times: usize) {
         let mut so_far = (0, 0);
         until(text, || {
             let ended = self.child.try_wait().unwrap();
@@ -263,7 +263,7 @@ impl Running {
         });
     }
 
-    /// The worker processes by place, which is the rank that they began with.
+    /// Returns the worker processes by slot, which is the rank that they started with.
     pub(crate) fn workers(&self) -> BTreeMap<u32, u32> {
         let mut workers = BTreeMap::new();
         for entry in std::fs::read_dir("/proc").unwrap() {
@@ -287,7 +287,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Mostly it has ended already.
+        // Usually it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -297,7 +297,7 @@ pub(crate) fn send(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
 }
 
-/// State and parent of a process; `None` when it is gone.
+/// Returns the state and the parent of a process, or `None` when it has ended.
 fn state(pid: u32) -> Option<(char, u32)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
@@ -315,20 +315,20 @@ pub(crate) fn gone(pids: impl IntoIterator<Item = u32>) {
     }
 }
 
-/// Waits until something is so; a watchdog, not a measure of speed.
+/// Waits until a condition holds; the limit is a watchdog, not a measure of speed.
 #[track_caller]
 #[expect(clippy::disallowed_methods, reason = "a watchdog of a test waits")]
-pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) {
-    for _ in 0..TURNS_MAX {
-        if so() {
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    for _ in 0..POLLS_MAX {
+        if condition() {
             return;
         }
         thread::sleep(Duration::from_millis(10));
     }
-    panic!("given up: {what}");
+    panic!("timed out: {what}");
 }
 
-/// An example of this crate, which `cargo test` has built beside the tests.
+/// Returns the path of an example of this crate, which `cargo test` builds beside the tests.
 pub(crate) fn example(name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let path = tests

@@ -1,20 +1,20 @@
-//! What happens while a data set is opened: progress on a terminal, notices for everybody.
+//! Messages while a data set is opened: progress on a terminal, notices everywhere.
 
 use std::io::{IsTerminal, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ronde_data::DataNews;
+use ronde_data::DataEvent;
 
-/// Parts of the whole at which progress is drawn again.
+/// Number of steps in which progress is redrawn.
 const PARTS: f64 = 200.0;
 
-/// Writes to standard error; progress only where that is a terminal, nothing with `json`.
-pub(crate) fn show(json: bool) -> Arc<dyn Fn(&DataNews) + Send + Sync> {
+/// Returns a callback that writes to standard error: progress only on a terminal, and nothing with `json`.
+pub(crate) fn show(json: bool) -> Arc<dyn Fn(&DataEvent) + Send + Sync> {
     let draws = !json && std::io::stderr().is_terminal();
-    // What was drawn last.
+    // The progress that was drawn last.
     let drawn: Mutex<Option<(String, u64)>> = Mutex::new(None);
     Arc::new(move |news| match news {
-        DataNews::Progress { what, share } if draws => {
+        DataEvent::Progress { what, share } if draws => {
             let mut drawn = drawn.lock().unwrap_or_else(PoisonError::into_inner);
             let part = (share.clamp(0.0, 1.0) * PARTS) as u64;
             let now = Some((what.clone(), part));
@@ -23,7 +23,7 @@ pub(crate) fn show(json: bool) -> Arc<dyn Fn(&DataNews) + Send + Sync> {
                 let _ = write!(std::io::stderr(), "\r\x1b[K{}", line(what, *share));
             }
         }
-        DataNews::Notice(message) | DataNews::Finding(message) if !json => {
+        DataEvent::Notice(message) | DataEvent::Finding(message) if !json => {
             let clear = if draws { "\r\x1b[K" } else { "" };
             let _ = writeln!(std::io::stderr(), "{clear}note: {message}");
         }
@@ -31,7 +31,7 @@ pub(crate) fn show(json: bool) -> Arc<dyn Fn(&DataNews) + Send + Sync> {
     })
 }
 
-/// Complete progress leaves an empty line.
+/// Formats the progress; complete progress is an empty line.
 fn line(what: &str, share: f64) -> String {
     if share >= 1.0 {
         return String::new();
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_is_a_line_and_goes_away() {
+    fn progress_is_one_line_and_is_cleared_at_the_end() {
         assert_eq!(line("indexing 3 files", 0.256), "indexing 3 files: 26 %");
         assert_eq!(line("indexing 3 files", 1.0), "");
     }

@@ -1,4 +1,4 @@
-//! Whether this host has room for a run: on its disk and in its memory.
+//! Checks that this host has enough disk space and memory for a run.
 
 use std::path::Path;
 
@@ -10,16 +10,16 @@ use ronde_monitor::render::bytes;
 use ronde_train::memory::MemoryEstimate;
 use ronde_train::{Plan, TrainError};
 
-/// Room for the records beside the model.
+/// Space for the event file and the other records beside the model.
 const RECORD_BYTES: u64 = 64 << 10;
 
-/// Refuses a disk that will not take the trained model.
+/// Refuses a disk without enough space for the trained model.
 pub(super) fn check_disk(folder: &Path, parameters: u64) -> Result<(), String> {
     let needed = parameters.saturating_mul(4).saturating_add(RECORD_BYTES);
     match host::free_disk_bytes(folder) {
         Some(free) if free < needed => Err(format!(
-            "{} has {} free, the results take about {}\n  \
-             hint: free some space, or choose another folder: --set run.output=FOLDER",
+            "not enough space in {}: {} free, about {} needed\n  \
+             help: free some space, or choose another folder: --set run.output=FOLDER",
             folder.display(),
             bytes(free),
             bytes(needed)
@@ -28,7 +28,7 @@ pub(super) fn check_disk(folder: &Path, parameters: u64) -> Result<(), String> {
     }
 }
 
-/// Refuses a model that does not fit, before anything is allocated.
+/// Refuses a model that does not fit in memory, before anything is allocated.
 pub(super) fn check_memory(
     plan: &Plan,
     size: &ModelSize,

@@ -1,4 +1,4 @@
-//! [`Ending`]: SIGTERM while a program of the user's own trains: the job ends in good order.
+//! [`SigtermGuard`]: graceful end on SIGTERM while a user's program trains.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,21 +8,21 @@ use ronde_core::Membership;
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::{Handle, Signals};
 
-/// For as long as this lives SIGTERM asks for a good end; before and after it does what it did.
-pub(crate) struct Ending {
-    /// Set when the run has to end after a step.
+/// While this value exists, SIGTERM requests a graceful end; before and after, it has its default effect.
+pub(crate) struct SigtermGuard {
+    /// Set when the run has to end after the current step.
     pub(crate) stop: Arc<AtomicBool>,
     is_idle: Arc<AtomicBool>,
     listening: Option<(Handle, JoinHandle<()>)>,
 }
 
-impl Ending {
-    /// Listens from now on. In a job that goes on without this worker SIGTERM lets it leave after its step;
-    /// elsewhere the whole run ends after the step. Where the system takes no handler nothing is changed.
+impl SigtermGuard {
+    /// Installs the handler. In an elastic job SIGTERM makes this worker leave after its step; otherwise the
+    /// whole run ends after the step. Nothing changes when the system refuses the handler.
     pub(crate) fn listen(membership: Option<Arc<dyn Membership>>) -> Self {
         let stop = Arc::<AtomicBool>::default();
         let is_idle = Arc::new(AtomicBool::new(false));
-        let asked = Arc::clone(&stop);
+        let requested = Arc::clone(&stop);
         let listening = default_while(&is_idle)
             .and_then(|()| Signals::new([SIGTERM]))
             .and_then(|mut signals| {
@@ -32,7 +32,7 @@ impl Ending {
                     for _signal in signals.forever() {
                         match &membership {
                             Some(membership) => membership.drain(),
-                            None => asked.store(true, Ordering::Relaxed),
+                            None => requested.store(true, Ordering::Relaxed),
                         }
                     }
                 })?;
@@ -50,17 +50,17 @@ impl Ending {
     }
 }
 
-/// While the flag is set SIGTERM ends the process, as without a handler.
+/// Makes SIGTERM end the process, as without a handler, while the flag is set.
 fn default_while(is_idle: &Arc<AtomicBool>) -> std::io::Result<()> {
     signal_hook::flag::register_conditional_default(SIGTERM, Arc::clone(is_idle)).map(drop)
 }
 
-impl Drop for Ending {
+impl Drop for SigtermGuard {
     fn drop(&mut self) {
         self.is_idle.store(true, Ordering::SeqCst);
         if let Some((handle, thread)) = self.listening.take() {
             handle.close();
-            // It ends with its handle.
+            // The thread ends when its handle is closed.
             let _ = thread.join();
         }
     }

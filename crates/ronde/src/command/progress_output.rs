@@ -1,0 +1,66 @@
+//! [`ProgressOutput`]: shows the events of a run on the terminal or as JSON on standard output.
+
+use std::sync::Arc;
+
+use ronde_cluster::{LogSink, OutputStream};
+use ronde_core::{Event, Rank, Tracker};
+use ronde_monitor::{JsonLines, Terminal};
+
+/// Shows the events of a run, besides the event file.
+pub(super) enum ProgressOutput {
+    Terminal(Arc<Terminal>),
+    Json(Arc<JsonLines>),
+}
+
+impl ProgressOutput {
+    pub(super) fn new(json: bool) -> Self {
+        if json {
+            Self::Json(Arc::new(JsonLines::new(Box::new(std::io::stdout()))))
+        } else {
+            Self::Terminal(Arc::new(Terminal::stderr()))
+        }
+    }
+
+    pub(super) fn tracker(&self) -> Arc<dyn Tracker> {
+        match self {
+            Self::Terminal(terminal) => terminal.clone(),
+            Self::Json(lines) => lines.clone(),
+        }
+    }
+
+    pub(super) fn notice(&self, message: &str) {
+        match self {
+            Self::Terminal(terminal) => terminal.line(message),
+            Self::Json(lines) => lines.record(Event::Notice {
+                rank: None,
+                message: message.to_owned(),
+            }),
+        }
+    }
+
+    /// Prints all queued output.
+    ///
+    /// # Errors
+    /// With `--json`, a message when an event could not be written.
+    pub(super) fn finish(&self) -> Result<(), String> {
+        match self {
+            Self::Terminal(terminal) => {
+                terminal.finish();
+                Ok(())
+            }
+            Self::Json(lines) if lines.finish() => Ok(()),
+            Self::Json(lines) => Err(lines.problem().unwrap_or_else(|| {
+                "writing events took too long; the last ones are missing".to_owned()
+            })),
+        }
+    }
+}
+
+impl LogSink for ProgressOutput {
+    fn line(&self, rank: Rank, _stream: OutputStream, line: &str) {
+        match self {
+            Self::Terminal(terminal) => terminal.rank_line(rank, line),
+            Self::Json(_) => eprintln!("[rank {rank}] {line}"),
+        }
+    }
+}
