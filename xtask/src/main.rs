@@ -6,12 +6,11 @@
     reason = "a tool talks to its user"
 )]
 
-mod arrows;
 mod formats;
 mod outside;
 mod soak;
-mod sources;
 mod stores;
+mod tidy;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -40,7 +39,7 @@ fn main() -> ExitCode {
         "test" => test(),
         "verify" => verify(),
         "fix" => fix(),
-        "tidy" => tidy(),
+        "tidy" => tidy::run(&root()),
         "outside" => outside::test(),
         "soak" => soak::soak(&arguments.collect::<Vec<_>>()),
         _ => {
@@ -84,21 +83,8 @@ fn cargo_with(arguments: &[&str], variables: &[(String, String)]) -> Result<()> 
     Ok(())
 }
 
-fn tidy() -> Result<()> {
-    let mut problems = arrows::problems(&root())?;
-    problems.extend(sources::problems(&root())?);
-    for problem in &problems {
-        eprintln!("tidy: {problem}");
-    }
-    if problems.is_empty() {
-        println!("tidy: the workspace is tidy");
-        return Ok(());
-    }
-    bail!("{} problems", problems.len())
-}
-
 fn test() -> Result<()> {
-    tidy()?;
+    tidy::run(&root())?;
     if let Err(reason) = outside::network_namespaces() {
         println!("network namespaces: tests in them skip, {reason:#}");
     }

@@ -1,53 +1,24 @@
-//! Sizes of files and functions, module documentation, and what `lib.rs` may hold.
+//! Sizes of files and functions, module documentation, and the contents of `lib.rs`.
 
-use std::path::{Path, PathBuf};
-
-use anyhow::{Context, Result};
+use super::Source;
 
 const FILE_LINES_MAX: usize = 800;
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// Functions that may be longer. The list can only shrink.
+/// Functions that may be longer, as (file, function). The list can only shrink.
 const LONG_FUNCTIONS: &[(&str, &str)] = &[];
 
-/// What is wrong with the sources, one sentence each.
-pub(crate) fn problems(root: &Path) -> Result<Vec<String>> {
-    let mut files = Vec::new();
-    for folder in ["crates", "xtask"] {
-        collect(&root.join(folder), &mut files)?;
-    }
-    files.sort();
-    let mut problems = Vec::new();
-    for path in files {
-        let text = std::fs::read_to_string(&path)
-            .with_context(|| format!("reading {}", path.display()))?;
-        let name = path
-            .strip_prefix(root)
-            .unwrap_or(&path)
-            .display()
-            .to_string();
-        problems.extend(check(&name, &text));
-    }
-    Ok(problems)
+/// Returns one sentence for each problem found in the Rust files.
+pub(crate) fn problems(files: &[Source]) -> Vec<String> {
+    let in_workspace = |name: &str| name.starts_with("crates/") || name.starts_with("xtask/");
+    files
+        .iter()
+        .filter(|file| in_workspace(&file.name) && file.name.ends_with(".rs"))
+        .flat_map(|file| check(&file.name, &file.text))
+        .collect()
 }
 
-fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
-    for entry in
-        std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?
-    {
-        let path = entry?.path();
-        if path.is_dir() {
-            if path.file_name().is_some_and(|name| name != "target") {
-                collect(&path, files)?;
-            }
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
-        }
-    }
-    Ok(())
-}
-
-/// What is wrong with one file.
+/// Returns the problems of one file.
 fn check(name: &str, text: &str) -> Vec<String> {
     let mut problems = Vec::new();
     if !text.starts_with("//! ") {
@@ -69,7 +40,7 @@ fn check(name: &str, text: &str) -> Vec<String> {
     }
     if name.ends_with("src/lib.rs") {
         problems.extend(functions(text).into_iter().map(|(function, line, _)| {
-            format!("{name}:{line}: {function} stands in lib.rs, which holds documentation and `mod` only")
+            format!("{name}:{line}: {function} is defined in lib.rs, which may only hold documentation, `mod` and `use`")
         }));
     }
     problems
