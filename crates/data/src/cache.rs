@@ -1,11 +1,11 @@
 //! [`Cache`]: pages of remote files in a local folder, shared by all processes of a host.
 //!
-//! A *page* is a part of a remote file, 4 MiB as a rule, in a file of its own, named after the remote file, its stamp and the
-//! number of the page. What a reader needs is fetched by whole pages and kept; whoever needs it next, in this process or
-//! another one, reads it from disk. One process fetches a page while the others wait for it. A page is there whole or not at
-//! all; what was changed of it is found when it is read, and fetched again. The folder has a limit, above which the pages
-//! that were used longest ago go. Nothing in it needs to outlive anything: it may be removed at any time, and a process may
-//! be killed at any time. A disk that keeps nothing makes reading slower, never wrong. See `docs/cache.md`.
+//! A *page* is a part of a remote file, 4 MiB by default, stored in a separate file that is named after the remote file, its
+//! stamp and the number of the page. Readers fetch and store whole pages; later readers, in this process or another one, read
+//! them from disk. One process fetches a page while other processes wait for it. Pages are written atomically; a damaged page
+//! is detected when it is read, and fetched again. The folder has a size limit; above it, the pages that were used longest
+//! ago are evicted. The folder may be removed and a process killed at any time. If pages cannot be stored, reading is slower
+//! but still correct. See `docs/cache.md`.
 //!
 //! ```no_run
 //! use ronde_data::cache::{Cache, CacheSettings};
@@ -22,7 +22,7 @@
 //! let mut start = vec![0; 1024];
 //! file.read_at(0, &mut start)?;
 //! file.prefetch(&[1 << 20..8 << 20]);
-//! println!("{} bytes came over the network", cache.counters().remote_bytes);
+//! println!("{} bytes were downloaded", cache.counters().remote_bytes);
 //! # Ok::<(), ronde_data::DataError>(())
 //! ```
 
@@ -38,67 +38,67 @@ use crate::DataError;
 use crate::clock::{Stopwatch, now};
 use crate::source::SourceFile;
 
-mod ahead;
 mod fill;
-mod folder;
 mod object;
 mod page;
+mod page_folder;
+mod page_layout;
+mod read_ahead;
 mod settings;
-mod span;
-mod tally;
+mod stats;
 
 pub use fill::FillProgress;
 pub use settings::{CacheMode, CacheSettings};
-pub use tally::{CacheCounters, CacheEvent};
+pub use stats::{CacheCounters, CacheEvent};
 
-use ahead::Ahead;
-use folder::{Folder, NotKept, PageLock};
 use object::CachedObject;
-use page::{PageFile, PageKey, Problem};
-use tally::{Tally, add};
+use page::{PageError, PageFile, PageKey};
+use page_folder::{NotStored, PageFolder, PageLock};
+use read_ahead::ReadAhead;
+use stats::{CacheStats, add};
 
-/// Pages that are kept open at most.
+/// The maximum number of open pages.
 const OPEN_MAX: u64 = 128;
-/// When nothing could be kept, it is tried again so often.
-const TRIED_EVERY: Duration = Duration::from_secs(10);
-/// A page that is read on and on is said to be of use so often.
-const TOUCHED_EVERY: Duration = Duration::from_secs(10);
+/// The delay before storing pages is tried again after a failure.
+const RETRY_DELAY: Duration = Duration::from_secs(10);
+/// The interval at which a page in use is marked as used.
+const TOUCH_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Pages of remote files in a local folder.
 pub struct Cache {
-    folder: Folder,
+    folder: PageFolder,
     settings: CacheSettings,
-    /// Where sealed pages are read from.
+    /// The store of sealed pages.
     sealed: Option<Encrypted>,
     open: Mutex<OpenPages>,
-    tally: Tally,
-    /// Since the last page that could not be kept; none after one that could.
-    keeps_nothing: Mutex<Option<Stopwatch>>,
-    ahead: Ahead,
+    stats: CacheStats,
+    /// The time since the last page could not be stored; `None` after a page was stored.
+    failing_since: Mutex<Option<Stopwatch>>,
+    ahead: ReadAhead,
 }
 
-/// Pages that are open, and when each was used last.
+/// The open pages, each with the time of its last use.
 #[derive(Default)]
 struct OpenPages {
     pages: HashMap<PageKey, (Arc<OpenPage>, u64)>,
     uses: u64,
 }
 
-/// A page that is open.
+/// An open page.
 struct OpenPage {
     file: PageFile,
     touched: Mutex<Stopwatch>,
 }
 
 impl Cache {
-    /// The cache in `folder`, which is made where it is not there. A folder that cannot be written to is no error: what is in
-    /// it is used, nothing is added, and an event says so.
+    /// Opens the cache in `folder`, which is created if missing. A folder that cannot be written to is not an error: its pages
+    /// are used, no pages are added, and an event reports it.
     ///
     /// # Errors
-    /// [`DataError::CacheSettings`] for settings that make no sense.
+    /// [`DataError::CacheSettings`] for invalid settings.
     pub fn open(folder: impl AsRef<Path>, settings: CacheSettings) -> Result<Arc<Self>, DataError> {
         settings.check()?;
-        let (folder, prepared) = Folder::new(folder.as_ref(), settings.bytes_max);
+        let (folder, prepared) = PageFolder::new(folder.as_ref(), settings.bytes_max);
         let sealed = settings.key.as_ref().map(|key| {
             let pages: Arc<dyn Store> = Arc::new(LocalStore::new(folder.pages()));
             Encrypted::new(pages, key.clone())
@@ -107,18 +107,18 @@ impl Cache {
             folder,
             sealed,
             open: Mutex::default(),
-            tally: Tally::default(),
-            keeps_nothing: Mutex::new(None),
-            ahead: Ahead::new(settings.threads),
+            stats: CacheStats::default(),
+            failing_since: Mutex::new(None),
+            ahead: ReadAhead::new(settings.threads),
             settings,
         });
         if let Err(error) = prepared {
-            cache.not_kept(&NotKept::Disk(error), 0);
+            cache.not_kept(&NotStored::Disk(error), 0);
         }
         Ok(cache)
     }
 
-    /// A file, read through the cache where it is remote, and straight where it is not. Costs no request.
+    /// Returns a file that is read through the cache if it is remote, and directly otherwise. Sends no request.
     ///
     /// # Errors
     /// As [`SourceFile::open`].
@@ -129,20 +129,20 @@ impl Cache {
         }
     }
 
-    /// What it has done in this process so far.
+    /// Returns the counters of this process so far.
     #[must_use]
     pub fn counters(&self) -> CacheCounters {
-        self.tally.counters()
+        self.stats.counters()
     }
 
-    /// What a user should be told since this was asked last.
+    /// Returns the events since the last call, to be shown to the user.
     #[must_use]
     pub fn take_events(&self) -> Vec<CacheEvent> {
-        self.tally.take()
+        self.stats.take()
     }
 
-    /// A page that is on disk.
-    fn page(&self, key: &PageKey, bytes: u64) -> Result<Arc<OpenPage>, Problem> {
+    /// Opens a page on disk.
+    fn page(&self, key: &PageKey, bytes: u64) -> Result<Arc<OpenPage>, PageError> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.uses += 1;
         let uses = open.uses;
@@ -178,28 +178,28 @@ impl Cache {
 
     fn touch(&self, key: &PageKey, file: &PageFile) {
         match file {
-            PageFile::Plain(plain) => Folder::touch(&plain.file, now()),
+            PageFile::Plain(plain) => PageFolder::touch(&plain.file, now()),
             PageFile::Sealed(_) => {
                 if let Ok(file) = std::fs::File::open(self.folder.path(key)) {
-                    Folder::touch(&file, now());
+                    PageFolder::touch(&file, now());
                 }
             }
         }
     }
 
-    /// Reads from a page that is on disk; false when it is not, or no more as it was damaged.
+    /// Reads from a page on disk; returns false when it is missing, or was damaged and therefore removed.
     fn read(
         &self,
         file: &str,
         key: &PageKey,
-        place: &std::ops::Range<u64>,
+        range: &std::ops::Range<u64>,
         start: u64,
         into: &mut [u8],
     ) -> bool {
-        let read = self.page(key, place.end - place.start).and_then(|page| {
+        let read = self.page(key, range.end - range.start).and_then(|page| {
             page.file.read(start, into)?;
             let mut touched = page.touched.lock().unwrap_or_else(PoisonError::into_inner);
-            if touched.elapsed() > TOUCHED_EVERY {
+            if touched.elapsed() > TOUCH_INTERVAL {
                 *touched = Stopwatch::start();
                 self.touch(key, &page.file);
             }
@@ -208,24 +208,24 @@ impl Cache {
         match read {
             Ok(()) => {
                 if !into.is_empty() {
-                    add(&self.tally.hits, 1);
-                    add(&self.tally.cached_bytes, into.len() as u64);
+                    add(&self.stats.hits, 1);
+                    add(&self.stats.cached_bytes, into.len() as u64);
                 }
                 true
             }
-            Err(Problem::Absent) => false,
-            Err(Problem::Disk(error)) => {
-                self.not_kept(&NotKept::Disk(error), 0);
+            Err(PageError::Absent) => false,
+            Err(PageError::Disk(error)) => {
+                self.not_kept(&NotStored::Disk(error), 0);
                 false
             }
-            Err(Problem::Damaged { problem, inode }) => {
+            Err(PageError::Damaged { problem, inode }) => {
                 self.close(key);
-                // Of those who find it one counts it.
+                // Only the process that removes the page counts it.
                 if self.folder.remove(key, inode) {
-                    add(&self.tally.damaged, 1);
-                    self.tally.tell(CacheEvent::Damaged {
+                    add(&self.stats.damaged, 1);
+                    self.stats.report(CacheEvent::Damaged {
                         file: file.to_owned(),
-                        offset: place.start,
+                        offset: range.start,
                         problem,
                     });
                 }
@@ -239,58 +239,60 @@ impl Cache {
         open.pages.remove(key);
     }
 
-    /// Keeps a page that was fetched; where that cannot be, an event says why.
+    /// Stores a fetched page; an event reports a failure.
     fn keep(&self, lock: &PageLock, key: &PageKey, data: &[u8]) {
         let kept = match &self.settings.key {
-            None => self.folder.keep(lock, key, &[&page::head(key, data), data]),
+            None => self
+                .folder
+                .keep(lock, key, &[&page::header(key, data), data]),
             Some(master) => page_name(key)
                 .and_then(|name| master.seal(&name, data))
-                .map_err(|error| NotKept::Disk(std::io::Error::other(error)))
+                .map_err(|error| NotStored::Disk(std::io::Error::other(error)))
                 .and_then(|sealed| self.folder.keep(lock, key, &[&sealed])),
         };
         match kept {
             Ok(evicted) => {
-                add(&self.tally.evicted, evicted);
-                *self.keeps_nothing() = None;
+                add(&self.stats.evicted, evicted);
+                *self.failing_since() = None;
             }
             Err(problem) => self.not_kept(&problem, 1),
         }
     }
 
-    fn keeps_nothing(&self) -> MutexGuard<'_, Option<Stopwatch>> {
-        self.keeps_nothing
+    fn failing_since(&self) -> MutexGuard<'_, Option<Stopwatch>> {
+        self.failing_since
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether pages can be kept, as far as is known. After a failure that is tried again from time to time.
-    fn keeps(&self) -> bool {
-        self.keeps_nothing()
+    /// Returns whether pages can probably be stored. After a failure, another attempt is made from time to time.
+    fn can_store(&self) -> bool {
+        self.failing_since()
             .as_ref()
-            .is_none_or(|since| since.elapsed() > TRIED_EVERY)
+            .is_none_or(|since| since.elapsed() > RETRY_DELAY)
     }
 
-    fn not_kept(&self, problem: &NotKept, pages: u64) {
-        add(&self.tally.not_kept, pages);
-        // Somebody else makes room: that passes.
-        let NotKept::Disk(error) = problem else {
+    fn not_kept(&self, problem: &NotStored, pages: u64) {
+        add(&self.stats.not_kept, pages);
+        // An eviction by another process is temporary.
+        let NotStored::Disk(error) = problem else {
             return;
         };
-        if self.keeps_nothing().replace(Stopwatch::start()).is_none() {
+        if self.failing_since().replace(Stopwatch::start()).is_none() {
             let problem = match error.kind() {
-                std::io::ErrorKind::StorageFull => format!(
-                    "{error}; free some space, or give it another folder or a limit that fits"
-                ),
+                std::io::ErrorKind::StorageFull => {
+                    format!("{error}; free some space, or choose another folder or a lower limit")
+                }
                 _ => error.to_string(),
             };
-            self.tally.tell(CacheEvent::NotKept { problem });
+            self.stats.report(CacheEvent::NotKept { problem });
         }
     }
 }
 
-/// The name by which a sealed page is bound to its place.
+/// Returns the object name of a sealed page, which is authenticated with its contents.
 fn page_name(key: &PageKey) -> Result<ObjectName, ronde_store::StoreError> {
-    ObjectName::new(Folder::name(key))
+    ObjectName::new(PageFolder::name(key))
 }
 
 impl fmt::Debug for Cache {

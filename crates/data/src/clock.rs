@@ -1,8 +1,8 @@
-//! The one place of this crate that reads the time and waits: how long others waited for data, or for a lock.
+//! Time measurement and sleeping for this crate; no other module reads the clock.
 
 use std::time::{Duration, Instant, SystemTime};
 
-/// A running measurement.
+/// A timer.
 #[derive(Debug)]
 pub(crate) struct Stopwatch(Instant);
 
@@ -10,28 +10,28 @@ impl Stopwatch {
     /// Starts measuring.
     #[expect(
         clippy::disallowed_methods,
-        reason = "the loader owns the time that it makes others wait, and the index its patience"
+        reason = "the loader measures how long training waits, and the index limits its waits"
     )]
     pub(crate) fn start() -> Self {
         Self(Instant::now())
     }
 
-    /// Time since the start.
+    /// Returns the time since the start.
     pub(crate) fn elapsed(&self) -> Duration {
         self.0.elapsed()
     }
 }
 
-/// Waits for something that tells nothing when it comes, as another process's lock.
+/// Sleeps while waiting for something without notification, such as another process's lock.
 #[expect(
     clippy::disallowed_methods,
-    reason = "callers wait so a bounded count of times"
+    reason = "callers limit the number of calls"
 )]
 pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// The time of day, by which pages of a cache that were used lately are known.
+/// Returns the wall-clock time, which orders the pages of a cache by last use.
 pub(crate) fn now() -> SystemTime {
     SystemTime::now()
 }

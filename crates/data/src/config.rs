@@ -1,89 +1,89 @@
-//! [`DataConfig`]: where samples come from, as it stands in a run file, and opening it.
+//! [`DataConfig`]: the `[data]` section of a run file, and how it is opened.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::csv::{CsvForm, read_file};
+use crate::csv::{CsvLayout, read_file};
 use crate::records::{self, RecordsConfig};
 use crate::synthetic::SyntheticImages;
 use crate::synthetic_text::SyntheticText;
-use crate::{DataError, Opening, Split, digits, number_words, text};
+use crate::{DataError, OpenContext, Split, digits, number_words, text};
 
-/// Where samples come from: the `[data]` section of a run file, told apart by `source`.
+/// The `[data]` section of a run file; the key `source` selects the variant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "source", rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum DataConfig {
-    /// The embedded handwritten digits: 1,437 to train on, 360 to measure on, `[1, 8, 8]`, values
+    /// The embedded handwritten digits: 1,437 for training, 360 for evaluation, `[1, 8, 8]`, values
     /// of 0 to 1 in steps of 1/16, ten classes.
     #[serde(rename = "digits")]
     Digits {},
     /// Lines of comma-separated numbers, the label last; `.csv` or `.csv.gz`.
     Csv {
-        /// File to train on; relative to the folder of the run file.
+        /// The training file; relative to the folder of the run file.
         train: PathBuf,
-        /// File to measure on.
+        /// The file for evaluation.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         test: Option<PathBuf>,
-        /// Shape of a sample; its elements are the feature columns, row-major.
+        /// The shape of a sample; its elements are the feature columns, row-major.
         shape: Vec<usize>,
-        /// Count of classes; labels are `0..classes`.
+        /// The number of classes; labels are `0..classes`.
         classes: u32,
-        /// Features are divided by this.
+        /// The divisor of the features.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         scale: Option<f32>,
     },
-    /// Made-up images: noise over one random pattern per class, so that there is something to learn.
+    /// Synthetic images: noise over one random pattern per class, so that a model can learn.
     SyntheticImages {
-        /// Count of samples to train on.
+        /// The number of training samples.
         samples: u64,
-        /// Count of samples to measure on.
+        /// The number of samples for evaluation.
         #[serde(default)]
         test_samples: u64,
-        /// Shape of a sample: `[channels, height, width]`.
+        /// The shape of a sample: `[channels, height, width]`.
         shape: Vec<usize>,
-        /// Count of classes.
+        /// The number of classes.
         classes: u32,
     },
-    /// Made-up text: token numbers of which most follow from the one before by a random table.
+    /// Synthetic text: token numbers, most of which follow from the previous one by a random table.
     SyntheticText {
-        /// Count of samples to train on.
+        /// The number of training samples.
         samples: u64,
-        /// Count of samples to measure on.
+        /// The number of samples for evaluation.
         #[serde(default)]
         test_samples: u64,
-        /// Tokens of a sample.
+        /// The number of tokens of a sample.
         context: usize,
-        /// Different tokens.
+        /// The number of different tokens.
         tokens: u32,
     },
-    /// Lines of comma-separated numbers, the value to be learnt last; `.csv` or `.csv.gz`.
+    /// Lines of comma-separated numbers, the target value last; `.csv` or `.csv.gz`.
     CsvValues {
-        /// File to train on; relative to the folder of the run file.
+        /// The training file; relative to the folder of the run file.
         train: PathBuf,
-        /// File to measure on.
+        /// The file for evaluation.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         test: Option<PathBuf>,
-        /// Shape of a sample; its elements are the feature columns, row-major.
+        /// The shape of a sample; its elements are the feature columns, row-major.
         shape: Vec<usize>,
     },
-    /// Text, letter by letter: the letters that follow are to be told. Its last tenth is for the test.
+    /// Text as single letters, with the next letters as targets. The last tenth is for evaluation.
     Text {
-        /// A text; absent: the embedded beginning of a novel, 115,575 letters, 74 different ones.
+        /// A text file; if absent, the embedded beginning of a novel: 115,575 letters, 74 different ones.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         file: Option<PathBuf>,
-        /// Letters of a sample.
+        /// The number of letters of a sample.
         context: usize,
     },
-    /// Files of records, wherever they lie.
+    /// Files of records, local or remote.
     Records(Box<RecordsConfig>),
-    /// Numbers in English words, to be said in French ones: samples of 9 words and 15.
+    /// Numbers in English words, to be translated to French: samples of 9 and 15 words.
     NumberWords {
-        /// Count of samples to train on.
+        /// The number of training samples.
         samples: u64,
-        /// Count of samples to measure on; their numbers are in none to train on.
+        /// The number of samples for evaluation; their numbers do not appear in training samples.
         #[serde(default)]
         test_samples: u64,
     },
@@ -96,7 +96,7 @@ impl Default for DataConfig {
 }
 
 impl DataConfig {
-    /// The files that it names, each with its key in the section (`train`, `test`).
+    /// Returns the files that it names, each with its key in the section (`train`, `test`).
     #[must_use]
     pub fn files(&self) -> Vec<(&'static str, &Path)> {
         match self {
@@ -118,11 +118,11 @@ impl DataConfig {
     }
 }
 
-/// Opens a source. Cost: files are read and decoded whole.
+/// Opens a data set. Cost: CSV and text files are read and decoded completely.
 ///
 /// # Errors
-/// Files that are missing or hold no samples, and parameters that are not possible.
-pub fn open(config: &DataConfig, opening: &Opening) -> Result<Split, DataError> {
+/// Files that are missing or have no samples, and invalid parameters.
+pub fn open(config: &DataConfig, opening: &OpenContext) -> Result<Split, DataError> {
     let (base, seed) = (&opening.base, opening.seed);
     match config {
         DataConfig::Digits {} => digits::open(),
@@ -133,8 +133,8 @@ pub fn open(config: &DataConfig, opening: &Opening) -> Result<Split, DataError> 
             classes,
             scale,
         } => {
-            let form = CsvForm::new(shape, *classes, *scale)?;
-            let read = |path: &Path| read_file(&base.join(path), &form);
+            let layout = CsvLayout::new(shape, *classes, *scale)?;
+            let read = |path: &Path| read_file(&base.join(path), &layout);
             Ok(Split {
                 train: Arc::new(read(train)?),
                 test: match test {
@@ -144,8 +144,8 @@ pub fn open(config: &DataConfig, opening: &Opening) -> Result<Split, DataError> 
             })
         }
         DataConfig::CsvValues { train, test, shape } => {
-            let form = CsvForm::values(shape)?;
-            let read = |path: &Path| read_file(&base.join(path), &form);
+            let layout = CsvLayout::values(shape)?;
+            let read = |path: &Path| read_file(&base.join(path), &layout);
             Ok(Split {
                 train: Arc::new(read(train)?),
                 test: match test {

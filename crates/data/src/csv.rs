@@ -1,7 +1,7 @@
-//! Reading lines of comma-separated numbers, the label last, without trust in the file.
+//! Reads untrusted files with lines of comma-separated numbers, the label last.
 //!
-//! Numbers need no quoting, so a line is split at its commas. A first line in which no field is a
-//! number is a heading and skipped; so are blank lines and a byte order mark.
+//! Numbers need no quoting, so a line is split at its commas. A first line in which no field is a number is skipped as a
+//! heading; blank lines and a byte order mark are skipped, too.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -10,14 +10,14 @@ use std::path::Path;
 use crate::dataset::check_form;
 use crate::{DataError, MemoryDataset};
 
-/// Most bytes of one field.
+/// The maximum bytes of a field.
 const FIELD_BYTES_MAX: usize = 64;
 
-/// Most features of a whole file: 8 GiB.
+/// The maximum number of features of a file: 8 GiB.
 const FEATURES_MAX: u64 = 1 << 31;
 
-/// What a file must look like.
-pub(crate) struct CsvForm {
+/// The expected contents of a file.
+pub(crate) struct CsvLayout {
     shape: Vec<usize>,
     elements: usize,
     /// `None`: the last column is a value.
@@ -25,8 +25,8 @@ pub(crate) struct CsvForm {
     scale: f32,
 }
 
-impl CsvForm {
-    /// Refuses shapes, class counts and scales that are not possible.
+impl CsvLayout {
+    /// Returns the layout for lines that end in a label; an error for an invalid shape, number of classes or scale.
     pub(crate) fn new(
         shape: &[usize],
         classes: u32,
@@ -44,7 +44,7 @@ impl CsvForm {
         })
     }
 
-    /// Lines that end in a value, not in a label.
+    /// Returns the layout for lines that end in a value instead of a label.
     pub(crate) fn values(shape: &[usize]) -> Result<Self, DataError> {
         Ok(Self {
             elements: check_form(shape, 1)?,
@@ -55,8 +55,8 @@ impl CsvForm {
     }
 }
 
-/// Reads a `.csv` or `.csv.gz` file whole; which of them it is, its first bytes tell.
-pub(crate) fn read_file(path: &Path, form: &CsvForm) -> Result<MemoryDataset, DataError> {
+/// Reads a whole `.csv` or `.csv.gz` file; compression is detected from its first bytes.
+pub(crate) fn read_file(path: &Path, layout: &CsvLayout) -> Result<MemoryDataset, DataError> {
     let io = |cause| DataError::Io {
         path: path.to_owned(),
         cause,
@@ -65,23 +65,23 @@ pub(crate) fn read_file(path: &Path, form: &CsvForm) -> Result<MemoryDataset, Da
     let gzip = reader.fill_buf().map_err(io)?.starts_with(&[0x1f, 0x8b]);
     let (features, labels) = if gzip {
         let decoder = flate2::bufread::MultiGzDecoder::new(reader);
-        read_lines(BufReader::new(decoder), path, form)?
+        read_lines(BufReader::new(decoder), path, layout)?
     } else {
-        read_lines(reader, path, form)?
+        read_lines(reader, path, layout)?
     };
-    match form.classes {
-        Some(classes) => MemoryDataset::new(features, labels, form.shape.clone(), classes),
-        None => MemoryDataset::of_values(features, labels, form.shape.clone()),
+    match layout.classes {
+        Some(classes) => MemoryDataset::new(features, labels, layout.shape.clone(), classes),
+        None => MemoryDataset::of_values(features, labels, layout.shape.clone()),
     }
 }
 
-/// Features, divided by the scale, and labels of all lines.
+/// Returns the features, divided by the scale, and the labels of all lines.
 pub(crate) fn read_lines(
     mut reader: impl BufRead,
     path: &Path,
-    form: &CsvForm,
+    layout: &CsvLayout,
 ) -> Result<(Vec<f32>, Vec<u32>), DataError> {
-    let line_bytes_max = (form.elements as u64 + 1) * (FIELD_BYTES_MAX as u64 + 1);
+    let line_bytes_max = (layout.elements as u64 + 1) * (FIELD_BYTES_MAX as u64 + 1);
     let (mut features, mut labels) = (Vec::new(), Vec::new());
     let mut bytes = Vec::new();
     for number in 1.. {
@@ -105,10 +105,10 @@ pub(crate) fn read_lines(
         if read as u64 > line_bytes_max {
             return Err(limit(line_bytes_max, "bytes in the line"));
         }
-        let line = Line {
+        let line = CsvLine {
             path,
             number,
-            form,
+            layout,
             text: text_of(&bytes, number),
         };
         if line.text.trim().is_empty() || (number == 1 && line.is_heading()) {
@@ -127,7 +127,7 @@ pub(crate) fn read_lines(
     Ok((features, labels))
 }
 
-/// The text of a line without its end; what is no UTF-8 becomes a sign that no number has.
+/// Returns the text of a line without its end; invalid UTF-8 becomes a replacement character, which no number contains.
 fn text_of(bytes: &[u8], number: u64) -> std::borrow::Cow<'_, str> {
     let bytes = match bytes.strip_prefix(b"\xEF\xBB\xBF") {
         Some(rest) if number == 1 => rest,
@@ -136,15 +136,15 @@ fn text_of(bytes: &[u8], number: u64) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
-/// One line, and where it stands.
-struct Line<'a> {
+/// A line and its number.
+struct CsvLine<'a> {
     path: &'a Path,
     number: u64,
-    form: &'a CsvForm,
+    layout: &'a CsvLayout,
     text: std::borrow::Cow<'a, str>,
 }
 
-impl Line<'_> {
+impl CsvLine<'_> {
     fn fields(&self) -> impl Iterator<Item = &str> {
         self.text.split(',').map(str::trim)
     }
@@ -154,15 +154,15 @@ impl Line<'_> {
             .all(|field| !field.is_empty() && field.parse::<f64>().is_err())
     }
 
-    /// Appends the features and returns the label.
+    /// Appends the features of the line and returns its label.
     fn parse(&self, features: &mut Vec<f32>) -> Result<u32, DataError> {
-        let elements = self.form.elements;
+        let elements = self.layout.elements;
         let mut fields = self.fields().enumerate();
         for (index, field) in fields.by_ref().take(elements) {
             let value = field
                 .parse::<f32>()
                 .ok()
-                .map(|value| value / self.form.scale)
+                .map(|value| value / self.layout.scale)
                 .filter(|value| value.is_finite())
                 .ok_or_else(|| self.refuse(index, field, "expected a finite number"))?;
             features.push(value);
@@ -171,12 +171,12 @@ impl Line<'_> {
         let Some((index, field)) = fields.next().filter(|_| found == elements + 1) else {
             let last = self.fields().last().unwrap_or_default();
             let problem = format!(
-                "expected {} columns ({elements} features and the label), the line has {found}",
+                "expected {} columns ({elements} features and the label), but the line has {found}",
                 elements + 1
             );
             return Err(self.refuse(found - 1, last, &problem));
         };
-        let Some(classes) = self.form.classes else {
+        let Some(classes) = self.layout.classes else {
             let value = field.parse::<f32>().ok().filter(|value| value.is_finite());
             let refused = || self.refuse(index, field, "expected a finite number");
             return value.map(f32::to_bits).ok_or_else(refused);
@@ -184,7 +184,7 @@ impl Line<'_> {
         label(field)
             .filter(|&label| label < classes)
             .ok_or_else(|| {
-                let problem = format!("expected a label, a whole number of 0 to {}", classes - 1);
+                let problem = format!("expected a label from 0 to {}", classes - 1);
                 self.refuse(index, field, &problem)
             })
     }
@@ -200,7 +200,7 @@ impl Line<'_> {
     }
 }
 
-/// A whole number, also when written as `3.0` or `3e0`.
+/// Parses a whole number, also if written as `3.0` or `3e0`.
 fn label(field: &str) -> Option<u32> {
     field.parse().ok().or_else(|| {
         let value = field.parse::<f64>().ok()?;

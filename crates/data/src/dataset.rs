@@ -1,52 +1,52 @@
-//! [`Dataset`]: what a source of samples must give.
+//! [`Dataset`]: the interface of sources of samples.
 
 use std::sync::Arc;
 
 use ronde_core::Epoch;
 
 use crate::DataError;
-use crate::decode::Scratch;
+use crate::decode::DecodeScratch;
 
-/// Most elements that one sample may have.
+/// The maximum number of elements of a sample.
 pub(crate) const SAMPLE_ELEMENTS_MAX: usize = 1 << 24;
 
-/// Most axes that a sample may have.
+/// The maximum number of axes of a sample.
 pub(crate) const SAMPLE_AXES_MAX: usize = 8;
 
-/// Most classes that a data set may have.
+/// The maximum number of classes of a data set.
 pub(crate) const CLASSES_MAX: u32 = 1 << 20;
 
-/// What a sample is to be answered with.
+/// The kind of a sample's targets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Targets {
-    /// Numbers of classes, each below [`Dataset::classes`], or [`IGNORED`].
+    /// Class numbers, each below [`Dataset::classes`], or [`IGNORED`].
     Classes,
     /// The bits of `f32` values, [`Dataset::classes`] of them.
     Values,
 }
 
-/// A target of a place that is not to be answered, as after the end of a text.
+/// The target of a position that does not count towards the loss, for example after the end of a text.
 pub const IGNORED: u32 = u32::MAX;
 
 /// Labelled samples of one shape, readable in any order and from several threads at once.
 ///
 /// Reading is deterministic: the same sample always has the same bits.
 pub trait Dataset: Send + Sync {
-    /// Count of samples.
+    /// Returns the number of samples.
     fn len(&self) -> u64;
 
-    /// Shape of one sample, without the batch: `[1, 8, 8]` for a grey image.
+    /// Returns the shape of one sample without the batch axis: `[1, 8, 8]` for a grey image.
     fn sample_shape(&self) -> &[usize];
 
-    /// Count of classes; labels are below it. Of values, where these are the targets.
+    /// Returns the number of classes (labels are below it), or of values if the targets are values.
     fn classes(&self) -> u32;
 
-    /// What the targets are.
+    /// Returns the kind of the targets.
     fn targets(&self) -> Targets {
         Targets::Classes
     }
 
-    /// Targets of each sample: one for each place of a text.
+    /// Returns the number of targets of each sample: one for each position of a text.
     fn targets_per_sample(&self) -> usize {
         1
     }
@@ -69,103 +69,103 @@ pub trait Dataset: Send + Sync {
         Ok(())
     }
 
-    /// Writes the features of a sample to `out`, row-major, and returns its label: of several
-    /// targets the first.
+    /// Writes the features of a sample to `out`, row-major, and returns its label (the first of several targets).
     ///
     /// # Errors
-    /// A sample that is not there, an `out` of another length than the shape has elements, or a
-    /// source that cannot be read.
+    /// A sample number out of range, an `out` whose length is not the number of elements of a sample, or a source that cannot
+    /// be read.
     fn read(&self, sample: u64, out: &mut [f32]) -> Result<u32, DataError>;
 
-    /// What the content is: a hash of it, or the parameters of a made-up set. Equal identities
-    /// mean equal bits; it is part of the hash of a plan.
+    /// Returns the identity of the content: a hash of it, or the parameters of a synthetic set. Equal identities mean equal
+    /// bits; the identity is part of the plan's hash.
     fn identity(&self) -> String;
 
-    /// How samples lie together, where reading neighbours at once is cheaper than reading each by itself. `None`: it
-    /// makes no difference, as in memory.
+    /// Returns how samples are stored together, if reading neighbours together is cheaper than reading each alone. `None`
+    /// if it makes no difference, as in memory.
     fn locality(&self) -> Option<Locality> {
         None
     }
 
-    /// Brings samples into memory, so that decoding them waits for nothing. `None` where there is nothing to bring:
-    /// [`Dataset::read_all`] does it all.
+    /// Reads samples into memory, so that decoding them does not wait for I/O. `None` if the set is already in memory; then
+    /// [`Dataset::read_all`] reads and decodes.
     ///
     /// # Errors
-    /// A sample that is not there, or a source that cannot be read.
-    fn fetch(&self, _samples: &[u64]) -> Result<Option<Box<dyn Fetched>>, DataError> {
+    /// A sample number out of range, or a source that cannot be read.
+    fn fetch(&self, _samples: &[u64]) -> Result<Option<Box<dyn FetchedSamples>>, DataError> {
         Ok(None)
     }
 
-    /// What was read up to now in this process, where it comes from another machine through a cache.
+    /// Returns the bytes read so far in this process, for data that is read from other machines through a cache.
     fn traffic(&self) -> Option<Traffic> {
         None
     }
 
-    /// Whether a sample that is told as [`DataError::Record`] is to be left out of its batch.
+    /// Returns whether a sample that fails with [`DataError::Record`] is left out of its batch.
     fn skips_bad_records(&self) -> bool {
         false
     }
 
-    /// Whether there are no samples.
+    /// Returns whether there are no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Count of elements of one sample.
+    /// Returns the number of elements of one sample.
     fn sample_elements(&self) -> usize {
         self.sample_shape().iter().product()
     }
 }
 
-/// How the samples of a set lie together. Equal for equal sets, wherever they lie: orders are made of it.
+/// How the samples of a set are stored together. Equal for equal sets wherever they are stored, because the order of
+/// samples is derived from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Locality {
-    /// Samples that are read at once.
+    /// The number of samples that are read together.
     pub block_samples: u64,
-    /// Blocks whose samples are mixed.
+    /// The number of blocks whose samples are mixed.
     pub window_blocks: u64,
-    /// Bytes of a sample as it is stored, on average.
+    /// The average stored size of a sample in bytes.
     pub sample_bytes: u64,
-    /// Bytes that are best fetched at once: so few that they stay in the processor's caches until they are used. Absent
-    /// where what matters is that reads are few and long.
+    /// The preferred number of bytes of one read, small enough to stay in the processor's caches until they are used. `None`
+    /// where few and long reads are faster.
     pub fetch_bytes: Option<u64>,
 }
 
-/// Where bytes of samples came from.
+/// The origin of the bytes of samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
-    /// Bytes that were fetched from other machines.
+    /// The bytes fetched from other machines.
     pub remote_bytes: u64,
-    /// Bytes that were read from the cache.
+    /// The bytes read from the cache.
     pub cached_bytes: u64,
 }
 
-/// Samples in memory as they were stored, not decoded yet.
-pub trait Fetched: Send + Sync {
-    /// Decodes the sample at `place` of those that were asked for, as [`Dataset::read_all`] does. What is changed at
-    /// random in it depends on the epoch and the sample alone.
+/// Samples in memory that are not decoded yet.
+pub trait FetchedSamples: Send + Sync {
+    /// Decodes the sample at `index` of the requested ones, as [`Dataset::read_all`] does. Random augmentation depends on the
+    /// epoch and the sample alone.
     ///
     /// # Errors
     /// [`DataError::Record`] for a sample that cannot be used; as [`Dataset::read_all`].
     fn decode(
         &self,
-        place: usize,
+        index: usize,
         epoch: Epoch,
-        scratch: &mut Scratch,
+        scratch: &mut DecodeScratch,
         out: &mut [f32],
         targets: &mut [u32],
     ) -> Result<(), DataError>;
 
-    /// Bytes of memory that it holds.
+    /// Returns the bytes of memory that the samples occupy.
     fn bytes(&self) -> u64;
 }
 
-/// What is trained on and what is only measured on.
+/// A training set and a test set.
 #[derive(Clone)]
 pub struct Split {
-    /// Samples to train on; at least one.
+    /// The training samples; at least one.
     pub train: Arc<dyn Dataset>,
-    /// Samples to measure on, of the same shape and classes.
+    /// The samples for evaluation, with the same shape and classes.
     pub test: Option<Arc<dyn Dataset>>,
 }
 
@@ -178,7 +178,7 @@ impl std::fmt::Debug for Split {
     }
 }
 
-/// Refuses shapes and class counts that no data set can have, with the product of the shape.
+/// Checks a shape and a number of classes, and returns the number of elements of a sample.
 pub(crate) fn check_form(shape: &[usize], classes: u32) -> Result<usize, DataError> {
     let elements = shape
         .iter()

@@ -8,8 +8,8 @@ use crate::format::{
     CsvLines, FieldSelection, Format, Npy, Npz, ScanItem, SharedBytes, TfRecord, WebDataset,
 };
 use crate::index::file_index::FileIndex;
+
 /// A parser of untrusted bytes.
-/// A reader of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FuzzedFormat {
     /// A TFRecord file.
@@ -54,8 +54,8 @@ impl FuzzedFormat {
                 let index = FileIndex::decode(&sealed, &KEY, "file", FILE_BYTES);
                 let index = index.ok_or("no index")?;
                 let again = FileIndex::decode(&index.encode(&KEY), &KEY, "file", FILE_BYTES);
-                assert_eq!(again, Some(index), "an index is read as it was written");
                 assert_eq!(again, Some(index), "indexes round-trip");
+                Ok(())
             }
         }
     }

@@ -1,10 +1,10 @@
-//! The embedded digits: 1,797 grey images of 8 x 8, see `assets/README.md` for their origin.
+//! The embedded digits: 1,797 grey images of 8 x 8; `assets/README.md` states their origin.
 
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::csv::{CsvForm, read_lines};
+use crate::csv::{CsvLayout, read_lines};
 use crate::{DataError, MemoryDataset, Split};
 
 const FILE: &[u8] = include_bytes!("../assets/digits.csv.gz");
@@ -14,14 +14,14 @@ const SHAPE: [usize; 3] = [1, 8, 8];
 const CLASSES: u32 = 10;
 const TEXT_BYTES_MAX: u64 = 1 << 20;
 
-/// Decodes the set: the first 1,437 images to train on, the last 360 to measure on.
+/// Decodes the set: the first 1,437 images for training, the last 360 for evaluation.
 pub(crate) fn open() -> Result<Split, DataError> {
     let text = flate2::read::GzDecoder::new(FILE).take(TEXT_BYTES_MAX);
-    let form = CsvForm::new(&SHAPE, CLASSES, Some(LEVELS))?;
+    let layout = CsvLayout::new(&SHAPE, CLASSES, Some(LEVELS))?;
     let samples = read_lines(
         std::io::BufReader::new(text),
         Path::new("digits.csv.gz"),
-        &form,
+        &layout,
     )?;
     let elements = SHAPE.iter().product::<usize>();
     let (mut train, mut test) = (samples, (Vec::new(), Vec::new()));
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
     use crate::Dataset;
 
-    /// Sum of the grey levels and of the labels.
+    /// Returns the sums of the grey levels and of the labels.
     fn sums(set: &dyn Dataset) -> (f32, u32) {
         let mut pixels = vec![0.0; 64];
         let mut sums = (0.0, 0);
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digits_are_those_that_were_published() {
+    fn the_digits_match_the_published_data_set() {
         let split = open().unwrap();
         let test = split.test.unwrap();
         assert_eq!((split.train.len(), test.len()), (1437, 360));

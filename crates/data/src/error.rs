@@ -1,4 +1,4 @@
-//! [`DataError`]: why samples could not be had.
+//! [`DataError`]: errors while opening or reading data sets.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use ronde_store::StoreError;
 
 use crate::format::BadRecord;
 
-/// Why a data set could not be opened or read.
+/// An error while opening or reading a data set.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
@@ -16,250 +16,252 @@ pub enum DataError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         cause: std::io::Error,
     },
     /// A folder or a bucket could not be opened or read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A record that cannot be used.
+    /// A record cannot be used.
     #[error("{0}")]
     Record(BadRecord),
-    /// A file that is not of the format that it is read as.
+    /// A file does not have the expected format.
     #[error("{file}: {problem}")]
     Format {
         /// The file.
         file: String,
-        /// What is wrong with it.
+        /// The cause.
         problem: String,
     },
-    /// A description of features, label or format that cannot be.
-    #[error("data.{key}: {problem}")]
+    /// A description of features, label or format is invalid.
+    #[error("invalid data.{key}: {problem}")]
     Schema {
         /// The key of the run file.
         key: String,
-        /// What is wrong with it.
+        /// The cause.
         problem: String,
     },
-    /// Something that this build cannot do.
+    /// A feature is not compiled into this build.
     #[error("{what} is not part of this build; build ronde with `--features full`")]
     NotBuilt {
-        /// What was asked for.
+        /// The feature.
         what: String,
     },
-    /// Files that cannot be packed into shards.
-    #[error("{what}: {problem}")]
+    /// Files cannot be packed into shards.
+    #[error("cannot pack files: {what}: {problem}")]
     Pack {
-        /// A file, a place or a setting.
+        /// A file, a destination or a setting.
         what: String,
-        /// What is wrong with it.
+        /// The cause.
         problem: String,
     },
-    /// An index cannot be kept.
-    #[error("{operation} {}: {cause}", path.display())]
+    /// An index or a token file cannot be stored.
+    #[error("cannot {operation} {}: {cause}", path.display())]
     Index {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
         /// The folder or file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         cause: std::io::Error,
     },
-    /// Files without a single sample.
-    #[error("there are no samples in {addresses}")]
+    /// All files together have no sample.
+    #[error("no samples in {addresses}")]
     Empty {
         /// The addresses.
         addresses: String,
     },
-    /// All samples, or none, are kept apart to measure on.
-    #[error("validation = {share} leaves nothing of {samples} samples to train or to measure on")]
+    /// The validation split leaves no sample for training or for evaluation.
+    #[error(
+        "invalid validation share {share}: of {samples} samples, none would remain for training or for evaluation"
+    )]
     Validation {
         /// The share.
         share: f64,
-        /// All samples.
+        /// The number of all samples.
         samples: u64,
     },
-    /// An address with wildcards that is none.
-    #[error("{pattern:?} stands for no files: {problem}")]
+    /// An address with wildcards is invalid.
+    #[error("invalid file pattern `{pattern}`: {problem}")]
     Pattern {
-        /// The address, as it was written.
+        /// The address from the run file.
         pattern: String,
-        /// What is wrong with it.
+        /// The cause.
         problem: String,
     },
-    /// An address that stands for no file.
-    #[error("no file is meant by {pattern:?}: {there}")]
+    /// An address matches no file.
+    #[error("no such file: {pattern}: {contents}")]
     NoFiles {
-        /// The address, as it was written.
+        /// The address from the run file.
         pattern: String,
-        /// What is there instead.
-        there: String,
+        /// The contents of the folder.
+        contents: String,
     },
-    /// Files that an address names are not there.
-    #[error("{count} of the files of {pattern:?} are not there: {names}")]
+    /// Some files that an address names do not exist.
+    #[error("{count} of the files of `{pattern}` do not exist: {names}")]
     MissingFiles {
-        /// The address, as it was written.
+        /// The address from the run file.
         pattern: String,
-        /// How many.
+        /// The number of missing files.
         count: usize,
-        /// The first of them.
+        /// The first missing names.
         names: String,
     },
-    /// Settings of a data cache that make no sense.
-    #[error("the data cache: {problem}")]
+    /// The settings of the data cache are invalid.
+    #[error("invalid setting of the data cache: {problem}")]
     CacheSettings {
         /// What is wrong with them.
         problem: String,
     },
-    /// Files were to be downloaded first that are more than a data cache may hold.
+    /// The files to download exceed the limit of the data cache.
     #[error(
-        "{bytes} bytes are to be downloaded, but the data cache has room for {room} (its limit is {bytes_max}, of which a \
-         tenth stays free): raise the limit, or use data.cache = \"stream\""
+        "cannot download {bytes} bytes to the data cache: it has room for {room} bytes (its limit is {bytes_max} bytes, of \
+         which a tenth stays free): raise the limit, or use data.cache = \"stream\""
     )]
     CacheTooSmall {
-        /// Bytes of the files.
+        /// The bytes of the files.
         bytes: u64,
-        /// Bytes that fit.
+        /// The bytes that fit.
         room: u64,
-        /// The limit.
+        /// The limit in bytes.
         bytes_max: u64,
     },
-    /// A file holds something that is no sample.
+    /// A field of a text file is invalid.
     #[error("{} line {line}, column {column}: {problem}, found {value:?}", path.display())]
     Cell {
         /// The file.
         path: PathBuf,
-        /// Line, from 1.
+        /// The line, from 1.
         line: u64,
-        /// Column (field) of the line, from 1.
+        /// The column (field) of the line, from 1.
         column: usize,
-        /// The text of the field, shortened.
+        /// The shortened text of the field.
         value: String,
-        /// What was expected.
+        /// The expected value.
         problem: String,
     },
-    /// A file has no sample.
-    #[error("{} has no sample", path.display())]
+    /// A file has no samples.
+    #[error("{} has no samples", path.display())]
     NoSamples {
         /// The file.
         path: PathBuf,
     },
-    /// A file holds more than this loader keeps in memory.
+    /// A file exceeds a limit of this loader.
     #[error("{} line {line}: more than {limit} {what}", path.display())]
     Limit {
         /// The file.
         path: PathBuf,
-        /// Line at which the limit was reached, from 1.
+        /// The line at which the limit was reached, from 1.
         line: u64,
         /// The limit.
         limit: u64,
-        /// What is limited.
+        /// The limited quantity.
         what: &'static str,
     },
-    /// A shape that no sample can have.
+    /// A shape is invalid.
     #[error(
-        "shape {shape:?} is not possible: a sample has 1 to {elements_max} elements and at most {axes_max} axes"
+        "invalid shape {shape:?}: expected 1 to {elements_max} elements and at most {axes_max} axes"
     )]
     Shape {
         /// The shape.
         shape: Vec<usize>,
-        /// Most elements.
+        /// The maximum number of elements.
         elements_max: usize,
-        /// Most axes.
+        /// The maximum number of axes.
         axes_max: usize,
     },
-    /// A count of classes that is not possible.
-    #[error("{classes} classes are not possible: 1 to {classes_max} are")]
+    /// A number of classes is invalid.
+    #[error("invalid number of classes {classes}: expected 1 to {classes_max}")]
     Classes {
-        /// The count.
+        /// The number.
         classes: u32,
-        /// Most classes.
+        /// The maximum number of classes.
         classes_max: u32,
     },
-    /// A number that features cannot be divided by.
-    #[error("features cannot be divided by scale = {scale}")]
+    /// A divisor of features is invalid.
+    #[error("invalid scale {scale}: features cannot be divided by it")]
     Scale {
-        /// The number.
+        /// The divisor.
         scale: f32,
     },
-    /// A made-up set has too many samples, or none to train on.
-    #[error("{samples} samples and {test_samples} test samples are not possible")]
+    /// A synthetic set has too many samples, or none for training.
+    #[error("invalid number of samples: {samples} for training and {test_samples} for tests")]
     SampleCount {
-        /// Samples to train on.
+        /// The number of training samples.
         samples: u64,
-        /// Samples to measure on.
+        /// The number of test samples.
         test_samples: u64,
     },
-    /// Features, labels and shape of a set in memory do not fit together.
-    #[error("{features} features, {labels} labels and {elements} features a sample do not fit")]
+    /// The lengths of features, labels and shape of a set in memory are inconsistent.
+    #[error("{features} features and {labels} labels do not match {elements} features per sample")]
     Lengths {
-        /// Count of features.
+        /// The number of features.
         features: usize,
-        /// Count of labels.
+        /// The number of labels.
         labels: usize,
-        /// Elements of one sample.
+        /// The elements of one sample.
         elements: usize,
     },
-    /// A label of a set in memory is not below the count of classes.
+    /// A label of a set in memory is not below the number of classes.
     #[error("sample {sample} has label {label}, but there are {classes} classes")]
     Label {
         /// The sample.
         sample: u64,
-        /// Its label.
+        /// The label.
         label: u32,
-        /// Count of classes.
+        /// The number of classes.
         classes: u32,
     },
-    /// A sample that is not in the set.
-    #[error("sample {sample} of a data set of {samples}")]
+    /// A sample number is out of range.
+    #[error("no sample {sample}: the data set has {samples} samples")]
     NoSuchSample {
-        /// The sample that was asked for.
+        /// The requested sample.
         sample: u64,
-        /// Count of samples.
+        /// The number of samples.
         samples: u64,
     },
-    /// A buffer of the wrong length was given for a sample.
-    #[error("a buffer of {given} elements for a sample of {needed}")]
+    /// A buffer for a sample has the wrong length.
+    #[error("the buffer has {given} elements, but the sample has {needed}")]
     BufferLength {
-        /// Length of the buffer.
+        /// The length of the buffer.
         given: usize,
-        /// Elements of a sample.
+        /// The elements of a sample.
         needed: usize,
     },
     /// A plan of batches was made for a set of another size.
-    #[error("the batches are planned for {planned} samples, the data set has {samples}")]
+    #[error("the batches are planned for {planned} samples, but the data set has {samples}")]
     PlanMismatch {
-        /// Samples of the plan.
+        /// The samples of the plan.
         planned: u64,
-        /// Samples of the set.
+        /// The samples of the set.
         samples: u64,
     },
-    /// Shards were asked for that the plan does not have.
-    #[error("shards {start}..{end} of a plan with {shards} logical shards")]
+    /// A range of shards is out of range.
+    #[error("no shards {start}..{end}: the plan has {shards} logical shards")]
     NoSuchShards {
-        /// First shard asked for.
+        /// The first requested shard.
         start: u32,
-        /// End of the shards asked for.
+        /// The end of the requested shards.
         end: u32,
-        /// Shards of the plan.
+        /// The number of shards of the plan.
         shards: u32,
     },
     /// The prefetch thread could not be started.
     #[error("cannot start the prefetch thread: {cause}")]
     Thread {
-        /// What the system said.
+        /// The error of the operating system.
         cause: std::io::Error,
     },
-    /// The prefetch thread ended before step `step`: after an earlier error, or a panic of a set.
+    /// The prefetch thread ended before step `step`, after an earlier error or a panic in a data set.
     #[error("the prefetch thread ended before step {step}")]
     LoaderEnded {
-        /// The step that was due.
+        /// The requested step.
         step: u64,
     },
 }
 
 impl DataError {
-    /// What can be done about it: nothing here, as data do not come back by asking again.
+    /// Returns how the caller can recover: retry after a timeout, as the store states, and abort otherwise.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         match self {

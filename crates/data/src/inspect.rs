@@ -1,4 +1,4 @@
-//! [`inspect`]: what is in files of records: format, fields, counts, the first samples, what cannot be used.
+//! [`inspect`]: reports the format, fields, first samples and bad records of files of records.
 
 use std::sync::Arc;
 
@@ -6,75 +6,76 @@ use ronde_store::Opener;
 
 use crate::DataError;
 use crate::format::{BadRecord, Format, FormatConfig, Record, Value};
-use crate::index::{DataFile, Index, IndexProgress, IndexSettings, OnBadRecord, Place};
-use crate::opening::{DataNews, Opening};
+use crate::index::{DataFile, Index, IndexProgress, IndexSettings, OnBadRecord, SampleLocation};
+use crate::opening::{DataEvent, OpenContext};
 use crate::picture::Picture;
 use crate::records::RecordsFile;
 use crate::source::{SourceFile, expand};
 use crate::tokenized::{self, tokenize};
 
-/// Most signs of a text that is shown.
+/// The maximum number of displayed characters of a text.
 const TEXT_MAX: usize = 40;
-/// Most numbers of a list that are shown.
+/// The maximum number of displayed numbers of a list.
 const NUMBERS_MAX: usize = 6;
-/// Most bytes of what is no text that are shown.
+/// The maximum number of displayed bytes of binary data.
 const BYTES_MAX: usize = 12;
 
-/// What is in some files.
+/// A report about the contents of files.
 #[derive(Debug)]
 pub struct Inspection {
-    /// The format, as in an index.
+    /// The identity of the format.
     pub format: String,
-    /// Count of files that are of the format.
+    /// The number of files with that format.
     pub files: usize,
-    /// Bytes of them.
+    /// The bytes of these files.
     pub bytes: u64,
-    /// Count of samples.
+    /// The number of samples.
     pub samples: u64,
-    /// Samples that are read together at the least.
+    /// The minimum number of samples that are read together.
     pub block_samples: u64,
-    /// What the samples are.
+    /// The identity of the samples.
     pub identity: String,
-    /// The fields of the first samples, in their order, each with what it holds in the first that has it.
+    /// The fields of the first samples in their order, each with its first value.
     pub fields: Vec<(String, String)>,
-    /// The first samples: for each of `fields` what it holds; empty where it is absent.
+    /// The first samples: one value for each of `fields`, empty if the field is absent.
     pub first: Vec<Vec<String>>,
-    /// The first records that cannot be used.
+    /// The first bad records.
     pub bad: Vec<BadRecord>,
-    /// Count of all of them.
+    /// The number of bad records.
     pub bad_count: u64,
-    /// What else should be known.
+    /// Further warnings.
     pub warnings: Vec<String>,
 }
 
-/// Looks at the files that `addresses` stand for, and at their first `count` samples. Cost: files that were not indexed
-/// before are read once.
+/// Inspects the files that `addresses` match and their first `count` samples. Cost: reads files that were not indexed before
+/// once.
 ///
 /// # Errors
-/// Addresses that stand for nothing, and files that cannot be read or are not of the format. Bad records are no error.
+/// Addresses that match no file, and files that cannot be read or have another format. Bad records are not errors.
 pub fn inspect(
     addresses: &[String],
     format: Option<&FormatConfig>,
     count: usize,
-    opening: &Opening,
+    opening: &OpenContext,
 ) -> Result<Inspection, DataError> {
     let opener = Opener::new(opening.remote.clone());
     let mut sources = expand(addresses, &opening.base, &opener)?;
     let locations: Vec<String> = sources.iter().map(SourceFile::location).collect();
     let names: Vec<&str> = locations.iter().map(String::as_str).collect();
-    let (recipe, format) = match FormatConfig::recipe(format, &names, &opening.base, None)? {
-        Some((recipe, format)) => (Some(recipe), format),
-        None => (None, FormatConfig::format(format, &names, None)?),
-    };
+    let (tokenization, format) =
+        match FormatConfig::tokenization(format, &names, &opening.base, None)? {
+            Some((tokenization, format)) => (Some(tokenization), format),
+            None => (None, FormatConfig::format(format, &names, None)?),
+        };
     sources.retain(|file| format.takes(&file.location()));
     let mut files: Vec<Arc<dyn DataFile>> = sources
         .iter()
         .map(|file| -> Arc<dyn DataFile> { Arc::new(RecordsFile::new(file, None)) })
         .collect();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    if let Some(recipe) = recipe {
-        let place = tokenized::Place::new(opening, None)?;
-        files = tokenize(&files, &recipe, &place, threads, &|_| {})?;
+    if let Some(tokenization) = tokenization {
+        let token_store = tokenized::TokenStore::new(opening, None)?;
+        files = tokenize(&files, &tokenization, &token_store, threads, &|_| {})?;
     }
     let settings = IndexSettings {
         folder: opening.index_folder(),
@@ -82,10 +83,10 @@ pub fn inspect(
         on_bad_record: OnBadRecord::Skip,
         ..IndexSettings::default()
     };
-    let what = format!("looking through {} files", files.len());
+    let what = format!("scanning {} files", files.len());
     let tell = |share| {
         let what = what.clone();
-        (opening.tell)(&DataNews::Progress { what, share });
+        (opening.tell)(&DataEvent::Progress { what, share });
     };
     let index = Index::build(&files, &*format, &settings, &|progress: IndexProgress| {
         tell(progress.bytes as f64 / progress.bytes_total.max(1) as f64);
@@ -109,19 +110,19 @@ pub fn inspect(
     })
 }
 
-type Told = Vec<(String, String)>;
+type FieldTexts = Vec<(String, String)>;
 
-/// Fields and values of the first samples, as text.
+/// Returns the fields and values of the first samples as text.
 fn first_samples(
     files: &[Arc<dyn DataFile>],
     format: &dyn Format,
     index: &Index,
     count: usize,
-) -> Result<Vec<Told>, DataError> {
-    let mut told = Vec::new();
+) -> Result<Vec<FieldTexts>, DataError> {
+    let mut texts = Vec::new();
     let mut sample = 0;
-    while told.len() < count {
-        let Some(Place { file, extent, .. }) = index.locate(sample) else {
+    while texts.len() < count {
+        let Some(SampleLocation { file, extent, .. }) = index.locate(sample) else {
             break;
         };
         let object = files[file].open()?;
@@ -133,33 +134,33 @@ fn first_samples(
             pieces.push(bytes.into());
         }
         let records = open.parse(&extent, pieces)?;
-        for number in 0..extent.records.min((count - told.len()) as u32) {
-            told.push(match records.record(number) {
-                Ok(record) => tell(&record),
+        for number in 0..extent.records.min((count - texts.len()) as u32) {
+            texts.push(match records.record(number) {
+                Ok(record) => field_texts(&record),
                 Err(error) => vec![("error".to_owned(), error.to_string())],
             });
         }
         sample += u64::from(extent.records);
     }
-    Ok(told)
+    Ok(texts)
 }
 
-fn tell(record: &Record<'_>) -> Told {
+fn field_texts(record: &Record<'_>) -> FieldTexts {
     let fields = record.fields.iter();
     fields
         .map(|(name, value)| (name.to_string(), shown(value)))
         .collect()
 }
 
-/// All fields that occur, and a row for each sample.
-fn table(samples: &[Told]) -> (Told, Vec<Vec<String>>) {
-    let mut fields: Told = Vec::new();
+/// Returns all fields that occur, and a row for each sample.
+fn table(samples: &[FieldTexts]) -> (FieldTexts, Vec<Vec<String>>) {
+    let mut fields: FieldTexts = Vec::new();
     for (name, value) in samples.iter().flatten() {
-        if fields.iter().all(|(there, _)| there != name) {
+        if fields.iter().all(|(known, _)| known != name) {
             fields.push((name.clone(), value.clone()));
         }
     }
-    let row = |sample: &Told| {
+    let row = |sample: &FieldTexts| {
         let cell = |(name, _): &(String, String)| {
             let found = sample.iter().find(|(field, _)| field == name);
             found.map(|(_, value)| value.clone()).unwrap_or_default()
@@ -170,7 +171,7 @@ fn table(samples: &[Told]) -> (Told, Vec<Vec<String>>) {
     (fields, rows)
 }
 
-/// A value in few words: an image by kind and size, a text by its beginning, numbers with their type.
+/// Formats a value briefly: an image as format and size, a text as its beginning, numbers with their type.
 #[must_use]
 pub fn shown(value: &Value<'_>) -> String {
     match value {
@@ -208,7 +209,7 @@ fn one(bytes: &[u8]) -> String {
     let is_plain = |text: &&str| {
         !text
             .chars()
-            .any(|sign| sign.is_control() && !"\n\t\r".contains(sign))
+            .any(|character| character.is_control() && !"\n\t\r".contains(character))
     };
     match std::str::from_utf8(bytes).ok().filter(is_plain) {
         Some(text) if text.chars().count() <= TEXT_MAX => format!("{text:?}"),
@@ -236,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_shown_in_few_words() {
+    fn values_are_formatted_briefly() {
         let image = include_bytes!("../tests/vectors/pattern.jpg");
         assert_eq!(
             shown(&Value::Bytes(image[..].into())),

@@ -1,14 +1,14 @@
-//! Sources, sampling and prefetch: every sample exactly once an epoch, on any number of workers.
+//! Data sources, decoding and prefetching: every sample exactly once per epoch, on any number of workers.
 //!
-//! Read [`dataset`] first (what a source must give), then [`loader`] (how samples become the
-//! batches of a rank's shards). Which sample goes where is decided in `ronde_core::batch` and
-//! `ronde_core::shards`; this crate only fetches.
+//! Start with [`dataset`] (the interface of sources), then [`loader`] (how samples become the batches of a rank's shards).
+//! `ronde_core::batch` and `ronde_core::shards` decide which sample belongs to which shard and rank; this crate only reads
+//! samples.
 //!
 //! ```
 //! use ronde_core::{GroupRank, WorldSize, batch::BatchPlan, shards::ShardPlan};
-//! use ronde_data::{DataConfig, Loader, LoaderPlan, LoaderSettings, Opening, open};
+//! use ronde_data::{DataConfig, Loader, LoaderPlan, LoaderSettings, OpenContext, open};
 //!
-//! let digits = open(&DataConfig::Digits {}, &Opening::new(std::path::Path::new("."), 42))?;
+//! let digits = open(&DataConfig::Digits {}, &OpenContext::new(std::path::Path::new("."), 42))?;
 //! let batches = BatchPlan::new(digits.train.len(), 64, false, true, 42).unwrap();
 //! let shards = ShardPlan::new(8, WorldSize::new(2).unwrap()).unwrap();
 //! let plan = LoaderPlan {
@@ -36,8 +36,8 @@ pub mod dataset;
 pub mod decode;
 pub mod decoders;
 mod digits;
-mod divide;
 mod error;
+mod file_tasks;
 pub mod format;
 pub mod index;
 pub mod inspect;
@@ -56,8 +56,8 @@ mod text;
 mod tokenized;
 
 pub use config::{DataConfig, open};
-pub use dataset::{Dataset, Fetched, IGNORED, Locality, Split, Targets, Traffic};
+pub use dataset::{Dataset, FetchedSamples, IGNORED, Locality, Split, Targets, Traffic};
 pub use error::DataError;
 pub use loader::{Batch, Loader, LoaderPlan, LoaderSettings, LoaderTimes, StepBatches};
 pub use memory::MemoryDataset;
-pub use opening::{DataNews, Opening};
+pub use opening::{DataEvent, OpenContext};

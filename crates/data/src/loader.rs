@@ -1,4 +1,4 @@
-//! [`Loader`]: fetches the batches of one rank's shards ahead of the training loop.
+//! [`Loader`]: prefetches the batches of one rank's shards for the training loop.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,22 +11,22 @@ use ronde_core::{Shard, Step};
 use crate::format::BadRecord;
 use crate::{DataError, Dataset};
 
-mod crew;
+mod decode_pool;
 mod planner;
 mod times;
 
-use crew::{Crew, Work};
-use planner::Planner;
+use decode_pool::{DecodePool, PoolLimits};
+use planner::BatchPlanner;
 pub use times::LoaderTimes;
 
 use crate::clock::Stopwatch;
 
-/// Share of [`LoaderSettings::memory_bytes`] that one piece of stored samples may take: one is decoded, one is ready,
-/// one is being fetched.
+/// The number of units that fit in [`LoaderSettings::memory_bytes`]: one that is decoded, one that is ready, one that is being
+/// fetched.
 const UNITS_IN_MEMORY: u64 = 3;
-/// Share of [`LoaderSettings::memory_bytes`] that decoded steps may take.
+/// The divisor of [`LoaderSettings::memory_bytes`] that gives the memory for decoded steps.
 const DECODED_SHARE: u64 = 4;
-/// Fewest and most steps that are decoded ahead.
+/// The range of the number of steps that are decoded ahead.
 const STEPS_AHEAD: std::ops::RangeInclusive<u64> = 2..=16;
 
 /// The samples of one logical shard of one step. May be empty.
@@ -34,52 +34,52 @@ const STEPS_AHEAD: std::ops::RangeInclusive<u64> = 2..=16;
 pub struct Batch {
     /// The shard.
     pub shard: Shard,
-    /// Which samples of the data set it stands for, those that were left out among them.
+    /// The numbers of the batch's samples in the data set, including skipped ones.
     pub sample_ids: Vec<u64>,
-    /// Shape of the features: `[n, ..sample_shape]`.
+    /// The shape of the features: `[n, ..sample_shape]`.
     pub shape: Vec<usize>,
     /// The features of `n` samples, row-major.
     pub features: Vec<f32>,
-    /// The labels or other targets: `n` times as many as a sample has.
+    /// The labels or other targets of `n` samples.
     pub labels: Vec<u32>,
-    /// Why the samples that are missing were left out.
+    /// The records that were skipped, with the reasons.
     pub skipped: Vec<BadRecord>,
 }
 
 impl Batch {
-    /// Count of samples that are there.
+    /// Returns the number of samples without skipped ones.
     #[must_use]
     pub fn samples(&self) -> usize {
         self.shape.first().copied().unwrap_or(0)
     }
 }
 
-/// What one rank computes in one step.
+/// The batches of one rank for one step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepBatches {
     /// The step.
     pub step: Step,
-    /// One batch for each shard of the rank, in the order of the shards; may be empty batches.
+    /// One batch for each shard of the rank, in the order of the shards; batches may be empty.
     pub batches: Vec<Batch>,
 }
 
-/// What a loader is to fetch.
+/// The steps and shards that a loader fetches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoaderPlan {
-    /// Which samples make up which step.
+    /// The assignment of samples to steps.
     pub batches: BatchPlan,
-    /// How a step is dealt to ranks.
+    /// The assignment of shards to ranks.
     pub shards: ShardPlan,
     /// The shards of this rank.
     pub run: Range<u32>,
-    /// The steps, as far as [`LoaderPlan::stride`] does not leave them out.
+    /// The range of steps.
     pub steps: Range<u64>,
-    /// 1: every step from the first one on; `n`: every `n`-th.
+    /// The distance between fetched steps: 1 for every step of the range, `n` for every `n`-th.
     pub stride: u64,
 }
 
 impl LoaderPlan {
-    /// Count of steps.
+    /// Returns the number of steps.
     fn count(&self) -> u64 {
         let steps = self.steps.end.saturating_sub(self.steps.start);
         steps.div_ceil(self.stride.max(1))
@@ -90,12 +90,12 @@ impl LoaderPlan {
     }
 }
 
-/// Threads and memory of a loader.
+/// The number of threads and the memory of a loader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoaderSettings {
-    /// Threads that fetch and decode; at least one.
+    /// The number of threads that fetch and decode; at least one.
     pub threads: usize,
-    /// Memory for samples that wait, as they are stored and decoded.
+    /// The memory for prefetched samples, stored and decoded.
     pub memory_bytes: u64,
 }
 
@@ -108,16 +108,16 @@ impl Default for LoaderSettings {
     }
 }
 
-/// Reads the batches of a rank's shards on threads of its own, ahead of the steps that use them.
+/// Reads the batches of a rank's shards in background threads, ahead of the steps that use them.
 ///
-/// What it yields depends on the data set and the plan alone, not on time or threads. Dropping it ends the threads
-/// after at most one sample, or one fetch, more.
+/// The batches depend only on the data set and the plan, not on timing or the number of threads. Dropping the loader ends the
+/// threads after at most one more sample or fetch.
 ///
-/// Memory: [`LoaderSettings::memory_bytes`] and a quarter for samples as they are stored and decoded; at least one piece
-/// and two steps, however large they are.
+/// Memory: 1.25 times [`LoaderSettings::memory_bytes`] for stored and decoded samples; at least one unit and two steps,
+/// whatever their size.
 #[derive(Debug)]
 pub struct Loader {
-    crew: Arc<Crew>,
+    pool: Arc<DecodePool>,
     threads: Vec<JoinHandle<()>>,
     plan: LoaderPlan,
     next: u64,
@@ -125,11 +125,10 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Starts to fetch.
+    /// Starts prefetching.
     ///
     /// # Errors
-    /// A plan that was made for another count of samples, shards that it does not have, or no
-    /// thread to be had.
+    /// A plan for a different number of samples, shards out of range, or a thread that cannot be started.
     pub fn start(
         dataset: Arc<dyn Dataset>,
         plan: LoaderPlan,
@@ -141,7 +140,7 @@ impl Loader {
         let near_bytes = dataset.locality().and_then(|locality| locality.fetch_bytes);
         let unit_bytes = near_bytes.map_or(unit_bytes, |bytes| bytes.min(unit_bytes));
         let ahead = settings.memory_bytes / DECODED_SHARE / step_bytes.max(1);
-        let work = Work {
+        let work = PoolLimits {
             steps_ahead: ahead.clamp(*STEPS_AHEAD.start(), *STEPS_AHEAD.end()),
             memory_bytes: settings.memory_bytes,
             unit_bytes,
@@ -152,39 +151,39 @@ impl Loader {
             },
             shards: plan.run.len(),
         };
-        let planner = Planner::new(&*dataset, plan.clone(), work.unit_bytes);
-        let crew = Arc::new(Crew::new(dataset, planner, work));
+        let planner = BatchPlanner::new(&*dataset, plan.clone(), work.unit_bytes);
+        let pool = Arc::new(DecodePool::new(dataset, planner, work));
         let mut loader = Self {
-            crew,
+            pool,
             threads: Vec::new(),
             plan,
             next: 0,
             watch: Stopwatch::start(),
         };
-        // Who has no shards has nothing to fetch.
+        // A rank without shards fetches nothing.
         let threads = if loader.plan.run.is_empty() {
             0
         } else {
             settings.threads.max(1)
         };
         for number in 0..threads {
-            let crew = Arc::clone(&loader.crew);
+            let pool = Arc::clone(&loader.pool);
             let thread = std::thread::Builder::new()
                 .name(format!("ronde-data-{number}"))
-                .spawn(move || crew.run())
+                .spawn(move || pool.run())
                 .map_err(|cause| DataError::Thread { cause })?;
             loader.threads.push(thread);
         }
         Ok(loader)
     }
 
-    /// The batches of the next step; `None` after the last one. Waits when they are not there yet.
+    /// Returns the batches of the next step, `None` after the last one. Blocks until they are decoded.
     ///
     /// # Errors
-    /// What the data set said; every call after an error is an error.
+    /// An error of the data set; every call after an error is an error.
     #[expect(
         clippy::should_implement_trait,
-        reason = "an iterator of results would hide that the first error is the end"
+        reason = "an iterator of results would suggest that it continues after an error"
     )]
     pub fn next(&mut self) -> Result<Option<StepBatches>, DataError> {
         if self.next >= self.plan.count() {
@@ -194,29 +193,29 @@ impl Loader {
         let batches = if self.plan.run.is_empty() {
             Vec::new()
         } else {
-            let taken = self.crew.take(self.next);
+            let taken = self.pool.take(self.next);
             taken.unwrap_or(Err(DataError::LoaderEnded { step: step.0 }))?
         };
         self.next += 1;
         Ok(Some(StepBatches { step, batches }))
     }
 
-    /// What it has done up to now, and how long it let the training wait.
+    /// Returns the statistics so far, including how long training waited.
     #[must_use]
     pub fn times(&self) -> LoaderTimes {
         LoaderTimes {
             threads: self.threads.len(),
             elapsed: self.watch.elapsed(),
-            ..self.crew.times()
+            ..self.pool.times()
         }
     }
 }
 
 impl Drop for Loader {
     fn drop(&mut self) {
-        self.crew.stop();
+        self.pool.stop();
         for thread in self.threads.drain(..) {
-            // A panic of the data set was already told by `next` as an early end.
+            // `next` has already reported a panic of the data set.
             let _ = thread.join();
         }
     }
@@ -240,7 +239,7 @@ fn check(dataset: &dyn Dataset, plan: &LoaderPlan) -> Result<(), DataError> {
     Ok(())
 }
 
-/// Bytes of a rank's share of a whole step, decoded.
+/// Returns the decoded bytes of a rank's share of a step.
 fn step_bytes(dataset: &dyn Dataset, plan: &LoaderPlan) -> u64 {
     let samples = plan.batches.batch(Step(0)).samples();
     let mine: u64 = plan

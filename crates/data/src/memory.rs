@@ -1,9 +1,9 @@
-//! [`MemoryDataset`]: samples that are held in memory.
+//! [`MemoryDataset`]: samples in memory.
 
 use crate::dataset::{check_form, check_read};
 use crate::{DataError, Dataset, Targets};
 
-/// Samples in memory, row-major one after the other. Cost: 4 bytes per feature and label.
+/// Samples in memory, row-major. Cost: 4 bytes per feature and label.
 pub struct MemoryDataset {
     features: Vec<f32>,
     labels: Vec<u32>,
@@ -15,11 +15,10 @@ pub struct MemoryDataset {
 }
 
 impl MemoryDataset {
-    /// A set of `labels.len()` samples. Cost: one pass of blake3 over the content.
+    /// Returns a set of `labels.len()` samples. Cost: one pass of blake3 over the content.
     ///
     /// # Errors
-    /// A shape or class count that is not possible, lengths that do not fit, or a label that is
-    /// not below `classes`.
+    /// An invalid shape or number of classes, inconsistent lengths, or a label that is not below `classes`.
     pub fn new(
         features: Vec<f32>,
         labels: Vec<u32>,
@@ -53,7 +52,7 @@ impl MemoryDataset {
         })
     }
 
-    /// A set whose targets are values, one a sample: `values` are the bits of `f32` numbers. Cost: as
+    /// Returns a set with one value per sample as the target: `values` are the bits of `f32` numbers. Cost: as
     /// [`MemoryDataset::new`].
     ///
     /// # Errors
@@ -84,7 +83,7 @@ impl MemoryDataset {
     }
 }
 
-/// blake3 over shape, classes, labels and the bits of the features, little-endian.
+/// Returns the blake3 hash of shape, classes, labels and the bits of the features, little-endian.
 fn identity(features: &[f32], labels: &[u32], shape: &[usize], classes: u32) -> String {
     const VALUES_AT_ONCE: usize = 16 * 1024;
     let mut hasher = blake3::Hasher::new_derive_key("ronde data set, version 1");
@@ -151,13 +150,13 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_was_given_and_refuses_the_rest() {
+    fn samples_are_returned_and_invalid_requests_are_rejected() {
         let set = set(&[1.0, 2.0, 3.0, 4.0], &[2, 0]).unwrap();
         let mut out = [0.0; 2];
         assert_eq!(set.read(1, &mut out).unwrap(), 0);
         assert_eq!(out, [3.0, 4.0]);
         let error = set.read(2, &mut out).unwrap_err();
-        assert_eq!(error.to_string(), "sample 2 of a data set of 2");
+        assert_eq!(error.to_string(), "no sample 2: the data set has 2 samples");
         let error = set.read(0, &mut [0.0; 3]).unwrap_err();
         assert!(matches!(
             error,
@@ -169,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_that_do_not_fit_are_refused() {
+    fn inconsistent_contents_are_rejected() {
         assert!(matches!(
             set(&[1.0; 3], &[0, 1]),
             Err(DataError::Lengths { .. })

@@ -1,7 +1,7 @@
-//! Translations made by rule: numbers in English words, to be said in French ones.
+//! Synthetic translations: numbers in English words and in French words.
 //!
-//! The rules have memory enough to need attention: `seventy` and `ninety` depend on the word that
-//! follows, `vingts` and `cents` have their `s` only where nothing follows.
+//! The task needs attention, because the rules depend on context: `seventy` and `ninety` depend on the next word, and
+//! `vingts` and `cents` have their `s` only at the end.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use ronde_core::seed::{Purpose, SeedTree};
 use crate::dataset::check_read_all;
 use crate::{DataError, Dataset, IGNORED, Split};
 
-/// All words; their place is their number. The first one fills up, the second begins and ends.
+/// All words; the index of a word is its number. The first one is padding, the second one marks beginning and end.
 const WORDS: [&str; 57] = [
     "-",
     "|",
@@ -73,24 +73,24 @@ const WORDS: [&str; 57] = [
 
 /// Numbers are below this.
 const NUMBERS: u64 = 1_000_000;
-/// Of each so many numbers one, this one, is for the test.
+/// One in this many numbers is a test sample.
 const TEST_OF: u64 = 8;
 const TEST: u64 = 5;
 
-/// Words of the longest English number.
+/// The words of the longest English number.
 const SOURCE: usize = 9;
-/// Words of the longest French number, with the end.
+/// The words of the longest French number, including the end.
 const TARGET: usize = 15;
 
-/// Samples of `[SOURCE + TARGET]` word numbers: the English words, filled up, then the French ones
-/// after a sign that begins them. Targets: the French words, then a sign that ends them.
+/// Samples of `[SOURCE + TARGET]` word numbers: the padded English words, then a begin marker and the French words. Targets:
+/// the French words, then an end marker.
 pub(crate) struct NumberWords {
     seed: u64,
     samples: u64,
     is_test: bool,
 }
 
-/// A set to train on and, unless `test_samples` is zero, one of other numbers to measure on.
+/// Returns a training set and, unless `test_samples` is zero, a test set of other numbers.
 pub(crate) fn split(samples: u64, test_samples: u64, seed: u64) -> Result<Split, DataError> {
     const SAMPLES_MAX: u64 = 1 << 40;
     if !(1..=SAMPLES_MAX).contains(&samples) || test_samples > SAMPLES_MAX {
@@ -115,7 +115,7 @@ impl NumberWords {
         let coordinates = [u64::from(self.is_test), sample];
         let stream = SeedTree::new(self.seed).stream(Purpose::Synthetic, &coordinates);
         let [a, b, ..] = stream.block(0);
-        // Short numbers as often as long ones.
+        // Short numbers are as frequent as long ones.
         let below = [100, 1000, 100_000, NUMBERS][a as usize % 4] / TEST_OF;
         let group = ((u64::from(b) * below) >> 32) * TEST_OF;
         let others = u64::from(a >> 8) % (TEST_OF - 1);
@@ -181,7 +181,7 @@ impl Dataset for NumberWords {
 
 fn index(word: &str) -> u32 {
     let found = WORDS.iter().position(|known| *known == word);
-    found.expect("the rules use words of the list") as u32
+    found.expect("the rules use only words of the list") as u32
 }
 
 fn english(number: u64) -> Vec<&'static str> {
@@ -227,7 +227,7 @@ fn french(number: u64) -> Vec<&'static str> {
     words
 }
 
-/// `at_end`: nothing follows, so that `cents` and `quatre vingts` have their `s`.
+/// Appends the words of a number below 1,000; `at_end` if no word follows, so that `cents` and `quatre vingts` have an `s`.
 fn french_below_thousand(number: u64, at_end: bool, words: &mut Vec<&'static str>) {
     const SMALL: [&str; 17] = [
         "zéro", "un", "deux", "trois", "quatre", "cinq", "six", "sept", "huit", "neuf", "dix",
@@ -244,7 +244,7 @@ fn french_below_thousand(number: u64, at_end: bool, words: &mut Vec<&'static str
             words.push("s");
         }
     }
-    // Seventy is sixty and ten, ninety four twenties and ten.
+    // In French, seventy is sixty and ten, and ninety is four twenties and ten.
     let below_twenty = match rest {
         0..=16 => rest,
         17..=19 => {
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_said_as_they_are() {
+    fn numbers_are_written_correctly() {
         for (number, source, target) in [
             (0, "zero", "zéro"),
             (21, "twenty one", "vingt et un"),
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_fits_and_the_test_has_others() {
+    fn every_number_fits_and_the_test_set_has_other_numbers() {
         let longest = (0..NUMBERS).step_by(7).chain([777_777, 999_999]);
         for number in longest {
             assert!(english(number).len() <= SOURCE && french(number).len() < TARGET);

@@ -1,4 +1,4 @@
-//! [`Opening`]: what opening a data set needs besides its section of a run file.
+//! [`OpenContext`]: the context for opening a data set, besides its section of a run file.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,46 +6,46 @@ use std::sync::Arc;
 
 use ronde_store::RemoteSettings;
 
-/// Where indexes are, in the folder for what can be made again.
+/// The subfolder of the cache folder with indexes.
 const INDEX_FOLDER: &str = "index";
 
-/// What happens while a data set is opened or used, for people.
+/// An event while a data set is opened or used, to be shown to the user.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub enum DataNews {
-    /// Something takes a while: what, and how far it is, 0 to 1.
+pub enum DataEvent {
+    /// The progress of a long operation.
     Progress {
-        /// What is done, as `indexing 1,024 files`.
+        /// The operation, for example `indexing 1,024 files`.
         what: String,
-        /// How far it is.
+        /// The completed share, 0 to 1.
         share: f64,
     },
-    /// Something about the data that a user should read; every process that opens them finds it.
+    /// A message about the data; every process that opens them reports the same one.
     Finding(String),
-    /// Something about this process that a user should read.
+    /// A message about this process.
     Notice(String),
 }
 
-/// What opening a data set needs besides its section of a run file. Libraries do not read the environment: the command
-/// does.
+/// The context for opening a data set, besides its section of a run file. The command reads it from the environment;
+/// libraries do not read the environment.
 #[derive(Clone)]
-pub struct Opening {
+pub struct OpenContext {
     /// The folder that relative paths start from.
     pub base: PathBuf,
-    /// The run's seed, for made-up samples and random changes.
+    /// The run's seed, for synthetic samples and random augmentation.
     pub seed: u64,
-    /// How to talk to remote stores.
+    /// The settings of remote stores.
     pub remote: RemoteSettings,
-    /// The contents of an environment variable, for a key that a run file names.
+    /// A function that returns an environment variable, for a key that a run file names.
     pub variable: fn(&str) -> Option<Vec<u8>>,
-    /// Where indexes and caches are kept unless the run file says so; without it indexes are not kept.
+    /// The folder for indexes and caches unless the run file sets one; if absent, indexes are not stored.
     pub cache_folder: Option<PathBuf>,
-    /// Is told what happens, from any thread.
-    pub tell: Arc<dyn Fn(&DataNews) + Send + Sync>,
+    /// The receiver of events; called from any thread.
+    pub tell: Arc<dyn Fn(&DataEvent) + Send + Sync>,
 }
 
-impl Opening {
-    /// Without an environment: no credentials, no cache, nobody to tell.
+impl OpenContext {
+    /// Returns a context without credentials, cache and receiver of events.
     #[must_use]
     pub fn new(base: &Path, seed: u64) -> Self {
         Self {
@@ -58,17 +58,17 @@ impl Opening {
         }
     }
 
-    /// Where indexes are kept, if they are.
+    /// Returns the folder of stored indexes, if any.
     pub(crate) fn index_folder(&self) -> Option<PathBuf> {
         let cache = self.cache_folder.as_ref();
         cache.map(|folder| folder.join(INDEX_FOLDER))
     }
 }
 
-impl fmt::Debug for Opening {
-    /// Without what may hold secrets.
+impl fmt::Debug for OpenContext {
+    /// Omits fields that may hold secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Opening")
+        f.debug_struct("OpenContext")
             .field("base", &self.base)
             .field("seed", &self.seed)
             .field("cache_folder", &self.cache_folder)

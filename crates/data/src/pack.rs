@@ -1,8 +1,8 @@
-//! [`pack`]: a folder of images or texts into shards that are read fast.
+//! [`pack`]: packs a folder of images or texts into shards that can be read quickly.
 //!
-//! Files are put into a random order that depends on their names alone, so that neighbours in a shard are of all classes,
-//! then cut into shards of about equal length. Each shard is written by one thread and is there as a whole or not at all.
-//! Equal files give equal bytes.
+//! Files are shuffled into an order that depends only on their names, so that neighbours in a shard belong to different
+//! classes, and divided into shards of about equal length. One thread writes each shard atomically. Equal files give equal
+//! bytes.
 
 mod image;
 #[cfg(feature = "full")]
@@ -19,70 +19,70 @@ use ronde_store::{Address, ObjectName, Opener, Store};
 
 use crate::DataError;
 use crate::format::FormatKind;
-use crate::opening::{DataNews, Opening};
+use crate::opening::{DataEvent, OpenContext};
 use crate::source::{SourceFile, expand};
 
-/// Most bytes of a file that is packed.
+/// The maximum bytes of a packed file.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
-/// What is to be packed, and how.
+/// The settings of packing.
 #[derive(Debug, Clone)]
 pub struct PackSettings {
     /// The folder with the images (a folder for each class) or texts.
     pub from: String,
-    /// Where shards are written: a folder, or a bucket.
+    /// The destination of the shards: a folder, or a bucket.
     pub to: String,
     /// `tfrecord`, `webdataset` or `parquet`.
     pub format: FormatKind,
-    /// Names of shards begin with it: `train` makes `train-00000-of-00016`.
+    /// The prefix of the names of shards: `train` gives `train-00000-of-00016`.
     pub prefix: String,
-    /// Bytes of a shard, about.
+    /// The approximate bytes of a shard.
     pub shard_bytes: u64,
-    /// Threads; at least one.
+    /// The number of threads; at least one.
     pub threads: usize,
     /// The number of the first class.
     pub first_label: i64,
-    /// Files stay in the order of their names.
+    /// Whether files stay in the order of their names.
     pub keeps_order: bool,
-    /// Shards that are there are replaced.
+    /// Whether existing shards are replaced.
     pub force: bool,
 }
 
-/// What was packed.
+/// A report about the packed shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Packed {
-    /// Count of shards.
+pub struct PackReport {
+    /// The number of shards.
     pub shards: usize,
-    /// Count of samples.
+    /// The number of samples.
     pub samples: usize,
-    /// Bytes of all shards.
+    /// The bytes of all shards.
     pub bytes: u64,
-    /// Names of the classes in the order of their numbers; none where texts lie in one folder.
+    /// The names of the classes in the order of their numbers; empty for texts without class folders.
     pub classes: Vec<String>,
-    /// What to write into a run file.
+    /// The `[data]` section of a run file that reads the shards.
     pub run_file: String,
 }
 
-/// A file that is packed.
-struct Item {
+/// A file to pack.
+struct PackItem {
     file: SourceFile,
-    /// Place of its class, and the class's name.
+    /// The number and name of its class.
     class: Option<(i64, String)>,
 }
 
-/// What all threads need.
-struct Job<'a> {
+/// The plan shared by all threads.
+struct PackTask<'a> {
     settings: &'a PackSettings,
     store: Arc<dyn Store>,
-    items: Vec<Item>,
-    /// For each shard its first item, and the end.
+    items: Vec<PackItem>,
+    /// The first item of each shard, and the end.
     cuts: Vec<usize>,
     /// The field of images in a WebDataset.
     field: String,
     is_text: bool,
 }
 
-fn wrong(key: &str, problem: impl Into<String>) -> DataError {
+fn invalid(key: &str, problem: impl Into<String>) -> DataError {
     DataError::Pack {
         what: key.to_owned(),
         problem: problem.into(),
@@ -92,18 +92,18 @@ fn wrong(key: &str, problem: impl Into<String>) -> DataError {
 /// Packs a folder.
 ///
 /// # Errors
-/// Nothing to pack, shards that are there already, and files that cannot be read, written, or are no images.
-pub fn pack(settings: &PackSettings, opening: &Opening) -> Result<Packed, DataError> {
+/// No files to pack, existing shards, files that cannot be read or written, and files that are not images.
+pub fn pack(settings: &PackSettings, opening: &OpenContext) -> Result<PackReport, DataError> {
     let packs = matches!(
         settings.format,
         FormatKind::TfRecord | FormatKind::WebDataset | FormatKind::Parquet
     );
     if !packs {
         let problem = format!(
-            "{} is not written; tfrecord, webdataset and parquet are",
+            "cannot write {}: expected tfrecord, webdataset or parquet",
             settings.format
         );
-        return Err(wrong("format", problem));
+        return Err(invalid("format", problem));
     }
     #[cfg(not(feature = "full"))]
     if settings.format == FormatKind::Parquet {
@@ -111,13 +111,17 @@ pub fn pack(settings: &PackSettings, opening: &Opening) -> Result<Packed, DataEr
         return Err(DataError::NotBuilt { what });
     }
     if settings.shard_bytes == 0 {
-        return Err(wrong("shard size", "0 bytes"));
+        return Err(invalid("shard size", "0 bytes"));
     }
-    let prefix_is_plain = |sign: char| sign.is_ascii_alphanumeric() || "-_.".contains(sign);
+    let prefix_is_plain =
+        |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
     if settings.prefix.is_empty() || !settings.prefix.chars().all(prefix_is_plain) {
-        return Err(wrong(
+        return Err(invalid(
             "prefix",
-            format!("{:?} cannot begin the name of a file", settings.prefix),
+            format!(
+                "invalid prefix `{}`: expected letters, digits, `-`, `_` and `.`",
+                settings.prefix
+            ),
         ));
     }
     let (items, is_text) = items(settings, opening)?;
@@ -128,7 +132,7 @@ pub fn pack(settings: &PackSettings, opening: &Opening) -> Result<Packed, DataEr
     };
     let store = ronde_store::open(&address, &opening.remote)?;
     let old = old_shards(&*store, settings)?;
-    let job = Job {
+    let job = PackTask {
         settings,
         store,
         cuts: cuts(&items, settings.shard_bytes),
@@ -137,7 +141,7 @@ pub fn pack(settings: &PackSettings, opening: &Opening) -> Result<Packed, DataEr
         is_text,
     };
     let bytes = write_all(&job, opening)?;
-    // Those of a set with another count of shards.
+    // Removes the shards of an earlier set with another number of shards.
     let names: BTreeSet<_> = (0..job.shards()).map(|shard| job.name(shard)).collect();
     for name in old.iter().filter(|name| !names.contains(name.as_str())) {
         job.store.delete(name)?;
@@ -145,8 +149,11 @@ pub fn pack(settings: &PackSettings, opening: &Opening) -> Result<Packed, DataEr
     Ok(job.packed(bytes))
 }
 
-/// The files, in the order in which they are packed; and whether they are texts.
-fn items(settings: &PackSettings, opening: &Opening) -> Result<(Vec<Item>, bool), DataError> {
+/// Returns the files in packing order, and whether they are texts.
+fn items(
+    settings: &PackSettings,
+    opening: &OpenContext,
+) -> Result<(Vec<PackItem>, bool), DataError> {
     let opener = Opener::new(opening.remote.clone());
     let files = expand(std::slice::from_ref(&settings.from), &opening.base, &opener)?;
     let (images, rest): (Vec<_>, Vec<_>) = files
@@ -161,15 +168,15 @@ fn items(settings: &PackSettings, opening: &Opening) -> Result<(Vec<Item>, bool)
             .collect(),
     };
     if files.is_empty() {
-        let problem = "there are no images (.jpg, .jpeg, .png, .webp) and no texts (.txt) in it";
-        return Err(wrong(&settings.from, problem));
+        let problem = "no images (.jpg, .jpeg, .png, .webp) and no texts (.txt) found";
+        return Err(invalid(&settings.from, problem));
     }
     if let Some(file) = files.iter().find(|file| file.bytes() > FILE_BYTES_MAX) {
         let problem = format!(
-            "it has {} bytes; at most {FILE_BYTES_MAX} can be",
+            "the file has {} bytes, but the limit is {FILE_BYTES_MAX} bytes",
             file.bytes()
         );
-        return Err(wrong(&file.location(), problem));
+        return Err(invalid(&file.location(), problem));
     }
     if !settings.keeps_order {
         files.sort_by_cached_key(|file| *blake3::hash(file.name().as_bytes()).as_bytes());
@@ -184,15 +191,15 @@ fn items(settings: &PackSettings, opening: &Opening) -> Result<(Vec<Item>, bool)
     for file in files {
         let class = folder(&file).map(|name| (numbers[&name], name));
         if class.is_none() && !(is_text && numbers.is_empty()) {
-            let problem = "it is in no folder that could be its class, others are";
-            return Err(wrong(&file.location(), problem));
+            let problem = "the file is not in a class folder, but others are";
+            return Err(invalid(&file.location(), problem));
         }
-        items.push(Item { file, class });
+        items.push(PackItem { file, class });
     }
     Ok((items, is_text))
 }
 
-/// The shards with this prefix that are there already; an error without `force`.
+/// Returns the existing shards with this prefix; an error without `force`.
 fn old_shards(store: &dyn Store, settings: &PackSettings) -> Result<Vec<ObjectName>, DataError> {
     let begins = format!("{}-", settings.prefix);
     let is_shard = |name: &str| {
@@ -210,17 +217,16 @@ fn old_shards(store: &dyn Store, settings: &PackSettings) -> Result<Vec<ObjectNa
         .collect();
     match old.first() {
         Some(first) if !settings.force => {
-            let problem = format!("{first} is there already; --force replaces such shards");
-            Err(wrong(&settings.to, problem))
+            let problem = format!("{first} already exists; --force replaces existing shards");
+            Err(invalid(&settings.to, problem))
         }
         _ => Ok(old),
     }
 }
 
-/// Where shards begin and end: each is full when it has so many bytes.
-fn cuts(items: &[Item], shard_bytes: u64) -> Vec<usize> {
+/// Returns the boundaries of shards of about equal length, at most about `shard_bytes` each.
+fn cuts(items: &[PackItem], shard_bytes: u64) -> Vec<usize> {
     let total: u64 = items.iter().map(|item| item.file.bytes()).sum();
-    // Of about equal length.
     let shards = total.div_ceil(shard_bytes).clamp(1, 99_999);
     let (mut cuts, mut sum) = (vec![0], 0);
     for (number, item) in items.iter().enumerate() {
@@ -234,9 +240,9 @@ fn cuts(items: &[Item], shard_bytes: u64) -> Vec<usize> {
     cuts
 }
 
-/// Writes all shards by some threads; tells their bytes.
-fn write_all(job: &Job<'_>, opening: &Opening) -> Result<u64, DataError> {
-    let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+/// Writes all shards with several threads and returns their bytes.
+fn write_all(job: &PackTask<'_>, opening: &OpenContext) -> Result<u64, DataError> {
+    let (next, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
     let done = Mutex::new((0_u64, 0_usize, None::<DataError>));
     let what = format!(
         "packing {} files into {} shards",
@@ -245,12 +251,12 @@ fn write_all(job: &Job<'_>, opening: &Opening) -> Result<u64, DataError> {
     );
     let tell = |share| {
         let what = what.clone();
-        (opening.tell)(&DataNews::Progress { what, share });
+        (opening.tell)(&DataEvent::Progress { what, share });
     };
     let run = || {
         loop {
             let shard = next.fetch_add(1, Ordering::Relaxed);
-            if shard >= job.shards() || is_over.load(Ordering::Relaxed) {
+            if shard >= job.shards() || has_failed.load(Ordering::Relaxed) {
                 return;
             }
             let written = shard::write(job, shard, &|| {
@@ -259,13 +265,13 @@ fn write_all(job: &Job<'_>, opening: &Opening) -> Result<u64, DataError> {
                 let share = done.1 as f64 / job.items.len() as f64;
                 drop(done);
                 tell(share.min(0.999));
-                !is_over.load(Ordering::Relaxed)
+                !has_failed.load(Ordering::Relaxed)
             });
             let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
             match written {
                 Ok(bytes) => done.0 += bytes,
                 Err(error) => {
-                    is_over.store(true, Ordering::Relaxed);
+                    has_failed.store(true, Ordering::Relaxed);
                     done.2.get_or_insert(error);
                 }
             }
@@ -274,7 +280,7 @@ fn write_all(job: &Job<'_>, opening: &Opening) -> Result<u64, DataError> {
     std::thread::scope(|scope| {
         for number in 1..job.settings.threads.clamp(1, job.shards()) {
             let thread = std::thread::Builder::new().name(format!("ronde-pack-{number}"));
-            // With fewer threads it only takes longer.
+            // A thread that cannot be started only makes packing slower.
             let _ = thread.spawn_scoped(scope, run);
         }
         run();
@@ -284,12 +290,12 @@ fn write_all(job: &Job<'_>, opening: &Opening) -> Result<u64, DataError> {
     error.map_or(Ok(bytes), Err)
 }
 
-impl Job<'_> {
+impl PackTask<'_> {
     fn shards(&self) -> usize {
         self.cuts.len() - 1
     }
 
-    /// The name of a shard, as TensorFlow's tools write them.
+    /// Returns the name of a shard in the style of TensorFlow's tools.
     fn name(&self, shard: usize) -> String {
         let ending = match self.settings.format {
             FormatKind::WebDataset => ".tar",
@@ -303,14 +309,14 @@ impl Job<'_> {
         )
     }
 
-    fn packed(&self, bytes: u64) -> Packed {
+    fn packed(&self, bytes: u64) -> PackReport {
         let classes: BTreeMap<i64, String> = self
             .items
             .iter()
             .filter_map(|item| item.class.clone())
             .collect();
         let classes: Vec<String> = classes.into_values().collect();
-        Packed {
+        PackReport {
             shards: self.shards(),
             samples: self.items.len(),
             bytes,
@@ -325,10 +331,10 @@ impl Job<'_> {
             FormatKind::Parquet => ("image.bytes", "text", "label"),
             _ => ("image/encoded", "text", image::LABEL),
         };
-        let place = PathBuf::from(&self.settings.to);
+        let destination = PathBuf::from(&self.settings.to);
         let mut lines = format!(
             "[data]\nsource = \"records\"\ntrain = \"{}/{}-*\"\n",
-            place.display(),
+            destination.display(),
             self.settings.prefix
         );
         match self.is_text {

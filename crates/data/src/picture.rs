@@ -1,13 +1,13 @@
-//! [`Picture`]: kind and size of an encoded image, from its first bytes.
+//! [`Picture`]: the format and size of an encoded image, from its first bytes.
 
-/// What an encoded image says of itself.
+/// The format and size of an encoded image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Picture {
     /// `JPEG`, `PNG` or `WEBP`.
     pub kind: &'static str,
-    /// Pixels from left to right.
+    /// The width in pixels.
     pub width: u32,
-    /// Pixels from top to bottom.
+    /// The height in pixels.
     pub height: u32,
 }
 
@@ -17,7 +17,7 @@ fn big_endian(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 impl Picture {
-    /// Looks at an image; `None` for what is none. Nothing is decoded.
+    /// Parses the header of an image; `None` for other data. Decodes no pixels.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Option<Self> {
         match bytes {
@@ -51,7 +51,7 @@ impl Picture {
     }
 }
 
-/// Goes over the segments until the one with the size.
+/// Skips segments up to the one with the size.
 fn jpeg(mut rest: &[u8]) -> Option<Picture> {
     loop {
         let (&[mark, kind], after) = rest.split_first_chunk::<2>()?;
@@ -59,7 +59,7 @@ fn jpeg(mut rest: &[u8]) -> Option<Picture> {
             return None;
         }
         match kind {
-            // Bytes that fill up, and marks without a segment.
+            // Padding bytes, and markers without a segment.
             0xff => rest = &rest[1..],
             0x01 | 0xd0..=0xd7 => rest = after,
             0xd9 | 0xda => return None,
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kind_and_size_are_told_without_decoding() {
+    fn format_and_size_are_found_without_decoding() {
         let files: [(&[u8], &str); 6] = [
             (include_bytes!("../tests/vectors/pattern.jpg"), "JPEG"),
             (include_bytes!("../tests/vectors/progressive.jpg"), "JPEG"),
@@ -120,7 +120,7 @@ mod tests {
                 height: 48,
             };
             assert_eq!(Picture::of(bytes), Some(expected));
-            // Hostile and cut ones: any answer but a panic.
+            // Damaged and truncated images must not panic.
             for at in 0..bytes.len().min(300) {
                 let _ = Picture::of(&bytes[..at]);
                 let mut damaged = bytes.to_vec();

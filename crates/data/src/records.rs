@@ -1,4 +1,4 @@
-//! [`RecordsConfig`]: samples in files of records, as they stand in a run file, and opening them.
+//! [`RecordsConfig`]: the run-file section for samples in files of records, and how they are opened.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::DataError;
 use crate::cache::CacheMode;
-use crate::decode::{Decoder, Features, Label, Role, Schema};
+use crate::decode::{Features, Label, RecordDecoder, SampleUse, Schema};
 use crate::format::FormatConfig;
 use crate::index::OnBadRecord;
 
@@ -17,12 +17,12 @@ mod open;
 pub(crate) use file::RecordsFile;
 pub(crate) use open::open;
 
-/// A day.
+/// The maximum of `retry_s`: a day.
 const RETRY_S_MAX: f64 = 86_400.0;
-/// Smallest and largest cache.
+/// The range of cache limits in GiB.
 const CACHE_LIMIT_GIB_MIN: f64 = 0.01;
 const CACHE_LIMIT_GIB_MAX: f64 = 1e9;
-/// Largest block in KiB, and window in MiB.
+/// The maximum block size in KiB and window size in MiB.
 const SHUFFLE_SIZE_MAX: u64 = 1 << 30;
 
 /// One address or several.
@@ -32,14 +32,14 @@ const SHUFFLE_SIZE_MAX: u64 = 1 << 30;
     expecting = "expected an address, such as \"s3://bucket/train-*\", or a list of addresses"
 )]
 pub enum Addresses {
-    /// One.
+    /// One address.
     One(String),
-    /// Several.
+    /// Several addresses.
     Several(Vec<String>),
 }
 
 impl Addresses {
-    /// All of them.
+    /// Returns all addresses.
     #[must_use]
     pub fn all(&self) -> &[String] {
         match self {
@@ -49,50 +49,50 @@ impl Addresses {
     }
 }
 
-/// Samples in files of records, wherever they lie.
+/// The configuration of samples in files of records, local or remote.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordsConfig {
-    /// Files to train on: paths, folders, `s3://`, `az://`, `gs://` and `https://` addresses, with wildcards. Relative paths
+    /// The training files: paths, folders, `s3://`, `az://`, `gs://` and `https://` addresses, with wildcards. Relative paths
     /// start from the folder of the run file.
     pub train: Addresses,
-    /// Files to measure on.
+    /// The files for evaluation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test: Option<Addresses>,
-    /// Share of the samples of `train` that is kept apart to measure on, chosen by their files' names and their numbers.
+    /// The share of the samples of `train` that is used for evaluation instead, chosen by file name and record number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation: Option<f64>,
-    /// What the files are; told by their names where those end so.
+    /// The format of the files; detected from their extensions if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<FormatConfig>,
-    /// What of a record the model is given.
+    /// The fields of a record that are the model's input.
     pub features: Features,
-    /// What it is to answer.
+    /// The field of a record that is the target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<Label>,
-    /// What is done about a record that cannot be used; default `error`.
+    /// The treatment of bad records; default `error`.
     #[serde(default)]
     pub on_bad_record: OnBadRecord,
-    /// Samples of so many KiB stay together in a shuffled order, so that they are read at once; default 1024.
+    /// The KiB of samples that stay together in a shuffled order, so that they are read together; default 1024.
     #[serde(default = "block_kib")]
     pub shuffle_block_kib: u64,
-    /// Samples of so many MiB are mixed; default 64.
+    /// The MiB of samples that are mixed; default 64.
     #[serde(default = "window_mib")]
     pub shuffle_window_mib: u64,
-    /// What is kept of files on other machines; default `stream`.
+    /// How files on other machines are cached; default `stream`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub cache: CacheMode,
-    /// Where it is kept; a relative path starts from the folder of the run file. Absent: a folder of the user, the same for
-    /// all runs.
+    /// The folder of the cache; a relative path starts from the folder of the run file. If absent, a folder of the user that
+    /// all runs share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_folder: Option<PathBuf>,
-    /// How much is kept in that folder, in GiB; default 64. What was not used for longest goes first.
+    /// The size limit of the cache in GiB; default 64. The least recently used pages are evicted first.
     #[serde(default = "cache_limit_gib")]
     pub cache_limit_gib: f64,
-    /// Where the key is with which it is encrypted, `file:PATH` or `variable:NAME`; absent: it is not.
+    /// The source of the encryption key of the cache, `file:PATH` or `variable:NAME`; if absent, the cache is not encrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_encrypt: Option<String>,
-    /// How long reading is tried again when a server does not answer, in seconds; default 60.
+    /// How long reads are retried when a server does not respond, in seconds; default 60.
     #[serde(default = "retry_s")]
     pub retry_s: f64,
 }
@@ -118,7 +118,7 @@ fn retry_s() -> f64 {
 }
 
 impl RecordsConfig {
-    /// What cannot be, each with its key in the section: all that can be told without looking at a file.
+    /// Returns all errors that can be found without reading a file, each with its key in the section.
     #[must_use]
     pub fn problems(&self) -> Vec<(String, String)> {
         let mut problems = Vec::new();
@@ -126,14 +126,20 @@ impl RecordsConfig {
         if let Some(share) = self.validation
             && !(share > 0.0 && share < 1.0)
         {
-            wrong("validation", format!("{share} is no share between 0 and 1"));
+            wrong(
+                "validation",
+                format!("invalid share `{share}`: expected a number between 0 and 1"),
+            );
         }
         if self.validation.is_some() && self.test.is_some() {
-            let problem = "it would be of no use beside `test`".to_owned();
+            let problem = "cannot be combined with `test`".to_owned();
             wrong("validation", problem);
         }
         if !(0.0..=RETRY_S_MAX).contains(&self.retry_s) {
-            let problem = format!("{} is no time of 0 seconds to a day", self.retry_s);
+            let problem = format!(
+                "invalid time `{}`: expected 0 to {RETRY_S_MAX} seconds",
+                self.retry_s
+            );
             wrong("retry_s", problem);
         }
         let sizes = [
@@ -142,20 +148,25 @@ impl RecordsConfig {
         ];
         for (key, size) in sizes {
             if !(1..=SHUFFLE_SIZE_MAX).contains(&size) {
-                wrong(key, format!("{size} is not 1 to {SHUFFLE_SIZE_MAX}"));
+                wrong(
+                    key,
+                    format!("invalid size `{size}`: expected 1 to {SHUFFLE_SIZE_MAX}"),
+                );
             }
         }
         if !(CACHE_LIMIT_GIB_MIN..=CACHE_LIMIT_GIB_MAX).contains(&self.cache_limit_gib) {
             let limit = self.cache_limit_gib;
-            let problem = format!("{limit} is not {CACHE_LIMIT_GIB_MIN} to {CACHE_LIMIT_GIB_MAX}");
+            let problem = format!(
+                "invalid limit `{limit}`: expected {CACHE_LIMIT_GIB_MIN} to {CACHE_LIMIT_GIB_MAX}"
+            );
             wrong("cache_limit_gib", problem);
         }
         if let Some(Err(problem)) = self.cache_encrypt.as_deref().map(str::parse::<KeySource>) {
             wrong("cache_encrypt", problem);
         }
-        // The label of images in folders is known when the folders are.
+        // The label of images in folders is known only after listing the folders.
         let is_whole = match &self.features {
-            // The tokenizer may tell the vocabulary.
+            // The tokenizer may define the vocabulary.
             Features::Tokens(tokens) => tokens.vocabulary.is_some(),
             _ => self.label.is_some(),
         };
@@ -164,7 +175,7 @@ impl RecordsConfig {
                 features: self.features.clone(),
                 label: self.label.clone(),
             };
-            match Decoder::new(&schema, Role::Train, 0) {
+            match RecordDecoder::new(&schema, SampleUse::Train, 0) {
                 Err(DataError::Schema { key, problem }) => wrong(&key, problem),
                 Err(other) => wrong("features", other.to_string()),
                 Ok(_) => {}

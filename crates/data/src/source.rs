@@ -34,7 +34,7 @@ mod tests;
 /// A file with samples, with its size and stamp at the time it was found. Cheap to clone.
 #[derive(Clone)]
 pub struct SourceFile {
-    place: Arc<Place>,
+    root: Arc<SourceRoot>,
     object: ObjectName,
     /// The offset of the name in the object's name.
     name_at: usize,
@@ -44,7 +44,7 @@ pub struct SourceFile {
 
 /// The store of some files.
 #[derive(Debug)]
-struct Place {
+struct SourceRoot {
     address: Address,
     store: Arc<dyn Store>,
 }
@@ -60,9 +60,9 @@ impl SourceFile {
     /// Returns its full address, for messages. Contains no secrets.
     #[must_use]
     pub fn location(&self) -> String {
-        match self.place.address.join(&self.object) {
+        match self.root.address.join(&self.object) {
             Ok(whole) => whole.to_string(),
-            Err(_) => format!("{}/{}", self.place.address, self.object),
+            Err(_) => format!("{}/{}", self.root.address, self.object),
         }
     }
 
@@ -81,13 +81,13 @@ impl SourceFile {
     /// Returns whether it is on another machine, so that a local copy makes reading faster.
     #[must_use]
     pub fn is_remote(&self) -> bool {
-        self.place.address.is_remote()
+        self.root.address.is_remote()
     }
 
     /// Returns its store. Files of one bucket share a store.
     #[must_use]
     pub fn store(&self) -> &Arc<dyn Store> {
-        &self.place.store
+        &self.root.store
     }
 
     /// Returns its name in the store.
@@ -106,7 +106,7 @@ impl SourceFile {
             bytes: self.bytes,
             stamp: self.stamp,
         };
-        Ok(self.place.store.open_listed(&entry)?)
+        Ok(self.root.store.open_listed(&entry)?)
     }
 }
 
@@ -146,7 +146,7 @@ pub fn expand(
     files.sort_by(|a, b| a.name().cmp(b.name()));
     let mut seen = std::collections::HashSet::new();
     files.retain(|file| {
-        let place = Arc::as_ptr(&file.place) as usize;
+        let place = Arc::as_ptr(&file.root) as usize;
         seen.insert((place, file.object.clone()))
     });
     Ok(files)

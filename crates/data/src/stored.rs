@@ -1,19 +1,19 @@
-//! [`StoredDataset`]: samples in files, wherever they lie, of whatever format.
+//! [`StoredDataset`]: samples in files of any format, local or remote.
 //!
 //! ```text
-//! source: addresses -> files          index: files -> where each sample lies
-//! Dataset::fetch:  samples -> places -> ranges of bytes -> few large reads -> bytes in memory
-//! Fetched::decode: bytes -> record (format) -> features and targets (decode)
+//! source: addresses -> files                   index: files -> location of each sample
+//! Dataset::fetch:         samples -> locations -> byte ranges -> few large reads -> bytes in memory
+//! FetchedSamples::decode: bytes -> record (format) -> features and targets (decode)
 //! ```
 
 use std::sync::Arc;
 
 use crate::cache::Cache;
-use crate::dataset::{Fetched, Locality, Traffic, check_read_all};
-use crate::decode::{Decoder, Scratch};
+use crate::dataset::{FetchedSamples, Locality, Traffic, check_read_all};
+use crate::decode::{DecodeScratch, RecordDecoder};
 use crate::format::Format;
-use crate::index::{DataFile, Index, Place};
-use crate::{DataError, DataNews, Dataset, Targets};
+use crate::index::{DataFile, Index, SampleLocation};
+use crate::{DataError, DataEvent, Dataset, Targets};
 use ronde_core::Epoch;
 
 mod fetch;
@@ -22,88 +22,88 @@ mod pool;
 mod reads;
 mod selection;
 
-use fetch::{Wish, fetch};
-use files::Files;
-use pool::Pool;
+use fetch::{RecordRequest, fetch};
+use files::OpenFiles;
+use pool::BufferPool;
 pub(crate) use selection::Selection;
 
-/// Bytes of buffers that are kept for the next reads.
+/// The maximum number of bytes of buffers kept for later reads.
 const POOL_BYTES: usize = 128 << 20;
 
-/// Samples of so many bytes are read one by one at hardly more cost than with their neighbours.
+/// The sample size above which reading samples one by one costs hardly more than reading neighbours together.
 const LARGE_BYTES: u64 = 32 << 10;
-/// What is fetched of them at once, a part of a processor's caches.
+/// The preferred bytes of a fetch of such samples; fits in a processor cache.
 const FETCH_BYTES: u64 = 2 << 20;
 
-/// How a set is read.
+/// The settings for reading a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Reading {
-    /// Bytes of samples that are kept together in a shuffled order.
+pub(crate) struct ReadSettings {
+    /// The bytes of samples that stay together in a shuffled order.
     pub block_bytes: u64,
-    /// Bytes of samples that are mixed.
+    /// The bytes of samples that are mixed.
     pub window_bytes: u64,
-    /// Whether a read costs little more than its bytes.
+    /// Whether reads have low latency, as on a local disk.
     pub is_near: bool,
-    /// Reads at a time.
+    /// The number of concurrent reads.
     pub threads: usize,
-    /// Whether records that cannot be used are left out.
+    /// Whether bad records are skipped.
     pub skips: bool,
 }
 
 /// Samples in files.
 pub(crate) struct StoredDataset {
-    files: Files,
+    files: OpenFiles,
     index: Arc<Index>,
     selection: Selection,
-    decoder: Arc<Decoder>,
-    reading: Reading,
+    decoder: Arc<RecordDecoder>,
+    reading: ReadSettings,
     identity: String,
-    pool: Arc<Pool>,
-    cache: Option<Watched>,
+    pool: Arc<BufferPool>,
+    cache: Option<ObservedCache>,
 }
 
-/// A cache, and who is told what happens to it.
-struct Watched {
+/// A cache and the receiver of its events.
+struct ObservedCache {
     cache: Arc<Cache>,
-    tell: Arc<dyn Fn(&DataNews) + Send + Sync>,
+    tell: Arc<dyn Fn(&DataEvent) + Send + Sync>,
 }
 
 impl StoredDataset {
-    /// The samples that `selection` takes from the records of an index.
+    /// Returns the samples that `selection` takes from the records of an index.
     pub(crate) fn new(
         (files, format): (Vec<Arc<dyn DataFile>>, Arc<dyn Format>),
         index: Arc<Index>,
         selection: Selection,
-        decoder: Decoder,
-        reading: Reading,
+        decoder: RecordDecoder,
+        reading: ReadSettings,
     ) -> Self {
         let identity = match &selection {
             Selection::All(_) => index.identity().to_owned(),
             Selection::Chosen(chosen) => format!("{} of {}", chosen.identity(), index.identity()),
         };
         Self {
-            files: Files::new(files, format),
+            files: OpenFiles::new(files, format),
             index,
             selection,
             decoder: Arc::new(decoder),
             reading,
             identity,
-            pool: Arc::new(Pool::new(POOL_BYTES)),
+            pool: Arc::new(BufferPool::new(POOL_BYTES)),
             cache: None,
         }
     }
 
-    /// Reads through a cache, and tells what happens to it.
+    /// Sets the cache through which the set is read, and the receiver of its events.
     pub(crate) fn with_cache(
         mut self,
         cache: Arc<Cache>,
-        tell: Arc<dyn Fn(&DataNews) + Send + Sync>,
+        tell: Arc<dyn Fn(&DataEvent) + Send + Sync>,
     ) -> Self {
-        self.cache = Some(Watched { cache, tell });
+        self.cache = Some(ObservedCache { cache, tell });
         self
     }
 
-    fn place(&self, sample: u64) -> Result<Place, DataError> {
+    fn place(&self, sample: u64) -> Result<SampleLocation, DataError> {
         let record = self.selection.record(sample);
         let place = record.and_then(|record| self.index.locate(record));
         place.ok_or_else(|| DataError::NoSuchSample {
@@ -136,12 +136,12 @@ impl Dataset for StoredDataset {
 
     fn read_all(&self, sample: u64, out: &mut [f32], targets: &mut [u32]) -> Result<(), DataError> {
         check_read_all(self, sample, out, targets)?;
-        let wishes = [Wish {
+        let requests = [RecordRequest {
             sample,
             place: self.place(sample)?,
         }];
-        let fetched = fetch(&self.files, &self.decoder, &self.pool, &wishes, 1)?;
-        fetched.decode(0, Epoch(0), &mut Scratch::default(), out, targets)
+        let fetched = fetch(&self.files, &self.decoder, &self.pool, &requests, 1)?;
+        fetched.decode(0, Epoch(0), &mut DecodeScratch::default(), out, targets)
     }
 
     fn read(&self, sample: u64, out: &mut [f32]) -> Result<u32, DataError> {
@@ -168,19 +168,19 @@ impl Dataset for StoredDataset {
         })
     }
 
-    fn fetch(&self, samples: &[u64]) -> Result<Option<Box<dyn Fetched>>, DataError> {
-        let wishes = samples
+    fn fetch(&self, samples: &[u64]) -> Result<Option<Box<dyn FetchedSamples>>, DataError> {
+        let requests = samples
             .iter()
             .map(|&sample| {
                 let place = self.place(sample)?;
-                Ok(Wish { sample, place })
+                Ok(RecordRequest { sample, place })
             })
             .collect::<Result<Vec<_>, DataError>>()?;
         let threads = self.reading.threads;
-        let fetched = fetch(&self.files, &self.decoder, &self.pool, &wishes, threads);
-        if let Some(Watched { cache, tell }) = &self.cache {
+        let fetched = fetch(&self.files, &self.decoder, &self.pool, &requests, threads);
+        if let Some(ObservedCache { cache, tell }) = &self.cache {
             for event in cache.take_events() {
-                tell(&DataNews::Notice(event.to_string()));
+                tell(&DataEvent::Notice(event.to_string()));
             }
         }
         Ok(Some(Box::new(fetched?)))

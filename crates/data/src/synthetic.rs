@@ -1,5 +1,4 @@
-//! Made-up images: noise over a random pattern of the class. Nothing is stored; any sample can be
-//! computed by itself.
+//! Synthetic images: noise over a random pattern of the class. Each sample is computed independently when it is read.
 
 use std::sync::Arc;
 
@@ -9,23 +8,22 @@ use ronde_core::seed::{Purpose, SeedTree};
 use crate::dataset::{check_form, check_read};
 use crate::{DataError, Dataset, Split};
 
-/// Most samples, so that their numbers stay far from overflow.
+/// The maximum number of samples, so that sample numbers cannot overflow.
 const SAMPLES_MAX: u64 = 1 << 40;
 
-/// Patterns of all classes are kept where they have at most so many elements.
-const KEPT_ELEMENTS_MAX: usize = 1 << 22;
+/// The maximum number of elements of all patterns for storing them.
+const STORED_ELEMENTS_MAX: usize = 1 << 22;
 
-/// Random numbers apart that one sample, or the pattern of one class, may use.
+/// The identifier of the random stream of samples; that of class patterns follows.
 const NOISE: u64 = 0;
 const PATTERN: u64 = 1;
 const LABEL: u64 = 2;
 
-/// Weight of the class's pattern in a pixel; the rest is noise.
+/// The weight of the class's pattern in a pixel; the rest is noise.
 const PATTERN_WEIGHT: f32 = 0.5;
 
-/// Images of values in `[0, 1)`: the mean of uniform noise, drawn per sample, and of a uniform
-/// pattern, drawn per class. Cost of a read: a quarter of a Philox block per pixel, half a block where
-/// patterns are too large to be kept.
+/// Images of values in `[0, 1)`: the mean of uniform noise, drawn per sample, and of a uniform pattern, drawn per class. Cost
+/// of a read: a quarter of a Philox block per pixel, half a block if the patterns are too large to be stored.
 pub(crate) struct SyntheticImages {
     seed: u64,
     first: u64,
@@ -33,13 +31,12 @@ pub(crate) struct SyntheticImages {
     shape: Vec<usize>,
     elements: usize,
     classes: u32,
-    /// The pattern of each class, one after the other; empty where they are not kept.
+    /// The concatenated patterns of all classes; empty if they are not stored.
     patterns: Arc<[f32]>,
 }
 
 impl SyntheticImages {
-    /// A set to train on and, unless `test_samples` is zero, one to measure on with the same
-    /// patterns and other noise.
+    /// Returns a training set and, unless `test_samples` is zero, a test set with the same patterns and other noise.
     pub(crate) fn split(
         samples: u64,
         test_samples: u64,
@@ -78,7 +75,7 @@ fn stream(seed: u64, what: u64, number: u64) -> Stream {
 
 fn patterns(seed: u64, elements: usize, classes: u32) -> Arc<[f32]> {
     let kept = elements.saturating_mul(classes as usize);
-    if kept > KEPT_ELEMENTS_MAX {
+    if kept > STORED_ELEMENTS_MAX {
         return Arc::default();
     }
     let mut all = vec![0.0; kept];
@@ -153,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_told_apart_by_the_mean_of_their_training_images() {
+    fn classes_can_be_classified_by_the_mean_of_their_training_images() {
         let split = SyntheticImages::split(400, 100, &[1, 6, 6], 4, 9).unwrap();
         let mut means = vec![(vec![0.0; 36], 0.0_f32); 4];
         for (image, label) in all(&*split.train) {
@@ -184,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_depend_on_the_seed_and_their_number_alone() {
+    fn samples_depend_only_on_the_seed_and_their_number() {
         let one = SyntheticImages::split(8, 8, &[5], 3, 1).unwrap();
         let same = SyntheticImages::split(8, 0, &[5], 3, 1).unwrap();
         let other = SyntheticImages::split(8, 0, &[5], 3, 2).unwrap();
@@ -197,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_parameters_are_refused() {
+    fn invalid_parameters_are_rejected() {
         let split = |samples, shape: &[usize], classes| {
             SyntheticImages::split(samples, 0, shape, classes, 0).err()
         };

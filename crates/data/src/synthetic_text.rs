@@ -1,5 +1,5 @@
-//! Made-up text: each token follows from the one before by a random table, most of the time. Nothing is
-//! stored but the table; any sample can be computed by itself.
+//! Synthetic text: most tokens follow from the previous one by a random table. Only the table is stored; each sample is
+//! computed independently when it is read.
 
 use std::sync::Arc;
 
@@ -9,29 +9,28 @@ use ronde_core::seed::{Purpose, SeedTree};
 use crate::dataset::{check_form, check_read_all};
 use crate::{DataError, Dataset, Split};
 
-/// Most samples, so that their numbers stay far from overflow.
+/// The maximum number of samples, so that sample numbers cannot overflow.
 const SAMPLES_MAX: u64 = 1 << 40;
 
-/// Of so many tokens one is drawn by itself, the others follow the table.
+/// One in this many tokens is drawn at random; the others follow the table.
 const FREE_OF: u32 = 4;
 
-/// Random numbers apart that a sample, or the table, may use.
+/// The identifier of the random stream of samples; that of the table follows.
 const SAMPLE: u64 = 3;
 const TABLE: u64 = 4;
 
-/// Samples of token numbers; the targets are the tokens that follow. Cost of a read: half a Philox block
-/// a token.
+/// Samples of token numbers; the targets are the next tokens. Cost of a read: half a Philox block per token.
 pub(crate) struct SyntheticText {
     seed: u64,
     first: u64,
     samples: u64,
     shape: [usize; 1],
-    /// What follows each token.
+    /// The successor of each token.
     table: Arc<[u32]>,
 }
 
 impl SyntheticText {
-    /// A set to train on and, unless `test_samples` is zero, one to measure on with the same table.
+    /// Returns a training set and, unless `test_samples` is zero, a test set with the same table.
     pub(crate) fn split(
         samples: u64,
         test_samples: u64,
@@ -66,7 +65,7 @@ impl SyntheticText {
     }
 }
 
-/// The words of a stream in order.
+/// Returns the words of a stream in order.
 fn words(stream: Stream) -> impl Iterator<Item = u32> {
     (0..).flat_map(move |index| stream.block(index))
 }
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_parameters_are_rejected() {
         assert!(SyntheticText::split(0, 0, 8, 10, 1).is_err());
         assert!(SyntheticText::split(5, 0, 0, 10, 1).is_err());
         assert!(SyntheticText::split(5, 0, 8, 0, 1).is_err());

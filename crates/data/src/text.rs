@@ -1,4 +1,4 @@
-//! Text, letter by letter: each sample a run of letters, its targets the letters that follow them.
+//! Text as single letters: each sample is a window of letters, and its targets are the next letters.
 
 use std::io::Read;
 use std::path::Path;
@@ -7,25 +7,25 @@ use std::sync::Arc;
 use crate::dataset::{check_form, check_read_all};
 use crate::{DataError, Dataset, Split};
 
-/// The beginning of a novel; see `assets/README.md` for its origin.
+/// The beginning of a novel; `assets/README.md` states its origin.
 const EMBEDDED: &[u8] = include_bytes!("../assets/pride.txt.gz");
 
-/// Most bytes of a text.
+/// The maximum bytes of a text.
 const TEXT_BYTES_MAX: u64 = 1 << 28;
 
-/// One part in so many, at the end, is for the test.
+/// The divisor that gives the share of the text, at its end, that is the test set.
 const TEST_PART: usize = 10;
 
-/// Windows of a text. Classes are the different bytes of the whole text, in order.
-pub(crate) struct Text {
-    /// The class of each byte of this part.
+/// The windows of a text. Classes are the different bytes of the whole text, in ascending order.
+pub(crate) struct TextWindows {
+    /// The class of each byte of this split.
     classes: Vec<u8>,
     count: u32,
     shape: [usize; 1],
     identity: String,
 }
 
-/// Opens a text, or the embedded one; windows of `context` letters.
+/// Opens a text, or the embedded one, with windows of `context` letters.
 pub(crate) fn open(path: Option<&Path>, context: usize) -> Result<Split, DataError> {
     let (text, name) = match path {
         Some(path) => (read_file(path)?, path),
@@ -50,7 +50,7 @@ fn split(text: &[u8], name: &Path, context: usize) -> Result<Split, DataError> {
     check_form(&[context], count.max(1))?;
     let hash = blake3::hash(text).to_hex();
     let part = |part: &[u8], of: &str| {
-        (part.len() > context).then(|| Text {
+        (part.len() > context).then(|| TextWindows {
             classes: part
                 .iter()
                 .map(|&byte| class_of[usize::from(byte)])
@@ -109,9 +109,9 @@ fn limited(text: Vec<u8>, path: &Path) -> Result<Vec<u8>, DataError> {
     })
 }
 
-impl Dataset for Text {
+impl Dataset for TextWindows {
     fn len(&self) -> u64 {
-        // The last letter of a window is answered by the first of the next one.
+        // The target of the last letter of a window is the first letter of the next window.
         ((self.classes.len() - 1) / self.shape[0]) as u64
     }
 
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_are_followed_by_their_next_letters() {
+    fn targets_are_the_next_letters() {
         let text = b"abcabcabcdabcabcabcdabcabcabcdabcabcabcdx";
         let split = split(text, Path::new("text"), 3).unwrap();
         let (train, test) = (split.train, split.test.unwrap());
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_embedded_text_is_the_novel() {
+    fn the_embedded_text_is_complete() {
         let split = open(None, 64).unwrap();
         assert_eq!(split.train.classes(), 74);
         assert_eq!(split.train.targets_per_sample(), 64);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_are_too_short_or_missing_are_refused() {
+    fn short_and_missing_texts_are_rejected() {
         let short = split(b"abc", Path::new("short"), 3).unwrap_err();
         assert!(matches!(short, DataError::NoSamples { .. }));
         assert!(matches!(

@@ -1,12 +1,12 @@
-//! Text with a tokenizer: files of text become files of tokens once, which are kept and read as such.
+//! Text with a tokenizer: text files are encoded once to token files, which are stored and read.
 //!
 //! ```text
-//! documents: a file -> its documents, in pieces       tokenizer: a piece -> numbers of tokens
-//! tokenize:  files of text -> files of tokens in a folder, divided among threads and processes
-//! format::Text: reads those
+//! documents: a file -> its documents, in pieces       tokenizer: a piece -> token numbers
+//! tokenize:  text files -> token files in a folder, divided among threads and processes
+//! format::Text: reads token files
 //! ```
 //!
-//! Memory: some 20 MiB a thread, whatever the length of the files.
+//! Memory: about 20 MiB per thread, independent of the length of the files.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,46 +18,47 @@ use ronde_store::{
 };
 
 use crate::DataError;
-use crate::divide::{Chore, Claim, Claimed, Over, divide};
+use crate::file_tasks::{Cancellation, ClaimOutcome, FileTask, TaskClaim, run_file_tasks};
 use crate::format::NumberType;
 use crate::index::{DataFile, key_of};
-use crate::opening::Opening;
+use crate::opening::OpenContext;
 
 mod documents;
-mod kept;
+mod footer;
 mod tokenizer;
 
-pub(crate) use documents::Form;
-use documents::{Documents, Part};
-pub(crate) use kept::Told;
+pub(crate) use documents::DocumentLayout;
+use documents::{DocumentPart, Documents};
+pub(crate) use footer::TokenFileFooter;
 pub(crate) use tokenizer::Tokenizer;
 
-/// Where tokens are, in the folder for what can be made again.
+/// The subfolder of the cache folder with tokens.
 const FOLDER: &str = "tokens";
-/// Bytes of text for each thread that are encoded at once.
+/// The bytes of text per thread that are encoded at once.
 const BATCH_BYTES: usize = 1 << 20;
-/// How long another process that encodes a file is waited for, and what it gets through in a second at the least.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The fixed part of the time to wait for another process that encodes a file.
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
+/// The minimum encoding speed that the wait allows for.
 const BYTES_PER_SECOND_MIN: u64 = 200_000;
 
-/// Where tokens are kept.
-pub(crate) struct Place {
+/// The store of token files.
+pub(crate) struct TokenStore {
     pub(crate) store: Arc<dyn Store>,
     /// The folder of that store, for locks.
     pub(crate) folder: PathBuf,
 }
 
-impl Place {
-    /// In the folder for what can be made again; encrypted with a key.
+impl TokenStore {
+    /// Returns the store in the cache folder, encrypted if a key is given.
     ///
     /// # Errors
-    /// No such folder.
-    pub(crate) fn new(opening: &Opening, key: Option<MasterKey>) -> Result<Self, DataError> {
+    /// No cache folder.
+    pub(crate) fn new(opening: &OpenContext, key: Option<MasterKey>) -> Result<Self, DataError> {
         let folder = opening.cache_folder.as_ref();
         let folder = folder.map(|folder| folder.join(FOLDER));
         let folder = folder.ok_or_else(|| DataError::Schema {
             key: "format".to_owned(),
-            problem: "there is no folder where the tokens of text can be kept".to_owned(),
+            problem: "tokens of text need a cache folder, but none is known".to_owned(),
         })?;
         let plain: Arc<dyn Store> = Arc::new(LocalStore::new(&folder));
         Ok(Self {
@@ -70,18 +71,18 @@ impl Place {
     }
 }
 
-/// How text becomes tokens.
+/// The settings of tokenization.
 #[derive(Debug)]
-pub(crate) struct Recipe {
+pub(crate) struct Tokenization {
     pub(crate) tokenizer: Tokenizer,
-    /// Put behind each document.
+    /// The token added after each document.
     pub(crate) end_of_text: Option<u32>,
-    /// The field of a line of JSON that holds the text.
+    /// The field with the text in a line of JSON.
     pub(crate) field: String,
 }
 
-impl Recipe {
-    /// What numbers are kept as: the smallest that hold all tokens.
+impl Tokenization {
+    /// Returns the stored number type: the smallest one that holds all tokens.
     pub(crate) fn dtype(&self) -> NumberType {
         match self.tokenizer.tokens() <= 1 << 16 {
             true => NumberType::U16,
@@ -89,7 +90,7 @@ impl Recipe {
         }
     }
 
-    /// Tells recipes apart that make different tokens.
+    /// Returns a text that differs for settings that produce different tokens.
     pub(crate) fn identity(&self) -> String {
         format!(
             "tokens of text version 1, tokenizer {}, {:?} after each, field {:?}",
@@ -100,7 +101,7 @@ impl Recipe {
     }
 }
 
-/// Tokens of a file of text.
+/// The tokens of a text file.
 struct TokenizedFile {
     location: String,
     stamp: String,
@@ -110,7 +111,7 @@ struct TokenizedFile {
 }
 
 impl DataFile for TokenizedFile {
-    /// That of the text, which messages are about.
+    /// Returns the location of the text, for messages.
     fn location(&self) -> &str {
         &self.location
     }
@@ -128,140 +129,145 @@ impl DataFile for TokenizedFile {
     }
 }
 
-/// The tokens of files of text, for [`crate::format::Text`] to read. Those that are not kept yet are made, on `threads`
-/// threads; `progress` is told the share that is done.
+/// Returns the token files of text files, for [`crate::format::Text`] to read. Encodes missing ones on `threads` threads and
+/// reports the completed share to `progress`.
 ///
 /// # Errors
-/// Text that cannot be read, and tokens that cannot be kept. Documents that are none are told to who reads the tokens.
+/// Text that cannot be read, and tokens that cannot be stored. Invalid documents are recorded in the token files.
 pub(crate) fn tokenize(
     files: &[Arc<dyn DataFile>],
-    recipe: &Recipe,
-    place: &Place,
+    tokenization: &Tokenization,
+    token_store: &TokenStore,
     threads: usize,
     progress: &(dyn Fn(f64) + Sync),
 ) -> Result<Vec<Arc<dyn DataFile>>, DataError> {
-    let how = recipe.identity();
+    let how = tokenization.identity();
     let name = |file: &Arc<dyn DataFile>| {
         let key = key_of("ronde tokens key, version 1", &**file, &how);
         let name = format!("{}.tokens", &blake3::Hash::from(key).to_hex()[..32]);
         ObjectName::new(name)
     };
-    let make = std::fs::create_dir_all(&place.folder);
-    make.map_err(|cause| crate::divide::failed("make", &place.folder, cause))?;
-    let encoding = Encoding {
+    let make = std::fs::create_dir_all(&token_store.folder);
+    make.map_err(|cause| crate::file_tasks::failed("create", &token_store.folder, cause))?;
+    let encoding = EncodeTask {
         files,
         names: files.iter().map(name).collect::<Result<_, StoreError>>()?,
-        recipe,
-        place,
+        tokenization,
+        token_store,
         threads: (threads / files.len().max(1)).max(1),
         progress,
         bytes: AtomicU64::new(0),
         bytes_total: files.iter().map(|file| file.bytes()).sum(),
     };
-    divide(&encoding, files.len(), threads, "tokenize")
+    run_file_tasks(&encoding, files.len(), threads, "tokenize")
 }
 
-/// Encoding files, those of which no tokens are kept.
-struct Encoding<'a> {
+/// The task of encoding the files without stored tokens.
+struct EncodeTask<'a> {
     files: &'a [Arc<dyn DataFile>],
     names: Vec<ObjectName>,
-    recipe: &'a Recipe,
-    place: &'a Place,
-    /// For each file.
+    tokenization: &'a Tokenization,
+    token_store: &'a TokenStore,
+    /// The number of threads per file.
     threads: usize,
     progress: &'a (dyn Fn(f64) + Sync),
-    /// Bytes of files that are read.
+    /// The bytes of files read so far.
     bytes: AtomicU64,
     bytes_total: u64,
 }
 
-impl Chore for Encoding<'_> {
-    type Made = Arc<dyn DataFile>;
+impl FileTask for EncodeTask<'_> {
+    type Output = Arc<dyn DataFile>;
 
-    fn known(&self, number: usize) -> Option<Arc<dyn DataFile>> {
+    fn stored(&self, number: usize) -> Option<Arc<dyn DataFile>> {
         let name = &self.names[number];
-        let object = self.place.store.open(name).ok()?;
-        // What cannot be read is made again.
-        Told::read(&*object)?;
+        let object = self.token_store.store.open(name).ok()?;
+        // A file with a damaged footer is encoded again.
+        TokenFileFooter::read(&*object)?;
         Some(Arc::new(TokenizedFile {
             location: self.files[number].location().to_owned(),
             stamp: name.to_string(),
             bytes: object.bytes(),
             name: name.clone(),
-            store: Arc::clone(&self.place.store),
+            store: Arc::clone(&self.token_store.store),
         }))
     }
 
-    fn claim(&self, number: usize) -> Claimed {
+    fn claim(&self, number: usize) -> ClaimOutcome {
         let lock = self
-            .place
+            .token_store
             .folder
             .join(format!("{}.lock", self.names[number]));
-        match Claim::take(lock) {
-            Ok(Some(claim)) => Claimed::Here(claim),
-            Ok(None) => Claimed::Elsewhere,
-            Err(_) => Claimed::Nowhere,
+        match TaskClaim::take(lock) {
+            Ok(Some(claim)) => ClaimOutcome::Claimed(claim),
+            Ok(None) => ClaimOutcome::Busy,
+            Err(_) => ClaimOutcome::Unavailable,
         }
     }
 
-    fn patience(&self, number: usize) -> Duration {
-        PATIENCE + Duration::from_secs(self.files[number].bytes() / BYTES_PER_SECOND_MIN)
+    fn wait_limit(&self, number: usize) -> Duration {
+        WAIT_LIMIT + Duration::from_secs(self.files[number].bytes() / BYTES_PER_SECOND_MIN)
     }
 
-    fn make(
+    fn run(
         &self,
         number: usize,
-        _: Option<&Claim>,
-        over: &Over<'_>,
+        _: Option<&TaskClaim>,
+        cancellation: &Cancellation<'_>,
     ) -> Result<Arc<dyn DataFile>, DataError> {
         let file = &self.files[number];
-        let upload = self.place.store.create(&self.names[number])?;
-        let mut out = Out {
+        let upload = self.token_store.store.create(&self.names[number])?;
+        let mut out = TokenWriter {
             upload,
-            told: Told::new(file.location(), self.recipe.dtype()),
+            footer: TokenFileFooter::new(file.location(), self.tokenization.dtype()),
             hasher: blake3::Hasher::new(),
         };
-        let mut documents = Documents::open(&**file, &self.recipe.field)?;
+        let mut documents = Documents::open(&**file, &self.tokenization.field)?;
         let mut read = 0;
         loop {
             let parts = documents.next_parts(self.threads * BATCH_BYTES)?;
             if parts.is_empty() {
                 break;
             }
-            over.check(file.location())?;
+            cancellation.check(file.location())?;
             self.encode(&parts, &mut out)?;
             let now = documents.bytes_read();
-            self.tell(now - std::mem::replace(&mut read, now));
+            self.add_progress(now - std::mem::replace(&mut read, now));
         }
-        self.tell(file.bytes().saturating_sub(read));
+        self.add_progress(file.bytes().saturating_sub(read));
         out.finish()?;
         let what = || DataError::Format {
             file: file.location().to_owned(),
-            problem: "its tokens were written, but cannot be read".to_owned(),
+            problem: "its tokens were written, but cannot be read back".to_owned(),
         };
-        self.known(number).ok_or_else(what)
+        self.stored(number).ok_or_else(what)
     }
 
-    fn done(&self, number: usize, _: &Arc<dyn DataFile>, is_made: bool) -> Result<(), DataError> {
-        if !is_made {
-            self.tell(self.files[number].bytes());
+    fn finished(
+        &self,
+        number: usize,
+        _: &Arc<dyn DataFile>,
+        is_encoded_here: bool,
+    ) -> Result<(), DataError> {
+        if !is_encoded_here {
+            self.add_progress(self.files[number].bytes());
         }
         Ok(())
     }
 }
 
-impl Encoding<'_> {
-    fn tell(&self, bytes: u64) {
+impl EncodeTask<'_> {
+    fn add_progress(&self, bytes: u64) {
         let all = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         (self.progress)(all as f64 / self.bytes_total.max(1) as f64);
     }
 
-    /// Encodes parts on several threads; their tokens are written in order.
-    fn encode(&self, parts: &[Part], out: &mut Out) -> Result<(), DataError> {
+    /// Encodes parts on several threads and writes their tokens in order.
+    fn encode(&self, parts: &[DocumentPart], out: &mut TokenWriter) -> Result<(), DataError> {
         let each = parts.len().div_ceil(self.threads);
-        let chunks: Vec<&[Part]> = parts.chunks(each).collect();
+        let chunks: Vec<&[DocumentPart]> = parts.chunks(each).collect();
         let encoded: Mutex<Vec<_>> = Mutex::new(chunks.iter().map(|_| None).collect());
-        let work = |number: usize, chunk: &[Part]| {
+        let work = |number: usize, chunk: &[DocumentPart]| {
             let tokens = self.tokens(chunk);
             let mut encoded = encoded.lock().unwrap_or_else(PoisonError::into_inner);
             encoded[number] = Some(tokens);
@@ -278,53 +284,53 @@ impl Encoding<'_> {
             out.write(&tokens?)?;
         }
         for part in parts {
-            if let Part::Bad(bad) = part {
-                out.told.refuse(bad);
+            if let DocumentPart::Bad(bad) = part {
+                out.footer.refuse(bad);
             }
         }
         Ok(())
     }
 
-    /// The bytes of the tokens of parts.
-    fn tokens(&self, parts: &[Part]) -> Result<Vec<u8>, DataError> {
+    /// Returns the bytes of the tokens of parts.
+    fn tokens(&self, parts: &[DocumentPart]) -> Result<Vec<u8>, DataError> {
         let mut bytes = Vec::new();
-        let mut put = |token: u32| match self.recipe.dtype() {
+        let mut put = |token: u32| match self.tokenization.dtype() {
             NumberType::U16 => bytes.extend_from_slice(&(token as u16).to_le_bytes()),
             _ => bytes.extend_from_slice(&token.to_le_bytes()),
         };
         for part in parts {
             match part {
-                Part::Text(text) => self
-                    .recipe
+                DocumentPart::Text(text) => self
+                    .tokenization
                     .tokenizer
                     .encode(text)?
                     .into_iter()
                     .for_each(&mut put),
-                Part::End => self.recipe.end_of_text.into_iter().for_each(&mut put),
-                Part::Bad(_) => {}
+                DocumentPart::End => self.tokenization.end_of_text.into_iter().for_each(&mut put),
+                DocumentPart::Bad(_) => {}
             }
         }
         Ok(bytes)
     }
 }
 
-/// Tokens that are being written.
-struct Out {
+/// A token file that is being written.
+struct TokenWriter {
     upload: Box<dyn Upload>,
-    told: Told,
+    footer: TokenFileFooter,
     hasher: blake3::Hasher,
 }
 
-impl Out {
+impl TokenWriter {
     fn write(&mut self, bytes: &[u8]) -> Result<(), DataError> {
-        self.told.bytes += bytes.len() as u64;
+        self.footer.bytes += bytes.len() as u64;
         self.hasher.update(bytes);
         Ok(self.upload.write(bytes)?)
     }
 
     fn finish(mut self) -> Result<(), DataError> {
-        self.told.hash = *self.hasher.finalize().as_bytes();
-        self.upload.write(&self.told.encode())?;
+        self.footer.hash = *self.hasher.finalize().as_bytes();
+        self.upload.write(&self.footer.encode())?;
         Ok(self.upload.publish()?)
     }
 }

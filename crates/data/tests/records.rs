@@ -17,8 +17,8 @@ use ronde_data::format::{FormatConfig, FormatKind, Record, Value};
 use ronde_data::index::OnBadRecord;
 use ronde_data::records::{Addresses, RecordsConfig};
 use ronde_data::{
-    Batch, DataConfig, DataError, DataNews, Dataset, Loader, LoaderPlan, LoaderSettings, Opening,
-    Split, open,
+    Batch, DataConfig, DataError, DataEvent, Dataset, Loader, LoaderPlan, LoaderSettings,
+    OpenContext, Split, open,
 };
 
 /// Records of each file: shards of very different sizes, an empty one, one with a single record.
@@ -83,7 +83,7 @@ fn config(train: &str) -> RecordsConfig {
 }
 
 fn open_at(config: &RecordsConfig, folder: &Path) -> Result<Split, DataError> {
-    let mut opening = Opening::new(folder, 3);
+    let mut opening = OpenContext::new(folder, 3);
     opening.cache_folder = Some(folder.join("cache"));
     open(&DataConfig::Records(Box::new(config.clone())), &opening)
 }
@@ -226,7 +226,10 @@ fn the_validation_split_depends_on_names_and_numbers_alone() {
     }
     held.validation = Some(1e-9);
     let error = open_at(&held, folder.path()).unwrap_err().to_string();
-    assert!(error.contains("leaves nothing of 160 samples"), "{error}");
+    assert!(
+        error.contains("of 160 samples, none would remain"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -251,11 +254,11 @@ fn a_damaged_record_is_reported_with_its_position_or_skipped_and_counted() {
     }
     skipping.on_bad_record = OnBadRecord::Skip;
     let told = Arc::new(Mutex::new(Vec::new()));
-    let mut opening = Opening::new(folder.path(), 3);
+    let mut opening = OpenContext::new(folder.path(), 3);
     opening.tell = {
         let told = Arc::clone(&told);
         Arc::new(move |news| {
-            if let DataNews::Finding(message) = news {
+            if let DataEvent::Finding(message) = news {
                 told.lock().unwrap().push(message.clone());
             }
         })
@@ -264,7 +267,7 @@ fn a_damaged_record_is_reported_with_its_position_or_skipped_and_counted() {
     let set = set.unwrap().train;
     assert_eq!(set.len(), 29);
     let told = told.lock().unwrap();
-    assert_eq!(told[0], "1 record of 30 cannot be used and is left out:");
+    assert_eq!(told[0], "skipping 1 bad record of 30:");
     assert!(told[1].contains("record 7"), "{told:?}");
     let batches = BatchPlan::new(29, 10, false, shuffle(&*set), 9).unwrap();
     let mut seen = BTreeMap::new();
@@ -301,7 +304,7 @@ fn errors_of_opening_are_explained() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), &[0]);
     let refused = |config: &RecordsConfig| open_at(config, folder.path()).unwrap_err().to_string();
-    assert!(refused(&config("*.tfrecord")).contains("there are no samples in *.tfrecord"));
+    assert!(refused(&config("*.tfrecord")).contains("no samples in *.tfrecord"));
     assert!(refused(&config("*.parquet")).contains("*.parquet"));
     std::fs::write(folder.path().join("what.ever"), b"x").unwrap();
     assert!(refused(&config("what.ever")).contains("data.format"));

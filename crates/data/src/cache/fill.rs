@@ -1,4 +1,4 @@
-//! Filling a cache with whole files before they are needed.
+//! Downloads whole files to the cache before they are read.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,27 +7,27 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use ronde_store::StoreError;
 
 use super::Cache;
-use super::object::{RUN_PAGES, Shared};
+use super::object::{CachedFile, RUN_PAGES};
 use crate::DataError;
 use crate::source::SourceFile;
 
-/// How far filling has come.
+/// The progress of a download.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FillProgress {
-    /// Bytes of remote files that are on disk by now.
+    /// The bytes of remote files on disk.
     pub done: u64,
-    /// Bytes of all remote files.
+    /// The bytes of all remote files.
     pub bytes: u64,
 }
 
 impl Cache {
-    /// Fetches all of `files` that are remote and not here yet, in parallel. Several processes may do that at once: they
-    /// share the work. `progress` is told after each run of pages, by any of the threads.
+    /// Downloads all remote `files` that are not in the cache yet, in parallel. Several processes may call it at the same time
+    /// and share the work. Any of the threads calls `progress` after each range of pages.
     ///
-    /// What cannot be kept is no error (an event tells of it): it is fetched when it is read.
+    /// A page that cannot be stored is not an error: an event reports it, and the page is fetched when it is read.
     ///
     /// # Errors
-    /// [`DataError::CacheTooSmall`] when the limit leaves no room for all; [`DataError::Store`] as the places have them.
+    /// [`DataError::CacheTooSmall`] when the files exceed the limit; [`DataError::Store`] for errors of the remote store.
     pub fn fill(
         self: &Arc<Self>,
         files: &[SourceFile],
@@ -35,7 +35,7 @@ impl Cache {
     ) -> Result<(), DataError> {
         let remote: Vec<&SourceFile> = files.iter().filter(|file| file.is_remote()).collect();
         let bytes = remote.iter().map(|file| file.bytes()).sum();
-        // Above a tenth below the limit pages go.
+        // An eviction frees a tenth of the limit.
         let room = self.settings.bytes_max - self.settings.bytes_max / 10;
         if bytes > room {
             return Err(DataError::CacheTooSmall {
@@ -44,21 +44,21 @@ impl Cache {
                 bytes_max: self.settings.bytes_max,
             });
         }
-        let shared: Vec<Shared> = remote
+        let shared: Vec<CachedFile> = remote
             .iter()
-            .map(|file| Shared::new(Arc::clone(self), file))
+            .map(|file| CachedFile::new(Arc::clone(self), file))
             .collect();
-        let mut work: Vec<(&Shared, Range<u64>)> = Vec::new();
+        let mut work: Vec<(&CachedFile, Range<u64>)> = Vec::new();
         for file in &shared {
             let count = file.pages.count();
             let starts = (0..count).step_by(RUN_PAGES as usize);
             work.extend(starts.map(|first| (file, first..(first + RUN_PAGES).min(count))));
         }
-        let filling = Filling {
+        let filling = CacheFill {
             work,
             next: AtomicUsize::new(0),
             done: AtomicU64::new(0),
-            is_over: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
             bytes,
             progress,
         };
@@ -78,19 +78,19 @@ impl Cache {
     }
 }
 
-struct Filling<'a> {
-    work: Vec<(&'a Shared, Range<u64>)>,
+struct CacheFill<'a> {
+    work: Vec<(&'a CachedFile, Range<u64>)>,
     next: AtomicUsize,
     done: AtomicU64,
-    /// Set by the first error.
-    is_over: AtomicBool,
+    /// Set after the first error.
+    has_failed: AtomicBool,
     bytes: u64,
     progress: &'a (dyn Fn(FillProgress) + Sync),
 }
 
-impl Filling<'_> {
+impl CacheFill<'_> {
     fn work(&self) -> Result<(), StoreError> {
-        while !self.is_over.load(Ordering::Relaxed) {
+        while !self.has_failed.load(Ordering::Relaxed) {
             let at = self.next.fetch_add(1, Ordering::Relaxed);
             let Some((file, run)) = self.work.get(at) else {
                 return Ok(());
@@ -102,7 +102,7 @@ impl Filling<'_> {
             if let Some(missing) = fetched
                 && let Err(error) = file.fetch(missing, 0, &mut [], true)
             {
-                self.is_over.store(true, Ordering::Relaxed);
+                self.has_failed.store(true, Ordering::Relaxed);
                 return Err(error);
             }
             let bytes: u64 = run

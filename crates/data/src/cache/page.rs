@@ -1,13 +1,13 @@
-//! [`PageFile`]: one page on disk, and how what was changed of it is found.
+//! [`PageFile`]: one page on disk, protected by checksums.
 //!
 //! ```text
-//! "rondepg1" | key of the page (16) | bytes (u64 LE) | checksum of all before and the table (u64 LE)
+//! "rondepg1" | key of the page (16) | bytes (u64 LE) | checksum of the preceding fields and the table (u64 LE)
 //! table: a checksum (u64 LE) for each 64 KiB of the data | data
 //! ```
 //!
-//! Checksums are XXH3-64, seeded with the key, so that a page under another's name is found, too. A piece of 64 KiB is checked
-//! when it is first read after the file was opened. Sealed pages are objects of `ronde_store::Encrypted` instead, which
-//! checks whatever it opens.
+//! Checksums are XXH3-64, seeded with the key, so that a page under the name of another one is detected, too. A block of
+//! 64 KiB is checked when it is first read after the file was opened. Sealed pages are objects of `ronde_store::Encrypted`
+//! instead, which verifies everything it decrypts.
 
 use std::fmt;
 use std::fs::File;
@@ -19,12 +19,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ronde_store::{StoreError, StoredObject};
 use twox_hash::XxHash3_64;
 
-/// Bytes that have a checksum of their own.
+/// The number of bytes with one checksum.
 const BLOCK: usize = 64 << 10;
 const MAGIC: [u8; 8] = *b"rondepg1";
 const HEADER: usize = 40;
 
-/// Names a page: of which object, as it was at which time, cut in which way, sealed with which key.
+/// The identity of a page: object, stamp, page size and encryption key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct PageKey(pub(super) [u8; 16]);
 
@@ -42,38 +42,38 @@ impl PageKey {
     }
 }
 
-/// Why a page cannot be read.
+/// The reason why a page cannot be read.
 #[derive(Debug)]
-pub(super) enum Problem {
-    /// It is not there.
+pub(super) enum PageError {
+    /// The page does not exist.
     Absent,
-    /// It cannot be opened.
+    /// The file cannot be opened.
     Disk(io::Error),
-    /// It is not what was written.
+    /// The contents differ from the written ones.
     Damaged {
-        /// What is wrong with it.
+        /// The kind of damage.
         problem: String,
-        /// Which file it was, as there may be another one by now.
+        /// The inode of the damaged file, because another file may have replaced it.
         inode: Option<u64>,
     },
 }
 
-fn damaged(inode: Option<u64>, problem: impl fmt::Display) -> Problem {
-    Problem::Damaged {
+fn damaged(inode: Option<u64>, problem: impl fmt::Display) -> PageError {
+    PageError::Damaged {
         problem: problem.to_string(),
         inode,
     }
 }
 
-fn not_opened(error: io::Error) -> Problem {
+fn not_opened(error: io::Error) -> PageError {
     match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Problem::Absent,
-        _ => Problem::Disk(error),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => PageError::Absent,
+        _ => PageError::Disk(error),
     }
 }
 
-/// What stands before the data of a page.
-pub(super) fn head(key: &PageKey, data: &[u8]) -> Vec<u8> {
+/// Returns the header of a page with this data.
+pub(super) fn header(key: &PageKey, data: &[u8]) -> Vec<u8> {
     let mut head = Vec::with_capacity(HEADER + data.len().div_ceil(BLOCK) * 8);
     head.extend(MAGIC);
     head.extend(key.0);
@@ -82,7 +82,7 @@ pub(super) fn head(key: &PageKey, data: &[u8]) -> Vec<u8> {
     for block in data.chunks(BLOCK) {
         head.extend(checksum(key, block).to_le_bytes());
     }
-    let sum = head_checksum(key, &head);
+    let sum = header_checksum(key, &head);
     head[HEADER - 8..HEADER].copy_from_slice(&sum.to_le_bytes());
     head
 }
@@ -91,44 +91,44 @@ fn checksum(key: &PageKey, bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot_with_seed(key.seed(), bytes)
 }
 
-/// Of a head but for the place of this checksum.
-fn head_checksum(key: &PageKey, head: &[u8]) -> u64 {
+/// Returns the checksum of a header, without the bytes of the checksum itself.
+fn header_checksum(key: &PageKey, head: &[u8]) -> u64 {
     let parts = [&head[..HEADER - 8], &head[HEADER..]].concat();
     checksum(key, &parts)
 }
 
-/// A page that is open. It can be read on when it is evicted meanwhile.
+/// An open page. It stays readable if it is evicted.
 pub(super) enum PageFile {
-    /// As it came.
-    Plain(Plain),
+    /// Not encrypted.
+    Plain(PlainPage),
     /// Encrypted.
     Sealed(Box<dyn StoredObject>),
 }
 
-/// A page that is not encrypted.
-pub(super) struct Plain {
+/// An open page that is not encrypted.
+pub(super) struct PlainPage {
     pub(super) file: File,
     inode: u64,
     key: PageKey,
     table: Vec<u64>,
-    /// A bit for each block that was checked.
+    /// One bit per block, set once it was checked.
     checked: Vec<AtomicU64>,
     data_at: u64,
     bytes: u64,
 }
 
 impl PageFile {
-    /// Opens the page at `path`, which must have `bytes` bytes.
-    pub(super) fn open(path: &Path, key: PageKey, bytes: u64) -> Result<Self, Problem> {
+    /// Opens the page at `path`, which must have `bytes` bytes of data.
+    pub(super) fn open(path: &Path, key: PageKey, bytes: u64) -> Result<Self, PageError> {
         let file = File::open(path).map_err(not_opened)?;
-        let metadata = file.metadata().map_err(Problem::Disk)?;
+        let metadata = file.metadata().map_err(PageError::Disk)?;
         let inode = Some(metadata.ino());
         let blocks = bytes.div_ceil(BLOCK as u64) as usize;
         let mut head = vec![0; HEADER + blocks * 8];
         let data_at = head.len() as u64;
         let length = metadata.len();
         if length != data_at + bytes {
-            let problem = format!("the file has {length} bytes, not {}", data_at + bytes);
+            let problem = format!("expected {} bytes, found {length}", data_at + bytes);
             return Err(damaged(inode, problem));
         }
         file.read_exact_at(&mut head, 0)
@@ -141,11 +141,11 @@ impl PageFile {
         let is_good = head[..8] == MAGIC
             && head[8..24] == key.0
             && word(24) == bytes
-            && word(32) == head_checksum(&key, &head);
+            && word(32) == header_checksum(&key, &head);
         if !is_good {
-            return Err(damaged(inode, "its head is not what was written"));
+            return Err(damaged(inode, "its header is damaged"));
         }
-        Ok(Self::Plain(Plain {
+        Ok(Self::Plain(PlainPage {
             file,
             inode: metadata.ino(),
             key,
@@ -158,22 +158,22 @@ impl PageFile {
         }))
     }
 
-    /// A page that is an object of an encrypted store.
+    /// Returns a page that is an object of an encrypted store.
     pub(super) fn sealed(
         opened: Result<Box<dyn StoredObject>, StoreError>,
         bytes: u64,
-    ) -> Result<Self, Problem> {
+    ) -> Result<Self, PageError> {
         match opened {
-            Err(error) if error.is_not_found() => Err(Problem::Absent),
+            Err(error) if error.is_not_found() => Err(PageError::Absent),
             Err(StoreError::Disk { source, .. }) => Err(not_opened(source)),
             Err(error) => Err(damaged(None, error)),
-            Ok(object) if object.bytes() != bytes => Err(damaged(None, "it has another length")),
+            Ok(object) if object.bytes() != bytes => Err(damaged(None, "its length is wrong")),
             Ok(object) => Ok(Self::Sealed(object)),
         }
     }
 
-    /// Fills `into` from byte `start` of the page on, which must be in it.
-    pub(super) fn read(&self, start: u64, into: &mut [u8]) -> Result<(), Problem> {
+    /// Fills `into` from byte `start` of the page; the range must be inside the page.
+    pub(super) fn read(&self, start: u64, into: &mut [u8]) -> Result<(), PageError> {
         match self {
             Self::Plain(plain) => plain.read(start, into),
             Self::Sealed(object) => object
@@ -183,7 +183,7 @@ impl PageFile {
     }
 }
 
-impl Plain {
+impl PlainPage {
     fn is_checked(&self, block: usize) -> bool {
         self.checked[block / 64].load(Ordering::Acquire) >> (block % 64) & 1 == 1
     }
@@ -197,7 +197,7 @@ impl Plain {
         start..(start + BLOCK as u64).min(self.bytes)
     }
 
-    fn read(&self, start: u64, into: &mut [u8]) -> Result<(), Problem> {
+    fn read(&self, start: u64, into: &mut [u8]) -> Result<(), PageError> {
         let end = start + into.len() as u64;
         let mut at = start;
         while at < end {
@@ -218,20 +218,20 @@ impl Plain {
         Ok(())
     }
 
-    fn fetch(&self, at: u64, into: &mut [u8]) -> Result<(), Problem> {
+    fn fetch(&self, at: u64, into: &mut [u8]) -> Result<(), PageError> {
         self.file
             .read_exact_at(into, self.data_at + at)
             .map_err(|error| damaged(Some(self.inode), error))
     }
 
-    fn wrong(&self, block: &std::ops::Range<u64>) -> Problem {
+    fn wrong(&self, block: &std::ops::Range<u64>) -> PageError {
         let (start, end) = (block.start, block.end);
-        let problem = format!("bytes {start} to {end} are not what was written");
+        let problem = format!("bytes {start} to {end} do not match their checksum");
         damaged(Some(self.inode), problem)
     }
 
-    /// Reads blocks of which none was checked, and checks them: those that are wanted whole in place.
-    fn check(&self, start: u64, into: &mut [u8]) -> Result<(), Problem> {
+    /// Reads and checks blocks that were not checked yet; whole blocks are read directly into the destination.
+    fn check(&self, start: u64, into: &mut [u8]) -> Result<(), PageError> {
         let end = start + into.len() as u64;
         let mut at = start;
         while at < end {
@@ -271,18 +271,18 @@ mod tests {
         (0..bytes).map(|at| (at * 31 % 251) as u8).collect()
     }
 
-    fn read_all(path: &Path, data: &[u8]) -> Result<Vec<u8>, Problem> {
+    fn read_all(path: &Path, data: &[u8]) -> Result<Vec<u8>, PageError> {
         let page = PageFile::open(path, KEY, data.len() as u64)?;
         let mut into = vec![0; data.len()];
         page.read(0, &mut into).map(|()| into)
     }
 
     #[test]
-    fn every_changed_byte_of_a_page_is_found() {
+    fn every_changed_byte_of_a_page_is_detected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("page");
         let data = data(3_000);
-        let whole = [head(&KEY, &data), data.clone()].concat();
+        let whole = [header(&KEY, &data), data.clone()].concat();
         std::fs::write(&path, &whole).unwrap();
         assert!(read_all(&path, &data).unwrap() == data);
         let file = File::options().write(true).open(&path).unwrap();
@@ -290,7 +290,7 @@ mod tests {
             file.write_all_at(&[whole[at] ^ 1 << (at % 8)], at as u64)
                 .unwrap();
             let read = read_all(&path, &data);
-            assert!(matches!(read, Err(Problem::Damaged { .. })), "byte {at}");
+            assert!(matches!(read, Err(PageError::Damaged { .. })), "byte {at}");
             file.write_all_at(&whole[at..=at], at as u64).unwrap();
         }
         assert!(read_all(&path, &data).unwrap() == data);
@@ -298,28 +298,28 @@ mod tests {
             file.set_len(bytes as u64).unwrap();
             let read = read_all(&path, &data);
             assert!(
-                matches!(read, Err(Problem::Damaged { .. })),
+                matches!(read, Err(PageError::Damaged { .. })),
                 "cut at {bytes}"
             );
         }
         std::fs::write(&path, [&*whole, b"x"].concat()).unwrap();
         assert!(matches!(
             read_all(&path, &data),
-            Err(Problem::Damaged { .. })
+            Err(PageError::Damaged { .. })
         ));
         std::fs::write(&path, &whole).unwrap();
         let other = PageFile::open(&path, PageKey([8; 16]), data.len() as u64);
-        assert!(matches!(other, Err(Problem::Damaged { .. })));
+        assert!(matches!(other, Err(PageError::Damaged { .. })));
         std::fs::remove_file(&path).unwrap();
-        assert!(matches!(read_all(&path, &data), Err(Problem::Absent)));
+        assert!(matches!(read_all(&path, &data), Err(PageError::Absent)));
     }
 
     #[test]
-    fn any_range_is_read_and_only_what_is_read_is_checked() {
+    fn any_range_can_be_read_and_only_the_blocks_read_are_checked() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("page");
         let data = data(5 * BLOCK + 100);
-        let mut whole = [head(&KEY, &data), data.clone()].concat();
+        let mut whole = [header(&KEY, &data), data.clone()].concat();
         let length = whole.len();
         // The last byte of the third block.
         whole[length - 100 - 2 * BLOCK - 1] ^= 1;

@@ -1,4 +1,4 @@
-//! [`CacheSettings`] and [`CacheMode`]: how much is kept, and how it is filled.
+//! [`CacheSettings`] and [`CacheMode`]: the size of the cache and how it is filled.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,34 +8,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::DataError;
 
-/// What is done with remote files.
+/// The treatment of remote files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CacheMode {
-    /// What is read is kept, page by page; the next pages are fetched ahead.
+    /// Pages are stored as they are read, and the next pages are fetched ahead.
     #[default]
     Stream,
-    /// Everything is fetched before the first step.
+    /// All files are downloaded before the first step.
     DownloadFirst,
-    /// Nothing is kept.
+    /// No pages are stored.
     Off,
 }
 
-/// How a cache keeps pages.
+/// The settings of a cache.
 #[derive(Clone)]
 pub struct CacheSettings {
-    /// Most bytes of all pages of the folder. A few pages that are just being written may come on top. Default 64 GiB.
+    /// The maximum number of bytes of all pages in the folder, without a few pages that are being written. Default 64 GiB.
     pub bytes_max: u64,
-    /// Bytes of a page: what is fetched at least. A power of two of 64 KiB to 64 MiB; default 4 MiB. Pages of another
-    /// length are other pages.
+    /// The bytes of a page, which is the smallest unit of fetching. A power of two from 64 KiB to 64 MiB; default 4 MiB. Pages
+    /// of different lengths are not shared.
     pub page_bytes: u64,
-    /// Pages are sealed with it; default none.
+    /// The key to encrypt pages with; default none.
     pub key: Option<MasterKey>,
-    /// Pages that are fetched ahead of somebody who reads one after the other; default 8.
+    /// The number of pages fetched ahead of a sequential reader; default 8.
     pub ahead_pages: u64,
-    /// Threads that fetch ahead and download; each holds up to four pages in memory. Default 4.
+    /// The number of threads that fetch ahead and download; each holds up to four pages in memory. Default 4.
     pub threads: usize,
-    /// How long to wait for a page that somebody else fetches, before fetching it as well. Default 30 s.
+    /// How long to wait for a page that another process fetches before fetching it here as well. Default 30 s.
     pub wait_limit: Duration,
 }
 
@@ -53,23 +53,23 @@ impl Default for CacheSettings {
 }
 
 impl CacheSettings {
-    /// Least and most bytes of a page.
+    /// The range of valid page sizes in bytes.
     const PAGE: std::ops::RangeInclusive<u64> = 64 << 10..=64 << 20;
 
     pub(super) fn check(&self) -> Result<(), DataError> {
         let problem =
             if !self.page_bytes.is_power_of_two() || !Self::PAGE.contains(&self.page_bytes) {
                 format!(
-                    "pages of {} bytes are not possible: a power of two from 64 KiB to 64 MiB is",
+                    "page size {} bytes: expected a power of two from 64 KiB to 64 MiB",
                     self.page_bytes
                 )
             } else if self.bytes_max < 2 * self.page_bytes {
                 format!(
-                    "{} bytes hold not even two pages of {} bytes",
+                    "limit {} bytes: expected at least two pages of {} bytes",
                     self.bytes_max, self.page_bytes
                 )
             } else if self.threads == 0 {
-                "0 threads fetch nothing".to_owned()
+                "0 threads: expected at least 1".to_owned()
             } else {
                 return Ok(());
             };

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::DataError;
 use crate::decode::{Features, Label, RecordDecoder, Schema};
-use crate::tokenized::{Recipe, Tokenizer};
+use crate::tokenized::{Tokenization, Tokenizer};
 
 /// The number of tokens of a record if there is no schema.
 const CONTEXT: usize = 64;
@@ -264,7 +264,7 @@ impl FormatConfig {
     ///
     /// # Errors
     /// Returns an error if the tokenizer is missing or unreadable, or if a setting does not belong to text.
-    pub(crate) fn recipe(
+    pub(crate) fn tokenization(
         config: Option<&Self>,
         locations: &[&str],
         base: &Path,
@@ -292,14 +292,14 @@ impl FormatConfig {
                 ))
             })
         });
-        let recipe = Recipe {
+        let tokenization = Tokenization {
             end_of_text: end_of_text.transpose()?,
             field: table.field.unwrap_or_else(|| "text".to_owned()),
             tokenizer,
         };
         let context = context(schema.as_deref())?;
         if let Some(Features::Tokens(features)) = schema.map(|schema| &mut schema.features) {
-            let tokens = recipe.tokenizer.tokens();
+            let tokens = tokenization.tokenizer.tokens();
             let vocabulary = *features.vocabulary.get_or_insert(tokens);
             if vocabulary < tokens {
                 return Err(DataError::Schema {
@@ -308,13 +308,13 @@ impl FormatConfig {
                 });
             }
         }
-        let format = TokenizedText::new(recipe.dtype(), context, recipe.identity())?;
-        Ok(Some((recipe, Arc::new(format))))
+        let format = TokenizedText::new(tokenization.dtype(), context, tokenization.identity())?;
+        Ok(Some((tokenization, Arc::new(format))))
     }
 }
 
 /// The conversion of text to tokens, and the format of the result.
-pub(crate) type Tokenized = (Recipe, Arc<dyn Format>);
+pub(crate) type Tokenized = (Tokenization, Arc<dyn Format>);
 
 /// Returns the number of tokens of a record.
 fn context(schema: Option<&Schema>) -> Result<usize, DataError> {

@@ -7,7 +7,7 @@ use ronde_store::StoredObject;
 use super::tokens::TokenFile;
 use super::{Extent, Format, NumberType, RecordFile, Records, ScanItem, SharedBytes, Tokens};
 use crate::DataError;
-use crate::tokenized::{Form, Told};
+use crate::tokenized::{DocumentLayout, TokenFileFooter};
 
 /// The format of text files, read through the tokens that [`crate::tokenized::tokenize`] stored.
 #[derive(Debug)]
@@ -34,11 +34,11 @@ impl Format for TokenizedText {
     }
 
     fn takes(&self, location: &str) -> bool {
-        Form::of(location).is_some()
+        DocumentLayout::of(location).is_some()
     }
 
     fn open(&self, file: Arc<dyn StoredObject>) -> Result<Box<dyn RecordFile>, DataError> {
-        let told = Told::read(&*file).ok_or_else(|| DataError::Format {
+        let footer = TokenFileFooter::read(&*file).ok_or_else(|| DataError::Format {
             file: file.location().to_owned(),
             problem:
                 "the stored tokens are damaged; remove the file, and the text is tokenized again"
@@ -46,14 +46,14 @@ impl Format for TokenizedText {
         })?;
         Ok(Box::new(TextFile {
             tokens: TokenFile::new(file, self.tokens.clone()),
-            told,
+            footer,
         }))
     }
 }
 
 struct TextFile {
     tokens: TokenFile,
-    told: Told,
+    footer: TokenFileFooter,
 }
 
 impl RecordFile for TextFile {
@@ -62,11 +62,11 @@ impl RecordFile for TextFile {
         &self,
         found: &mut dyn FnMut(ScanItem) -> Result<(), DataError>,
     ) -> Result<[u8; 32], DataError> {
-        for bad in self.told.bad() {
+        for bad in self.footer.bad() {
             found(ScanItem::Bad(bad))?;
         }
-        found(ScanItem::Even(self.tokens.even(self.told.bytes)))?;
-        Ok(self.told.hash)
+        found(ScanItem::Even(self.tokens.even(self.footer.bytes)))?;
+        Ok(self.footer.hash)
     }
 
     fn parse(

@@ -1,4 +1,4 @@
-//! [`Planner`]: cuts the samples of a rank, in the order in which they are due, into units that are fetched at once.
+//! [`BatchPlanner`]: divides the samples of a rank, in the order in which they are due, into units that are fetched together.
 
 use std::ops::Range;
 
@@ -9,53 +9,53 @@ use ronde_core::{Epoch, Shard, Step};
 use super::LoaderPlan;
 use crate::Dataset;
 
-/// A batch whose samples are known.
+/// A batch with the numbers of its samples.
 #[derive(Debug)]
 pub(super) struct PlannedBatch {
-    /// Number of the step among those of the loader.
+    /// The index of the step among the loader's steps.
     pub index: u64,
     pub epoch: Epoch,
     pub shard: Shard,
     pub sample_ids: Vec<u64>,
-    /// Number of its first sample among all samples of the loader.
+    /// The index of its first sample among all samples of the loader.
     pub first: u64,
 }
 
-/// Samples that are fetched at once, and the batches that are complete with them.
+/// Samples that are fetched together, and the batches that they complete.
 #[derive(Debug, Default)]
-pub(super) struct Unit {
-    /// Number of the first one among all samples of the loader.
+pub(super) struct FetchUnit {
+    /// The index of the first sample among all samples of the loader.
     pub first: u64,
     pub samples: Vec<u64>,
     pub batches: Vec<PlannedBatch>,
-    /// Number of the first sample that later batches use.
+    /// The index of the first sample that later batches use.
     pub needed_from: u64,
 }
 
-/// Goes through the steps once.
+/// An iterator over the fetch units of all steps.
 #[derive(Debug)]
-pub(super) struct Planner {
+pub(super) struct BatchPlanner {
     plan: LoaderPlan,
-    /// Bytes of a sample, and of a unit; `None` where reading neighbours at once is of no use.
+    /// The bytes of a sample and of a unit; `None` if reading neighbours together is not faster.
     sizes: Option<(u64, u64)>,
     order: Option<(Epoch, SampleOrder)>,
-    /// Step and shard that are next, and the batch that is begun.
+    /// The next step and shard, and the incomplete batch.
     index: u64,
     shard: u32,
-    open: Option<Open>,
-    /// Samples planned up to now.
+    open: Option<OpenBatch>,
+    /// The number of samples planned so far.
     planned: u64,
 }
 
-/// A batch of which some positions are still to be planned.
+/// A batch that has positions left to plan.
 #[derive(Debug)]
-struct Open {
+struct OpenBatch {
     batch: PlannedBatch,
     order: SampleOrder,
     positions: Range<u64>,
 }
 
-impl Planner {
+impl BatchPlanner {
     pub(super) fn new(dataset: &dyn Dataset, plan: LoaderPlan, unit_bytes: u64) -> Self {
         let sizes = dataset
             .locality()
@@ -71,34 +71,33 @@ impl Planner {
         }
     }
 
-    /// Whether neighbours are read at once.
+    /// Returns whether the set is read from storage rather than from memory.
     pub(super) fn is_stored(&self) -> bool {
         self.sizes.is_some()
     }
 
-    /// The step that the next unit begins with; `None` after the last one.
+    /// Returns the step of the first sample of the next unit; `None` after the last unit.
     pub(super) fn next_index(&self) -> Option<u64> {
         let open = self.open.as_ref().map(|open| open.batch.index);
         open.or_else(|| (self.index < self.plan.count()).then_some(self.index))
     }
 
-    /// The next unit: the rest of a window of the order, a whole step where samples do not lie together, or as much as
-    /// fits.
-    pub(super) fn next_unit(&mut self) -> Unit {
-        let mut unit = Unit {
+    /// Returns the next unit: the rest of a shuffle window, at most the unit size; a whole step for sets in memory.
+    pub(super) fn next_unit(&mut self) -> FetchUnit {
+        let mut unit = FetchUnit {
             first: self.planned,
-            ..Unit::default()
+            ..FetchUnit::default()
         };
         let (mut window, mut is_full) = (None, false);
         while !is_full {
             let Some(mut open) = self.open.take().or_else(|| self.begin()) else {
                 break;
             };
-            let mut is_elsewhere = false;
+            let mut is_other_window = false;
             while let Some(position) = open.positions.next() {
                 let end = open.order.window_end(position);
-                is_elsewhere = !unit.samples.is_empty() && end != window;
-                if is_elsewhere {
+                is_other_window = !unit.samples.is_empty() && end != window;
+                if is_other_window {
                     open.positions.start = position;
                     break;
                 }
@@ -112,7 +111,7 @@ impl Planner {
                     break;
                 }
             }
-            if is_elsewhere || !open.positions.is_empty() {
+            if is_other_window || !open.positions.is_empty() {
                 self.open = Some(open);
                 break;
             }
@@ -131,8 +130,8 @@ impl Planner {
             .is_some_and(|(each, most)| samples as u64 * each >= most)
     }
 
-    /// Begins the next batch.
-    fn begin(&mut self) -> Option<Open> {
+    /// Starts the next batch.
+    fn begin(&mut self) -> Option<OpenBatch> {
         if self.index >= self.plan.count() {
             return None;
         }
@@ -151,7 +150,7 @@ impl Planner {
             _ => batches.order(global.epoch),
         };
         self.order = Some((global.epoch, order));
-        Some(Open {
+        Some(OpenBatch {
             batch: PlannedBatch {
                 index,
                 epoch: global.epoch,

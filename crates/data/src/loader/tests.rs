@@ -1,4 +1,4 @@
-//! Every sample exactly once an epoch, in an order that no worker count changes; and ends.
+//! Tests of the loader: every sample once per epoch, in an order independent of the number of workers; errors and shutdown.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,7 +19,7 @@ fn plan(shards: u32, workers: u32) -> ShardPlan {
     ShardPlan::new(shards, WorldSize::new(workers).unwrap()).unwrap()
 }
 
-/// All batches of some steps, in the order of steps and shards, from one real loader per worker.
+/// Returns all batches of some steps, in the order of steps and shards, from one loader per worker.
 fn load(batches: BatchPlan, shards: u32, workers: u32, steps: Range<u64>) -> Vec<(Step, Batch)> {
     let set = dataset(batches.samples());
     let plan = plan(shards, workers);
@@ -47,7 +47,11 @@ fn load(batches: BatchPlan, shards: u32, workers: u32, steps: Range<u64>) -> Vec
             all.extend(found.batches.into_iter().map(|batch| (Step(step), batch)));
         }
         assert_eq!(loader.next().unwrap(), None);
-        assert_eq!(loader.next().unwrap(), None, "the end stays the end");
+        assert_eq!(
+            loader.next().unwrap(),
+            None,
+            "calls after the end return None"
+        );
     }
     all.sort_by_key(|(step, batch)| (*step, batch.shard));
     all
@@ -65,7 +69,7 @@ fn check_content(batch: &Batch) {
 }
 
 #[test]
-fn every_sample_exactly_once_an_epoch_on_any_count_of_workers() {
+fn every_sample_appears_once_per_epoch_on_any_number_of_workers() {
     for (samples, batch_size) in (1..=9).flat_map(|s| [1, 2, 3, 4, 7].map(|b| (s, b))) {
         for drop_last in [false, true] {
             let Some(batches) = BatchPlan::new(samples, batch_size, drop_last, true, 11) else {
@@ -96,7 +100,7 @@ fn every_sample_exactly_once_an_epoch_on_any_count_of_workers() {
 }
 
 #[test]
-fn order_is_that_of_the_plan_and_may_start_anywhere() {
+fn the_order_is_that_of_the_plan_and_can_start_at_any_step() {
     let batches = BatchPlan::new(10, 4, false, true, 3).unwrap();
     let from_start = load(batches, 2, 1, 0..9);
     let resumed = load(batches, 2, 2, 5..9);
@@ -109,14 +113,14 @@ fn order_is_that_of_the_plan_and_may_start_anywhere() {
     assert_eq!(ids, (0..10).collect::<Vec<_>>());
 }
 
-/// A set that fails, panics, or counts what is read.
-struct Odd {
+/// A set that fails or panics at one sample and counts its reads.
+struct FaultyDataset {
     bad: u64,
     panics: bool,
     reads: Arc<AtomicU64>,
 }
 
-impl Dataset for Odd {
+impl Dataset for FaultyDataset {
     fn len(&self) -> u64 {
         1000
     }
@@ -128,7 +132,10 @@ impl Dataset for Odd {
     }
     fn read(&self, sample: u64, _: &mut [f32]) -> Result<u32, DataError> {
         self.reads.fetch_add(1, Ordering::SeqCst);
-        assert!(!self.panics || sample != self.bad, "as the test asked");
+        assert!(
+            !self.panics || sample != self.bad,
+            "a panic requested by the test"
+        );
         if sample == self.bad {
             return Err(DataError::NoSuchSample {
                 sample,
@@ -144,7 +151,7 @@ impl Dataset for Odd {
 
 fn odd(bad: u64, panics: bool) -> (Loader, Arc<AtomicU64>) {
     let reads = Arc::new(AtomicU64::new(0));
-    let set = Arc::new(Odd {
+    let set = Arc::new(FaultyDataset {
         bad,
         panics,
         reads: Arc::clone(&reads),
@@ -162,7 +169,7 @@ fn odd(bad: u64, panics: bool) -> (Loader, Arc<AtomicU64>) {
 }
 
 #[test]
-fn an_error_comes_at_its_step_and_is_the_end() {
+fn an_error_is_returned_at_its_step_and_ends_the_loader() {
     let (mut loader, _) = odd(25, false);
     assert!(loader.next().unwrap().is_some());
     assert!(loader.next().unwrap().is_some());
@@ -187,11 +194,11 @@ fn the_queue_is_bounded_and_dropping_ends_the_thread() {
     drop(loader);
     let read = reads.load(Ordering::SeqCst);
     assert!(read <= 10 * (16 + 1), "{read} samples read ahead");
-    assert_eq!(Arc::strong_count(&reads), 1, "the thread has gone");
+    assert_eq!(Arc::strong_count(&reads), 1, "the thread has ended");
 }
 
 #[test]
-fn plans_that_do_not_fit_are_refused() {
+fn invalid_plans_are_rejected() {
     let batches = BatchPlan::new(9, 2, false, true, 0).unwrap();
     let start = |samples, run| {
         let plan = LoaderPlan {
@@ -213,7 +220,7 @@ fn plans_that_do_not_fit_are_refused() {
     let beyond = start(9, 2..5).unwrap_err();
     assert_eq!(
         beyond.to_string(),
-        "shards 2..5 of a plan with 4 logical shards"
+        "no shards 2..5: the plan has 4 logical shards"
     );
     let mut nothing = start(9, 1..1).unwrap();
     assert_eq!(nothing.next().unwrap().unwrap().batches, []);

@@ -1,37 +1,37 @@
-//! [`LoaderTimes`]: where the time of a loader went, and what to do when training waits for it.
+//! [`LoaderTimes`]: time statistics of a loader, and a hint when training waits for it.
 
 use std::time::Duration;
 
-/// Waiting below this share of the time is not worth a word.
+/// The minimum share of waiting time for a hint.
 const SHARE_MIN: f64 = 0.05;
-/// Nor is waiting below this, as at the beginning of every run.
+/// The minimum waiting time for a hint; every run waits a little at its start.
 const WAITED_MIN: Duration = Duration::from_secs(1);
-/// Busier than this, threads are what everybody waits for.
+/// The share of busy time above which threads are the bottleneck.
 const BUSY_MIN: f64 = 0.8;
 
-/// What a loader has done up to now.
+/// The statistics of a loader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LoaderTimes {
-    /// Threads that fetch and decode.
+    /// The number of threads that fetch and decode.
     pub threads: usize,
-    /// Time since it was started.
+    /// The time since the start.
     pub elapsed: Duration,
-    /// Time that [`super::Loader::next`] waited.
+    /// The time that [`super::Loader::next`] waited.
     pub waited: Duration,
-    /// Time in which a thread fetched: waited for disk or network.
+    /// The time that threads spent waiting for disk or network.
     pub fetching: Duration,
-    /// Time in which threads decoded; that of several threads adds up.
+    /// The time that threads spent decoding, summed over all threads.
     pub decoding: Duration,
-    /// Bytes that were fetched.
+    /// The number of fetched bytes.
     pub bytes: u64,
-    /// Samples that were decoded.
+    /// The number of decoded samples.
     pub samples: u64,
-    /// Samples that were left out.
+    /// The number of skipped samples.
     pub skipped: u64,
 }
 
 impl LoaderTimes {
-    /// What a user can do when training waits for data; `None` when it hardly does.
+    /// Returns advice for the user when training waits for data; `None` when it hardly waits.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         let elapsed = self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
@@ -48,19 +48,19 @@ impl LoaderTimes {
         let percent = |share: f64| (100.0 * share).round();
         let cause = if fetching >= BUSY_MIN && fetching >= decoding {
             format!(
-                "fetch: busy {} % at {rate:.0} MB/s; disk or network are the bound: keep a cache on a local disk \
-                 (data.cache), or a larger block (data.shuffle_block_kib)",
+                "fetch: busy {} % at {rate:.0} MB/s; disk or network are the bottleneck: use a cache on a local disk \
+                 (data.cache), or larger blocks (data.shuffle_block_kib)",
                 percent(fetching)
             )
         } else if busy >= BUSY_MIN {
             let s = if threads == 1 { "" } else { "s" };
             format!(
-                "decode: {threads} thread{s} busy {} %; raise loader.threads where cores are free, or store samples \
+                "decode: {threads} thread{s} busy {} %; raise loader.threads if cores are idle, or store samples \
                  that are cheaper to decode",
                 percent(busy)
             )
         } else {
-            "its threads are not busy either: pieces come late; raise loader.memory_mib, or lower \
+            "the loader's threads are not busy either: too few samples fit in memory; raise loader.memory_mib, or lower \
              data.shuffle_window_mib"
                 .to_owned()
         };
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_name_what_is_busy() {
+    fn hints_name_the_bottleneck() {
         assert_eq!(times(4, 90, 90).hint(), None);
         let decode = times(37, 10, 188).hint().unwrap();
         assert!(

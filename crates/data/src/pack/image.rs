@@ -1,16 +1,16 @@
-//! Records of images, under the names that TensorFlow's tools give to their fields.
+//! Records of images, with the field names of TensorFlow's tools.
 
 use crate::DataError;
 use crate::format::{Record, Value};
 use crate::picture::Picture;
 
-use super::{Item, wrong};
+use super::{PackItem, invalid};
 
-/// The field of the class's number in TFRecord files.
+/// The field of the class number in TFRecord files.
 pub(super) const LABEL: &str = "image/class/label";
 
-/// The field of images in a WebDataset: their ending where all have one, else `image`.
-pub(super) fn field(items: &[Item]) -> String {
+/// Returns the field of images in a WebDataset: their extension if all images have the same one, otherwise `image`.
+pub(super) fn field(items: &[PackItem]) -> String {
     let mut endings = items.iter().map(|item| {
         let ending = item.file.name().rsplit('.').next().unwrap_or_default();
         match ending.to_ascii_lowercase().as_str() {
@@ -25,20 +25,20 @@ pub(super) fn field(items: &[Item]) -> String {
     }
 }
 
-/// Kind and size of an image that is packed.
-pub(super) fn picture(item: &Item, bytes: &[u8]) -> Result<Picture, DataError> {
-    let none = || wrong(&item.file.location(), "it is no JPEG, PNG or WebP image");
+/// Returns the format and size of an image to pack.
+pub(super) fn picture(item: &PackItem, bytes: &[u8]) -> Result<Picture, DataError> {
+    let none = || invalid(&item.file.location(), "not a JPEG, PNG or WebP image");
     Picture::of(bytes).ok_or_else(none)
 }
 
-/// The last part of a file's name.
-pub(super) fn file_name(item: &Item) -> &str {
+/// Returns the last segment of a file's name.
+pub(super) fn file_name(item: &PackItem) -> &str {
     item.file.name().rsplit('/').next().unwrap_or_default()
 }
 
-/// The fields of a TFRecord.
+/// Returns the fields of a TFRecord.
 pub(super) fn record<'a>(
-    item: &'a Item,
+    item: &'a PackItem,
     bytes: &'a [u8],
     is_text: bool,
 ) -> Result<Record<'a>, DataError> {

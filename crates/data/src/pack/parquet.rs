@@ -1,4 +1,4 @@
-//! Tables of images as Hugging Face's tools write them: a struct of bytes and path, and a label.
+//! Writes tables of images in the layout of Hugging Face's tools: a struct of bytes and path, and a label.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
-use super::{Item, Job, image, shard, wrong};
+use super::{PackItem, PackTask, image, invalid, shard};
 use crate::DataError;
 
-/// Row groups are read as a whole, so they are small.
+/// The maximum bytes of a row group; readers read a whole group at once.
 const GROUP_BYTES: usize = 8 << 20;
 
 const IMAGES: &str = "message schema {
@@ -32,13 +32,13 @@ const TEXTS: &str = "message schema {
     required binary path (UTF8);
 }";
 
-/// A shard as a table; `None` when it is not to go on.
+/// Returns a shard as a table; `None` when `continues` returns false.
 pub(super) fn table(
-    job: &Job<'_>,
+    job: &PackTask<'_>,
     items: Range<usize>,
-    goes_on: &dyn Fn() -> bool,
+    continues: &dyn Fn() -> bool,
 ) -> Result<Option<Vec<u8>>, DataError> {
-    let failed = |error: ParquetError| wrong("Parquet", error.to_string());
+    let failed = |error: ParquetError| invalid("Parquet", error.to_string());
     let is_labelled = job.items.iter().all(|item| item.class.is_some());
     let schema = match (job.is_text, is_labelled) {
         (false, _) => IMAGES,
@@ -46,7 +46,7 @@ pub(super) fn table(
         (true, false) => TEXTS,
     };
     let schema = Arc::new(parse_message_type(schema).map_err(failed)?);
-    // Images are compressed already.
+    // Images are already compressed.
     let compression = match job.is_text {
         true => Compression::SNAPPY,
         false => Compression::UNCOMPRESSED,
@@ -66,10 +66,7 @@ pub(super) fn table(
         match job.is_text {
             false => drop(image::picture(item, &contents)?),
             true => drop(std::str::from_utf8(&contents).map_err(|error| {
-                wrong(
-                    &item.file.location(),
-                    format!("it is no UTF-8 text: {error}"),
-                )
+                invalid(&item.file.location(), format!("not valid UTF-8: {error}"))
             })?),
         }
         bytes += contents.len();
@@ -80,7 +77,7 @@ pub(super) fn table(
             rows.close().map_err(failed)?;
             (group, bytes) = (Vec::new(), 0);
         }
-        if !goes_on() {
+        if !continues() {
             return Ok(None);
         }
     }
@@ -89,7 +86,7 @@ pub(super) fn table(
 
 fn write_group(
     rows: &mut SerializedRowGroupWriter<'_, Vec<u8>>,
-    group: &[(&Item, Vec<u8>)],
+    group: &[(&PackItem, Vec<u8>)],
     is_labelled: bool,
 ) -> Result<(), ParquetError> {
     let contents = group
@@ -103,7 +100,7 @@ fn write_group(
     bytes(rows, contents)?;
     bytes(rows, paths)?;
     if is_labelled {
-        let class = |(item, _): &(&Item, Vec<u8>)| item.class.clone().unwrap_or_default();
+        let class = |(item, _): &(&PackItem, Vec<u8>)| item.class.clone().unwrap_or_default();
         let (labels, names): (Vec<i64>, Vec<String>) = group.iter().map(class).unzip();
         let mut column = rows.next_column()?.ok_or_else(missing)?;
         column

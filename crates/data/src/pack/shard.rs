@@ -1,24 +1,24 @@
-//! Writing one shard, file after file.
+//! Writes one shard, file by file.
 
 use ronde_store::{ObjectName, Upload};
 
-use super::{FILE_BYTES_MAX, Item, Job, image, tar, wrong};
+use super::{FILE_BYTES_MAX, PackItem, PackTask, image, invalid, tar};
 use crate::DataError;
 use crate::format::FormatKind;
 use crate::format::tfrecord::write::{example, frame};
 
-/// Bytes that are written at once.
+/// The bytes of one write.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// Writes a shard and makes it visible; tells its bytes. `goes_on` is asked after each file; nothing is visible when it
-/// says no.
+/// Writes and publishes a shard and returns its bytes. Calls `continues` after each file, and publishes nothing when it
+/// returns false.
 pub(super) fn write(
-    job: &Job<'_>,
+    job: &PackTask<'_>,
     shard: usize,
-    goes_on: &dyn Fn() -> bool,
+    continues: &dyn Fn() -> bool,
 ) -> Result<u64, DataError> {
     let name = ObjectName::new(job.name(shard))?;
-    let mut out = Out {
+    let mut out = ShardWriter {
         upload: job.store.create(&name)?,
         buffer: Vec::new(),
         bytes: 0,
@@ -26,7 +26,7 @@ pub(super) fn write(
     let (start, end) = (job.cuts[shard], job.cuts[shard + 1]);
     #[cfg(feature = "full")]
     if job.settings.format == FormatKind::Parquet {
-        return match super::parquet::table(job, start..end, goes_on)? {
+        return match super::parquet::table(job, start..end, continues)? {
             Some(table) => {
                 out.buffer = table;
                 out.publish()
@@ -46,7 +46,7 @@ pub(super) fn write(
         if out.buffer.len() >= WRITE_BYTES {
             out.flush()?;
         }
-        if !goes_on() {
+        if !continues() {
             return Ok(0);
         }
     }
@@ -56,13 +56,13 @@ pub(super) fn write(
     out.publish()
 }
 
-struct Out {
+struct ShardWriter {
     upload: Box<dyn Upload>,
     buffer: Vec<u8>,
     bytes: u64,
 }
 
-impl Out {
+impl ShardWriter {
     fn flush(&mut self) -> Result<(), DataError> {
         self.upload.write(&self.buffer)?;
         self.bytes += self.buffer.len() as u64;
@@ -77,14 +77,14 @@ impl Out {
     }
 }
 
-/// The contents of a file.
-pub(super) fn read(item: &Item) -> Result<Vec<u8>, DataError> {
+/// Returns the contents of a file.
+pub(super) fn read(item: &PackItem) -> Result<Vec<u8>, DataError> {
     let object = item.file.open()?;
     let bytes = object.bytes();
     if bytes > FILE_BYTES_MAX {
-        return Err(wrong(
+        return Err(invalid(
             &item.file.location(),
-            format!("it has {bytes} bytes by now"),
+            format!("the file has grown to {bytes} bytes"),
         ));
     }
     let mut contents = vec![0; bytes as usize];
@@ -92,10 +92,10 @@ pub(super) fn read(item: &Item) -> Result<Vec<u8>, DataError> {
     Ok(contents)
 }
 
-/// The members of a record; `number` is unique in the set.
+/// Appends the members of a record; `number` is unique in the set.
 fn members(
-    job: &Job<'_>,
-    item: &Item,
+    job: &PackTask<'_>,
+    item: &PackItem,
     number: usize,
     bytes: &[u8],
     out: &mut Vec<u8>,

@@ -1,4 +1,4 @@
-//! Tar archives: plain ustar headers without times or owners, so that equal files give equal bytes.
+//! Writes tar archives with plain ustar headers without times or owners, so that equal files give equal bytes.
 
 const BLOCK: usize = 512;
 
@@ -22,7 +22,7 @@ pub(super) fn member(out: &mut Vec<u8>, name: &str, contents: &[u8]) {
     out.resize(out.len().next_multiple_of(BLOCK), 0);
 }
 
-/// What an archive ends with.
+/// Appends the end of an archive.
 pub(super) fn end(out: &mut Vec<u8>) {
     out.resize(out.len() + 2 * BLOCK, 0);
 }

@@ -1,4 +1,4 @@
-//! What is packed is read back, with equal bytes each time, and nothing is overwritten unasked.
+//! Tests that packed shards can be read back, are reproducible, and are not overwritten without `force`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn write(folder: &Path, name: &str, bytes: &[u8]) {
     std::fs::write(path, bytes).unwrap();
 }
 
-/// Two classes with ten images each.
+/// Writes two classes with ten images each.
 fn images(folder: &Path) {
     for number in 0..10 {
         write(folder, &format!("images/cat/{number}.jpg"), JPEG);
@@ -39,14 +39,14 @@ fn settings(format: FormatKind) -> PackSettings {
     }
 }
 
-fn run(folder: &Path, settings: &PackSettings) -> Result<Packed, DataError> {
-    pack(settings, &Opening::new(folder, 0))
+fn run(folder: &Path, settings: &PackSettings) -> Result<PackReport, DataError> {
+    pack(settings, &OpenContext::new(folder, 0))
 }
 
 fn look(folder: &Path, format: FormatKind) -> Inspection {
     let addresses = ["out/train-*".to_owned()];
     let format = FormatConfig::Name(format);
-    inspect(&addresses, Some(&format), 20, &Opening::new(folder, 0)).unwrap()
+    inspect(&addresses, Some(&format), 20, &OpenContext::new(folder, 0)).unwrap()
 }
 
 fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -70,7 +70,7 @@ fn formats() -> Vec<FormatKind> {
 }
 
 #[test]
-fn packed_images_are_read_back() {
+fn packed_images_can_be_read_back() {
     for format in formats() {
         let folder = tempfile::tempdir().unwrap();
         images(folder.path());
@@ -116,13 +116,13 @@ fn packed_images_are_read_back() {
             assert_eq!(told, if is_cat { "0" } else { "1" });
             labels.push(told.to_owned());
         }
-        // Shuffled, so that neighbours are of both classes.
+        // The images are shuffled, so neighbours belong to both classes.
         assert!(labels[..10].contains(&"0".to_owned()) && labels[..10].contains(&"1".to_owned()));
     }
 }
 
 #[test]
-fn nothing_is_overwritten_unasked_and_equal_files_give_equal_bytes() {
+fn shards_are_overwritten_only_with_force_and_equal_files_give_equal_bytes() {
     for format in formats() {
         let folder = tempfile::tempdir().unwrap();
         images(folder.path());
@@ -152,7 +152,7 @@ fn nothing_is_overwritten_unasked_and_equal_files_give_equal_bytes() {
 }
 
 #[test]
-fn names_and_numbers_are_those_of_tensorflow() {
+fn field_names_and_types_are_those_of_tensorflow() {
     let folder = tempfile::tempdir().unwrap();
     images(folder.path());
     let ordered = PackSettings {
@@ -209,7 +209,7 @@ fn texts_are_packed_with_and_without_classes() {
 }
 
 #[test]
-fn what_cannot_be_packed_is_told_and_leaves_nothing() {
+fn invalid_files_are_reported_and_leave_no_shards() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), "images/x.doc", b"");
     let error = |settings: &PackSettings| run(folder.path(), settings).unwrap_err().to_string();
@@ -217,14 +217,14 @@ fn what_cannot_be_packed_is_told_and_leaves_nothing() {
     assert!(error(&tfrecord).contains("no images"));
     write(folder.path(), "images/cat/1.jpg", b"no jpeg");
     assert!(
-        error(&tfrecord).contains("1.jpg: it is no JPEG"),
+        error(&tfrecord).contains("1.jpg: not a JPEG"),
         "{}",
         error(&tfrecord)
     );
     assert!(!folder.path().join("out").exists() || contents(folder.path()).is_empty());
     write(folder.path(), "images/2.jpg", JPEG);
-    assert!(error(&tfrecord).contains("2.jpg: it is in no folder"));
-    assert!(error(&settings(FormatKind::Csv)).contains("csv is not written"));
+    assert!(error(&tfrecord).contains("2.jpg: the file is not in a class folder"));
+    assert!(error(&settings(FormatKind::Csv)).contains("cannot write csv"));
     assert!(
         error(&PackSettings {
             prefix: "a/b".into(),

@@ -1,4 +1,4 @@
-//! [`RecordsFile`]: a file of a set, read from where it is or through a cache.
+//! [`RecordsFile`]: a file of a set, read directly or through a cache.
 
 use std::sync::Arc;
 

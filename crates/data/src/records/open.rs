@@ -13,10 +13,10 @@ use crate::cache::{Cache, CacheMode, CacheSettings, FillProgress};
 use crate::decode::{RecordDecoder, SampleUse, Schema};
 use crate::format::{Format, FormatConfig};
 use crate::index::{DataFile, Index, IndexProgress, IndexSettings, OnBadRecord};
-use crate::opening::{DataNews, Opening};
+use crate::opening::{DataEvent, OpenContext};
 use crate::source::{SourceFile, expand};
-use crate::stored::{Reading, Selection, StoredDataset};
-use crate::tokenized::{self, Recipe, tokenize};
+use crate::stored::{ReadSettings, Selection, StoredDataset};
+use crate::tokenized::{self, Tokenization, tokenize};
 use crate::{DataError, Dataset, Split};
 
 /// The number of concurrent reads from another machine; each one mostly waits.
@@ -29,7 +29,7 @@ const PAGE_BYTES: u64 = 1 << 20;
 const BAD_TOLD_MAX: usize = 5;
 
 /// Opens files of records. Cost: reads files that were not indexed before once.
-pub(crate) fn open(config: &RecordsConfig, opening: &Opening) -> Result<Split, DataError> {
+pub(crate) fn open(config: &RecordsConfig, opening: &OpenContext) -> Result<Split, DataError> {
     if let Some((key, problem)) = config.problems().into_iter().next() {
         return Err(DataError::Schema { key, problem });
     }
@@ -37,11 +37,11 @@ pub(crate) fn open(config: &RecordsConfig, opening: &Opening) -> Result<Split, D
         retry_limit: Duration::from_secs_f64(config.retry_s),
         tell: Some(Arc::new({
             let tell = Arc::clone(&opening.tell);
-            move |message| tell(&DataNews::Notice(message.to_owned()))
+            move |message| tell(&DataEvent::Notice(message.to_owned()))
         })),
         ..opening.remote.clone()
     });
-    let job = Job {
+    let job = OpenTask {
         config,
         opening,
         opener,
@@ -71,45 +71,49 @@ pub(crate) fn open(config: &RecordsConfig, opening: &Opening) -> Result<Split, D
 }
 
 /// The context for opening files.
-struct Job<'a> {
+struct OpenTask<'a> {
     config: &'a RecordsConfig,
-    opening: &'a Opening,
+    opening: &'a OpenContext,
     opener: Opener,
     /// The cache, created for the first remote file.
     cache: OnceCell<Option<Arc<Cache>>>,
 }
 
 /// A format, a schema, and the tokenization of text files.
-type Read = (Arc<dyn Format>, Schema, Option<Arc<Recipe>>);
+type RecordLayout = (Arc<dyn Format>, Schema, Option<Arc<Tokenization>>);
 
 /// Indexed files.
-struct Loaded {
+struct IndexedFiles {
     sources: Vec<SourceFile>,
     /// Whether any of them is remote.
     is_remote: bool,
     files: Vec<Arc<dyn DataFile>>,
     format: Arc<dyn Format>,
     /// The tokenization, for text files.
-    recipe: Option<Arc<Recipe>>,
+    tokenization: Option<Arc<Tokenization>>,
     schema: Schema,
     index: Arc<Index>,
 }
 
-impl Job<'_> {
+impl OpenTask<'_> {
     /// Finds and indexes files; uses the format and schema of `like` if given.
-    fn load(&self, addresses: &Addresses, like: Option<&Loaded>) -> Result<Loaded, DataError> {
+    fn load(
+        &self,
+        addresses: &Addresses,
+        like: Option<&IndexedFiles>,
+    ) -> Result<IndexedFiles, DataError> {
         let mut sources = expand(addresses.all(), &self.opening.base, &self.opener)?;
-        let (format, schema, recipe) = match like {
+        let (format, schema, tokenization) = match like {
             Some(like) => (
                 Arc::clone(&like.format),
                 like.schema.clone(),
-                like.recipe.clone(),
+                like.tokenization.clone(),
             ),
             None => self.format(&sources)?,
         };
         sources.retain(|file| format.takes(&file.location()));
         // Text is read once; its tokens are stored on this machine.
-        let is_remote = recipe.is_none() && sources.iter().any(SourceFile::is_remote);
+        let is_remote = tokenization.is_none() && sources.iter().any(SourceFile::is_remote);
         let cache = if is_remote {
             self.cache(&sources)?
         } else {
@@ -119,8 +123,8 @@ impl Job<'_> {
             Arc::new(RecordsFile::new(file, cache.clone()))
         };
         let mut files: Vec<Arc<dyn DataFile>> = sources.iter().map(file).collect();
-        if let Some(recipe) = &recipe {
-            files = self.tokens(&files, recipe)?;
+        if let Some(tokenization) = &tokenization {
+            files = self.tokens(&files, tokenization)?;
         }
         let index = self.index(&files, &*format)?;
         if index.samples() == 0 {
@@ -128,12 +132,12 @@ impl Job<'_> {
             return Err(DataError::Empty { addresses });
         }
         self.report_bad(&index);
-        Ok(Loaded {
+        Ok(IndexedFiles {
             sources,
             is_remote,
             files,
             format,
-            recipe,
+            tokenization,
             schema,
             index: Arc::new(index),
         })
@@ -143,17 +147,17 @@ impl Job<'_> {
     fn tokens(
         &self,
         files: &[Arc<dyn DataFile>],
-        recipe: &Recipe,
+        tokenization: &Tokenization,
     ) -> Result<Vec<Arc<dyn DataFile>>, DataError> {
         let key = self.key()?;
-        let place = tokenized::Place::new(self.opening, key)?;
+        let token_store = tokenized::TokenStore::new(self.opening, key)?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let what = format!("tokenizing {} files", files.len());
         let tell = |share| {
             let what = what.clone();
-            (self.opening.tell)(&DataNews::Progress { what, share });
+            (self.opening.tell)(&DataEvent::Progress { what, share });
         };
-        let made = tokenize(files, recipe, &place, threads, &tell);
+        let made = tokenize(files, tokenization, &token_store, threads, &tell);
         tell(1.0);
         made
     }
@@ -184,7 +188,7 @@ impl Job<'_> {
             let what = format!("downloading {} files", sources.len());
             let progress = |share| {
                 let what = what.clone();
-                (self.opening.tell)(&DataNews::Progress { what, share });
+                (self.opening.tell)(&DataEvent::Progress { what, share });
             };
             cache.fill(sources, &|filled: FillProgress| {
                 progress(filled.done as f64 / filled.bytes.max(1) as f64);
@@ -213,7 +217,7 @@ impl Job<'_> {
     }
 
     /// Returns the format and schema of the files.
-    fn format(&self, sources: &[SourceFile]) -> Result<Read, DataError> {
+    fn format(&self, sources: &[SourceFile]) -> Result<RecordLayout, DataError> {
         let mut schema = Schema {
             features: self.config.features.clone(),
             label: self.config.label.clone(),
@@ -222,9 +226,9 @@ impl Job<'_> {
         let locations: Vec<&str> = locations.iter().map(String::as_str).collect();
         let config = self.config.format.as_ref();
         let base = &self.opening.base;
-        let recipe = FormatConfig::recipe(config, &locations, base, Some(&mut schema))?;
-        if let Some((recipe, format)) = recipe {
-            return Ok((format, schema, Some(Arc::new(recipe))));
+        let tokenization = FormatConfig::tokenization(config, &locations, base, Some(&mut schema))?;
+        if let Some((tokenization, format)) = tokenization {
+            return Ok((format, schema, Some(Arc::new(tokenization))));
         }
         let format = FormatConfig::format(config, &locations, Some(&mut schema))?;
         Ok((format, schema, None))
@@ -240,16 +244,16 @@ impl Job<'_> {
         let tell = |progress: IndexProgress| {
             let what = format!("indexing {} files", progress.files_total);
             let share = progress.bytes as f64 / progress.bytes_total.max(1) as f64;
-            (self.opening.tell)(&DataNews::Progress { what, share });
+            (self.opening.tell)(&DataEvent::Progress { what, share });
         };
         let index = Index::build(files, format, &settings, &tell);
         let what = format!("indexing {} files", files.len());
-        (self.opening.tell)(&DataNews::Progress { what, share: 1.0 });
+        (self.opening.tell)(&DataEvent::Progress { what, share: 1.0 });
         index
     }
 
     fn report_bad(&self, index: &Index) {
-        let tell = |message| (self.opening.tell)(&DataNews::Finding(message));
+        let tell = |message| (self.opening.tell)(&DataEvent::Finding(message));
         for warning in index.warnings() {
             tell(warning.clone());
         }
@@ -272,12 +276,12 @@ impl Job<'_> {
 
     fn set(
         &self,
-        loaded: &Loaded,
+        loaded: &IndexedFiles,
         selection: Selection,
         role: SampleUse,
     ) -> Result<Arc<dyn Dataset>, DataError> {
         let is_remote = loaded.is_remote;
-        let reading = Reading {
+        let reading = ReadSettings {
             block_bytes: self.config.shuffle_block_kib << 10,
             window_bytes: self.config.shuffle_window_mib << 20,
             is_near: !is_remote,
@@ -306,7 +310,7 @@ impl Job<'_> {
     }
 }
 
-impl Loaded {
+impl IndexedFiles {
     /// Selects the records whose keys are chosen. A key is derived from the name of a file and the number of the record in it,
     /// so that adding or removing files does not affect the records of other files.
     fn select(&self, is_chosen: impl Fn(u64) -> bool) -> Selection {

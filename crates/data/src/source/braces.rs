@@ -1,25 +1,25 @@
-//! Braces of a pattern: `{a,b}` and `{000..127}` become the texts that they stand for.
+//! Expands the braces of a pattern: `{a,b}` and `{000..127}`.
 
-/// Most texts that one pattern may become.
+/// The maximum number of texts that one pattern may expand to.
 const TEXTS_MAX: usize = 1 << 20;
 
-/// The texts that `pattern` stands for, in the order of its braces; itself when it has none. Braces may lie in each other.
-/// A number that begins with 0 gives its width to all numbers of its range.
+/// Expands the braces of `pattern`, in their order; returns the pattern itself when it has none. Braces may be nested. If a
+/// number of a range begins with 0, all numbers of the range are padded to its width.
 ///
 /// # Errors
-/// A sentence for braces that do not close or hold neither, and for too many texts.
+/// A message for unbalanced braces, invalid contents, and too many texts.
 pub(super) fn expand(pattern: &str) -> Result<Vec<String>, String> {
     let Some(open) = pattern.find('{') else {
         return match pattern.contains('}') {
-            true => Err("a } has no {".to_owned()),
+            true => Err("a `}` has no `{`".to_owned()),
             false => Ok(vec![pattern.to_owned()]),
         };
     };
     let before = &pattern[..open];
     if before.contains('}') {
-        return Err("a } has no {".to_owned());
+        return Err("a `}` has no `{`".to_owned());
     }
-    let (inside, after) = matching(&pattern[open + 1..]).ok_or("a { is not closed by a }")?;
+    let (inside, after) = matching(&pattern[open + 1..]).ok_or("a `{` is not closed by a `}`")?;
     let mut choices = Vec::new();
     match range(inside)? {
         Some(numbers) => choices = numbers,
@@ -27,7 +27,7 @@ pub(super) fn expand(pattern: &str) -> Result<Vec<String>, String> {
             let parts = at_commas(inside);
             if parts.len() < 2 {
                 return Err(format!(
-                    "{{{inside}}} is neither a list such as {{a,b}} nor a range such as {{000..127}}"
+                    "`{{{inside}}}` is neither a list such as {{a,b}} nor a range such as {{000..127}}"
                 ));
             }
             for part in parts {
@@ -37,7 +37,7 @@ pub(super) fn expand(pattern: &str) -> Result<Vec<String>, String> {
     }
     let rests = expand(after)?;
     if choices.len().saturating_mul(rests.len()) > TEXTS_MAX {
-        return Err(format!("it stands for more than {TEXTS_MAX} files"));
+        return Err(format!("it expands to more than {TEXTS_MAX} files"));
     }
     let texts = choices.iter().flat_map(|choice| {
         rests
@@ -47,7 +47,7 @@ pub(super) fn expand(pattern: &str) -> Result<Vec<String>, String> {
     Ok(texts.collect())
 }
 
-/// What is before the `}` that belongs to a `{` before `text`, and what is after it.
+/// Splits `text` at the `}` that closes a `{` before it.
 fn matching(text: &str) -> Option<(&str, &str)> {
     let mut depth = 0;
     for (at, c) in text.char_indices() {
@@ -61,7 +61,7 @@ fn matching(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// Cuts at commas that are not inside of braces.
+/// Splits at commas that are not inside braces.
 fn at_commas(text: &str) -> Vec<&str> {
     let (mut parts, mut start, mut depth) = (Vec::new(), 0, 0);
     for (at, c) in text.char_indices() {
@@ -79,7 +79,7 @@ fn at_commas(text: &str) -> Vec<&str> {
     parts
 }
 
-/// `000..127`, upwards or downwards.
+/// Expands a range such as `000..127`, ascending or descending.
 fn range(text: &str) -> Result<Option<Vec<String>>, String> {
     let Some((first, last)) = text.split_once("..") else {
         return Ok(None);
@@ -90,11 +90,11 @@ fn range(text: &str) -> Result<Option<Vec<String>>, String> {
     }
     let number = |text: &str| {
         text.parse::<u64>()
-            .map_err(|_| format!("{text} is too large a number"))
+            .map_err(|_| format!("the number `{text}` is too large"))
     };
     let (from, to) = (number(first)?, number(last)?);
     if from.abs_diff(to) >= TEXTS_MAX as u64 {
-        return Err(format!("it stands for more than {TEXTS_MAX} files"));
+        return Err(format!("it expands to more than {TEXTS_MAX} files"));
     }
     let is_padded = |text: &str| text.len() > 1 && text.starts_with('0');
     let width = match is_padded(first) || is_padded(last) {
@@ -114,7 +114,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn braces_stand_for_what_shells_make_of_them() {
+    fn braces_expand_as_in_shells() {
         let check = |pattern: &str, expected: &[&str]| {
             assert_eq!(expand(pattern).unwrap(), expected, "{pattern}");
         };
@@ -131,11 +131,11 @@ mod tests {
     }
 
     #[test]
-    fn wrong_braces_are_explained() {
-        for (pattern, told) in [
+    fn invalid_braces_are_reported() {
+        for (pattern, expected) in [
             ("a{b", "not closed"),
-            ("a}b", "has no {"),
-            ("a}{b,c}", "has no {"),
+            ("a}b", "has no `{`"),
+            ("a}{b,c}", "has no `{`"),
             ("a{b}", "neither a list"),
             ("a{}", "neither a list"),
             ("{a..c}", "neither a list"),
@@ -144,7 +144,7 @@ mod tests {
             ("{1..99999999999999999999}", "too large"),
         ] {
             let problem = expand(pattern).unwrap_err();
-            assert!(problem.contains(told), "{pattern}: {problem}");
+            assert!(problem.contains(expected), "{pattern}: {problem}");
         }
     }
 
@@ -163,7 +163,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_expanded_or_explained(pattern in "[a-c{},.0-9]{0,24}") {
+        fn any_text_is_expanded_or_rejected(pattern in "[a-c{},.0-9]{0,24}") {
             if let Ok(texts) = expand(&pattern) {
                 prop_assert!(!texts.is_empty());
                 let has_brace = |text: &String| text.contains(['{', '}']);

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ronde_store::{Address, ObjectEntry, LocalStore, ObjectName, Opener, Stamp, Store, StoreError};
+use ronde_store::{Address, LocalStore, ObjectEntry, ObjectName, Opener, Stamp, Store, StoreError};
 
 use super::glob::Glob;
-use super::pattern::{Choice, Pattern};
-use super::{Place, SourceFile};
+use super::pattern::{Pattern, PatternChoice};
+use super::{SourceFile, SourceRoot};
 use crate::DataError;
 
 /// The maximum number of concurrent requests.
@@ -18,8 +18,8 @@ const REQUESTS_MAX: usize = 16;
 const NAMES_MAX: usize = 4;
 
 /// A root with the common folder of all its patterns.
-struct Ground {
-    place: Arc<Place>,
+struct SearchRoot {
+    root: Arc<SourceRoot>,
     /// The local store, for listings that skip folders.
     local: Option<LocalStore>,
     /// The segments of the common folder, which is the store's root for local files.
@@ -27,7 +27,7 @@ struct Ground {
 }
 
 /// The result of looking up a path.
-enum There {
+enum PathLookup {
     File {
         bytes: u64,
         stamp: Stamp,
@@ -62,10 +62,10 @@ pub(super) fn find(patterns: &[Pattern], opener: &Opener) -> Result<Vec<SourceFi
     for (pattern, found) in patterns.iter().zip(found) {
         let key = pattern.root.to_string();
         let root = match roots.entry(key) {
-            std::collections::btree_map::ObjectEntry::Occupied(known) => known.into_mut(),
-            std::collections::btree_map::ObjectEntry::Vacant(new) => {
+            std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::btree_map::Entry::Vacant(new) => {
                 let shared = shared.remove(new.key()).unwrap_or_default();
-                new.insert(Ground::new(&pattern.root, shared, opener)?)
+                new.insert(SearchRoot::new(&pattern.root, shared, opener)?)
             }
         };
         files.append(&mut root.files(pattern, found)?);
@@ -74,9 +74,9 @@ pub(super) fn find(patterns: &[Pattern], opener: &Opener) -> Result<Vec<SourceFi
 }
 
 /// Returns the folder that file names are relative to.
-fn fixed_folder(pattern: &Pattern, found: &[There]) -> Vec<String> {
+fn fixed_folder(pattern: &Pattern, found: &[PathLookup]) -> Vec<String> {
     let mut folder = pattern.folder.clone();
-    if let ([Choice::Name(name)], [There::NoFile], true) =
+    if let ([PatternChoice::Name(name)], [PathLookup::NoFile], true) =
         (&*pattern.choices, found, pattern.is_plain)
     {
         folder.extend(name.iter().cloned());
@@ -85,14 +85,14 @@ fn fixed_folder(pattern: &Pattern, found: &[There]) -> Vec<String> {
 }
 
 /// Looks up each name of a pattern; wildcards are resolved later.
-fn look_up(pattern: &Pattern, opener: &Opener) -> Result<Vec<There>, DataError> {
+fn look_up(pattern: &Pattern, opener: &Opener) -> Result<Vec<PathLookup>, DataError> {
     let choices = &pattern.choices;
     let next = AtomicUsize::new(0);
     let threads = match pattern.root.is_remote() {
         true => choices.len().min(REQUESTS_MAX),
         false => 1,
     };
-    let look_up_some = || -> Result<Vec<(usize, There)>, DataError> {
+    let look_up_some = || -> Result<Vec<(usize, PathLookup)>, DataError> {
         let mut found = Vec::new();
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
@@ -100,8 +100,8 @@ fn look_up(pattern: &Pattern, opener: &Opener) -> Result<Vec<There>, DataError> 
                 return Ok(found);
             };
             let entry = match choice {
-                Choice::Glob { .. } => There::NoFile,
-                Choice::Name(name) => look_up_name(pattern, name, opener)?,
+                PatternChoice::Glob { .. } => PathLookup::NoFile,
+                PatternChoice::Name(name) => look_up_name(pattern, name, opener)?,
             };
             found.push((at, entry));
         }
@@ -124,31 +124,35 @@ fn look_up(pattern: &Pattern, opener: &Opener) -> Result<Vec<There>, DataError> 
     Ok(found.into_iter().map(|(_, entry)| entry).collect())
 }
 
-fn look_up_name(pattern: &Pattern, name: &[String], opener: &Opener) -> Result<There, DataError> {
+fn look_up_name(
+    pattern: &Pattern,
+    name: &[String],
+    opener: &Opener,
+) -> Result<PathLookup, DataError> {
     let path = [&pattern.folder, name].concat().join("/");
     let opened = match &pattern.root {
         Address::Folder(root) => {
             let whole = root.join(&path);
             if name.is_empty() || whole.is_dir() {
-                return Ok(There::NoFile);
+                return Ok(PathLookup::NoFile);
             }
             let (folder, last) = (whole.parent().unwrap_or(root), &name[name.len() - 1]);
             LocalStore::new(folder).open(&ObjectName::new(last)?)
         }
-        _ if path.is_empty() => return Ok(There::NoFile),
+        _ if path.is_empty() => return Ok(PathLookup::NoFile),
         remote => opener.open(remote)?.open(&ObjectName::new(path)?),
     };
     match opened {
-        Err(StoreError::NotFound { .. }) => Ok(There::NoFile),
+        Err(StoreError::NotFound { .. }) => Ok(PathLookup::NoFile),
         Err(error) => Err(error.into()),
-        Ok(object) => Ok(There::File {
+        Ok(object) => Ok(PathLookup::File {
             bytes: object.bytes(),
             stamp: object.stamp(),
         }),
     }
 }
 
-impl Ground {
+impl SearchRoot {
     fn new(root: &Address, shared: Vec<String>, opener: &Opener) -> Result<Self, DataError> {
         let (address, local) = match root {
             Address::Folder(folder) => {
@@ -159,9 +163,9 @@ impl Ground {
             remote => (remote.clone(), None),
         };
         let store = opener.open(&address)?;
-        let place = Arc::new(Place { address, store });
+        let root = Arc::new(SourceRoot { address, store });
         Ok(Self {
-            place,
+            root,
             local,
             shared,
         })
@@ -186,7 +190,7 @@ impl Ground {
             _ => 0,
         };
         SourceFile {
-            place: Arc::clone(&self.place),
+            root: Arc::clone(&self.root),
             object: entry.name,
             name_at,
             bytes: entry.bytes,
@@ -194,14 +198,18 @@ impl Ground {
         }
     }
 
-    fn files(&self, pattern: &Pattern, entries: Vec<There>) -> Result<Vec<SourceFile>, DataError> {
+    fn files(
+        &self,
+        pattern: &Pattern,
+        entries: Vec<PathLookup>,
+    ) -> Result<Vec<SourceFile>, DataError> {
         let mut files = Vec::new();
         let mut missing = Vec::new();
         let mut globs: BTreeMap<Vec<String>, Vec<&Glob>> = BTreeMap::new();
         for (choice, entry) in pattern.choices.iter().zip(entries) {
             let name = match choice {
-                Choice::Name(name) => name,
-                Choice::Glob { folder, glob } => {
+                PatternChoice::Name(name) => name,
+                PatternChoice::Glob { folder, glob } => {
                     let folder = [&*pattern.folder, folder].concat();
                     globs.entry(folder).or_default().push(glob);
                     continue;
@@ -209,9 +217,9 @@ impl Ground {
             };
             let path = [&*pattern.folder, name].concat();
             let found = match (entry, self.object(&path)?) {
-                (There::File { bytes, stamp }, Some(name)) => {
+                (PathLookup::File { bytes, stamp }, Some(name)) => {
                     // Some services represent a folder as an empty object.
-                    let below = match bytes == 0 && self.place.address.is_remote() {
+                    let below = match bytes == 0 && self.root.address.is_remote() {
                         true => self.in_folder(&path, None)?,
                         false => Vec::new(),
                     };
@@ -220,7 +228,7 @@ impl Ground {
                         false => below,
                     }
                 }
-                _ if matches!(self.place.address, Address::Web { .. }) => Vec::new(),
+                _ if matches!(self.root.address, Address::Web { .. }) => Vec::new(),
                 _ => self.in_folder(&path, None)?,
             };
             if found.is_empty() {
@@ -262,7 +270,7 @@ impl Ground {
                 let inner = inner.get(start..).unwrap_or_default();
                 globs.is_none_or(|globs| globs.iter().any(|glob| glob.may_match_in(inner)))
             })?,
-            None => without_folders(self.place.store.list(name.as_ref())?),
+            None => without_folders(self.root.store.list(name.as_ref())?),
         };
         entries.retain(|entry| {
             let path = entry.name.as_str().get(start..).unwrap_or_default();
@@ -281,8 +289,8 @@ impl Ground {
     fn describe(&self, folder: &[String]) -> Result<String, DataError> {
         let name = self.object(folder)?;
         let address = match &name {
-            Some(name) => self.place.address.join(name)?,
-            None => self.place.address.clone(),
+            Some(name) => self.root.address.join(name)?,
+            None => self.root.address.clone(),
         };
         let entries = match (&self.local, &address) {
             (Some(_), Address::Folder(path)) if !path.is_dir() => return Ok(no_folder(path)),
@@ -295,7 +303,7 @@ impl Ground {
                 })?
             }
             (None, Address::Web { .. }) => return Ok("the server has no such file".to_owned()),
-            (None, _) => self.place.store.list(name.as_ref())?,
+            (None, _) => self.root.store.list(name.as_ref())?,
         };
         if entries.is_empty() {
             return Ok(format!("{address} is empty or does not exist"));
@@ -325,7 +333,11 @@ fn no_folder(path: &Path) -> String {
 
 /// Returns the first few names.
 fn first_names<'a>(mut names: impl Iterator<Item = &'a str>) -> String {
-    let mut text = names.by_ref().take(NAMES_MAX).collect::<Vec<_>>().join(", ");
+    let mut text = names
+        .by_ref()
+        .take(NAMES_MAX)
+        .collect::<Vec<_>>()
+        .join(", ");
     if names.next().is_some() {
         text.push_str(", ..");
     }

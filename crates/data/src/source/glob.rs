@@ -1,18 +1,18 @@
-//! [`Glob`]: which paths a pattern with wildcards stands for.
+//! [`Glob`]: matches paths against a pattern with wildcards.
 
-/// Segments of a path with wildcards in them.
+/// The segments of a path pattern with wildcards.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Glob(Vec<Segment>);
+pub(super) struct Glob(Vec<GlobSegment>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Segment {
-    /// `**`: any count of segments, none too.
+enum GlobSegment {
+    /// `**`: any number of segments, including none.
     Deep,
-    Parts(Vec<Part>),
+    Parts(Vec<GlobPart>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum GlobPart {
     Star,
     Any,
     Set {
@@ -22,7 +22,7 @@ enum Part {
     Letter(char),
 }
 
-impl Part {
+impl GlobPart {
     fn takes(&self, c: char) -> bool {
         match self {
             Self::Star | Self::Any => true,
@@ -36,37 +36,39 @@ impl Part {
 }
 
 impl Glob {
-    /// Takes the part of a pattern behind its fixed folder apart.
+    /// Parses the part of a pattern after its fixed folder.
     ///
     /// # Errors
-    /// A sentence for brackets that do not close and ranges that are empty.
+    /// A message for unclosed brackets and empty ranges.
     pub(super) fn new(text: &str) -> Result<Self, String> {
         let segments = text.split('/').map(|segment| match segment {
-            "**" => Ok(Segment::Deep),
-            _ => parts(segment).map(Segment::Parts),
+            "**" => Ok(GlobSegment::Deep),
+            _ => parts(segment).map(GlobSegment::Parts),
         });
         segments.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whether a text has anything that a glob reads in another way than as itself.
+    /// Returns whether a text contains wildcards.
     pub(super) fn is_needed_for(text: &str) -> bool {
         text.contains(['*', '?', '['])
     }
 
-    /// Whether it stands for this path.
+    /// Returns whether it matches a path.
     pub(super) fn matches(&self, path: &str) -> bool {
         let path: Vec<&str> = path.split('/').collect();
         matches(&self.0, &path)
     }
 
-    /// Whether it may stand for something in this folder or below.
+    /// Returns whether it can match a path in this folder or below.
     pub(super) fn may_match_in(&self, folder: &str) -> bool {
         let mut rest = self.0.as_slice();
         for name in folder.split('/') {
             match rest {
-                [Segment::Deep, ..] => return true,
-                // The last one stands for files.
-                [Segment::Parts(parts), after @ ..] if !after.is_empty() && fits(parts, name) => {
+                [GlobSegment::Deep, ..] => return true,
+                // The last segment matches files, not folders.
+                [GlobSegment::Parts(parts), after @ ..]
+                    if !after.is_empty() && fits(parts, name) =>
+                {
                     rest = after;
                 }
                 _ => return false,
@@ -76,29 +78,29 @@ impl Glob {
     }
 }
 
-fn matches(segments: &[Segment], path: &[&str]) -> bool {
+fn matches(segments: &[GlobSegment], path: &[&str]) -> bool {
     match (segments, path) {
         ([], []) => true,
-        // At the end it stands for all files below.
-        ([Segment::Deep], _) => !path.is_empty(),
-        ([Segment::Deep, rest @ ..], _) => {
+        // A trailing `**` matches all files below.
+        ([GlobSegment::Deep], _) => !path.is_empty(),
+        ([GlobSegment::Deep, rest @ ..], _) => {
             (0..=path.len()).any(|skipped| matches(rest, &path[skipped..]))
         }
-        ([Segment::Parts(parts), rest @ ..], [name, below @ ..]) => {
+        ([GlobSegment::Parts(parts), rest @ ..], [name, below @ ..]) => {
             fits(parts, name) && matches(rest, below)
         }
         _ => false,
     }
 }
 
-/// Whether a name is what the parts of a segment stand for: goes back to the last star where it does not fit.
-fn fits(parts: &[Part], name: &str) -> bool {
+/// Returns whether a name matches a segment; on a mismatch, it backtracks to the last star.
+fn fits(parts: &[GlobPart], name: &str) -> bool {
     let name: Vec<char> = name.chars().collect();
     let (mut part, mut at) = (0, 0);
     let mut star = None;
     while at < name.len() {
         match parts.get(part) {
-            Some(Part::Star) => {
+            Some(GlobPart::Star) => {
                 star = Some((part, at));
                 part += 1;
             }
@@ -115,29 +117,29 @@ fn fits(parts: &[Part], name: &str) -> bool {
             }
         }
     }
-    parts[part..].iter().all(|rest| *rest == Part::Star)
+    parts[part..].iter().all(|rest| *rest == GlobPart::Star)
 }
 
-fn parts(segment: &str) -> Result<Vec<Part>, String> {
+fn parts(segment: &str) -> Result<Vec<GlobPart>, String> {
     if segment.contains("**") {
-        return Err("** stands alone between two /".to_owned());
+        return Err("`**` must be a whole path segment".to_owned());
     }
     let mut parts = Vec::new();
     let mut letters = segment.chars();
     while let Some(c) = letters.next() {
         parts.push(match c {
-            '*' => Part::Star,
-            '?' => Part::Any,
+            '*' => GlobPart::Star,
+            '?' => GlobPart::Any,
             '[' => set(&mut letters)?,
-            letter => Part::Letter(letter),
+            letter => GlobPart::Letter(letter),
         });
     }
     Ok(parts)
 }
 
-/// What follows a `[` up to its `]`, which may stand first as itself.
-fn set(letters: &mut std::str::Chars<'_>) -> Result<Part, String> {
-    let open = || "a [ is not closed by a ]".to_owned();
+/// Parses a set after its `[` up to the `]`; a `]` in first position is a member of the set.
+fn set(letters: &mut std::str::Chars<'_>) -> Result<GlobPart, String> {
+    let open = || "a `[` is not closed by a `]`".to_owned();
     let mut rest = letters.clone();
     let is_negated = rest.clone().next().is_some_and(|c| "!^".contains(c));
     if is_negated {
@@ -158,12 +160,12 @@ fn set(letters: &mut std::str::Chars<'_>) -> Result<Part, String> {
             _ => from,
         };
         if from > to {
-            return Err(format!("[{from}-{to}] is an empty range"));
+            return Err(format!("`[{from}-{to}]` is an empty range"));
         }
         ranges.push((from, to));
     }
     *letters = rest;
-    Ok(Part::Set { is_negated, ranges })
+    Ok(GlobPart::Set { is_negated, ranges })
 }
 
 #[cfg(test)]
@@ -172,7 +174,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn wildcards_stand_for_paths() {
+    fn wildcards_match_paths() {
         for (glob, good, bad) in [
             (
                 "*.csv",
@@ -203,18 +205,18 @@ mod tests {
                 assert!(!parsed.matches(path), "{glob} {path}");
             }
         }
-        for (glob, told) in [
+        for (glob, expected) in [
             ("[ab", "not closed"),
-            ("a**", "alone"),
+            ("a**", "whole path segment"),
             ("[z-a]", "empty range"),
         ] {
             let problem = Glob::new(glob).unwrap_err();
-            assert!(problem.contains(told), "{problem}");
+            assert!(problem.contains(expected), "{problem}");
         }
     }
 
     #[test]
-    fn only_folders_that_may_hold_something_are_entered() {
+    fn only_folders_that_can_contain_matches_are_entered() {
         for (glob, folder, enters) in [
             ("*.csv", "a", false),
             ("*/x.csv", "a", true),
@@ -233,7 +235,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_matches_lies_in_a_folder_that_is_entered(
+        fn matching_paths_are_in_entered_folders(
             glob in prop::collection::vec("(\\*\\*|[ab*?]{1,3})", 1..4),
             path in prop::collection::vec("[ab]{1,3}", 1..5),
         ) {
@@ -246,7 +248,7 @@ mod tests {
         }
 
         #[test]
-        fn stars_find_what_they_were_made_from(path in "[ab]{0,8}", cuts in prop::collection::vec((0_usize..9, 0_usize..9), 0..3)) {
+        fn stars_match_the_text_that_they_replace(path in "[ab]{0,8}", cuts in prop::collection::vec((0_usize..9, 0_usize..9), 0..3)) {
             let mut glob: Vec<char> = path.chars().collect();
             for (from, to) in cuts {
                 let (from, to) = (from.min(glob.len()), to.min(glob.len()));

@@ -1,4 +1,4 @@
-//! [`Pattern`]: an address of a run file, taken apart into a fixed folder and what is looked for in it.
+//! [`Pattern`]: a parsed address of a run file: a fixed folder, and names or wildcards below it.
 
 use std::path::{Path, PathBuf};
 
@@ -8,39 +8,39 @@ use super::braces;
 use super::glob::Glob;
 use crate::DataError;
 
-/// Longest list of patterns that is read.
+/// The maximum length of a list of patterns.
 const LIST_BYTES_MAX: u64 = 256 << 20;
 
-/// What is looked for.
+/// A parsed address.
 #[derive(Debug)]
 pub(super) struct Pattern {
-    /// As it was written.
+    /// The original text.
     pub(super) shown: String,
-    /// The bucket or server; of local paths the folder that they start from.
+    /// The bucket or server; for local paths, the folder that they start from.
     pub(super) root: Address,
-    /// Segments of the folder before the first sign that is not itself; of a plain path all but the last.
+    /// The segments of the folder before the first special character; for a plain path, all but the last segment.
     pub(super) folder: Vec<String>,
-    /// What it stands for in that folder.
-    pub(super) choices: Vec<Choice>,
-    /// Whether it is one path, taken literally.
+    /// The expanded alternatives in that folder.
+    pub(super) choices: Vec<PatternChoice>,
+    /// Whether it is a single literal path.
     pub(super) is_plain: bool,
 }
 
-/// What a pattern stands for once its braces are expanded.
+/// One alternative of a pattern after brace expansion.
 #[derive(Debug)]
-pub(super) enum Choice {
-    /// A file or a folder; the pattern's folder itself when it is empty.
+pub(super) enum PatternChoice {
+    /// A file or a folder; the pattern's folder itself when empty.
     Name(Vec<String>),
-    /// Files below a folder that match.
+    /// The matching files below a folder.
     Glob {
-        /// Segments before the first one with wildcards.
+        /// The segments before the first one with wildcards.
         folder: Vec<String>,
-        /// Of the path below that folder.
+        /// The pattern of the path below that folder.
         glob: Glob,
     },
 }
 
-/// Takes patterns and the lists among them apart.
+/// Parses patterns, and reads the lists among them.
 pub(super) fn read_all(
     patterns: &[String],
     base: &Path,
@@ -63,17 +63,17 @@ fn problem(pattern: &str, problem: impl Into<String>) -> DataError {
     }
 }
 
-/// The patterns of a list, one in each line; empty lines and those that begin with `#` are none.
+/// Reads the patterns of a list, one per line. Empty lines and lines that begin with `#` are ignored.
 fn read_list(
     list: &str,
     base: &Path,
     opener: &Opener,
     into: &mut Vec<Pattern>,
 ) -> Result<(), DataError> {
-    let place = Pattern::plain(list, base)?;
-    let (name, folder, address) = match &place.root {
+    let list_path = Pattern::plain(list, base)?;
+    let (name, folder, address) = match &list_path.root {
         Address::Folder(root) => {
-            let whole = root.join(place.path().join("/"));
+            let whole = root.join(list_path.path().join("/"));
             let folder = whole.parent().unwrap_or(root).to_owned();
             let name = whole
                 .file_name()
@@ -84,12 +84,13 @@ fn read_list(
                 Address::Folder(folder),
             )
         }
-        remote => (place.path().join("/"), PathBuf::new(), remote.clone()),
+        remote => (list_path.path().join("/"), PathBuf::new(), remote.clone()),
     };
     let bytes = opener
         .open(&address)?
         .get(&ObjectName::new(name)?, LIST_BYTES_MAX)?;
-    let text = String::from_utf8(bytes).map_err(|_| problem(list, "the list is no UTF-8"))?;
+    let text =
+        String::from_utf8(bytes).map_err(|_| problem(list, "the list is not valid UTF-8"))?;
     for line in text.lines().map(str::trim) {
         if line.is_empty() || line.starts_with('#') {
             continue;
@@ -97,10 +98,10 @@ fn read_list(
         if line.starts_with('@') {
             return Err(problem(
                 line,
-                format!("the list {list} cannot name another list"),
+                format!("the list {list} cannot contain another list"),
             ));
         }
-        if place.root.is_remote() && !line.contains("://") {
+        if list_path.root.is_remote() && !line.contains("://") {
             let beside = list.rsplit_once('/').map_or("", |(folder, _)| folder);
             into.push(Pattern::read(&format!("{beside}/{line}"), base)?);
         } else {
@@ -112,10 +113,10 @@ fn read_list(
 
 impl Pattern {
     fn read(text: &str, base: &Path) -> Result<Self, DataError> {
-        refuse_secrets(text)?;
+        reject_secrets(text)?;
         let special = text.find(['*', '?', '[', '{', '}']);
-        let is_there = || base.join(text).symlink_metadata().is_ok();
-        let Some(special) = special.filter(|_| text.contains("://") || !is_there()) else {
+        let exists = || base.join(text).symlink_metadata().is_ok();
+        let Some(special) = special.filter(|_| text.contains("://") || !exists()) else {
             return Self::plain(text, base);
         };
         let cut = text[..special].rfind('/').map_or(0, |slash| slash + 1);
@@ -123,19 +124,19 @@ impl Pattern {
         if text.contains("://") && (cut == 0 || fixed.ends_with("://")) {
             return Err(problem(
                 text,
-                "the name of a bucket or server has no wildcards",
+                "the name of a bucket or server cannot contain wildcards",
             ));
         }
-        let (root, folder) = apart(fixed, base)?;
+        let (root, folder) = split_root(fixed, base)?;
         let is_web = matches!(root, Address::Web { .. });
         let mut choices = Vec::new();
-        for expanded in braces::expand(rest).map_err(|told| problem(text, told))? {
+        for expanded in braces::expand(rest).map_err(|message| problem(text, message))? {
             let needs_glob = Glob::is_needed_for(&expanded);
             if is_web && (needs_glob || expanded.ends_with('/')) {
                 return Err(problem(text, ON_THE_WEB));
             }
             choices.push(match needs_glob {
-                false => Choice::Name(segments(&root, &expanded)?),
+                false => PatternChoice::Name(segments(&root, &expanded)?),
                 true => glob_choice(text, &expanded)?,
             });
         }
@@ -148,12 +149,12 @@ impl Pattern {
         })
     }
 
-    /// A path without wildcards.
+    /// Parses a path without wildcards.
     fn plain(text: &str, base: &Path) -> Result<Self, DataError> {
         if text.is_empty() {
-            return Err(problem(text, "it is empty"));
+            return Err(problem(text, "the address is empty"));
         }
-        let (root, mut folder) = apart(text, base)?;
+        let (root, mut folder) = split_root(text, base)?;
         if matches!(root, Address::Web { .. }) && (folder.is_empty() || text.ends_with('/')) {
             return Err(problem(text, ON_THE_WEB));
         }
@@ -162,15 +163,15 @@ impl Pattern {
             shown: text.to_owned(),
             root,
             folder,
-            choices: vec![Choice::Name(name)],
+            choices: vec![PatternChoice::Name(name)],
             is_plain: true,
         })
     }
 
-    /// Of a plain one, all segments.
+    /// Returns all segments of a plain path.
     fn path(&self) -> Vec<String> {
         let mut path = self.folder.clone();
-        if let [Choice::Name(name)] = &*self.choices {
+        if let [PatternChoice::Name(name)] = &*self.choices {
             path.extend(name.iter().cloned());
         }
         path
@@ -178,10 +179,10 @@ impl Pattern {
 }
 
 const ON_THE_WEB: &str = "wildcards and folders need listings, which a web server does not have: name the files, with \
-                          ranges such as {00000..01023} where they are numbered, or with a list, @files.txt";
+                          ranges such as {00000..01023} if they are numbered, or with a list, @files.txt";
 
-/// Addresses with secrets in them are refused before anything else is told about them.
-fn refuse_secrets(text: &str) -> Result<(), DataError> {
+/// Rejects addresses that contain secrets before any other message could show them.
+fn reject_secrets(text: &str) -> Result<(), DataError> {
     let Some((scheme, rest)) = text.split_once("://") else {
         return Ok(());
     };
@@ -193,8 +194,8 @@ fn refuse_secrets(text: &str) -> Result<(), DataError> {
     Ok(())
 }
 
-/// Root and segments of an address without wildcards.
-fn apart(text: &str, base: &Path) -> Result<(Address, Vec<String>), DataError> {
+/// Returns the root and the segments of an address without wildcards.
+fn split_root(text: &str, base: &Path) -> Result<(Address, Vec<String>), DataError> {
     match text.split_once("://") {
         Some((scheme, rest)) => {
             let server = rest.split('/').next().unwrap_or_default();
@@ -220,7 +221,7 @@ fn split(path: &str) -> Vec<String> {
         .collect()
 }
 
-/// Segments of a path below `root`, decoded where it is an address of the web.
+/// Returns the segments of a path below `root`, percent-decoded for web addresses.
 fn segments(root: &Address, path: &str) -> Result<Vec<String>, DataError> {
     match root {
         Address::Web { .. } => {
@@ -233,7 +234,7 @@ fn segments(root: &Address, path: &str) -> Result<Vec<String>, DataError> {
     }
 }
 
-fn glob_choice(pattern: &str, expanded: &str) -> Result<Choice, DataError> {
+fn glob_choice(pattern: &str, expanded: &str) -> Result<PatternChoice, DataError> {
     let parts = split(expanded);
     let fixed = parts.iter().take_while(|part| !Glob::is_needed_for(part));
     let (folder, rest) = parts.split_at(fixed.count());
@@ -243,10 +244,10 @@ fn glob_choice(pattern: &str, expanded: &str) -> Result<Choice, DataError> {
     if expanded.ends_with('/') {
         return Err(problem(
             pattern,
-            "wildcards stand for files: /** at its end means all files below",
+            "wildcards match files: end the pattern with /** for all files below",
         ));
     }
-    let glob = Glob::new(&rest.join("/")).map_err(|told| problem(pattern, told))?;
+    let glob = Glob::new(&rest.join("/")).map_err(|message| problem(pattern, message))?;
     let folder = folder.to_vec();
-    Ok(Choice::Glob { folder, glob })
+    Ok(PatternChoice::Glob { folder, glob })
 }

@@ -1,4 +1,4 @@
-//! What patterns stand for in folders.
+//! Tests of patterns in folders.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use ronde_store::{Opener, RemoteSettings, Stamp};
 use super::{SourceFile, expand};
 use crate::DataError;
 
-/// A folder of files, each with its own path in it.
+/// Creates a folder of files, each with its path as contents.
 fn tree(paths: &[&str]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for path in paths {
@@ -41,7 +41,7 @@ const TREE: [&str; 10] = [
 ];
 
 #[test]
-fn patterns_stand_for_files_with_names_below_the_shared_folder() {
+fn patterns_match_files_with_names_relative_to_the_common_folder() {
     let folder = tree(&TREE);
     let base = folder.path();
     let whole = base.to_str().unwrap();
@@ -104,7 +104,7 @@ fn patterns_stand_for_files_with_names_below_the_shared_folder() {
 }
 
 #[test]
-fn what_exists_literally_is_taken_so() {
+fn an_existing_path_is_taken_literally() {
     let folder = tree(&["x[1]{a}*.csv", "x1.csv", "dir {1}/y"]);
     assert_eq!(
         names(&find(&["x[1]{a}*.csv"], folder.path()).unwrap()),
@@ -118,7 +118,7 @@ fn what_exists_literally_is_taken_so() {
 }
 
 #[test]
-fn lists_name_files_relative_to_themselves() {
+fn lists_are_relative_to_their_own_folder() {
     let folder = tree(&TREE);
     let base = folder.path();
     let list = "# the good ones\n\ntrain/a/2.jpg\n  train/b c/3.jpg\nval/*/*.jpg\n";
@@ -143,19 +143,22 @@ fn lists_name_files_relative_to_themselves() {
 }
 
 #[test]
-fn what_is_not_there_is_told_with_what_is() {
+fn missing_files_are_reported_with_the_contents_of_the_folder() {
     let folder = tree(&TREE);
     for (pattern, told) in [
-        ("data/*.csv", "has s-08.tar, s-09.tar"),
-        ("data/train/c", "data/train has .hidden, _SUCCESS, a, b c"),
-        ("nowhere/*.csv", "has data"),
+        ("data/*.csv", "contains s-08.tar, s-09.tar"),
+        (
+            "data/train/c",
+            "data/train contains .hidden, _SUCCESS, a, b c",
+        ),
+        ("nowhere/*.csv", "contains data"),
         ("data/s-{08..12}.tar", "2 of the files"),
         ("data/s-{08..12}.tar", "s-11.tar, s-12.tar"),
         ("data/s-{08..12.tar", "not closed"),
         ("data/*/../x", ".. cannot follow"),
-        ("data/*/", "wildcards stand for files"),
+        ("data/*/", "wildcards match files"),
         ("", "empty"),
-        ("s3://{a,b}/x", "no wildcards"),
+        ("s3://{a,b}/x", "cannot contain wildcards"),
         ("https://host/x/*.tar", "a web server does not have"),
         ("https://host/x/", "a web server does not have"),
         ("https://host/x?y=geheim", "a query cannot be part of it"),
@@ -171,7 +174,7 @@ fn what_is_not_there_is_told_with_what_is() {
 }
 
 #[test]
-fn a_file_that_was_replaced_is_told_when_it_is_opened() {
+fn a_replaced_file_is_reported_when_it_is_opened() {
     let folder = tree(&["a", "b"]);
     let before = find(&["*"], folder.path()).unwrap();
     std::fs::write(folder.path().join("a"), "other").unwrap();

@@ -1,4 +1,4 @@
-//! [`FetchedRecords`]: records in memory, as their files hold them.
+//! [`FetchedRecords`]: undecoded records in memory.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -7,66 +7,66 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use ronde_core::Epoch;
 
-use super::files::{Files, OpenFile};
-use super::pool::Pool;
-use super::reads::{Ask, Read, plan};
+use super::files::{OpenFile, OpenFiles};
+use super::pool::BufferPool;
+use super::reads::{ByteRequest, CoalescedRead, plan};
 use crate::DataError;
-use crate::dataset::Fetched;
-use crate::decode::{Decoder, Scratch};
-use crate::format::{BadRecord, Extent, Piece, RecordFile, Records};
-use crate::index::Place;
+use crate::dataset::FetchedSamples;
+use crate::decode::{DecodeScratch, RecordDecoder};
+use crate::format::{BadRecord, Extent, RecordFile, Records, SharedBytes};
+use crate::index::SampleLocation;
 
-/// A record that is to be brought into memory.
-pub(super) struct Wish {
-    /// Number of the sample.
+/// A request to read a record into memory.
+pub(super) struct RecordRequest {
+    /// The number of the sample.
     pub sample: u64,
-    pub place: Place,
+    pub place: SampleLocation,
 }
 
 /// Records in memory.
 pub(super) struct FetchedRecords {
-    decoder: Arc<Decoder>,
-    samples: Vec<Sample>,
+    decoder: Arc<RecordDecoder>,
+    samples: Vec<SampleInExtent>,
     extents: Vec<ExtentInMemory>,
-    /// All that was read; goes back to the pool in the end.
+    /// The buffers of all reads, returned to the pool when dropped.
     buffers: Vec<Arc<Vec<u8>>>,
-    pool: Arc<Pool>,
+    pool: Arc<BufferPool>,
     bytes: u64,
 }
 
-struct Sample {
+struct SampleInExtent {
     number: u64,
     extent: usize,
     record: u32,
 }
 
-/// An extent, taken apart by the first thread that needs one of its records.
+/// An extent in memory, parsed by the first thread that needs one of its records.
 struct ExtentInMemory {
     file: Arc<dyn RecordFile>,
     location: String,
     extent: Extent,
-    /// Ranges of the file that it is made of, and those that are there, each with where it begins.
+    /// The number of byte ranges of the extent, and the ranges read so far, each with its first byte.
     ranges: usize,
-    pieces: Mutex<Vec<(u64, Piece)>>,
+    pieces: Mutex<Vec<(u64, SharedBytes)>>,
     records: OnceLock<Result<Box<dyn Records>, BadRecord>>,
 }
 
-/// Reads the extents of records, neighbours at once; `threads` reads at a time.
+/// Reads the extents of records with `threads` concurrent reads; neighbouring ranges are read together.
 pub(super) fn fetch(
-    files: &Files,
-    decoder: &Arc<Decoder>,
-    pool: &Arc<Pool>,
-    wishes: &[Wish],
+    files: &OpenFiles,
+    decoder: &Arc<RecordDecoder>,
+    pool: &Arc<BufferPool>,
+    requests: &[RecordRequest],
     threads: usize,
 ) -> Result<FetchedRecords, DataError> {
-    let (samples, extents) = group(wishes);
+    let (samples, extents) = group(requests);
     let mut open = BTreeMap::new();
     for &(file, _) in &extents {
         if let Entry::Vacant(entry) = open.entry(file) {
             entry.insert(files.open(file)?);
         }
     }
-    let (mut asks, mut owners) = (Vec::new(), Vec::new());
+    let (mut requests, mut owners) = (Vec::new(), Vec::new());
     let extents = extents.into_iter().enumerate();
     let extents = extents.map(|(number, (file, extent))| {
         let open = &open[&file];
@@ -80,19 +80,19 @@ pub(super) fn fetch(
             pieces: Mutex::default(),
             records: OnceLock::new(),
         };
-        asks.extend(ranges.into_iter().map(|range| Ask { file, range }));
+        requests.extend(ranges.into_iter().map(|range| ByteRequest { file, range }));
         in_memory
     });
     let extents: Vec<ExtentInMemory> = extents.collect();
-    let reads = plan(&asks);
-    let hand_over = |read: &Read, buffer: &Arc<Vec<u8>>| {
-        for &ask in &read.asks {
-            let range = &asks[ask].range;
+    let reads = plan(&requests);
+    let hand_over = |read: &CoalescedRead, buffer: &Arc<Vec<u8>>| {
+        for &request in &read.requests {
+            let range = &requests[request].range;
             let within = range.start - read.range.start..range.end - read.range.start;
             let within = within.start as usize..within.end as usize;
-            let piece = Piece::new(Arc::clone(buffer), within);
-            let piece = piece.expect("a read covers what it answers");
-            extents[owners[ask]].take(range.start, piece);
+            let piece = SharedBytes::new(Arc::clone(buffer), within);
+            let piece = piece.expect("a read covers the ranges that it was planned for");
+            extents[owners[request]].take(range.start, piece);
         }
     };
     let buffers = read_all(&open, &reads, pool, threads, &hand_over)?;
@@ -107,42 +107,42 @@ pub(super) fn fetch(
     })
 }
 
-/// The extents that hold records, each once, with its file; and where in them the records are.
-fn group(wishes: &[Wish]) -> (Vec<Sample>, Vec<(usize, Extent)>) {
+/// Returns the distinct extents of the requested records with their files, and the position of each record in its extent.
+fn group(requests: &[RecordRequest]) -> (Vec<SampleInExtent>, Vec<(usize, Extent)>) {
     let mut numbers = BTreeMap::new();
     let mut extents = Vec::new();
-    let sample = |wish: &Wish| {
-        let Place {
+    let sample = |request: &RecordRequest| {
+        let SampleLocation {
             file,
             extent,
             record,
-        } = wish.place;
+        } = request.place;
         let number = *numbers.entry((file, extent.start)).or_insert_with(|| {
             extents.push((file, extent));
             extents.len() - 1
         });
-        Sample {
-            number: wish.sample,
+        SampleInExtent {
+            number: request.sample,
             extent: number,
             record,
         }
     };
-    let samples = wishes.iter().map(sample).collect();
+    let samples = requests.iter().map(sample).collect();
     (samples, extents)
 }
 
-/// What became of a read.
-type Done = Result<Arc<Vec<u8>>, DataError>;
+/// The result of a read.
+type ReadResult = Result<Arc<Vec<u8>>, DataError>;
 
-/// The bytes of all reads; each is handed over when it is there.
+/// Performs all reads and calls `hand_over` after each one.
 fn read_all(
     files: &BTreeMap<usize, OpenFile>,
-    reads: &[Read],
-    pool: &Pool,
+    reads: &[CoalescedRead],
+    pool: &BufferPool,
     threads: usize,
-    hand_over: &(dyn Fn(&Read, &Arc<Vec<u8>>) + Sync),
+    hand_over: &(dyn Fn(&CoalescedRead, &Arc<Vec<u8>>) + Sync),
 ) -> Result<Vec<Arc<Vec<u8>>>, DataError> {
-    let read = |read: &Read| -> Done {
+    let read = |read: &CoalescedRead| -> ReadResult {
         let bytes = (read.range.end - read.range.start) as usize;
         let mut buffer = pool.take(bytes);
         let object = &files[&read.file].object;
@@ -156,7 +156,7 @@ fn read_all(
         return reads.iter().map(read).collect();
     }
     let next = AtomicUsize::new(0);
-    let done: Mutex<BTreeMap<usize, Done>> = Mutex::default();
+    let done: Mutex<BTreeMap<usize, ReadResult>> = Mutex::default();
     let work = || {
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
@@ -178,19 +178,19 @@ fn read_all(
         work();
     });
     let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    // The first error ends it; the reads behind it may be missing then.
+    // The first error stops the threads, so later reads may be missing.
     done.into_values().collect()
 }
 
 impl ExtentInMemory {
-    /// Takes a piece of it that begins at byte `start` of the file.
-    fn take(&self, start: u64, piece: Piece) {
+    /// Adds a range that begins at byte `start` of the file.
+    fn take(&self, start: u64, piece: SharedBytes) {
         let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
         pieces.push((start, piece));
         let is_whole = pieces.len() == self.ranges;
         drop(pieces);
         if is_whole && self.file.is_checked_at_once(&self.extent) {
-            // What is wrong is told to who asks for a record.
+            // An error is kept and returned with the first record.
             let _ = self.records();
         }
     }
@@ -199,7 +199,7 @@ impl ExtentInMemory {
         let records = self.records.get_or_init(|| {
             let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner);
             let mut pieces = std::mem::take(&mut *pieces);
-            // As `ranges` told them: in rising order.
+            // In the order of `ranges`, which is ascending.
             pieces.sort_by_key(|(start, _)| *start);
             let pieces = pieces.into_iter().map(|(_, piece)| piece).collect();
             let parsed = self.file.parse(&self.extent, pieces);
@@ -208,7 +208,7 @@ impl ExtentInMemory {
         records.as_deref().map_err(Clone::clone)
     }
 
-    /// An error of the format, with the place that is known here.
+    /// Converts an error of the format to a bad record at this extent.
     fn bad(&self, error: DataError, record: Option<u64>) -> BadRecord {
         match error {
             DataError::Record(bad) => bad,
@@ -222,17 +222,17 @@ impl ExtentInMemory {
     }
 }
 
-impl Fetched for FetchedRecords {
+impl FetchedSamples for FetchedRecords {
     fn decode(
         &self,
-        place: usize,
+        index: usize,
         epoch: Epoch,
-        scratch: &mut Scratch,
+        scratch: &mut DecodeScratch,
         out: &mut [f32],
         targets: &mut [u32],
     ) -> Result<(), DataError> {
-        let sample = self.samples.get(place).ok_or(DataError::NoSuchSample {
-            sample: place as u64,
+        let sample = self.samples.get(index).ok_or(DataError::NoSuchSample {
+            sample: index as u64,
             samples: self.samples.len() as u64,
         })?;
         let extent = &self.extents[sample.extent];
@@ -257,7 +257,7 @@ impl Fetched for FetchedRecords {
 
 impl Drop for FetchedRecords {
     fn drop(&mut self) {
-        // Their pieces hold the buffers, too.
+        // The extents share the buffers, so they are dropped first.
         self.extents.clear();
         for buffer in self.buffers.drain(..) {
             if let Ok(buffer) = Arc::try_unwrap(buffer) {

@@ -1,4 +1,4 @@
-//! [`Files`]: the files of a set, opened when they are needed.
+//! [`OpenFiles`]: the files of a set, opened on demand.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,25 +8,25 @@ use crate::DataError;
 use crate::format::{Format, RecordFile};
 use crate::index::DataFile;
 
-/// Files that are kept open.
+/// The maximum number of open files.
 const OPEN_MAX: usize = 64;
 
-/// A file that is open: its bytes, and what knows how to take them apart.
+/// An open file: its bytes and its parser.
 #[derive(Clone)]
 pub(super) struct OpenFile {
     pub object: Arc<dyn StoredObject>,
     pub records: Arc<dyn RecordFile>,
 }
 
-/// The files of a set.
-pub(super) struct Files {
+/// The files of a set, some of them open.
+pub(super) struct OpenFiles {
     list: Vec<Arc<dyn DataFile>>,
     format: Arc<dyn Format>,
-    /// Those that are open, the one that was used last at the end.
+    /// The open files, the most recently used one last.
     open: Mutex<Vec<(usize, OpenFile)>>,
 }
 
-impl Files {
+impl OpenFiles {
     pub(super) fn new(list: Vec<Arc<dyn DataFile>>, format: Arc<dyn Format>) -> Self {
         Self {
             list,
@@ -39,7 +39,7 @@ impl Files {
         self.list[number].location()
     }
 
-    /// Opens a file, or gives it as it is open.
+    /// Opens a file, or returns it if it is open.
     pub(super) fn open(&self, number: usize) -> Result<OpenFile, DataError> {
         if let Some(file) = self.find(number) {
             return Ok(file);

@@ -1,19 +1,19 @@
-//! [`Pool`]: memory of reads, used again, so that the system need not give and clear it anew.
+//! [`BufferPool`]: reuses the memory of reads, so that the operating system need not allocate and clear it again.
 
 use std::sync::{Mutex, PoisonError};
 
-/// Lengths of buffers are multiples of this.
+/// The granularity of buffer lengths.
 const STEP_BYTES: usize = 64 << 10;
 
-/// Buffers that nobody uses at the moment.
+/// A pool of unused buffers.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(super) struct BufferPool {
     free: Mutex<Vec<Vec<u8>>>,
-    /// Bytes that are kept at most.
+    /// The maximum number of bytes of unused buffers.
     bytes_max: usize,
 }
 
-impl Pool {
+impl BufferPool {
     pub(super) fn new(bytes_max: usize) -> Self {
         Self {
             free: Mutex::default(),
@@ -21,7 +21,8 @@ impl Pool {
         }
     }
 
-    /// A buffer of at least `bytes` bytes, with whatever was in it. New ones are a little longer, so that they fit again.
+    /// Returns a buffer of at least `bytes` bytes with unspecified contents. New buffers are a little longer, so that they fit
+    /// later reads.
     pub(super) fn take(&self, bytes: usize) -> Vec<u8> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let fitting = free.iter().position(|buffer| buffer.len() >= bytes);
@@ -30,7 +31,7 @@ impl Pool {
         found.unwrap_or_else(|| vec![0; bytes.next_multiple_of(STEP_BYTES)])
     }
 
-    /// Takes a buffer back.
+    /// Returns a buffer to the pool.
     pub(super) fn give(&self, buffer: Vec<u8>) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let kept: usize = free.iter().map(Vec::len).sum();
@@ -45,8 +46,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_come_back_as_far_as_there_is_room() {
-        let pool = Pool::new(200 << 10);
+    fn buffers_are_reused_up_to_the_limit() {
+        let pool = BufferPool::new(200 << 10);
         let mut buffer = pool.take(60 << 10);
         assert_eq!(buffer.len(), STEP_BYTES);
         buffer[0] = 7;
@@ -56,7 +57,7 @@ mod tests {
         assert_eq!(
             pool.take(30)[0],
             7,
-            "the first one was kept, the other did not fit"
+            "the first buffer was kept, the second one exceeded the limit"
         );
         assert_eq!(pool.take(30), [0; STEP_BYTES]);
     }

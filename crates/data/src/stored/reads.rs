@@ -1,36 +1,36 @@
-//! Which bytes are read at once: neighbouring ranges of a file become one read.
+//! Plans reads: neighbouring ranges of a file are combined into one read.
 
 use std::ops::Range;
 
-/// Bytes between two ranges that are read along rather than skipped.
+/// The maximum gap between two ranges that are combined.
 const GAP_BYTES: u64 = 64 << 10;
 
-/// Most bytes of a read, unless one range alone has more.
+/// The maximum number of bytes of a read, unless a single range has more.
 const READ_BYTES: u64 = 4 << 20;
 
-/// A range of a file that somebody asked for.
+/// A requested byte range of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Ask {
+pub(super) struct ByteRequest {
     pub file: usize,
     pub range: Range<u64>,
 }
 
-/// Bytes that are read at once, and which of the asks they answer: numbers in the list that was given.
+/// A read of one byte range, with the indices of the requests that it covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Read {
+pub(super) struct CoalescedRead {
     pub file: usize,
     pub range: Range<u64>,
-    pub asks: Vec<usize>,
+    pub requests: Vec<usize>,
 }
 
-/// Reads that answer all asks, in the order of files and places.
-pub(super) fn plan(asks: &[Ask]) -> Vec<Read> {
-    let mut order: Vec<usize> = (0..asks.len()).collect();
-    order.sort_by_key(|&number| (asks[number].file, asks[number].range.start));
-    let mut reads: Vec<Read> = Vec::new();
+/// Returns reads that cover all requests, in the order of files and offsets.
+pub(super) fn plan(requests: &[ByteRequest]) -> Vec<CoalescedRead> {
+    let mut order: Vec<usize> = (0..requests.len()).collect();
+    order.sort_by_key(|&number| (requests[number].file, requests[number].range.start));
+    let mut reads: Vec<CoalescedRead> = Vec::new();
     for number in order {
-        let Ask { file, range } = &asks[number];
-        let joins = |read: &Read| {
+        let ByteRequest { file, range } = &requests[number];
+        let joins = |read: &CoalescedRead| {
             let end = read.range.end.max(range.end);
             let is_near = range.start <= read.range.end.saturating_add(GAP_BYTES);
             let is_within = range.end <= read.range.end;
@@ -39,12 +39,12 @@ pub(super) fn plan(asks: &[Ask]) -> Vec<Read> {
         match reads.last_mut().filter(|read| joins(read)) {
             Some(read) => {
                 read.range.end = read.range.end.max(range.end);
-                read.asks.push(number);
+                read.requests.push(number);
             }
-            None => reads.push(Read {
+            None => reads.push(CoalescedRead {
                 file: *file,
                 range: range.clone(),
-                asks: vec![number],
+                requests: vec![number],
             }),
         }
     }
@@ -57,55 +57,62 @@ mod tests {
 
     use super::*;
 
-    fn ask(file: usize, start: u64, bytes: u64) -> Ask {
+    fn request(file: usize, start: u64, bytes: u64) -> ByteRequest {
         let range = start..start + bytes;
-        Ask { file, range }
+        ByteRequest { file, range }
     }
 
     #[test]
-    fn neighbours_are_read_at_once_and_far_ones_are_not() {
-        let asks = [
-            ask(1, 0, 10),
-            ask(0, 100, 50),
-            ask(0, 0, 100),
-            ask(0, 150 + GAP_BYTES, 1),
-            ask(0, 152 + 2 * GAP_BYTES, 1),
+    fn neighbouring_ranges_are_combined_and_distant_ones_are_not() {
+        let requests = [
+            request(1, 0, 10),
+            request(0, 100, 50),
+            request(0, 0, 100),
+            request(0, 150 + GAP_BYTES, 1),
+            request(0, 152 + 2 * GAP_BYTES, 1),
         ];
-        let found = plan(&asks);
+        let found = plan(&requests);
         let expected = [
             (0, 0..151 + GAP_BYTES, vec![2, 1, 3]),
             (0, 152 + 2 * GAP_BYTES..153 + 2 * GAP_BYTES, vec![4]),
             (1, 0..10, vec![0]),
         ];
-        for (read, (file, range, asks)) in found.iter().zip(expected) {
-            assert_eq!(*read, Read { file, range, asks });
+        for (read, (file, range, requests)) in found.iter().zip(expected) {
+            assert_eq!(
+                *read,
+                CoalescedRead {
+                    file,
+                    range,
+                    requests
+                }
+            );
         }
         assert_eq!(found.len(), 3);
     }
 
     #[test]
-    fn a_range_that_is_larger_than_a_read_is_read_whole() {
+    fn a_range_larger_than_the_maximum_read_is_read_at_once() {
         let found = plan(&[
-            ask(0, 0, 3 * READ_BYTES),
-            ask(0, 5, 1),
-            ask(0, 3 * READ_BYTES, 1),
+            request(0, 0, 3 * READ_BYTES),
+            request(0, 5, 1),
+            request(0, 3 * READ_BYTES, 1),
         ]);
         assert_eq!(found.len(), 2);
         assert_eq!(found[0].range, 0..3 * READ_BYTES);
-        assert_eq!(found[0].asks, [0, 1]);
+        assert_eq!(found[0].requests, [0, 1]);
     }
 
     proptest! {
         #[test]
-        fn every_ask_is_answered_once_by_a_read_that_covers_it(
-            asks in prop::collection::vec((0..3_usize, 0..20_000_000_u64, 0..3_000_000_u64), 0..60)
+        fn every_request_is_covered_by_exactly_one_read(
+            requests in prop::collection::vec((0..3_usize, 0..20_000_000_u64, 0..3_000_000_u64), 0..60)
         ) {
-            let asks: Vec<Ask> = asks.into_iter().map(|(f, s, b)| ask(f, s, b)).collect();
-            let mut answered = vec![0; asks.len()];
-            for read in plan(&asks) {
-                for number in read.asks {
-                    let range = &asks[number].range;
-                    prop_assert_eq!(asks[number].file, read.file);
+            let requests: Vec<ByteRequest> = requests.into_iter().map(|(f, s, b)| request(f, s, b)).collect();
+            let mut answered = vec![0; requests.len()];
+            for read in plan(&requests) {
+                for number in read.requests {
+                    let range = &requests[number].range;
+                    prop_assert_eq!(requests[number].file, read.file);
                     prop_assert!(read.range.start <= range.start && range.end <= read.range.end);
                     answered[number] += 1;
                 }

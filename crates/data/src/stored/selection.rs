@@ -1,28 +1,28 @@
-//! [`Selection`]: which records of an index are the samples of a set.
+//! [`Selection`]: the records of an index that are the samples of a set.
 
-/// Bits of a word.
+/// The bits of a word.
 const WORD: u64 = u64::BITS as u64;
-/// Words between two counts.
+/// The number of words between two entries of the rank table.
 const STRIDE: usize = 8;
 
-/// All records, or those that a key has chosen.
+/// All records, or a subset.
 #[derive(Debug)]
 pub(crate) enum Selection {
     All(u64),
-    /// Memory: a bit for each record, and 8 bytes for each 512.
-    Chosen(Chosen),
+    /// A subset. Memory: one bit per record, and 8 bytes per 512 records.
+    Chosen(RecordSet),
 }
 
 #[derive(Debug)]
-pub(crate) struct Chosen {
+pub(crate) struct RecordSet {
     words: Vec<u64>,
-    /// Chosen records before each [`STRIDE`] of words.
+    /// The number of chosen records before each [`STRIDE`] of words.
     before: Vec<u64>,
     samples: u64,
 }
 
 impl Selection {
-    /// The records of `0..records` of which `is_chosen` says so.
+    /// Returns the records of `0..records` for which `is_chosen` returns true.
     pub(crate) fn of(records: u64, is_chosen: impl Fn(u64) -> bool) -> Self {
         let mut words = vec![0; records.div_ceil(WORD) as usize];
         for record in (0..records).filter(|&record| is_chosen(record)) {
@@ -40,14 +40,14 @@ impl Selection {
                 before
             })
             .collect();
-        Self::Chosen(Chosen {
+        Self::Chosen(RecordSet {
             words,
             before,
             samples,
         })
     }
 
-    /// Count of samples.
+    /// Returns the number of samples.
     pub(super) fn samples(&self) -> u64 {
         match self {
             Self::All(records) => *records,
@@ -55,7 +55,7 @@ impl Selection {
         }
     }
 
-    /// The record of a sample; `None` behind the last one.
+    /// Returns the record of a sample; `None` after the last one.
     pub(super) fn record(&self, sample: u64) -> Option<u64> {
         match self {
             Self::All(records) => (sample < *records).then_some(sample),
@@ -64,8 +64,8 @@ impl Selection {
     }
 }
 
-impl Chosen {
-    /// A hash of which records they are.
+impl RecordSet {
+    /// Returns a hash of the chosen record numbers.
     pub(super) fn identity(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         for word in &self.words {
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chosen_records_are_found_by_their_number() {
+    fn chosen_records_are_found_by_sample_number() {
         for records in [0, 1, 63, 64, 65, 511, 512, 513, 3000] {
             for every in [1, 2, 7, 100] {
                 let selection = Selection::of(records, |record| record % every == 0);

@@ -1,4 +1,4 @@
-//! [`Documents`]: the documents of a file of text, in pieces that are encoded one by one.
+//! [`Documents`]: the documents of a text file, in pieces that are encoded separately.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::Arc;
@@ -11,25 +11,24 @@ use crate::format::BadRecord;
 use crate::format::object::{ObjectReader, failed, is_gzip};
 use crate::index::DataFile;
 
-/// About so much text is encoded as one: a longer document is cut before a line. Encoding takes some 150 times as much
-/// memory.
+/// The maximum bytes of a piece; a longer document is split before a line. EncodeTask needs about 150 times as much memory.
 const PIECE_BYTES: usize = 64 << 10;
-/// Most bytes of a line that is a document.
+/// The maximum bytes of a line that is a document.
 const LINE_BYTES_MAX: usize = 64 << 20;
-/// Bytes that are asked for at once.
+/// The bytes of one read.
 const READ_BYTES: usize = 1 << 20;
 
-/// How a file holds documents.
+/// The arrangement of documents in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// The whole file is one.
+pub(crate) enum DocumentLayout {
+    /// The whole file is one document.
     Plain,
-    /// Each line is an object of JSON with a text in it.
+    /// Each line is a JSON object with a text field.
     Lines,
 }
 
-impl Form {
-    /// The form of a file as its name tells it; `None` where it does not.
+impl DocumentLayout {
+    /// Returns the layout that a file name's extension implies, if any.
     pub(crate) fn of(location: &str) -> Option<Self> {
         let name = location.rsplit('/').next()?.to_ascii_lowercase();
         let name = name.strip_suffix(".gz").unwrap_or(&name);
@@ -43,34 +42,34 @@ impl Form {
 
 /// A part of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum DocumentPart {
     /// A document, or a piece of one.
     Text(String),
-    /// A document ends.
+    /// The end of a document.
     End,
-    /// Something that is no text.
+    /// Invalid text.
     Bad(BadRecord),
 }
 
-/// The documents of a file of text.
+/// A reader of the documents of a text file.
 pub(super) struct Documents<'a> {
     location: &'a str,
-    form: Form,
+    form: DocumentLayout,
     field: &'a str,
     input: Box<dyn BufRead + Send>,
     read: Arc<AtomicU64>,
-    /// Begun, but not cut off yet.
+    /// The bytes of an incomplete piece.
     rest: Vec<u8>,
-    /// Bytes of unpacked text before `rest`, and lines.
+    /// The bytes of decompressed text before `rest`, and the number of lines.
     offset: u64,
     line: u64,
-    is_over: bool,
+    is_finished: bool,
 }
 
-/// Counts what is read.
-struct Counted<R>(R, Arc<AtomicU64>);
+/// A reader that counts the bytes read.
+struct CountingReader<R>(R, Arc<AtomicU64>);
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read> Read for CountingReader<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let read = self.0.read(into)?;
         self.1.fetch_add(read as u64, Ordering::Relaxed);
@@ -79,13 +78,13 @@ impl<R: Read> Read for Counted<R> {
 }
 
 impl<'a> Documents<'a> {
-    /// Opens a file; `field` is the one of a line of JSON that holds the text.
+    /// Opens a file; `field` is the field with the text in a line of JSON.
     pub(super) fn open(file: &'a dyn DataFile, field: &'a str) -> Result<Self, DataError> {
         let location = file.location();
-        let form = Form::of(location).unwrap_or(Form::Plain);
+        let form = DocumentLayout::of(location).unwrap_or(DocumentLayout::Plain);
         let read = Arc::new(AtomicU64::new(0));
         let reader = ObjectReader::new(file.open()?, 0);
-        let counted = Counted(reader, Arc::clone(&read));
+        let counted = CountingReader(reader, Arc::clone(&read));
         let mut input = BufReader::with_capacity(READ_BYTES, counted);
         let head = input
             .fill_buf()
@@ -106,31 +105,31 @@ impl<'a> Documents<'a> {
             rest: Vec::new(),
             offset: 0,
             line: 0,
-            is_over: false,
+            is_finished: false,
         })
     }
 
-    /// Bytes of the file that were read.
+    /// Returns the bytes of the file read so far.
     pub(super) fn bytes_read(&self) -> u64 {
         self.read.load(Ordering::Relaxed)
     }
 
-    /// The next parts, about `bytes` bytes of text; none at the end of the file.
-    pub(super) fn next_parts(&mut self, bytes: usize) -> Result<Vec<Part>, DataError> {
+    /// Returns the next parts, about `bytes` bytes of text; none at the end of the file.
+    pub(super) fn next_parts(&mut self, bytes: usize) -> Result<Vec<DocumentPart>, DataError> {
         let (mut parts, mut had) = (Vec::new(), 0);
-        while had < bytes && !self.is_over {
+        while had < bytes && !self.is_finished {
             let before = self.offset;
             match self.form {
-                Form::Plain => self.piece(&mut parts)?,
-                Form::Lines => self.line(&mut parts)?,
+                DocumentLayout::Plain => self.piece(&mut parts)?,
+                DocumentLayout::Lines => self.line(&mut parts)?,
             }
             had += (self.offset - before) as usize;
         }
         Ok(parts)
     }
 
-    fn bad(&self, at: u64, record: Option<u64>, problem: String) -> Part {
-        Part::Bad(BadRecord {
+    fn bad(&self, at: u64, record: Option<u64>, problem: String) -> DocumentPart {
+        DocumentPart::Bad(BadRecord {
             file: self.location.to_owned(),
             offset: self.offset + at,
             record,
@@ -138,20 +137,20 @@ impl<'a> Documents<'a> {
         })
     }
 
-    /// What cannot be unpacked ends the file; that it cannot be read ends all.
-    fn or_bad(&mut self, error: io::Error, parts: &mut Vec<Part>) -> Result<(), DataError> {
+    /// Handles a read error: data that cannot be decompressed ends the file, other errors are returned.
+    fn or_bad(&mut self, error: io::Error, parts: &mut Vec<DocumentPart>) -> Result<(), DataError> {
         match failed(self.location, self.offset + self.rest.len() as u64, error) {
             DataError::Record(bad) => {
-                self.is_over = true;
-                parts.push(Part::Bad(bad));
+                self.is_finished = true;
+                parts.push(DocumentPart::Bad(bad));
                 Ok(())
             }
             other => Err(other),
         }
     }
 
-    /// The next piece of the one document.
-    fn piece(&mut self, parts: &mut Vec<Part>) -> Result<(), DataError> {
+    /// Reads the next piece of a plain document.
+    fn piece(&mut self, parts: &mut Vec<DocumentPart>) -> Result<(), DataError> {
         let more = (PIECE_BYTES - self.rest.len().min(PIECE_BYTES)) as u64;
         let mut input = (&mut self.input).take(more);
         if let Err(error) = input.read_to_end(&mut self.rest) {
@@ -168,41 +167,42 @@ impl<'a> Documents<'a> {
         let bytes = piece.len() as u64;
         match String::from_utf8(piece) {
             Ok(text) if text.is_empty() => {}
-            Ok(text) => parts.push(Part::Text(text)),
+            Ok(text) => parts.push(DocumentPart::Text(text)),
             Err(error) => {
                 let at = error.utf8_error().valid_up_to() as u64;
-                let problem = format!("it is no UTF-8; {bytes} bytes are left out");
+                let problem = format!("not valid UTF-8; skipping {bytes} bytes");
                 parts.push(self.bad(at, None, problem));
             }
         }
         self.offset += bytes;
         if is_last {
-            self.is_over = true;
+            self.is_finished = true;
             if self.offset > 0 {
-                parts.push(Part::End);
+                parts.push(DocumentPart::End);
             }
         }
         Ok(())
     }
 
-    /// The next line.
-    fn line(&mut self, parts: &mut Vec<Part>) -> Result<(), DataError> {
+    /// Reads the next line.
+    fn line(&mut self, parts: &mut Vec<DocumentPart>) -> Result<(), DataError> {
         let mut input = (&mut self.input).take(LINE_BYTES_MAX as u64 + 1);
         let mut line = Vec::new();
         if let Err(error) = input.read_until(b'\n', &mut line) {
             return self.or_bad(error, parts);
         }
         let (bytes, number) = (line.len(), self.line);
-        self.is_over = bytes == 0 || bytes > LINE_BYTES_MAX;
+        self.is_finished = bytes == 0 || bytes > LINE_BYTES_MAX;
         if bytes > LINE_BYTES_MAX {
-            let problem =
-                format!("a line of more than {LINE_BYTES_MAX} bytes; the rest is left out");
+            let problem = format!(
+                "the line is longer than {LINE_BYTES_MAX} bytes; skipping the rest of the file"
+            );
             parts.push(self.bad(0, Some(number), problem));
         } else if !line.trim_ascii().is_empty() {
             match text_of(&line, self.field) {
                 Ok(text) => {
-                    parts.extend(pieces(&text).map(|piece| Part::Text(piece.to_owned())));
-                    parts.push(Part::End);
+                    parts.extend(pieces(&text).map(|piece| DocumentPart::Text(piece.to_owned())));
+                    parts.push(DocumentPart::End);
                 }
                 Err(problem) => parts.push(self.bad(0, Some(number), problem)),
             }
@@ -213,18 +213,18 @@ impl<'a> Documents<'a> {
     }
 }
 
-/// The text in a line of JSON.
+/// Returns the text in a line of JSON.
 fn text_of(line: &[u8], field: &str) -> Result<String, String> {
     let object: serde_json::Value =
-        serde_json::from_slice(line).map_err(|error| format!("it is no JSON: {error}"))?;
+        serde_json::from_slice(line).map_err(|error| format!("not valid JSON: {error}"))?;
     match object.get(field) {
         Some(serde_json::Value::String(text)) => Ok(text.clone()),
-        Some(_) => Err(format!("its field {field:?} is no text")),
-        None => Err(format!("it has no field {field:?}")),
+        Some(_) => Err(format!("field `{field}` is not a string")),
+        None => Err(format!("no field `{field}`")),
     }
 }
 
-/// The pieces of a text.
+/// Splits a text into pieces.
 fn pieces(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -238,15 +238,15 @@ fn pieces(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Where a long text is cut: before the last line break that stands alone, where tokenizers that cut at white space cut
-/// anyway; else before a space; else before the last character, which may be incomplete.
+/// Returns where to split a long text: before the last single line break, where tokenizers that split at white space split
+/// anyway; otherwise before a space; otherwise before the last character, which may be incomplete.
 fn cut(text: &[u8]) -> usize {
-    let stands_alone = |at: usize, byte: u8| {
+    let is_single = |at: usize, byte: u8| {
         text[at] == byte
             && !text[at - 1].is_ascii_whitespace()
             && !text[at + 1].is_ascii_whitespace()
     };
-    let last = |byte: u8| (1..text.len() - 1).rev().find(|&at| stands_alone(at, byte));
+    let last = |byte: u8| (1..text.len() - 1).rev().find(|&at| is_single(at, byte));
     let of_character = || {
         let is_first = |&at: &usize| text[at] & 0xc0 != 0x80;
         (1..text.len()).rev().take(4).find(is_first)

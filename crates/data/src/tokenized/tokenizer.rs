@@ -1,10 +1,10 @@
-//! [`Tokenizer`]: text to numbers of tokens, as a `tokenizer.json` of Hugging Face's library says.
+//! [`Tokenizer`]: encodes text as token numbers, as specified by a `tokenizer.json` of Hugging Face's library.
 
 use std::path::Path;
 
 use crate::DataError;
 
-/// What a `tokenizer.json` describes: normalisation, cutting into words, a vocabulary and how words are put together.
+/// A tokenizer described by a `tokenizer.json`: normalisation, splitting into words, a vocabulary and a merge model.
 pub(crate) struct Tokenizer {
     #[cfg(feature = "full")]
     inner: tokenizers::Tokenizer,
@@ -13,7 +13,7 @@ pub(crate) struct Tokenizer {
 }
 
 #[cfg(feature = "full")]
-fn wrong(problem: String) -> DataError {
+fn invalid(problem: String) -> DataError {
     DataError::Schema {
         key: "format.tokenizer".to_owned(),
         problem,
@@ -22,24 +22,24 @@ fn wrong(problem: String) -> DataError {
 
 #[cfg(feature = "full")]
 impl Tokenizer {
-    /// Reads a `tokenizer.json`. Padding and cutting that it may ask for are left out.
+    /// Reads a `tokenizer.json`. Ignores its padding and truncation settings.
     pub(crate) fn open(path: &Path) -> Result<Self, DataError> {
         let shown = path.display();
-        let bytes =
-            std::fs::read(path).map_err(|error| wrong(format!("cannot read {shown}: {error}")))?;
+        let bytes = std::fs::read(path)
+            .map_err(|error| invalid(format!("cannot read {shown}: {error}")))?;
         let read = tokenizers::Tokenizer::from_bytes(&bytes);
         let mut inner = read.map_err(|error| {
-            wrong(format!(
-                "{shown} is no tokenizer.json as the library `tokenizers` writes it: {error}"
+            invalid(format!(
+                "{shown} is not a valid tokenizer.json of the library `tokenizers`: {error}"
             ))
         })?;
         inner.with_padding(None);
         let cut = inner.with_truncation(None);
-        cut.map_err(|error| wrong(format!("{shown}: {error}")))?;
+        cut.map_err(|error| invalid(format!("{shown}: {error}")))?;
         let last = inner.get_vocab(true).into_values().max();
         let tokens = last.map_or(0, |last| last.saturating_add(1));
         if tokens == 0 {
-            return Err(wrong(format!("{shown} has no tokens")));
+            return Err(invalid(format!("{shown} has no tokens")));
         }
         Ok(Self {
             inner,
@@ -48,52 +48,51 @@ impl Tokenizer {
         })
     }
 
-    /// The number of a token; `None` where there is no such token.
+    /// Returns the number of a token; `None` if there is no such token.
     pub(crate) fn token(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
     }
 
-    /// The text of tokens.
+    /// Returns the text of tokens.
     #[cfg(test)]
     pub(super) fn decode(&self, tokens: &[u32]) -> String {
         self.inner.decode(tokens, true).unwrap_or_default()
     }
 
-    /// The tokens of a text, without any that would mark its beginning or end.
+    /// Returns the tokens of a text, without special tokens for its beginning or end.
     pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
         let encoded = self.inner.encode_fast(text, false);
-        let encoded =
-            encoded.map_err(|error| wrong(format!("it cannot encode a text: {error}")))?;
+        let encoded = encoded.map_err(|error| invalid(format!("cannot encode a text: {error}")))?;
         Ok(encoded.get_ids().to_vec())
     }
 }
 
 #[cfg(not(feature = "full"))]
 impl Tokenizer {
-    /// Tells that this build has none.
+    /// Returns an error, because this build has no tokenizers.
     pub(crate) fn open(_: &Path) -> Result<Self, DataError> {
         let what = "reading text with a tokenizer (data.format = \"text\")".to_owned();
         Err(DataError::NotBuilt { what })
     }
 
-    /// There is none.
+    /// Returns `None`.
     pub(crate) fn token(&self, _: &str) -> Option<u32> {
         None
     }
 
-    /// There is none.
+    /// Returns no tokens.
     pub(crate) fn encode(&self, _: &str) -> Result<Vec<u32>, DataError> {
         Ok(Vec::new())
     }
 }
 
 impl Tokenizer {
-    /// All tokens are below it.
+    /// Returns the number of tokens; all token numbers are below it.
     pub(crate) fn tokens(&self) -> u32 {
         self.tokens
     }
 
-    /// Tells tokenizers apart.
+    /// Returns a hash of the file.
     pub(crate) fn identity(&self) -> &str {
         &self.identity
     }

@@ -165,7 +165,7 @@ fn invalid_data_is_reported_by_line() {
     for (text, words) in [
         ("1,2,0\n3,x,1\n", "line 2, column 2"),
         ("1,2,0\n3,4,2\n", "line 2, column 3"),
-        ("", "has no sample"),
+        ("", "has no samples"),
     ] {
         dir.write("a.csv", text);
         dir.run(&["train", "a.toml"]).expect(2, &["a.csv", words]);

@@ -48,7 +48,7 @@ fn folders_are_packed_and_shards_are_inspected() {
     );
     dir.run(&["data", "pack", "images", "out"]).expect(
         2,
-        &["error: out: train-00000-of-00002 is there already; --force replaces"],
+        &["error: cannot pack files: out: train-00000-of-00002 already exists; --force replaces"],
     );
     let seen = dir
         .run(&["data", "inspect", "out/train-*", "--samples", "2"])

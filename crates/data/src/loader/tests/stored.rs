@@ -1,4 +1,4 @@
-//! Sets that are fetched: each stored sample is read once, within the memory, in the order of the plan.
+//! Tests with stored sets: each sample is read once, within the memory limit, in the order of the plan.
 
 use std::sync::Mutex;
 
@@ -6,37 +6,37 @@ use ronde_core::Epoch;
 use ronde_core::order::Shuffle;
 
 use super::*;
-use crate::dataset::{Fetched, Locality};
-use crate::decode::Scratch;
+use crate::dataset::{FetchedSamples, Locality};
+use crate::decode::DecodeScratch;
 
 const SAMPLE_BYTES: u64 = 1000;
 
-/// What a stored set was asked for.
+/// A record of the fetches from a stored set.
 #[derive(Default)]
-struct Seen {
-    /// Samples of each fetch.
+struct FetchLog {
+    /// The samples of each fetch.
     fetches: Mutex<Vec<Vec<u64>>>,
-    /// Bytes that are in memory now, and the most that were.
+    /// The current and the maximum number of bytes in memory.
     held: AtomicU64,
     most: AtomicU64,
 }
 
-/// A made-up set on a made-up disk.
-struct Stored {
+/// A synthetic set on a simulated disk.
+struct SimulatedDataset {
     samples: u64,
-    /// Cannot be used.
+    /// The sample whose record is bad.
     bad: Option<u64>,
     skips: bool,
-    /// Cannot be fetched.
-    gone: Option<u64>,
+    /// The sample that cannot be fetched.
+    missing: Option<u64>,
     fetch_bytes: Option<u64>,
-    seen: Arc<Seen>,
+    seen: Arc<FetchLog>,
 }
 
 struct InMemory {
     samples: Vec<u64>,
     bad: Option<u64>,
-    seen: Arc<Seen>,
+    seen: Arc<FetchLog>,
 }
 
 impl Drop for InMemory {
@@ -45,12 +45,12 @@ impl Drop for InMemory {
     }
 }
 
-impl Fetched for InMemory {
+impl FetchedSamples for InMemory {
     fn decode(
         &self,
         place: usize,
         epoch: Epoch,
-        _scratch: &mut Scratch,
+        _scratch: &mut DecodeScratch,
         out: &mut [f32],
         targets: &mut [u32],
     ) -> Result<(), DataError> {
@@ -60,7 +60,7 @@ impl Fetched for InMemory {
                 file: "made-up".to_owned(),
                 offset: sample * SAMPLE_BYTES,
                 record: Some(sample),
-                problem: "it is marked so".to_owned(),
+                problem: "marked as bad".to_owned(),
             }));
         }
         out.copy_from_slice(&[sample as f32, epoch.0 as f32]);
@@ -73,7 +73,7 @@ impl Fetched for InMemory {
     }
 }
 
-impl Dataset for Stored {
+impl Dataset for SimulatedDataset {
     fn len(&self) -> u64 {
         self.samples
     }
@@ -84,7 +84,7 @@ impl Dataset for Stored {
         1
     }
     fn read(&self, _: u64, _: &mut [f32]) -> Result<u32, DataError> {
-        unreachable!("what is fetched is not read one by one")
+        unreachable!("stored samples are fetched, not read one by one")
     }
     fn identity(&self) -> String {
         "stored".to_owned()
@@ -97,10 +97,10 @@ impl Dataset for Stored {
             fetch_bytes: self.fetch_bytes,
         })
     }
-    fn fetch(&self, samples: &[u64]) -> Result<Option<Box<dyn Fetched>>, DataError> {
-        if let Some(gone) = self.gone.filter(|gone| samples.contains(gone)) {
+    fn fetch(&self, samples: &[u64]) -> Result<Option<Box<dyn FetchedSamples>>, DataError> {
+        if let Some(missing) = self.missing.filter(|missing| samples.contains(missing)) {
             return Err(DataError::NoSuchSample {
-                sample: gone,
+                sample: missing,
                 samples: self.samples,
             });
         }
@@ -120,13 +120,13 @@ impl Dataset for Stored {
     }
 }
 
-fn stored(samples: u64) -> (Stored, Arc<Seen>) {
-    let seen = Arc::new(Seen::default());
-    let set = Stored {
+fn stored(samples: u64) -> (SimulatedDataset, Arc<FetchLog>) {
+    let seen = Arc::new(FetchLog::default());
+    let set = SimulatedDataset {
         samples,
         bad: None,
         skips: false,
-        gone: None,
+        missing: None,
         fetch_bytes: None,
         seen: Arc::clone(&seen),
     };
@@ -142,7 +142,7 @@ fn batches(samples: u64, batch_size: u64) -> BatchPlan {
 }
 
 fn start(
-    set: Stored,
+    set: SimulatedDataset,
     batches: BatchPlan,
     workers: u32,
     threads: usize,
@@ -176,7 +176,7 @@ fn drain(loader: &mut Loader) -> Vec<(Step, Batch)> {
 }
 
 #[test]
-fn what_is_yielded_depends_on_neither_threads_nor_memory_nor_workers() {
+fn batches_depend_on_neither_threads_nor_memory_nor_workers() {
     for samples in [1, 7, 64, 100, 203] {
         let batches = batches(samples, 10);
         let mut usual: Option<Vec<(Step, Batch)>> = None;
@@ -202,9 +202,9 @@ fn what_is_yielded_depends_on_neither_threads_nor_memory_nor_workers() {
 }
 
 #[test]
-fn windows_are_fetched_whole_and_once_where_they_fit() {
+fn windows_that_fit_in_memory_are_fetched_whole_and_once() {
     let (set, seen) = stored(200);
-    // A third holds a window of 32 samples.
+    // A third of the memory holds a window of 32 samples.
     let mut loaders = start(set, batches(200, 10), 1, 2, 3 * 32 * SAMPLE_BYTES);
     drain(&mut loaders[0]);
     drop(loaders);
@@ -222,7 +222,7 @@ fn windows_are_fetched_whole_and_once_where_they_fit() {
 }
 
 #[test]
-fn small_memory_makes_small_pieces() {
+fn little_memory_gives_small_units() {
     let (set, seen) = stored(100);
     let mut loaders = start(set, batches(100, 10), 1, 1, 15 * SAMPLE_BYTES);
     drain(&mut loaders[0]);
@@ -234,13 +234,13 @@ fn small_memory_makes_small_pieces() {
             .iter()
             .all(|samples| samples.len() <= 5)
     );
-    // A step that spans pieces needs them all at once, and one more may be on its way.
+    // A step that spans several units needs all of them in memory, and one more may be in flight.
     let most = seen.most.load(Ordering::SeqCst);
     assert!(most <= 20 * SAMPLE_BYTES, "{most} bytes were held");
 }
 
 #[test]
-fn bad_records_are_left_out_or_are_the_error() {
+fn bad_records_are_skipped_or_returned_as_errors() {
     for skips in [true, false] {
         let (mut set, _) = stored(30);
         (set.bad, set.skips) = (Some(17), skips);
@@ -252,7 +252,7 @@ fn bad_records_are_left_out_or_are_the_error() {
                 .map(|(_, batch)| batch)
                 .filter(|batch| batch.sample_ids.contains(&17))
                 .collect();
-            assert_eq!(of_bad.len(), 2, "once an epoch");
+            assert_eq!(of_bad.len(), 2, "once per epoch");
             for batch in of_bad {
                 assert_eq!(batch.samples() + 1, batch.sample_ids.len());
                 assert_eq!(batch.skipped.len(), 1);
@@ -268,19 +268,19 @@ fn bad_records_are_left_out_or_are_the_error() {
                     Err(error) => break error,
                 }
             };
-            let told = "made-up, record 17, at byte 17000: it is marked so";
-            assert_eq!(error.to_string(), told);
+            let expected = "made-up, record 17, at byte 17000: marked as bad";
+            assert_eq!(error.to_string(), expected);
         }
     }
 }
 
 #[test]
-fn a_fetch_that_fails_comes_at_the_step_that_needs_it_first() {
+fn a_failed_fetch_is_reported_at_the_first_step_that_needs_it() {
     let (mut set, _) = stored(100);
     let batches = batches(100, 10);
     let order = batches.order(Epoch(0));
-    // A piece has at most five samples: this one begins in step 4.
-    set.gone = Some(order.sample(45));
+    // A unit has at most five samples: this one begins in step 4.
+    set.missing = Some(order.sample(45));
     let mut loaders = start(set, batches, 1, 1, 15 * SAMPLE_BYTES);
     for _ in 0..4 {
         assert!(loaders[0].next().unwrap().is_some());

@@ -1,4 +1,4 @@
-//! [`CacheCounters`] and [`CacheEvent`]: what a cache tells about itself.
+//! [`CacheCounters`] and [`CacheEvent`]: statistics and events of a cache.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -6,53 +6,53 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Most events that wait to be taken.
+/// The maximum number of queued events.
 const EVENTS_MAX: usize = 100;
 
-/// What a cache has done in this process since it was opened.
+/// The statistics of a cache in this process since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CacheCounters {
-    /// Bytes that were fetched from remote files.
+    /// The bytes fetched from remote files.
     pub remote_bytes: u64,
-    /// Bytes that were read from pages on disk.
+    /// The bytes read from pages on disk.
     pub cached_bytes: u64,
-    /// Reads of pages that were on disk, also those that somebody else had just fetched.
+    /// The number of reads from pages on disk, including pages that another process had just fetched.
     pub hits: u64,
-    /// Pages that were fetched.
+    /// The number of fetched pages.
     pub fetched: u64,
-    /// Pages that were not what had been written; each was fetched again.
+    /// The number of damaged pages; each was fetched again.
     pub damaged: u64,
-    /// Pages that were evicted by this process.
+    /// The number of pages evicted by this process.
     pub evicted: u64,
-    /// Pages that were fetched and could not be kept.
+    /// The number of fetched pages that could not be stored.
     pub not_kept: u64,
-    /// Time that readers waited for pages that somebody else fetched.
+    /// The time that readers waited for pages fetched by other processes.
     pub waited: Duration,
 }
 
-/// Something that a user should be told.
+/// An event that should be shown to the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CacheEvent {
-    /// A page was not what had been written. It was removed and fetched again.
+    /// A page was damaged. It was removed and fetched again.
     Damaged {
         /// The remote file.
         file: String,
-        /// First byte of the page in it.
+        /// The first byte of the page in the file.
         offset: u64,
-        /// What was wrong.
+        /// The kind of damage.
         problem: String,
     },
-    /// Pages cannot be kept; the run goes on without. Told once until one can be kept again.
+    /// Pages cannot be stored; the run continues without. Reported once until a page can be stored again.
     NotKept {
-        /// Why not.
+        /// The cause.
         problem: String,
     },
-    /// Somebody else was to fetch a page and did not for too long, so it was fetched without being kept.
+    /// Another process took too long to fetch a page, so this process fetched it without storing it.
     WaitedTooLong {
         /// The remote file.
         file: String,
-        /// First byte of the page in it.
+        /// The first byte of the page in the file.
         offset: u64,
     },
 }
@@ -66,25 +66,25 @@ impl fmt::Display for CacheEvent {
                 problem,
             } => write!(
                 f,
-                "the cached page of {file} from byte {offset} on is damaged ({problem}); it was fetched again"
+                "the cached page of {file} at byte {offset} is damaged ({problem}); it was fetched again"
             ),
             Self::NotKept { problem } => {
                 write!(
                     f,
-                    "the data cache keeps nothing: {problem}; reading goes on without"
+                    "cannot store pages in the data cache: {problem}; continuing without it"
                 )
             }
             Self::WaitedTooLong { file, offset } => write!(
                 f,
-                "another process was to fetch {file} from byte {offset} on and did not; it was fetched here"
+                "another process took too long to fetch {file} at byte {offset}; it was fetched here"
             ),
         }
     }
 }
 
-/// Counts and events while they grow.
+/// The counters and queued events of a cache.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct CacheStats {
     pub(super) remote_bytes: AtomicU64,
     pub(super) cached_bytes: AtomicU64,
     pub(super) hits: AtomicU64,
@@ -96,12 +96,12 @@ pub(super) struct Tally {
     events: Mutex<VecDeque<CacheEvent>>,
 }
 
-/// Adds to a count.
+/// Adds to a counter.
 pub(super) fn add(count: &AtomicU64, more: u64) {
     count.fetch_add(more, Ordering::Relaxed);
 }
 
-impl Tally {
+impl CacheStats {
     pub(super) fn counters(&self) -> CacheCounters {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         CacheCounters {
@@ -116,8 +116,8 @@ impl Tally {
         }
     }
 
-    /// What is too much is left out: the counts still tell of it.
-    pub(super) fn tell(&self, event: CacheEvent) {
+    /// Queues an event. Events beyond the limit are dropped; the counters still include them.
+    pub(super) fn report(&self, event: CacheEvent) {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         if events.len() < EVENTS_MAX {
             events.push_back(event);

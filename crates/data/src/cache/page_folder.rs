@@ -1,16 +1,16 @@
-//! [`Folder`]: pages as files that all processes of a host share: locks, room, eviction.
+//! [`PageFolder`]: pages as files that all processes of a host share, with locks, a size limit and eviction.
 //!
 //! ```text
-//! CACHEDIR.TAG          tells tools for backups that nothing here is worth keeping
+//! CACHEDIR.TAG          marks the folder as a cache for backup tools
 //! v1/pages/3f/3f07..    a page
-//! v1/locks/017          whoever holds it fetches pages of this number; 1,024 of them
-//! v1/unfinished/017     a page that is being written by the holder of that lock
-//! v1/used               bytes of all pages, kept up to date with each of them; counted anew by each eviction
-//! v1/evict.lock         held by the one who evicts
+//! v1/locks/017          one of 1,024 locks; its holder fetches the pages that map to it
+//! v1/unfinished/017     a page that the holder of that lock is writing
+//! v1/used               bytes of all pages, updated with each page and recounted by each eviction
+//! v1/evict.lock         held by the process that evicts
 //! ```
 //!
-//! The kernel lets go of locks when their holder dies, however it dies. An unfinished file without a holder is overwritten by
-//! the next one or removed.
+//! The kernel releases the locks of a process that ends for any reason. An unfinished file whose lock is free is overwritten by
+//! the next holder or removed.
 
 use std::fs::{File, FileTimes, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -22,53 +22,53 @@ use std::time::{Duration, SystemTime};
 use super::page::PageKey;
 use crate::clock::{Stopwatch, pause};
 
-/// Count of lock files. Neighbouring pages of an object have different ones.
+/// The number of lock files. Neighbouring pages of an object map to different ones.
 pub(super) const LOCKS: u64 = 1024;
-/// Longest wait for somebody who counts or evicts. After it a page is not kept.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest wait for another process that counts or evicts. After it, a page is not stored.
+const LOCK_WAIT_LIMIT: Duration = Duration::from_secs(5);
 const TAG: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55\n# Pages of remote files. May be removed at any time.\n";
 
-/// A folder of pages.
+/// A folder with pages.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(super) struct PageFolder {
     root: PathBuf,
     bytes_max: u64,
-    /// One thread of this process counts at a time; the file's lock keeps other processes away.
+    /// Held by the thread of this process that counts; a file lock excludes other processes.
     counting: Mutex<()>,
 }
 
-/// The right to fetch pages of a number, until dropped.
+/// The lock for fetching the pages that map to a number; released when dropped.
 pub(super) struct PageLock {
     _file: File,
     number: u64,
 }
 
-/// What came of trying to lock.
-pub(super) enum Locked {
-    Mine(PageLock),
-    /// Somebody else fetches.
+/// The result of an attempt to take a lock.
+pub(super) enum LockAttempt {
+    Taken(PageLock),
+    /// Another process or thread has the lock.
     Busy,
-    /// There are no locks here.
-    Never(io::Error),
+    /// Locks cannot be created in this folder.
+    Unavailable(io::Error),
 }
 
-/// Why a page was not kept.
+/// The reason why a page was not stored.
 #[derive(Debug)]
-pub(super) enum NotKept {
-    /// The disk would not.
+pub(super) enum NotStored {
+    /// The disk reported an error.
     Disk(io::Error),
-    /// The limit leaves no room, or somebody else makes room for too long.
+    /// The limit leaves no room, or an eviction by another process takes too long.
     NoRoom,
 }
 
-impl From<io::Error> for NotKept {
+impl From<io::Error> for NotStored {
     fn from(error: io::Error) -> Self {
         Self::Disk(error)
     }
 }
 
-impl Folder {
-    /// The cache in `folder`; makes its folders where that can be done and removes what killed writers left.
+impl PageFolder {
+    /// Opens the cache in `folder`: creates its folders if possible and removes the unfinished files of killed writers.
     pub(super) fn new(folder: &Path, bytes_max: u64) -> (Self, io::Result<()>) {
         let made = Self {
             root: folder.join("v1"),
@@ -90,12 +90,12 @@ impl Folder {
         self.unfinished_bytes().map(|_| ())
     }
 
-    /// Where pages are, for those that are objects of a store.
+    /// Returns the folder of pages, as the root of a store for sealed pages.
     pub(super) fn pages(&self) -> PathBuf {
         self.root.join("pages")
     }
 
-    /// The file of a page below [`Folder::pages`].
+    /// Returns the file name of a page below [`PageFolder::pages`].
     pub(super) fn name(key: &PageKey) -> String {
         let text = key.to_string();
         format!("{}/{text}", &text[..2])
@@ -110,33 +110,33 @@ impl Folder {
     }
 
     /// Tries to take the lock of a number.
-    pub(super) fn try_lock(&self, number: u64) -> Locked {
+    pub(super) fn try_lock(&self, number: u64) -> LockAttempt {
         let file = match open_lock(&self.part("locks", number)) {
             Ok(file) => file,
-            Err(error) => return Locked::Never(error),
+            Err(error) => return LockAttempt::Unavailable(error),
         };
         match file.try_lock() {
-            Ok(()) => Locked::Mine(PageLock {
+            Ok(()) => LockAttempt::Taken(PageLock {
                 _file: file,
                 number,
             }),
-            Err(TryLockError::WouldBlock) => Locked::Busy,
-            Err(TryLockError::Error(error)) => Locked::Never(error),
+            Err(TryLockError::WouldBlock) => LockAttempt::Busy,
+            Err(TryLockError::Error(error)) => LockAttempt::Unavailable(error),
         }
     }
 
-    /// Keeps a page that consists of `parts`: there whole or not at all. Tells how many others had to go.
+    /// Stores a page that consists of `parts` atomically. Returns the number of evicted pages.
     pub(super) fn keep(
         &self,
         lock: &PageLock,
         key: &PageKey,
         parts: &[&[u8]],
-    ) -> Result<u64, NotKept> {
+    ) -> Result<u64, NotStored> {
         let bytes = parts.iter().map(|part| part.len() as u64).sum();
         let unfinished = self.part("unfinished", lock.number);
         let kept = self.write(&unfinished, &self.path(key), parts, bytes);
         if kept.is_err() {
-            // It would only take room.
+            // The unfinished file would only use disk space.
             let _ = std::fs::remove_file(&unfinished);
         }
         kept
@@ -148,11 +148,11 @@ impl Folder {
         path: &Path,
         parts: &[&[u8]],
         bytes: u64,
-    ) -> Result<u64, NotKept> {
+    ) -> Result<u64, NotStored> {
         let mut file = File::create(unfinished)?;
-        // So that whoever counts sees what it will take.
+        // The final length, so that other processes count the space that the page will use.
         file.set_len(bytes)?;
-        let used = self.count(bytes as i64)?.ok_or(NotKept::NoRoom)?;
+        let used = self.count(bytes as i64)?.ok_or(NotStored::NoRoom)?;
         let room = match used > self.bytes_max {
             true => self.make_room(),
             false => Ok(0),
@@ -170,7 +170,7 @@ impl Folder {
 
     fn publish(&self, unfinished: &Path, path: &Path) -> io::Result<()> {
         match std::fs::rename(unfinished, path) {
-            // The first of its folder.
+            // The first page of its folder.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 std::fs::create_dir_all(path.parent().unwrap_or(&self.root))?;
                 std::fs::rename(unfinished, path)
@@ -179,7 +179,7 @@ impl Folder {
         }
     }
 
-    /// Removes a page that is of no use, if it is still the file of this inode; false when somebody else has done so.
+    /// Removes a damaged page if it is still the file with this inode; returns false when another process has removed it.
     pub(super) fn remove(&self, key: &PageKey, inode: Option<u64>) -> bool {
         let path = self.path(key);
         let Ok(metadata) = path.metadata() else {
@@ -188,22 +188,22 @@ impl Folder {
         let is_it = inode.is_none_or(|inode| inode == metadata.ino());
         let is_gone = is_it && std::fs::remove_file(&path).is_ok();
         if is_gone {
-            // A wrong count is put right by the next eviction.
+            // The next eviction corrects a wrong count.
             let _ = self.count(-(metadata.len() as i64));
         }
         is_gone
     }
 
-    /// Says that a page is of use: it is evicted after those of which that was said before.
+    /// Marks a page as used now; pages that were used longest ago are evicted first.
     pub(super) fn touch(file: &File, now: SystemTime) {
-        // On a disk that cannot be written to nothing is evicted either.
+        // A disk that cannot be written to has no evictions either.
         let _ = file.set_times(FileTimes::new().set_modified(now));
     }
 
-    /// Adds to the count of bytes and tells it; `None` when somebody else holds it for too long.
+    /// Adds to the number of used bytes and returns it; `None` when another process holds the lock for too long.
     fn count(&self, more: i64) -> io::Result<Option<u64>> {
         let _mine = self.counting.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(file) = lock_within(&self.root.join("used"), PATIENCE)? else {
+        let Some(file) = lock_within(&self.root.join("used"), LOCK_WAIT_LIMIT)? else {
             return Ok(None);
         };
         let used = read_count(&file)?.saturating_add_signed(more);
@@ -211,12 +211,12 @@ impl Folder {
         Ok(Some(used))
     }
 
-    /// Evicts the pages that were used longest ago until a tenth of the limit is free; tells how many.
-    fn make_room(&self) -> Result<u64, NotKept> {
-        let lock = lock_within(&self.root.join("evict.lock"), PATIENCE)?;
-        let _evicting = lock.ok_or(NotKept::NoRoom)?;
-        // Somebody else may have done it meanwhile.
-        if self.count(0)?.ok_or(NotKept::NoRoom)? <= self.bytes_max {
+    /// Evicts the pages that were used longest ago until a tenth of the limit is free; returns their number.
+    fn make_room(&self) -> Result<u64, NotStored> {
+        let lock = lock_within(&self.root.join("evict.lock"), LOCK_WAIT_LIMIT)?;
+        let _evicting = lock.ok_or(NotStored::NoRoom)?;
+        // Another process may have evicted pages in the meantime.
+        if self.count(0)?.ok_or(NotStored::NoRoom)? <= self.bytes_max {
             return Ok(0);
         }
         let mut pages = self.scan()?;
@@ -238,21 +238,21 @@ impl Folder {
         }
         self.set_count(used)?;
         match used > self.bytes_max {
-            true => Err(NotKept::NoRoom),
+            true => Err(NotStored::NoRoom),
             false => Ok(evicted),
         }
     }
 
     fn set_count(&self, used: u64) -> io::Result<()> {
         let _mine = self.counting.lock().unwrap_or_else(PoisonError::into_inner);
-        match lock_within(&self.root.join("used"), PATIENCE)? {
+        match lock_within(&self.root.join("used"), LOCK_WAIT_LIMIT)? {
             Some(file) => file.write_all_at(&used.to_le_bytes(), 0),
             None => Ok(()),
         }
     }
 
-    /// All pages.
-    fn scan(&self) -> io::Result<Vec<Scanned>> {
+    /// Returns all pages.
+    fn scan(&self) -> io::Result<Vec<PageFileInfo>> {
         let mut pages = Vec::new();
         for folder in std::fs::read_dir(self.pages())? {
             let Ok(entries) = std::fs::read_dir(folder?.path()) else {
@@ -260,11 +260,11 @@ impl Folder {
             };
             for entry in entries {
                 let entry = entry?;
-                // What was evicted or damaged meanwhile is gone.
+                // The page was removed in the meantime.
                 let Ok(metadata) = entry.metadata() else {
                     continue;
                 };
-                pages.push(Scanned {
+                pages.push(PageFileInfo {
                     path: entry.path(),
                     bytes: metadata.len(),
                     used: metadata.modified()?,
@@ -274,7 +274,7 @@ impl Folder {
         Ok(pages)
     }
 
-    /// Bytes that pages under way will take; removes what killed writers left.
+    /// Returns the bytes of unfinished pages; removes those of killed writers.
     fn unfinished_bytes(&self) -> io::Result<u64> {
         let mut bytes = 0;
         for entry in std::fs::read_dir(self.root.join("unfinished"))? {
@@ -282,8 +282,8 @@ impl Folder {
             let name = entry.file_name();
             let number = u64::from_str_radix(&name.to_string_lossy(), 16);
             match number.map(|number| self.try_lock(number)) {
-                // Nobody writes it, and nobody can begin to while it is locked here.
-                Ok(Locked::Mine(_lock)) => {
+                // No process writes it, and none can start while it is locked here.
+                Ok(LockAttempt::Taken(_lock)) => {
                     let _ = std::fs::remove_file(entry.path());
                 }
                 _ => bytes += entry.metadata().map_or(0, |metadata| metadata.len()),
@@ -293,7 +293,7 @@ impl Folder {
     }
 }
 
-struct Scanned {
+struct PageFileInfo {
     path: PathBuf,
     bytes: u64,
     used: SystemTime,
@@ -308,7 +308,7 @@ fn open_lock(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Opens a file and locks it; `None` when somebody else has it for so long.
+/// Opens and locks a file; `None` when another process holds the lock for longer than `limit`.
 fn lock_within(path: &Path, limit: Duration) -> io::Result<Option<File>> {
     let file = open_lock(path)?;
     let watch = Stopwatch::start();
@@ -327,7 +327,7 @@ fn lock_within(path: &Path, limit: Duration) -> io::Result<Option<File>> {
 fn read_count(file: &File) -> io::Result<u64> {
     let mut bytes = [0; 8];
     match file.read_exact_at(&mut bytes, 0) {
-        // Nobody has counted yet.
+        // No process has counted yet.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
         other => other.map(|()| u64::from_le_bytes(bytes)),
     }
@@ -341,38 +341,38 @@ mod tests {
         PageKey([number; 16])
     }
 
-    fn lock(folder: &Folder, number: u64) -> PageLock {
+    fn lock(folder: &PageFolder, number: u64) -> PageLock {
         match folder.try_lock(number) {
-            Locked::Mine(lock) => lock,
-            Locked::Busy => panic!("{number} is locked"),
-            Locked::Never(error) => panic!("{error}"),
+            LockAttempt::Taken(lock) => lock,
+            LockAttempt::Busy => panic!("{number} is locked"),
+            LockAttempt::Unavailable(error) => panic!("{error}"),
         }
     }
 
     #[test]
     fn the_pages_that_were_used_longest_ago_are_evicted() {
-        let place = tempfile::tempdir().unwrap();
-        let (folder, prepared) = Folder::new(place.path(), 1000);
+        let temporary = tempfile::tempdir().unwrap();
+        let (folder, prepared) = PageFolder::new(temporary.path(), 1000);
         prepared.unwrap();
         let start = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
         for number in 0..10 {
             let kept = folder.keep(&lock(&folder, 1), &key(number), &[&[number; 40], &[0; 60]]);
             assert_eq!(kept.unwrap(), 0);
             let file = File::open(folder.path(&key(number))).unwrap();
-            Folder::touch(&file, start + Duration::from_secs(u64::from(number)));
+            PageFolder::touch(&file, start + Duration::from_secs(u64::from(number)));
         }
         let used_again = File::open(folder.path(&key(0))).unwrap();
-        Folder::touch(&used_again, start + Duration::from_secs(100));
-        // Full: the next one makes room for a tenth.
+        PageFolder::touch(&used_again, start + Duration::from_secs(100));
+        // The cache is full: the next page evicts a tenth.
         let evicted = folder
             .keep(&lock(&folder, 1), &key(10), &[&[0; 100]])
             .unwrap();
         assert_eq!(evicted, 2);
-        let there = |number: u8| folder.path(&key(number)).exists();
-        assert!(there(0) && !there(1) && !there(2) && there(3) && there(10));
+        let exists = |number: u8| folder.path(&key(number)).exists();
+        assert!(exists(0) && !exists(1) && !exists(2) && exists(3) && exists(10));
         assert_eq!(folder.count(0).unwrap(), Some(900));
         let too_large = folder.keep(&lock(&folder, 1), &key(11), &[&[0; 1001]]);
-        assert!(matches!(too_large, Err(NotKept::NoRoom)));
+        assert!(matches!(too_large, Err(NotStored::NoRoom)));
         assert_eq!(folder.count(0).unwrap(), Some(0));
         folder
             .keep(&lock(&folder, 1), &key(12), &[&[0; 100]])
@@ -380,20 +380,20 @@ mod tests {
         assert!(!folder.remove(&key(12), Some(0)));
         assert!(folder.remove(&key(12), None));
         assert!(!folder.remove(&key(12), None));
-        assert!(!there(12));
+        assert!(!exists(12));
     }
 
     #[test]
-    fn what_killed_writers_left_goes_and_what_is_written_stays() {
-        let place = tempfile::tempdir().unwrap();
-        let (folder, _) = Folder::new(place.path(), 1000);
+    fn unfinished_files_of_killed_writers_are_removed_and_others_stay() {
+        let temporary = tempfile::tempdir().unwrap();
+        let (folder, _) = PageFolder::new(temporary.path(), 1000);
         let unfinished = |number| folder.part("unfinished", number);
         for number in [3, 0x3ff] {
             std::fs::write(unfinished(number), [0; 10]).unwrap();
         }
         let held = lock(&folder, 3);
-        assert!(matches!(folder.try_lock(3), Locked::Busy));
-        let (again, prepared) = Folder::new(place.path(), 1000);
+        assert!(matches!(folder.try_lock(3), LockAttempt::Busy));
+        let (again, prepared) = PageFolder::new(temporary.path(), 1000);
         prepared.unwrap();
         assert!(unfinished(3).exists() && !unfinished(0x3ff).exists());
         drop(held);

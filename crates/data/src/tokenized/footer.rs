@@ -1,4 +1,4 @@
-//! [`Told`]: what a file of tokens says of itself, behind its tokens.
+//! [`TokenFileFooter`]: the metadata after the tokens of a token file.
 //!
 //! Bytes: the tokens, then JSON, the JSON's length (8 bytes), its blake3 hash (32 bytes), `RONDETOK`.
 
@@ -10,28 +10,28 @@ use crate::index::BAD_LISTED_MAX;
 
 const MAGIC: &[u8; 8] = b"RONDETOK";
 const HASH_BYTES: usize = 32;
-/// Behind the JSON.
+/// The bytes after the JSON.
 const END_BYTES: usize = 8 + HASH_BYTES + MAGIC.len();
-/// Most bytes of the JSON.
+/// The maximum bytes of the JSON.
 const JSON_BYTES_MAX: u64 = 1 << 20;
-/// Most bytes of a problem that is kept.
+/// The maximum stored characters of an error message.
 const PROBLEM_CHARS_MAX: usize = 200;
 
-/// What a file of tokens says of itself.
+/// The metadata of a token file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Told {
-    /// Where the text is; the name of the file of tokens depends on it.
+pub(crate) struct TokenFileFooter {
+    /// The location of the text; the name of the token file depends on it.
     location: String,
     pub(crate) dtype: NumberType,
-    /// Of the tokens.
+    /// The bytes of the tokens.
     pub(crate) bytes: u64,
     pub(crate) hash: [u8; HASH_BYTES],
-    /// Documents that were left out: the first ones, and the count of all.
+    /// The first skipped documents.
     bad: Vec<(u64, Option<u64>, String)>,
     bad_count: u64,
 }
 
-impl Told {
+impl TokenFileFooter {
     pub(super) fn new(location: &str, dtype: NumberType) -> Self {
         Self {
             location: location.to_owned(),
@@ -51,7 +51,7 @@ impl Told {
         self.bad_count += 1;
     }
 
-    /// The documents of the text that were left out: the first ones one by one, then those that were only counted.
+    /// Returns the skipped documents: the first ones with their errors, then the ones that were only counted.
     pub(crate) fn bad(&self) -> impl Iterator<Item = BadRecord> {
         let bad = |offset, record, problem: &str| BadRecord {
             file: self.location.clone(),
@@ -62,11 +62,11 @@ impl Told {
         let listed = self.bad.iter();
         let listed = listed.map(move |(offset, record, problem)| bad(*offset, *record, problem));
         let more = self.bad_count - self.bad.len() as u64;
-        listed.chain((0..more).map(move |_| bad(0, None, "as those before")))
+        listed.chain((0..more).map(move |_| bad(0, None, "see the previous records")))
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut out = serde_json::to_vec(self).expect("numbers and text have JSON");
+        let mut out = serde_json::to_vec(self).expect("numbers and text can be encoded as JSON");
         let (length, hash) = (out.len() as u64, blake3::hash(&out));
         out.extend_from_slice(&length.to_le_bytes());
         out.extend_from_slice(hash.as_bytes());
@@ -74,7 +74,7 @@ impl Told {
         out
     }
 
-    /// What a file says of itself; `None` where it is none of tokens, or cut or damaged there.
+    /// Reads the footer of a file; `None` if it is not a token file, or its footer is truncated or damaged.
     pub(crate) fn read(file: &dyn StoredObject) -> Option<Self> {
         let end_at = file.bytes().checked_sub(END_BYTES as u64)?;
         let mut end = [0; END_BYTES];
@@ -91,8 +91,8 @@ impl Told {
         if blake3::hash(&json).as_bytes() != hash {
             return None;
         }
-        let told: Self = serde_json::from_slice(&json).ok()?;
-        let is_sound = told.bytes == json_at && told.bad.len() as u64 <= told.bad_count;
-        is_sound.then_some(told)
+        let footer: Self = serde_json::from_slice(&json).ok()?;
+        let is_sound = footer.bytes == json_at && footer.bad.len() as u64 <= footer.bad_count;
+        is_sound.then_some(footer)
     }
 }

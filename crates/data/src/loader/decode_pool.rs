@@ -1,100 +1,100 @@
-//! [`Crew`]: what the threads of a loader share, and what each of them does next.
+//! [`DecodePool`]: the threads of a loader and their shared state.
 //!
-//! There are no roles: whoever is free decodes the batch that is due first, or fetches the next unit when at most one
-//! other does and there is room. Units are taken over in order, batches are handed over in order.
+//! Threads have no fixed roles: an idle thread decodes the batch that is due first, or fetches the next unit if at most one
+//! other thread is fetching and memory is available. Units are accepted and batches are returned in order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::planner::{PlannedBatch, Planner, Unit};
+use super::planner::{BatchPlanner, FetchUnit, PlannedBatch};
 use super::{Batch, LoaderTimes};
 use crate::clock::Stopwatch;
-use crate::dataset::Fetched;
-use crate::decode::Scratch;
+use crate::dataset::FetchedSamples;
+use crate::decode::DecodeScratch;
 use crate::{DataError, Dataset};
 
-/// Units that are fetched at a time, by as many threads.
+/// The maximum number of units fetched at the same time, each by one thread.
 const FETCHES: u64 = 2;
 
-/// Limits of a loader.
+/// The limits of a loader.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Work {
-    /// Steps that are decoded before they are due.
+pub(super) struct PoolLimits {
+    /// The number of steps that are decoded before they are due.
     pub steps_ahead: u64,
-    /// Most bytes of units in memory, unless one alone has more.
+    /// The maximum number of bytes of units in memory, unless a single unit has more.
     pub memory_bytes: u64,
-    /// Most bytes of a unit, unless one sample has more.
+    /// The maximum number of bytes of a unit, unless a single sample has more.
     pub unit_bytes: u64,
-    /// As long as fewer bytes are in memory, fetching comes before decoding.
+    /// The number of bytes in memory below which fetching has priority over decoding.
     pub fetched_first_bytes: u64,
-    /// Batches of a step.
+    /// The number of batches of a step.
     pub shards: usize,
 }
 
-/// What the threads share.
-pub(super) struct Crew {
+/// The state shared by the threads of a loader.
+pub(super) struct DecodePool {
     dataset: Arc<dyn Dataset>,
-    work: Work,
-    state: Mutex<State>,
+    work: PoolLimits,
+    state: Mutex<PoolState>,
     changed: Condvar,
     stop: AtomicBool,
 }
 
-struct State {
-    /// Taken by a thread that plans; gone after an error.
-    planner: Option<Box<Planner>>,
+struct PoolState {
+    /// The planner; taken by the thread that plans, and removed after an error.
+    planner: Option<Box<BatchPlanner>>,
     is_planning: bool,
-    /// Units that are being fetched.
+    /// The number of units that are being fetched.
     fetching: u64,
-    /// Units that were planned, and that were taken over in their order.
+    /// The number of planned units, and of units accepted in order.
     planned: u64,
     arrived: u64,
-    /// Units that came before one that is still being fetched, by their number.
-    early: BTreeMap<u64, Arrival>,
-    /// Units that are in memory, with their bytes.
-    live: Vec<(Weak<Held>, u64)>,
-    /// Units that batches to come need.
-    needed: Vec<Arc<Held>>,
-    jobs: VecDeque<Job>,
-    /// Batches of steps that are due later, by step and place among the shards; an error ends all.
+    /// FetchedSamples units that wait for an earlier one, by number.
+    early: BTreeMap<u64, FetchedUnit>,
+    /// The units in memory, with their bytes.
+    live: Vec<(Weak<LoadedUnit>, u64)>,
+    /// The units that later batches need.
+    needed: Vec<Arc<LoadedUnit>>,
+    jobs: VecDeque<DecodeJob>,
+    /// The decoded batches, by step and index of the shard.
     done: BTreeMap<u64, Vec<Option<Batch>>>,
     failed: Option<(u64, DataError)>,
-    /// A thread panicked: what it had in hands never comes.
+    /// Set when a thread has panicked, so that its batch will never be complete.
     is_dead: bool,
     due: u64,
     times: LoaderTimes,
 }
 
-/// A unit in memory.
-struct Held {
+/// A unit of samples in memory.
+struct LoadedUnit {
     first: u64,
     samples: u64,
-    fetched: Option<Box<dyn Fetched>>,
+    fetched: Option<Box<dyn FetchedSamples>>,
 }
 
-/// A unit that was fetched.
-type Arrival = (Unit, Option<Box<dyn Fetched>>);
+/// A fetched unit.
+type FetchedUnit = (FetchUnit, Option<Box<dyn FetchedSamples>>);
 
-/// A batch all of whose samples are in memory.
-struct Job {
+/// A batch to decode; all of its samples are in memory.
+struct DecodeJob {
     planned: PlannedBatch,
-    units: Vec<Arc<Held>>,
+    units: Vec<Arc<LoadedUnit>>,
 }
 
-enum Next {
-    Fetch(Box<Planner>),
-    Decode(Job),
+enum PoolTask {
+    Fetch(Box<BatchPlanner>),
+    Decode(DecodeJob),
     End,
 }
 
-impl Crew {
-    pub(super) fn new(dataset: Arc<dyn Dataset>, planner: Planner, work: Work) -> Self {
+impl DecodePool {
+    pub(super) fn new(dataset: Arc<dyn Dataset>, planner: BatchPlanner, work: PoolLimits) -> Self {
         Self {
             dataset,
             work,
-            state: Mutex::new(State {
+            state: Mutex::new(PoolState {
                 planner: Some(Box::new(planner)),
                 is_planning: false,
                 fetching: 0,
@@ -115,21 +115,21 @@ impl Crew {
         }
     }
 
-    /// A thread's life.
+    /// Runs tasks until there are none left.
     pub(super) fn run(&self) {
-        let guard = TellsOfPanics(self);
-        let mut scratch = Scratch::default();
+        let guard = PanicGuard(self);
+        let mut scratch = DecodeScratch::default();
         loop {
             match self.next() {
-                Next::Fetch(planner) => self.fetch(planner),
-                Next::Decode(job) => self.decode(job, &mut scratch),
-                Next::End => break,
+                PoolTask::Fetch(planner) => self.fetch(planner),
+                PoolTask::Decode(job) => self.decode(job, &mut scratch),
+                PoolTask::End => break,
             }
         }
         std::mem::forget(guard);
     }
 
-    /// Waits for the batches of a step. `None`: they never come.
+    /// Waits for the batches of a step. Returns `None` if they will never be complete.
     pub(super) fn take(&self, index: u64) -> Option<Result<Vec<Batch>, DataError>> {
         let mut state = self.lock();
         state.due = index;
@@ -163,11 +163,11 @@ impl Crew {
         self.changed.notify_all();
     }
 
-    fn next(&self) -> Next {
+    fn next(&self) -> PoolTask {
         let mut state = self.lock();
         loop {
             if self.stop.load(Ordering::Relaxed) || state.is_dead {
-                return Next::End;
+                return PoolTask::End;
             }
             let next = if state.held() < self.work.fetched_first_bytes {
                 state
@@ -183,13 +183,13 @@ impl Crew {
             }
             let is_fetched = !state.is_planning && state.fetching == 0;
             if state.planner.is_none() && is_fetched && state.jobs.is_empty() {
-                return Next::End;
+                return PoolTask::End;
             }
             state = self.wait(state);
         }
     }
 
-    fn fetch(&self, mut planner: Box<Planner>) {
+    fn fetch(&self, mut planner: Box<BatchPlanner>) {
         let watch = Stopwatch::start();
         let failed_at = planner.next_index();
         let unit = planner.next_unit();
@@ -213,7 +213,7 @@ impl Crew {
                     state.times.bytes += fetched.bytes();
                 }
                 state.early.insert(number, (unit, fetched));
-                state.take_over();
+                state.accept_units();
             }
             Err(error) => state.fail(failed_at.unwrap_or(0), error),
         }
@@ -221,7 +221,7 @@ impl Crew {
         self.changed.notify_all();
     }
 
-    fn decode(&self, job: Job, scratch: &mut Scratch) {
+    fn decode(&self, job: DecodeJob, scratch: &mut DecodeScratch) {
         let watch = Stopwatch::start();
         let index = job.planned.index;
         let batch = self.batch(job, scratch);
@@ -234,9 +234,9 @@ impl Crew {
                 let shards = self.work.shards;
                 let step = state.done.entry(index);
                 let step = step.or_insert_with(|| vec![None; shards]);
-                // Shards of a rank follow each other; the first one is the smallest.
-                let place = batch.shard.0 as usize % shards;
-                step[place] = Some(batch);
+                // A rank's shards are consecutive numbers.
+                let index = batch.shard.0 as usize % shards;
+                step[index] = Some(batch);
             }
             Ok(None) => {}
             Err(error) => state.fail(index, error),
@@ -245,9 +245,13 @@ impl Crew {
         self.changed.notify_all();
     }
 
-    /// `None` when told to stop.
-    fn batch(&self, job: Job, scratch: &mut Scratch) -> Result<Option<Batch>, DataError> {
-        let Job { planned, units } = job;
+    /// Decodes a batch; returns `None` when the loader stops.
+    fn batch(
+        &self,
+        job: DecodeJob,
+        scratch: &mut DecodeScratch,
+    ) -> Result<Option<Batch>, DataError> {
+        let DecodeJob { planned, units } = job;
         let count = planned.sample_ids.len();
         let elements = self.dataset.sample_elements();
         let each = self.dataset.targets_per_sample().max(1);
@@ -265,8 +269,8 @@ impl Crew {
             let read = match fetched {
                 None => self.dataset.read_all(sample, out, targets),
                 Some((first, fetched)) => {
-                    let place = (number - first) as usize;
-                    fetched.decode(place, planned.epoch, scratch, out, targets)
+                    let index = (number - first) as usize;
+                    fetched.decode(index, planned.epoch, scratch, out, targets)
                 }
             };
             match read {
@@ -292,18 +296,18 @@ impl Crew {
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn wait<'a>(&self, state: MutexGuard<'a, PoolState>) -> MutexGuard<'a, PoolState> {
         let waited = self.changed.wait(state);
         waited.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    /// Bytes of units in memory.
+impl PoolState {
+    /// Returns the bytes of units in memory.
     fn held(&mut self) -> u64 {
         self.live.retain(|(unit, _)| unit.strong_count() > 0);
         let live: u64 = self.live.iter().map(|(_, bytes)| bytes).sum();
@@ -311,41 +315,41 @@ impl State {
         live + early.map(|(_, fetched)| bytes_of(fetched)).sum::<u64>()
     }
 
-    fn next_unit(&mut self, work: &Work) -> Option<Next> {
+    fn next_unit(&mut self, work: &PoolLimits) -> Option<PoolTask> {
         let held = self.held();
         let with_it = held + (self.fetching + 1) * work.unit_bytes;
         let planner = self.planner.as_ref()?;
         let index = planner.next_index()?;
-        // Without jobs only another unit makes the batch complete that is begun.
+        // Without a batch to decode, only another unit can complete the current batch.
         let is_needed = held == 0 || self.jobs.is_empty();
         let has_room = with_it <= work.memory_bytes || (is_needed && self.fetching == 0);
-        // Samples that are in memory anyway are planned no further ahead than they are decoded.
+        // Samples of in-memory sets are not planned further ahead than they are decoded.
         let is_soon = planner.is_stored() || index < self.due + work.steps_ahead;
         if self.is_planning || self.fetching >= FETCHES || !has_room || !is_soon {
             return None;
         }
         self.is_planning = true;
-        self.planner.take().map(Next::Fetch)
+        self.planner.take().map(PoolTask::Fetch)
     }
 
-    fn next_job(&mut self, work: &Work) -> Option<Next> {
+    fn next_job(&mut self, work: &PoolLimits) -> Option<PoolTask> {
         let first = self.jobs.front()?;
         if first.planned.index >= self.due + work.steps_ahead {
             return None;
         }
-        self.jobs.pop_front().map(Next::Decode)
+        self.jobs.pop_front().map(PoolTask::Decode)
     }
 
-    /// Takes over the units that are next.
-    fn take_over(&mut self) {
+    /// Accepts the fetched units that are next in order.
+    fn accept_units(&mut self) {
         while let Some((unit, fetched)) = self.early.remove(&self.arrived) {
             self.arrived += 1;
             self.arrive(unit, fetched);
         }
     }
 
-    fn arrive(&mut self, unit: Unit, fetched: Option<Box<dyn Fetched>>) {
-        let held = Arc::new(Held {
+    fn arrive(&mut self, unit: FetchUnit, fetched: Option<Box<dyn FetchedSamples>>) {
+        let held = Arc::new(LoadedUnit {
             first: unit.first,
             samples: unit.samples.len() as u64,
             fetched,
@@ -360,12 +364,12 @@ impl State {
                 .filter(|unit| unit.first < end && planned.first < unit.end())
                 .cloned()
                 .collect();
-            self.jobs.push_back(Job { planned, units });
+            self.jobs.push_back(DecodeJob { planned, units });
         }
         self.needed.retain(|held| held.end() > unit.needed_from);
     }
 
-    /// The first error in the order of the steps counts.
+    /// Records an error; the error of the earliest step is returned.
     fn fail(&mut self, index: u64, error: DataError) {
         self.planner = None;
         self.jobs.retain(|job| job.planned.index <= index);
@@ -385,11 +389,11 @@ impl State {
     }
 }
 
-fn bytes_of(fetched: &Option<Box<dyn Fetched>>) -> u64 {
+fn bytes_of(fetched: &Option<Box<dyn FetchedSamples>>) -> u64 {
     fetched.as_ref().map_or(0, |fetched| fetched.bytes())
 }
 
-impl Held {
+impl LoadedUnit {
     fn end(&self) -> u64 {
         self.first + self.samples
     }
@@ -399,18 +403,20 @@ impl Held {
     }
 }
 
-/// Dropped by a panic of the data set only.
-struct TellsOfPanics<'a>(&'a Crew);
+/// A guard that is dropped only when a thread panics, and then marks the pool as dead.
+struct PanicGuard<'a>(&'a DecodePool);
 
-impl Drop for TellsOfPanics<'_> {
+impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
         self.0.lock().is_dead = true;
         self.0.changed.notify_all();
     }
 }
 
-impl fmt::Debug for Crew {
+impl fmt::Debug for DecodePool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Crew").field("work", &self.work).finish()
+        f.debug_struct("DecodePool")
+            .field("work", &self.work)
+            .finish()
     }
 }

@@ -1,37 +1,37 @@
-//! [`Ahead`]: threads that fetch pages before they are read.
+//! [`ReadAhead`]: threads that fetch pages before they are read.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 
-use super::object::{RUN_PAGES, Shared};
-use super::span::runs;
+use super::object::{CachedFile, RUN_PAGES};
+use super::page_layout::runs;
 
-/// Runs of pages that wait at most. What is more is fetched when it is read.
+/// The maximum number of queued page ranges. Further pages are fetched when they are read.
 const WAITING_MAX: usize = 1024;
 
-/// Threads that fetch pages, and what waits for them. They start when there is something to do, and end with this.
-pub(super) struct Ahead {
-    queue: Arc<Queue>,
+/// Threads that fetch pages, and their queue. Threads start on demand and end when this is dropped.
+pub(super) struct ReadAhead {
+    queue: Arc<ReadAheadQueue>,
     threads_max: usize,
 }
 
 #[derive(Default)]
-struct Queue {
-    state: Mutex<State>,
+struct ReadAheadQueue {
+    state: Mutex<QueueState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    /// Objects that nobody reads any more are not fetched.
-    waiting: VecDeque<(Weak<Shared>, Range<u64>)>,
+struct QueueState {
+    /// Weak references, so that files without readers are not fetched.
+    waiting: VecDeque<(Weak<CachedFile>, Range<u64>)>,
     threads: usize,
     idle: usize,
     is_closed: bool,
 }
 
-impl Ahead {
+impl ReadAhead {
     pub(super) fn new(threads_max: usize) -> Self {
         Self {
             queue: Arc::default(),
@@ -39,8 +39,8 @@ impl Ahead {
         }
     }
 
-    /// Takes a run; false when too many wait.
-    fn push(&self, object: &Arc<Shared>, run: Range<u64>) -> bool {
+    /// Queues a range of pages; returns false when the queue is full.
+    fn push(&self, object: &Arc<CachedFile>, run: Range<u64>) -> bool {
         let mut state = self.queue.lock();
         if state.waiting.len() >= WAITING_MAX {
             return false;
@@ -49,7 +49,7 @@ impl Ahead {
         if state.waiting.len() > state.idle && state.threads < self.threads_max {
             let queue = Arc::clone(&self.queue);
             let thread = std::thread::Builder::new().name("ronde-cache".to_owned());
-            // Without a thread what waits is fetched when it is read.
+            // If no thread can be started, pages are fetched when they are read.
             if thread.spawn(move || queue.work()).is_ok() {
                 state.threads += 1;
             } else if state.threads == 0 {
@@ -63,19 +63,19 @@ impl Ahead {
     }
 }
 
-impl Drop for Ahead {
+impl Drop for ReadAhead {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
         state.is_closed = true;
         state.waiting.clear();
         drop(state);
-        // They are not waited for: one of them may be who drops this.
+        // The threads are not joined, because one of them may be dropping this.
         self.queue.changed.notify_all();
     }
 }
 
-impl Queue {
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+impl ReadAheadQueue {
+    fn lock(&self) -> std::sync::MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -84,13 +84,13 @@ impl Queue {
             let Some(object) = object.upgrade() else {
                 continue;
             };
-            // Whoever reads it meets the error, too, and tells it.
+            // The reader will get and report the same error.
             let _ = object.fetch(run.clone(), 0, &mut [], false);
             object.forget(run);
         }
     }
 
-    fn next(&self) -> Option<(Weak<Shared>, Range<u64>)> {
+    fn next(&self) -> Option<(Weak<CachedFile>, Range<u64>)> {
         let mut state = self.lock();
         state.idle += 1;
         loop {
@@ -109,9 +109,9 @@ impl Queue {
     }
 }
 
-/// Has pages, which rise, fetched ahead. While nothing can be kept that would be for nothing, so it is not done.
-pub(super) fn announce(object: &Arc<Shared>, pages: &[u64]) {
-    if pages.is_empty() || !object.cache.keeps() {
+/// Queues pages, in ascending order, for fetching ahead, unless pages cannot be stored.
+pub(super) fn announce(object: &Arc<CachedFile>, pages: &[u64]) {
+    if pages.is_empty() || !object.cache.can_store() {
         return;
     }
     for run in runs(&object.take_new(pages), RUN_PAGES) {

@@ -1,29 +1,29 @@
-//! [`Pages`]: which pages an object has, and which of them a range needs.
+//! [`PageLayout`]: the pages of an object, and the pages that cover a range.
 
 use std::ops::Range;
 
-/// An object cut into pages of equal length, but for the last.
+/// The division of an object into pages of equal length; the last page may be shorter.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pages {
-    /// Of the object.
+pub(super) struct PageLayout {
+    /// The bytes of the object.
     pub(super) bytes: u64,
-    /// Of a page.
+    /// The bytes of a page.
     pub(super) page_bytes: u64,
 }
 
-impl Pages {
-    /// How many there are; an empty object has none.
+impl PageLayout {
+    /// Returns the number of pages; an empty object has none.
     pub(super) fn count(&self) -> u64 {
         self.bytes.div_ceil(self.page_bytes)
     }
 
-    /// The bytes of the object that a page holds.
+    /// Returns the byte range of a page.
     pub(super) fn range(&self, page: u64) -> Range<u64> {
         let start = page.saturating_mul(self.page_bytes).min(self.bytes);
         start..start.saturating_add(self.page_bytes).min(self.bytes)
     }
 
-    /// The pages that hold some of these bytes. What is behind the end of the object is left out.
+    /// Returns the pages that overlap a byte range, up to the end of the object.
     pub(super) fn covering(&self, range: &Range<u64>) -> Range<u64> {
         let end = range.end.min(self.bytes);
         if range.start >= end {
@@ -33,7 +33,7 @@ impl Pages {
     }
 }
 
-/// Neighbours among `pages`, which rise, together; at most `most` of them in each run.
+/// Groups `pages`, in ascending order, into runs of at most `most` neighbours.
 pub(super) fn runs(pages: &[u64], most: u64) -> Vec<Range<u64>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     for &page in pages {
@@ -45,7 +45,7 @@ pub(super) fn runs(pages: &[u64], most: u64) -> Vec<Range<u64>> {
     runs
 }
 
-/// What both ranges have, empty where they have nothing.
+/// Returns the intersection of two ranges, which may be empty.
 pub(super) fn overlap(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
     let start = a.start.max(b.start);
     start..a.end.min(b.end).max(start)
@@ -59,7 +59,7 @@ mod tests {
     proptest! {
         #[test]
         fn pages_cover_the_object_once(bytes in 0_u64..5000, page_bytes in 1_u64..700) {
-            let pages = Pages { bytes, page_bytes };
+            let pages = PageLayout { bytes, page_bytes };
             let mut at = 0;
             for page in 0..pages.count() {
                 let range = pages.range(page);
@@ -71,10 +71,10 @@ mod tests {
         }
 
         #[test]
-        fn a_range_needs_exactly_the_pages_that_it_overlaps(
+        fn a_range_is_covered_by_exactly_the_pages_that_it_overlaps(
             bytes in 0_u64..5000, page_bytes in 1_u64..700, start in 0_u64..6000, length in 0_u64..6000,
         ) {
-            let pages = Pages { bytes, page_bytes };
+            let pages = PageLayout { bytes, page_bytes };
             let range = start..start + length;
             let covering = pages.covering(&range);
             for page in 0..pages.count() {
@@ -96,7 +96,7 @@ mod tests {
             let flat: Vec<u64> = runs.iter().cloned().flatten().collect();
             prop_assert_eq!(&flat, &pages);
             prop_assert!(runs.iter().all(|run| run.end - run.start <= most));
-            // Neighbours are parted only where a run is full.
+            // Neighbours are in different runs only if the first run is full.
             for two in runs.windows(2) {
                 prop_assert!(two[0].end < two[1].start || two[0].end - two[0].start == most);
             }
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn the_largest_numbers_do_not_overflow() {
-        let pages = Pages {
+        let pages = PageLayout {
             bytes: u64::MAX,
             page_bytes: 4 << 20,
         };
