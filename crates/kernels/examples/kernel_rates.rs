@@ -1,5 +1,5 @@
-//! Rates of the kernels in GFLOP/s: `cargo run --release -p ronde-kernels --example kernel_rates -- [WORD]`
-//! measures those whose name has the word.
+//! Measures the kernels in GFLOP/s: `cargo run --release -p ronde-kernels --example kernel_rates -- [WORD]` measures
+//! the kernels whose names contain the word.
 
 #![expect(
     clippy::print_stdout,
@@ -110,7 +110,7 @@ fn convolutions() {
     }
 }
 
-/// As many as an mlp of 784-1024-1024-10 has; rates are elements.
+/// The number of parameters of an MLP of 784-1024-1024-10; rates are elements per second.
 fn gradients() {
     const ELEMENTS: usize = 1_863_690;
     let (values, mut to) = (vec![0.5; ELEMENTS], vec![0.0; ELEMENTS]);

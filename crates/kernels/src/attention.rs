@@ -1,32 +1,32 @@
 //! Attention of several heads over rows of tokens, forward and backward.
 //!
-//! Queries are `[batch, tokens, heads * width]`; keys and values lie side by side: `[batch, tokens, 2 *
-//! heads * width]`, a token's keys first. The weights of all heads are kept for backward:
+//! Queries are `[batch, tokens, heads * width]`; keys and values are adjacent: `[batch, tokens, 2 * heads *
+//! width]`, a token's keys first. The weights of all heads are stored for the backward pass:
 //! `[batch, heads, queries, keys]`.
 
 use crate::exponential::exp_f32;
 use crate::gemm::{Matrix, Triangle, multiply_to};
-use crate::simd::{Kernel, Vector, dispatch};
+use crate::simd::{SimdKernel, SimdVector, dispatch};
 
 /// The lengths of an attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attention {
-    /// Sequences.
+    /// The number of sequences.
     pub batch: usize,
-    /// Tokens that ask.
+    /// The number of query tokens.
     pub queries: usize,
-    /// Tokens that are looked at.
+    /// The number of key tokens.
     pub keys: usize,
-    /// Heads.
+    /// The number of heads.
     pub heads: usize,
-    /// Elements of one head.
+    /// The number of elements of a head.
     pub width: usize,
-    /// Whether a token sees only itself and those before it.
+    /// Whether a token attends only to itself and earlier tokens.
     pub causal: bool,
 }
 
 impl Attention {
-    /// Elements of the queries or the output, of keys and values together, and of the weights.
+    /// Returns the numbers of elements of the queries or the output, of keys and values together, and of the weights.
     #[must_use]
     pub fn elements(&self) -> [usize; 3] {
         let row = self.row();
@@ -55,13 +55,13 @@ impl Attention {
         );
     }
 
-    /// How many tokens of a sequence are looked at.
+    /// Returns the number of key tokens of a sequence.
     fn seen(&self, lengths: &[usize], [sequence, _]: [usize; 2]) -> usize {
         let length = lengths.get(sequence).copied();
         length.map_or(self.keys, |length| length.clamp(1, self.keys.max(1)))
     }
 
-    /// Where a head of a sequence begins in queries or output, and in keys and values.
+    /// Returns the start of a head of a sequence in queries or output, and in keys and values.
     fn starts(&self, [sequence, head]: [usize; 2]) -> [usize; 2] {
         let (row, within) = (self.row(), head * self.width);
         [
@@ -70,13 +70,13 @@ impl Attention {
         ]
     }
 
-    /// One head's rows of queries or outputs.
+    /// Returns one head's rows of queries or outputs.
     fn asking<'a>(&self, data: &'a [f32], place: [usize; 2]) -> Matrix<'a> {
         let [start, _] = self.starts(place);
         Matrix::strided(&data[start..], self.queries, self.width, self.row())
     }
 
-    /// One head's keys and values of the tokens that are looked at.
+    /// Returns one head's keys and values.
     fn looked_at<'a>(&self, kv: &'a [f32], seen: usize, place: [usize; 2]) -> [Matrix<'a>; 2] {
         let ([_, start], row) = (self.starts(place), self.row());
         [start, start + row].map(|at| Matrix::strided(&kv[at..], seen, self.width, 2 * row))
@@ -86,7 +86,7 @@ impl Attention {
         (0..self.batch).flat_map(move |sequence| (0..self.heads).map(move |head| [sequence, head]))
     }
 
-    /// The triangle of zeros that an order of tokens makes.
+    /// Returns the triangle of zeros of causal attention.
     fn if_causal(&self, triangle: Triangle) -> Triangle {
         if self.causal {
             triangle
@@ -95,11 +95,11 @@ impl Attention {
         }
     }
 
-    /// `softmax(q k' / sqrt(width)) v` for each head: writes the output and the weights. Of sequence `i`
-    /// only the first `lengths[i]` tokens are looked at, at least one; all where there are no lengths.
+    /// Computes `softmax(q k' / sqrt(width)) v` for each head: writes the output and the weights. Queries attend only to
+    /// the first `lengths[i]` tokens (at least one) of sequence `i`, or to all tokens if there are no lengths.
     ///
     /// # Panics
-    /// When lengths do not fit.
+    /// If lengths do not match.
     pub fn forward(
         &self,
         q: &[f32],
@@ -119,7 +119,7 @@ impl Attention {
                 (weights, self.keys),
                 self.if_causal(Triangle::AboveInOutput),
             );
-            dispatch(Softmax {
+            dispatch(RowSoftmax {
                 rows: self.rows(seen),
                 weights,
             });
@@ -134,11 +134,11 @@ impl Attention {
         }
     }
 
-    /// Gradients of queries, and of keys and values, from that of the output: both are written. `lengths` as
-    /// in forward.
+    /// Computes the gradients of queries, and of keys and values, from the output's gradient. `lengths` as in the
+    /// forward pass.
     ///
     /// # Panics
-    /// When lengths do not fit.
+    /// If lengths do not match.
     pub fn backward(
         &self,
         [q, kv]: [&[f32]; 2],
@@ -165,7 +165,7 @@ impl Attention {
                 (&mut slopes, self.keys),
                 self.if_causal(Triangle::AboveInOutput),
             );
-            dispatch(Slopes {
+            dispatch(SoftmaxGradient {
                 rows: self.rows(seen),
                 weights,
                 slopes: &mut slopes,
@@ -187,8 +187,8 @@ impl Attention {
         }
     }
 
-    fn rows(&self, seen: usize) -> Rows {
-        Rows {
+    fn rows(&self, seen: usize) -> AttentionRows {
+        AttentionRows {
             length: self.keys,
             seen,
             causal: self.causal,
@@ -199,16 +199,16 @@ impl Attention {
 
 /// The rows of a head's weights.
 #[derive(Clone, Copy)]
-struct Rows {
+struct AttentionRows {
     length: usize,
-    /// Tokens that any query looks at.
+    /// The number of key tokens.
     seen: usize,
     causal: bool,
     scale: f32,
 }
 
-impl Rows {
-    /// Tokens that a query looks at.
+impl AttentionRows {
+    /// Returns the number of tokens that a query attends to.
     #[inline(always)]
     fn seen_by(self, query: usize) -> usize {
         if self.causal {
@@ -219,19 +219,19 @@ impl Rows {
     }
 }
 
-/// Lanes that a row's sum is formed in.
+/// The number of lanes of the sum of a row.
 const LANES: usize = 16;
 
-struct Softmax<'a> {
-    rows: Rows,
+struct RowSoftmax<'a> {
+    rows: AttentionRows,
     weights: &'a mut [f32],
 }
 
-impl Kernel for Softmax<'_> {
+impl SimdKernel for RowSoftmax<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Vector>(self) {
+    fn run<V: SimdVector>(self) {
         let rows = self.weights.chunks_exact_mut(self.rows.length.max(1));
         for (query, row) in rows.enumerate() {
             let (row, unseen) = row.split_at_mut(self.rows.seen_by(query));
@@ -256,18 +256,18 @@ impl Kernel for Softmax<'_> {
     }
 }
 
-/// From the gradient of the weights to that of what the softmax was taken of.
-struct Slopes<'a> {
-    rows: Rows,
+/// Converts the gradient of the weights to the gradient of the softmax's input.
+struct SoftmaxGradient<'a> {
+    rows: AttentionRows,
     weights: &'a [f32],
     slopes: &'a mut [f32],
 }
 
-impl Kernel for Slopes<'_> {
+impl SimdKernel for SoftmaxGradient<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Vector>(self) {
+    fn run<V: SimdVector>(self) {
         let (length, scale) = (self.rows.length.max(1), self.rows.scale);
         let weights = self.weights.chunks_exact(length);
         let rows = weights.zip(self.slopes.chunks_exact_mut(length));
@@ -295,7 +295,7 @@ mod tests {
     use super::*;
     use crate::testing::{close, values};
 
-    /// The sum of the output times `dy`, of queries, and of keys and values.
+    /// Returns the sum of the output times `dy` for queries, and for keys and values.
     fn objective(shape: &Attention, lengths: &[usize], [q, kv]: &[Vec<f64>; 2], dy: &[f32]) -> f64 {
         let mut sum = 0.0;
         for place in shape.places() {
@@ -326,7 +326,7 @@ mod tests {
         sum
     }
 
-    /// Output, and gradients of queries, and of keys and values.
+    /// Returns the output, and the gradients of queries, and of keys and values.
     fn outcome(shape: &Attention, lengths: &[usize], given: [&[f32]; 3]) -> [Vec<f32>; 3] {
         let [asking, looked_at, all] = shape.elements();
         let [q, kv, dy] = given;

@@ -1,36 +1,36 @@
-//! Batch normalisation of `[samples, channels, places]`, with the addition and the rectifier after it.
+//! Batch normalisation of `[samples, channels, positions]`, including a following addition and rectifier.
 //!
-//! One channel after the other, so that all passes over it but the first find it in the cache. Sums
-//! are f32 in 32 lanes over the places of one sample, then f64 over samples: the same order at every
+//! Channels are processed one after another, so that all passes except the first find the channel in the cache.
+//! Sums are f32 in 32 lanes over the positions of one sample, then f64 over samples: the same order at every
 //! level.
 
 mod parts;
 
-use crate::simd::{Kernel, Vector, dispatch};
+use crate::simd::{SimdKernel, SimdVector, dispatch};
 
 const LANES: usize = 32;
 
-/// The lengths of a normalisation, and what is added to a variance before its root.
+/// The lengths and the settings of a normalisation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BatchNorm {
-    /// Samples.
+    /// The number of samples.
     pub samples: usize,
-    /// Channels.
+    /// The number of channels.
     pub channels: usize,
-    /// Places of a channel: height times width.
+    /// The number of positions of a channel: height times width.
     pub places: usize,
-    /// Added to the variance.
+    /// The constant that is added to the variance.
     pub epsilon: f64,
     /// Whether negative outputs become zero.
     pub rectified: bool,
 }
 
-/// What forward found in a batch, per channel.
+/// The statistics of a batch per channel, computed by the forward pass.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct BatchStatistics {
-    /// Mean.
+    /// The mean.
     pub mean: Vec<f32>,
-    /// Mean squared deviation, not corrected.
+    /// The mean squared deviation, without Bessel's correction.
     pub variance: Vec<f32>,
     /// `1 / sqrt(variance + epsilon)`.
     pub inverse: Vec<f32>,
@@ -44,41 +44,41 @@ impl BatchStatistics {
             .push((1.0 / (variance + epsilon).sqrt()) as f32);
     }
 
-    /// Mean, scale and shift of a channel.
+    /// Returns the mean, the scale and the shift of a channel.
     fn applied(&self, channel: usize, affine: Affine<'_>) -> [f32; 3] {
         let scale = self.inverse[channel] * affine.gamma[channel];
         [self.mean[channel], scale, affine.beta[channel]]
     }
 }
 
-/// How a channel's gradient is turned: `scale * (dy - offset - (x - mean) * slope)`.
+/// The coefficients of a channel's input gradient: `scale * (dy - offset - (x - mean) * slope)`.
 #[derive(Clone, Copy)]
-struct Turn {
+struct ChannelGradient {
     mean: f32,
     scale: f32,
     offset: f32,
     slope: f32,
 }
 
-/// Scale and shift per channel.
+/// The scale and the shift per channel.
 #[derive(Debug, Clone, Copy)]
 pub struct Affine<'a> {
-    /// Scale.
+    /// The scale.
     pub gamma: &'a [f32],
-    /// Shift.
+    /// The shift.
     pub beta: &'a [f32],
 }
 
-/// Gradients that backward writes.
+/// The gradients that the backward pass writes.
 #[derive(Debug)]
 pub struct BatchNormGradients<'a> {
-    /// Of the input.
+    /// The gradient of the input.
     pub input: &'a mut [f32],
-    /// Of the scale.
+    /// The gradient of the scale.
     pub gamma: &'a mut [f32],
-    /// Of the shift.
+    /// The gradient of the shift.
     pub beta: &'a mut [f32],
-    /// Of what was added, if anything was and it is wanted.
+    /// The gradient of the added operand, if there is one and it is needed.
     pub added: Option<&'a mut [f32]>,
 }
 
@@ -87,11 +87,11 @@ impl BatchNorm {
         self.samples * self.channels * self.places
     }
 
-    /// `y = (x - mean) / sqrt(variance + epsilon) * gamma + beta + added`, then the rectifier. Batch
-    /// statistics; five passes over a channel, two of them in the cache.
+    /// Computes `y = (x - mean) / sqrt(variance + epsilon) * gamma + beta + added`, then the rectifier, with batch
+    /// statistics. Cost: five passes over a channel, two of them in the cache.
     ///
     /// # Panics
-    /// When lengths do not fit.
+    /// If lengths do not match.
     pub fn forward(
         &self,
         x: &[f32],
@@ -107,7 +107,7 @@ impl BatchNorm {
                 && affine.beta.len() == self.channels,
             "lengths of {self:?}"
         );
-        dispatch(Forward {
+        dispatch(BatchNormForward {
             shape: *self,
             x,
             affine,
@@ -116,11 +116,11 @@ impl BatchNorm {
         })
     }
 
-    /// Gradients from that of the output, `dy`. `y` is what forward gave: it says where the rectifier
-    /// was closed.
+    /// Computes the gradients from the output's gradient `dy`. `y` is the output of the forward pass, which shows where
+    /// the rectifier set values to zero.
     ///
     /// # Panics
-    /// When lengths do not fit.
+    /// If lengths do not match.
     pub fn backward(
         &self,
         x: &[f32],
@@ -140,7 +140,7 @@ impl BatchNorm {
                 && statistics.inverse.len() == self.channels,
             "lengths of {self:?}"
         );
-        dispatch(Backward {
+        dispatch(BatchNormBackward {
             shape: *self,
             x,
             y,
@@ -151,7 +151,7 @@ impl BatchNorm {
         });
     }
 
-    /// Sum of a channel, its mean, and the sum of squared deviations from it.
+    /// Returns the sum of a channel, its mean, and the sum of squared deviations from the mean.
     #[inline(always)]
     fn moments_of(self, channel: usize, x: &[f32]) -> (f64, f32, f64) {
         let count = (self.samples * self.places) as f64;
@@ -208,10 +208,10 @@ impl BatchNorm {
         }
     }
 
-    /// Turns a channel of the output's gradient into the input's, in place.
+    /// Converts a channel of the output's gradient to the input's gradient, in place.
     #[inline(always)]
-    fn turn_channel(self, channel: usize, x: &[f32], turn: Turn, gradient: &mut [f32]) {
-        let Turn {
+    fn turn_channel(self, channel: usize, x: &[f32], turn: ChannelGradient, gradient: &mut [f32]) {
+        let ChannelGradient {
             mean,
             scale,
             offset,
@@ -224,7 +224,7 @@ impl BatchNorm {
         }
     }
 
-    /// Where a channel of each sample lies.
+    /// Returns the ranges of a channel in all samples.
     #[inline(always)]
     fn runs(self, channel: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
         (0..self.samples).map(move |sample| {
@@ -234,7 +234,7 @@ impl BatchNorm {
     }
 }
 
-/// Sums of two terms per element, in a fixed order.
+/// Returns the sums of two terms per element, in a fixed order.
 #[inline(always)]
 fn sums(first: &[f32], second: &[f32], term: impl Fn(f32, f32) -> [f32; 2]) -> [f64; 2] {
     let mut lanes = [[0.0_f32; LANES]; 2];
@@ -255,7 +255,7 @@ fn sums(first: &[f32], second: &[f32], term: impl Fn(f32, f32) -> [f32; 2]) -> [
     lanes.map(|lanes| lanes.iter().map(|&lane| f64::from(lane)).sum())
 }
 
-struct Forward<'a> {
+struct BatchNormForward<'a> {
     shape: BatchNorm,
     x: &'a [f32],
     affine: Affine<'a>,
@@ -263,11 +263,11 @@ struct Forward<'a> {
     y: &'a mut [f32],
 }
 
-impl Kernel for Forward<'_> {
+impl SimdKernel for BatchNormForward<'_> {
     type Output = BatchStatistics;
 
     #[inline(always)]
-    fn run<V: Vector>(self) -> BatchStatistics {
+    fn run<V: SimdVector>(self) -> BatchStatistics {
         let shape = self.shape;
         let count = (shape.samples * shape.places) as f64;
         let mut found = BatchStatistics::default();
@@ -281,13 +281,13 @@ impl Kernel for Forward<'_> {
     }
 }
 
-/// What is not above the floor: the floor, but a NaN stays one, so that it shows.
+/// Returns the maximum of a value and the floor. NaN remains NaN, so that it is noticed.
 #[inline(always)]
 fn rectified(value: f32, floor: f32) -> f32 {
     if value.is_nan() { value } else { floor }
 }
 
-struct Backward<'a> {
+struct BatchNormBackward<'a> {
     shape: BatchNorm,
     x: &'a [f32],
     y: &'a [f32],
@@ -297,11 +297,11 @@ struct Backward<'a> {
     gradients: BatchNormGradients<'a>,
 }
 
-impl Kernel for Backward<'_> {
+impl SimdKernel for BatchNormBackward<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Vector>(mut self) {
+    fn run<V: SimdVector>(mut self) {
         let shape = self.shape;
         let count = (shape.samples * shape.places) as f64;
         for channel in 0..shape.channels {
@@ -312,7 +312,7 @@ impl Kernel for Backward<'_> {
             let [mut total, mut along] = [0.0, 0.0];
             for run in shape.runs(channel) {
                 let (x, input) = (&self.x[run.clone()], &mut self.gradients.input[run.clone()]);
-                // The gradient behind the rectifier is kept where that of the input will be.
+                // The gradient before the rectifier is stored in the memory of the input's gradient.
                 if shape.rectified {
                     let open = self.y[run.clone()].iter().zip(&self.dy[run.clone()]);
                     for (to, (y, dy)) in input.iter_mut().zip(open) {
@@ -330,7 +330,7 @@ impl Kernel for Backward<'_> {
             }
             self.gradients.beta[channel] = total as f32;
             self.gradients.gamma[channel] = (along * f64::from(inverse)) as f32;
-            let turn = Turn {
+            let turn = ChannelGradient {
                 mean,
                 scale: self.gamma[channel] * inverse,
                 offset: (total / count) as f32,

@@ -5,22 +5,22 @@ use crate::simd::{Vectorised, vectorised};
 /// Adds each row to `sums`, in order.
 ///
 /// # Panics
-/// When `rows` are not whole rows of the length of `sums`.
+/// If the length of `rows` is not a multiple of the length of `sums`.
 pub fn add_rows(rows: &[f32], sums: &mut [f32]) {
     assert!(
         rows.len().is_multiple_of(sums.len().max(1)),
         "rows of {}",
         sums.len()
     );
-    vectorised(Sums { rows, sums });
+    vectorised(ColumnSums { rows, sums });
 }
 
-struct Sums<'a> {
+struct ColumnSums<'a> {
     rows: &'a [f32],
     sums: &'a mut [f32],
 }
 
-impl Vectorised for Sums<'_> {
+impl Vectorised for ColumnSums<'_> {
     type Output = ();
 
     #[inline(always)]

@@ -1,9 +1,9 @@
-//! Two-dimensional convolution, forward and backward, as matrix products that see the image in place.
+//! Two-dimensional convolution, forward and backward, as matrix products that read the image in place.
 //!
 //! Images are `[samples, channels, height, width]`, weights `[outputs, channels, kernel height, kernel
-//! width]`. Forward multiplies weights by windows of the image, which are packed straight from a copy
-//! with a border; the gradient of the weights reads each window where it lies. Work goes in groups of
-//! images, or rows of one image, that fit the second-level cache.
+//! width]`. The forward pass multiplies weights by windows of the image, which are packed directly from a
+//! copy with a border; the gradient of the weights reads each window in place. Work is divided into groups of images, or
+//! rows of one image, that fit the second-level cache.
 
 mod fold;
 mod image;
@@ -11,37 +11,37 @@ mod planes;
 mod weights;
 mod windows;
 
-use crate::gemm::{Matrix, Panels, Size, drive, drive_packed, pack_left};
+use crate::gemm::{Matrix, Panels, ProductSize, drive, drive_packed, pack_left};
 use crate::scratch::lend;
-use crate::simd::{Kernel, Vector, dispatch};
+use crate::simd::{SimdKernel, SimdVector, dispatch};
 
 use fold::Fold;
-use image::{Group, Image, groups};
+use image::{GroupImage, OutputGroup, groups};
 use planes::Planes;
-use windows::{Flipped, Windows};
+use windows::{FlippedWeights, PackedWindows};
 
 /// The lengths of a convolution without dilation and groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Convolution {
-    /// Channels of the input.
+    /// The number of channels of the input.
     pub channels: usize,
-    /// Height and width of the input.
+    /// The height and width of the input.
     pub size: [usize; 2],
-    /// Channels of the output.
+    /// The number of channels of the output.
     pub outputs: usize,
-    /// Height and width of the kernel.
+    /// The height and width of the kernel.
     pub kernel: [usize; 2],
-    /// Distance of windows along height and width, at least 1.
+    /// The distance of windows along height and width, at least 1.
     pub stride: [usize; 2],
-    /// Zeros around the input along height and width.
+    /// The number of zeros around the input along height and width.
     pub padding: [usize; 2],
 }
 
 impl Convolution {
-    /// Height and width of the output.
+    /// Returns the height and width of the output.
     ///
     /// # Panics
-    /// When the kernel is larger than the input with its border, or a stride is 0.
+    /// If the kernel is larger than the input with its border, or a stride is 0.
     #[must_use]
     pub fn output_size(&self) -> [usize; 2] {
         [0, 1].map(|axis| {
@@ -56,7 +56,7 @@ impl Convolution {
         })
     }
 
-    /// Elements of an input sample, an output sample and the weights.
+    /// Returns the numbers of elements of an input sample, an output sample and the weights.
     ///
     /// # Panics
     /// As [`Convolution::output_size`].
@@ -71,12 +71,12 @@ impl Convolution {
         ]
     }
 
-    /// Elements that one output is made of.
+    /// Returns the number of input elements per output.
     fn window(&self) -> usize {
         self.channels * self.kernel[0] * self.kernel[1]
     }
 
-    /// A kernel of one element without stride or border sees an image as one row.
+    /// Simplifies a kernel of one element without stride or border: the image becomes one row.
     fn flattened(self) -> Self {
         if self.kernel == [1, 1] && self.stride == [1, 1] && self.padding == [0, 0] {
             let size = [1, self.size[0] * self.size[1]];
@@ -91,14 +91,14 @@ impl Convolution {
         assert_eq!((x, w, y), expected, "input, weights, output of {self:?}");
     }
 
-    /// `y`, the output for `x`. Cost: outputs x window multiply-adds for each place of the output.
+    /// Computes `y`, the output for `x`. Cost: outputs x window multiply-adds for each position of the output.
     ///
     /// # Panics
-    /// When lengths do not fit.
+    /// If lengths do not match.
     pub fn forward(&self, samples: usize, x: &[f32], w: &[f32], y: &mut [f32]) {
         self.check(samples, x.len(), w.len(), y.len());
         let left = Matrix::new(w, self.outputs, self.window()).transposed();
-        dispatch(Forward {
+        dispatch(ConvolutionForward {
             shape: self.flattened(),
             samples,
             x,
@@ -107,15 +107,15 @@ impl Convolution {
         });
     }
 
-    /// `dx`, the gradient of the input where `dy` is that of the output. Cost: as forward.
+    /// Computes `dx`, the gradient of the input, from `dy`, the gradient of the output. Cost: as forward.
     ///
     /// # Panics
-    /// When lengths do not fit.
+    /// If lengths do not match.
     pub fn input_gradient(&self, samples: usize, w: &[f32], dy: &[f32], dx: &mut [f32]) {
         self.check(samples, dx.len(), w.len(), dy.len());
         let is_dense = self.stride == [1, 1];
         if is_dense && (0..2).all(|axis| self.padding[axis] < self.kernel[axis]) {
-            // The convolution of the output's gradient with the weights turned round.
+            // The convolution of the output's gradient with the reversed weights.
             let turned = Self {
                 channels: self.outputs,
                 size: self.output_size(),
@@ -123,16 +123,16 @@ impl Convolution {
                 padding: [0, 1].map(|axis| self.kernel[axis] - 1 - self.padding[axis]),
                 ..*self
             };
-            dispatch(Forward {
+            dispatch(ConvolutionForward {
                 shape: turned.flattened(),
                 samples,
                 x: dy,
-                left: Flipped::new(w, self.channels, self.kernel[0] * self.kernel[1]),
+                left: FlippedWeights::new(w, self.channels, self.kernel[0] * self.kernel[1]),
                 y: dx,
             });
         } else {
             dx.fill(0.0);
-            dispatch(InputGradient {
+            dispatch(ConvolutionInputGradient {
                 shape: *self,
                 samples,
                 w,
@@ -142,10 +142,10 @@ impl Convolution {
         }
     }
 
-    /// `dw`, the gradient of the weights, summed over samples. Cost: as forward.
+    /// Computes `dw`, the gradient of the weights, summed over samples. Cost: as forward.
     ///
     /// # Panics
-    /// When lengths do not fit.
+    /// If lengths do not match.
     pub fn weight_gradient(&self, samples: usize, x: &[f32], dy: &[f32], dw: &mut [f32]) {
         self.check(samples, x.len(), dw.len(), dy.len());
         dispatch(weights::WeightGradient {
@@ -158,7 +158,7 @@ impl Convolution {
     }
 }
 
-struct Forward<'a, L> {
+struct ConvolutionForward<'a, L> {
     shape: Convolution,
     samples: usize,
     x: &'a [f32],
@@ -166,32 +166,32 @@ struct Forward<'a, L> {
     y: &'a mut [f32],
 }
 
-impl<L: Panels> Kernel for Forward<'_, L> {
+impl<L: Panels> SimdKernel for ConvolutionForward<'_, L> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Vector>(mut self) {
+    fn run<V: SimdVector>(mut self) {
         let shape = self.shape;
         let output = shape.output_size();
         let buffers = &mut *lend();
         let (lengths, left) = ([shape.outputs, shape.window()], &mut self.left);
         let left = pack_left::<V>(lengths, left, &mut buffers.left);
         for group in groups(self.samples, output) {
-            let image = Image::of::<V>(&shape, self.x, &group, &mut buffers.image);
-            let size = Size {
+            let image = GroupImage::of::<V>(&shape, self.x, &group, &mut buffers.image);
+            let size = ProductSize {
                 rows: shape.outputs,
                 depth: shape.window(),
                 columns: group.columns(output),
             };
             let panel = V::COLUMNS * V::LANES;
-            let mut windows = Windows::new(&image, &shape, &group, output, panel);
+            let mut windows = PackedWindows::new(&image, &shape, &group, output, panel);
             let mut sink = Planes::new(self.y, shape.outputs, &group, output);
             drive_packed::<V>(size, left, &mut windows, &mut sink, &mut buffers.right);
         }
     }
 }
 
-struct InputGradient<'a> {
+struct ConvolutionInputGradient<'a> {
     shape: Convolution,
     samples: usize,
     w: &'a [f32],
@@ -199,14 +199,14 @@ struct InputGradient<'a> {
     dx: &'a mut [f32],
 }
 
-impl Kernel for InputGradient<'_> {
+impl SimdKernel for ConvolutionInputGradient<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Vector>(self) {
+    fn run<V: SimdVector>(self) {
         let shape = self.shape;
         let output = shape.output_size();
-        // The output's gradient, seen as the input of a kernel of one element.
+        // The output's gradient as the input of a kernel of one element.
         let seen = Convolution {
             channels: shape.outputs,
             size: output,
@@ -218,14 +218,14 @@ impl Kernel for InputGradient<'_> {
         let mut left = Matrix::new(self.w, shape.outputs, shape.window());
         let buffers = &mut *lend();
         for group in groups(self.samples, output) {
-            let image = Image::in_place(&seen, self.dy, &group);
-            let size = Size {
+            let image = GroupImage::in_place(&seen, self.dy, &group);
+            let size = ProductSize {
                 rows: shape.window(),
                 depth: shape.outputs,
                 columns: group.columns(output),
             };
             let panel = V::COLUMNS * V::LANES;
-            let mut windows = Windows::new(&image, &seen, &group, output, panel);
+            let mut windows = PackedWindows::new(&image, &seen, &group, output, panel);
             let mut sink = Fold::new(self.dx, &shape, &group, output);
             let memory = (&mut buffers.left, &mut buffers.right);
             drive::<V>(size, &mut left, &mut windows, &mut sink, memory);
@@ -233,8 +233,8 @@ impl Kernel for InputGradient<'_> {
     }
 }
 
-/// What all parts of a convolution share about one group of outputs.
-fn taps(shape: &Convolution, image: &Image<'_>) -> Vec<usize> {
+/// The data of one group of outputs that all parts of a convolution share.
+fn taps(shape: &Convolution, image: &GroupImage<'_>) -> Vec<usize> {
     let [height, width] = shape.kernel;
     (0..shape.window())
         .map(|tap| {
@@ -244,8 +244,8 @@ fn taps(shape: &Convolution, image: &Image<'_>) -> Vec<usize> {
         .collect()
 }
 
-/// Where the window of each row of outputs begins, in the order of the columns.
-fn row_starts(shape: &Convolution, image: &Image<'_>, group: &Group) -> Vec<usize> {
+/// Returns the start of the window of each row of outputs, in the order of the columns.
+fn row_starts(shape: &Convolution, image: &GroupImage<'_>, group: &OutputGroup) -> Vec<usize> {
     let rows = group.rows.len();
     (0..group.images.len() * rows)
         .map(|i| {

@@ -1,16 +1,16 @@
-//! `exp` and `erf` without a table or a branch, so that loops over them become vectors.
+//! `exp` and `erf` without tables or branches, so that loops over them are vectorised.
 //!
 //! Multiplications and additions are not fused: the bits are the same at every level.
 
-/// `e^x` in f64 within 2 units in the last place; 0 below -708, and NaN stays NaN.
+/// Returns `e^x` in f64 within 2 units in the last place; 0 below -708, and NaN for NaN.
 ///
 /// Source: argument reduction by Cody and Waite, "Software manual for the elementary functions", 1980;
-/// then the Taylor series, whose first term left out is below half a unit.
+/// then the Taylor series; the first omitted term is below half a unit.
 #[inline(always)]
 pub(crate) fn exp(x: f64) -> f64 {
     const LN2_HIGH: f64 = 6.931_471_803_691_238e-1;
     const LN2_LOW: f64 = 1.908_214_929_270_587_7e-10;
-    // Adding it leaves the rounded sum in the low bits, 1,023 added as the exponent has it.
+    // Adding it leaves the rounded sum in the low bits, plus the exponent's bias of 1,023.
     const ROUND: f64 = 6_755_399_441_055_744.0 + 1_023.0;
     const SERIES: [f64; 13] = [
         1.0 / 6_227_020_800.0,
@@ -38,11 +38,11 @@ pub(crate) fn exp(x: f64) -> f64 {
         sum = sum * rest + term;
     }
     let found = (sum * rest + 1.0) * power;
-    // What is not a number went through the shift of bits: it comes back here.
+    // The bit shift destroys NaN, so it is restored here.
     if x < -708.0 { 0.0 } else { found + x * 0.0 }
 }
 
-/// `erf(x)` in f32 within 1e-6, given `e^(-x^2)`. Source: Abramowitz and Stegun, "Handbook of mathematical functions",
+/// Returns `erf(x)` in f32 within 1e-6, given `e^(-x^2)`. Source: Abramowitz and Stegun, "Handbook of mathematical functions",
 /// 7.1.26.
 #[inline(always)]
 pub(crate) fn erf(x: f32, exp_of_minus_square: f32) -> f32 {
@@ -54,7 +54,7 @@ pub(crate) fn erf(x: f32, exp_of_minus_square: f32) -> f32 {
     if x < 0.0 { -found } else { found }
 }
 
-/// `e^x` in f32 within 2 units in the last place; 0 below -87, and NaN stays NaN. Source: the Cephes
+/// Returns `e^x` in f32 within 2 units in the last place; 0 below -87, and NaN for NaN. Source: the Cephes
 /// library, `expf`.
 #[inline(always)]
 pub(crate) fn exp_f32(x: f32) -> f32 {

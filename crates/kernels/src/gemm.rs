@@ -1,7 +1,7 @@
-//! The matrix product, blocked for the caches; what is multiplied is packed by whoever knows it.
+//! The matrix product, blocked for the caches; the callers pack the operands.
 //!
-//! Bits: an element is summed in the order of the inner index, in blocks whose size follows from the
-//! inner length alone; blocks are added in order. Neither the other lengths nor a cache size matter.
+//! Bits: an element is summed in the order of the inner index, in blocks whose size depends only on the inner
+//! length; blocks are added in order. The other lengths and cache sizes have no influence.
 //! Source of the blocking: Goto and van de Geijn, "Anatomy of high-performance matrix
 //! multiplication", ACM TOMS 34(3), 2008.
 
@@ -11,23 +11,23 @@ mod tile;
 use std::ops::Range;
 
 use crate::moves::{put, put_tile};
-use crate::scratch::{Scratch, lend};
-use crate::simd::{Kernel, Level, Vector, dispatch, dispatch_at};
+use crate::scratch::{ScratchBuffer, lend};
+use crate::simd::{Level, SimdKernel, SimdVector, dispatch, dispatch_at};
 
 pub use matrix::Matrix;
 
-/// Longest run of the inner index that is multiplied in one go.
+/// The longest block of the inner index.
 const DEPTH_MAX: usize = 256;
-/// Rows whose packed panels stay in the second-level cache.
+/// The number of rows whose packed panels stay in the second-level cache.
 const ROWS_MAX: usize = 192;
-/// Columns that are packed in one go.
+/// The number of columns that are packed at once.
 const COLUMNS_MAX: usize = 1056;
 
-/// One side of a product: packs a panel of its rows (left) or columns (right).
+/// One operand of a product, which packs panels of its rows (left) or columns (right).
 pub(crate) trait Panels {
-    /// Writes `out[k][width]` for inner indices `depth` and outer indices `outer`; the columns past
-    /// the end of `outer` are to be zero.
-    fn pack<V: Vector>(
+    /// Writes `out[k][width]` for inner indices `depth` and outer indices `outer`; columns past the end of `outer`
+    /// must be zero.
+    fn pack<V: SimdVector>(
         &mut self,
         depth: Range<usize>,
         outer: Range<usize>,
@@ -35,18 +35,18 @@ pub(crate) trait Panels {
         out: &mut [f32],
     );
 
-    /// Packs panels of the rows of a tile, one after the other: the left side.
+    /// Packs panels of the rows of a tile: the left side.
     #[inline(always)]
-    fn pack_rows<V: Vector>(&mut self, depth: Range<usize>, rows: Range<usize>, out: &mut [f32])
+    fn pack_rows<V: SimdVector>(&mut self, depth: Range<usize>, rows: Range<usize>, out: &mut [f32])
     where
         Self: Sized,
     {
         pack_rows::<V>(self, depth, rows, out);
     }
 
-    /// Packs panels of the widest tile, one after the other; the last one has as many vectors as it needs.
+    /// Packs panels of the widest tile; the last one has as many vectors as it needs.
     #[inline(always)]
-    fn pack_all<V: Vector>(&mut self, depth: Range<usize>, outer: Range<usize>, out: &mut [f32])
+    fn pack_all<V: SimdVector>(&mut self, depth: Range<usize>, outer: Range<usize>, out: &mut [f32])
     where
         Self: Sized,
     {
@@ -56,7 +56,7 @@ pub(crate) trait Panels {
 
 /// Packs rows panel by panel.
 #[inline(always)]
-fn pack_rows<V: Vector>(
+fn pack_rows<V: SimdVector>(
     side: &mut impl Panels,
     depth: Range<usize>,
     rows: Range<usize>,
@@ -71,7 +71,7 @@ fn pack_rows<V: Vector>(
 
 /// Packs panel by panel.
 #[inline(always)]
-fn pack_panels<V: Vector>(
+fn pack_panels<V: SimdVector>(
     side: &mut impl Panels,
     depth: Range<usize>,
     outer: Range<usize>,
@@ -86,11 +86,11 @@ fn pack_panels<V: Vector>(
     }
 }
 
-/// Where a product goes.
+/// The destination of a product.
 pub(crate) trait Sink {
-    /// Where a tile of whole vectors and all its rows is written or added as it is: its first element,
-    /// how far rows are apart, and whether the first block of the inner index is added as well. `None`:
-    /// it goes through [`Sink::store`].
+    /// Returns the destination for tiles of whole vectors that are written or added directly: the first element, the
+    /// distance of rows, and whether the first block of the inner index is added too. `None` if tiles must go through
+    /// [`Sink::store`].
     fn place(
         &mut self,
         _rows: &Range<usize>,
@@ -99,9 +99,9 @@ pub(crate) trait Sink {
         None
     }
 
-    /// Takes a tile over: `tile[row][width]`, of which `rows` by `columns` count. Each block of the
-    /// inner index brings another one: they are summed, beginning with the `first`.
-    fn store<V: Vector>(
+    /// Stores a tile `tile[row][width]`, of which `rows` by `columns` elements are valid. Each block of the inner
+    /// index produces a tile; they are summed, starting with the `first`.
+    fn store<V: SimdVector>(
         &mut self,
         rows: Range<usize>,
         columns: Range<usize>,
@@ -110,7 +110,7 @@ pub(crate) trait Sink {
         first: bool,
     );
 
-    /// The inner indices of a block that a tile needs; `None`: the tile is not wanted.
+    /// Returns the inner indices of a block that a tile needs; `None` if the tile is not needed.
     #[inline(always)]
     fn inner(
         &self,
@@ -122,12 +122,12 @@ pub(crate) trait Sink {
     }
 }
 
-/// Where a product is known to be zero, or is not wanted.
+/// The part of a product that is known to be zero or not needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Triangle {
-    /// Nowhere.
+    /// No part.
     Nowhere,
-    /// Of the output, what is above the diagonal is not wanted: tiles there are left as they are.
+    /// The output above the diagonal is not needed: tiles there are not written.
     AboveInOutput,
     /// The left side is zero above the diagonal.
     AboveInLeft,
@@ -135,9 +135,9 @@ pub(crate) enum Triangle {
     BelowInLeft,
 }
 
-/// Lengths of a product: `rows` by `depth` times `depth` by `columns`.
+/// The lengths of a product: `rows` by `depth` times `depth` by `columns`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Size {
+pub(crate) struct ProductSize {
     pub(crate) rows: usize,
     pub(crate) depth: usize,
     pub(crate) columns: usize,
@@ -145,28 +145,28 @@ pub(crate) struct Size {
 
 /// Packs a whole left side, for several products with it: see [`drive_packed`].
 #[inline(always)]
-pub(crate) fn pack_left<'a, V: Vector>(
+pub(crate) fn pack_left<'a, V: SimdVector>(
     [rows, depth]: [usize; 2],
     left: &mut impl Panels,
-    memory: &'a mut Scratch,
+    memory: &'a mut ScratchBuffer,
 ) -> &'a [f32] {
     let padded = rows.next_multiple_of(V::ROWS);
     let a = memory.take(padded * depth);
-    for depth in Blocks::of(depth, DEPTH_MAX).ranges() {
+    for depth in BlockedLength::of(depth, DEPTH_MAX).ranges() {
         let a = &mut a[depth.start * padded..];
         left.pack_rows::<V>(depth, 0..rows, a);
     }
     a
 }
 
-/// As [`drive`], with the left side as [`pack_left`] gave it. The same bits.
+/// Multiplies as [`drive`], with the left side packed by [`pack_left`]. The bits are the same.
 #[inline(always)]
-pub(crate) fn drive_packed<V: Vector>(
-    size: Size,
+pub(crate) fn drive_packed<V: SimdVector>(
+    size: ProductSize,
     left: &[f32],
     right: &mut impl Panels,
     sink: &mut impl Sink,
-    memory: &mut Scratch,
+    memory: &mut ScratchBuffer,
 ) {
     let tile_columns = V::COLUMNS * V::LANES;
     let packed_columns = COLUMNS_MAX.next_multiple_of(tile_columns);
@@ -176,7 +176,7 @@ pub(crate) fn drive_packed<V: Vector>(
     );
     let b = memory.take(packed_columns * DEPTH_MAX);
     for columns in chunks(0..size.columns, packed_columns) {
-        for depth in Blocks::of(size.depth, DEPTH_MAX).ranges() {
+        for depth in BlockedLength::of(size.depth, DEPTH_MAX).ranges() {
             right.pack_all::<V>(depth.clone(), columns.clone(), b);
             for rows in chunks(0..size.rows, packed_rows) {
                 let a = &left[depth.start * padded + rows.start * depth.len()..];
@@ -186,17 +186,17 @@ pub(crate) fn drive_packed<V: Vector>(
     }
 }
 
-/// Multiplies panels of `left` and `right` into `sink`. An empty inner index gives a tile of zeros.
+/// Multiplies panels of `left` and `right` into `sink`. An empty inner index produces tiles of zeros.
 #[inline(always)]
-pub(crate) fn drive<V: Vector>(
-    size: Size,
+pub(crate) fn drive<V: SimdVector>(
+    size: ProductSize,
     left: &mut impl Panels,
     right: &mut impl Panels,
     sink: &mut impl Sink,
-    memory: (&mut Scratch, &mut Scratch),
+    memory: (&mut ScratchBuffer, &mut ScratchBuffer),
 ) {
     let tile_columns = V::COLUMNS * V::LANES;
-    let depths = Blocks::of(size.depth, DEPTH_MAX);
+    let depths = BlockedLength::of(size.depth, DEPTH_MAX);
     let packed_columns = COLUMNS_MAX.next_multiple_of(tile_columns);
     let packed_rows = ROWS_MAX.next_multiple_of(V::ROWS);
     let a = memory.0.take(packed_rows * DEPTH_MAX);
@@ -214,7 +214,7 @@ pub(crate) fn drive<V: Vector>(
 
 /// Multiplies packed rows by packed columns, tile by tile.
 #[inline(always)]
-fn block<V: Vector>(
+fn block<V: SimdVector>(
     rows: Range<usize>,
     columns: Range<usize>,
     depth: &Range<usize>,
@@ -254,15 +254,15 @@ fn block<V: Vector>(
     }
 }
 
-/// A length cut into blocks of nearly one size.
+/// A length divided into blocks of nearly equal sizes.
 #[derive(Clone, Copy)]
-pub(crate) struct Blocks {
+pub(crate) struct BlockedLength {
     length: usize,
     block: usize,
 }
 
-impl Blocks {
-    /// As few blocks of at most `max` as there can be; one empty block for nothing.
+impl BlockedLength {
+    /// Divides a length into the fewest blocks of at most `max`; a length of zero has one empty block.
     pub(crate) fn of(length: usize, max: usize) -> Self {
         let count = length.div_ceil(max).max(1);
         let block = length.div_ceil(count).next_multiple_of(8).min(max);
@@ -276,7 +276,7 @@ impl Blocks {
     }
 }
 
-/// Consecutive runs of at most `size`.
+/// Returns consecutive ranges of at most `size`.
 #[inline(always)]
 pub(crate) fn chunks(range: Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> {
     let end = range.end;
@@ -285,15 +285,15 @@ pub(crate) fn chunks(range: Range<usize>, size: usize) -> impl Iterator<Item = R
         .map(move |start| start..(start + size).min(end))
 }
 
-/// Rows of a row-major output.
-struct Rows<'a> {
+/// The rows of a row-major output.
+struct OutputRows<'a> {
     out: &'a mut [f32],
     stride: usize,
     adds: bool,
     triangle: Triangle,
 }
 
-impl Sink for Rows<'_> {
+impl Sink for OutputRows<'_> {
     #[inline(always)]
     fn inner(
         &self,
@@ -321,7 +321,7 @@ impl Sink for Rows<'_> {
     }
 
     #[inline(always)]
-    fn store<V: Vector>(
+    fn store<V: SimdVector>(
         &mut self,
         rows: Range<usize>,
         columns: Range<usize>,
@@ -341,18 +341,18 @@ impl Sink for Rows<'_> {
     }
 }
 
-struct Product<'a> {
+struct MatrixProduct<'a> {
     left: Matrix<'a>,
     right: Matrix<'a>,
-    sink: Rows<'a>,
+    sink: OutputRows<'a>,
 }
 
-impl Kernel for Product<'_> {
+impl SimdKernel for MatrixProduct<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Vector>(mut self) {
-        let size = Size {
+    fn run<V: SimdVector>(mut self) {
+        let size = ProductSize {
             rows: self.left.rows(),
             depth: self.left.columns(),
             columns: self.right.columns(),
@@ -364,14 +364,14 @@ impl Kernel for Product<'_> {
     }
 }
 
-/// `out = left * right`, or `out += left * right` where `adds`: row-major, `left.rows()` by
+/// Computes `out = left * right`, or `out += left * right` if `adds`: row-major, `left.rows()` by
 /// `right.columns()`.
 ///
-/// Bits depend on the operands and the level of this processor alone. Cost: `rows * depth * columns`
+/// Bits depend only on the operands and the level of this processor. Cost: `rows * depth * columns`
 /// multiply-adds; a megabyte of the thread's memory.
 ///
 /// # Panics
-/// When the lengths do not fit.
+/// If the lengths do not match.
 ///
 /// ```
 /// use ronde_kernels::{Matrix, multiply};
@@ -385,28 +385,28 @@ pub fn multiply(left: Matrix<'_>, right: Matrix<'_>, out: &mut [f32], adds: bool
     multiply_at(Level::detect(), left, right, out, adds);
 }
 
-/// The same at a level, lowered to what this processor has: for tests and measurements.
+/// Multiplies at a level, or the best lower level that this processor supports: for tests and measurements.
 ///
 /// # Panics
-/// When the lengths do not fit.
+/// If the lengths do not match.
 pub fn multiply_at(level: Level, left: Matrix<'_>, right: Matrix<'_>, out: &mut [f32], adds: bool) {
     let (rows, columns) = (left.rows(), right.columns());
     assert_eq!(left.columns(), right.rows(), "inner lengths of a product");
     assert_eq!(out.len(), rows * columns, "elements of a product");
-    let sink = Rows {
+    let sink = OutputRows {
         out,
         stride: columns,
         adds,
         triangle: Triangle::Nowhere,
     };
-    dispatch_at(level, Product { left, right, sink });
+    dispatch_at(level, MatrixProduct { left, right, sink });
 }
 
-/// Writes `left * right` to rows of `out` that are `stride` apart, without the multiplications that a
-/// triangle of zeros makes needless. The same bits as with them, where the other side is finite.
+/// Writes `left * right` to rows of `out` that are `stride` apart, without the multiplications that a triangle of
+/// zeros makes unnecessary. If the other operand is finite, the bits are the same as with them.
 ///
 /// # Panics
-/// When the lengths do not fit.
+/// If the lengths do not match.
 pub(crate) fn multiply_to(
     left: Matrix<'_>,
     right: Matrix<'_>,
@@ -420,13 +420,13 @@ pub(crate) fn multiply_to(
         out.len() >= needed && stride >= columns,
         "elements of a product"
     );
-    let sink = Rows {
+    let sink = OutputRows {
         out,
         stride,
         adds: false,
         triangle,
     };
-    dispatch(Product { left, right, sink });
+    dispatch(MatrixProduct { left, right, sink });
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! [`GradientScale`]: from the sum of a gradient over samples to what an update takes, in one pass.
+//! [`GradientScale`]: scales the sum of a gradient over samples for the optimizer, in one pass.
 
-use crate::simd::{Kernel, Vector, Vectorised, dispatch, vectorised};
+use crate::simd::{SimdKernel, SimdVector, Vectorised, dispatch, vectorised};
 
-/// Elements whose squares are summed by themselves: a block of a sharded state.
+/// The number of elements of a block whose squares are summed separately: a block of a sharded state.
 const BLOCK: usize = 64;
 
-/// Divides by a count of samples, then multiplies by two factors: rounded after each.
+/// A division by the number of samples and two multiplications, each rounded.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GradientScale {
     count: f32,
@@ -13,7 +13,7 @@ pub struct GradientScale {
 }
 
 impl GradientScale {
-    /// The mean over so many samples, then multiplied by a factor (the inverse of a loss scale, or 1).
+    /// Creates the mean over `samples` samples, multiplied by a factor (the inverse of a loss scale, or 1).
     #[must_use]
     pub fn new(samples: u64, factor: f32) -> Self {
         Self {
@@ -22,7 +22,7 @@ impl GradientScale {
         }
     }
 
-    /// Multiplied by another factor at the end, as by clipping.
+    /// Adds a second factor, such as that of gradient clipping.
     #[must_use]
     pub fn then(self, factor: f32) -> Self {
         Self {
@@ -34,30 +34,30 @@ impl GradientScale {
     /// Writes the scaled values. Cost: one pass.
     ///
     /// # Panics
-    /// When lengths differ.
+    /// If lengths differ.
     pub fn write(&self, from: &[f32], to: &mut [f32]) {
         assert_eq!(from.len(), to.len(), "lengths of a gradient");
-        vectorised(Write {
+        vectorised(ScaledCopy {
             scale: *self,
             from,
             to,
         });
     }
 
-    /// Adds to `total` the squares of the scaled values, block by block in order; `None` when one of them
-    /// is not finite. A block has 64 elements, the last one as many as are left; it is summed in f64 in
-    /// eight lanes that are added pairwise at the end. Cost: one pass that reads.
+    /// Adds the squares of the scaled values to `total`, block by block in order; `None` if a value is not finite. A
+    /// block has 64 elements, the last one possibly fewer; it is summed in f64 in eight lanes that are added pairwise
+    /// at the end. Cost: one read pass.
     #[must_use]
     pub fn add_squares(&self, values: &[f32], total: f64) -> Option<f64> {
-        dispatch(Squares {
+        dispatch(SquareSums {
             scale: *self,
             values,
             total,
         })
     }
 
-    /// What the count is divided by: multiplying by the inverse of a power of two gives the same bits
-    /// in a fraction of the time.
+    /// Returns the inverse of the divisor if it is a power of two: the multiplication gives the same bits in a fraction
+    /// of the time.
     fn inverse(&self) -> Option<f32> {
         let is_power = self.count >= 1.0 && self.count.to_bits().trailing_zeros() >= 23;
         is_power.then(|| 1.0 / self.count)
@@ -69,13 +69,13 @@ impl GradientScale {
     }
 }
 
-struct Write<'a> {
+struct ScaledCopy<'a> {
     scale: GradientScale,
     from: &'a [f32],
     to: &'a mut [f32],
 }
 
-impl Vectorised for Write<'_> {
+impl Vectorised for ScaledCopy<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -88,17 +88,17 @@ impl Vectorised for Write<'_> {
     }
 }
 
-struct Squares<'a> {
+struct SquareSums<'a> {
     scale: GradientScale,
     values: &'a [f32],
     total: f64,
 }
 
-impl Kernel for Squares<'_> {
+impl SimdKernel for SquareSums<'_> {
     type Output = Option<f64>;
 
     #[inline(always)]
-    fn run<V: Vector>(self) -> Option<f64> {
+    fn run<V: SimdVector>(self) -> Option<f64> {
         let (scale, count) = (self.scale, self.scale.count);
         match scale.inverse() {
             Some(inverse) => self.add::<V>(|value| scale.of(value * inverse)),
@@ -107,9 +107,9 @@ impl Kernel for Squares<'_> {
     }
 }
 
-impl Squares<'_> {
+impl SquareSums<'_> {
     #[inline(always)]
-    fn add<V: Vector>(self, scaled: impl Fn(f32) -> f32) -> Option<f64> {
+    fn add<V: SimdVector>(self, scaled: impl Fn(f32) -> f32) -> Option<f64> {
         let (mut total, mut is_finite) = (self.total, true);
         let (blocks, rest) = self.values.as_chunks::<BLOCK>();
         for block in blocks {
@@ -128,9 +128,9 @@ impl Squares<'_> {
     }
 }
 
-/// Eight lanes, then pairs of them.
+/// Adds eight lanes pairwise.
 #[inline(always)]
-fn block_sum<V: Vector>(block: &[f32; BLOCK], scaled: &impl Fn(f32) -> f32) -> f64 {
+fn block_sum<V: SimdVector>(block: &[f32; BLOCK], scaled: &impl Fn(f32) -> f32) -> f64 {
     let mut found = [0.0; BLOCK];
     for (to, from) in found.iter_mut().zip(block) {
         *to = scaled(*from);

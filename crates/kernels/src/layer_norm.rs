@@ -1,11 +1,11 @@
 //! Layer normalisation of rows, and the rectifier of Hendrycks and Gimpel ("gelu").
 
 use crate::exponential::{erf, exp_f32};
-use crate::simd::{Kernel, Vector, dispatch};
+use crate::simd::{SimdKernel, SimdVector, dispatch};
 
 const LANES: usize = 16;
 
-/// Sums of two terms per element of two rows, in a fixed order.
+/// Returns the sums of two terms per element of two rows, in a fixed order.
 #[inline(always)]
 fn sums(first: &[f32], second: &[f32], term: impl Fn(f32, f32) -> [f32; 2]) -> [f64; 2] {
     let mut lanes = [[0.0_f32; LANES]; 2];
@@ -19,11 +19,11 @@ fn sums(first: &[f32], second: &[f32], term: impl Fn(f32, f32) -> [f32; 2]) -> [
     lanes.map(|lanes| lanes.iter().map(|&lane| f64::from(lane)).sum())
 }
 
-/// `y = (x - mean) / sqrt(variance + epsilon) * gamma + beta` for each row of `gamma.len()`; gives each
-/// row's mean and `1 / sqrt(variance + epsilon)`.
+/// Computes `y = (x - mean) / sqrt(variance + epsilon) * gamma + beta` for each row of `gamma.len()` elements; returns
+/// each row's mean and `1 / sqrt(variance + epsilon)`.
 ///
 /// # Panics
-/// When lengths do not fit.
+/// If lengths do not match.
 pub fn layer_norm(
     x: &[f32],
     gamma: &[f32],
@@ -36,7 +36,7 @@ pub fn layer_norm(
         beta.len() == width && y.len() == x.len() && x.len().is_multiple_of(width.max(1)),
         "rows of {width}"
     );
-    dispatch(Forward {
+    dispatch(LayerNormForward {
         x,
         gamma,
         beta,
@@ -45,7 +45,7 @@ pub fn layer_norm(
     })
 }
 
-struct Forward<'a> {
+struct LayerNormForward<'a> {
     x: &'a [f32],
     gamma: &'a [f32],
     beta: &'a [f32],
@@ -53,11 +53,11 @@ struct Forward<'a> {
     y: &'a mut [f32],
 }
 
-impl Kernel for Forward<'_> {
+impl SimdKernel for LayerNormForward<'_> {
     type Output = Vec<[f32; 2]>;
 
     #[inline(always)]
-    fn run<V: Vector>(self) -> Vec<[f32; 2]> {
+    fn run<V: SimdVector>(self) -> Vec<[f32; 2]> {
         let width = self.gamma.len().max(1);
         let mut found = Vec::with_capacity(self.x.len() / width);
         for (x, y) in self
@@ -78,11 +78,11 @@ impl Kernel for Forward<'_> {
     }
 }
 
-/// Gradients of [`layer_norm`] from that of its output: `dx` is written, `dgamma` and `dbeta` are
-/// summed over rows in order.
+/// Computes the gradients of [`layer_norm`] from its output's gradient: writes `dx`, and sums `dgamma` and `dbeta` over
+/// rows in order.
 ///
 /// # Panics
-/// When lengths do not fit.
+/// If lengths do not match.
 pub fn layer_norm_backward(
     x: &[f32],
     gamma: &[f32],
@@ -98,7 +98,7 @@ pub fn layer_norm_backward(
         "{} rows of {width}",
         rows.len()
     );
-    dispatch(Backward {
+    dispatch(LayerNormBackward {
         x,
         gamma,
         rows,
@@ -109,7 +109,7 @@ pub fn layer_norm_backward(
     });
 }
 
-struct Backward<'a> {
+struct LayerNormBackward<'a> {
     x: &'a [f32],
     gamma: &'a [f32],
     rows: &'a [[f32; 2]],
@@ -119,11 +119,11 @@ struct Backward<'a> {
     dbeta: &'a mut [f32],
 }
 
-impl Kernel for Backward<'_> {
+impl SimdKernel for LayerNormBackward<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Vector>(self) {
+    fn run<V: SimdVector>(self) {
         let width = self.gamma.len().max(1);
         self.dgamma.fill(0.0);
         self.dbeta.fill(0.0);
@@ -152,11 +152,11 @@ impl Kernel for Backward<'_> {
     }
 }
 
-/// `x / 2 * (1 + erf(x / sqrt(2)))`, and its derivative where `slope` is given. Source: Hendrycks and
+/// Computes `x / 2 * (1 + erf(x / sqrt(2)))`, and its derivative if `slope` is given. Source: Hendrycks and
 /// Gimpel, "Gaussian error linear units", 2016, section 2.
 ///
 /// # Panics
-/// When lengths differ.
+/// If lengths differ.
 pub fn gelu(x: &[f32], y: &mut [f32], slope: Option<&mut [f32]>) {
     assert!(
         y.len() == x.len() && slope.as_ref().is_none_or(|slope| slope.len() == x.len()),
@@ -172,11 +172,11 @@ struct Gelu<'a> {
     slope: Option<&'a mut [f32]>,
 }
 
-impl Kernel for Gelu<'_> {
+impl SimdKernel for Gelu<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<V: Vector>(self) {
+    fn run<V: SimdVector>(self) {
         const INVERSE_ROOT: f32 = std::f32::consts::FRAC_1_SQRT_2;
         // 1 / sqrt(2 pi).
         const DENSITY: f32 = 0.398_942_3;

@@ -1,9 +1,9 @@
-//! Kernels on slices of f32, one thread each: what the engine's own operations are slow without.
+//! Single-threaded kernels on slices of f32 for the engine's own operations.
 //!
-//! Nothing here knows of tensors or gradients as objects: lengths and slices come in, slices go out.
-//! Every kernel is compiled for the instruction sets of [`Level`] and the best one that the processor
-//! has is taken at run time. Results depend on the operands and the level alone: not on threads (there
-//! are none), caches, or where buffers lie.
+//! The kernels have no tensor or gradient types: inputs are lengths and slices, outputs are slices. Every kernel
+//! is compiled for the instruction sets of [`Level`]; the best level that the processor supports is selected at
+//! run time. Results depend only on the operands and the level, not on threads (there are none), caches or the
+//! addresses of buffers.
 
 mod attention;
 mod batch_norm;

@@ -1,24 +1,24 @@
 //! Softmax and cross-entropy of rows of logits, with the gradient.
 
 use crate::exponential::exp;
-use crate::simd::{Kernel, Vector, dispatch};
+use crate::simd::{SimdKernel, SimdVector, dispatch};
 
 const LANES: usize = 16;
 
-/// The loss of one row, and the class of its greatest logit.
+/// The loss of one row, and the class with the largest logit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RowLoss {
     /// `-log(softmax(logits)[label])` in nats.
     pub loss: f64,
-    /// The first class with the greatest logit.
+    /// The first class with the largest logit.
     pub greatest: usize,
 }
 
-/// The loss of one row of logits in f64, and its gradient: `softmax(logits)`, less 1 at the label. A
-/// logit that is not finite makes the loss NaN. Cost: an exponential per logit, as vectors.
+/// Computes the loss of one row of logits in f64, and its gradient: `softmax(logits)`, minus 1 at the label. The loss
+/// is NaN if a logit is not finite. Cost: one vectorised exponential per logit.
 ///
 /// # Panics
-/// When `label` is not a class, or `gradient` has another length than `logits`.
+/// If `label` is not a class, or the lengths of `gradient` and `logits` differ.
 pub fn softmax_cross_entropy(logits: &[f32], label: usize, gradient: &mut [f32]) -> RowLoss {
     assert!(
         label < logits.len() && gradient.len() == logits.len(),
@@ -26,24 +26,24 @@ pub fn softmax_cross_entropy(logits: &[f32], label: usize, gradient: &mut [f32])
         gradient.len(),
         logits.len()
     );
-    dispatch(Row {
+    dispatch(LogitRow {
         logits,
         label,
         gradient,
     })
 }
 
-struct Row<'a> {
+struct LogitRow<'a> {
     logits: &'a [f32],
     label: usize,
     gradient: &'a mut [f32],
 }
 
-impl Kernel for Row<'_> {
+impl SimdKernel for LogitRow<'_> {
     type Output = RowLoss;
 
     #[inline(always)]
-    fn run<V: Vector>(self) -> RowLoss {
+    fn run<V: SimdVector>(self) -> RowLoss {
         let greatest = first_of_greatest(self.logits);
         let maximum = f64::from(self.logits[greatest]);
         let mut lanes = [0.0; LANES];
@@ -71,7 +71,7 @@ impl Kernel for Row<'_> {
     }
 }
 
-/// The place of the first of the greatest; 0 where nothing is greater than anything.
+/// Returns the index of the first maximum; 0 if the values cannot be compared.
 #[inline(always)]
 fn first_of_greatest(values: &[f32]) -> usize {
     let mut most = [f32::NEG_INFINITY; LANES];

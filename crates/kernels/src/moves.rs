@@ -1,22 +1,22 @@
-//! Moving values: copies, sums and turned blocks, as vectors of the level that asks.
+//! Copies, sums and transposed blocks, vectorised for the level of the caller.
 #![expect(
     unsafe_code,
     reason = "vector loads and stores in loops that would become calls"
 )]
 
-use crate::simd::Vector;
+use crate::simd::SimdVector;
 
-/// Copies a slice to one of the same length. For short runs in inner loops: no call, unlike
-/// `copy_from_slice`.
+/// Copies a slice to a slice of the same length. For short slices in inner loops: unlike `copy_from_slice`, it makes no
+/// call.
 #[inline(always)]
-pub(crate) fn copy<V: Vector>(from: &[f32], to: &mut [f32]) {
+pub(crate) fn copy<V: SimdVector>(from: &[f32], to: &mut [f32]) {
     let length = from.len();
     assert_eq!(length, to.len(), "lengths of a copy");
     let (from, to) = (from.as_ptr(), to.as_mut_ptr());
     let mut at = 0;
     // SAFETY: both have `length` elements, as asserted, and every access ends at most there.
     unsafe {
-        // Two at a time: of one the compiler would make a call again.
+        // Two at a time: with one, the compiler would emit a call.
         while at + 2 * V::LANES <= length {
             let (a, b) = (V::load(from.add(at)), V::load(from.add(at + V::LANES)));
             a.store(to.add(at));
@@ -40,7 +40,7 @@ unsafe fn copy_rest(mut from: *const f32, mut to: *mut f32, count: usize) {
     macro_rules! part {
         ($n:literal) => {
             if count & $n != 0 {
-                // SAFETY: the parts add up to `count`, the caller's promise.
+                // SAFETY: the parts add up to `count`, which the caller guarantees.
                 unsafe {
                     let values = from.cast::<[f32; $n]>().read_unaligned();
                     to.cast::<[f32; $n]>().write_unaligned(values);
@@ -56,12 +56,12 @@ unsafe fn copy_rest(mut from: *const f32, mut to: *mut f32, count: usize) {
     let _ = (from, to);
 }
 
-/// Writes or adds the rows of a tile of whole vectors; row `i` goes to `start + i * stride`.
+/// Writes or adds the rows of a tile of whole vectors; row `i` is written at `start + i * stride`.
 ///
 /// # Panics
-/// When a row does not fit.
+/// If a row does not fit.
 #[inline(always)]
-pub(crate) fn put_tile<V: Vector>(
+pub(crate) fn put_tile<V: SimdVector>(
     to: &mut [f32],
     [start, stride]: [usize; 2],
     tile: &[f32],
@@ -76,7 +76,7 @@ pub(crate) fn put_tile<V: Vector>(
 }
 
 #[inline(always)]
-fn put_vectors<V: Vector, const C: usize>(
+fn put_vectors<V: SimdVector, const C: usize>(
     to: &mut [f32],
     [start, stride]: [usize; 2],
     tile: &[f32],
@@ -89,7 +89,7 @@ fn put_vectors<V: Vector, const C: usize>(
         "rows of a tile"
     );
     for row in 0..rows {
-        // SAFETY: all rows lie in `tile` and in `to`, as asserted.
+        // SAFETY: all rows are within `tile` and `to`, as asserted.
         unsafe {
             let from = tile.as_ptr().add(row * width);
             let to = to.as_mut_ptr().add(start + row * stride);
@@ -111,7 +111,7 @@ fn put_vectors<V: Vector, const C: usize>(
 
 /// Writes or adds the start of `tile`.
 #[inline(always)]
-pub(crate) fn put<V: Vector>(to: &mut [f32], tile: &[f32], first: bool) {
+pub(crate) fn put<V: SimdVector>(to: &mut [f32], tile: &[f32], first: bool) {
     let tile = &tile[..to.len()];
     if first {
         copy::<V>(tile, to);
@@ -120,9 +120,9 @@ pub(crate) fn put<V: Vector>(to: &mut [f32], tile: &[f32], first: bool) {
     }
 }
 
-/// Adds a slice to one of the same length, element by element.
+/// Adds a slice to a slice of the same length, element by element.
 #[inline(always)]
-pub(crate) fn add<V: Vector>(from: &[f32], to: &mut [f32]) {
+pub(crate) fn add<V: SimdVector>(from: &[f32], to: &mut [f32]) {
     assert_eq!(from.len(), to.len(), "lengths of a sum");
     let whole = from.len() / V::LANES * V::LANES;
     let mut at = 0;
@@ -139,13 +139,13 @@ pub(crate) fn add<V: Vector>(from: &[f32], to: &mut [f32]) {
     }
 }
 
-/// Side of the blocks that are turned in registers.
+/// The side of the blocks that are transposed in registers.
 const SIDE: usize = 8;
 
-/// Turns `rows` rows of `length`, `stride` apart, into columns of `out[length][width]`; columns that
-/// no row fills become zero.
+/// Transposes `rows` rows of `length` elements, `stride` apart, into columns of `out[length][width]`; the remaining
+/// columns become zero.
 #[inline(always)]
-pub(crate) fn transpose_into<V: Vector>(
+pub(crate) fn transpose_into<V: SimdVector>(
     from: &[f32],
     stride: usize,
     rows: usize,
@@ -167,7 +167,7 @@ pub(crate) fn transpose_into<V: Vector>(
     let (whole_rows, whole_length) = (rows / SIDE * SIDE, length / SIDE * SIDE);
     for row in (0..whole_rows).step_by(SIDE) {
         for at in (0..whole_length).step_by(SIDE) {
-            // SAFETY: the block's rows and columns lie inside `from` and `out`, as asserted.
+            // SAFETY: the block's rows and columns are within `from` and `out`, as asserted.
             unsafe {
                 let from = from.as_ptr().add(row * stride + at);
                 V::transpose(from, stride, out.as_mut_ptr().add(at * width + row), width);
@@ -189,16 +189,16 @@ pub(crate) fn transpose_into<V: Vector>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simd::{Kernel, Level, dispatch_at};
+    use crate::simd::{Level, SimdKernel, dispatch_at};
     use crate::testing::values;
 
-    /// All lengths up to four vectors of the widest level, with a border that must stay.
+    /// Tests all lengths up to four vectors of the widest level, with a border that must not change.
     struct Moves;
 
-    impl Kernel for Moves {
+    impl SimdKernel for Moves {
         type Output = ();
 
-        fn run<V: Vector>(self) {
+        fn run<V: SimdVector>(self) {
             for length in 0..70 {
                 let vectors = length / V::LANES;
                 if length == vectors * V::LANES && (1..=V::COLUMNS).contains(&vectors) {

@@ -2,14 +2,14 @@
 
 use crate::simd::{Vectorised, vectorised};
 
-/// `max(x, 0)` in place; what is not a number stays so, so that it shows.
+/// Computes `max(x, 0)` in place. NaN remains NaN, so that it is noticed.
 pub fn rectified(values: &mut [f32]) {
-    vectorised(Forward(values));
+    vectorised(RectifierForward(values));
 }
 
-struct Forward<'a>(&'a mut [f32]);
+struct RectifierForward<'a>(&'a mut [f32]);
 
-impl Vectorised for Forward<'_> {
+impl Vectorised for RectifierForward<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -20,25 +20,25 @@ impl Vectorised for Forward<'_> {
     }
 }
 
-/// `dx`: the gradient `dy` where the output `y` was above zero, else zero.
+/// Computes `dx`: the gradient `dy` where the output `y` was above zero, otherwise zero.
 ///
 /// # Panics
-/// When lengths differ.
+/// If lengths differ.
 pub fn rectified_backward(y: &[f32], dy: &[f32], dx: &mut [f32]) {
     assert!(
         y.len() == dx.len() && dy.len() == dx.len(),
         "lengths of a rectifier's gradient"
     );
-    vectorised(Backward { y, dy, dx });
+    vectorised(RectifierBackward { y, dy, dx });
 }
 
-struct Backward<'a> {
+struct RectifierBackward<'a> {
     y: &'a [f32],
     dy: &'a [f32],
     dx: &'a mut [f32],
 }
 
-impl Vectorised for Backward<'_> {
+impl Vectorised for RectifierBackward<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -49,21 +49,21 @@ impl Vectorised for Backward<'_> {
     }
 }
 
-/// `max(x, 0)` in place; `open[i]` becomes 1 where the result is above zero, else 0.
+/// Computes `max(x, 0)` in place, and the mask `open`: 1 where the result is above zero, otherwise 0.
 ///
 /// # Panics
-/// When lengths differ.
+/// If lengths differ.
 pub fn rectified_noting(values: &mut [f32], open: &mut [u8]) {
-    assert_eq!(values.len(), open.len(), "lengths of a rectifier's notes");
-    vectorised(Noting { values, open });
+    assert_eq!(values.len(), open.len(), "lengths of a rectifier's mask");
+    vectorised(RectifierWithMask { values, open });
 }
 
-struct Noting<'a> {
+struct RectifierWithMask<'a> {
     values: &'a mut [f32],
     open: &'a mut [u8],
 }
 
-impl Vectorised for Noting<'_> {
+impl Vectorised for RectifierWithMask<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -75,21 +75,21 @@ impl Vectorised for Noting<'_> {
     }
 }
 
-/// Shuts a gradient, in place, where the notes of [`rectified_noting`] say so.
+/// Sets a gradient to zero, in place, where the mask of [`rectified_noting`] is 0.
 ///
 /// # Panics
-/// When lengths differ.
+/// If lengths differ.
 pub fn shut(gradient: &mut [f32], open: &[u8]) {
-    assert_eq!(gradient.len(), open.len(), "lengths of a rectifier's notes");
-    vectorised(Shut { gradient, open });
+    assert_eq!(gradient.len(), open.len(), "lengths of a rectifier's mask");
+    vectorised(MaskedGradient { gradient, open });
 }
 
-struct Shut<'a> {
+struct MaskedGradient<'a> {
     gradient: &'a mut [f32],
     open: &'a [u8],
 }
 
-impl Vectorised for Shut<'_> {
+impl Vectorised for MaskedGradient<'_> {
     type Output = ();
 
     #[inline(always)]

@@ -1,29 +1,31 @@
-//! Memory that kernels work in: reused by the next call of the thread, so that it is not asked for again.
+//! Scratch memory of kernels, reused by the next call of the thread to avoid allocations.
 
 use std::cell::RefCell;
 
-/// Floats on a cache line, which buffers start on.
+/// The number of floats of a cache line, to which buffers are aligned.
 const LINE: usize = 16;
 
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-struct Line(#[expect(dead_code, reason = "read as floats, see `Scratch::take`")] [f32; LINE]);
+struct CacheLine(
+    #[expect(dead_code, reason = "read as floats, see `ScratchBuffer::take`")] [f32; LINE],
+);
 
-/// A buffer that grows; contents are what the last use left.
+/// A growing buffer, with the contents of its last use.
 #[derive(Default)]
-pub(crate) struct Scratch(Vec<Line>);
+pub(crate) struct ScratchBuffer(Vec<CacheLine>);
 
-impl Scratch {
-    /// `elements` floats from the start of a cache line on, with old contents.
+impl ScratchBuffer {
+    /// Returns `elements` floats, aligned to a cache line, with old contents.
     #[expect(
         unsafe_code,
-        reason = "aligned lines are seen as the floats that they are"
+        reason = "aligned cache lines are reinterpreted as floats"
     )]
     pub(crate) fn take(&mut self, elements: usize) -> &mut [f32] {
-        const { assert!(size_of::<Line>() == LINE * size_of::<f32>()) };
+        const { assert!(size_of::<CacheLine>() == LINE * size_of::<f32>()) };
         let lines = elements.div_ceil(LINE);
         if self.0.len() < lines {
-            self.0.resize(lines, Line([0.0; LINE]));
+            self.0.resize(lines, CacheLine([0.0; LINE]));
         }
         let start = self.0.as_mut_ptr().cast::<f32>();
         // SAFETY: a line is exactly `LINE` initialised floats, as asserted, and there are enough lines.
@@ -33,45 +35,45 @@ impl Scratch {
 
 /// The buffers of one kernel call.
 #[derive(Default)]
-pub(crate) struct Buffers {
-    /// Packed rows.
-    pub(crate) left: Scratch,
-    /// Packed columns.
-    pub(crate) right: Scratch,
-    /// An image with its border, or a sum that is turned at the end.
-    pub(crate) image: Scratch,
+pub(crate) struct KernelBuffers {
+    /// The packed rows.
+    pub(crate) left: ScratchBuffer,
+    /// The packed columns.
+    pub(crate) right: ScratchBuffer,
+    /// An image with its border, or a sum that is transposed at the end.
+    pub(crate) image: ScratchBuffer,
 }
 
 thread_local! {
-    /// Never read before it is written: which call came before cannot be seen.
-    static BUFFERS: RefCell<Buffers> = RefCell::default();
+    /// The thread's buffers. Kernels never read them before writing, so previous calls have no influence.
+    static BUFFERS: RefCell<KernelBuffers> = RefCell::default();
 }
 
-/// The thread's buffers while a kernel runs; they go back when it is done. Not through a closure,
-/// which would be compiled without the instructions of the kernel's level.
-pub(crate) struct Lent(Buffers);
+/// The thread's buffers while a kernel runs; dropping this returns them. A closure instead would be compiled without
+/// the instructions of the kernel's level.
+pub(crate) struct LentBuffers(KernelBuffers);
 
-/// Takes the thread's buffers. Who takes them while they are lent gets new ones.
-pub(crate) fn lend() -> Lent {
-    Lent(BUFFERS.take())
+/// Takes the thread's buffers. A nested call gets new buffers.
+pub(crate) fn lend() -> LentBuffers {
+    LentBuffers(BUFFERS.take())
 }
 
-impl Drop for Lent {
+impl Drop for LentBuffers {
     fn drop(&mut self) {
         BUFFERS.set(std::mem::take(&mut self.0));
     }
 }
 
-impl std::ops::Deref for Lent {
-    type Target = Buffers;
+impl std::ops::Deref for LentBuffers {
+    type Target = KernelBuffers;
 
-    fn deref(&self) -> &Buffers {
+    fn deref(&self) -> &KernelBuffers {
         &self.0
     }
 }
 
-impl std::ops::DerefMut for Lent {
-    fn deref_mut(&mut self) -> &mut Buffers {
+impl std::ops::DerefMut for LentBuffers {
+    fn deref_mut(&mut self) -> &mut KernelBuffers {
         &mut self.0
     }
 }

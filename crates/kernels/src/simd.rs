@@ -1,13 +1,14 @@
-//! Instruction sets: which one this processor has, vectors of each, and how a kernel is compiled for all.
+//! Instruction sets: detection, vectors of each set, and the compilation of kernels for all of them.
 #![expect(
     unsafe_code,
     reason = "vector instructions and the functions compiled for them"
 )]
 
-/// What a kernel is compiled for. Results may differ in the last bits between levels, never within one.
+/// An instruction set for which kernels are compiled. Results may differ in the last bits between levels, never within
+/// a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// What the architecture has everywhere.
+    /// The baseline of the architecture.
     Portable,
     /// 256 bits and fused multiply-add.
     Avx2,
@@ -16,7 +17,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// The best level of this processor. Cost: a load; the standard library remembers the answer.
+    /// Returns the best level of this processor. Cost: a load, since the standard library caches the result.
     #[must_use]
     pub fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
@@ -34,7 +35,7 @@ impl Level {
         Self::Portable
     }
 
-    /// The name in a plan's identity.
+    /// Returns the name in a plan's identity.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -45,29 +46,29 @@ impl Level {
     }
 }
 
-/// A vector of f32 and the shape of the register tile that fits its registers.
+/// A vector of f32, and the shape of the register tile that fits its registers.
 ///
-/// Methods are `inline(always)`: they take on the instruction set of the function that calls them.
-pub(crate) trait Vector: Copy {
-    /// Elements.
+/// Methods are `inline(always)`, so that they are compiled for the instruction set of the calling function.
+pub(crate) trait SimdVector: Copy {
+    /// The number of elements.
     const LANES: usize;
-    /// Rows of a register tile of [`Vector::COLUMNS`] vectors.
+    /// The number of rows of a register tile of [`SimdVector::COLUMNS`] vectors.
     const ROWS: usize;
-    /// Vectors side by side in a register tile.
+    /// The number of vectors per row of a register tile.
     const COLUMNS: usize;
 
     fn splat(value: f32) -> Self;
     /// # Safety
-    /// `from` is readable for [`Vector::LANES`] elements.
+    /// `from` is readable for [`SimdVector::LANES`] elements.
     unsafe fn load(from: *const f32) -> Self;
     /// # Safety
-    /// `to` is writable for [`Vector::LANES`] elements.
+    /// `to` is writable for [`SimdVector::LANES`] elements.
     unsafe fn store(self, to: *mut f32);
-    /// `self * factor + sum`, rounded once where the level has that.
+    /// Returns `self * factor + sum`, rounded once if the level supports it.
     fn multiply_add(self, factor: Self, sum: Self) -> Self;
-    /// Element by element.
+    /// Adds element by element.
     fn add(self, other: Self) -> Self;
-    /// Asks for the cache line at an address; nothing but time depends on it.
+    /// Prefetches the cache line at an address, which affects only the time.
     #[inline(always)]
     fn fetch(_at: *const f32) {}
     /// Adds the squares of eight values to eight sums, each product and sum rounded.
@@ -77,7 +78,7 @@ pub(crate) trait Vector: Copy {
             *sum += f64::from(*value) * f64::from(*value);
         }
     }
-    /// Turns a block of 8 rows of 8, `stride` apart, into rows `to_stride` apart.
+    /// Transposes a block of 8 rows of 8 elements, `stride` apart, into rows `to_stride` apart.
     ///
     /// # Safety
     /// `from` is readable and `to` writable for all rows.
@@ -85,18 +86,18 @@ pub(crate) trait Vector: Copy {
     unsafe fn transpose(from: *const f32, stride: usize, to: *mut f32, to_stride: usize) {
         for row in 0..8 {
             for column in 0..8 {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { *to.add(column * to_stride + row) = *from.add(row * stride + column) };
             }
         }
     }
 }
 
-/// Four lanes that any compiler makes vectors of.
+/// Four lanes that any compiler vectorises.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable([f32; 4]);
 
-impl Vector for Portable {
+impl SimdVector for Portable {
     const LANES: usize = 4;
     const ROWS: usize = 4;
     const COLUMNS: usize = 2;
@@ -108,13 +109,13 @@ impl Vector for Portable {
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: the caller's promise; an array of f32 may be read unaligned.
+        // SAFETY: guaranteed by the caller; an array of f32 may be read unaligned.
         Self(unsafe { from.cast::<[f32; 4]>().read_unaligned() })
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { to.cast::<[f32; 4]>().write_unaligned(self.0) }
     }
 
@@ -133,7 +134,8 @@ impl Vector for Portable {
     }
 }
 
-/// Fused where the architecture always has it; else a call of the C library, far too slow.
+/// Multiplies and adds, fused only if the architecture always supports it; otherwise it would be a slow call of the C
+/// library.
 #[inline(always)]
 fn fused(a: f32, b: f32, c: f32) -> f32 {
     if cfg!(target_arch = "aarch64") {
@@ -154,11 +156,11 @@ mod x86 {
         _mm512_mul_pd, _mm512_set1_ps, _mm512_storeu_pd, _mm512_storeu_ps,
     };
 
-    use super::Vector;
+    use super::SimdVector;
 
     macro_rules! vector {
         ($type:ty, $lanes:literal, $rows:literal x $columns:literal, $splat:ident, $load:ident, $store:ident, $fma:ident, $add:ident, $squares:ident) => {
-            impl Vector for $type {
+            impl SimdVector for $type {
                 const LANES: usize = $lanes;
                 const ROWS: usize = $rows;
                 const COLUMNS: usize = $columns;
@@ -171,13 +173,13 @@ mod x86 {
 
                 #[inline(always)]
                 unsafe fn load(from: *const f32) -> Self {
-                    // SAFETY: the caller's promise; the level was detected.
+                    // SAFETY: guaranteed by the caller; the level was detected.
                     unsafe { $load(from) }
                 }
 
                 #[inline(always)]
                 unsafe fn store(self, to: *mut f32) {
-                    // SAFETY: the caller's promise; the level was detected.
+                    // SAFETY: guaranteed by the caller; the level was detected.
                     unsafe { $store(to, self) }
                 }
 
@@ -195,7 +197,7 @@ mod x86 {
 
                 #[inline(always)]
                 fn fetch(at: *const f32) {
-                    // SAFETY: a hint that cannot fail, whatever the address.
+                    // SAFETY: a hint that cannot fail for any address.
                     unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
                 }
 
@@ -212,7 +214,7 @@ mod x86 {
                     to: *mut f32,
                     to_stride: usize,
                 ) {
-                    // SAFETY: the caller's promise; the level was detected.
+                    // SAFETY: guaranteed by the caller; the level was detected.
                     unsafe { transpose(from, stride, to, to_stride) }
                 }
             }
@@ -246,7 +248,7 @@ mod x86 {
     /// The processor has AVX-512.
     #[inline(always)]
     unsafe fn squares_512(values: &[f32; 8], sums: &mut [f64; 8]) {
-        // SAFETY: the caller's promise; the arrays have as many elements as are read and written.
+        // SAFETY: guaranteed by the caller; the arrays have as many elements as are read and written.
         unsafe {
             let wide = _mm512_cvtps_pd(_mm256_loadu_ps(values.as_ptr()));
             let old = _mm512_loadu_pd(sums.as_ptr());
@@ -262,7 +264,7 @@ mod x86 {
     #[inline(always)]
     unsafe fn squares_256(values: &[f32; 8], sums: &mut [f64; 8]) {
         for half in [0, 4] {
-            // SAFETY: the caller's promise; the arrays have as many elements as are read and written.
+            // SAFETY: guaranteed by the caller; the arrays have as many elements as are read and written.
             unsafe {
                 let wide = _mm256_cvtps_pd(_mm_loadu_ps(values.as_ptr().add(half)));
                 let to = sums.as_mut_ptr().add(half);
@@ -272,14 +274,14 @@ mod x86 {
         }
     }
 
-    /// Turns a block of 8 by 8: halves of rows that are four apart come into one register, then pairs
-    /// and quadruples are interleaved.
+    /// Transposes a block of 8 by 8: halves of rows that are four apart are loaded into one register, then pairs and
+    /// quadruples are interleaved.
     ///
     /// # Safety
-    /// As [`Vector::transpose`]; the processor has AVX.
+    /// As [`SimdVector::transpose`]; the processor has AVX.
     #[inline(always)]
     unsafe fn transpose(from: *const f32, stride: usize, to: *mut f32, to_stride: usize) {
-        // SAFETY: the caller's promises.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             for half in 0..2 {
                 let load = |row: usize| {
@@ -304,30 +306,30 @@ mod x86 {
     }
 }
 
-/// Work that is compiled once for each level: `run` and all that it inlines use its instructions.
-pub(crate) trait Kernel {
+/// A kernel that is compiled once for each level: `run` and everything inlined into it use the level's instructions.
+pub(crate) trait SimdKernel {
     type Output;
-    /// Must be `inline(always)`, as must be what it calls.
-    fn run<V: Vector>(self) -> Self::Output;
+    /// Runs the kernel. Must be `inline(always)`, like all functions that it calls.
+    fn run<V: SimdVector>(self) -> Self::Output;
 }
 
-/// Safe code that is worth compiling for each [`Level`]: loops over slices.
+/// Safe code, such as a loop over slices, that is compiled for each [`Level`].
 pub trait Vectorised {
-    /// What it gives.
+    /// The result.
     type Output;
-    /// Does it. Must be `inline(always)`, as must be what it calls.
+    /// Runs the code. Must be `inline(always)`, like all functions that it calls.
     fn run(self) -> Self::Output;
 }
 
-/// Runs code compiled for the level of this processor. Multiplications and additions are not fused:
-/// without sums across elements the bits are those of any level. Cost: a call.
+/// Runs code compiled for the level of this processor. Multiplications and additions are not fused, so code without
+/// sums across elements gives the same bits at every level. Cost: a call.
 pub fn vectorised<W: Vectorised>(work: W) -> W::Output {
     struct Any<W>(W);
-    impl<W: Vectorised> Kernel for Any<W> {
+    impl<W: Vectorised> SimdKernel for Any<W> {
         type Output = W::Output;
 
         #[inline(always)]
-        fn run<V: Vector>(self) -> W::Output {
+        fn run<V: SimdVector>(self) -> W::Output {
             self.0.run()
         }
     }
@@ -336,20 +338,20 @@ pub fn vectorised<W: Vectorised>(work: W) -> W::Output {
 
 /// Runs a kernel at the level of this processor.
 #[inline]
-pub(crate) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
+pub(crate) fn dispatch<K: SimdKernel>(kernel: K) -> K::Output {
     dispatch_at(Level::detect(), kernel)
 }
 
-/// Runs a kernel at a level, lowered to what this processor has.
-pub(crate) fn dispatch_at<K: Kernel>(level: Level, kernel: K) -> K::Output {
+/// Runs a kernel at a level, or the best lower level that this processor supports.
+pub(crate) fn dispatch_at<K: SimdKernel>(level: Level, kernel: K) -> K::Output {
     #[cfg(target_arch = "x86_64")]
     {
         #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
-        fn avx512<K: Kernel>(kernel: K) -> K::Output {
+        fn avx512<K: SimdKernel>(kernel: K) -> K::Output {
             kernel.run::<std::arch::x86_64::__m512>()
         }
         #[target_feature(enable = "avx2,fma")]
-        fn avx2<K: Kernel>(kernel: K) -> K::Output {
+        fn avx2<K: SimdKernel>(kernel: K) -> K::Output {
             kernel.run::<std::arch::x86_64::__m256>()
         }
         match level.min(Level::detect()) {

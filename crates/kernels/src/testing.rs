@@ -1,6 +1,6 @@
-//! What the tests share: numbers that repeat, and comparisons.
+//! Test helpers: reproducible numbers and comparisons.
 
-/// Values in -1..1 that follow from the seed.
+/// Returns values in -1..1 that are determined by the seed.
 pub(crate) fn values(count: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -12,7 +12,7 @@ pub(crate) fn values(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// Panics when `got` is not `expected` within `tolerance`, relative where it is large.
+/// Panics unless `got` equals `expected` within `tolerance`, which is relative for large values.
 #[track_caller]
 pub(crate) fn close(got: f32, expected: f64, tolerance: f64) {
     let limit = tolerance * (1.0 + expected.abs()) * 10.0;

@@ -1,18 +1,18 @@
-//! Batch normalisation of a batch that comes in parts: what the parts add up, and each part by the sum.
+//! Batch normalisation of a batch in parts: sums over the parts, and the normalisation of each part.
 //!
-//! A part gives its [`BatchNorm::moments`]; their sum over all parts makes the statistics that every part
-//! is normalised by. Backward does the same with [`BatchNorm::gradient_sums`]. The sums are f64, so that
-//! a batch cut otherwise gives the same values but for rounding at 1e-16, and the same bits where the
-//! sums are added in one order.
+//! Each part computes its [`BatchNorm::moments`]; their sum over all parts gives the statistics with which every
+//! part is normalised. The backward pass does the same with [`BatchNorm::gradient_sums`]. The sums are f64.
+//! Another division into parts therefore changes values only by rounding at 1e-16, and not at all if the sums are
+//! added in the same order.
 
-use super::{Affine, BatchNorm, BatchStatistics, Turn, sums};
+use super::{Affine, BatchNorm, BatchStatistics, ChannelGradient, sums};
 use crate::simd::{Vectorised, vectorised};
 
 impl BatchStatistics {
-    /// From the summed [`BatchNorm::moments`] of all parts.
+    /// Computes the statistics from the summed [`BatchNorm::moments`] of all parts.
     ///
     /// # Panics
-    /// When there are not two sums a channel and the count.
+    /// Unless `sums` has the number of values and two sums per channel.
     #[must_use]
     pub fn of_moments(moments: &[f64], epsilon: f64) -> Self {
         let (count, moments) = split(moments);
@@ -29,7 +29,7 @@ impl BatchStatistics {
         found
     }
 
-    /// Statistics that are known: running ones.
+    /// Returns known statistics, such as running ones.
     #[must_use]
     pub fn known(mean: &[f32], variance: &[f32], epsilon: f64) -> Self {
         let mut found = Self::default();
@@ -40,32 +40,34 @@ impl BatchStatistics {
     }
 }
 
-/// The count that comes first (one where it is none), and the rest.
+/// Splits off the leading number of values (at least one).
 fn split(sums: &[f64]) -> (f64, &[f64]) {
-    let (count, rest) = sums.split_first().expect("a count comes first");
+    let (count, rest) = sums
+        .split_first()
+        .expect("the first element is the number of values");
     assert!(rest.len().is_multiple_of(2), "two sums for each channel");
     (count.max(1.0), rest)
 }
 
 impl BatchNorm {
-    /// Length of [`BatchNorm::moments`] and [`BatchNorm::gradient_sums`].
+    /// Returns the length of [`BatchNorm::moments`] and [`BatchNorm::gradient_sums`].
     #[must_use]
     pub fn sums_len(&self) -> usize {
         1 + 2 * self.channels
     }
 
-    /// What a part adds to the statistics: the count of values of a channel, then for each channel their
-    /// sum, then for each the sum of their squares. Two passes, as squares are summed about the part's own
-    /// mean.
+    /// Returns the contribution of a part to the statistics: the number of values of a channel, then the sum of values of
+    /// each channel, then the sum of squares of each channel. Takes two passes, because squares are summed about the
+    /// part's own mean.
     ///
     /// # Panics
-    /// When lengths do not fit.
+    /// If lengths do not match.
     #[must_use]
     pub fn moments(&self, x: &[f32]) -> Vec<f64> {
         assert_eq!(x.len(), self.elements(), "length of {self:?}");
         let mut all = vec![0.0; self.sums_len()];
         if !x.is_empty() {
-            vectorised(Moments {
+            vectorised(ChannelMoments {
                 shape: *self,
                 x,
                 all: &mut all,
@@ -74,11 +76,11 @@ impl BatchNorm {
         all
     }
 
-    /// A part's output: `y = (x - mean) / sqrt(variance + epsilon) * gamma + beta + added`, then the
-    /// rectifier if the shape says so.
+    /// Computes a part's output: `y = (x - mean) / sqrt(variance + epsilon) * gamma + beta + added`, then the
+    /// rectifier if it is enabled.
     ///
     /// # Panics
-    /// When lengths do not fit.
+    /// If lengths do not match.
     pub fn normalise(
         &self,
         x: &[f32],
@@ -94,7 +96,7 @@ impl BatchNorm {
                 && [affine.gamma.len(), affine.beta.len()] == [self.channels; 2],
             "lengths of {self:?}"
         );
-        vectorised(Normalise {
+        vectorised(NormalisedPart {
             shape: *self,
             x,
             statistics,
@@ -104,11 +106,11 @@ impl BatchNorm {
         });
     }
 
-    /// What a part adds to backward, `dy` being the gradient before the rectifier: the count again, then
-    /// for each channel the sum of `dy`, then for each that of `dy * (x - mean)`.
+    /// Returns the contribution of a part to the backward pass, where `dy` is the gradient before the rectifier: the
+    /// number of values, then the sum of `dy` of each channel, then the sum of `dy * (x - mean)` of each channel.
     ///
     /// # Panics
-    /// When lengths do not fit.
+    /// If lengths do not match.
     #[must_use]
     pub fn gradient_sums(&self, x: &[f32], dy: &[f32], statistics: &BatchStatistics) -> Vec<f64> {
         assert!(
@@ -116,7 +118,7 @@ impl BatchNorm {
             "lengths of {self:?}"
         );
         let mut all = vec![0.0; self.sums_len()];
-        vectorised(GradientSums {
+        vectorised(ChannelGradientSums {
             shape: *self,
             x,
             dy,
@@ -126,10 +128,10 @@ impl BatchNorm {
         all
     }
 
-    /// Gradients of a part's scale and shift, from the part's own [`BatchNorm::gradient_sums`].
+    /// Computes the gradients of a part's scale and shift from the part's own [`BatchNorm::gradient_sums`].
     ///
     /// # Panics
-    /// When lengths do not fit.
+    /// If lengths do not match.
     pub fn affine_gradients(
         &self,
         own: &[f64],
@@ -147,11 +149,11 @@ impl BatchNorm {
         }
     }
 
-    /// Turns the gradient of a part's output into that of its input, in place, by the
-    /// [`BatchNorm::gradient_sums`] of all parts together.
+    /// Converts the gradient of a part's output to the gradient of its input, in place, with the summed
+    /// [`BatchNorm::gradient_sums`] of all parts.
     ///
     /// # Panics
-    /// When lengths do not fit.
+    /// If lengths do not match.
     pub fn input_gradient(
         &self,
         x: &[f32],
@@ -166,7 +168,7 @@ impl BatchNorm {
                 && summed.len() == self.sums_len(),
             "lengths of {self:?}"
         );
-        vectorised(InputGradient {
+        vectorised(BatchNormInputGradient {
             shape: *self,
             x,
             gamma,
@@ -177,13 +179,13 @@ impl BatchNorm {
     }
 }
 
-struct Moments<'a> {
+struct ChannelMoments<'a> {
     shape: BatchNorm,
     x: &'a [f32],
     all: &'a mut [f64],
 }
 
-impl Vectorised for Moments<'_> {
+impl Vectorised for ChannelMoments<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -195,13 +197,13 @@ impl Vectorised for Moments<'_> {
             let (total, mean, squares) = self.shape.moments_of(channel, self.x);
             let mean = f64::from(mean);
             self.all[1 + channel] = total;
-            // About zero, so that parts with other means can be added.
+            // The moments are about zero, so that parts with different means can be added.
             self.all[1 + channels + channel] = squares + mean * (2.0 * total - count * mean);
         }
     }
 }
 
-struct Normalise<'a> {
+struct NormalisedPart<'a> {
     shape: BatchNorm,
     x: &'a [f32],
     statistics: &'a BatchStatistics,
@@ -210,7 +212,7 @@ struct Normalise<'a> {
     y: &'a mut [f32],
 }
 
-impl Vectorised for Normalise<'_> {
+impl Vectorised for NormalisedPart<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -223,7 +225,7 @@ impl Vectorised for Normalise<'_> {
     }
 }
 
-struct GradientSums<'a> {
+struct ChannelGradientSums<'a> {
     shape: BatchNorm,
     x: &'a [f32],
     dy: &'a [f32],
@@ -231,7 +233,7 @@ struct GradientSums<'a> {
     all: &'a mut [f64],
 }
 
-impl Vectorised for GradientSums<'_> {
+impl Vectorised for ChannelGradientSums<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -250,7 +252,7 @@ impl Vectorised for GradientSums<'_> {
     }
 }
 
-struct InputGradient<'a> {
+struct BatchNormInputGradient<'a> {
     shape: BatchNorm,
     x: &'a [f32],
     gamma: &'a [f32],
@@ -259,7 +261,7 @@ struct InputGradient<'a> {
     dy: &'a mut [f32],
 }
 
-impl Vectorised for InputGradient<'_> {
+impl Vectorised for BatchNormInputGradient<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -269,7 +271,7 @@ impl Vectorised for InputGradient<'_> {
         for channel in 0..self.shape.channels {
             let inverse = self.statistics.inverse[channel];
             let wide = f64::from(inverse);
-            let turn = Turn {
+            let turn = ChannelGradient {
                 mean: self.statistics.mean[channel],
                 scale: self.gamma[channel] * inverse,
                 offset: (totals[channel] / count) as f32,

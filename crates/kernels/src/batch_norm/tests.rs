@@ -13,7 +13,7 @@ fn shape(rectified: bool) -> BatchNorm {
     }
 }
 
-/// In f64, straight from the definition: the sum of `y * weight`.
+/// Computes the sum of `y * weight` in f64, directly from the definition.
 fn objective(
     shape: &BatchNorm,
     x: &[f64],
@@ -108,7 +108,7 @@ fn a_value_that_is_not_a_number_shows() {
     assert!(y[5].is_nan() && !y[40].is_nan());
 }
 
-/// Sums of the parts, added in order.
+/// Returns the sums of the parts, added in order.
 fn summed(parts: impl Iterator<Item = Vec<f64>>) -> Vec<f64> {
     parts
         .reduce(|mut sum, part| {
@@ -120,8 +120,8 @@ fn summed(parts: impl Iterator<Item = Vec<f64>>) -> Vec<f64> {
         .unwrap()
 }
 
-/// Output, gradients of the input, the scale and the shift of a batch of five samples cut into parts, the
-/// values of which lie about `middle`.
+/// Returns the output and the gradients of the input, the scale and the shift of a batch of five samples in parts, with
+/// values around `middle`.
 fn in_parts(counts: &[usize], middle: f32) -> [Vec<f32>; 4] {
     let parts: Vec<BatchNorm> = counts
         .iter()

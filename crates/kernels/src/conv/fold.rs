@@ -1,16 +1,16 @@
-//! [`Fold`]: tiles of window gradients are added to the places of the input that they come from.
+//! [`Fold`]: adds tiles of window gradients to the corresponding positions of the input.
 
 use std::ops::Range;
 
 use super::Convolution;
-use super::image::Group;
+use super::image::OutputGroup;
 use crate::gemm::Sink;
-use crate::simd::Vector;
+use crate::simd::SimdVector;
 
-/// Columns of the widest panel of any level.
+/// The number of columns of the widest panel of any level.
 const PANEL_MAX: usize = 48;
 
-/// The gradient of the input, which rows (taps) and columns (outputs) of a product are added to.
+/// The gradient of the input, to which rows (taps) and columns (outputs) of a product are added.
 pub(super) struct Fold<'a> {
     out: &'a mut [f32],
     shape: Convolution,
@@ -23,7 +23,7 @@ impl<'a> Fold<'a> {
     pub(super) fn new(
         out: &'a mut [f32],
         shape: &Convolution,
-        group: &Group,
+        group: &OutputGroup,
         output: [usize; 2],
     ) -> Self {
         Self {
@@ -36,18 +36,18 @@ impl<'a> Fold<'a> {
     }
 }
 
-/// Columns of a tile that are neighbours in one row of outputs.
+/// A range of columns of a tile that are neighbours in one row of outputs.
 #[derive(Debug, Clone)]
-struct Run {
+struct NeighbourRun {
     image: usize,
-    /// Where the first one's window begins, the border counted.
+    /// The start of the first column's window, including the border.
     row: usize,
     column: usize,
-    /// Of the tile.
+    /// The columns of the tile.
     columns: Range<usize>,
 }
 
-impl Run {
+impl NeighbourRun {
     const NONE: Self = Self {
         image: 0,
         row: 0,
@@ -57,9 +57,13 @@ impl Run {
 }
 
 impl Fold<'_> {
-    /// Cuts columns into runs.
+    /// Divides columns into ranges of neighbours.
     #[inline(always)]
-    fn runs<'a>(&self, columns: Range<usize>, runs: &'a mut [Run; PANEL_MAX]) -> &'a [Run] {
+    fn runs<'a>(
+        &self,
+        columns: Range<usize>,
+        runs: &'a mut [NeighbourRun; PANEL_MAX],
+    ) -> &'a [NeighbourRun] {
         let (places, stride) = (self.rows.len() * self.width, self.shape.stride);
         let (mut count, mut at) = (0, columns.start);
         while at < columns.end {
@@ -67,7 +71,7 @@ impl Fold<'_> {
             let (row, column) = (place / self.width, place % self.width);
             let length = (self.width - column).min(columns.end - at);
             let from = at - columns.start;
-            runs[count] = Run {
+            runs[count] = NeighbourRun {
                 image: self.first_image + image,
                 row: (self.rows.start + row) * stride[0],
                 column: column * stride[1],
@@ -80,7 +84,7 @@ impl Fold<'_> {
     }
 }
 
-/// Adds values to elements that are `stride` apart, as far as there are any.
+/// Adds values to elements that are `stride` apart, up to the end of the slice.
 #[inline(always)]
 fn add_apart(values: &[f32], to: &mut [f32], stride: usize) {
     match stride {
@@ -103,7 +107,7 @@ fn add_apart(values: &[f32], to: &mut [f32], stride: usize) {
 
 impl Sink for Fold<'_> {
     #[inline(always)]
-    fn store<V: Vector>(
+    fn store<V: SimdVector>(
         &mut self,
         rows: Range<usize>,
         columns: Range<usize>,
@@ -119,7 +123,7 @@ impl Sink for Fold<'_> {
             padding,
             ..
         } = self.shape;
-        let mut runs = [const { Run::NONE }; PANEL_MAX];
+        let mut runs = [const { NeighbourRun::NONE }; PANEL_MAX];
         let runs = self.runs(columns, &mut runs);
         for (tap, tile) in rows.zip(tile.chunks_exact(width)) {
             let (channel, place) = (tap / (kernel[0] * kernel[1]), tap % (kernel[0] * kernel[1]));
@@ -127,7 +131,7 @@ impl Sink for Fold<'_> {
             for run in runs {
                 let row = (run.row + down).wrapping_sub(padding[0]);
                 let at = run.column + right;
-                // Windows of the run whose tap is in the border before.
+                // The windows of the range whose tap is in the border before the image.
                 let outside = match padding[1].saturating_sub(at) {
                     0 => 0,
                     border => border.div_ceil(stride[1]).min(run.columns.len()),

@@ -1,39 +1,39 @@
-//! Groups of outputs that are computed together, and the part of the input that they see.
+//! Groups of outputs that are computed together, and the part of the input that they depend on.
 
 use std::ops::Range;
 
 use super::Convolution;
 use crate::moves::copy;
-use crate::scratch::Scratch;
-use crate::simd::Vector;
+use crate::scratch::ScratchBuffer;
+use crate::simd::SimdVector;
 
-/// Outputs of a group: what the packed columns of the matrix product hold.
+/// The number of outputs of a group, limited by the packed columns of the matrix product.
 const COLUMNS_MAX: usize = 1056;
 
 /// Several whole images, or rows of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Group {
+pub(super) struct OutputGroup {
     pub(super) images: Range<usize>,
-    /// Rows of the output.
+    /// The rows of the output.
     pub(super) rows: Range<usize>,
 }
 
-impl Group {
-    /// Places of the output, of one channel.
+impl OutputGroup {
+    /// Returns the positions of the output within one channel.
     pub(super) fn columns(&self, output: [usize; 2]) -> usize {
         self.images.len() * self.rows.len() * output[1]
     }
 }
 
-/// Cuts the outputs of all samples into groups.
-pub(super) fn groups(samples: usize, output: [usize; 2]) -> Vec<Group> {
+/// Divides the outputs of all samples into groups.
+pub(super) fn groups(samples: usize, output: [usize; 2]) -> Vec<OutputGroup> {
     let places = output[0] * output[1];
     if places == 0 {
         return Vec::new();
     }
     if places <= COLUMNS_MAX {
         let images = COLUMNS_MAX / places;
-        let whole = |start: usize| Group {
+        let whole = |start: usize| OutputGroup {
             images: start..(start + images).min(samples),
             rows: 0..output[0],
         };
@@ -41,7 +41,7 @@ pub(super) fn groups(samples: usize, output: [usize; 2]) -> Vec<Group> {
     }
     let rows = (COLUMNS_MAX / output[1]).max(1);
     let of_image = |image: usize| {
-        (0..output[0]).step_by(rows).map(move |start| Group {
+        (0..output[0]).step_by(rows).map(move |start| OutputGroup {
             images: image..image + 1,
             rows: start..(start + rows).min(output[0]),
         })
@@ -49,17 +49,17 @@ pub(super) fn groups(samples: usize, output: [usize; 2]) -> Vec<Group> {
     (0..samples).flat_map(of_image).collect()
 }
 
-/// The input of a group, its border included.
-pub(super) struct Image<'a> {
+/// The input of a group, including its border.
+pub(super) struct GroupImage<'a> {
     pub(super) data: &'a [f32],
     pub(super) image_stride: usize,
     pub(super) channel_stride: usize,
     pub(super) row_stride: usize,
 }
 
-impl<'a> Image<'a> {
-    /// The input where it lies, for a convolution without a border.
-    pub(super) fn in_place(shape: &Convolution, x: &'a [f32], group: &Group) -> Self {
+impl<'a> GroupImage<'a> {
+    /// Uses the input in place, for a convolution without a border.
+    pub(super) fn in_place(shape: &Convolution, x: &'a [f32], group: &OutputGroup) -> Self {
         let [height, width] = shape.size;
         let image_stride = shape.channels * height * width;
         let start = group.images.start * image_stride + group.rows.start * shape.stride[0] * width;
@@ -71,13 +71,13 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// The input of a group: in place, or copied with a border of zeros.
+    /// Returns the input of a group: in place, or copied with a border of zeros.
     #[inline(always)]
-    pub(super) fn of<V: Vector>(
+    pub(super) fn of<V: SimdVector>(
         shape: &Convolution,
         x: &'a [f32],
-        group: &Group,
-        bordered: &'a mut Scratch,
+        group: &OutputGroup,
+        bordered: &'a mut ScratchBuffer,
     ) -> Self {
         if shape.padding == [0, 0] {
             return Self::in_place(shape, x, group);
@@ -88,7 +88,7 @@ impl<'a> Image<'a> {
         let channel_stride = rows * row_stride;
         let image_stride = shape.channels * channel_stride;
         let data = bordered.take(group.images.len() * image_stride);
-        // The row of the input that the first row of the copy shows, border counted.
+        // The row of the input that is the first row of the copy, including the border.
         let first = group.rows.start * shape.stride[0];
         let planes = group.images.len() * shape.channels;
         let inputs =

@@ -1,19 +1,19 @@
-//! [`Planes`]: tiles of a product go to the channels of several images.
+//! [`Planes`]: writes tiles of a product to the channels of several images.
 
 use std::ops::Range;
 
-use super::image::Group;
+use super::image::OutputGroup;
 use crate::gemm::Sink;
 use crate::moves::{put, put_tile};
-use crate::simd::Vector;
+use crate::simd::SimdVector;
 
-/// `[images, rows of the product, places]`, of which a group's places are written.
+/// The output `[images, rows of the product, positions]`; the positions of a group are written.
 pub(super) struct Planes<'a> {
     out: &'a mut [f32],
     channels: usize,
-    /// Places of a whole channel.
+    /// The number of positions of a whole channel.
     plane: usize,
-    /// Of which the group has so many in each image.
+    /// The number of the group's positions in each image.
     places: usize,
     first: usize,
 }
@@ -22,7 +22,7 @@ impl<'a> Planes<'a> {
     pub(super) fn new(
         out: &'a mut [f32],
         channels: usize,
-        group: &Group,
+        group: &OutputGroup,
         output: [usize; 2],
     ) -> Self {
         let plane = output[0] * output[1];
@@ -52,7 +52,7 @@ impl Sink for Planes<'_> {
     }
 
     #[inline(always)]
-    fn store<V: Vector>(
+    fn store<V: SimdVector>(
         &mut self,
         rows: Range<usize>,
         columns: Range<usize>,

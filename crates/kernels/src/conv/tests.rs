@@ -3,7 +3,7 @@
 use super::*;
 use crate::testing::{close, values};
 
-/// Every convolution that differs in what the kernels treat apart.
+/// Returns one convolution for each case that the kernels treat separately.
 fn shapes() -> Vec<(Convolution, usize)> {
     let shape = |channels, size, outputs, kernel, stride, padding| Convolution {
         channels,
@@ -29,7 +29,7 @@ fn shapes() -> Vec<(Convolution, usize)> {
     ]
 }
 
-/// Calls with sample, output, tap in the weights and place in the input, for all that meet.
+/// Calls a function with each sample, output, tap of the weights and corresponding position of the input.
 fn each(shape: &Convolution, samples: usize, mut meet: impl FnMut(usize, usize, usize)) {
     let [height, width] = shape.output_size();
     let [from_y, from_x, taps_y, taps_x] = [

@@ -1,16 +1,16 @@
-//! The gradient of a convolution's weights: windows are read where they lie in the image.
+//! The gradient of a convolution's weights; windows are read from the image in place.
 #![expect(unsafe_code, reason = "vector loads and stores in the innermost loops")]
 
-use super::image::{Group, Image, groups};
+use super::image::{GroupImage, OutputGroup, groups};
 use super::{Convolution, row_starts, taps};
 use crate::gemm::chunks;
 use crate::moves::transpose_into;
 use crate::scratch::lend;
-use crate::simd::{Kernel, Vector};
+use crate::simd::{SimdKernel, SimdVector};
 
-/// Taps of a register tile: with four vectors of outputs 24 sums.
+/// The number of taps of a register tile: with four vectors of outputs, 24 sums.
 const TAPS: usize = 6;
-/// Vectors of outputs in a register tile, at most.
+/// The largest number of vectors of outputs in a register tile.
 const VECTORS: usize = 4;
 
 pub(super) struct WeightGradient<'a> {
@@ -21,12 +21,12 @@ pub(super) struct WeightGradient<'a> {
     pub(super) dw: &'a mut [f32],
 }
 
-impl Kernel for WeightGradient<'_> {
+impl SimdKernel for WeightGradient<'_> {
     type Output = ();
 
-    /// Sums `[taps, outputs]` group by group, in order, and turns the sum at the end.
+    /// Sums `[taps, outputs]` group by group, in order, and transposes the sum at the end.
     #[inline(always)]
-    fn run<V: Vector>(self) {
+    fn run<V: SimdVector>(self) {
         let shape = self.shape;
         let (output, window) = (shape.output_size(), shape.window());
         let vectors = if V::LANES == 16 { VECTORS } else { V::COLUMNS };
@@ -35,8 +35,8 @@ impl Kernel for WeightGradient<'_> {
         let sums = buffers.left.take(sums);
         sums.fill(0.0);
         for group in groups(self.samples, output) {
-            let image = Image::of::<V>(&shape, self.x, &group, &mut buffers.image);
-            let pass = Pass {
+            let image = GroupImage::of::<V>(&shape, self.x, &group, &mut buffers.image);
+            let pass = WeightGradientPass {
                 taps: taps(&shape, &image),
                 row_starts: row_starts(&shape, &image, &group),
                 image: image.data,
@@ -55,12 +55,12 @@ impl Kernel for WeightGradient<'_> {
     }
 }
 
-/// Packs the gradients of some outputs as `panel[place][outputs]`.
+/// Packs the gradients of some outputs as `panel[position][outputs]`.
 #[inline(always)]
-fn turn<V: Vector>(
+fn turn<V: SimdVector>(
     shape: &Convolution,
     dy: &[f32],
-    group: &Group,
+    group: &OutputGroup,
     outputs: std::ops::Range<usize>,
     panel: &mut [f32],
 ) {
@@ -78,9 +78,9 @@ fn turn<V: Vector>(
     }
 }
 
-/// Writes the sums, which lie in panels `[taps][outputs of the panel]`, as `[outputs, taps]`.
+/// Writes the sums, stored in panels `[taps][outputs of the panel]`, as `[outputs, taps]`.
 #[inline(always)]
-fn give<V: Vector>(sums: &[f32], dw: &mut [f32], shape: &Convolution, panel: usize) {
+fn give<V: SimdVector>(sums: &[f32], dw: &mut [f32], shape: &Convolution, panel: usize) {
     let window = shape.window();
     for outputs in chunks(0..shape.outputs, panel) {
         let width = outputs.len().next_multiple_of(V::LANES);
@@ -91,7 +91,7 @@ fn give<V: Vector>(sums: &[f32], dw: &mut [f32], shape: &Convolution, panel: usi
 }
 
 /// One group of one convolution.
-struct Pass<'a> {
+struct WeightGradientPass<'a> {
     image: &'a [f32],
     taps: Vec<usize>,
     row_starts: Vec<usize>,
@@ -99,10 +99,10 @@ struct Pass<'a> {
     stride: usize,
 }
 
-impl Pass<'_> {
+impl WeightGradientPass<'_> {
     /// Adds the products of all taps with the outputs of a panel to `sums[tap][outputs]`.
     #[inline(always)]
-    fn add<V: Vector>(&self, panel: &[f32], vectors: usize, sums: &mut [f32]) {
+    fn add<V: SimdVector>(&self, panel: &[f32], vectors: usize, sums: &mut [f32]) {
         match vectors {
             4 => self.add_sized::<V, 4>(panel, sums),
             3 => self.add_sized::<V, 3>(panel, sums),
@@ -112,10 +112,10 @@ impl Pass<'_> {
     }
 
     #[inline(always)]
-    fn add_sized<V: Vector, const C: usize>(&self, panel: &[f32], sums: &mut [f32]) {
+    fn add_sized<V: SimdVector, const C: usize>(&self, panel: &[f32], sums: &mut [f32]) {
         let width = C * V::LANES;
         for (tile, sums) in self.taps.chunks(TAPS).zip(sums.chunks_mut(TAPS * width)) {
-            // Taps that are not there repeat the last one and are not written.
+            // Missing taps repeat the last one and are not written.
             let taps = std::array::from_fn(|i| tile[i.min(tile.len() - 1)]);
             let found = self.tile::<V, C>(&taps, panel);
             let elements = tile.len() * width;
@@ -133,13 +133,13 @@ impl Pass<'_> {
         }
     }
 
-    /// The products of some taps with the outputs of a panel, summed over places in order.
+    /// Multiplies some taps with the outputs of a panel and sums over positions in order.
     #[expect(
         clippy::needless_range_loop,
         reason = "indices of registers; iterators hide from the compiler that they are"
     )]
     #[inline(always)]
-    fn tile<V: Vector, const C: usize>(
+    fn tile<V: SimdVector, const C: usize>(
         &self,
         taps: &[usize; TAPS],
         panel: &[f32],
@@ -153,12 +153,12 @@ impl Pass<'_> {
         );
         assert!(
             panel.len() >= self.row_starts.len() * self.width * width,
-            "a panel has all places"
+            "a panel has all positions"
         );
         let mut sums = [[V::splat(0.0); C]; TAPS];
         let mut right = panel.as_ptr();
         for &start in &self.row_starts {
-            // SAFETY: all windows end inside the image and the panel has all places, as asserted.
+            // SAFETY: all windows end inside the image and the panel has all positions, as asserted.
             unsafe {
                 let image = self.image.as_ptr().add(start);
                 let rows = taps.map(|tap| image.add(tap));

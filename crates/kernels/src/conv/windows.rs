@@ -1,32 +1,32 @@
-//! [`Windows`]: the windows of an image as the columns of a matrix, packed without being laid out.
+//! [`PackedWindows`]: the windows of an image as the columns of a matrix, packed without materialising the matrix.
 
 use std::ops::Range;
 
-use super::image::{Group, Image};
+use super::image::{GroupImage, OutputGroup};
 use super::{Convolution, row_starts, taps};
 use crate::gemm::Panels;
-use crate::simd::Vector;
+use crate::simd::SimdVector;
 
-/// Columns of the widest panel of any level.
+/// The number of columns of the widest panel of any level.
 const PANEL_MAX: usize = 48;
 
-/// `[taps, outputs of the group]`: column `j` is the window of output `j`.
-pub(super) struct Windows<'a> {
+/// The matrix `[taps, outputs of the group]`: column `j` is the window of output `j`.
+pub(super) struct PackedWindows<'a> {
     image: &'a [f32],
     taps: Vec<usize>,
     row_starts: Vec<usize>,
     width: usize,
     stride: usize,
-    /// Neighbouring columns that lie side by side in the image as well.
+    /// The number of neighbouring columns that are contiguous in the image too.
     piece: usize,
 }
 
-impl<'a> Windows<'a> {
-    /// For panels of so many columns.
+impl<'a> PackedWindows<'a> {
+    /// Packs panels of `P` columns.
     pub(super) fn new(
-        image: &Image<'a>,
+        image: &GroupImage<'a>,
         shape: &Convolution,
-        group: &Group,
+        group: &OutputGroup,
         output: [usize; 2],
         panel: usize,
     ) -> Self {
@@ -50,7 +50,7 @@ impl<'a> Windows<'a> {
         self.row_starts[column / self.width] + column % self.width * self.stride
     }
 
-    /// Copies pieces of `P` side by side.
+    /// Copies contiguous ranges of `P` elements.
     #[inline(always)]
     fn pack_pieces<const P: usize>(
         &self,
@@ -72,9 +72,9 @@ impl<'a> Windows<'a> {
     }
 }
 
-impl Panels for Windows<'_> {
+impl Panels for PackedWindows<'_> {
     #[inline(always)]
-    fn pack<V: Vector>(
+    fn pack<V: SimdVector>(
         &mut self,
         depth: Range<usize>,
         outer: Range<usize>,
@@ -97,15 +97,15 @@ impl Panels for Windows<'_> {
     }
 }
 
-/// Weights `[outputs, channels, taps]` as the left side of the input's gradient: rows are channels, the
-/// inner index runs over outputs and taps from the last to the first.
-pub(super) struct Flipped<'a> {
+/// The weights `[outputs, channels, taps]` as the left side of the input's gradient: rows are channels, and the
+/// inner index iterates over outputs and over taps from the last to the first.
+pub(super) struct FlippedWeights<'a> {
     weights: &'a [f32],
     channels: usize,
     taps: usize,
 }
 
-impl<'a> Flipped<'a> {
+impl<'a> FlippedWeights<'a> {
     pub(super) fn new(weights: &'a [f32], channels: usize, taps: usize) -> Self {
         Self {
             weights,
@@ -115,9 +115,9 @@ impl<'a> Flipped<'a> {
     }
 }
 
-impl Panels for Flipped<'_> {
+impl Panels for FlippedWeights<'_> {
     #[inline(always)]
-    fn pack<V: Vector>(
+    fn pack<V: SimdVector>(
         &mut self,
         depth: Range<usize>,
         outer: Range<usize>,

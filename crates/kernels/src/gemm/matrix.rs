@@ -1,12 +1,12 @@
-//! [`Matrix`]: a view of a matrix in a slice, and how its parts are packed.
+//! [`Matrix`]: a view of a matrix in a slice, and the packing of its panels.
 
 use std::ops::Range;
 
 use super::{Panels, pack_panels, pack_rows};
 use crate::moves::{copy, transpose_into};
-use crate::simd::Vector;
+use crate::simd::SimdVector;
 
-/// A matrix that lies in a slice by rows or by columns.
+/// A matrix that is stored in a slice by rows or by columns.
 #[derive(Debug, Clone, Copy)]
 pub struct Matrix<'a> {
     data: &'a [f32],
@@ -17,20 +17,20 @@ pub struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// `rows` by `columns`, row after row.
+    /// Creates a row-major matrix of `rows` by `columns`.
     ///
     /// # Panics
-    /// When `data` has another length.
+    /// If `data` has another length.
     #[must_use]
     pub fn new(data: &'a [f32], rows: usize, columns: usize) -> Self {
         assert_eq!(data.len(), rows * columns, "elements of a matrix");
         Self::strided(data, rows, columns, columns)
     }
 
-    /// `rows` by `columns`, each row `stride` after the one before.
+    /// Creates a matrix of `rows` by `columns` whose rows are `stride` apart.
     ///
     /// # Panics
-    /// When `data` ends before the last row does, or rows overlap.
+    /// If `data` ends before the last row, or rows overlap.
     #[must_use]
     pub fn strided(data: &'a [f32], rows: usize, columns: usize, stride: usize) -> Self {
         let needed = match rows {
@@ -50,7 +50,7 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// The same memory, rows seen as columns. Cost: none.
+    /// Returns the transposed view of the same memory. Cost: none.
     #[must_use]
     pub fn transposed(self) -> Self {
         Self {
@@ -61,26 +61,26 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Count of rows.
+    /// Returns the number of rows.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Count of columns.
+    /// Returns the number of columns.
     #[must_use]
     pub fn columns(&self) -> usize {
         self.columns
     }
 }
 
-/// Panels of rows that are packed together.
+/// The number of panels of rows that are packed together.
 const PANELS: usize = 4;
 
-/// As the right side: the inner index counts rows. The left side is given transposed.
+/// Packs the right side, whose inner index is the row. The left side is passed transposed.
 impl Panels for Matrix<'_> {
     #[inline(always)]
-    fn pack<V: Vector>(
+    fn pack<V: SimdVector>(
         &mut self,
         depth: Range<usize>,
         outer: Range<usize>,
@@ -100,9 +100,14 @@ impl Panels for Matrix<'_> {
         }
     }
 
-    /// Several panels at once: a cache line that was fetched from afar is used up.
+    /// Packs several panels at once, so that each fetched cache line is used completely.
     #[inline(always)]
-    fn pack_rows<V: Vector>(&mut self, depth: Range<usize>, rows: Range<usize>, out: &mut [f32]) {
+    fn pack_rows<V: SimdVector>(
+        &mut self,
+        depth: Range<usize>,
+        rows: Range<usize>,
+        out: &mut [f32],
+    ) {
         let (panel, together) = (V::ROWS * depth.len(), V::ROWS * PANELS);
         let whole = if self.by_columns {
             0
@@ -123,9 +128,14 @@ impl Panels for Matrix<'_> {
         pack_rows::<V>(self, depth, rows.start + whole..rows.end, rest);
     }
 
-    /// Rows are read from one end to the other, so that memory can be ahead of it.
+    /// Reads rows sequentially, so that the hardware can prefetch.
     #[inline(always)]
-    fn pack_all<V: Vector>(&mut self, depth: Range<usize>, outer: Range<usize>, out: &mut [f32]) {
+    fn pack_all<V: SimdVector>(
+        &mut self,
+        depth: Range<usize>,
+        outer: Range<usize>,
+        out: &mut [f32],
+    ) {
         if self.by_columns {
             return pack_panels::<V>(self, depth, outer, out);
         }
@@ -150,7 +160,7 @@ impl Panels for Matrix<'_> {
     }
 }
 
-/// Where the last panel, which is not a full one, begins.
+/// Returns the start of the last, partial panel.
 #[inline(always)]
 fn from_last(columns: usize, panel: usize) -> usize {
     columns / panel * panel

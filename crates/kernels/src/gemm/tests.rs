@@ -1,4 +1,4 @@
-//! Products against the definition, and what their bits depend on.
+//! Products against the definition, and tests that their bits do not depend on the memory layout.
 
 use super::*;
 use crate::testing::{close, values};
@@ -39,7 +39,7 @@ fn products_of_all_small_shapes_and_orders_fit_the_definition() {
             }
             assert!(
                 all.iter().all(|out| *out == all[0]),
-                "{m} {k} {n}: how operands lie matters"
+                "{m} {k} {n}: the result depends on the layout of operands"
             );
             let mut twice = all[0].clone();
             multiply_at(level, lefts[0], rights[0], &mut twice, true);

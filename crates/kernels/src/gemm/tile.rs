@@ -1,15 +1,20 @@
-//! The register tile: where all multiplications of a matrix product happen.
+//! The register tile, which makes all multiplications of a matrix product.
 #![expect(unsafe_code, reason = "vector loads and stores in the innermost loops")]
 
-use crate::simd::Vector;
+use crate::simd::SimdVector;
 
-/// Elements of the largest tile of any level: 8 rows of 3 vectors of 16, or 6 of 4.
+/// The number of elements of the largest tile of any level: 8 rows of 3 vectors of 16, or 6 of 4.
 pub(crate) const TILE_MAX: usize = 8 * 3 * 16;
 
 /// Multiplies a packed panel of rows (`a[k][V::ROWS]`) by one of columns (`b[k][columns * V::LANES]`)
 /// into `out[V::ROWS][columns * V::LANES]`. Each element is summed in the order of `k`.
 #[inline(always)]
-pub(crate) fn multiply<V: Vector>(a: &[f32], b: &[f32], columns: usize, out: &mut [f32; TILE_MAX]) {
+pub(crate) fn multiply<V: SimdVector>(
+    a: &[f32],
+    b: &[f32],
+    columns: usize,
+    out: &mut [f32; TILE_MAX],
+) {
     match (V::ROWS, columns) {
         (8, 3) => sized::<V, 8, 3>(a, b, out),
         (8, 2) => sized::<V, 8, 2>(a, b, out),
@@ -22,10 +27,10 @@ pub(crate) fn multiply<V: Vector>(a: &[f32], b: &[f32], columns: usize, out: &mu
     }
 }
 
-/// As [`multiply`], but straight to rows of `out` that are `stride` apart: written or, unless it is the
-/// `first`, added.
+/// Multiplies as [`multiply`], directly to rows of `out` that are `stride` apart: written or, unless this is the
+/// `first` block, added.
 #[inline(always)]
-pub(crate) fn multiply_to<V: Vector>(
+pub(crate) fn multiply_to<V: SimdVector>(
     a: &[f32],
     b: &[f32],
     columns: usize,
@@ -42,7 +47,7 @@ pub(crate) fn multiply_to<V: Vector>(
     macro_rules! sized {
         ($rows:literal, $columns:literal) => {{
             let to = to(out, $columns * V::LANES, $rows);
-            // SAFETY: all rows lie in `out`, as asserted.
+            // SAFETY: all rows are within `out`, as asserted.
             unsafe { sized_to::<V, $rows, $columns>(a, b, to, stride, first) }
         }};
     }
@@ -61,24 +66,24 @@ pub(crate) fn multiply_to<V: Vector>(
 /// # Safety
 /// `to` is readable and writable for R rows of C vectors, `stride` apart.
 #[inline(always)]
-unsafe fn sized_to<V: Vector, const R: usize, const C: usize>(
+unsafe fn sized_to<V: SimdVector, const R: usize, const C: usize>(
     a: &[f32],
     b: &[f32],
     to: *mut f32,
     stride: usize,
     first: bool,
 ) {
-    // What is added to comes from afar: it is asked for before the products.
+    // The destination may not be in the cache, so it is prefetched before the products.
     for r in 0..R {
         for c in 0..C {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { V::fetch(to.add(r * stride + c * V::LANES)) };
         }
     }
     let sums = sums::<V, R, C>(a, b);
     for (r, sums) in sums.iter().enumerate() {
         for (c, sum) in sums.iter().enumerate() {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let to = to.add(r * stride + c * V::LANES);
                 let value = if first { *sum } else { V::load(to).add(*sum) };
@@ -89,7 +94,7 @@ unsafe fn sized_to<V: Vector, const R: usize, const C: usize>(
 }
 
 #[inline(always)]
-fn sized<V: Vector, const R: usize, const C: usize>(
+fn sized<V: SimdVector, const R: usize, const C: usize>(
     a: &[f32],
     b: &[f32],
     out: &mut [f32; TILE_MAX],
@@ -110,7 +115,7 @@ fn sized<V: Vector, const R: usize, const C: usize>(
     reason = "indices of registers; iterators hide from the compiler that they are"
 )]
 #[inline(always)]
-fn sums<V: Vector, const R: usize, const C: usize>(a: &[f32], b: &[f32]) -> [[V; C]; R] {
+fn sums<V: SimdVector, const R: usize, const C: usize>(a: &[f32], b: &[f32]) -> [[V; C]; R] {
     let width = C * V::LANES;
     let depth = a.len() / R;
     assert!(
