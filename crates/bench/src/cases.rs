@@ -1,4 +1,4 @@
-//! [`OperationCase`]: one way to run an operation, and all of them that a run asks for.
+//! [`OperationCase`]: one configuration of an operation, and the list of those that a run measures.
 
 use ronde_core::ReduceOp;
 use ronde_schedule::choose::{has_several, refusal};
@@ -7,7 +7,7 @@ use ronde_schedule::{Algorithm, Hosts};
 use crate::operation::{OperationKind, OperationShape};
 use crate::settings::{BenchTransport, BufferMemory, Preference, Settings};
 
-/// One way to run an operation.
+/// One configuration of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OperationCase {
     pub(crate) transport: BenchTransport,
@@ -15,14 +15,14 @@ pub(crate) struct OperationCase {
     pub(crate) algorithm: Preference,
 }
 
-/// The cases of an operation and what was left out, in words.
+/// The cases of an operation, and notes on those that are left out.
 pub(crate) struct OperationCases {
     pub(crate) cases: Vec<OperationCase>,
     pub(crate) notes: Vec<String>,
 }
 
-/// Whether an operation goes through the memory that its ranks share, where they do: then there is
-/// one way to run it, whatever algorithm is asked for.
+/// Returns whether an operation uses the memory shared by its ranks. Then there is only one
+/// implementation, whatever algorithm is requested.
 pub(crate) fn is_in_place(kind: OperationKind, op: ReduceOp) -> bool {
     let known = matches!(
         op,
@@ -46,7 +46,7 @@ impl OperationCases {
         };
         let shape = OperationShape::new(kind, settings.op, settings.dtype, hosts.size(), 8);
         if let Some(problem) = shape.refusal() {
-            all.notes.push(format!("{kind} is left out: {problem}"));
+            all.notes.push(format!("{kind} is skipped: {problem}"));
             return all;
         }
         for &transport in &settings.transports {
@@ -75,7 +75,8 @@ impl OperationCases {
         all
     }
 
-    /// Those that are asked for and can run the operation; where there is but one way, that.
+    /// Returns the requested algorithms that can run the operation; the only one where there is no
+    /// choice.
     fn algorithms(
         &mut self,
         settings: &Settings,
@@ -90,14 +91,16 @@ impl OperationCases {
         for &preference in &settings.algorithms {
             let problem = preference.0.and_then(|algorithm| {
                 if algorithm == Algorithm::Hierarchical && !hosts.are_nested() {
-                    return Some("the ranks are on one host; --hosts 2 says otherwise".to_owned());
+                    return Some(
+                        "the ranks are on one host; simulate more with --hosts 2".to_owned(),
+                    );
                 }
                 refusal(algorithm, &operation, hosts)
             });
             match problem {
                 None => able.push(preference),
                 Some(problem) => {
-                    let note = format!("{} by {preference} is left out: {problem}", shape.kind);
+                    let note = format!("{} by {preference} is skipped: {problem}", shape.kind);
                     if !self.notes.contains(&note) {
                         self.notes.push(note);
                     }
@@ -121,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_difference_is_one_case() {
+    fn equivalent_configurations_are_one_case() {
         let mut settings = small();
         settings.transports = BenchTransport::ALL.to_vec();
         settings.algorithms = ["auto", "ring", "tree"].map(|a| a.parse().unwrap()).into();
@@ -135,11 +138,11 @@ mod tests {
         let (cases, notes) = count(&settings, OperationKind::Broadcast, 4);
         assert_eq!(cases, 2 * 2 + 2 * 2);
         assert_eq!(notes.len(), 1, "{notes:?}");
-        assert!(notes[0].contains("broadcast by ring is left out: a broadcast supports only"));
+        assert!(notes[0].contains("broadcast by ring is skipped: a broadcast supports only"));
         settings.dtype = DType::I32;
         let (cases, notes) = count(&settings, OperationKind::ExactSum, 4);
         assert_eq!(cases, 0);
-        assert!(notes[0].contains("exact_sum is left out"), "{notes:?}");
+        assert!(notes[0].contains("exact_sum is skipped"), "{notes:?}");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! [`ChoiceComparison`]: the algorithm that a group chose, beside the fastest of those that can be asked for.
+//! [`ChoiceComparison`]: the algorithm that a group chose, compared with the fastest one that can
+//! be requested.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,61 +11,63 @@ use crate::operation::OperationKind;
 use crate::report::{Implementation, MeasurementRow};
 use crate::settings::{BenchTransport, BufferMemory, Preference};
 
-/// A choice counts as good up to so many times the time of the best.
+/// The ratio to the best time up to which a choice counts as good.
 const GOOD: f64 = 1.1;
 
-/// What was chosen for an operation of a size, and what would have been best.
+/// The algorithm chosen for an operation of a size, and the fastest one.
 ///
-/// Both times are those of the algorithm when it was asked for, medians of turns that they took with
-/// each other: where the best was chosen they are the same one.
+/// Both times were measured with the algorithm requested explicitly; they are medians of
+/// alternating turns. Where the fastest one was chosen they are the same.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ChoiceComparison {
-    /// Which operation.
+    /// The operation.
     pub operation: OperationKind,
-    /// Bytes of the whole buffer.
+    /// The size of the whole buffer in bytes.
     pub bytes: usize,
-    /// Count of ranks.
+    /// The number of ranks.
     pub ranks: usize,
-    /// Over what.
+    /// The transport.
     pub over: BenchTransport,
-    /// Where the buffers were.
+    /// The memory of the buffers.
     pub memory: BufferMemory,
-    /// What the group chose by itself.
+    /// The algorithm that the group chose.
     pub algorithm: String,
     /// Its time in microseconds.
     pub median_us: f64,
-    /// Its time in the turns in which the group chose by itself: by so much the same thing differs from
-    /// itself in this run.
+    /// Its time in the turns in which the group chose the algorithm; the difference shows the noise
+    /// of this run.
     pub again_us: f64,
-    /// The fastest.
+    /// The fastest algorithm.
     pub best: String,
     /// Its time in microseconds.
     pub best_us: f64,
-    /// Why the group chose so.
+    /// The reason for the group's choice.
     pub reason: String,
 }
 
 impl ChoiceComparison {
-    /// Time of the chosen one as a multiple of the best one's.
+    /// Returns the time of the chosen algorithm as a multiple of the best time.
     #[must_use]
     pub fn ratio(&self) -> f64 {
         self.median_us / self.best_us
     }
 
-    /// How far the two times of the chosen one are apart, the longer one as a multiple of the other.
+    /// Returns the ratio of the two times of the chosen algorithm, the longer over the shorter one.
     #[must_use]
     pub fn noise(&self) -> f64 {
         self.median_us.max(self.again_us) / self.median_us.min(self.again_us)
     }
 
-    /// Whether the chosen one is within 10 % of the best, or no farther from it than from itself.
+    /// Returns whether the chosen algorithm is within 10 % of the best, or no farther from it than
+    /// the noise.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.ratio() <= GOOD.max(self.noise())
     }
 }
 
-/// What a run has to ask for so that [`chosen`] can tell: the choice, and every algorithm.
+/// Returns the algorithms that a run must request for [`chosen`]: the automatic choice, and every
+/// algorithm.
 #[must_use]
 pub fn every_algorithm(hosts: usize) -> Vec<Preference> {
     let able = |algorithm: &Algorithm| hosts > 1 || *algorithm != Algorithm::Hierarchical;
@@ -73,7 +76,7 @@ pub fn every_algorithm(hosts: usize) -> Vec<Preference> {
     std::iter::once(Preference(None)).chain(named).collect()
 }
 
-/// The choices among rows, in their order; cells in which nothing can be chosen are left out.
+/// Returns the choices among rows, in their order; cells without alternatives are left out.
 #[must_use]
 pub fn chosen(rows: &[MeasurementRow]) -> Vec<ChoiceComparison> {
     let of = |row: &MeasurementRow| {
@@ -102,7 +105,7 @@ pub fn chosen(rows: &[MeasurementRow]) -> Vec<ChoiceComparison> {
     rows.iter().filter_map(of).collect()
 }
 
-/// How a row ran whose algorithm the group chose.
+/// Returns the configuration of a row whose algorithm the group chose.
 fn by_itself(row: &MeasurementRow) -> Option<(BenchTransport, BufferMemory, &str, &str)> {
     match &row.way {
         Implementation::Ronde {
@@ -117,7 +120,7 @@ fn by_itself(row: &MeasurementRow) -> Option<(BenchTransport, BufferMemory, &str
     }
 }
 
-/// The algorithm of a row that was asked for it.
+/// Returns the requested algorithm of a row.
 fn by_name(row: &MeasurementRow) -> Option<&str> {
     match &row.way {
         Implementation::Ronde {
@@ -139,7 +142,7 @@ fn is_same_cell(one: &MeasurementRow, other: &MeasurementRow) -> bool {
     cell(one).is_some() && cell(one) == cell(other)
 }
 
-/// The choices as a table with a summary for each operation, by transport; lines of text.
+/// Formats the choices as a table with a summary per operation and transport.
 #[must_use]
 pub fn choice_table(rows: &[MeasurementRow]) -> Vec<String> {
     let all = chosen(rows);
@@ -194,7 +197,7 @@ pub fn choice_table(rows: &[MeasurementRow]) -> Vec<String> {
     let autos = rows.iter().filter(|row| by_itself(row).is_some()).count();
     if autos > all.len() {
         let one_way = autos - all.len();
-        lines.push(format!("nothing to choose: {one_way} of {autos}"));
+        lines.push(format!("no alternatives: {one_way} of {autos}"));
     }
     lines
 }
@@ -204,7 +207,7 @@ mod tests {
     use super::*;
     use crate::report::samples::{gloo, row};
 
-    /// What was chosen by itself.
+    /// A row whose algorithm the group chose.
     fn auto(bytes: usize, algorithm: &str) -> MeasurementRow {
         let mut row = row(bytes, 77.0, algorithm);
         if let Implementation::Ronde { preference, .. } = &mut row.way {
@@ -214,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_is_compared_with_those_that_took_turns_with_it() {
+    fn a_choice_is_compared_with_the_alternatives_of_its_turns() {
         let mut elsewhere = row(8, 0.1, "driver");
         elsewhere.ranks = 2;
         let rows = [
@@ -235,11 +238,8 @@ mod tests {
             .collect();
         assert_eq!(told, [(8, "tree", "ring", 1.2), (64, "ring", "ring", 1.0)]);
         let lines = choice_table(&rows);
-        // The same tree took 77 us when it was not asked for.
-        assert!(
-            lines[1].ends_with("1.20  noise; it was asked for"),
-            "{lines:?}"
-        );
+        // The same algorithm took 77 us when it was chosen automatically.
+        assert!(lines[1].ends_with("1.20  noise; requested"), "{lines:?}");
         assert!(lines[2].ends_with("1.00"), "{lines:?}");
         assert_eq!(
             lines[3],
@@ -251,11 +251,11 @@ mod tests {
             ..found[0].clone()
         };
         assert!(found[0].is_good() && !steady.is_good());
-        assert_eq!(lines[4], "nothing to choose: 1 of 3");
+        assert_eq!(lines[4], "no alternatives: 1 of 3");
     }
 
     #[test]
-    fn all_algorithms_are_asked_for_that_the_hosts_allow() {
+    fn all_algorithms_possible_on_the_hosts_are_requested() {
         let names = |hosts| -> Vec<String> {
             let all = every_algorithm(hosts);
             all.iter().map(ToString::to_string).collect()

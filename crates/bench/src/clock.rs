@@ -1,25 +1,23 @@
-//! The only reader of the clocks in this crate: what is measured, deadlines of starting, and the date.
+//! Reading of the clocks: measured times, deadlines of starting processes, and the date. No other
+//! file of this crate reads them.
 
 use std::time::{Duration, Instant, SystemTime};
 
-/// This moment.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "measuring is what this crate is for"
-)]
+/// Returns the current instant.
+#[expect(clippy::disallowed_methods, reason = "this crate measures time")]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// The date, for certificates and reports.
+/// Returns the date, for certificates and reports.
 pub(crate) fn wall() -> SystemTime {
     SystemTime::now()
 }
 
-/// Sleeps between two looks at something that cannot be waited for.
+/// Sleeps between two polls of a process.
 #[expect(
     clippy::disallowed_methods,
-    reason = "a process that starts is looked at until its deadline"
+    reason = "a starting process is polled until its deadline"
 )]
 pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);

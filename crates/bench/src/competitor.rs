@@ -1,4 +1,5 @@
-//! [`CompetitorProcess`]: the comparison script under mpirun, its ranks connected and waiting for their turn.
+//! [`CompetitorProcess`]: the comparison script under mpirun, whose ranks are connected and wait
+//! for their turns.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -13,25 +14,25 @@ use crate::settings::Competitor;
 use crate::turns::{CompetitorReply, CompetitorTurn, LineConnection};
 use crate::{BenchError, clock};
 
-/// The script, as it stands in `benchmarks/`.
+/// The script, a copy of the file in `benchmarks/`.
 const SCRIPT: &str = include_str!("../../../benchmarks/gloo_and_mpi_all_reduce.py");
-/// Bytes of error output that are kept.
+/// The number of bytes of error output that are kept.
 const TAIL_BYTES: usize = 4 << 10;
-/// How long its ranks may take to leave once their connections are closed.
+/// The time in which its ranks must exit after their connections are closed.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
 
-/// What to start.
+/// The options of the comparison script.
 #[derive(Debug, Clone)]
 pub struct CompetitorLaunch<'a> {
-    /// The Python that has mpi4py, numpy and torch.
+    /// A Python with mpi4py, numpy and torch.
     pub python: &'a OsStr,
-    /// Who is measured.
+    /// The competitors to measure.
     pub against: &'a [Competitor],
-    /// Count of ranks.
+    /// The number of ranks.
     pub ranks: usize,
-    /// Seed of the random data.
+    /// The seed of the random data.
     pub seed: u64,
-    /// Where they connect.
+    /// The socket to which they connect.
     pub socket: &'a Path,
     /// The folder for the script.
     pub folder: &'a Path,
@@ -40,9 +41,9 @@ pub struct CompetitorLaunch<'a> {
 /// The comparison script under mpirun.
 pub struct CompetitorProcess {
     child: Child,
-    /// By rank.
+    /// The connections, indexed by rank.
     lines: Vec<Option<LineConnection>>,
-    /// Collects the end of its error output.
+    /// The thread that collects the end of its error output.
     errors: Option<JoinHandle<String>>,
 }
 
@@ -61,8 +62,7 @@ impl CompetitorProcess {
     /// Starts all ranks.
     ///
     /// # Errors
-    /// [`BenchError::Competitor`] naming the program or Python module that is missing and what to
-    /// install.
+    /// [`BenchError::Competitor`] with the missing program or Python module and what to install.
     pub fn start(start: &CompetitorLaunch<'_>) -> Result<Self, BenchError> {
         check_modules(start)?;
         let script = start.folder.join("gloo_and_mpi_all_reduce.py");
@@ -102,12 +102,12 @@ impl CompetitorProcess {
             .stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| match error.kind() {
             ErrorKind::NotFound => missing(
-                "mpirun is not there",
+                "mpirun is not installed",
                 "install Open MPI: apt install openmpi-bin libopenmpi-dev",
             ),
             _ => missing(
-                &format!("mpirun cannot be started: {error}"),
-                "is it executable?",
+                &format!("cannot start mpirun: {error}"),
+                "check that it is executable",
             ),
         })?;
         let errors = child.stderr.take();
@@ -119,29 +119,30 @@ impl CompetitorProcess {
         })
     }
 
-    /// Whether all ranks are connected.
+    /// Returns whether all ranks are connected.
     pub(crate) fn are_complete(&self) -> bool {
         self.lines.iter().all(Option::is_some)
     }
 
     pub(crate) fn enter(&mut self, rank: usize, line: LineConnection) -> Result<(), BenchError> {
-        let place = self.lines.get_mut(rank);
-        let place =
-            place.ok_or_else(|| BenchError::channel("starting the others", "a stranger"))?;
-        *place = Some(line);
+        let slot = self.lines.get_mut(rank);
+        let slot = slot.ok_or_else(|| {
+            BenchError::channel("start the competitors", "an unknown process connected")
+        })?;
+        *slot = Some(line);
         Ok(())
     }
 
-    /// Whether they still run.
+    /// Checks that they are still running.
     pub(crate) fn check(&mut self) -> Result<(), BenchError> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
             Ok(Some(status)) => Err(self.failure(&format!("mpirun ended: {status}"))),
-            Err(error) => Err(self.failure(&format!("mpirun cannot be watched: {error}"))),
+            Err(error) => Err(self.failure(&format!("cannot poll mpirun: {error}"))),
         }
     }
 
-    /// Tells all ranks to run, and waits for rank 0's timings.
+    /// Starts a turn on all ranks, and waits for rank 0's timings.
     pub(crate) fn turn(
         &mut self,
         turn: CompetitorTurn,
@@ -150,20 +151,20 @@ impl CompetitorProcess {
         self.check()?;
         for line in self.lines.iter_mut().flatten() {
             if let Err(error) = line.send(&turn) {
-                return Err(self.failure(&format!("a rank of {} is gone: {error}", turn.backend)));
+                return Err(self.failure(&format!("lost a rank of {}: {error}", turn.backend)));
             }
         }
         let Some(first) = self.lines.first_mut().and_then(Option::as_mut) else {
-            return Err(self.failure("there is no rank 0"));
+            return Err(self.failure("rank 0 is not connected"));
         };
         match first.receive(go_on) {
             Ok(Some(answer)) => Ok(answer),
             Ok(None) => Err(self.failure(&format!("{} failed", turn.backend))),
-            Err(error) => Err(self.failure(&format!("{} gave no answer: {error}", turn.backend))),
+            Err(error) => Err(self.failure(&format!("no reply from {}: {error}", turn.backend))),
         }
     }
 
-    /// A failure with the end of what they said. They are ended for it.
+    /// Returns an error with the end of the ranks' output, after ending them.
     pub(crate) fn failure(&mut self, problem: &str) -> BenchError {
         self.end();
         let said = self.errors.take().and_then(|errors| errors.join().ok());
@@ -173,7 +174,7 @@ impl CompetitorProcess {
             .map(str::trim_end)
             .filter(|l| !l.is_empty())
             .collect();
-        // Some of them are mpirun's own about a rank that gave up.
+        // Some lines are mpirun's own, about a rank that failed.
         let last = &lines[lines.len().saturating_sub(30)..];
         let mut problem = problem.to_owned();
         for line in last {
@@ -187,10 +188,10 @@ impl CompetitorProcess {
         )
     }
 
-    /// Closes the connections, upon which the ranks leave, and ends those that do not.
+    /// Closes the connections, whereupon the ranks exit, and kills those that do not.
     fn end(&mut self) {
         for line in self.lines.iter().flatten() {
-            // It may be gone.
+            // The rank may have exited already.
             let _ = line.stream().shutdown(std::net::Shutdown::Both);
         }
         let deadline = clock::now() + LEAVE_MAX;
@@ -200,7 +201,7 @@ impl CompetitorProcess {
             }
             clock::pause(Duration::from_millis(10));
         }
-        // mpirun takes its ranks along.
+        // Ending mpirun ends its ranks too.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -212,7 +213,7 @@ impl Drop for CompetitorProcess {
     }
 }
 
-/// Asks Python for the modules that it needs, without loading them.
+/// Checks that Python has the required modules, without loading them.
 fn check_modules(start: &CompetitorLaunch<'_>) -> Result<(), BenchError> {
     const ASK: &str = "import sys, importlib.util as u\n\
                        print(*[m for m in sys.argv[1:] if u.find_spec(m) is None])";
@@ -227,20 +228,25 @@ fn check_modules(start: &CompetitorLaunch<'_>) -> Result<(), BenchError> {
         .output();
     let python = start.python.display();
     let asked = asked.map_err(|error| {
-        let problem = format!("{python} cannot be started: {error}");
-        missing(&problem, "install Python 3, or name it: --python PATH")
+        let problem = format!("cannot start {python}: {error}");
+        missing(
+            &problem,
+            "install Python 3, or set its path with --python PATH",
+        )
     })?;
     let said = String::from_utf8_lossy(&asked.stdout);
     match said.trim() {
         _ if !asked.status.success() => {
             let problem = String::from_utf8_lossy(&asked.stderr);
             let problem = format!("{python} does not work: {}", problem.trim());
-            Err(missing(&problem, "name another Python: --python PATH"))
+            Err(missing(&problem, "set another Python with --python PATH"))
         }
         "" => Ok(()),
         absent => {
-            let problem = format!("{python} does not have {}", absent.replace(' ', ", "));
-            let hint = format!("{python} -m pip install {absent}, or name another: --python PATH");
+            let problem = format!("{python} lacks the modules {}", absent.replace(' ', ", "));
+            let hint = format!(
+                "{python} -m pip install {absent}, or set another Python with --python PATH"
+            );
             Err(missing(&problem, &hint))
         }
     }
@@ -258,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_python_that_is_not_there_or_lacks_modules_is_told() {
+    fn a_missing_python_and_missing_modules_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         let refused = |python: &Path| {
             let start = CompetitorLaunch {
@@ -274,15 +280,15 @@ mod tests {
             error.to_string()
         };
         let error = refused(Path::new("/no/python"));
-        assert!(error.contains("/no/python cannot be started"), "{error}");
+        assert!(error.contains("cannot start /no/python"), "{error}");
         assert!(error.contains("help: install Python 3"), "{error}");
-        // A program that answers as Python does where a module is missing.
+        // A program that answers as Python does when a module is missing.
         let script = folder.path().join("python");
         std::fs::write(&script, "#!/bin/sh\necho torch\n").unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(&script, mode).unwrap();
         let error = refused(&script);
-        assert!(error.contains("does not have torch"), "{error}");
+        assert!(error.contains("lacks the modules torch"), "{error}");
         assert!(error.contains("pip install torch"), "{error}");
     }
 }

@@ -1,20 +1,20 @@
-//! [`BenchError`]: all that can go wrong while measuring.
+//! [`BenchError`]: errors of measuring.
 
 use ronde_core::{CollectiveError, Recovery};
 
-/// All that can go wrong while measuring.
+/// An error of measuring.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// What the user asked for cannot be.
+    /// A setting is not valid.
     #[error("{what}: {problem}")]
     Setting {
-        /// Which setting: `--sizes`.
+        /// The setting: `--sizes`.
         what: &'static str,
-        /// What is wrong with it and what would be right.
+        /// The problem and the valid values.
         problem: String,
     },
-    /// An operation gave a wrong result.
+    /// An operation returned a wrong result.
     #[error(
         "wrong result: {case}, rank {rank}, element {element} of {len}: got {got}, expected {expected} \
          (allowed difference {tolerance})"
@@ -22,89 +22,89 @@ pub enum BenchError {
     WrongResult {
         /// Operation, bytes, ranks, transport, memory and algorithm.
         case: String,
-        /// Whose result it is.
+        /// The rank with the wrong result.
         rank: u32,
-        /// First element that is wrong.
+        /// The index of the first wrong element.
         element: usize,
-        /// Elements of the result.
+        /// The number of elements of the result.
         len: usize,
-        /// What the operation gave.
+        /// The element that the operation returned.
         got: String,
-        /// What it should have given.
+        /// The expected element.
         expected: String,
-        /// How far a right result may be from that.
+        /// The allowed deviation.
         tolerance: String,
     },
-    /// A result has another length than it must.
+    /// A result has a wrong length.
     #[error("wrong result: {case}, rank {rank}: {got} elements, expected {expected}")]
     WrongLength {
         /// As in [`BenchError::WrongResult`].
         case: String,
-        /// Whose result it is.
+        /// The rank with the wrong result.
         rank: u32,
-        /// Elements that came.
+        /// The number of elements received.
         got: usize,
-        /// Elements that must come.
+        /// The number of elements expected.
         expected: usize,
     },
     /// An operation failed.
     #[error("{case}: {source}")]
     Operation {
-        /// What was measured.
+        /// The measured case.
         case: String,
-        /// Why it failed.
+        /// The cause.
         source: CollectiveError,
     },
-    /// The ranks could not be connected as a case needs it.
-    #[error("connecting {what}: {source}")]
+    /// The ranks could not be connected as a case requires.
+    #[error("cannot connect {what}: {source}")]
     Connect {
         /// Transport and algorithm.
         what: String,
-        /// Why not.
+        /// The cause.
         source: CollectiveError,
     },
-    /// A buffer was to be registered and is not.
+    /// A buffer is not registered although it should be.
     #[error(
         "{case}: the group has no shared memory left for buffers of {bytes} bytes; measure smaller \
          sizes, or --memory any"
     )]
     NoSharedMemory {
-        /// What was measured.
+        /// The measured case.
         case: String,
-        /// Bytes of one buffer.
+        /// The size of one buffer in bytes.
         bytes: usize,
     },
-    /// Certificates for TLS could not be made.
-    #[error("certificates for TLS: {0}")]
+    /// Certificates for TLS could not be created.
+    #[error("cannot create certificates for TLS: {0}")]
     Identity(#[from] ronde_identity::IdentityError),
-    /// The supervisor or a worker was not to be talked to.
-    #[error("{what}: {cause}")]
+    /// Communication with the supervisor or a worker failed.
+    #[error("cannot {what}: {cause}")]
     Channel {
-        /// What was tried.
+        /// The attempted operation.
         what: String,
-        /// The system's answer.
+        /// The cause.
         cause: String,
     },
     /// Gloo or Open MPI cannot be measured.
     #[error("{problem}\n  help: {hint}")]
     Competitor {
-        /// What is missing or went wrong.
+        /// The problem.
         problem: String,
-        /// What to do.
+        /// The suggested action.
         hint: String,
     },
     /// A file of results could not be written.
     #[error("cannot write {path}: {source}")]
     File {
-        /// Which one.
+        /// The path.
         path: String,
-        /// The system's answer.
+        /// The error of the system.
         source: std::io::Error,
     },
 }
 
 impl BenchError {
-    /// What to do about it.
+    /// Returns the action by which a caller may recover.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         match self {
@@ -113,7 +113,7 @@ impl BenchError {
         }
     }
 
-    /// Whether the user's input or machine is to blame.
+    /// Returns whether the user's input or machine is the cause.
     #[must_use]
     pub fn is_user_error(&self) -> bool {
         matches!(
@@ -122,7 +122,7 @@ impl BenchError {
         )
     }
 
-    /// Whether this rank only saw that another one went away or gave up.
+    /// Returns whether this rank only observed the failure of another one.
     #[must_use]
     pub fn is_secondary(&self) -> bool {
         match self {

@@ -1,4 +1,5 @@
-//! [`explain`]: what each algorithm would send, and which one would be chosen, without running any.
+//! [`explain`]: the traffic of each algorithm and the automatic choice, computed without running
+//! any.
 
 use std::fmt::Write;
 
@@ -14,17 +15,18 @@ use crate::operation::{OperationKind, OperationShape};
 use crate::settings::{Preference, Settings};
 use crate::sizes::show_bytes;
 
-/// For every operation, count of ranks and size: rounds, messages and bytes of the busiest rank by
-/// algorithm, counted in the schedules, and the choice with its reason. Pure.
+/// Returns, for every operation, number of ranks and size, the rounds, messages and bytes of the
+/// busiest rank per algorithm, counted in the schedules, and the choice with its reason. Pure.
 ///
 /// # Errors
-/// [`BenchError::Channel`] when a schedule cannot be made, which is a bug.
+/// [`BenchError::Channel`] when a schedule cannot be created, which is a bug.
 pub fn explain(settings: &Settings, worlds: &[usize]) -> Result<String, BenchError> {
     let mut text = String::new();
     for &kind in &settings.operations {
         for &ranks in worlds {
-            section(&mut text, settings, kind, ranks)
-                .map_err(|error| BenchError::channel(format!("{kind} on {ranks} ranks"), error))?;
+            section(&mut text, settings, kind, ranks).map_err(|error| {
+                BenchError::channel(format!("plan {kind} on {ranks} ranks"), error)
+            })?;
         }
     }
     text += "Rounds, messages and bytes of payload are those of the rank with the most; every message has a \
@@ -68,7 +70,7 @@ fn section(
     if is_in_place(kind, settings.op) {
         line(
             text,
-            "  over shared memory: one way, whatever is asked for; ranks read each other's buffers \
+            "  over shared memory: one implementation, whatever is requested; ranks read each other's buffers \
              in place",
         );
     }
@@ -116,7 +118,7 @@ fn size(
         );
     }
     for problem in refused {
-        line(text, &format!("             not by {problem}"));
+        line(text, &format!("             skipped: {problem}"));
     }
     if has_several(&operation) {
         let (len, element_bytes) = (shape.len(), shape.dtype.size());
@@ -140,7 +142,7 @@ fn costs(
         .collect()
 }
 
-/// What one rank does in an operation.
+/// The traffic of one rank in an operation.
 fn schedule_of(
     shape: &OperationShape,
     algorithm: Algorithm,
@@ -191,7 +193,7 @@ fn row(text: &mut String, shape: &OperationShape, algorithm: &str, costs: &[Cost
 }
 
 fn line(text: &mut String, line: &str) {
-    // Writing to a text does not fail.
+    // Writing to a string does not fail.
     let _ = writeln!(text, "{line}");
 }
 
@@ -222,11 +224,11 @@ mod tests {
         has(&["1 MiB", "ring", "6", "6", "1.5 MiB", "1.5 MiB", "6 MiB"]);
         has(&["1 MiB", "driver", "2", "3", "3 MiB", "3 MiB", "6 MiB"]);
         has(&["chosen over connections: ", "default costs"]);
-        has(&["over shared memory: one way"]);
+        has(&["over shared memory: one implementation"]);
     }
 
     #[test]
-    fn every_operation_is_explained_for_any_count_of_ranks() {
+    fn every_operation_is_explained_for_any_number_of_ranks() {
         let mut settings = small();
         settings.operations = OperationKind::ALL.to_vec();
         settings.hosts = 2;
@@ -237,11 +239,11 @@ mod tests {
                 "{text}"
             );
         }
-        assert!(text.contains("not by ring: "), "{text}");
+        assert!(text.contains("skipped: ring: "), "{text}");
         settings.dtype = ronde_core::DType::I32;
         let text = explain(&settings, &[2]).unwrap();
         assert!(
-            text.contains("none: the exact sum is of f32 or f64"),
+            text.contains("none: the exact sum needs f32 or f64"),
             "{text}"
         );
     }

@@ -1,4 +1,4 @@
-//! [`Groups`]: one group of all ranks per transport and algorithm, made from a first one.
+//! [`Groups`]: one group of all ranks per transport and algorithm, derived from a first one.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -15,21 +15,22 @@ use crate::cases::{OperationCase, OperationCases};
 use crate::settings::{BenchTransport, Settings};
 use crate::{BenchError, clock};
 
-/// How long an operation may take that is measured.
+/// The time limit of a measured operation.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// How long ranks wait for each other between turns, while others are measured.
+/// The time limit for waiting between turns, while competitors are measured.
 const BETWEEN_TURNS: Duration = Duration::from_secs(15 * 60);
-/// How long the costs of TLS are measured.
+/// The time for which the costs of TLS are measured.
 const CALIBRATION: Duration = Duration::from_millis(30);
-/// How long the certificates of a run are good.
+/// The validity of a run's certificates.
 const CERTIFICATES: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A transport and a preferred algorithm.
+/// A transport and a requested algorithm.
 type GroupKey = (BenchTransport, Option<Algorithm>);
 
 /// The groups of one rank.
 pub(crate) struct Groups {
-    /// Over TCP, so that waiting in it sleeps: for what ranks agree on and between turns.
+    /// The group for coordination and for waiting between turns, over TCP so that waiting ranks
+    /// sleep.
     first: ProcessGroup,
     groups: Vec<(GroupKey, ProcessGroup)>,
 }
@@ -38,7 +39,7 @@ impl Groups {
     /// Connects all ranks once per transport and algorithm that a run needs.
     ///
     /// # Errors
-    /// The ranks cannot reach each other, or a transport cannot be had.
+    /// The ranks cannot reach each other, or a transport is not available.
     pub(crate) fn connect(
         assignment: &Assignment,
         listener: Option<TcpListener>,
@@ -50,7 +51,7 @@ impl Groups {
         config.transport = TransportChoice::Tcp;
         config.timeout = BETWEEN_TURNS;
         let listener = listener.ok_or_else(|| {
-            BenchError::channel("joining", "this worker was started without peers")
+            BenchError::channel("join the group", "this worker was started without peers")
         })?;
         let first =
             ProcessGroup::connect(config, listener, &assignment.peers).map_err(|source| {
@@ -112,10 +113,11 @@ impl Groups {
                 what: what.clone(),
                 source,
             })?;
-            let group =
-                group.ok_or_else(|| BenchError::channel(what.clone(), "no group came of it"))?;
+            let group = group.ok_or_else(|| {
+                BenchError::channel(format!("connect {what}"), "no group was created")
+            })?;
             if transport == BenchTransport::Tls {
-                // Sub-groups take over what plain connections cost.
+                // Sub-groups inherit the measured costs of plain connections.
                 let calibrated = group.calibrate(CALIBRATION);
                 calibrated.map_err(|source| BenchError::Connect { what, source })?;
             }
@@ -124,7 +126,8 @@ impl Groups {
         Ok(())
     }
 
-    /// This rank's certificate of an authority that rank 0 makes and nobody keeps.
+    /// Returns this rank's certificate, issued by an authority that rank 0 creates for this run
+    /// only.
     fn identity(&self, assignment: &Assignment) -> Result<Identity, BenchError> {
         let (job, rank) = (&assignment.job, assignment.rank);
         let mut texts = Vec::new();
@@ -140,7 +143,7 @@ impl Groups {
         let len = self.agree(longest as u64)? as usize;
         let mut all = Vec::new();
         for mut text in texts {
-            // Behind the last line there is room.
+            // The rest of the buffer after the last line is unused.
             text.resize(len, b'\n');
             all.extend(text);
         }
@@ -152,21 +155,21 @@ impl Groups {
         Ok(Identity::from_pem(job, Member::Rank(rank), &text)?)
     }
 
-    /// The group that a case is measured in.
+    /// Returns the group in which a case is measured.
     pub(crate) fn of(&self, case: &OperationCase) -> Option<&ProcessGroup> {
         let wanted = key(case);
         let found = self.groups.iter().find(|(key, _)| *key == wanted);
         found.map(|(_, group)| group)
     }
 
-    /// Every rank gets rank 0's number.
+    /// Sends rank 0's number to every rank.
     pub(crate) fn agree(&self, number: u64) -> Result<u64, BenchError> {
         let mut number = [number.cast_signed()];
         let told = self.first.broadcast(&mut number, GroupRank(0));
         told.map(|()| number[0].cast_unsigned()).map_err(between)
     }
 
-    /// Waits, asleep, until all ranks are here.
+    /// Waits, sleeping, until all ranks have arrived.
     pub(crate) fn wait(&self) -> Result<(), BenchError> {
         let nothing = Buffer::host(DType::U8, 0);
         let waited = self.first.run(Operation::Barrier, nothing);

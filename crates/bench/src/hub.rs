@@ -1,4 +1,5 @@
-//! [`Hub`]: the command's end of the socket: takes rows and passes turns on to Gloo and Open MPI.
+//! [`Hub`]: the command's end of the socket, which receives rows and forwards turns to Gloo and
+//! Open MPI.
 
 use std::io::{ErrorKind, Read};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -12,20 +13,20 @@ use crate::turns::{
 };
 use crate::{BenchError, clock};
 
-/// How long the others may take to start: PyTorch is large.
+/// The time in which the competitors must start: PyTorch is large.
 const START_MAX: Duration = Duration::from_secs(180);
-/// Between two looks at the listener.
+/// The interval between polls of the listener.
 const PAUSE: Duration = Duration::from_millis(5);
-/// After this long without a word it is asked whether to go on.
+/// The interval of silence after which the callback decides whether to continue.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What rank 0 has found out.
+/// A message of rank 0.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum HubEvent {
-    /// All cases of one size of an operation are complete.
+    /// All cases of one size of an operation, complete.
     Rows(Vec<MeasurementRow>),
-    /// Something to know.
+    /// A note for the user.
     Note(String),
 }
 
@@ -34,66 +35,66 @@ pub enum HubEvent {
 pub struct Hub {
     listener: UnixListener,
     socket: PathBuf,
-    others: Option<CompetitorProcess>,
+    competitors: Option<CompetitorProcess>,
 }
 
 impl Hub {
-    /// Listens in `folder`, which must be the user's own: whoever can enter it can talk here.
+    /// Listens in `folder`, which only the user may be able to enter: any process that can connect
+    /// is accepted.
     ///
     /// # Errors
-    /// [`BenchError::Channel`] with the system's answer.
+    /// [`BenchError::Channel`] with the error of the system.
     pub fn new(folder: &Path) -> Result<Self, BenchError> {
         let socket = folder.join("bench.socket");
-        let failed =
-            |error| BenchError::channel(format!("listening at {}", socket.display()), error);
+        let failed = |error| BenchError::channel(format!("listen at {}", socket.display()), error);
         let listener = UnixListener::bind(&socket).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         Ok(Self {
             listener,
             socket,
-            others: None,
+            competitors: None,
         })
     }
 
-    /// Where it listens.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Takes those who are measured beside ronde and waits until all of their ranks are connected,
-    /// as long as `go_on` says so.
+    /// Adds the competitors and waits until all of their ranks are connected, as long as `go_on`
+    /// returns true.
     ///
     /// # Errors
-    /// [`BenchError::Competitor`] when one ends, or not all are there in three minutes.
+    /// [`BenchError::Competitor`] when one exits, or not all are connected within three minutes.
     pub fn compete(
         &mut self,
-        mut others: CompetitorProcess,
+        mut competitors: CompetitorProcess,
         go_on: &dyn Fn() -> bool,
     ) -> Result<(), BenchError> {
         let deadline = clock::now() + START_MAX;
-        while !others.are_complete() {
-            others.check()?;
+        while !competitors.are_complete() {
+            competitors.check()?;
             if !go_on() {
-                return Err(BenchError::channel("starting the others", "asked to stop"));
+                return Err(BenchError::channel("start the competitors", "interrupted"));
             }
             if clock::now() >= deadline {
-                return Err(others.failure("mpirun did not start all ranks in three minutes"));
+                return Err(competitors.failure("mpirun did not start all ranks in three minutes"));
             }
             match self.accept()? {
-                Some((Hello::Other { rank }, line)) => others.enter(rank, line)?,
+                Some((Hello::Other { rank }, line)) => competitors.enter(rank, line)?,
                 Some((Hello::Ronde, _)) => {}
                 None => clock::pause(PAUSE),
             }
         }
-        self.others = Some(others);
+        self.competitors = Some(competitors);
         Ok(())
     }
 
-    /// Takes what rank 0 says until it has left, or `go_on` says no.
+    /// Receives rank 0's messages until it disconnects, or `go_on` returns false.
     ///
     /// # Errors
-    /// [`BenchError::Channel`] for nonsense on the socket.
+    /// [`BenchError::Channel`] for invalid messages.
     pub fn serve(
         &mut self,
         on_news: &mut dyn FnMut(HubEvent),
@@ -114,15 +115,15 @@ impl Hub {
                 Ok(Some(Rank0Message::Turn(turn))) => {
                     let answer = self.their_turn(turn, go_on);
                     if line.send(&answer).is_err() {
-                        // It is gone; the supervisor tells why.
+                        // The rank has exited; the supervisor reports the reason.
                         return Ok(());
                     }
                 }
                 Ok(None) => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::InvalidData => {
-                    return Err(BenchError::channel("hearing rank 0", error));
+                    return Err(BenchError::channel("receive from rank 0", error));
                 }
-                // It is gone, or it is over.
+                // The rank has exited, or has finished.
                 Err(_) => return Ok(()),
             }
         }
@@ -133,19 +134,19 @@ impl Hub {
             BenchError::Competitor { problem, hint } => CompetitorReply::Failed { problem, hint },
             other => CompetitorReply::Failed {
                 problem: other.to_string(),
-                hint: "run it again; leave --against out to measure ronde alone".to_owned(),
+                hint: "run it again, or without --against to measure ronde alone".to_owned(),
             },
         };
-        let Some(others) = &mut self.others else {
+        let Some(competitors) = &mut self.competitors else {
             let problem = format!("{} was not started", turn.backend);
-            return failed(BenchError::channel("taking turns", problem));
+            return failed(BenchError::channel("run a turn", problem));
         };
         let deadline = clock::now() + TURN_MAX;
         let go_on = || go_on() && clock::now() < deadline;
-        others.turn(turn, &go_on).unwrap_or_else(failed)
+        competitors.turn(turn, &go_on).unwrap_or_else(failed)
     }
 
-    /// Whoever has connected, and who it is. Strangers are not listened to.
+    /// Accepts a connection and returns its kind. Unknown processes are ignored.
     fn accept(&self) -> Result<Option<(Hello, LineConnection)>, BenchError> {
         let stream = match self.listener.accept() {
             Ok((stream, _)) => stream,
@@ -154,7 +155,7 @@ impl Hub {
             {
                 return Ok(None);
             }
-            Err(error) => return Err(BenchError::channel("accepting a connection", error)),
+            Err(error) => return Err(BenchError::channel("accept a connection", error)),
         };
         Ok(greet(stream).ok())
     }
@@ -173,7 +174,7 @@ fn greet(stream: UnixStream) -> std::io::Result<(Hello, LineConnection)> {
     Ok((hello.ok_or(ErrorKind::UnexpectedEof)?, line))
 }
 
-/// The end of what a process says, for messages: at most `bytes`.
+/// Returns the last `bytes` bytes of a process's output, for messages.
 pub(crate) fn tail(mut from: impl Read, bytes: usize) -> String {
     let mut kept: Vec<u8> = Vec::new();
     let mut piece = [0; 4096];
@@ -195,13 +196,13 @@ mod tests {
     use crate::turns::Reporter;
 
     #[test]
-    fn rows_and_notes_come_through_and_strangers_do_not_matter() {
+    fn rows_and_notes_arrive_and_unknown_processes_are_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let mut hub = Hub::new(folder.path()).unwrap();
         let socket = hub.socket().to_owned();
         let rank_0 = std::thread::spawn(move || {
-            let mut stranger = UnixStream::connect(&socket).unwrap();
-            stranger.write_all(b"GET / HTTP/1.0\n").unwrap();
+            let mut unknown = UnixStream::connect(&socket).unwrap();
+            unknown.write_all(b"GET / HTTP/1.0\n").unwrap();
             let mut reporter = Reporter::connect(&socket).unwrap();
             reporter.note("a note").unwrap();
             reporter.rows(vec![row(8, 2.0, "ring")]).unwrap();
@@ -222,12 +223,12 @@ mod tests {
         ];
         assert_eq!(news, expected);
         assert!(rank_0.join().unwrap().contains("mpi was not started"));
-        // Nobody comes any more.
+        // No further connection arrives.
         hub.serve(&mut |_| (), &|| false).unwrap();
     }
 
     #[test]
-    fn the_end_of_a_long_text_is_kept() {
+    fn the_end_of_a_long_output_is_kept() {
         let text = "x".repeat(10_000) + "the end";
         assert_eq!(tail(text.as_bytes(), 7), "the end");
         assert_eq!(tail(&b"short"[..], 7), "short");

@@ -1,14 +1,14 @@
-//! Measures collectives between real processes: what `ronde bench` does, beside starting workers.
+//! Measurement of collectives between real processes: `ronde bench`, except starting the workers.
 //!
-//! [`Settings`] say what to measure. Each worker runs [`run`]: it connects a group per transport and
-//! algorithm and lets all cases of one size take turns over several rounds, so that they see the same
-//! noise. Data are random, and the whole result of an operation is checked in every turn against a
-//! reference in f64. Rank 0 sends [`MeasurementRow`]s to the command's [`Hub`], which passes turns on to Gloo and
-//! Open MPI where they are measured too. [`CollectivesReport`], [`Columns`] and [`plot`] show what came out,
-//! [`choice_table`] how good the choice of algorithms was;
-//! [`explain`] says what would be sent without running anything.
+//! [`Settings`] specify the measurements. Each worker runs [`run`]: it connects a group per
+//! transport and algorithm and runs all cases of one size in alternating turns over several rounds,
+//! so that they are subject to the same noise. Data are random, and the whole result of an
+//! operation is checked in every turn against a reference in f64. Rank 0 sends [`MeasurementRow`]s
+//! to the command's [`Hub`], which forwards turns to Gloo and Open MPI where they are measured too.
+//! [`CollectivesReport`], [`Columns`] and [`plot`] present the results, [`choice_table`] the
+//! quality of the choice of algorithms; [`explain`] computes the traffic without running anything.
 //!
-//! [`measure`] starts whole training runs of the command, for `ronde bench train`.
+//! [`measure`] runs whole training runs of the command, for `ronde bench train`.
 
 #![forbid(unsafe_code)]
 

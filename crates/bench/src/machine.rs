@@ -1,4 +1,4 @@
-//! [`Machine`]: the processor, its cores and caches, as the system tells them.
+//! [`Machine`]: the processor, its cores and caches, as reported by the system.
 
 use std::path::Path;
 
@@ -11,25 +11,25 @@ pub struct CpuCache {
     pub level: u32,
     /// `Data`, `Instruction` or `Unified`.
     pub kind: String,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
 }
 
-/// What the measurements were made on.
+/// The machine of the measurements.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Model of the processor; empty where the system does not tell.
+    /// The model of the processor; empty when unknown.
     pub cpu: String,
-    /// Cores that this process may use.
+    /// The number of cores that this process may use.
     pub cores: usize,
-    /// Caches of the first core.
+    /// The caches of the first core.
     pub caches: Vec<CpuCache>,
-    /// Kernel and its version; empty where the system does not tell.
+    /// The kernel and its version; empty when unknown.
     pub kernel: String,
 }
 
 impl Machine {
-    /// This one.
+    /// Returns a description of this machine.
     #[must_use]
     pub fn here() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
@@ -41,7 +41,7 @@ impl Machine {
         }
     }
 
-    /// Bytes of the largest cache; 0 where the system does not tell.
+    /// Returns the size of the largest cache in bytes; 0 when unknown.
     #[must_use]
     pub fn cache_bytes(&self) -> u64 {
         let data = self
@@ -73,7 +73,7 @@ fn caches(folder: &Path) -> Vec<CpuCache> {
     (0..8).map_while(cache).collect()
 }
 
-/// `48K`, `2M`.
+/// Parses `48K` or `2M`.
 fn cache_size(text: &str) -> Option<u64> {
     let scale = match text.chars().last()? {
         'K' => 1 << 10,
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_system_is_read_and_nonsense_is_not() {
+    fn system_files_are_parsed_and_invalid_text_is_ignored() {
         assert_eq!(cache_size("48K"), Some(48 << 10));
         assert_eq!(cache_size("2M"), Some(2 << 20));
         assert_eq!(cache_size("much"), None);

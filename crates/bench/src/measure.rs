@@ -1,4 +1,4 @@
-//! One turn of one case: buffers are filled, all ranks meet, operations are timed, a result is checked.
+//! One turn of one case: fill buffers, synchronize all ranks, time operations, check a result.
 
 use std::time::Duration;
 
@@ -13,26 +13,28 @@ use crate::reference::ReferenceResult;
 use crate::settings::BufferMemory;
 use crate::{BenchError, clock};
 
-/// How often a buffer is reduced before it gets new data: sums grow with each time.
+/// The number of times a buffer is reduced before it gets new data, because sums grow with each
+/// time.
 pub(crate) const REUSES: usize = 8;
 
-/// A case as one rank measures it.
+/// A case as measured by one rank.
 pub(crate) struct MeasuredOperation<'a> {
-    /// What it is called in errors.
+    /// The name of the case in errors.
     pub(crate) name: String,
     pub(crate) group: &'a ProcessGroup,
     pub(crate) shape: OperationShape,
     pub(crate) memory: BufferMemory,
     pub(crate) expected: &'a ReferenceResult,
-    /// How many buffers go round, so that each comes from memory when its turn is there again.
+    /// The number of buffers used in rotation, so that each has left the cache when it is used
+    /// again.
     pub(crate) turns: usize,
 }
 
-/// Timings of a turn.
+/// The timings of a turn.
 pub(crate) struct TurnTimings {
-    /// Seconds of each operation, as this rank sees them.
+    /// The seconds of each operation on this rank.
     pub(crate) seconds: Vec<f64>,
-    /// The turn from the first barrier to the last operation.
+    /// The duration of the turn from the first barrier to the last operation.
     pub(crate) wall: Duration,
 }
 
@@ -41,7 +43,7 @@ impl MeasuredOperation<'_> {
     /// the last one.
     ///
     /// # Errors
-    /// The operation fails or gives something wrong.
+    /// The operation fails or returns a wrong result.
     pub(crate) fn turn(&self, iterations: usize) -> Result<TurnTimings, BenchError> {
         if self.shape.kind == OperationKind::SendReceive {
             return self.ping_pong(iterations);
@@ -60,13 +62,13 @@ impl MeasuredOperation<'_> {
         operation: &Operation,
         iterations: usize,
     ) -> Result<TurnTimings, BenchError> {
-        // Each buffer is used again: what comes back is of the same length and memory.
+        // Each buffer is used again: results have the same length and memory.
         let mut ring = (0..self.turns)
             .map(|_| self.allocate())
             .collect::<Result<Vec<_>, _>>()?;
         let mut last = Some(self.fresh()?);
         let reuses = match self.shape.op {
-            // Powers of a number soon leave the range of its type.
+            // Repeated products soon leave the range of the type.
             ReduceOp::Product => 1,
             _ => REUSES,
         };
@@ -133,7 +135,7 @@ impl MeasuredOperation<'_> {
         Ok(TurnTimings { seconds, wall })
     }
 
-    /// Half of the time of a message to rank 1 and back. Other ranks wait for the next turn.
+    /// Returns half the time of a message to rank 1 and back. Other ranks wait for the next turn.
     fn ping_pong(&self, iterations: usize) -> Result<TurnTimings, BenchError> {
         let mut seconds = Vec::with_capacity(iterations);
         self.barrier()?;
@@ -184,7 +186,7 @@ impl MeasuredOperation<'_> {
         self.shape.input_len(self.group.rank().index())
     }
 
-    /// A buffer of the memory that the case is about.
+    /// Returns a buffer in the memory of the case.
     fn allocate(&self) -> Result<Buffer, BenchError> {
         let (dtype, len) = (self.shape.dtype, self.len());
         let buffer = match self.memory {
@@ -200,7 +202,7 @@ impl MeasuredOperation<'_> {
         })
     }
 
-    /// Whether a buffer has the length and the memory of this case.
+    /// Returns whether a buffer has the length and the memory of this case.
     fn is_usable(&self, buffer: &Buffer) -> bool {
         let registered = self.memory == BufferMemory::Group && self.group.shares_memory();
         buffer.len() == self.len()
@@ -230,8 +232,8 @@ mod tests {
     use super::*;
     use crate::values::ElementSource;
 
-    /// Runs turns of an operation between threads; the second number is the seed that the last rank
-    /// takes for its reference.
+    /// Runs turns of an operation between threads; the second number is the seed of the last rank's
+    /// reference.
     fn turns(kind: OperationKind, op: ReduceOp, seeds: [u64; 2]) -> Vec<Result<usize, String>> {
         let configs = (0..3).map(|rank| GroupConfig::new("turns", "turns", GroupRank(rank)));
         let groups = ProcessGroup::in_process(configs.collect());
@@ -254,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_is_timed_and_right() {
+    fn every_operation_is_timed_and_correct() {
         for kind in OperationKind::ALL {
             for op in [ReduceOp::Sum, ReduceOp::Product] {
                 let outcome = turns(kind, op, [1, 1]);

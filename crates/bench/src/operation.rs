@@ -1,4 +1,5 @@
-//! [`OperationKind`]: what can be measured, and [`OperationShape`]: one of them with ranks, type and length.
+//! [`OperationKind`]: the operations that can be measured, and [`OperationShape`]: an operation
+//! with ranks, type and length.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,38 +10,38 @@ use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
 
-/// What can be measured.
+/// An operation that can be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OperationKind {
-    /// Everybody gets the reduction of all buffers.
+    /// Every rank gets the reduction of all buffers.
     AllReduce,
     /// Rank 0 gets the reduction of all buffers.
     Reduce,
     /// Each rank gets its part of the reduction.
     ReduceScatter,
-    /// Everybody gets all parts.
+    /// Every rank gets all parts.
     AllGather,
     /// Rank 0 gets all parts.
     Gather,
-    /// The last rank's parts go to all.
+    /// The last rank's parts go to all ranks.
     Scatter,
-    /// The last rank's buffer goes to all.
+    /// The last rank's buffer goes to all ranks.
     Broadcast,
-    /// Each rank has a part of one length for each.
+    /// Each rank sends a part of equal length to each rank.
     AllToAll,
-    /// Each rank has a part for each, of lengths that differ up to `n` times.
+    /// Each rank sends a part to each rank, with lengths that differ by up to a factor of `n`.
     AllToAllUnequal,
-    /// All arrive before anybody goes on.
+    /// All ranks arrive before any rank continues.
     Barrier,
     /// A message from rank 0 to rank 1 and back; the time is half of that.
     SendReceive,
-    /// The sum in tree order, one shard a rank.
+    /// The sum in tree order, with one shard per rank.
     ExactSum,
 }
 
 impl OperationKind {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Self; 12] = [
         Self::AllReduce,
         Self::Reduce,
@@ -56,7 +57,7 @@ impl OperationKind {
         Self::ExactSum,
     ];
 
-    /// As it is written in arguments, tables and files.
+    /// Returns the name used in arguments, tables and files.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -75,7 +76,7 @@ impl OperationKind {
         }
     }
 
-    /// The operations that a list of names asks for; `all` stands for every one, no name for
+    /// Returns the operations in a list of names; `all` stands for every one, an empty list for
     /// `all_reduce`.
     ///
     /// # Errors
@@ -100,20 +101,20 @@ impl OperationKind {
         Ok(kinds)
     }
 
-    /// Whether elements are reduced, so that the operator counts.
+    /// Returns whether elements are reduced, so that the operator matters.
     #[must_use]
     pub fn reduces(self) -> bool {
         matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
     }
 
-    /// Whether calls may follow each other without a barrier: nobody can be ahead of another one by
-    /// more than one call, and buffers come back as they went.
+    /// Returns whether calls may follow each other without a barrier: no rank can be ahead of
+    /// another one by more than one call, and buffers keep their lengths.
     #[must_use]
     pub fn is_back_to_back(self) -> bool {
         matches!(self, Self::AllReduce | Self::ExactSum | Self::Barrier)
     }
 
-    /// What its one way is called, where it has no choice of algorithms.
+    /// Returns the name of the only implementation, where there is no choice of algorithms.
     #[must_use]
     pub fn one_way(self) -> &'static str {
         match self {
@@ -123,9 +124,9 @@ impl OperationKind {
         }
     }
 
-    /// What the algorithm bandwidth is multiplied with to get the bus bandwidth, over `n` ranks, as
-    /// nccl-tests defines it (`doc/PERFORMANCE.md` there): the rate at which the busiest link would
-    /// have to run, comparable between counts of ranks.
+    /// Returns the factor from algorithm bandwidth to bus bandwidth for `n` ranks, as defined by
+    /// nccl-tests (`doc/PERFORMANCE.md` there): the rate at which the busiest link would have to
+    /// run, comparable between numbers of ranks.
     #[must_use]
     pub fn bus_factor(self, n: usize) -> f64 {
         let n = n as f64;
@@ -158,30 +159,33 @@ impl FromStr for OperationKind {
             let known: Vec<_> = Self::ALL.iter().map(|kind| kind.name()).collect();
             BenchError::Setting {
                 what: "OPERATION",
-                problem: format!("`{name}` is none of all, {}", known.join(", ")),
+                problem: format!(
+                    "unknown operation `{name}`: expected all, {}",
+                    known.join(", ")
+                ),
             }
         })
     }
 }
 
-/// One operation over a count of ranks with elements of one type.
+/// One operation on a number of ranks with elements of one type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OperationShape {
-    /// Which operation.
+    /// The operation.
     pub kind: OperationKind,
-    /// How elements become one, where they do.
+    /// The reduction operator, where it matters.
     pub op: ReduceOp,
-    /// Type of the elements.
+    /// The type of the elements.
     pub dtype: DType,
-    /// Count of ranks.
+    /// The number of ranks.
     pub ranks: usize,
-    /// Elements of the smallest part; the whole is a multiple of it.
+    /// The number of elements of the smallest part; the whole is a multiple of it.
     unit: usize,
 }
 
 impl OperationShape {
-    /// The largest such operation on at most `bytes` bytes, or the smallest that there is. What the
-    /// bytes are is what nccl-tests counts: the whole buffer of the operation, that is all parts of
+    /// Returns the largest such operation on at most `bytes` bytes, or the smallest possible one.
+    /// Bytes are counted as in nccl-tests: the whole buffer of the operation, that is all parts of
     /// all ranks where there are parts.
     #[must_use]
     pub fn new(
@@ -204,7 +208,7 @@ impl OperationShape {
         shape
     }
 
-    /// How many units the whole has.
+    /// Returns the number of units of the whole.
     fn units(&self) -> usize {
         match self.kind {
             OperationKind::ReduceScatter
@@ -218,7 +222,7 @@ impl OperationShape {
         }
     }
 
-    /// Elements of the whole.
+    /// Returns the number of elements of the whole.
     #[must_use]
     pub fn len(&self) -> usize {
         match self.kind {
@@ -227,26 +231,26 @@ impl OperationShape {
         }
     }
 
-    /// Whether there are no elements, as in a barrier.
+    /// Returns whether there are no elements, as in a barrier.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of the whole.
+    /// Returns the size of the whole in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.len() * self.dtype.size()
     }
 
-    /// Elements of one rank's part where all parts are equal.
+    /// Returns the number of elements of one rank's part where all parts are equal.
     #[must_use]
     pub fn part(&self) -> usize {
         self.unit
     }
 
-    /// The rank that all others send to or hear from: rank 0 is always one that receives, for the
-    /// time is taken there.
+    /// Returns the root rank, which sends to or receives from all others. Rank 0 always receives,
+    /// because the time is measured there.
     #[must_use]
     pub fn root(&self) -> usize {
         match self.kind {
@@ -255,13 +259,14 @@ impl OperationShape {
         }
     }
 
-    /// Elements that go from one rank to another in an unequal all-to-all; the same both ways.
+    /// Returns the number of elements from one rank to another in an unequal all-to-all, equal in
+    /// both directions.
     #[must_use]
     pub fn unequal_len(&self, from: usize, to: usize) -> usize {
         self.unit * (1 + (from + to) % self.ranks)
     }
 
-    /// Elements that a rank brings.
+    /// Returns the number of elements that a rank contributes.
     #[must_use]
     pub fn input_len(&self, rank: usize) -> usize {
         match self.kind {
@@ -271,7 +276,7 @@ impl OperationShape {
         }
     }
 
-    /// The call that a rank makes; `None` for messages, which are no collective.
+    /// Returns the call of a rank; `None` for messages, which are not a collective.
     #[must_use]
     pub fn operation(&self, rank: usize) -> Option<Operation> {
         let (op, root) = (self.op, GroupRank(self.root() as u32));
@@ -299,7 +304,7 @@ impl OperationShape {
         })
     }
 
-    /// Why there is no such operation; `None` when there is.
+    /// Returns the reason why the operation is not possible; `None` when it is.
     #[must_use]
     pub fn refusal(&self) -> Option<String> {
         if self.kind.reduces() {
@@ -307,11 +312,11 @@ impl OperationShape {
         }
         let exact = self.kind == OperationKind::ExactSum;
         (exact && !matches!(self.dtype, DType::F32 | DType::F64))
-            .then(|| format!("the exact sum is of f32 or f64, not of {}", self.dtype))
+            .then(|| format!("the exact sum needs f32 or f64, not {}", self.dtype))
     }
 }
 
-/// An exact sum with one logical shard a rank.
+/// Returns an exact sum with one logical shard per rank.
 fn one_shard_a_rank(ranks: usize) -> Option<ExactSum> {
     ExactSum::new((0..=ranks as u32).collect())
 }
@@ -351,7 +356,7 @@ mod tests {
         assert_eq!(list(&[]).unwrap(), [OperationKind::AllReduce]);
         assert_eq!(list(&["reduce", "all"]).unwrap().len(), 12);
         let error = list(&["allreduce"]).unwrap_err().to_string();
-        assert!(error.contains("`allreduce` is none of all, all_reduce"));
+        assert!(error.contains("unknown operation `allreduce`: expected all, all_reduce"));
     }
 
     #[test]

@@ -1,17 +1,17 @@
-//! The bound: a loop that reads, adds and writes the bytes that a sum over shared memory must, without
-//! any other rank to wait for.
+//! The lower bound of the time of a sum over shared memory: a loop that reads, adds and writes the
+//! same bytes without waiting for another rank.
 
 use ronde_core::ReduceOp;
 
 use crate::clock;
 use crate::values::ElementSource;
 
-/// Elements that stay in the nearest cache.
+/// The number of elements that fit into the first-level cache.
 const BLOCK: usize = 2048;
 
-/// Each rank's share of `bytes` of f32 on all of `ranks`, `buffers` times.
+/// Each rank's share of `bytes` of f32 of all `ranks`, `buffers` times.
 pub(crate) struct PlainLoop {
-    /// By buffer: for every rank its slice of this rank's share.
+    /// For each buffer and every rank, its slice of this rank's share.
     sets: Vec<Vec<Vec<f32>>>,
 }
 
@@ -30,8 +30,8 @@ impl PlainLoop {
         }
     }
 
-    /// Seconds of each of `iterations` sums: all slices are added into the first, which is then written
-    /// over all others, as an all-reduce leaves them.
+    /// Returns the seconds of each of `iterations` sums: all slices are added into the first, which
+    /// is then copied to all others, as after an all-reduce.
     pub(crate) fn turn(&mut self, iterations: usize) -> Vec<f64> {
         let mut seconds = Vec::with_capacity(iterations);
         for i in 0..iterations {
@@ -48,8 +48,8 @@ impl PlainLoop {
     }
 }
 
-/// Leaves the sum in all slices. In blocks, so that each element is read once from memory and written
-/// once.
+/// Leaves the sum in all slices. Works in blocks, so that each element is read from memory once and
+/// written once.
 fn sum(first: &mut [f32], others: &mut [Vec<f32>]) {
     let mut at = 0;
     for block in first.chunks_mut(BLOCK) {

@@ -1,4 +1,4 @@
-//! What an operation must give, computed from all ranks' inputs, and whether it did.
+//! Reference results of operations, computed from all ranks' inputs, and the comparison with them.
 
 use std::ops::Range;
 
@@ -9,26 +9,26 @@ use crate::BenchError;
 use crate::operation::{OperationKind, OperationShape};
 use crate::values::{ElementSource, ReferenceElement, with_type};
 
-/// Elements that are computed at once: those of all ranks together stay in a cache.
+/// The number of elements computed at a time, such that those of all ranks fit into a cache.
 const BLOCK: usize = 4096;
 
-/// What one rank brings to an operation and must get back.
+/// The input of one rank for an operation, and its expected result.
 pub(crate) struct ReferenceResult {
     shape: OperationShape,
     rank: usize,
-    /// What the rank brings.
+    /// The input of the rank.
     pub(crate) input: Buffer,
     result: Buffer,
     tolerance: Tolerance,
 }
 
-/// How far a result may be from the reference: `absolute + relative * |reference|`.
+/// The allowed deviation from the reference: `absolute + relative * |reference|`.
 ///
-/// Inputs are at most 1 in size. A sum of `n` of them takes `n - 1` roundings in any order, each off
-/// by at most half an epsilon of a value up to `n`; with the rounding of the reference that is less
-/// than `n^2` epsilons. A mean is off by an n-th of it. A product of `n` is off by less than `n`
-/// epsilons of itself, and in f16, which has few small numbers, by `n` of the smallest. Everything
-/// else, integers and the exact sum included, has one right result.
+/// Inputs are at most 1 in size. A sum of `n` of them has `n - 1` roundings in any order, each with
+/// an error of at most half an epsilon of a value up to `n`; with the rounding of the reference
+/// that is less than `n^2` epsilons. The error of a mean is an n-th of it. The error of a product
+/// of `n` is less than `n` epsilons of itself, and in f16, which has few small numbers, `n` of the
+/// smallest. All other results, including integers and the exact sum, are unique.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Tolerance {
     absolute: f64,
@@ -67,7 +67,7 @@ impl Tolerance {
     }
 }
 
-/// Distance from 1 to the next number.
+/// Returns the distance from 1 to the next number.
 fn epsilon(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => f64::EPSILON,
@@ -78,13 +78,13 @@ fn epsilon(dtype: DType) -> f64 {
     }
 }
 
-/// Where a run of elements of a result comes from.
+/// The source of a range of elements of a result.
 enum ResultOrigin {
     /// These elements of all ranks, reduced.
     Reduced(Range<usize>),
     /// These elements of one rank.
     Copied(usize, Range<usize>),
-    /// These elements of all ranks, added as the tree of the exact sum says.
+    /// These elements of all ranks, added in the order of the exact sum's tree.
     Tree(Range<usize>),
 }
 
@@ -104,7 +104,7 @@ impl ReferenceResult {
     /// Compares a whole result with the reference.
     ///
     /// # Errors
-    /// [`BenchError::WrongResult`] with the first element that is wrong, [`BenchError::WrongLength`].
+    /// [`BenchError::WrongResult`] with the first wrong element, [`BenchError::WrongLength`].
     pub(crate) fn check(&self, got: &Buffer, case: &str) -> Result<(), BenchError> {
         if got.len() != self.result.len() {
             return Err(BenchError::WrongLength {

@@ -1,4 +1,4 @@
-//! [`MeasurementRow`] and [`CollectivesReport`]: what came out, as it is kept in a file.
+//! [`MeasurementRow`] and [`CollectivesReport`]: the results, as they are stored in a file.
 
 use std::path::Path;
 
@@ -12,39 +12,39 @@ use crate::operation::OperationKind;
 use crate::settings::{BenchTransport, BufferMemory, Competitor, Settings};
 use crate::statistics::Statistics;
 
-/// Name and version of the file of results.
+/// The name and version of the result file's format.
 pub const FORMAT: (&str, u32) = ("ronde.bench", 1);
 
-/// Whose operation was measured, and how it was run.
+/// The measured implementation and its configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "by", rename_all = "snake_case")]
 pub enum Implementation {
-    /// ronde's.
+    /// ronde's implementation.
     Ronde {
-        /// Which transport was asked for.
+        /// The requested transport.
         transport: BenchTransport,
-        /// Which one it was.
+        /// The transport that was used.
         over: BenchTransport,
-        /// Where the buffers were.
+        /// The memory of the buffers.
         memory: BufferMemory,
-        /// Which algorithm was asked for.
+        /// The requested algorithm.
         preference: String,
-        /// Which one ran.
+        /// The algorithm that was used.
         algorithm: String,
-        /// Why that one.
+        /// The reason for it.
         reason: String,
-        /// What the cost model says that it takes, in microseconds.
+        /// The time predicted by the cost model, in microseconds.
         predicted_us: Option<f64>,
     },
-    /// Somebody else's, in the same run.
+    /// A competitor, measured in the same run.
     Other {
-        /// Whose.
+        /// The competitor.
         name: Competitor,
     },
 }
 
 impl Implementation {
-    /// A short name for a legend: `shared memory, group buffers`, `tcp, ring`, `Gloo`.
+    /// Returns a short name for a legend: `shared memory, group buffers`, `tcp, ring`, `Gloo`.
     #[must_use]
     pub fn label(&self) -> String {
         match self {
@@ -80,38 +80,39 @@ impl Implementation {
     }
 }
 
-/// One case at one size.
+/// The measurement of one case at one size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MeasurementRow {
-    /// Which operation.
+    /// The operation.
     pub operation: OperationKind,
-    /// Bytes of the whole buffer.
+    /// The size of the whole buffer in bytes.
     pub bytes: usize,
-    /// Count of ranks.
+    /// The number of ranks.
     pub ranks: usize,
-    /// Who ran it and how.
+    /// The implementation.
     #[serde(flatten)]
     pub way: Implementation,
-    /// Time of one blocking operation as rank 0 sees it.
+    /// The time of one blocking operation on rank 0.
     #[serde(flatten)]
     pub times: Statistics,
-    /// Buffers that went round on each rank.
+    /// The number of buffers used in rotation on each rank.
     pub buffers: usize,
-    /// Bytes that all ranks' buffers have together.
+    /// The total size of all ranks' buffers in bytes.
     pub working_set_bytes: u64,
-    /// Whether these fit twice into the largest cache, so that nothing is said about memory.
+    /// Whether these fit twice into the largest cache, so that the result does not reflect memory
+    /// bandwidth.
     pub in_cache: bool,
 }
 
 impl MeasurementRow {
-    /// Bytes of the buffer per time, in GB/s; `None` where there are none.
+    /// Returns the bytes of the buffer per time, in GB/s; `None` without bytes.
     #[must_use]
     pub fn algorithm_bandwidth(&self) -> Option<f64> {
         let moved = self.bytes > 0 && self.times.median_us > 0.0;
         moved.then(|| self.bytes as f64 / self.times.median_us / 1e3)
     }
 
-    /// What nccl-tests call bus bandwidth, in GB/s: [`OperationKind::bus_factor`].
+    /// Returns the bus bandwidth of nccl-tests in GB/s: [`OperationKind::bus_factor`].
     #[must_use]
     pub fn bus_bandwidth(&self) -> Option<f64> {
         let factor = self.operation.bus_factor(self.ranks);
@@ -119,7 +120,7 @@ impl MeasurementRow {
     }
 }
 
-/// How many times as fast as `other` a row is that was measured in turns with it.
+/// Returns the speed of `other` in relation to a row that was measured in turns with it.
 #[must_use]
 pub fn times_as_fast(
     row: &MeasurementRow,
@@ -134,29 +135,29 @@ pub fn times_as_fast(
     Some(theirs.times.median_us / row.times.median_us)
 }
 
-/// All that a run found out.
+/// The results of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CollectivesReport {
     /// [`FORMAT`].
     #[serde(flatten)]
     pub header: FormatHeader,
-    /// Seconds since the year 1970.
+    /// The start time in seconds since 1970.
     pub at: u64,
     /// The version of ronde.
     pub ronde: String,
-    /// What it was measured on.
+    /// The machine of the measurements.
     pub machine: Machine,
-    /// What was asked for.
+    /// The settings.
     pub settings: Settings,
-    /// Counts of ranks, in order.
+    /// The numbers of ranks, in order.
     pub worlds: Vec<usize>,
-    /// What was left out, and other things to know.
+    /// Skipped cases and other notes.
     pub notes: Vec<String>,
-    /// What came out.
+    /// The measurements.
     pub rows: Vec<MeasurementRow>,
 }
 
-/// A row in a file: with what follows from it.
+/// A row in a file, with derived values.
 #[derive(Serialize)]
 struct DerivedRow<'a> {
     #[serde(flatten)]
@@ -168,7 +169,7 @@ struct DerivedRow<'a> {
 }
 
 impl CollectivesReport {
-    /// An empty one of this moment and machine.
+    /// Creates an empty report of this moment and machine.
     #[must_use]
     pub fn new(machine: Machine, settings: Settings, worlds: Vec<usize>) -> Self {
         let at = crate::clock::wall().duration_since(std::time::UNIX_EPOCH);
@@ -184,12 +185,13 @@ impl CollectivesReport {
         }
     }
 
-    /// As JSON, each row with its bandwidths, and the choices that can be judged ([`chosen`]).
+    /// Returns the report as JSON, each row with its bandwidths, and the choices that can be
+    /// assessed ([`chosen`]).
     ///
     /// # Errors
-    /// [`BenchError::Channel`] for a number that JSON does not know.
+    /// [`BenchError::Channel`] for a number that JSON cannot represent.
     pub fn to_json(&self) -> Result<String, BenchError> {
-        let failed = |error: serde_json::Error| BenchError::channel("writing JSON", error);
+        let failed = |error: serde_json::Error| BenchError::channel("encode the report", error);
         let mut value = serde_json::to_value(self).map_err(failed)?;
         let rows: Vec<DerivedRow<'_>> = self
             .rows
@@ -220,7 +222,7 @@ pub fn write(path: &Path, text: &str) -> Result<(), BenchError> {
     })
 }
 
-/// Rows for tests of what is made of them.
+/// Rows for tests of tables and plots.
 #[cfg(test)]
 pub(crate) mod samples {
     use super::*;
@@ -236,7 +238,7 @@ pub(crate) mod samples {
                 memory: BufferMemory::Any,
                 preference: algorithm.to_owned(),
                 algorithm: algorithm.to_owned(),
-                reason: "it was asked for".to_owned(),
+                reason: "requested".to_owned(),
                 predicted_us: Some(median_us * 1.1),
             },
             times: Statistics {
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_read_back_and_says_what_it_is() {
+    fn a_report_is_read_back_and_names_its_format() {
         let mut report = CollectivesReport::new(Machine::here(), small(), vec![2, 4]);
         report.rows = vec![row(8, 3.0, "tree"), gloo(8, 4.0)];
         let json = report.to_json().unwrap();

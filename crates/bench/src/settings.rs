@@ -1,4 +1,4 @@
-//! [`Settings`]: what is to be measured, as the command hands it to the workers.
+//! [`Settings`]: the specification of the measurements, as the command passes it to the workers.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,25 +11,25 @@ use serde::{Deserialize, Serialize};
 use crate::BenchError;
 use crate::operation::{OperationKind, OperationShape};
 
-/// How ranks reach each other in a case.
+/// The transport of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BenchTransport {
-    /// What a group chooses by itself.
+    /// The automatic choice of a group.
     Auto,
-    /// Memory that all ranks of a host have mapped.
+    /// Memory that is mapped by all ranks of a host.
     SharedMemory,
     /// Plain TCP over loopback.
     Tcp,
-    /// TLS 1.3 over loopback, with certificates made for this run.
+    /// TLS 1.3 over loopback, with certificates created for this run.
     Tls,
 }
 
 impl BenchTransport {
-    /// All of them.
+    /// All transports.
     pub const ALL: [Self; 4] = [Self::Auto, Self::SharedMemory, Self::Tcp, Self::Tls];
 
-    /// As it is written in arguments, tables and files.
+    /// Returns the name used in arguments, tables and files.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -41,21 +41,21 @@ impl BenchTransport {
     }
 }
 
-/// Where the buffers of a case lie.
+/// The memory of the buffers of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BufferMemory {
-    /// Memory that the group allocates: others can read it in place where memory is shared.
+    /// Memory that the group allocates: where memory is shared, other ranks can read it in place.
     Group,
     /// Ordinary memory of the process.
     Any,
 }
 
 impl BufferMemory {
-    /// Both.
+    /// Both kinds.
     pub const ALL: [Self; 2] = [Self::Group, Self::Any];
 
-    /// As it is written in arguments, tables and files.
+    /// Returns the name used in arguments, tables and files.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -65,7 +65,7 @@ impl BufferMemory {
     }
 }
 
-/// Who else is measured.
+/// A competitor that is measured in the same run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Competitor {
@@ -73,21 +73,21 @@ pub enum Competitor {
     Gloo,
     /// Open MPI.
     Mpi,
-    /// A plain loop that reads, adds and writes the same bytes: the bound of a sum in memory.
+    /// A plain loop that reads, adds and writes the same bytes: the lower bound of a sum in memory.
     Loop,
 }
 
 impl Competitor {
-    /// All of them.
+    /// All competitors.
     pub const ALL: [Self; 3] = [Self::Gloo, Self::Mpi, Self::Loop];
 
-    /// Whether it runs in processes of its own, under mpirun.
+    /// Returns whether it runs in separate processes, under mpirun.
     #[must_use]
     pub fn is_foreign(self) -> bool {
         self != Self::Loop
     }
 
-    /// As it is written in arguments, tables and files.
+    /// Returns the name used in arguments, tables and files.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -124,11 +124,11 @@ fn unknown(what: &'static str, text: &str, known: &[&str]) -> BenchError {
     let known = known.join(", ");
     BenchError::Setting {
         what,
-        problem: format!("`{text}` is none of {known}"),
+        problem: format!("invalid value `{text}`: expected {known}"),
     }
 }
 
-/// An algorithm that is asked for, or the choice of the library.
+/// A requested algorithm, or the automatic choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Preference(pub Option<Algorithm>);
@@ -168,58 +168,61 @@ impl From<Preference> for String {
     }
 }
 
-/// What is to be measured.
+/// The specification of the measurements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Which operations, in this order.
+    /// The operations, in this order.
     pub operations: Vec<OperationKind>,
-    /// Bytes, rising.
+    /// The sizes in bytes, increasing.
     pub sizes: Vec<usize>,
-    /// Which algorithms, where an operation has several.
+    /// The algorithms, where an operation has several.
     pub algorithms: Vec<Preference>,
-    /// Which transports.
+    /// The transports.
     pub transports: Vec<BenchTransport>,
-    /// Which memory, where it makes a difference.
+    /// The memory of the buffers, where it makes a difference.
     pub memories: Vec<BufferMemory>,
-    /// Type of the elements.
+    /// The type of the elements.
     pub dtype: DType,
-    /// Operator of the reductions.
+    /// The operator of the reductions.
     pub op: ReduceOp,
-    /// How often each case has its turn.
+    /// The number of turns of each case.
     pub rounds: usize,
-    /// Seconds of a turn.
+    /// The duration of a turn in seconds.
     pub budget_s: f64,
-    /// Hosts that the ranks are said to be on, for the hierarchical algorithm; 1 is the truth.
+    /// The simulated number of hosts, for the hierarchical algorithm; in fact all ranks are on one.
     pub hosts: usize,
-    /// Seed of the random data.
+    /// The seed of the random data.
     pub seed: u64,
-    /// Bytes that the buffers of all ranks together may take.
+    /// The maximum total size of all ranks' buffers in bytes.
     pub memory_bytes_max: u64,
-    /// Who is measured beside ronde.
+    /// The competitors.
     pub against: Vec<Competitor>,
 }
 
 impl Settings {
-    /// Checks what can be checked before anything is started, for a world of `ranks`.
+    /// Checks the settings that can be checked before anything is started, for `ranks` ranks.
     ///
     /// # Errors
     /// [`BenchError::Setting`].
     pub fn check(&self, ranks: usize) -> Result<(), BenchError> {
         let refuse = |what, problem: String| Err(BenchError::Setting { what, problem });
         if !(2..=256).contains(&ranks) {
-            return refuse("--workers", format!("{ranks} is not a count from 2 to 256"));
+            return refuse(
+                "--workers",
+                format!("invalid value {ranks}: expected 2 to 256"),
+            );
         }
         if !(self.budget_s > 0.0 && self.budget_s <= 60.0) {
             let budget = self.budget_s;
             return refuse(
                 "--budget",
-                format!("{budget} is not within 0 to 60 seconds"),
+                format!("invalid value {budget}: expected 0 to 60 seconds"),
             );
         }
         if !(1..=1000).contains(&self.rounds) {
             return refuse(
                 "--rounds",
-                format!("{} is not within 1 to 1000", self.rounds),
+                format!("invalid value {}: expected 1 to 1000", self.rounds),
             );
         }
         if self.hosts == 0 || self.hosts > ranks {
@@ -234,7 +237,7 @@ impl Settings {
         if !self.against.is_empty() && !self.competes() {
             return refuse(
                 "--against",
-                "others are measured at all_reduce of f32 with the sum".to_owned(),
+                "competitors support only all_reduce of f32 with the sum".to_owned(),
             );
         }
         let most = self.buffer_bytes(ranks, self.largest(), 1);
@@ -257,7 +260,7 @@ impl Settings {
         self.sizes.last().copied().unwrap_or(0)
     }
 
-    /// Whether there is something to compare with Gloo and Open MPI.
+    /// Returns whether Gloo or Open MPI are measured as well.
     #[must_use]
     pub fn competes(&self) -> bool {
         self.operations.contains(&OperationKind::AllReduce)
@@ -265,8 +268,9 @@ impl Settings {
             && self.op == ReduceOp::Sum
     }
 
-    /// Bytes of all ranks' buffers where each case goes round `turns` of them: beside these, the
-    /// input, the reference, a checked one, and what an operation holds while it runs.
+    /// Returns the total size of all ranks' buffers in bytes when each case uses `turns` of them in
+    /// rotation: in addition to these, the input, the reference, a checked one, and the memory of
+    /// an operation while it runs.
     pub(crate) fn buffer_bytes(&self, ranks: usize, bytes: usize, turns: usize) -> u64 {
         let shared =
             |t: &&BenchTransport| matches!(t, BenchTransport::Auto | BenchTransport::SharedMemory);
@@ -281,7 +285,7 @@ impl Settings {
         (ranks as u64) * (bytes as u64) * (rings as u64 + 4)
     }
 
-    /// Which ranks share a host, as far as the groups are told.
+    /// Returns the host of each rank, as specified to the groups.
     #[must_use]
     pub fn layout(&self, ranks: usize) -> Hosts {
         let names: Vec<usize> = (0..ranks).map(|rank| rank * self.hosts / ranks).collect();
@@ -289,32 +293,32 @@ impl Settings {
     }
 }
 
-/// What a worker of a run is to do.
+/// The task of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BenchTask {
-    /// What to measure.
+    /// The settings.
     pub settings: Settings,
-    /// Where rank 0 reports.
+    /// The socket to which rank 0 reports.
     pub socket: PathBuf,
-    /// Bytes of the last-level cache; 0 where the system does not tell.
+    /// The size of the last-level cache in bytes; 0 when unknown.
     pub cache_bytes: u64,
 }
 
 impl BenchTask {
-    /// As text, for an assignment.
+    /// Encodes the task as text, for an assignment.
     ///
     /// # Errors
-    /// [`BenchError::Channel`] for a path that is no text.
+    /// [`BenchError::Channel`] for a path that is not valid text.
     pub fn encode(&self) -> Result<String, BenchError> {
-        serde_json::to_string(self).map_err(|error| BenchError::channel("writing the task", error))
+        serde_json::to_string(self).map_err(|error| BenchError::channel("encode the task", error))
     }
 
-    /// Reads back [`BenchTask::encode`].
+    /// Decodes the text of [`BenchTask::encode`].
     ///
     /// # Errors
     /// [`BenchError::Channel`] for other text.
     pub fn decode(text: &str) -> Result<Self, BenchError> {
-        serde_json::from_str(text).map_err(|error| BenchError::channel("reading the task", error))
+        serde_json::from_str(text).map_err(|error| BenchError::channel("decode the task", error))
     }
 }
 
@@ -349,9 +353,9 @@ mod tests {
     }
 
     #[test]
-    fn impossible_settings_are_refused_by_name() {
+    fn invalid_settings_are_reported_by_name() {
         small().check(2).unwrap();
-        assert!(refused(1, |_| ()).starts_with("--workers: 1 is not"));
+        assert!(refused(1, |_| ()).starts_with("--workers: invalid value 1"));
         assert!(refused(2, |s| s.budget_s = f64::NAN).starts_with("--budget"));
         assert!(refused(2, |s| s.rounds = 0).starts_with("--rounds"));
         assert!(refused(2, |s| s.hosts = 3).starts_with("--hosts"));
@@ -381,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read_and_others_refused_with_those_known() {
+    fn unknown_names_are_reported_with_the_valid_ones() {
         for transport in BenchTransport::ALL {
             assert_eq!(
                 transport.name().parse::<BenchTransport>().unwrap(),
@@ -391,10 +395,10 @@ mod tests {
         let error = "udp".parse::<BenchTransport>().unwrap_err().to_string();
         assert_eq!(
             error,
-            "--transports: `udp` is none of auto, shared_memory, tcp, tls"
+            "--transports: invalid value `udp`: expected auto, shared_memory, tcp, tls"
         );
         let error = "fast".parse::<Preference>().unwrap_err().to_string();
-        assert!(error.contains("none of auto, driver, ring"), "{error}");
+        assert!(error.contains("expected auto, driver, ring"), "{error}");
     }
 
     #[test]

@@ -1,15 +1,16 @@
-//! Sizes as people write them: `8`, `4KiB`, `1MiB`, and ranges such as `8..64MiB`.
+//! Parsing of sizes: `8`, `4KiB`, `1MiB`, and ranges such as `8..64MiB`.
 
 use crate::BenchError;
 
-/// Largest size that is measured, in bytes.
+/// The largest measured size in bytes.
 pub const BYTES_MAX: usize = 256 << 20;
-/// The sizes of a run that names none.
+/// The default sizes.
 pub const DEFAULT_SIZES: &str = "8,4KiB,64KiB,1MiB,16MiB,64MiB";
 
-/// Sizes in bytes from a list such as `8,4KiB,1MiB..64MiB,8..1MiBx2`, rising and without repetition.
+/// Returns the sizes in bytes of a list such as `8,4KiB,1MiB..64MiB,8..1MiBx2`, sorted and without
+/// repetition.
 ///
-/// A range goes in steps of 8, or of what follows an `x`; its end is always in it.
+/// A range multiplies by 8, or by the number after an `x`; its end is always included.
 ///
 /// # Errors
 /// [`BenchError::Setting`] for other text, a size of 0, or one above [`BYTES_MAX`].
@@ -26,7 +27,7 @@ pub fn parse_sizes(text: &str) -> Result<Vec<usize>, BenchError> {
     Ok(sizes)
 }
 
-/// One size in bytes: a number, and behind it `B`, `KiB`, `MiB` or `K`, `M` for the same.
+/// Parses one size in bytes: a number, followed by `B`, `KiB`, `MiB` or `K`, `M` for the same.
 ///
 /// # Errors
 /// As for [`parse_sizes`].
@@ -38,14 +39,14 @@ pub fn parse_size(text: &str) -> Result<usize, BenchError> {
         "" | "b" => 1,
         "k" | "kib" => 1 << 10,
         "m" | "mib" => 1 << 20,
-        _ => return refuse(text, "is not a size; write 8, 4KiB or 64MiB"),
+        _ => return refuse(text, "is not a valid size; expected e.g. 8, 4KiB or 64MiB"),
     };
     let bytes = number.parse::<usize>().ok();
     match bytes.and_then(|bytes| bytes.checked_mul(scale)) {
-        Some(0) => refuse(text, "is nothing to measure; the smallest size is 1"),
+        Some(0) => refuse(text, "is too small; the smallest size is 1"),
         Some(bytes) if bytes <= BYTES_MAX => Ok(bytes),
-        Some(_) => refuse(text, "is too much; the largest size is 256MiB"),
-        None => refuse(text, "is not a size; write 8, 4KiB or 64MiB"),
+        Some(_) => refuse(text, "is too large; the largest size is 256MiB"),
+        None => refuse(text, "is not a valid size; expected e.g. 8, 4KiB or 64MiB"),
     }
 }
 
@@ -54,12 +55,17 @@ fn range(part: &str, from: &str, to: &str, sizes: &mut Vec<usize>) -> Result<(),
         None => (to, 8),
         Some((to, step)) => match step.trim().parse() {
             Ok(step @ 2..=1024) => (to, step),
-            _ => return refuse(part, "has a step that is no number from 2 to 1024"),
+            _ => {
+                return refuse(
+                    part,
+                    "has an invalid step; expected a number from 2 to 1024",
+                );
+            }
         },
     };
     let (mut size, end) = (parse_size(from)?, parse_size(to)?);
     if size > end {
-        return refuse(part, "is a range that falls; the smaller size comes first");
+        return refuse(part, "is a decreasing range; put the smaller size first");
     }
     while size < end {
         sizes.push(size);
@@ -76,7 +82,7 @@ fn refuse<T>(text: &str, problem: &str) -> Result<T, BenchError> {
     })
 }
 
-/// Bytes as people read them: `8 B`, `4 KiB`, `1.5 MiB`.
+/// Formats bytes for people: `8 B`, `4 KiB`, `1.5 MiB`.
 #[must_use]
 pub fn show_bytes(bytes: usize) -> String {
     let (scale, unit) = match bytes {
@@ -111,14 +117,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused_with_a_reason() {
+    fn invalid_sizes_are_refused_with_a_reason() {
         for (text, reason) in [
-            ("", "not a size"),
-            ("8,,9", "not a size"),
-            ("4GB", "not a size"),
-            ("-8", "not a size"),
-            ("99999999999999999999", "not a size"),
-            ("0", "nothing to measure"),
+            ("", "not a valid size"),
+            ("8,,9", "not a valid size"),
+            ("4GB", "not a valid size"),
+            ("-8", "not a valid size"),
+            ("99999999999999999999", "not a valid size"),
+            ("0", "too small"),
             ("257MiB", "largest size is 256MiB"),
             ("64..8", "falls"),
             ("8..64x1", "step"),

@@ -5,19 +5,19 @@ use serde::{Deserialize, Serialize};
 /// Median, tenth percentile and minimum of timings, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Statistics {
-    /// How many timings there were.
+    /// The number of timings.
     pub samples: usize,
-    /// Half of them are shorter.
+    /// The median.
     pub median_us: f64,
-    /// A tenth of them is shorter.
+    /// The tenth percentile.
     pub p10_us: f64,
-    /// The shortest.
+    /// The minimum.
     pub min_us: f64,
 }
 
 impl Statistics {
-    /// Of timings in seconds, in any order; `None` without any. Between two samples the percentile
-    /// is interpolated, as numpy does it.
+    /// Computes the statistics of timings in seconds, in any order; `None` without any. The
+    /// percentile is interpolated between two samples, as in numpy.
     #[must_use]
     pub fn of(mut seconds: Vec<f64>) -> Option<Self> {
         seconds.sort_by(f64::total_cmp);
@@ -31,7 +31,7 @@ impl Statistics {
     }
 }
 
-/// The median of values in any order; NaN without any.
+/// Returns the median of values in any order; NaN without any.
 pub(crate) fn median(values: &mut [f64]) -> f64 {
     if values.is_empty() {
         return f64::NAN;
@@ -40,7 +40,7 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
     percentile(values, 0.5)
 }
 
-/// Of sorted values, of which there is one at least.
+/// Returns a percentile of sorted values, of which there is at least one.
 fn percentile(sorted: &[f64], share: f64) -> f64 {
     let place = share * (sorted.len() - 1) as f64;
     let (below, part) = (place.floor() as usize, place.fract());

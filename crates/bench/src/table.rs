@@ -1,4 +1,4 @@
-//! The table for people: a head, a line for each row, and what to know about them.
+//! The table for people: a head, a line for each row, and footnotes.
 
 use std::fmt::Write;
 
@@ -6,17 +6,17 @@ use crate::report::{CollectivesReport, Implementation, MeasurementRow, times_as_
 use crate::settings::Competitor;
 use crate::sizes::show_bytes;
 
-/// Which columns a table has beside those that are always there.
+/// The optional columns of a table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Columns {
-    /// Whom the rows are compared with.
+    /// The competitors with which the rows are compared.
     pub against: Vec<Competitor>,
-    /// Whether the reason for the algorithm is told.
+    /// Whether the reason for the algorithm is shown.
     pub reasons: bool,
 }
 
 impl Columns {
-    /// The head of the table, with units.
+    /// Returns the head of the table, with units.
     #[must_use]
     pub fn head(&self) -> String {
         let mut line = format!(
@@ -43,7 +43,7 @@ impl Columns {
         line
     }
 
-    /// A row; `rows` are those that were measured in turns with it.
+    /// Formats a row; `rows` are those that were measured in turns with it.
     #[must_use]
     pub fn line(&self, row: &MeasurementRow, rows: &[MeasurementRow]) -> String {
         let (transport, memory, algorithm, predicted, reason) = match &row.way {
@@ -92,7 +92,7 @@ impl Columns {
     }
 }
 
-/// What must be known to read the table.
+/// Returns the footnotes.
 #[must_use]
 pub fn footnotes(report: &CollectivesReport) -> Vec<String> {
     let mut notes = vec![
@@ -113,7 +113,7 @@ pub fn footnotes(report: &CollectivesReport) -> Vec<String> {
     }
     if report.settings.hosts > 1 {
         notes.push(format!(
-            "the ranks were told that they are on {} hosts; they are on one",
+            "the ranks simulate {} hosts, but are on one",
             report.settings.hosts
         ));
     }
@@ -133,7 +133,7 @@ pub fn footnotes(report: &CollectivesReport) -> Vec<String> {
     notes
 }
 
-/// Four digits, no exponent.
+/// Formats a number with four digits and no exponent.
 fn digits(value: f64) -> String {
     let decimals = match value.abs() {
         0.0..1.0 => 3,
@@ -152,7 +152,7 @@ mod tests {
     use crate::settings::small;
 
     #[test]
-    fn columns_stand_under_their_heads() {
+    fn columns_are_aligned_with_their_heads() {
         let columns = Columns {
             against: vec![Competitor::Gloo],
             reasons: true,
@@ -170,14 +170,14 @@ mod tests {
             let found = line[..end].trim_end();
             assert!(found.ends_with(value.trim()), "{title}:\n{head}\n{line}");
         }
-        assert!(line.ends_with("  it was asked for"), "{line}");
+        assert!(line.ends_with("  requested"), "{line}");
         let theirs = columns.line(&rows[1], &rows);
         assert!(theirs.contains(" gloo "), "{theirs}");
         assert!(theirs.ends_with('-'), "{theirs}");
     }
 
     #[test]
-    fn footnotes_say_what_is_in_cache_and_how_cores_are_shared() {
+    fn footnotes_mention_cached_buffers_and_shared_cores() {
         let machine = Machine {
             cpu: String::new(),
             cores: 2,

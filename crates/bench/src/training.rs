@@ -1,8 +1,9 @@
-//! Measures training steps of the real command, in turns with PyTorch and with workers that do not talk.
+//! Measurement of training steps of the real command, in turns with PyTorch and with workers that
+//! do not communicate.
 //!
-//! [`TrainingSettings`] name a [`TrainingCase`]; each round starts every [`Variant`] once, as processes of
-//! their own, another one first in each round, reads what they report, and the medians over rounds make a
-//! [`TrainingReport`].
+//! [`TrainingSettings`] specify a [`TrainingCase`]; each round runs every [`Variant`] once in
+//! separate processes, with another one first in each round, and reads their reports. The medians
+//! over rounds make a [`TrainingReport`].
 
 mod case;
 mod events;
@@ -17,21 +18,21 @@ pub use peak::matrix_peak_flops;
 pub use report::{TrainingReport, VariantReport};
 pub use run::{Programs, Variant, measure};
 
-/// What to measure, and how often.
+/// The settings of the measurement.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct TrainingSettings {
-    /// Model, data and batch.
+    /// The model, data and batch.
     pub case: TrainingCase,
-    /// Worker processes.
+    /// The number of worker processes.
     pub workers: u32,
-    /// Logical shards of the global batch.
+    /// The number of logical shards of the global batch.
     pub shards: u32,
-    /// Steps of a run, the ones that are left out included.
+    /// The number of steps of a run, including those that are not counted.
     pub steps: u64,
-    /// How often each variant has its turn.
+    /// The number of turns of each variant.
     pub rounds: u32,
-    /// Bytes up to which layers share a bucket; `None`: the run file's default.
+    /// The size up to which layers share a bucket, in bytes; `None`: the run file's default.
     pub bucket_bytes: Option<u64>,
-    /// What is measured.
+    /// The measured variants.
     pub variants: Vec<Variant>,
 }

@@ -1,8 +1,9 @@
-//! The socket between the command and those who measure: rows from rank 0, turns for Gloo and Open MPI.
+//! The socket between the command and the measuring processes: rows from rank 0, turns for Gloo and
+//! Open MPI.
 //!
-//! JSON lines over a unix socket in a folder that only this user can enter. Whoever connects says who
-//! it is. Rank 0 of ronde leads: it sends rows, and asks for turns of the others, who block in a read
-//! until they are told. So nobody but the one whose turn it is uses a core.
+//! JSON lines over a unix socket in a folder that only this user can enter. Each process sends its
+//! identity first. Rank 0 of ronde coordinates: it sends rows, and requests turns of the
+//! competitors, which block in a read meanwhile. So only the process whose turn it is uses a core.
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
@@ -16,37 +17,37 @@ use crate::BenchError;
 use crate::report::MeasurementRow;
 use crate::settings::Competitor;
 
-/// How long the others may take for a turn.
+/// The time limit of a competitor's turn.
 pub(crate) const TURN_MAX: Duration = Duration::from_secs(10 * 60);
-/// Longest line in bytes: the timings of a turn.
+/// The maximum length of a line in bytes: the timings of a turn.
 const LINE_BYTES_MAX: u64 = 4 << 20;
 
-/// What the others are told to do.
+/// The request for a competitor's turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CompetitorTurn {
-    /// Who.
+    /// The competitor.
     pub(crate) backend: Competitor,
-    /// Bytes of the buffer.
+    /// The size of the buffer in bytes.
     pub(crate) bytes: usize,
-    /// How many operations.
+    /// The number of operations.
     pub(crate) iterations: usize,
-    /// How many buffers go round.
+    /// The number of buffers used in rotation.
     pub(crate) buffers: usize,
-    /// How often each is used before it gets new data.
+    /// The number of uses of each before it gets new data.
     pub(crate) reuses: usize,
 }
 
-/// What they answer.
+/// The reply to a request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum CompetitorReply {
-    /// Seconds of each operation at their rank 0, and of the turn.
+    /// The seconds of each operation at rank 0 of the competitor, and of the turn.
     Done { seconds: Vec<f64>, wall_s: f64 },
-    /// It did not work.
+    /// The turn failed.
     Failed { problem: String, hint: String },
 }
 
-/// The first line of everybody who connects.
+/// The first line of each connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "who", rename_all = "snake_case")]
 pub(crate) enum Hello {
@@ -56,7 +57,7 @@ pub(crate) enum Hello {
     Other { rank: usize },
 }
 
-/// What rank 0 of ronde says.
+/// A message of rank 0 of ronde.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Rank0Message {
@@ -87,8 +88,8 @@ impl LineConnection {
         self.reader.get_mut().write_all(text.as_bytes())
     }
 
-    /// The next message; `None` at the end. `go_on` is asked whenever the read limit of the stream
-    /// passes, and ends the wait with [`ErrorKind::TimedOut`].
+    /// Returns the next message; `None` at the end. `go_on` is called whenever the read limit of
+    /// the stream passes, and ends the wait with [`ErrorKind::TimedOut`].
     pub(crate) fn receive<T: DeserializeOwned>(
         &mut self,
         mut go_on: impl FnMut() -> bool,
@@ -117,15 +118,14 @@ impl LineConnection {
     }
 }
 
-/// Rank 0's end.
+/// Rank 0's end of the connection.
 pub(crate) struct Reporter {
     line: LineConnection,
 }
 
 impl Reporter {
     pub(crate) fn connect(socket: &Path) -> Result<Self, BenchError> {
-        let failed =
-            |error| BenchError::channel(format!("reporting to {}", socket.display()), error);
+        let failed = |error| BenchError::channel(format!("report to {}", socket.display()), error);
         let stream = UnixStream::connect(socket).map_err(failed)?;
         stream.set_read_timeout(Some(TURN_MAX)).map_err(failed)?;
         let mut line = LineConnection::new(stream);
@@ -143,22 +143,26 @@ impl Reporter {
 
     fn say(&mut self, what: &Rank0Message) -> Result<(), BenchError> {
         let sent = self.line.send(what);
-        sent.map_err(|error| BenchError::channel("reporting", error))
+        sent.map_err(|error| BenchError::channel("report", error))
     }
 
-    /// Lets the others run; back come their rank 0's timings and the seconds of the whole turn.
+    /// Requests a turn of a competitor; returns its rank 0's timings and the seconds of the whole
+    /// turn.
     pub(crate) fn their_turn(
         &mut self,
         turn: CompetitorTurn,
     ) -> Result<(Vec<f64>, f64), BenchError> {
         self.say(&Rank0Message::Turn(turn))?;
-        let what = || format!("the turn of {}", turn.backend);
+        let what = || format!("run a turn of {}", turn.backend);
         match self.line.receive(|| false) {
             Ok(Some(CompetitorReply::Done { seconds, wall_s })) => Ok((seconds, wall_s)),
             Ok(Some(CompetitorReply::Failed { problem, hint })) => {
                 Err(BenchError::Competitor { problem, hint })
             }
-            Ok(None) => Err(BenchError::channel(what(), "the supervisor is gone")),
+            Ok(None) => Err(BenchError::channel(
+                what(),
+                "the supervisor has disconnected",
+            )),
             Err(error) => Err(BenchError::channel(what(), error)),
         }
     }

@@ -1,4 +1,4 @@
-//! Random elements by rank and index, and how several become one in a wider type.
+//! Random elements by rank and index, and their reduction in a wider type.
 
 use half::{bf16, f16};
 use ronde_core::philox::Stream;
@@ -7,21 +7,21 @@ use ronde_core::{Element, ReduceOp};
 
 /// A type of elements that can be drawn, reduced in a wider type, and compared.
 pub(crate) trait ReferenceElement: Element + PartialEq + std::fmt::Display {
-    /// In what a reference is computed: f64 for floating point, i64 for integers.
+    /// The type of the reference: f64 for floating point, i64 for integers.
     type Wide: Copy;
 
-    /// An element from 32 random bits. Floating point: multiples of 2^-23 in [-1, 1), for products
-    /// in [0.5, 1.5), rounded to the type. Integers: any.
+    /// Returns an element from 32 random bits. Floating point: multiples of 2^-23 in [-1, 1), for
+    /// products in [0.5, 1.5), rounded to the type. Integers: any.
     fn draw(word: u32, op: ReduceOp) -> Self;
-    /// Without loss.
+    /// Converts without loss.
     fn widen(self) -> Self::Wide;
-    /// Rounded to nearest, or cut to the type's bits.
+    /// Rounds to nearest, or truncates to the type's bits.
     fn narrow(wide: Self::Wide) -> Self;
-    /// Two elements as one; a mean is a sum so far.
+    /// Combines two elements; a mean is only summed.
     fn combine(op: ReduceOp, left: Self::Wide, right: Self::Wide) -> Self::Wide;
-    /// What is left to do once all of `count` elements are combined.
+    /// Completes the reduction of `count` elements.
     fn finish(op: ReduceOp, wide: Self::Wide, count: usize) -> Self::Wide;
-    /// As f64, for differences; only floating point is compared so.
+    /// Converts to f64, for differences of floating-point elements.
     fn to_f64(self) -> f64;
 }
 
@@ -72,7 +72,7 @@ macro_rules! integer {
         type Wide = i64;
 
         fn draw(word: u32, _op: ReduceOp) -> Self {
-            // The upper half of wide types is made of the same bits, spread.
+            // The upper half of wide types repeats the same bits, multiplied.
             u64::from(word).wrapping_mul(0x9e37_79b9_7f4a_7c15) as Self
         }
 
@@ -107,7 +107,7 @@ macro_rules! integer {
 }
 integer!(i64 i32 u32 u8);
 
-/// Calls a generic function with the type that a [`ronde_core::DType`] stands for.
+/// Calls a generic function with the type of a [`ronde_core::DType`].
 macro_rules! with_type {
     ($dtype:expr, $function:ident ( $($argument:expr),* )) => {
         match $dtype {
@@ -124,7 +124,7 @@ macro_rules! with_type {
 }
 pub(crate) use with_type;
 
-/// What all ranks bring: element `i` of a rank depends on the seed, the rank and `i` alone.
+/// The inputs of all ranks: element `i` of a rank depends only on the seed, the rank and `i`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ElementSource {
     seeds: SeedTree,
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_piece_of_a_rank_is_the_same_as_of_the_whole() {
+    fn any_range_of_a_rank_has_the_elements_of_the_whole() {
         let source = ElementSource::new(7, ReduceOp::Sum);
         let mut whole = vec![0.0_f32; 41];
         source.fill(3, 0, &mut whole);

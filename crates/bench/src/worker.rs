@@ -20,21 +20,21 @@ use crate::statistics::Statistics;
 use crate::turns::{CompetitorTurn, Reporter};
 use crate::values::ElementSource;
 
-/// Smallest buffers of which several go round.
+/// The minimum size of buffers used in rotation.
 const ROTATED_BYTES: usize = 1 << 20;
-/// Most buffers that go round.
+/// The maximum number of buffers in rotation.
 const TURNS_MAX: usize = 8;
-/// Most operations of one turn.
+/// The maximum number of operations of one turn.
 const ITERATIONS_MAX: f64 = 2_000.0;
-/// Fewest operations of one turn.
+/// The minimum number of operations of one turn.
 const ITERATIONS_MIN: f64 = 3.0;
-/// Operations of the turn from which their count is computed.
+/// The number of operations of the turn from which their number is computed.
 const FIRST_ITERATIONS: usize = 3;
 
-/// Measures what the task of `assignment` says.
+/// Performs the measurements of `assignment`.
 ///
 /// # Errors
-/// The first thing that goes wrong, with all that the user needs to know.
+/// The first error, with everything that the user needs to know.
 pub fn run(assignment: &Assignment, listener: Option<TcpListener>) -> Result<(), BenchError> {
     let task = BenchTask::decode(&assignment.task)?;
     let groups = Groups::connect(assignment, listener, &task.settings)?;
@@ -57,18 +57,18 @@ struct BenchWorker {
     ranks: usize,
     hosts: Hosts,
     groups: Groups,
-    /// Rank 0 alone has one.
+    /// Only rank 0 has one.
     reporter: Option<Reporter>,
 }
 
-/// What takes turns at one size of one operation.
+/// An implementation that takes turns at one size of one operation.
 enum Runner<'a> {
     Ours(OperationCase, MeasuredOperation<'a>),
     Theirs(Competitor, usize, usize),
     Loop(RefCell<PlainLoop>),
 }
 
-/// Timings of one runner over all rounds.
+/// The timings of one implementation over all rounds.
 struct RunnerTimings {
     iterations: usize,
     seconds: Vec<f64>,
@@ -91,7 +91,8 @@ impl BenchWorker {
                 let settings = &self.task.settings;
                 let shape =
                     OperationShape::new(kind, settings.op, settings.dtype, self.ranks, bytes);
-                // Small sizes are one when parts are not cut below an element; a barrier has one.
+                // Small sizes are equal when parts are not cut below an element; a barrier has one
+                // size.
                 if before.replace(shape) != Some(shape) {
                     self.measure(shape, &cases.cases)?;
                 }
@@ -100,7 +101,7 @@ impl BenchWorker {
         self.groups.wait()
     }
 
-    /// All cases of one shape in turns.
+    /// Measures all cases of one shape in turns.
     fn measure(
         &mut self,
         shape: OperationShape,
@@ -113,7 +114,7 @@ impl BenchWorker {
         let mut runners = Vec::new();
         for &case in cases {
             let group = self.groups.of(&case).ok_or_else(|| {
-                BenchError::channel("measuring", format!("no group was made for {case:?}"))
+                BenchError::channel("measure", format!("there is no group for {case:?}"))
             })?;
             let measured = MeasuredOperation {
                 name: name(&shape, &case),
@@ -146,7 +147,7 @@ impl BenchWorker {
     }
 }
 
-/// Every runner has a turn in every round, each round begins with another one.
+/// Every implementation has a turn in every round; each round begins with another one.
 fn in_turns(
     groups: &Groups,
     mut reporter: Option<&mut Reporter>,
@@ -155,7 +156,8 @@ fn in_turns(
 ) -> Result<Vec<RunnerTimings>, BenchError> {
     let mut timed = Vec::new();
     for runner in runners {
-        // The first turn is for caches, pages and connections, the second says how long it takes.
+        // The first turn warms up caches, pages and connections, the second determines the
+        // duration.
         run_turn(groups, &mut reporter, runner, 1)?;
         let (_, wall_s) = run_turn(groups, &mut reporter, runner, FIRST_ITERATIONS)?;
         let each = (wall_s / FIRST_ITERATIONS as f64).max(1e-7);
@@ -166,24 +168,24 @@ fn in_turns(
         });
     }
     for round in 0..settings.rounds {
-        for place in 0..runners.len() {
-            let place = (place + round) % runners.len();
-            let iterations = timed[place].iterations;
-            let (seconds, _) = run_turn(groups, &mut reporter, &runners[place], iterations)?;
-            timed[place].seconds.extend(seconds);
+        for offset in 0..runners.len() {
+            let index = (offset + round) % runners.len();
+            let iterations = timed[index].iterations;
+            let (seconds, _) = run_turn(groups, &mut reporter, &runners[index], iterations)?;
+            timed[index].seconds.extend(seconds);
         }
     }
     Ok(timed)
 }
 
-/// One turn: timings and the seconds that it took in all.
+/// Runs one turn; returns its timings and its total seconds.
 fn run_turn(
     groups: &Groups,
     reporter: &mut Option<&mut Reporter>,
     runner: &Runner<'_>,
     iterations: usize,
 ) -> Result<(Vec<f64>, f64), BenchError> {
-    // Nobody is still busy with the turn before; those who wait sleep.
+    // No rank is still busy with the previous turn; waiting ranks sleep.
     groups.wait()?;
     match runner {
         Runner::Ours(_, measured) => {
@@ -211,8 +213,8 @@ fn run_turn(
     }
 }
 
-/// How many buffers go round on each rank: as many as it takes to be twice as large as the largest
-/// cache, as far as memory allows; small ones stay in the cache anyway.
+/// Returns the number of buffers used in rotation on each rank: enough to exceed twice the largest
+/// cache, as far as memory permits; small ones stay in the cache anyway.
 fn turns(settings: &Settings, cache_bytes: u64, ranks: usize, bytes: usize) -> usize {
     if bytes < ROTATED_BYTES {
         return 1;
@@ -314,7 +316,7 @@ mod tests {
     use crate::settings::small;
 
     #[test]
-    fn buffers_go_round_until_the_cache_is_too_small_or_memory_is() {
+    fn buffers_rotate_beyond_the_cache_as_far_as_memory_permits() {
         let mut settings = small();
         settings.memory_bytes_max = 8 << 30;
         let cache = 64 << 20;

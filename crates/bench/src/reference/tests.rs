@@ -24,7 +24,7 @@ fn copy(buffer: &Buffer) -> Buffer {
     copy
 }
 
-/// Runs an operation on all ranks and compares what comes with the reference.
+/// Runs an operation on all ranks and compares the results with the reference.
 fn check(kind: OperationKind, op: ReduceOp, dtype: DType, ranks: usize, bytes: usize) {
     let shape = OperationShape::new(kind, op, dtype, ranks, bytes);
     if shape.refusal().is_some() {
@@ -66,7 +66,7 @@ fn every_type_and_operator_gives_its_reference() {
 }
 
 #[test]
-fn a_wrong_element_is_found_wherever_it_is_and_told() {
+fn a_wrong_element_is_reported_at_any_index() {
     for (kind, dtype) in [
         (OperationKind::AllReduce, DType::F32),
         (OperationKind::AllReduce, DType::Bf16),
@@ -78,7 +78,7 @@ fn a_wrong_element_is_found_wherever_it_is_and_told() {
         expected.check(&right, "case").unwrap();
         for element in [0, right.len() / 2, right.len() - 1] {
             let mut wrong = copy(&right);
-            // The highest bits of an element: a difference that no rounding makes.
+            // The highest bits of an element: a difference that no rounding causes.
             let byte = (element + 1) * dtype.size() - 1;
             wrong.bytes_mut()[byte] ^= 0x40;
             let error = expected.check(&wrong, "all_reduce, 8 KB, tcp").unwrap_err();
@@ -101,7 +101,7 @@ fn a_wrong_element_is_found_wherever_it_is_and_told() {
 }
 
 #[test]
-fn the_exact_sum_allows_not_a_single_bit_and_nan_is_never_right() {
+fn the_exact_sum_allows_no_deviation_and_nan_is_always_wrong() {
     let shape = |kind| OperationShape::new(kind, ReduceOp::Sum, DType::F32, 3, 400);
     let change = |kind, bits: u32| {
         let expected = expected(shape(kind), 0);

@@ -1,34 +1,35 @@
-//! [`TrainingCase`]: the models that are measured, with data, batch and optimizer.
+//! [`TrainingCase`]: the measured models, with data, batch and optimizer.
 
 use serde::Serialize;
 
 use crate::BenchError;
 
-/// One thing to train, as `benchmarks/pytorch_ddp.py` trains it.
+/// A model to train, as in `benchmarks/pytorch_ddp.py`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TrainingCase {
-    /// What the script calls it as well.
+    /// The name, which the script uses as well.
     pub model: &'static str,
-    /// Samples of one worker and step.
+    /// The number of samples per worker and step.
     pub batch: u64,
-    /// What a sample is counted in.
+    /// The unit in which a sample is counted.
     pub unit: &'static str,
-    /// How many of them a sample has.
+    /// The number of units of a sample.
     pub units_per_sample: u64,
-    /// Multiply-adds of one sample, forward and backward.
+    /// The multiply-adds of one sample, forward and backward.
     pub multiply_adds: f64,
-    /// The sections that describe it in a run file.
+    /// The sections of the run file that describe it.
     #[serde(skip)]
     sections: &'static str,
-    /// Rate of the optimizer.
+    /// The learning rate of the optimizer.
     #[serde(skip)]
     learning_rate: f64,
-    /// Whether the script knows it.
+    /// Whether the script supports it.
     #[serde(skip)]
     pub in_pytorch: bool,
 }
 
-/// Multiply-adds of a forward pass count three times: backward does them for inputs and for weights.
+/// The multiply-adds of a forward pass count three times: backward computes them for inputs and for
+/// weights.
 const PASSES: f64 = 3.0;
 
 fn images(model: &'static str, batch: u64, forward: f64, sections: &'static str) -> TrainingCase {
@@ -45,9 +46,10 @@ fn images(model: &'static str, batch: u64, forward: f64, sections: &'static str)
 }
 
 fn cases() -> Vec<TrainingCase> {
-    // The first layers of an mlp have no gradient of the input: 784 x 1,024 counts twice.
+    // The first layer of an mlp has no gradient of the input: 784 x 1,024 counts twice.
     let perceptron = 784.0 * 1024.0 * 2.0 / 3.0 + 1024.0 * 1024.0 + 1024.0 * 10.0;
-    // Four blocks of 12 matrices of 256 x 256, scores and values of 128 places, scores of 4,096 tokens.
+    // Four blocks of 12 matrices of 256 x 256, scores and values of 128 positions, scores of 4,096
+    // tokens.
     let gpt_token = 4.0 * (12.0 * 256.0 * 256.0 + 2.0 * 128.0 * 256.0) + 256.0 * 4096.0;
     vec![
         images("mlp", 256, perceptron, MLP),
@@ -145,20 +147,20 @@ kind = "adam"
 "#;
 
 impl TrainingCase {
-    /// The case of a model.
+    /// Returns the case of a model.
     ///
     /// # Errors
-    /// When there is none, naming those that there are.
+    /// For an unknown model, with the list of known ones.
     pub fn of(model: &str) -> Result<Self, BenchError> {
         let names: Vec<&str> = cases().iter().map(|case| case.model).collect();
         let found = cases().into_iter().find(|case| case.model == model);
         found.ok_or_else(|| BenchError::Setting {
             what: "--model",
-            problem: format!("`{model}` is none of {}", names.join(", ")),
+            problem: format!("unknown model `{model}`: expected {}", names.join(", ")),
         })
     }
 
-    /// The run file of a run over so many workers.
+    /// Returns the run file of a run with `workers` workers.
     pub(super) fn run_file(
         &self,
         workers: u32,
@@ -185,11 +187,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_that_is_not_there_is_told_with_those_that_are() {
+    fn an_unknown_model_is_reported_with_the_known_ones() {
         assert_eq!(TrainingCase::of("resnet18").unwrap().batch, 32);
         let error = TrainingCase::of("resnet19").unwrap_err().to_string();
         assert!(
-            error.contains("`resnet19` is none of mlp, resnet18"),
+            error.contains("unknown model `resnet19`: expected mlp, resnet18"),
             "{error}"
         );
     }

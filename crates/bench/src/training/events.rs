@@ -1,4 +1,4 @@
-//! [`RunTimes`]: what a run of `ronde train --json` said about its time.
+//! [`RunTimes`]: the times reported by a run of `ronde train --json`.
 
 use std::io::BufRead;
 
@@ -9,19 +9,20 @@ use serde::Serialize;
 use crate::BenchError;
 use crate::statistics::median;
 
-/// Steps that are not counted: memory is touched for the first time, files are opened.
+/// The number of initial steps that are not counted: they touch memory for the first time and open
+/// files.
 const WARM_UP: u64 = 2;
 
-/// One run, its first steps left out.
+/// The times of one run without its first steps.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct RunTimes {
-    /// Median seconds of a step.
+    /// The median seconds of a step.
     pub step_s: f64,
-    /// Samples of all workers in one second, by the median step.
+    /// The samples of all workers per second, from the median step.
     pub samples_per_s: f64,
-    /// Where the time of all workers and steps went.
+    /// The time of all workers and steps by phase.
     pub phases: PhaseTimes,
-    /// Resident bytes of the largest process; 0 where they are not known.
+    /// The resident bytes of the largest process; 0 when unknown.
     pub peak_bytes: u64,
 }
 
@@ -33,7 +34,7 @@ impl RunTimes {
     pub(super) fn read(events: impl BufRead) -> Result<Self, BenchError> {
         let (mut durations, mut samples) = (Vec::new(), 0);
         let mut phases = PhaseTimes::default();
-        // Other lines, such as the header, are none of these events.
+        // Other lines, such as the header, are not events.
         let lines = events.lines().map_while(Result::ok);
         for event in lines.filter_map(|line| serde_json::from_str::<Event>(&line).ok()) {
             match event {
@@ -52,8 +53,8 @@ impl RunTimes {
         }
         if durations.is_empty() {
             return Err(BenchError::Channel {
-                what: "reading the events of a run".to_owned(),
-                cause: format!("no step after the first {WARM_UP}; ask for more --steps"),
+                what: "read the events of a run".to_owned(),
+                cause: format!("no step after the first {WARM_UP}; increase --steps"),
             });
         }
         let step_s = median(&mut durations);
@@ -65,8 +66,8 @@ impl RunTimes {
         })
     }
 
-    /// The share of the time that gradients were on their way in which the worker computed; `None`
-    /// where nothing was.
+    /// Returns the share of the communication time during which the worker computed; `None` without
+    /// communication.
     #[must_use]
     pub fn hidden_share(&self) -> Option<f64> {
         self.phases.hidden_share()

@@ -1,15 +1,16 @@
-//! [`PeakMemory`]: the largest process among a program and what it started.
+//! [`PeakMemory`]: the maximum memory of the largest process of a tree of processes.
 
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Looks between two searches for new processes, which come after 1, 2, 4 looks and so on at first.
+/// The number of polls between two searches for new processes, which at first follow after 1, 2, 4
+/// polls and so on.
 const SEARCH_EVERY: u32 = 64;
-/// Looks between two readings of those that are known.
+/// The number of polls between two readings of the known processes.
 const READ_EVERY: u32 = 4;
 
-/// What the processes of a tree took at most, each by itself; kept by the kernel, so that looking now and
-/// then misses only what comes right before an end.
+/// The peak memory of each process of a tree. The kernel records it, so that polling misses only
+/// growth right before a process ends.
 pub(super) struct PeakMemory {
     root: u32,
     looks: u32,
@@ -18,7 +19,7 @@ pub(super) struct PeakMemory {
 }
 
 impl PeakMemory {
-    /// Of a process and its descendants.
+    /// Observes a process and its descendants.
     pub(super) fn of(root: u32) -> Self {
         Self {
             root,
@@ -28,7 +29,7 @@ impl PeakMemory {
         }
     }
 
-    /// One look of many; most cost nothing.
+    /// Polls once; most polls cost nothing.
     pub(super) fn look(&mut self) {
         let is_young = self.looks < SEARCH_EVERY && self.looks.is_power_of_two();
         let searches = is_young || self.looks.is_multiple_of(SEARCH_EVERY);
@@ -42,13 +43,13 @@ impl PeakMemory {
         self.looks += 1;
     }
 
-    /// Resident bytes of the largest process; 0 where the system does not tell.
+    /// Returns the peak resident bytes of the largest process; 0 when unknown.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 }
 
-/// A process and its descendants.
+/// Returns a process and its descendants.
 fn tree(root: u32) -> Vec<u32> {
     let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -70,7 +71,7 @@ fn tree(root: u32) -> Vec<u32> {
     found
 }
 
-/// The parent in a line such as `12 (name) S 3 ...`; the name may have anything in it.
+/// Parses the parent in a line such as `12 (name) S 3 ...`; the name may contain any characters.
 fn parent(stat: &str) -> Option<u32> {
     let (_, after) = stat.rsplit_once(')')?;
     after.split_whitespace().nth(1)?.parse().ok()
@@ -90,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parents_are_read_whatever_the_name() {
+    fn parents_are_parsed_with_any_name() {
         assert_eq!(parent("12 (a) b) S 3 4 5"), Some(3));
         assert_eq!(parent("12 (a"), None);
         assert_eq!(parent(""), None);
@@ -98,7 +99,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_process_that_was_started_is_in_the_tree_and_has_a_size() {
+    fn a_child_process_is_in_the_tree_and_has_a_size() {
         let mut child = std::process::Command::new("sleep")
             .arg("30")
             .spawn()

@@ -1,11 +1,11 @@
-//! The matrix product's rate on this machine: what a model's step is held against.
+//! The rate of the matrix product on this machine, with which a model's step is compared.
 
 use ronde_kernels::{Matrix, multiply};
 
 use crate::clock;
 
-/// Floating-point operations a second of one thread, the best of several products of matrices that fit
-/// the second-level cache. Cost: a fifth of a second.
+/// Returns the floating-point operations per second of one thread: the best of several products of
+/// matrices that fit into the second-level cache. Cost: a fifth of a second.
 #[must_use]
 pub fn matrix_peak_flops() -> f64 {
     const SIDE: usize = 384;

@@ -11,25 +11,25 @@ use crate::statistics::median;
 /// One variant over all rounds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct VariantReport {
-    /// Which.
+    /// The variant.
     pub variant: Variant,
     /// Its runs.
     pub runs: Vec<RunTimes>,
 }
 
-/// All that was measured.
+/// The results of a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TrainingReport {
-    /// What was asked for.
+    /// The settings.
     pub settings: TrainingSettings,
-    /// Operations a second of this machine's matrix product, one thread.
+    /// The operations per second of this machine's matrix product, on one thread.
     pub peak_flops: f64,
-    /// Variants in the order of their turns.
+    /// The variants in the order of their turns.
     pub variants: Vec<VariantReport>,
 }
 
 impl VariantReport {
-    /// The median over rounds of something.
+    /// Returns the median over rounds of a quantity.
     #[must_use]
     pub fn median(&self, of: impl Fn(&RunTimes) -> f64) -> f64 {
         let mut values: Vec<f64> = self.runs.iter().map(of).collect();
@@ -38,7 +38,7 @@ impl VariantReport {
 }
 
 impl TrainingReport {
-    /// A report without runs.
+    /// Creates a report without runs.
     #[must_use]
     pub fn new(settings: TrainingSettings, peak_flops: f64) -> Self {
         let empty = |&variant| VariantReport {
@@ -52,20 +52,20 @@ impl TrainingReport {
         }
     }
 
-    /// All of it as JSON.
+    /// Returns the report as JSON.
     ///
     /// # Errors
-    /// Never: numbers and names can be written.
+    /// Never: all numbers and names can be represented.
     pub fn to_json(&self) -> Result<String, BenchError> {
         serde_json::to_string_pretty(self)
-            .map_err(|error| BenchError::channel("writing the report", error))
+            .map_err(|error| BenchError::channel("encode the report", error))
     }
 
     fn of(&self, variant: Variant) -> Option<&VariantReport> {
         self.variants.iter().find(|one| one.variant == variant)
     }
 
-    /// The median over rounds of one variant's rate as a part of another's, round by round.
+    /// Returns the median over rounds of the ratio of two variants' rates in the same round.
     #[must_use]
     pub fn ratio(&self, of: Variant, to: Variant) -> Option<f64> {
         let (of, to) = (self.of(of)?, self.of(to)?);
@@ -76,7 +76,7 @@ impl TrainingReport {
         (!ratios.is_empty()).then(|| median(&mut ratios))
     }
 
-    /// The table and the lines below it.
+    /// Formats the table and the lines below it.
     #[must_use]
     pub fn table(&self) -> String {
         let TrainingSettings {
@@ -130,7 +130,7 @@ impl TrainingReport {
         text
     }
 
-    /// Where the workers' time went.
+    /// Formats the shares of the workers' time.
     fn split(&self, text: &mut String) {
         let Some(one) = self
             .of(Variant::Together)
@@ -167,7 +167,11 @@ impl TrainingReport {
             let _ = writeln!(text, "scaling efficiency: {efficiency:.1} %");
         }
         if let Some(ratio) = self.ratio(Variant::Together, Variant::Apart) {
-            let _ = writeln!(text, "of workers that do not talk: {:.1} %", 1e2 * ratio);
+            let _ = writeln!(
+                text,
+                "compared with workers that do not communicate: {:.1} %",
+                1e2 * ratio
+            );
         }
         if let Some(ratio) = self.ratio(Variant::Together, Variant::Pytorch) {
             let _ = writeln!(text, "times pytorch's rate: {ratio:.2}");

@@ -1,4 +1,4 @@
-//! [`measure`]: rounds in which each variant runs once, as processes of their own.
+//! [`measure`]: rounds in which each variant runs once, in separate processes.
 
 use std::ffi::OsString;
 use std::io::{BufReader, Read};
@@ -13,29 +13,30 @@ use super::events::RunTimes;
 use super::memory::PeakMemory;
 use crate::{BenchError, clock};
 
-/// What PyTorch runs.
+/// The PyTorch script.
 const SCRIPT: &str = include_str!("../../../../benchmarks/pytorch_ddp.py");
-/// Steps that PyTorch does not count either.
+/// The number of initial steps that PyTorch does not count.
 const WARM_UP: u64 = 2;
-/// How often a run is looked at while it lasts.
+/// The interval between polls of a run.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What is measured in each round.
+/// A variant that is measured in each round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Variant {
-    /// The workers, together.
+    /// The workers together.
     Together,
-    /// As many runs of one worker at once, with that worker's shards: what the others could reach.
+    /// One run with a single worker for each worker, at the same time and with that worker's
+    /// shards: the upper bound for the workers together.
     Apart,
-    /// One worker by itself, with its shards.
+    /// One worker alone, with its shards.
     Alone,
     /// PyTorch, data parallel over Gloo where there is more than one worker.
     Pytorch,
 }
 
 impl Variant {
-    /// What it is called in a table.
+    /// Returns the name in a table.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -47,15 +48,15 @@ impl Variant {
     }
 }
 
-/// Programs that are started, and where files may lie.
+/// The programs to run, and a folder for their files.
 pub struct Programs<'a> {
     /// This command.
     pub ronde: OsString,
-    /// Python with torch.
+    /// A Python with torch.
     pub python: OsString,
-    /// A folder of our own.
+    /// A folder for temporary files.
     pub folder: &'a Path,
-    /// Whether to go on; asked while a run lasts.
+    /// Returns whether to continue; called while a run lasts.
     pub go_on: &'a dyn Fn() -> bool,
 }
 
@@ -91,7 +92,7 @@ pub fn measure(
     }
 }
 
-/// Jobs of so many workers and shards, at the same time.
+/// Runs `jobs` jobs with the given workers and shards at the same time.
 fn together(
     jobs: &[(u32, u32)],
     settings: &TrainingSettings,
@@ -122,7 +123,7 @@ fn together(
         .collect()
 }
 
-/// What the script prints.
+/// The output of the script.
 #[derive(serde::Deserialize)]
 struct ScriptOutput {
     step_ms: f64,
@@ -154,7 +155,7 @@ fn pytorch(settings: &TrainingSettings, programs: &Programs<'_>) -> Result<RunTi
     let found = line.and_then(|line| serde_json::from_str::<ScriptOutput>(line).ok());
     let found = found.ok_or_else(|| BenchError::Competitor {
         problem: format!("pytorch_ddp.py reported nothing: {}", said.trim()),
-        hint: "does `python3 benchmarks/pytorch_ddp.py mlp` run?".to_owned(),
+        hint: "check that `python3 benchmarks/pytorch_ddp.py mlp` runs".to_owned(),
     })?;
     Ok(RunTimes {
         step_s: found.step_ms / 1e3,
@@ -164,7 +165,7 @@ fn pytorch(settings: &TrainingSettings, programs: &Programs<'_>) -> Result<RunTi
     })
 }
 
-/// A program that was started; ended when it is dropped.
+/// A running program, killed when it is dropped.
 struct ChildProgram {
     child: Child,
     name: &'static str,
@@ -179,8 +180,8 @@ impl ChildProgram {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| BenchError::Competitor {
-            problem: format!("{name} cannot be started: {error}"),
-            hint: "--python names another Python".to_owned(),
+            problem: format!("cannot start {name}: {error}"),
+            hint: "set another Python with --python PATH".to_owned(),
         })?;
         let out = child.stdout.take().map(collect);
         let errors = child.stderr.take().map(collect);
@@ -192,16 +193,17 @@ impl ChildProgram {
         })
     }
 
-    /// What it wrote, and the bytes of the largest of its processes, when it has ended well.
+    /// Waits for a successful end; returns the output, and the peak bytes of the largest of its
+    /// processes.
     fn output(mut self, go_on: &dyn Fn() -> bool) -> Result<(Vec<u8>, u64), BenchError> {
         let mut memory = PeakMemory::of(self.child.id());
         let failed = |name: &str, problem: &str| BenchError::Competitor {
             problem: format!("{name} failed: {problem}"),
-            hint: "the end of what it said is above".to_owned(),
+            hint: "the end of its output is above".to_owned(),
         };
         let status = loop {
             if !go_on() {
-                return Err(failed(self.name, "it was stopped"));
+                return Err(failed(self.name, "interrupted"));
             }
             memory.look();
             match self.child.try_wait() {
@@ -226,7 +228,7 @@ impl ChildProgram {
 
 impl Drop for ChildProgram {
     fn drop(&mut self) {
-        // One that has ended cannot be ended again.
+        // A program that has ended cannot be killed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -236,7 +238,7 @@ fn collect(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<
     std::thread::spawn(move || {
         let mut all = Vec::new();
         let mut reader = BufReader::new(&mut pipe);
-        // What came before an error is shown.
+        // Output before an error is shown.
         let _ = reader.read_to_end(&mut all);
         all
     })
