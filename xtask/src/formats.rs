@@ -1,4 +1,4 @@
-//! Files of samples as TensorFlow, pyarrow, webdataset and numpy write and read them, against ours.
+//! Compares the data formats with files that TensorFlow, pyarrow, webdataset and numpy write and read.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,22 +6,22 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::root;
+use crate::steps::{self, Outcome};
 
-/// Writes, compares, reads.
+/// The program that writes, compares and reads.
 const CHECK: &str = "crates/data/tests/python/check.py";
-/// What it needs, with versions.
+/// The packages that it needs, with versions.
 const PACKAGES: &str = "crates/data/tests/python/requirements.txt";
 
-/// Runs the comparison with the command and the example that lie in `target`. Skipped with a word where there is no Python,
-/// or the packages cannot be fetched.
-pub(crate) fn test(target: &Path) -> Result<()> {
+/// Runs the comparison with the command and the example that were built in `target`. Skipped where there is no Python
+/// or where its packages cannot be installed.
+pub(crate) fn test(target: &Path) -> Result<Outcome> {
     let environment = target.join("python-formats");
     let python = environment.join("bin/python3");
     if !is_complete(&python)? {
-        println!("formats: fetching TensorFlow, pyarrow, webdataset and numpy, once");
+        println!("installing TensorFlow, pyarrow, webdataset and numpy, once");
         if let Err(error) = make(&environment, &python) {
-            println!("formats: the comparison with Python is skipped: {error:#}");
-            return Ok(());
+            return steps::skip_or_fail(format!("cannot install the Python packages: {error:#}"));
         }
     }
     let status = Command::new(&python)
@@ -31,18 +31,19 @@ pub(crate) fn test(target: &Path) -> Result<()> {
         .status()
         .context("starting Python")?;
     match status.success() {
-        true => Ok(()),
-        false => bail!("files of samples are not what Python's libraries have ({status})"),
+        true => Ok(Outcome::Passed),
+        false => bail!("the files read differ from those that Python's libraries wrote ({status})"),
     }
 }
 
-/// The packages as they were last installed, in the environment.
+/// Returns the path of the list of packages as they were last installed in the environment.
 fn installed(python: &Path) -> Option<std::path::PathBuf> {
     Some(python.parent()?.parent()?.join("installed.txt"))
 }
 
 fn is_complete(python: &Path) -> Result<bool> {
-    let packages = std::fs::read(root().join(PACKAGES)).context("reading what Python needs")?;
+    let packages =
+        std::fs::read(root().join(PACKAGES)).context("cannot read the list of packages")?;
     let there = installed(python).and_then(|path| std::fs::read(path).ok());
     Ok(python.exists() && there == Some(packages))
 }
@@ -66,6 +67,6 @@ fn make(environment: &Path, python: &Path) -> Result<()> {
     ]);
     crate::outside::run(install.arg(&packages))?;
     let installed = installed(python).context("the environment has a folder")?;
-    std::fs::copy(packages, installed).context("noting what was installed")?;
+    std::fs::copy(packages, installed).context("cannot record the installed packages")?;
     Ok(())
 }

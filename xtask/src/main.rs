@@ -1,15 +1,19 @@
-//! The tools of those who change ronde: `cargo xtask verify | fix | tidy | test | outside | soak`.
+//! Tools for contributors: `cargo xtask verify | fix | tidy | test | outside | soak`.
 
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a tool talks to its user"
+    reason = "a command-line tool prints to its terminal"
 )]
 
+mod clock;
+mod deny;
 mod formats;
 mod outside;
 mod soak;
+mod steps;
 mod stores;
+mod suites;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -17,20 +21,21 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
+use steps::{Outcome, Steps};
 use stores::Stores;
 
-/// Checkpoints and records in object stores.
+/// The feature with object stores and all data formats.
 const FULL: &str = "ronde/full";
 
 const USAGE: &str = "\
 cargo xtask <command>
 
-  test     runs tidy and all tests (everything that CI runs)
-  verify   test, and: format, clippy with warnings as errors, documentation; never writes
-  fix      formats, and lets clippy mend what it can
-  outside  the tests of the packages beside the workspace alone: models of locks, the use from Python
-  soak     trains while workers are killed and stopped, and compares with an undisturbed run
-  tidy     crate arrows, sizes of files and functions, module documentation";
+  test     run tidy and all tests (everything that continuous integration runs)
+  verify   run the tests, check formatting, clippy (warnings are errors) and documentation; never writes
+  fix      format the code and apply clippy's suggestions
+  outside  run only the tests of the packages outside the workspace: models of locks, use from Python
+  soak     train while workers are killed and stopped, and compare with an undisturbed run
+  tidy     check crate dependencies, sizes, names, language, and names used in the documentation";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
@@ -40,7 +45,7 @@ fn main() -> ExitCode {
         "verify" => verify(),
         "fix" => fix(),
         "tidy" => tidy::run(&root()),
-        "outside" => outside::test(),
+        "outside" => outside::test().map(drop),
         "soak" => soak::soak(&arguments.collect::<Vec<_>>()),
         _ => {
             eprintln!("{USAGE}");
@@ -56,7 +61,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The workspace's folder.
+/// Returns the workspace's folder.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
@@ -67,7 +72,7 @@ fn cargo(arguments: &[&str]) -> Result<()> {
     cargo_with(arguments, &[])
 }
 
-/// Cargo, with variables for what it starts.
+/// Runs cargo with additional environment variables.
 fn cargo_with(arguments: &[&str], variables: &[(String, String)]) -> Result<()> {
     println!("$ cargo {}", arguments.join(" "));
     let status = Command::new(env!("CARGO"))
@@ -76,36 +81,73 @@ fn cargo_with(arguments: &[&str], variables: &[(String, String)]) -> Result<()> 
         .env("RUSTDOCFLAGS", "-D warnings")
         .envs(variables.iter().cloned())
         .status()
-        .context("cargo could not be started")?;
+        .context("cannot start cargo")?;
     if !status.success() {
         bail!("cargo {} failed ({status})", arguments.join(" "));
     }
     Ok(())
 }
 
+/// Runs everything that continuous integration runs. One part that fails does not hide the others.
 fn test() -> Result<()> {
-    tidy::run(&root())?;
-    if let Err(reason) = outside::network_namespaces() {
-        println!("network namespaces: tests in them skip, {reason:#}");
-    }
-    let mut stores = Stores::start()?;
-    // The command itself is built first: tests start it as users do. With object stores; without them the one
-    // crate is another.
-    let full = ["--release", "--workspace", "--features", FULL];
-    cargo(&[&["build", "--all-targets"], &full[..]].concat())?;
-    cargo_with(&[&["test"], &full[..]].concat(), &stores.variables()?)?;
+    let mut steps = Steps::default();
+    let target = outside::target()?;
+    steps.run("tidy", "cargo xtask tidy", || {
+        tidy::run(&root()).map(|()| Outcome::Passed)
+    });
+    steps.run(
+        "network namespaces",
+        "cargo xtask test",
+        || match outside::network_namespaces() {
+            Ok(()) => Ok(Outcome::Passed),
+            Err(error) => steps::skip_or_fail(format!("their tests skip: {error:#}")),
+        },
+    );
+    // The servers install while the programs build.
+    let mut stores = Stores::start();
+    // Tests start the command as users do, so it is built first, with the features of the tests.
+    let build = ["build", "--release", "--workspace", "--features", FULL];
+    let build = [&build[..], &["--bins", "--examples"]].concat();
+    steps.run("build", &format!("cargo {}", build.join(" ")), || {
+        cargo(&build).map(|()| Outcome::Passed)
+    });
+    let mut variables = Vec::new();
+    steps.run("servers of object stores", "cargo xtask test", || {
+        variables = stores.variables()?;
+        Ok(stores.outcome())
+    });
+    let mut failures = Steps::default();
+    steps.run("test suites", "cargo xtask test", || {
+        suites::run(&variables, &mut failures).map(|()| Outcome::Passed)
+    });
+    steps.add_failures(failures);
     drop(stores);
-    cargo(&[
+    let default = [
         "check",
         "--release",
         "-p",
         "ronde-store",
         "-p",
         "ronde-data",
-    ])?;
-    soak::short()?;
-    formats::test(&outside::target()?)?;
-    outside::test()
+    ];
+    steps.run(
+        "default features",
+        &format!("cargo {}", default.join(" ")),
+        || cargo(&default).map(|()| Outcome::Passed),
+    );
+    steps.run("soak", "cargo xtask soak --minutes 1", || {
+        soak::short().map(|()| Outcome::Passed)
+    });
+    steps.run("file formats against Python", "cargo xtask test", || {
+        formats::test(&target)
+    });
+    steps.run(
+        "packages outside the workspace",
+        "cargo xtask outside",
+        outside::test,
+    );
+    steps.run("dependencies", "cargo deny check", || deny::check(&target));
+    steps.finish()
 }
 
 fn verify() -> Result<()> {

@@ -1,20 +1,21 @@
-//! Packages beside the workspace, which would change its builds: models of locks, the use from Python;
-//! and what tests need of the system.
+//! Packages outside the workspace, whose dependencies would change its build: models of locks, use from Python;
+//! and the system programs that tests need.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, bail};
 
+use crate::steps::{self, Outcome};
 use crate::{cargo, root};
 
 /// The locks of `Work` under a model checker.
 const SCHEDULES: &str = "crates/comm/tests/schedules/Cargo.toml";
 /// Process groups as a Python module.
 const PYTHON: &str = "crates/comm/tests/python";
-/// Makes a Python with torch.
+/// The program that installs numpy and torch.
 const PREPARE: &str = "benchmarks/prepare_torch.py";
-/// It ends so where nothing can be fetched.
+/// Its exit code where nothing can be downloaded.
 const UNREACHABLE: i32 = 3;
 /// The oldest Python that loads the module: `abi3-py310`.
 const PYTHON_MIN: (u32, u32) = (3, 10);
@@ -26,23 +27,23 @@ pub(crate) const MANIFESTS: [&str; 3] = [
     "fuzz/Cargo.toml",
 ];
 
-/// Where cargo builds.
+/// Returns cargo's target folder.
 pub(crate) fn target() -> Result<PathBuf> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--no-deps"])
         .current_dir(root())
         .output()
-        .context("cargo metadata could not be started")?;
-    let metadata: serde_json::Value =
-        serde_json::from_slice(&output.stdout).context("reading what cargo metadata says")?;
+        .context("cannot start cargo metadata")?;
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)
+        .context("cannot read the output of cargo metadata")?;
     let folder = metadata["target_directory"].as_str();
-    Ok(PathBuf::from(
-        folder.context("cargo metadata names no target folder")?,
-    ))
+    Ok(PathBuf::from(folder.context(
+        "the output of cargo metadata has no target folder",
+    )?))
 }
 
-/// Tests all of them. What needs Python is skipped with a word where there is none.
-pub(crate) fn test() -> Result<()> {
+/// Tests all of these packages. The part that needs Python is skipped, with the reason, where there is none.
+pub(crate) fn test() -> Result<Outcome> {
     let target = target()?;
     let folder = target
         .to_str()
@@ -55,8 +56,9 @@ pub(crate) fn test() -> Result<()> {
         cargo(&arguments)
     };
     with("test", SCHEDULES)?;
-    let Some(python) = python_with_torch(&target)? else {
-        return Ok(());
+    let python = match python_with_torch(&target)? {
+        Ok(python) => python,
+        Err(reason) => return steps::skip_or_fail(format!("use from Python: {reason}")),
     };
     with("build", MANIFESTS[1])?;
     let modules = target.join("python-modules");
@@ -75,11 +77,15 @@ pub(crate) fn test() -> Result<()> {
     if !status.success() {
         bail!("the use from Python failed ({status})");
     }
-    Ok(())
+    Ok(Outcome::Passed)
 }
 
-/// Makes sure of `ip` and `nft`, by which tests put members into network namespaces and cut them off; an
-/// error says why there is none, and those tests then skip themselves.
+/// Installs `ip` and `nft` where they are missing. Tests use them to put members into network namespaces and to cut
+/// links; without them those tests skip themselves.
+///
+/// # Errors
+///
+/// The programs are not installed and cannot be.
 pub(crate) fn network_namespaces() -> Result<()> {
     let has_both = || {
         run(Command::new("ip").arg("-Version"))?;
@@ -88,8 +94,8 @@ pub(crate) fn network_namespaces() -> Result<()> {
     if has_both().is_ok() {
         return Ok(());
     }
-    let who = run(Command::new("id").arg("-u"))?;
-    if who.stdout.trim_ascii() != b"0" {
+    let user = run(Command::new("id").arg("-u"))?;
+    if user.stdout.trim_ascii() != b"0" {
         bail!("no ip or nft, and not root to install them");
     }
     let apt = |arguments: &[&str]| {
@@ -101,21 +107,19 @@ pub(crate) fn network_namespaces() -> Result<()> {
     let install = ["install", "-y", "--no-install-recommends"];
     let install = [&install[..], &["iproute2", "nftables"]].concat();
     if apt(&install).is_err() {
-        let not_here = "no ip or nft, and their packages are not to be had";
+        let not_here = "no ip or nft, and their packages cannot be installed";
         apt(&["update"]).context(not_here)?;
         apt(&install).context(not_here)?;
     }
     has_both()
 }
 
-/// A Python environment of this build's own that has numpy; an error says why there is none.
-/// It has torch as well, and is made once. `None`, with a word, where there is no Python to make it with,
-/// or where nothing can be fetched.
-fn python_with_torch(target: &Path) -> Result<Option<Python>> {
+/// Returns a Python environment with numpy and torch in the target folder, which is made once; the inner error is
+/// the reason for which there is none here.
+fn python_with_torch(target: &Path) -> Result<Result<Python, String>> {
     let version = "import sys; print(sys.version_info[0], sys.version_info[1])";
     let Ok(found) = run(Command::new("python3").args(["-c", version])) else {
-        println!("python: skipped, there is no python3");
-        return Ok(None);
+        return Ok(Err("there is no python3".to_owned()));
     };
     let found = String::from_utf8_lossy(&found.stdout).into_owned();
     let mut numbers = found.split_whitespace().map(str::parse::<u32>);
@@ -129,20 +133,19 @@ fn python_with_torch(target: &Path) -> Result<Option<Python>> {
         libraries: environment.join("stand-ins"),
     };
     if python.is_complete() {
-        return Ok(Some(python));
+        return Ok(Ok(python));
     }
-    println!("python: fetching numpy and torch, once");
+    println!("installing numpy and torch, once");
     let status = Command::new("python3")
         .arg(root().join(PREPARE))
         .arg(&environment)
         .status()
         .context("starting Python")?;
     match status.code() {
-        Some(0) => Ok(Some(python)),
-        Some(UNREACHABLE) => {
-            println!("python: skipped, numpy and torch are not here and PyPI cannot be reached");
-            Ok(None)
-        }
+        Some(0) => Ok(Ok(python)),
+        Some(UNREACHABLE) => Ok(Err(
+            "numpy and torch cannot be installed from PyPI".to_owned()
+        )),
         _ => bail!("{PREPARE} failed ({status})"),
     }
 }
@@ -166,14 +169,24 @@ impl Python {
     }
 }
 
-/// What a program answers; an error when it cannot be started or fails, with its last words.
+/// Runs a program and returns its output.
+///
+/// # Errors
+///
+/// It cannot be started, or it failed; with the last line of its standard error.
 pub(crate) fn run(command: &mut Command) -> Result<Output> {
     let output = command
         .output()
-        .with_context(|| format!("starting {}", command.get_program().display()))?;
+        .with_context(|| format!("cannot start {}", command.get_program().display()))?;
     if !output.status.success() {
-        let words = String::from_utf8_lossy(&output.stderr);
-        bail!("{}", words.lines().last().unwrap_or("it failed"));
+        let messages = String::from_utf8_lossy(&output.stderr);
+        bail!(
+            "{}",
+            messages
+                .lines()
+                .last()
+                .unwrap_or("failed without a message")
+        );
     }
     Ok(output)
 }

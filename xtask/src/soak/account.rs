@@ -1,10 +1,10 @@
-//! [`Account`]: what a run did, step by step, from its events; and how that differs from another run.
+//! [`RunAccount`]: what a run did, step by step, from its events; and how that differs from another run.
 
 use serde_json::Value;
 
 /// What a run came to.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Account {
+pub(super) struct RunAccount {
     /// Step number, loss and norm of the gradient of each committed step, as they stand in the events:
     /// all digits.
     steps: Vec<(u64, String)>,
@@ -19,7 +19,7 @@ pub(super) struct Account {
     started: u64,
 }
 
-impl Account {
+impl RunAccount {
     pub(super) fn of(events: &[Value]) -> Self {
         let mut account = Self::default();
         for event in events {
@@ -57,9 +57,9 @@ impl Account {
         [sum(1), sum(2)]
     }
 
-    /// Everything in which this run is not what `undisturbed` is, although `killed` of its `workers`
+    /// Everything in which this run is not what `reference` is, although `killed` of its `workers`
     /// were killed.
-    pub(super) fn differences(&self, undisturbed: &Self, workers: u32, killed: u64) -> Vec<String> {
+    pub(super) fn differences(&self, reference: &Self, workers: u32, killed: u64) -> Vec<String> {
         let mut found = Vec::new();
         let in_order = self
             .steps
@@ -71,15 +71,15 @@ impl Account {
                 "step {step} was committed where {expected} was due"
             ));
         }
-        if self.committed() != undisturbed.committed() {
-            let (own, other) = (self.committed(), undisturbed.committed());
-            found.push(format!("{own} steps were committed, undisturbed {other}"));
+        if self.committed() != reference.committed() {
+            let (own, other) = (self.committed(), reference.committed());
+            found.push(format!("{own} steps were committed, reference {other}"));
         }
-        let mut pairs = self.steps.iter().zip(&undisturbed.steps);
+        let mut pairs = self.steps.iter().zip(&reference.steps);
         if let Some((own, other)) = pairs.find(|(own, other)| own != other) {
             let (step, values) = own;
             found.push(format!(
-                "step {step} has loss and norm of the gradient {values}, undisturbed {}",
+                "step {step} has loss and norm of the gradient {values}, reference {}",
                 other.1
             ));
         }
@@ -95,10 +95,10 @@ impl Account {
                 ));
             }
         }
-        if self.blake3.is_none() || self.blake3 != undisturbed.blake3 {
+        if self.blake3.is_none() || self.blake3 != reference.blake3 {
             let name = |hash: &Option<String>| hash.clone().unwrap_or("none".to_owned());
-            let (own, other) = (name(&self.blake3), name(&undisturbed.blake3));
-            found.push(format!("the model is {own}, undisturbed {other}"));
+            let (own, other) = (name(&self.blake3), name(&reference.blake3));
+            found.push(format!("the model is {own}, reference {other}"));
         }
         if self.started > u64::from(workers) + killed {
             found.push(format!(
@@ -130,9 +130,9 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_not_as_undisturbed_is_told() {
-        let undisturbed = Account::of(&run());
-        assert_eq!(undisturbed.differences(&undisturbed, 1, 0), [""; 0]);
+    fn whatever_is_not_as_reference_is_told() {
+        let reference = RunAccount::of(&run());
+        assert_eq!(reference.differences(&reference, 1, 0), [""; 0]);
         let cases: [(usize, Value, &str); 6] = [
             (
                 2,
@@ -143,7 +143,7 @@ mod tests {
             (
                 3,
                 json!({"event": "step_committed", "step": 1, "loss": 0.5, "gradient_norm": 1.5}),
-                "step 1 has loss and norm of the gradient 0.5 1.5, undisturbed 0.5 1.25",
+                "step 1 has loss and norm of the gradient 0.5 1.5, reference 0.5 1.25",
             ),
             (
                 4,
@@ -153,7 +153,7 @@ mod tests {
             (
                 5,
                 json!({"event": "model_saved", "blake3": "bb"}),
-                "the model is bb, undisturbed aa",
+                "the model is bb, reference aa",
             ),
             (
                 5,
@@ -164,7 +164,7 @@ mod tests {
         for (at, event, expected) in cases {
             let mut events = run();
             events[at] = event;
-            let found = Account::of(&events).differences(&undisturbed, 1, 0);
+            let found = RunAccount::of(&events).differences(&reference, 1, 0);
             assert!(
                 found.iter().any(|told| told.contains(expected)),
                 "{found:?}"

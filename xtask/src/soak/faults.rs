@@ -1,9 +1,9 @@
-//! [`Faults`]: what is done to the workers and when, all of it from one seed.
+//! [`FaultSequence`]: what is done to the workers and when, all of it from one seed.
 
 use anyhow::{Result, bail};
 
-use super::hosts::Cut;
-use super::layout::Layout;
+use super::hosts::CableCut;
+use super::layout::JobLayout;
 
 /// A stopped worker sleeps at least this long: longer than the silence after which it is lost.
 const STOP_S_MIN: f64 = 1.5;
@@ -15,7 +15,7 @@ const GAP_S_MAX: f64 = 0.4;
 
 /// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FaultKind {
     /// SIGKILL to one worker.
     Kill,
     /// SIGSTOP to one worker, SIGCONT when it counts as lost.
@@ -34,7 +34,7 @@ pub(super) enum Kind {
     OneWay,
 }
 
-impl Kind {
+impl FaultKind {
     pub(super) const ALL: [Self; 8] = [
         Self::Kill,
         Self::Stop,
@@ -60,11 +60,11 @@ impl Kind {
     }
 
     /// The plainest layout of a job that it can happen to.
-    pub(super) fn layout(self) -> Layout {
+    pub(super) fn layout(self) -> JobLayout {
         match self {
-            Self::Kill | Self::Stop | Self::Two | Self::Half => Layout::Here,
-            Self::Coordinator | Self::Leaderless => Layout::Open,
-            Self::Cut | Self::OneWay => Layout::Hosts,
+            Self::Kill | Self::Stop | Self::Two | Self::Half => JobLayout::Here,
+            Self::Coordinator | Self::Leaderless => JobLayout::Open,
+            Self::Cut | Self::OneWay => JobLayout::TwoHosts,
         }
     }
 
@@ -103,17 +103,17 @@ impl Kind {
 
 /// One fault.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Fault {
-    pub(super) kind: Kind,
+pub(super) struct SoakFault {
+    pub(super) kind: FaultKind,
     /// Seconds after the one before, or after the first step.
     pub(super) after_s: f64,
     /// How long a worker is stopped, or a cable cut; how long after the first the second of two is killed.
     pub(super) lasts_s: f64,
     /// Who is met.
-    draw: Random,
+    draw: SoakRandom,
 }
 
-impl Fault {
+impl SoakFault {
     /// The workers that it meets, of those that are there; `workers` is how many the job should have.
     pub(super) fn pick(&self, present: &[u32], workers: u32) -> Vec<u32> {
         let (mut left, mut draw) = (present.to_vec(), self.draw);
@@ -123,38 +123,44 @@ impl Fault {
     }
 
     /// How the cable is cut.
-    pub(super) fn cut(&self) -> Cut {
+    pub(super) fn cut(&self) -> CableCut {
         let mut draw = self.draw;
         match self.kind {
-            Kind::Cut => Cut::Both,
-            _ if draw.below(2) == 0 => Cut::Input,
-            _ => Cut::Output,
+            FaultKind::Cut => CableCut::Both,
+            _ if draw.below(2) == 0 => CableCut::Input,
+            _ => CableCut::Output,
         }
     }
 }
 
 /// All faults of a job: each kind once, in any order, then again.
-pub(super) struct Faults {
-    random: Random,
-    kinds: Vec<Kind>,
-    round: Vec<Kind>,
+pub(super) struct FaultSequence {
+    random: SoakRandom,
+    kinds: Vec<FaultKind>,
+    round: Vec<FaultKind>,
     every_s: f64,
 }
 
-impl Faults {
+impl FaultSequence {
     /// The faults of one job of a soak. Those that only such a job is for come first.
-    pub(super) fn new(seed: u64, job: u64, layout: Layout, asked: &[Kind], every_s: f64) -> Self {
+    pub(super) fn new(
+        seed: u64,
+        job: u64,
+        layout: JobLayout,
+        asked: &[FaultKind],
+        every_s: f64,
+    ) -> Self {
         let kinds = layout.kinds(asked);
         let own = kinds.iter().copied().filter(|k| k.layout() == layout);
         Self {
-            random: Random(seed ^ (job + 1).wrapping_mul(0xa076_1d64_78bd_642f)),
+            random: SoakRandom(seed ^ (job + 1).wrapping_mul(0xa076_1d64_78bd_642f)),
             round: own.collect(),
             kinds,
             every_s,
         }
     }
 
-    pub(super) fn next(&mut self) -> Fault {
+    pub(super) fn next(&mut self) -> SoakFault {
         if self.round.is_empty() {
             self.round.clone_from(&self.kinds);
         }
@@ -162,14 +168,16 @@ impl Faults {
         let after_s = self.every_s * (0.5 + self.random.unit());
         let chance = self.random.unit();
         let lasts_s = match kind {
-            Kind::Stop | Kind::Cut | Kind::OneWay => STOP_S_MIN + STOP_S_MORE * chance,
+            FaultKind::Stop | FaultKind::Cut | FaultKind::OneWay => {
+                STOP_S_MIN + STOP_S_MORE * chance
+            }
             // Half of the time at once.
-            Kind::Two => (chance - 0.5).max(0.0) * 2.0 * GAP_S_MAX,
-            Kind::Leaderless => chance * GAP_S_MAX,
-            Kind::Kill | Kind::Half | Kind::Coordinator => 0.0,
+            FaultKind::Two => (chance - 0.5).max(0.0) * 2.0 * GAP_S_MAX,
+            FaultKind::Leaderless => chance * GAP_S_MAX,
+            FaultKind::Kill | FaultKind::Half | FaultKind::Coordinator => 0.0,
         };
-        let draw = Random(self.random.next());
-        Fault {
+        let draw = SoakRandom(self.random.next());
+        SoakFault {
             kind,
             after_s,
             lasts_s,
@@ -180,9 +188,9 @@ impl Faults {
 
 /// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Random(u64);
+struct SoakRandom(u64);
 
-impl Random {
+impl SoakRandom {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -208,7 +216,7 @@ mod tests {
     #[test]
     fn one_seed_makes_the_same_faults_and_every_kind_comes_in_each_round() {
         let faults = |seed, job| {
-            let mut faults = Faults::new(seed, job, Layout::Here, &Kind::ALL, 15.0);
+            let mut faults = FaultSequence::new(seed, job, JobLayout::Here, &FaultKind::ALL, 15.0);
             (0..8).map(|_| faults.next()).collect::<Vec<_>>()
         };
         assert_eq!(faults(7, 0), faults(7, 0));
@@ -216,7 +224,7 @@ mod tests {
         assert_ne!(faults(7, 0), faults(8, 0));
         let some = faults(7, 0);
         for round in some.chunks(4) {
-            for kind in Layout::Here.kinds(&Kind::ALL) {
+            for kind in JobLayout::Here.kinds(&FaultKind::ALL) {
                 assert!(round.iter().any(|fault| fault.kind == kind), "{round:?}");
             }
         }
@@ -225,16 +233,16 @@ mod tests {
 
     #[test]
     fn what_only_such_a_job_is_for_comes_first() {
-        let mut faults = Faults::new(1, 0, Layout::Hosts, &Kind::ALL, 1.0);
+        let mut faults = FaultSequence::new(1, 0, JobLayout::TwoHosts, &FaultKind::ALL, 1.0);
         let first = [faults.next().kind, faults.next().kind];
-        assert!(first.contains(&Kind::Cut) && first.contains(&Kind::OneWay));
-        let next: Vec<Kind> = (0..4).map(|_| faults.next().kind).collect();
-        assert!(next.contains(&Kind::Coordinator) && next.contains(&Kind::Cut));
+        assert!(first.contains(&FaultKind::Cut) && first.contains(&FaultKind::OneWay));
+        let next: Vec<FaultKind> = (0..4).map(|_| faults.next().kind).collect();
+        assert!(next.contains(&FaultKind::Coordinator) && next.contains(&FaultKind::Cut));
     }
 
     #[test]
     fn the_same_workers_are_met_and_nobody_twice() {
-        let mut faults = Faults::new(1, 0, Layout::Here, &[Kind::Half], 1.0);
+        let mut faults = FaultSequence::new(1, 0, JobLayout::Here, &[FaultKind::Half], 1.0);
         let fault = faults.next();
         let mut met = fault.pick(&[3, 5, 9, 11], 4);
         assert_eq!(met, fault.pick(&[3, 5, 9, 11], 4));
@@ -242,6 +250,6 @@ mod tests {
         met.dedup();
         assert_eq!(met.len(), 2);
         assert_eq!(fault.pick(&[3], 4), [3]);
-        assert!(Kind::list("kill,flood").is_err());
+        assert!(FaultKind::list("kill,flood").is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! [`Hosts`]: two hosts, which are network namespaces here, and the cable between them.
+//! [`NamespacePair`]: two hosts, which are network namespaces here, and the cable between them.
 
 use std::process::Command;
 
@@ -7,13 +7,13 @@ use anyhow::Result;
 use crate::outside::run;
 
 /// Two namespaces with a cable between them; gone when dropped.
-pub(super) struct Hosts {
+pub(super) struct NamespacePair {
     names: [String; 2],
 }
 
 /// In which way a cable is cut, as the second host sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cut {
+pub(super) enum CableCut {
     /// Nothing passes.
     Both,
     /// What the second host sends is dropped.
@@ -25,7 +25,7 @@ pub(super) enum Cut {
 /// A table of rules of our own.
 const TABLE: &str = "inet soak";
 
-impl Hosts {
+impl NamespacePair {
     /// Where the first one is reached.
     pub(super) const ADDRESS: &'static str = "10.78.0.1";
     /// What the second one is called.
@@ -55,11 +55,11 @@ impl Hosts {
         ["ip", "netns", "exec", &self.names[host]]
     }
 
-    pub(super) fn cut(&self, how: Cut) -> Result<()> {
+    pub(super) fn cut(&self, how: CableCut) -> Result<()> {
         let (hook, side) = match how {
-            Cut::Both => return self.cable("down"),
-            Cut::Output => ("output", "oifname"),
-            Cut::Input => ("input", "iifname"),
+            CableCut::Both => return self.cable("down"),
+            CableCut::Output => ("output", "oifname"),
+            CableCut::Input => ("input", "iifname"),
         };
         self.nft(&format!("add table {TABLE}"))?;
         self.nft(&format!(
@@ -68,9 +68,9 @@ impl Hosts {
         self.nft(&format!("add rule {TABLE} cable {side} \"cable\" drop"))
     }
 
-    pub(super) fn heal(&self, how: Cut) -> Result<()> {
+    pub(super) fn heal(&self, how: CableCut) -> Result<()> {
         match how {
-            Cut::Both => self.cable("up"),
+            CableCut::Both => self.cable("up"),
             _ => self.nft(&format!("delete table {TABLE}")),
         }
     }
@@ -85,7 +85,7 @@ impl Hosts {
     }
 }
 
-impl Drop for Hosts {
+impl Drop for NamespacePair {
     fn drop(&mut self) {
         for name in &self.names {
             // One that was never made.

@@ -1,4 +1,4 @@
-//! [`Job`]: one run of the built program, and the events that it writes.
+//! [`SoakJob`]: one run of the built program, and the events that it writes.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -12,8 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::clock;
-use super::hosts::{Cut, Hosts};
-use super::layout::Layout;
+use super::hosts::{CableCut, NamespacePair};
+use super::layout::JobLayout;
 
 /// How long a coordinator may take to listen.
 const LISTENS_MAX: Duration = Duration::from_secs(60);
@@ -21,41 +21,45 @@ const LISTENS_MAX: Duration = Duration::from_secs(60);
 const LOGS: [&str; 2] = ["stderr.log", "joined.log"];
 
 /// A run that may still be under way.
-pub(super) struct Job {
+pub(super) struct SoakJob {
     child: Child,
     /// The agent of the other host.
     joined: Option<Child>,
     lines: Receiver<String>,
     folder: PathBuf,
-    hosts: Option<Hosts>,
-    cut: Option<Cut>,
+    hosts: Option<NamespacePair>,
+    cut: Option<CableCut>,
 }
 
-impl Job {
+impl SoakJob {
     /// Starts `ronde train` on the run file of a folder with so many workers; what it says is kept beside
     /// that.
     pub(super) fn start(
         ronde: &Path,
         folder: &Path,
         workers: u32,
-        layout: Layout,
+        layout: JobLayout,
         extra: &[&str],
     ) -> Result<Self> {
         let hosts = match layout {
-            Layout::Hosts => Some(Hosts::new()?),
+            JobLayout::TwoHosts => Some(NamespacePair::new()?),
             _ => None,
         };
-        let listen = format!("--listen={}", Hosts::ADDRESS);
+        let listen = format!("--listen={}", NamespacePair::ADDRESS);
         let (count, there) = (workers.to_string(), (workers / 2).to_string());
         let here = (workers - workers / 2).to_string();
         let mut arguments = vec!["train", "run.toml", "--json", "--workers", &count];
         match layout {
-            Layout::Here => {}
-            Layout::Open => arguments.extend(["--listen", "--here", &count]),
-            Layout::Hosts => arguments.extend([&listen, "--here", &here]),
+            JobLayout::Here => {}
+            JobLayout::Open => arguments.extend(["--listen", "--here", &count]),
+            JobLayout::TwoHosts => arguments.extend([&listen, "--here", &here]),
         }
         arguments.extend(extra);
-        let prefix = |host| hosts.as_ref().map(|hosts: &Hosts| hosts.prefix(host));
+        let prefix = |host| {
+            hosts
+                .as_ref()
+                .map(|hosts: &NamespacePair| hosts.prefix(host))
+        };
         let mut child = command(prefix(0), ronde, folder, &arguments)
             .stdout(Stdio::piped())
             .stderr(File::create(folder.join(LOGS[0])).context("making a log")?)
@@ -70,7 +74,7 @@ impl Job {
             hosts,
             cut: None,
         };
-        if layout == Layout::Hosts {
+        if layout == JobLayout::TwoHosts {
             job.join(ronde, &there)?;
         }
         Ok(job)
@@ -84,12 +88,12 @@ impl Job {
                 break address;
             }
             if self.ended()?.is_some() || clock::now() > deadline {
-                bail!("no coordinator listens:\n{}", self.last_words());
+                bail!("no coordinator listens:\n{}", self.log_ends());
             }
             clock::pause(Duration::from_millis(20));
         };
         let arguments = ["join", &address, "--token-file", "out/job/token", "-n"];
-        let arguments = [&arguments[..], &[workers, "--host", Hosts::OTHER]].concat();
+        let arguments = [&arguments[..], &[workers, "--host", NamespacePair::OTHER]].concat();
         let hosts = self.hosts.as_ref().map(|hosts| hosts.prefix(1));
         let log = File::create(self.folder.join(LOGS[1])).context("making a log")?;
         let mut command = command(hosts, ronde, &self.folder, &arguments);
@@ -103,7 +107,9 @@ impl Job {
         let mut all = std::fs::read_dir(self.folder.join("out/job/coordinators")).ok()?;
         let text = std::fs::read_to_string(all.next()?.ok()?.path()).ok()?;
         let address = text.split(' ').nth(1)?;
-        address.starts_with(Hosts::ADDRESS).then(|| address.into())
+        address
+            .starts_with(NamespacePair::ADDRESS)
+            .then(|| address.into())
     }
 
     /// The processes of its coordinators.
@@ -133,7 +139,7 @@ impl Job {
     }
 
     /// Cuts the cable between its hosts.
-    pub(super) fn cut(&mut self, how: Cut) -> Result<()> {
+    pub(super) fn cut(&mut self, how: CableCut) -> Result<()> {
         self.cut = Some(how);
         self.hosts.as_ref().map_or(Ok(()), |hosts| hosts.cut(how))
     }
@@ -172,12 +178,12 @@ impl Job {
     }
 
     /// The last lines that it wrote for people.
-    pub(super) fn last_words(&self) -> String {
-        last_words(&self.folder)
+    pub(super) fn log_ends(&self) -> String {
+        log_ends(&self.folder)
     }
 }
 
-impl Drop for Job {
+impl Drop for SoakJob {
     fn drop(&mut self) {
         // Mostly all have ended already.
         for child in [&mut self.child].into_iter().chain(&mut self.joined) {
@@ -222,7 +228,7 @@ fn follow(child: &mut Child) -> Result<Receiver<String>> {
 }
 
 /// The ends of a run's logs.
-pub(super) fn last_words(folder: &Path) -> String {
+pub(super) fn log_ends(folder: &Path) -> String {
     let texts = LOGS.map(|log| std::fs::read_to_string(folder.join(log)).unwrap_or_default());
     let end = |text: &String| -> Vec<String> {
         let lines: Vec<&str> = text.lines().collect();

@@ -1,10 +1,10 @@
-//! [`Options`]: what to soak, for how long, and the run file that this comes to.
+//! [`SoakOptions`]: what to soak, for how long, and the run file that this comes to.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::faults::Kind;
+use super::faults::FaultKind;
 
 /// How to say it.
 pub(crate) const USAGE: &str = "\
@@ -19,16 +19,16 @@ cargo xtask soak [--minutes M] [--workers N] [--every S] [--epochs E] [--faults 
 
 /// What to do, all of it from the command line.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Options {
+pub(super) struct SoakOptions {
     pub(super) minutes: f64,
     pub(super) workers: u32,
     pub(super) every_s: f64,
     pub(super) epochs: u64,
-    pub(super) kinds: Vec<Kind>,
+    pub(super) kinds: Vec<FaultKind>,
     pub(super) seed: u64,
 }
 
-impl Options {
+impl SoakOptions {
     /// A job of each layout, with a few faults, in well under three minutes.
     pub(super) fn short() -> Self {
         Self {
@@ -36,7 +36,7 @@ impl Options {
             workers: 4,
             every_s: 1.5,
             epochs: 100,
-            kinds: Kind::ALL.to_vec(),
+            kinds: FaultKind::ALL.to_vec(),
             seed: 1,
         }
     }
@@ -63,7 +63,7 @@ impl Options {
                     options.every_s = number.parse().with_context(bad)?;
                 }
                 "--epochs" => options.epochs = value.parse().with_context(bad)?,
-                "--faults" => options.kinds = Kind::list(value)?,
+                "--faults" => options.kinds = FaultKind::list(value)?,
                 "--seed" => options.seed = value.parse().with_context(bad)?,
                 _ => bail!("there is no {name}\n\n{USAGE}"),
             }
@@ -81,7 +81,7 @@ impl Options {
         if !(0.0..=10_000.0).contains(&self.minutes) {
             bail!("--minutes {}: 0 to 10,000", self.minutes);
         }
-        if self.workers < 3 && self.kinds.contains(&Kind::Two) {
+        if self.workers < 3 && self.kinds.contains(&FaultKind::Two) {
             bail!("--faults two: of 2 workers nobody would be left; take --workers 3");
         }
         Ok(self)
@@ -132,10 +132,10 @@ mod tests {
         };
         let text =
             "cargo xtask soak --minutes 0.5 --workers 3 --every 2s --faults two,kill --seed 9";
-        let options = Options::parse(&arguments(text)).unwrap();
+        let options = SoakOptions::parse(&arguments(text)).unwrap();
         assert_eq!((options.workers, options.every_s), (3, 2.0));
         assert_eq!(
-            Options::parse(&arguments(&options.command())).unwrap(),
+            SoakOptions::parse(&arguments(&options.command())).unwrap(),
             options
         );
         for bad in [
@@ -146,7 +146,7 @@ mod tests {
             "--seed",
         ] {
             let text = format!("cargo xtask soak {bad}");
-            assert!(Options::parse(&arguments(&text)).is_err(), "{bad}");
+            assert!(SoakOptions::parse(&arguments(&text)).is_err(), "{bad}");
         }
     }
 }

@@ -1,13 +1,13 @@
-//! [`Recovery`]: how soon a run noticed a fault, went on, and was complete again.
+//! [`FaultRecovery`]: how soon a run noticed a fault, went on, and was complete again.
 
 use serde_json::Value;
 
-use super::faults::Kind;
+use super::faults::FaultKind;
 
 /// A fault that was done to a run.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Strike {
-    pub(super) kind: Kind,
+pub(super) struct AppliedFault {
+    pub(super) kind: FaultKind,
     /// When, in seconds since 1970.
     pub(super) at: f64,
     /// Processes that were killed.
@@ -18,8 +18,8 @@ pub(super) struct Strike {
 /// coordinator was killed training is not held up: then another coordinator is started, leads, and tells of
 /// the next step.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Recovery {
-    pub(super) kind: Kind,
+pub(super) struct FaultRecovery {
+    pub(super) kind: FaultKind,
     /// The loss is known. None: another fault came first, or the run was over.
     pub(super) noticed_s: Option<f64>,
     /// The first step is committed without the worker.
@@ -34,11 +34,15 @@ fn time(event: &Value) -> f64 {
 }
 
 /// What came of each fault.
-pub(super) fn recoveries(events: &[Value], strikes: &[Strike], workers: u32) -> Vec<Recovery> {
-    let ends = strikes.iter().skip(1).map(|next| next.at);
+pub(super) fn recoveries(
+    events: &[Value],
+    applied: &[AppliedFault],
+    workers: u32,
+) -> Vec<FaultRecovery> {
+    let ends = applied.iter().skip(1).map(|next| next.at);
     let ends = ends.chain([f64::INFINITY]);
-    let one = |(strike, end): (&Strike, f64)| {
-        if strike.kind == Kind::Coordinator {
+    let one = |(strike, end): (&AppliedFault, f64)| {
+        if strike.kind == FaultKind::Coordinator {
             return succession(events, strike, end);
         }
         // A loss is noticed so long before the first step that makes up for it.
@@ -52,7 +56,7 @@ pub(super) fn recoveries(events: &[Value], strikes: &[Strike], workers: u32) -> 
                 )
             })
             .find(|(noticed, _)| (strike.at..end).contains(noticed));
-        Recovery {
+        FaultRecovery {
             kind: strike.kind,
             noticed_s: recovered.map(|(noticed, _)| noticed - strike.at),
             on_s: recovered.map(|(_, on)| on - strike.at),
@@ -61,11 +65,11 @@ pub(super) fn recoveries(events: &[Value], strikes: &[Strike], workers: u32) -> 
                 .map(|at| at - strike.at),
         }
     };
-    strikes.iter().zip(ends).map(one).collect()
+    applied.iter().zip(ends).map(one).collect()
 }
 
 /// What came of the end of a coordinator.
-fn succession(events: &[Value], strike: &Strike, end: f64) -> Recovery {
+fn succession(events: &[Value], strike: &AppliedFault, end: f64) -> FaultRecovery {
     let after = |at: Option<f64>, is: &dyn Fn(&Value) -> bool| {
         let since = |event: &&Value| at.is_some_and(|at| time(event) >= at) && time(event) < end;
         events.iter().filter(since).find(|e| is(e)).map(time)
@@ -75,7 +79,7 @@ fn succession(events: &[Value], strike: &Strike, end: f64) -> Recovery {
     let leads = after(noticed, &|e| says(e, "this coordinator leads"));
     let step = after(leads, &|e| e["event"] == "step_committed");
     let seconds = |at: Option<f64>| at.map(|at| at - strike.at);
-    Recovery {
+    FaultRecovery {
         kind: strike.kind,
         noticed_s: seconds(noticed),
         on_s: seconds(leads),
@@ -139,14 +143,14 @@ mod tests {
             json!({"t": 12.5, "event": "resumed", "generation": 3, "healed": 1}),
             step(13.0, 3),
         ];
-        let strike = |at| Strike {
-            kind: Kind::Kill,
+        let strike = |at| AppliedFault {
+            kind: FaultKind::Kill,
             at,
             killed: 1,
         };
         let found = recoveries(&events, &[strike(10.0), strike(20.0)], 4);
-        let expected = Recovery {
-            kind: Kind::Kill,
+        let expected = FaultRecovery {
+            kind: FaultKind::Kill,
             noticed_s: Some(0.25),
             on_s: Some(0.5),
             complete_s: Some(3.0),
@@ -166,14 +170,14 @@ mod tests {
             says(14.0, "this coordinator leads: term 2"),
             json!({"t": 14.5, "event": "step_committed", "generation": 1}),
         ];
-        let strike = Strike {
-            kind: Kind::Coordinator,
+        let strike = AppliedFault {
+            kind: FaultKind::Coordinator,
             at: 10.0,
             killed: 0,
         };
         let found = recoveries(&events, &[strike], 4);
-        let expected = Recovery {
-            kind: Kind::Coordinator,
+        let expected = FaultRecovery {
+            kind: FaultKind::Coordinator,
             noticed_s: Some(0.25),
             on_s: Some(4.0),
             complete_s: Some(4.5),

@@ -1,42 +1,42 @@
-//! [`Report`]: what a soak has found, and its figures.
+//! [`SoakReport`]: what a soak has found, and its figures.
 
 use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use super::Disturbed;
-use super::account::Account;
-use super::faults::Kind;
-use super::options::Options;
-use super::recovery::{Recovery, recoveries, replacements};
+use super::FaultyRun;
+use super::account::RunAccount;
+use super::faults::FaultKind;
+use super::options::SoakOptions;
+use super::recovery::{FaultRecovery, recoveries, replacements};
 
 /// All jobs of a soak together.
 #[derive(Default)]
-pub(super) struct Report {
+pub(super) struct SoakReport {
     jobs: u64,
     committed: u64,
     lost: u64,
     repeated: u64,
     killed: u64,
-    recoveries: Vec<Recovery>,
+    recoveries: Vec<FaultRecovery>,
     replacements: Vec<f64>,
     blake3: String,
     problems: Vec<String>,
 }
 
-impl Report {
+impl SoakReport {
     /// Takes in a job, which ran in a folder.
     pub(super) fn add(
         &mut self,
-        run: &Disturbed,
-        undisturbed: &Account,
+        run: &FaultyRun,
+        reference: &RunAccount,
         workers: u32,
         folder: &Path,
     ) {
-        let account = Account::of(&run.events);
-        let killed = run.strikes.iter().map(|strike| strike.killed).sum();
+        let account = RunAccount::of(&run.events);
+        let killed = run.applied.iter().map(|strike| strike.killed).sum();
         let mut problems: Vec<String> = run.failure.iter().cloned().collect();
-        problems.extend(account.differences(undisturbed, workers, killed));
+        problems.extend(account.differences(reference, workers, killed));
         let told = problems
             .into_iter()
             .map(|problem| format!("{}: {problem}", folder.display()));
@@ -47,7 +47,7 @@ impl Report {
         self.lost += lost;
         self.repeated += repeated;
         self.killed += killed;
-        let found = recoveries(&run.events, &run.strikes, workers);
+        let found = recoveries(&run.events, &run.applied, workers);
         self.recoveries.extend(found);
         self.replacements.extend(replacements(&run.events));
         self.blake3 = account.blake3.unwrap_or_else(|| "none".to_owned());
@@ -59,7 +59,7 @@ impl Report {
     }
 
     /// All of it, for people.
-    pub(super) fn text(&self, options: &Options, took: Duration) -> String {
+    pub(super) fn text(&self, options: &SoakOptions, took: Duration) -> String {
         let mut text = format!(
             "soak: {} trainings on {} workers in {:.1} min, seed {}\n\
              steps committed  {}\n\
@@ -78,14 +78,14 @@ impl Report {
         let head =
             "seconds after it, median (max)   noticed         going on        all workers again";
         let _ = writeln!(text, "{head}");
-        for kind in Kind::ALL {
-            let of_kind: Vec<&Recovery> =
+        for kind in FaultKind::ALL {
+            let of_kind: Vec<&FaultRecovery> =
                 self.recoveries.iter().filter(|r| r.kind == kind).collect();
             if of_kind.is_empty() {
                 continue;
             }
-            let column = |value: fn(&Recovery) -> Option<f64>| {
-                Figures::of(of_kind.iter().filter_map(|r| value(r)).collect()).text()
+            let column = |value: fn(&FaultRecovery) -> Option<f64>| {
+                MedianAndMax::of(of_kind.iter().filter_map(|r| value(r)).collect()).text()
             };
             let _ = writeln!(
                 text,
@@ -97,7 +97,7 @@ impl Report {
                 column(|r| r.complete_s)
             );
         }
-        let replaced = Figures::of(self.replacements.clone());
+        let replaced = MedianAndMax::of(self.replacements.clone());
         let count = self.replacements.len();
         let _ = writeln!(
             text,
@@ -107,7 +107,7 @@ impl Report {
         match self.is_fine() {
             true => {
                 let hash = &self.blake3;
-                let _ = write!(text, "model            {hash}, as undisturbed");
+                let _ = write!(text, "model            {hash}, as reference");
             }
             false => {
                 let _ = write!(text, "DIFFERENT:\n{}", self.problems.join("\n"));
@@ -118,9 +118,9 @@ impl Report {
 }
 
 /// Median and largest of some seconds.
-struct Figures(Option<(f64, f64)>);
+struct MedianAndMax(Option<(f64, f64)>);
 
-impl Figures {
+impl MedianAndMax {
     fn of(mut values: Vec<f64>) -> Self {
         values.sort_unstable_by(f64::total_cmp);
         let median = values.get(values.len() / 2).copied();

@@ -1,4 +1,4 @@
-//! [`Crowd`]: the worker processes of a job as its events tell of them: who is there, and who holds the
+//! [`WorkerTracker`]: the worker processes of a job as its events tell of them: who is there, and who holds the
 //! whole state, so that faults leave one of those.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// A worker process.
-struct Process {
+struct TrackedProcess {
     pid: u32,
     host: String,
     /// Stopped, or cut off.
@@ -18,7 +18,7 @@ struct Process {
 
 /// The newest generation that committed a step.
 #[derive(Clone, Copy, Default)]
-struct Active {
+struct GenerationInfo {
     members: u64,
     /// Position of the event that it began with.
     begun: usize,
@@ -26,25 +26,25 @@ struct Active {
 
 /// The workers of one job.
 #[derive(Default)]
-pub(super) struct Crowd {
-    processes: BTreeMap<u64, Process>,
-    generations: BTreeMap<u64, Active>,
-    first: Active,
-    active: Option<Active>,
+pub(super) struct WorkerTracker {
+    processes: BTreeMap<u64, TrackedProcess>,
+    generations: BTreeMap<u64, GenerationInfo>,
+    first: GenerationInfo,
+    active: Option<GenerationInfo>,
     whole: BTreeSet<u32>,
     events: usize,
 }
 
-impl Crowd {
+impl WorkerTracker {
     /// Takes in the next event.
-    pub(super) fn hear(&mut self, event: &Value) {
+    pub(super) fn record(&mut self, event: &Value) {
         let at = self.events;
         self.events += 1;
         let number = |key: &str| event[key].as_u64().unwrap_or_default();
         let members = number("world_size");
         match event["event"].as_str() {
             Some("worker_started") => {
-                let process = Process {
+                let process = TrackedProcess {
                     pid: number("pid") as u32,
                     host: event["host"].as_str().unwrap_or_default().to_owned(),
                     stopped: false,
@@ -52,9 +52,9 @@ impl Crowd {
                 };
                 self.processes.insert(number("place"), process);
             }
-            Some("run_started") => self.first = Active { members, begun: at },
+            Some("run_started") => self.first = GenerationInfo { members, begun: at },
             Some("membership_changed") => {
-                let generation = Active { members, begun: at };
+                let generation = GenerationInfo { members, begun: at };
                 self.generations.insert(number("generation"), generation);
             }
             Some("step_committed") => {
@@ -67,19 +67,19 @@ impl Crowd {
 
     /// Looks who lives. Whoever was there before the active generation began and makes up all of its
     /// members is one of them, and has the whole state.
-    pub(super) fn look(&mut self) {
+    pub(super) fn update(&mut self) {
         let Some(active) = self.active.take() else {
             return;
         };
-        let present: Vec<&Process> = self.running().collect();
+        let present: Vec<&TrackedProcess> = self.running().collect();
         let are_members = present.iter().all(|process| process.since < active.begun);
         if present.len() as u64 == active.members && are_members {
             self.whole = present.iter().map(|process| process.pid).collect();
         }
     }
 
-    fn running(&self) -> impl Iterator<Item = &Process> {
-        let runs = |process: &&Process| !process.stopped && is_alive(process.pid);
+    fn running(&self) -> impl Iterator<Item = &TrackedProcess> {
+        let runs = |process: &&TrackedProcess| !process.stopped && is_alive(process.pid);
         self.processes.values().filter(runs)
     }
 
@@ -90,7 +90,7 @@ impl Crowd {
 
     /// Whether somebody holds the state when these are gone.
     pub(super) fn survives(&self, victims: &[u32]) -> bool {
-        let stays = |process: &Process| {
+        let stays = |process: &TrackedProcess| {
             self.whole.contains(&process.pid) && !victims.contains(&process.pid)
         };
         self.running().any(stays)
