@@ -84,14 +84,14 @@ pub fn inspect(
         ..IndexSettings::default()
     };
     let what = format!("scanning {} files", files.len());
-    let tell = |share| {
+    let report = |share| {
         let what = what.clone();
-        (opening.tell)(&DataEvent::Progress { what, share });
+        (opening.report)(&DataEvent::Progress { what, share });
     };
     let index = Index::build(&files, &*format, &settings, &|progress: IndexProgress| {
-        tell(progress.bytes as f64 / progress.bytes_total.max(1) as f64);
+        report(progress.bytes as f64 / progress.bytes_total.max(1) as f64);
     });
-    tell(1.0);
+    report(1.0);
     let index = index?;
     let samples = first_samples(&files, &*format, &index, count)?;
     let (fields, first) = table(&samples);

@@ -44,7 +44,7 @@ pub mod inspect;
 pub mod loader;
 mod memory;
 mod number_words;
-mod opening;
+mod open_context;
 pub mod pack;
 pub mod picture;
 pub mod records;
@@ -60,4 +60,4 @@ pub use dataset::{Dataset, FetchedSamples, IGNORED, Locality, Split, Targets, Tr
 pub use error::DataError;
 pub use loader::{Batch, Loader, LoaderPlan, LoaderSettings, LoaderTimes, StepBatches};
 pub use memory::MemoryDataset;
-pub use opening::{DataEvent, OpenContext};
+pub use open_context::{DataEvent, OpenContext};

@@ -249,9 +249,9 @@ fn write_all(job: &PackTask<'_>, opening: &OpenContext) -> Result<u64, DataError
         job.items.len(),
         job.shards()
     );
-    let tell = |share| {
+    let report = |share| {
         let what = what.clone();
-        (opening.tell)(&DataEvent::Progress { what, share });
+        (opening.report)(&DataEvent::Progress { what, share });
     };
     let run = || {
         loop {
@@ -264,7 +264,7 @@ fn write_all(job: &PackTask<'_>, opening: &OpenContext) -> Result<u64, DataError
                 done.1 += 1;
                 let share = done.1 as f64 / job.items.len() as f64;
                 drop(done);
-                tell(share.min(0.999));
+                report(share.min(0.999));
                 !has_failed.load(Ordering::Relaxed)
             });
             let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
@@ -285,7 +285,7 @@ fn write_all(job: &PackTask<'_>, opening: &OpenContext) -> Result<u64, DataError
         }
         run();
     });
-    tell(1.0);
+    report(1.0);
     let (bytes, _, error) = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     error.map_or(Ok(bytes), Err)
 }

@@ -65,7 +65,7 @@ pub(crate) struct StoredDataset {
 /// A cache and the receiver of its events.
 struct ObservedCache {
     cache: Arc<Cache>,
-    tell: Arc<dyn Fn(&DataEvent) + Send + Sync>,
+    report: Arc<dyn Fn(&DataEvent) + Send + Sync>,
 }
 
 impl StoredDataset {
@@ -97,9 +97,9 @@ impl StoredDataset {
     pub(crate) fn with_cache(
         mut self,
         cache: Arc<Cache>,
-        tell: Arc<dyn Fn(&DataEvent) + Send + Sync>,
+        report: Arc<dyn Fn(&DataEvent) + Send + Sync>,
     ) -> Self {
-        self.cache = Some(ObservedCache { cache, tell });
+        self.cache = Some(ObservedCache { cache, report });
         self
     }
 
@@ -178,9 +178,9 @@ impl Dataset for StoredDataset {
             .collect::<Result<Vec<_>, DataError>>()?;
         let threads = self.reading.threads;
         let fetched = fetch(&self.files, &self.decoder, &self.pool, &requests, threads);
-        if let Some(ObservedCache { cache, tell }) = &self.cache {
+        if let Some(ObservedCache { cache, report }) = &self.cache {
             for event in cache.take_events() {
-                tell(&DataEvent::Notice(event.to_string()));
+                report(&DataEvent::Notice(event.to_string()));
             }
         }
         Ok(Some(Box::new(fetched?)))

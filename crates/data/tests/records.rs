@@ -255,7 +255,7 @@ fn a_damaged_record_is_reported_with_its_position_or_skipped_and_counted() {
     skipping.on_bad_record = OnBadRecord::Skip;
     let told = Arc::new(Mutex::new(Vec::new()));
     let mut opening = OpenContext::new(folder.path(), 3);
-    opening.tell = {
+    opening.report = {
         let told = Arc::clone(&told);
         Arc::new(move |news| {
             if let DataEvent::Finding(message) = news {

@@ -36,8 +36,8 @@ pub(crate) fn open(config: &RecordsConfig, opening: &OpenContext) -> Result<Spli
     let opener = Opener::new(RemoteSettings {
         retry_limit: Duration::from_secs_f64(config.retry_s),
         tell: Some(Arc::new({
-            let tell = Arc::clone(&opening.tell);
-            move |message| tell(&DataEvent::Notice(message.to_owned()))
+            let report = Arc::clone(&opening.report);
+            move |message| report(&DataEvent::Notice(message.to_owned()))
         })),
         ..opening.remote.clone()
     });
@@ -153,12 +153,12 @@ impl OpenTask<'_> {
         let token_store = tokenized::TokenStore::new(self.opening, key)?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let what = format!("tokenizing {} files", files.len());
-        let tell = |share| {
+        let report = |share| {
             let what = what.clone();
-            (self.opening.tell)(&DataEvent::Progress { what, share });
+            (self.opening.report)(&DataEvent::Progress { what, share });
         };
-        let made = tokenize(files, tokenization, &token_store, threads, &tell);
-        tell(1.0);
+        let made = tokenize(files, tokenization, &token_store, threads, &report);
+        report(1.0);
         made
     }
 
@@ -188,7 +188,7 @@ impl OpenTask<'_> {
             let what = format!("downloading {} files", sources.len());
             let progress = |share| {
                 let what = what.clone();
-                (self.opening.tell)(&DataEvent::Progress { what, share });
+                (self.opening.report)(&DataEvent::Progress { what, share });
             };
             cache.fill(sources, &|filled: FillProgress| {
                 progress(filled.done as f64 / filled.bytes.max(1) as f64);
@@ -241,36 +241,36 @@ impl OpenTask<'_> {
             on_bad_record: self.config.on_bad_record,
             ..IndexSettings::default()
         };
-        let tell = |progress: IndexProgress| {
+        let report = |progress: IndexProgress| {
             let what = format!("indexing {} files", progress.files_total);
             let share = progress.bytes as f64 / progress.bytes_total.max(1) as f64;
-            (self.opening.tell)(&DataEvent::Progress { what, share });
+            (self.opening.report)(&DataEvent::Progress { what, share });
         };
-        let index = Index::build(files, format, &settings, &tell);
+        let index = Index::build(files, format, &settings, &report);
         let what = format!("indexing {} files", files.len());
-        (self.opening.tell)(&DataEvent::Progress { what, share: 1.0 });
+        (self.opening.report)(&DataEvent::Progress { what, share: 1.0 });
         index
     }
 
     fn report_bad(&self, index: &Index) {
-        let tell = |message| (self.opening.tell)(&DataEvent::Finding(message));
+        let report = |message| (self.opening.report)(&DataEvent::Finding(message));
         for warning in index.warnings() {
-            tell(warning.clone());
+            report(warning.clone());
         }
         let count = index.bad_count();
         if count == 0 {
             return;
         }
         let s = if count == 1 { "" } else { "s" };
-        tell(format!(
+        report(format!(
             "skipping {count} bad record{s} of {}:",
             index.samples() + count
         ));
         for bad in index.bad().iter().take(BAD_TOLD_MAX) {
-            tell(format!("  {bad}"));
+            report(format!("  {bad}"));
         }
         if count > BAD_TOLD_MAX as u64 {
-            tell("  ...; `ronde data inspect` lists more".to_owned());
+            report("  ...; `ronde data inspect` lists more".to_owned());
         }
     }
 
@@ -297,7 +297,7 @@ impl OpenTask<'_> {
             reading,
         );
         let set = match self.cache.get().cloned().flatten() {
-            Some(cache) if is_remote => set.with_cache(cache, Arc::clone(&self.opening.tell)),
+            Some(cache) if is_remote => set.with_cache(cache, Arc::clone(&self.opening.report)),
             _ => set,
         };
         if set.is_empty() {

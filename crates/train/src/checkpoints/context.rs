@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use ronde_checkpoint::CheckpointError;
-use ronde_data::{DataNews, Opening};
+use ronde_data::{DataEvent, OpenContext};
 use ronde_store::{Encrypted, RemoteSettings, Store};
 
 use crate::TrainError;
@@ -44,15 +44,15 @@ impl ProcessContext {
         &self,
         base: &Path,
         seed: u64,
-        report: Arc<dyn Fn(&DataNews) + Send + Sync>,
-    ) -> Opening {
-        Opening {
+        report: Arc<dyn Fn(&DataEvent) + Send + Sync>,
+    ) -> OpenContext {
+        OpenContext {
             base: base.to_owned(),
             seed,
             remote: (self.remote)(),
             variable: self.variable,
             cache_folder: (self.cache_folder)(),
-            tell: report,
+            report,
         }
     }
 }

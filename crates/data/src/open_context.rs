@@ -41,7 +41,7 @@ pub struct OpenContext {
     /// The folder for indexes and caches unless the run file sets one; if absent, indexes are not stored.
     pub cache_folder: Option<PathBuf>,
     /// The receiver of events; called from any thread.
-    pub tell: Arc<dyn Fn(&DataEvent) + Send + Sync>,
+    pub report: Arc<dyn Fn(&DataEvent) + Send + Sync>,
 }
 
 impl OpenContext {
@@ -54,7 +54,7 @@ impl OpenContext {
             remote: RemoteSettings::default(),
             variable: |_| None,
             cache_folder: None,
-            tell: Arc::new(|_| {}),
+            report: Arc::new(|_| {}),
         }
     }
 
