@@ -120,7 +120,7 @@ impl JobMember {
         let mut transfer = StateTransfer::start(catch_up, &*self.group, &runs)?;
         transfer.send_all(&*self.group)?;
         let has_healed = transfer.receive(state)?;
-        transfer.sent()?;
+        transfer.wait_sent()?;
         Ok(has_healed)
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ronde_checkpoint::CheckpointError;
 use ronde_comm::{GroupConfig, JoinCancellation, ProcessGroup, Security, TransportChoice};
 use ronde_core::{Assignment, Event, Group, GroupRank, Membership, Rank, Tracker};
-use ronde_data::DataNews;
+use ronde_data::DataEvent;
 use ronde_engine::Layer;
 use ronde_schedule::Algorithm;
 
@@ -87,10 +87,10 @@ pub fn run(
 }
 
 /// Returns a function that records notices about the data. Progress of opening it is shown by the launcher.
-fn data_reporter(rank: Rank, tracker: &Arc<dyn Tracker>) -> Arc<dyn Fn(&DataNews) + Send + Sync> {
+fn data_reporter(rank: Rank, tracker: &Arc<dyn Tracker>) -> Arc<dyn Fn(&DataEvent) + Send + Sync> {
     let tracker = Arc::clone(tracker);
     Arc::new(move |news| {
-        if let DataNews::Notice(message) = news {
+        if let DataEvent::Notice(message) = news {
             tracker.record(Event::Notice {
                 rank: Some(rank),
                 message: message.clone(),

@@ -11,7 +11,7 @@ use ronde_checkpoint::{CheckpointStatus, Lineage, list};
 use ronde_comm::ProcessGroup;
 use ronde_comm::testing::spawn_ranks;
 use ronde_core::{Collectives, Event, Generation, Rank, Step, Tracker, WorldSize, weight_hash};
-use ronde_data::Opening;
+use ronde_data::OpenContext;
 use ronde_parallel::Strategy;
 use ronde_store::{
     Condition, LocalStore, ObjectEntry, ObjectName, Store, StoreError, StoredObject, Upload,
@@ -193,7 +193,7 @@ fn training(
     group: ProcessGroup,
 ) -> Result<Training, TrainError> {
     let config = config(&start.sets);
-    let split = ronde_data::open(&config.data, &Opening::new(".".as_ref(), config.run.seed))?;
+    let split = ronde_data::open(&config.data, &OpenContext::new(".".as_ref(), config.run.seed))?;
     let world_size = WorldSize::new(group.size() as u32).unwrap();
     let mut plan = Plan::resolve(&config, world_size, &*split.train)?;
     let (shape, classes) = (split.train.sample_shape(), split.train.classes());

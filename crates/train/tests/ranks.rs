@@ -13,7 +13,7 @@ use ronde_comm::testing::spawn_ranks;
 use ronde_core::{
     Assignment, Collectives, Generation, GroupRank, NullTracker, Rank, Step, Tracker, WorldSize,
 };
-use ronde_data::{DataConfig, Loader, LoaderPlan, LoaderSettings, Opening};
+use ronde_data::{DataConfig, Loader, LoaderPlan, LoaderSettings, OpenContext};
 use ronde_parallel::Strategy;
 use ronde_train::checkpoints::ProcessContext;
 use ronde_train::config::{Document, Override};
@@ -136,7 +136,7 @@ fn settings_that_do_not_change_the_bits_may_differ() {
 
 /// Returns one rank's training of `config`, and its loader.
 fn training(config: &RunConfig, group: ProcessGroup) -> Result<(Training, Loader), TrainError> {
-    let split = ronde_data::open(&config.data, &Opening::new(".".as_ref(), config.run.seed))?;
+    let split = ronde_data::open(&config.data, &OpenContext::new(".".as_ref(), config.run.seed))?;
     let world_size = WorldSize::new(group.size() as u32).expect("a group has members");
     let plan = Plan::resolve(config, world_size, &*split.train)?;
     let chain = config
@@ -386,7 +386,7 @@ fn the_run_files_of_the_examples_are_valid_and_their_models_can_be_built() {
             continue;
         }
         let split =
-            ronde_data::open(&config.data, &Opening::new(&folder, config.run.seed)).unwrap();
+            ronde_data::open(&config.data, &OpenContext::new(&folder, config.run.seed)).unwrap();
         let world_size = WorldSize::new(config.workers.count).unwrap();
         Plan::resolve(&config, world_size, &*split.train).unwrap();
         let shape = split.train.sample_shape();

@@ -14,7 +14,7 @@ use ronde_core::{
     Membership, MembershipError, Milestone, Operation, PointToPoint, Rank, Tag, Tracker, Work,
     WorldSize, weight_hash,
 };
-use ronde_data::Opening;
+use ronde_data::OpenContext;
 use ronde_parallel::Strategy;
 use ronde_train::config::{Document, Override};
 use ronde_train::worker::{join_job, on_one_host};
@@ -287,7 +287,7 @@ fn start(
         };
         member.entered(assignment.generation, Arc::new(ronde_comm_alone()));
         let config = config(job.steps);
-        let split = ronde_data::open(&config.data, &Opening::new(".".as_ref(), config.run.seed))?;
+        let split = ronde_data::open(&config.data, &OpenContext::new(".".as_ref(), config.run.seed))?;
         let plan = Plan::resolve(&config, assignment.world_size, &*split.train)?;
         let chain = config
             .model

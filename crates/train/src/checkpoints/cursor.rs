@@ -44,9 +44,9 @@ impl TrainingCursor {
     }
 
     pub(crate) fn encode(&self) -> Result<Vec<u8>, String> {
-        let about = serde_json::to_vec(&self.about).map_err(|error| error.to_string())?;
-        let mut bytes = (about.len() as u64).to_le_bytes().to_vec();
-        bytes.extend(about);
+        let header = serde_json::to_vec(&self.header).map_err(|error| error.to_string())?;
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header);
         bytes.extend(&self.session);
         Ok(bytes)
     }
@@ -55,12 +55,12 @@ impl TrainingCursor {
         let short = || "the cursor is truncated".to_owned();
         let (len, rest) = bytes.split_first_chunk::<8>().ok_or_else(short)?;
         let len = usize::try_from(u64::from_le_bytes(*len)).map_err(|_| short())?;
-        let (about, session) = rest.split_at_checked(len).ok_or_else(short)?;
+        let (header, session) = rest.split_at_checked(len).ok_or_else(short)?;
         let header: CursorHeader =
-            serde_json::from_slice(about).map_err(|error| error.to_string())?;
-        header.format.check(FORMAT)?;
+            serde_json::from_slice(header).map_err(|error| error.to_string())?;
+        header.header.check(FORMAT)?;
         Ok(Self {
-            about,
+            header,
             session: session.to_vec(),
         })
     }

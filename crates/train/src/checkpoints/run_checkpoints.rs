@@ -403,7 +403,7 @@ impl RunCheckpoints {
         };
         let world_size = snapshot.world_size;
         let slices = now
-            .shape
+            .layout
             .share(&snapshot.replica, now.rank.0, world_size.get());
         let save = SaveRequest {
             step: now.next,
