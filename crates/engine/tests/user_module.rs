@@ -13,20 +13,20 @@ use ronde_engine::{
 };
 
 #[derive(Module, Debug)]
-struct Brought {
+struct DropoutModule {
     linear: Linear,
     dropout: Dropout,
 }
 
 fn layer() -> Box<dyn Layer> {
     seed_engine(&SeedTree::new(11));
-    let module = Brought {
+    let module = DropoutModule {
         linear: LinearConfig::new(4, 40).init(&training_device()),
         dropout: DropoutConfig::new(0.5).init(),
     };
     Box::new(BurnLayer::new(
         module,
-        |module: &Brought, x: Tensor<2>, _: &ForwardContext| {
+        |module: &DropoutModule, x: Tensor<2>, _: &ForwardContext| {
             module.dropout.forward(module.linear.forward(x))
         },
     ))

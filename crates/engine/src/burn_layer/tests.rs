@@ -9,7 +9,7 @@ use crate::testing::{arena, bits, samples, state, training};
 use crate::{seed_engine, training_device};
 
 #[derive(Module, Debug)]
-struct Brought {
+struct UserModule {
     first: Linear,
     bn: BatchNorm,
     dropout: Dropout,
@@ -17,12 +17,13 @@ struct Brought {
     unused: Param<Tensor<1>>,
 }
 
-fn brought(
+fn user_layer(
     momentum: f64,
-) -> BurnLayer<Brought, impl Fn(&Brought, Tensor<2>, &ForwardContext) -> Tensor<2> + Send, 2, 2> {
+) -> BurnLayer<UserModule, impl Fn(&UserModule, Tensor<2>, &ForwardContext) -> Tensor<2> + Send, 2, 2>
+{
     let device = training_device();
     seed_engine(&SeedTree::new(3));
-    let module = Brought {
+    let module = UserModule {
         first: LinearConfig::new(3, 4).init(&device),
         bn: BatchNormConfig::new(4)
             .with_momentum(momentum)
@@ -31,10 +32,13 @@ fn brought(
         frozen: LinearConfig::new(4, 2).init(&device).no_grad(),
         unused: Param::from_tensor(Tensor::ones([2], &device)),
     };
-    BurnLayer::new(module, |m: &Brought, x: Tensor<2>, _: &ForwardContext| {
-        m.frozen
-            .forward(m.dropout.forward(m.bn.forward(m.first.forward(x))))
-    })
+    BurnLayer::new(
+        module,
+        |m: &UserModule, x: Tensor<2>, _: &ForwardContext| {
+            m.frozen
+                .forward(m.dropout.forward(m.bn.forward(m.first.forward(x))))
+        },
+    )
     .named("brought")
     .with_initial_weights_from_seed(&SeedTree::new(3))
 }
@@ -57,7 +61,7 @@ fn run(layer: &mut dyn Layer, rows: usize, shard: u32) -> (Vec<f32>, Vec<f32>) {
 
 #[test]
 fn the_layout_distinguishes_parameters_buffers_and_constants() {
-    let layer = brought(0.1);
+    let layer = user_layer(0.1);
     let found: Vec<_> = layer
         .layout()
         .tensors
@@ -89,7 +93,7 @@ fn a_module_from_a_plain_device_is_trained_as_well() {
 
 #[test]
 fn each_shard_returns_its_buffers_and_the_committed_ones_stay() {
-    let mut layer = brought(0.25);
+    let mut layer = user_layer(0.25);
     let (before, arena) = state(&layer);
     let (first, _) = run(&mut layer, 6, 0);
     assert_eq!(state(&layer).0, before);
@@ -125,7 +129,7 @@ fn each_shard_returns_its_buffers_and_the_committed_ones_stay() {
 
 #[test]
 fn evaluation_uses_committed_statistics_and_changes_nothing() {
-    let mut layer = brought(0.25);
+    let mut layer = user_layer(0.25);
     let evaluate = ForwardContext::evaluate();
     let one = layer
         .forward(samples(&[6, 3], 5), &evaluate)
@@ -149,7 +153,7 @@ fn evaluation_uses_committed_statistics_and_changes_nothing() {
 
 #[test]
 fn unused_parameters_have_zero_gradients_and_save_gives_what_load_took() {
-    let mut layer = brought(0.1);
+    let mut layer = user_layer(0.1);
     let (gradients, _) = run(&mut layer, 5, 2);
     let arena = arena(&layer);
     assert_eq!(gradients[arena.range(6)], [0.0, 0.0]);
@@ -164,7 +168,7 @@ fn unused_parameters_have_zero_gradients_and_save_gives_what_load_took() {
 
 #[test]
 fn empty_shards_give_zeros_and_unchanged_buffers() {
-    let mut layer = brought(0.1);
+    let mut layer = user_layer(0.1);
     let (before, arena) = state(&layer);
     let (gradients, input) = run(&mut layer, 0, 0);
     assert!(input.is_empty());
@@ -184,7 +188,7 @@ fn empty_shards_give_zeros_and_unchanged_buffers() {
 
 #[test]
 fn mistakes_are_told() {
-    let mut layer = brought(0.1).with_sample_shape(&[3]);
+    let mut layer = user_layer(0.1).with_sample_shape(&[3]);
     let context = training(0, 1);
     let shape = layer.forward(samples(&[2, 4], 0), &context).unwrap_err();
     assert!(

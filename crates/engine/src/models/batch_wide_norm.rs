@@ -27,7 +27,7 @@ pub(super) struct BatchWideNorm {
     channels: usize,
     after: AfterNorm,
     values: Arc<BatchWideNormValues>,
-    pending: PendingShards<BatchWideNormBackward>,
+    pending: PendingShards<SavedBatchWideNorm>,
 }
 
 #[derive(Clone)]
@@ -39,7 +39,7 @@ struct BatchWideNormValues {
 }
 
 /// The values that backward of a shard needs.
-struct BatchWideNormBackward {
+struct SavedBatchWideNorm {
     values: Arc<BatchWideNormValues>,
     /// The running statistics after this step's forward.
     moved: Arc<[Vec<f32>; 2]>,
@@ -146,7 +146,7 @@ impl BatchWideNorm {
                 rectified_noting(&mut y, &mut open);
             }
             outputs.push(Activation::from_host(x.shape(), y));
-            let kept = BatchWideNormBackward {
+            let kept = SavedBatchWideNorm {
                 values: self.values.clone(),
                 moved: moved.clone(),
                 statistics: statistics.clone(),
@@ -225,7 +225,7 @@ impl BatchWideNorm {
             turning.push((kept, gradient));
         }
         let summed = self.summed(parts, sums)?;
-        let turn = |(kept, mut gradient): (BatchWideNormBackward, Vec<f32>)| {
+        let turn = |(kept, mut gradient): (SavedBatchWideNorm, Vec<f32>)| {
             let shape = kept.x.shape();
             let added = kept
                 .adds

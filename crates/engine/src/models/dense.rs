@@ -27,7 +27,7 @@ pub(super) struct Dense {
     is_rectified: bool,
     dropout: f64,
     values: DenseWeights,
-    pending: PendingShards<DenseBackward>,
+    pending: PendingShards<SavedDense>,
 }
 
 /// The ranges of weight and bias, in memory of the layer or in the model's state.
@@ -49,7 +49,7 @@ impl DenseWeights {
 }
 
 /// The values that backward of a shard needs.
-struct DenseBackward {
+struct SavedDense {
     values: DenseWeights,
     input: Activation,
     /// Whether each output of the rectifier is positive; empty without a rectifier.
@@ -162,7 +162,7 @@ impl Layer for Dense {
             let mask = context.dropout_factors(output.len(), self.dropout, 0);
             let mask = mask.unwrap_or_default();
             output.iter_mut().zip(&mask).for_each(|(y, m)| *y *= m);
-            let kept = DenseBackward {
+            let kept = SavedDense {
                 values: self.values.clone(),
                 input,
                 open,

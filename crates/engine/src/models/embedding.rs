@@ -27,7 +27,7 @@ pub(super) struct Embedding {
     /// Whether the output layer uses the table as well.
     is_tied: bool,
     size: LayerSize,
-    pending: PendingShards<EmbeddingBackward>,
+    pending: PendingShards<SavedEmbedding>,
 }
 
 /// The lengths of an embedding.
@@ -89,7 +89,7 @@ impl Padding {
 }
 
 /// The values that backward of a shard needs.
-struct EmbeddingBackward {
+struct SavedEmbedding {
     tokens: Vec<u32>,
     samples: usize,
     /// The factors of the dropout; empty without one.
@@ -202,7 +202,7 @@ impl Layer for Embedding {
             self.drop_out(mask, &mut values);
         }
         if context.mode == Mode::Train {
-            let kept = EmbeddingBackward {
+            let kept = SavedEmbedding {
                 tokens,
                 samples,
                 mask: mask.unwrap_or_default(),

@@ -90,7 +90,7 @@ impl EmbeddingTable {
             if let Some(last) = shape.last_mut() {
                 *last = tokens;
             }
-            let saved = TiedScoresBackward {
+            let saved = SavedTiedScores {
                 x,
                 tables,
                 table,
@@ -116,14 +116,14 @@ impl EmbeddingVectors {
 }
 
 #[derive(Debug)]
-struct TiedScoresBackward {
+struct SavedTiedScores {
     x: HostTensor,
     tables: Arc<EmbeddingVectors>,
     table: Arc<EmbeddingTable>,
     shard: Shard,
 }
 
-impl SavedForBackward<1> for TiedScoresBackward {
+impl SavedForBackward<1> for SavedTiedScores {
     fn backward(&self, gradient: &[f32], _wanted: [bool; 1]) -> [Option<HostTensor>; 1] {
         let [rows, tokens] = self.tables.lengths(&self.x);
         let [x, vectors] = self.tables.matrices(&self.x);

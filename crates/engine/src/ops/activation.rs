@@ -14,14 +14,14 @@ pub fn relu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
         y.copy_from_slice(x.values());
         rectified(&mut y);
         let y = HostTensor::new(y, x.shape());
-        (y.clone(), RectifierBackward(y))
+        (y.clone(), SavedRectifier(y))
     })
 }
 
 #[derive(Debug)]
-struct RectifierBackward(HostTensor);
+struct SavedRectifier(HostTensor);
 
-impl SavedForBackward<1> for RectifierBackward {
+impl SavedForBackward<1> for SavedRectifier {
     fn backward(&self, gradient: &[f32], _wanted: [bool; 1]) -> [Option<HostTensor>; 1] {
         let mut dx = take(gradient.len());
         rectified_backward(self.0.values(), gradient, &mut dx);

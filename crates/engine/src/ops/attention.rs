@@ -74,7 +74,7 @@ pub(crate) fn attention_over(
             let [q, kv] = inputs.each_ref().map(HostTensor::values);
             shape.forward(q, kv, &seen.lengths, &mut y, &mut weights);
             let output = HostTensor::new(y, inputs[0].shape());
-            let saved = AttentionBackward {
+            let saved = SavedAttention {
                 shape,
                 lengths: seen.lengths,
                 inputs,
@@ -86,20 +86,20 @@ pub(crate) fn attention_over(
 }
 
 #[derive(Debug)]
-struct AttentionBackward {
+struct SavedAttention {
     shape: Attention,
     lengths: Arc<[usize]>,
     inputs: [HostTensor; 2],
     weights: Vec<f32>,
 }
 
-impl Drop for AttentionBackward {
+impl Drop for SavedAttention {
     fn drop(&mut self) {
         give(std::mem::take(&mut self.weights));
     }
 }
 
-impl SavedForBackward<2> for AttentionBackward {
+impl SavedForBackward<2> for SavedAttention {
     fn backward(&self, gradient: &[f32], _wanted: [bool; 2]) -> [Option<HostTensor>; 2] {
         let inputs = self.inputs.each_ref().map(HostTensor::values);
         let mut found = inputs.map(|input| take(input.len()));

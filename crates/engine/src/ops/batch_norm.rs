@@ -94,7 +94,7 @@ fn forward(
     [x, gamma, beta]: [HostTensor; 3],
     added: Option<&HostTensor>,
     found: &mut BatchStatistics,
-) -> (HostTensor, BatchNormBackward) {
+) -> (HostTensor, SavedBatchNorm) {
     let mut y = take(x.values().len());
     let affine = Affine {
         gamma: gamma.values(),
@@ -103,7 +103,7 @@ fn forward(
     let statistics = shape.forward(x.values(), affine, added.map(HostTensor::values), &mut y);
     found.clone_from(&statistics);
     let y = HostTensor::new(y, x.shape());
-    let saved = BatchNormBackward {
+    let saved = SavedBatchNorm {
         shape,
         x,
         y: y.clone(),
@@ -114,7 +114,7 @@ fn forward(
 }
 
 #[derive(Debug)]
-struct BatchNormBackward {
+struct SavedBatchNorm {
     shape: Kernel,
     x: HostTensor,
     y: HostTensor,
@@ -122,7 +122,7 @@ struct BatchNormBackward {
     statistics: BatchStatistics,
 }
 
-impl<const N: usize> SavedForBackward<N> for BatchNormBackward {
+impl<const N: usize> SavedForBackward<N> for SavedBatchNorm {
     fn backward(&self, gradient: &[f32], wanted: [bool; N]) -> [Option<HostTensor>; N] {
         let (elements, channels) = (self.x.values().len(), self.shape.channels);
         let adds = wanted.get(3).copied().unwrap_or(false);

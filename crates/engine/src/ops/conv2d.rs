@@ -40,7 +40,7 @@ pub fn conv2d(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
             let mut y = take(samples * outputs * height * width);
             shape.forward(samples, x.values(), weight.values(), &mut y);
             let output = HostTensor::new(y, &[samples, outputs, height, width]);
-            (output, Conv2dBackward { shape, x, weight })
+            (output, SavedConv2d { shape, x, weight })
         },
     );
     match &layer.bias {
@@ -64,13 +64,13 @@ fn padding(layer: &Conv2d) -> Option<[usize; 2]> {
 }
 
 #[derive(Debug)]
-struct Conv2dBackward {
+struct SavedConv2d {
     shape: Convolution,
     x: HostTensor,
     weight: HostTensor,
 }
 
-impl SavedForBackward<2> for Conv2dBackward {
+impl SavedForBackward<2> for SavedConv2d {
     fn backward(&self, gradient: &[f32], [of_x, of_weight]: [bool; 2]) -> [Option<HostTensor>; 2] {
         let samples = self.x.shape()[0];
         let of_x = of_x.then(|| {

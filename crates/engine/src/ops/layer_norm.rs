@@ -29,20 +29,20 @@ pub fn layer_norm<const D: usize>(
             ronde_kernels::layer_norm(x.values(), gamma.values(), beta.values(), epsilon, &mut y);
         (
             HostTensor::new(y, x.shape()),
-            LayerNormBackward { x, gamma, rows },
+            SavedLayerNorm { x, gamma, rows },
         )
     })
 }
 
 #[derive(Debug)]
-struct LayerNormBackward {
+struct SavedLayerNorm {
     x: HostTensor,
     gamma: HostTensor,
     /// The mean and inverse deviation of each row.
     rows: Vec<[f32; 2]>,
 }
 
-impl SavedForBackward<3> for LayerNormBackward {
+impl SavedForBackward<3> for SavedLayerNorm {
     fn backward(&self, gradient: &[f32], _wanted: [bool; 3]) -> [Option<HostTensor>; 3] {
         let width = self.gamma.values().len();
         let mut dx = take(self.x.values().len());
@@ -69,23 +69,23 @@ pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
         let wanted = tracked.then_some(&mut slope[..]);
         ronde_kernels::gelu(x.values(), &mut y, wanted);
         let shape = x.shape().to_vec();
-        (HostTensor::new(y, &shape), GeluBackward { shape, slope })
+        (HostTensor::new(y, &shape), SavedGelu { shape, slope })
     })
 }
 
 #[derive(Debug)]
-struct GeluBackward {
+struct SavedGelu {
     shape: Vec<usize>,
     slope: Vec<f32>,
 }
 
-impl Drop for GeluBackward {
+impl Drop for SavedGelu {
     fn drop(&mut self) {
         give(std::mem::take(&mut self.slope));
     }
 }
 
-impl SavedForBackward<1> for GeluBackward {
+impl SavedForBackward<1> for SavedGelu {
     fn backward(&self, gradient: &[f32], _wanted: [bool; 1]) -> [Option<HostTensor>; 1] {
         let mut dx = take(gradient.len());
         vectorised(ScaleBySlope {

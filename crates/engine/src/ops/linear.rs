@@ -29,7 +29,7 @@ fn forward(
     x: HostTensor,
     weight: HostTensor,
     bias: Option<&HostTensor>,
-) -> (HostTensor, LinearBackward) {
+) -> (HostTensor, SavedLinear) {
     let [inputs, outputs] = [weight.shape()[0], weight.shape()[1]];
     let mut shape = x.shape().to_vec();
     let last = shape.last_mut().expect("at least one dimension");
@@ -44,16 +44,16 @@ fn forward(
     let left = Matrix::new(x.values(), rows, inputs);
     let right = Matrix::new(weight.values(), inputs, outputs);
     multiply(left, right, &mut y, bias.is_some());
-    (HostTensor::new(y, &shape), LinearBackward { x, weight })
+    (HostTensor::new(y, &shape), SavedLinear { x, weight })
 }
 
 #[derive(Debug)]
-struct LinearBackward {
+struct SavedLinear {
     x: HostTensor,
     weight: HostTensor,
 }
 
-impl<const N: usize> SavedForBackward<N> for LinearBackward {
+impl<const N: usize> SavedForBackward<N> for SavedLinear {
     fn backward(&self, gradient: &[f32], wanted: [bool; N]) -> [Option<HostTensor>; N] {
         let [inputs, outputs] = [self.weight.shape()[0], self.weight.shape()[1]];
         let rows = self.x.values().len() / inputs.max(1);

@@ -61,7 +61,7 @@ impl IoThread {
         &self,
         limit: Duration,
         request: impl Future<Output = T> + Send + 'static,
-    ) -> PendingRequest<T> {
+    ) -> PendingResponse<T> {
         let (answer, answered) = mpsc::sync_channel(1);
         self.handle.spawn(async move {
             if let Ok(result) = tokio::time::timeout(limit, request).await {
@@ -69,7 +69,7 @@ impl IoThread {
                 let _ = answer.send(result);
             }
         });
-        PendingRequest { answered, limit }
+        PendingResponse { answered, limit }
     }
 
     /// Runs a request and waits for its result; the error is a sentence.
@@ -94,12 +94,12 @@ impl Drop for IoThread {
 }
 
 /// A running request.
-pub(crate) struct PendingRequest<T> {
+pub(crate) struct PendingResponse<T> {
     answered: mpsc::Receiver<T>,
     limit: Duration,
 }
 
-impl<T> PendingRequest<T> {
+impl<T> PendingResponse<T> {
     /// Waits for the result; the error is a sentence.
     pub(crate) fn wait(self) -> Result<T, String> {
         self.answered

@@ -8,7 +8,7 @@ use object_store::{MultipartUpload, ObjectStoreExt};
 
 use super::client::RemoteClient;
 use super::failure::FailedOperation;
-use super::io_thread::PendingRequest;
+use super::io_thread::PendingResponse;
 use crate::{ObjectName, StoreError, Upload};
 
 /// The size of a part in bytes. S3 allows 10,000 parts, so an object may have up to 160 GB.
@@ -22,7 +22,7 @@ pub(crate) struct RemoteUpload {
     path: Path,
     buffer: Vec<u8>,
     parts: Option<Box<dyn MultipartUpload>>,
-    under_way: VecDeque<PendingRequest<object_store::Result<()>>>,
+    under_way: VecDeque<PendingResponse<object_store::Result<()>>>,
 }
 
 impl RemoteUpload {
@@ -63,7 +63,7 @@ impl RemoteUpload {
     }
 
     fn wait_for_one(&mut self) -> Result<(), StoreError> {
-        match self.under_way.pop_front().map(PendingRequest::wait) {
+        match self.under_way.pop_front().map(PendingResponse::wait) {
             None | Some(Ok(Ok(()))) => Ok(()),
             Some(Ok(Err(error))) => Err(self.failure().of(error)),
             Some(Err(problem)) => Err(self.failure().unavailable(problem)),

@@ -11,17 +11,17 @@ const CHUNK: usize = (256 << 10) + 16;
 const HEADER: usize = 52;
 const LIMIT: u64 = 64 << 20;
 
-struct Place {
+struct EncryptedFolder {
     _folder: tempfile::TempDir,
     below: Arc<dyn Store>,
     store: Encrypted,
 }
 
-fn place() -> Place {
+fn place() -> EncryptedFolder {
     let folder = tempfile::tempdir().unwrap();
     let below: Arc<dyn Store> = Arc::new(LocalStore::new(folder.path()));
     let store = Encrypted::new(Arc::clone(&below), MasterKey::generate().unwrap());
-    Place {
+    EncryptedFolder {
         _folder: folder,
         below,
         store,
@@ -29,7 +29,7 @@ fn place() -> Place {
 }
 
 /// Replaces an object with `sealed` and returns whether reading it is refused.
-fn is_refused(place: &Place, object: &str, sealed: &[u8]) -> bool {
+fn is_refused(place: &EncryptedFolder, object: &str, sealed: &[u8]) -> bool {
     place.below.put(&name(object), sealed).unwrap();
     match place.store.get(&name(object), LIMIT) {
         Ok(_) => false,
