@@ -89,7 +89,7 @@ impl Terminal {
         while state.lines.len() >= LINES_MAX && !state.closing {
             self.screen.changed.notify_all();
             state = self
-                .shared
+                .screen
                 .changed
                 .wait_timeout(state, FRAME)
                 .unwrap_or_else(PoisonError::into_inner)
@@ -125,7 +125,7 @@ impl Terminal {
                 return;
             }
             state = self
-                .shared
+                .screen
                 .changed
                 .wait_timeout(state, left)
                 .unwrap_or_else(PoisonError::into_inner)
