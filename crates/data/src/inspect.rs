@@ -7,7 +7,7 @@ use ronde_store::Opener;
 use crate::DataError;
 use crate::format::{BadRecord, Format, FormatConfig, Record, Value};
 use crate::index::{DataFile, Index, IndexProgress, IndexSettings, OnBadRecord, SampleLocation};
-use crate::opening::{DataEvent, OpenContext};
+use crate::open_context::{DataEvent, OpenContext};
 use crate::picture::Picture;
 use crate::records::RecordsFile;
 use crate::source::{SourceFile, expand};

@@ -19,7 +19,7 @@ use ronde_store::{Address, ObjectName, Opener, Store};
 
 use crate::DataError;
 use crate::format::FormatKind;
-use crate::opening::{DataEvent, OpenContext};
+use crate::open_context::{DataEvent, OpenContext};
 use crate::source::{SourceFile, expand};
 
 /// The maximum bytes of a packed file.

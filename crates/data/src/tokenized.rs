@@ -21,7 +21,7 @@ use crate::DataError;
 use crate::file_tasks::{Cancellation, ClaimOutcome, FileTask, TaskClaim, run_file_tasks};
 use crate::format::NumberType;
 use crate::index::{DataFile, key_of};
-use crate::opening::OpenContext;
+use crate::open_context::OpenContext;
 
 mod documents;
 mod footer;

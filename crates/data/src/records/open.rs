@@ -13,7 +13,7 @@ use crate::cache::{Cache, CacheMode, CacheSettings, FillProgress};
 use crate::decode::{RecordDecoder, SampleUse, Schema};
 use crate::format::{Format, FormatConfig};
 use crate::index::{DataFile, Index, IndexProgress, IndexSettings, OnBadRecord};
-use crate::opening::{DataEvent, OpenContext};
+use crate::open_context::{DataEvent, OpenContext};
 use crate::source::{SourceFile, expand};
 use crate::stored::{ReadSettings, Selection, StoredDataset};
 use crate::tokenized::{self, Tokenization, tokenize};
