@@ -1,6 +1,6 @@
-//! `cargo xtask soak`: trains with the built program while its workers are killed and stopped, its coordinator
-//! dies and a cable is cut, all from one seed, and compares every step and the model with those of an
-//! reference run.
+//! `cargo xtask soak`: trains with the built program while workers are killed and stopped, the coordinator is
+//! killed and a network cable is cut, all from one seed, and compares every step and the model with a reference
+//! run without faults.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -31,19 +31,19 @@ mod recovery;
 mod report;
 mod workers;
 
-/// How long one turn waits.
+/// The polling interval.
 const TURN: Duration = Duration::from_millis(2);
-/// A run in which no step is committed for this long, or no worker may be met, hangs.
+/// The time after which a run without a committed step, or without a worker for the next fault, counts as hanging.
 const STALL_LIMIT: Duration = Duration::from_secs(90);
 
-/// The whole soak, as the command line wants it.
+/// Runs the soak that the command line specifies.
 pub(crate) fn soak(arguments: &[String]) -> Result<()> {
     let options = SoakOptions::parse(arguments)?;
     cargo(&["build", "--release"])?;
     run(&options)
 }
 
-/// A short one with every kind of fault: a part of the tests. The program has been built.
+/// Runs a short soak with every kind of fault, as a part of the tests. The program must have been built.
 pub(crate) fn short() -> Result<()> {
     run(&SoakOptions::short())
 }
@@ -53,7 +53,7 @@ fn run(options: &SoakOptions) -> Result<()> {
     let target = outside::target()?;
     let folder = target.join("soak");
     std::fs::create_dir_all(&folder)?;
-    // A copy: a build meanwhile must not change what is started again.
+    // A copy, so that a concurrent build does not change the program that is restarted.
     let ronde = folder.join("ronde");
     std::fs::copy(target.join("release/ronde"), &ronde).context("copying the built program")?;
     let reference = reference(&ronde, &folder, options)?;
@@ -74,38 +74,38 @@ fn run(options: &SoakOptions) -> Result<()> {
     println!("{}", report.text(options, clock::now() - begun));
     if !report.is_fine() {
         bail!(
-            "the soak has found a difference; again with: {}",
+            "the soak found a difference; repeat it with: {}",
             options.command()
         );
     }
     Ok(())
 }
 
-/// How the jobs are laid out, in turns. What this machine does not permit is left out with a word.
+/// Returns the layouts of the jobs, which are used in rotation. Reports layouts that this machine does not permit.
 fn layouts(options: &SoakOptions) -> Result<Vec<JobLayout>> {
     let mut layouts = JobLayout::needed(&options.kinds);
     if layouts.contains(&JobLayout::TwoHosts) {
         let permitted = outside::network_namespaces().and_then(|()| NamespacePair::new().map(drop));
         if let Err(reason) = permitted {
-            println!("soak: no cable is cut: {reason:#}");
+            println!("soak: skipping faults that cut the cable: {reason:#}");
             layouts.retain(|layout| *layout != JobLayout::TwoHosts);
         }
     }
     if layouts.is_empty() {
-        bail!("none of these faults can be done on this machine");
+        bail!("cannot apply any of these faults on this machine");
     }
     Ok(layouts)
 }
 
-/// A run that was disturbed: its events, and what was done to it.
+/// A run with faults: its events and the applied faults.
 pub(crate) struct FaultyRun {
     events: Vec<Value>,
     applied: Vec<AppliedFault>,
-    /// Why it did not end as it should.
+    /// The reason why the run failed, if it did.
     failure: Option<String>,
 }
 
-/// An empty folder with a run file.
+/// Creates an empty folder with a run file.
 fn fresh(folder: &Path, options: &SoakOptions) -> Result<PathBuf> {
     if folder.exists() {
         std::fs::remove_dir_all(folder)?;
@@ -115,7 +115,7 @@ fn fresh(folder: &Path, options: &SoakOptions) -> Result<PathBuf> {
     Ok(folder.to_owned())
 }
 
-/// The reference run, by one worker. It is kept, by program and run file.
+/// Returns the reference run with one worker. It is cached by program and run file.
 fn reference(ronde: &Path, folder: &Path, options: &SoakOptions) -> Result<RunAccount> {
     let mut hasher = DefaultHasher::new();
     let program = std::fs::read(ronde).with_context(|| format!("reading {}", ronde.display()))?;
@@ -127,7 +127,7 @@ fn reference(ronde: &Path, folder: &Path, options: &SoakOptions) -> Result<RunAc
             &events.context("reading the reference run")?,
         ));
     }
-    println!("soak: the reference run");
+    println!("soak: training the reference run");
     let folder = fresh(&folder.join("reference"), options)?;
     let arguments = ["--set", "elastic.enabled=false"];
     let job = SoakJob::start(ronde, &folder, 1, JobLayout::Here, &arguments)?;
@@ -144,7 +144,7 @@ fn reference(ronde: &Path, folder: &Path, options: &SoakOptions) -> Result<RunAc
     Ok(account)
 }
 
-/// Trains once while faults happen.
+/// Trains once with faults.
 fn disturb(
     ronde: &Path,
     folder: &Path,
@@ -170,40 +170,40 @@ fn disturb(
     })
 }
 
-/// What follows a fault after a while.
+/// A delayed action of a fault.
 enum DelayedAction {
-    /// A signal to a worker.
+    /// Send a signal to a worker.
     Signal(u32, Signal),
-    /// The cable is mended.
+    /// Repair the cable.
     Heal,
 }
 
-/// A run under way.
+/// A run in progress.
 struct SoakRun {
     job: SoakJob,
     workers_seen: WorkerTracker,
     events: Vec<Value>,
     applied: Vec<AppliedFault>,
-    /// What follows a fault.
+    /// The delayed actions.
     later: Vec<(Instant, DelayedAction)>,
     faults: FaultSequence,
     workers: u32,
-    /// When a step was committed last.
+    /// The time of the last committed step.
     moved: Instant,
 }
 
 impl SoakRun {
-    /// Lets faults happen until the run ends. Gives the reason when it does not end as it should.
+    /// Applies faults until the run ends. Returns the reason if the run failed.
     fn follow(&mut self) -> Result<Option<String>> {
         let mut fault = self.faults.next();
         let mut due: Option<Instant> = None;
         loop {
-            // First the end, then the events, so that none is missed.
+            // Checks the end before reading events, so that no event is missed.
             let ended = self.job.ended()?;
             let is_over = self.listen()?;
             if let Some(status) = ended {
                 self.drain()?;
-                let words = || format!("it ended with {status}:\n{}", self.job.log_ends());
+                let words = || format!("the run ended with {status}:\n{}", self.job.log_ends());
                 return Ok((!status.success()).then(words));
             }
             let now = clock::now();
@@ -229,7 +229,7 @@ impl SoakRun {
         }
     }
 
-    /// Takes in what the run has told; whether it is over.
+    /// Reads the events of the run; returns whether the run has finished.
     fn listen(&mut self) -> Result<bool> {
         while let Some(event) = self.job.next()? {
             self.workers_seen.record(&event);
@@ -247,7 +247,7 @@ impl SoakRun {
             .any(|e| e["event"] == "model_saved"))
     }
 
-    /// Takes in what was written before the end.
+    /// Reads the remaining events after the end.
     fn drain(&mut self) -> Result<()> {
         self.events.extend(self.job.rest()?);
         Ok(())
@@ -271,8 +271,8 @@ impl SoakRun {
         Ok(())
     }
 
-    /// Does a fault; false when it cannot be done just now: nobody who holds the state would be left, or
-    /// what it is about is not there.
+    /// Applies a fault. Returns false if it cannot be applied now: no worker with the state would remain, or the
+    /// target of the fault does not exist.
     fn apply(&mut self, fault: &SoakFault) -> Result<bool> {
         let victims = match fault.kind.cuts() {
             true => self.workers_seen.on(NamespacePair::OTHER),
@@ -285,7 +285,7 @@ impl SoakRun {
         let (at, now) = (clock::unix_s(), clock::now());
         let is_done = match (fault.kind.kills_coordinator(), fault.kind.cuts()) {
             (true, _) => self.job.kill_coordinator(),
-            // Where they are only coming back nothing would be lost.
+            // Workers that are only rejoining have nothing to lose.
             (_, true) if self.job.is_cut() || !self.workers_seen.take_part(&victims) => false,
             (_, true) => {
                 self.workers_seen.cut_off(NamespacePair::OTHER, true);
@@ -307,8 +307,8 @@ impl SoakRun {
         Ok(true)
     }
 
-    /// Signals what a fault is for each of its victims, and notes what follows it at the moment `second`.
-    /// How many are killed.
+    /// Sends the fault's signal to each of its victims, and schedules its delayed actions for the time `second`.
+    /// Returns the number of killed workers.
     fn signal_victims(&mut self, fault: &SoakFault, victims: &[u32], second: Instant) -> u64 {
         for (index, &pid) in victims.iter().enumerate() {
             match fault.kind {

@@ -1,21 +1,20 @@
-//! [`RunAccount`]: what a run did, step by step, from its events; and how that differs from another run.
+//! [`RunAccount`]: the steps, the samples and the model of a run, from its events; and the comparison of two runs.
 
 use serde_json::Value;
 
-/// What a run came to.
+/// The results of a run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct RunAccount {
-    /// Step number, loss and norm of the gradient of each committed step, as they stand in the events:
-    /// all digits.
+    /// The number, the loss and the gradient norm of each committed step, as written in the events with all digits.
     steps: Vec<(u64, String)>,
-    /// Samples of the data set, and for each epoch: used once, missing, repeated.
+    /// The number of samples of the data set, and for each epoch the numbers of used, missing and repeated samples.
     samples: u64,
     epochs: Vec<[u64; 3]>,
-    /// Epochs that the run should have.
+    /// The planned number of epochs.
     epochs_planned: u64,
-    /// Of the trained model.
+    /// The hash of the trained model.
     pub(super) blake3: Option<String>,
-    /// Processes that were started.
+    /// The number of started processes.
     started: u64,
 }
 
@@ -51,14 +50,13 @@ impl RunAccount {
         self.steps.len() as u64
     }
 
-    /// Samples that no step has used, and that more than one step has, over all epochs.
+    /// Returns the numbers of samples that no step used and that several steps used, over all epochs.
     pub(super) fn lost_and_repeated(&self) -> [u64; 2] {
         let sum = |index: usize| self.epochs.iter().map(|epoch| epoch[index]).sum();
         [sum(1), sum(2)]
     }
 
-    /// Everything in which this run is not what `reference` is, although `killed` of its `workers`
-    /// were killed.
+    /// Returns all differences from `reference`; `killed` of the run's `workers` were killed.
     pub(super) fn differences(&self, reference: &Self, workers: u32, killed: u64) -> Vec<String> {
         let mut found = Vec::new();
         let in_order = self
@@ -67,25 +65,23 @@ impl RunAccount {
             .zip(0..)
             .find(|((step, _), expected)| step != expected);
         if let Some(((step, _), expected)) = in_order {
-            found.push(format!(
-                "step {step} was committed where {expected} was due"
-            ));
+            found.push(format!("step {step} was committed instead of {expected}"));
         }
         if self.committed() != reference.committed() {
             let (own, other) = (self.committed(), reference.committed());
-            found.push(format!("{own} steps were committed, reference {other}"));
+            found.push(format!("{own} steps were committed, expected {other}"));
         }
         let mut pairs = self.steps.iter().zip(&reference.steps);
         if let Some((own, other)) = pairs.find(|(own, other)| own != other) {
             let (step, values) = own;
             found.push(format!(
-                "step {step} has loss and norm of the gradient {values}, reference {}",
+                "step {step} has loss and gradient norm {values}, expected {}",
                 other.1
             ));
         }
         if self.epochs.len() as u64 != self.epochs_planned {
             let (is, due) = (self.epochs.len(), self.epochs_planned);
-            found.push(format!("{is} of {due} epochs have told of their samples"));
+            found.push(format!("{is} of {due} epochs have reported their samples"));
         }
         for (epoch, [once, missing, repeated]) in self.epochs.iter().enumerate() {
             if (*once, *missing, *repeated) != (self.samples, 0, 0) {
@@ -98,12 +94,12 @@ impl RunAccount {
         if self.blake3.is_none() || self.blake3 != reference.blake3 {
             let name = |hash: &Option<String>| hash.clone().unwrap_or("none".to_owned());
             let (own, other) = (name(&self.blake3), name(&reference.blake3));
-            found.push(format!("the model is {own}, reference {other}"));
+            found.push(format!("the model is {own}, expected {other}"));
         }
         if self.started > u64::from(workers) + killed {
             found.push(format!(
-                "{} processes were started for {workers} workers of which {killed} were killed: \
-                 others have died or were started anew",
+                "{} processes were started for {workers} workers, and {killed} were killed: \
+                 other workers have died or were restarted",
                 self.started
             ));
         }
@@ -130,20 +126,20 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_not_as_reference_is_told() {
+    fn every_difference_from_the_reference_is_reported() {
         let reference = RunAccount::of(&run());
         assert_eq!(reference.differences(&reference, 1, 0), [""; 0]);
         let cases: [(usize, Value, &str); 6] = [
             (
                 2,
                 json!({"event": "step_committed", "step": 1, "loss": 0.5, "gradient_norm": 1.25}),
-                "step 1 was committed where 0 was due",
+                "step 1 was committed instead of 0",
             ),
             (3, json!({"event": "notice"}), "1 steps were committed"),
             (
                 3,
                 json!({"event": "step_committed", "step": 1, "loss": 0.5, "gradient_norm": 1.5}),
-                "step 1 has loss and norm of the gradient 0.5 1.5, reference 0.5 1.25",
+                "step 1 has loss and gradient norm 0.5 1.5, expected 0.5 1.25",
             ),
             (
                 4,
@@ -153,7 +149,7 @@ mod tests {
             (
                 5,
                 json!({"event": "model_saved", "blake3": "bb"}),
-                "the model is bb, reference aa",
+                "the model is bb, expected aa",
             ),
             (
                 5,

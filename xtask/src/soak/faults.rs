@@ -1,16 +1,16 @@
-//! [`FaultSequence`]: what is done to the workers and when, all of it from one seed.
+//! [`FaultSequence`]: the faults of a job and their times, from one seed.
 
 use anyhow::{Result, bail};
 
 use super::hosts::CableCut;
 use super::layout::JobLayout;
 
-/// A stopped worker sleeps at least this long: longer than the silence after which it is lost.
+/// The minimum time for which a worker is stopped: longer than the silence after which it counts as lost.
 const STOP_S_MIN: f64 = 1.5;
-/// And so much longer at most.
+/// The maximum additional time for which a worker is stopped.
 const STOP_S_MORE: f64 = 2.5;
-/// The second of two dies so much later than the first at most, often while the others make up for it; a
-/// worker so much later than its coordinator.
+/// The maximum delay of the second of two kills, which often hits while the job recovers from the first; also the
+/// maximum delay between the kills of the coordinator and of a worker.
 const GAP_S_MAX: f64 = 0.4;
 
 /// A kind of fault.
@@ -18,7 +18,7 @@ const GAP_S_MAX: f64 = 0.4;
 pub(super) enum FaultKind {
     /// SIGKILL to one worker.
     Kill,
-    /// SIGSTOP to one worker, SIGCONT when it counts as lost.
+    /// SIGSTOP to one worker, and SIGCONT when it counts as lost.
     Stop,
     /// SIGKILL to two workers, at once or one shortly after the other.
     Two,
@@ -26,11 +26,11 @@ pub(super) enum FaultKind {
     Half,
     /// SIGKILL to the coordinator.
     Coordinator,
-    /// SIGKILL to the coordinator, then to a worker while there is none.
+    /// SIGKILL to the coordinator, then to a worker while no coordinator runs.
     Leaderless,
-    /// The cable between two hosts is cut, and mended when the workers behind it count as lost.
+    /// The cable between two hosts is cut, and repaired when the disconnected workers count as lost.
     Cut,
-    /// The same, in one direction.
+    /// The cable is cut in one direction.
     OneWay,
 }
 
@@ -59,7 +59,7 @@ impl FaultKind {
         }
     }
 
-    /// The plainest layout of a job that it can happen to.
+    /// Returns the simplest layout of a job in which the fault can occur.
     pub(super) fn layout(self) -> JobLayout {
         match self {
             Self::Kill | Self::Stop | Self::Two | Self::Half => JobLayout::Here,
@@ -68,29 +68,29 @@ impl FaultKind {
         }
     }
 
-    /// Whether a cable is cut.
+    /// Returns whether the fault cuts a cable.
     pub(super) fn cuts(self) -> bool {
         matches!(self, Self::Cut | Self::OneWay)
     }
 
-    /// Whether the coordinator is killed.
+    /// Returns whether the fault kills the coordinator.
     pub(super) fn kills_coordinator(self) -> bool {
         matches!(self, Self::Coordinator | Self::Leaderless)
     }
 
-    /// Kinds by their names, with commas between them.
+    /// Parses a comma-separated list of kinds.
     pub(super) fn list(text: &str) -> Result<Vec<Self>> {
         let one = |name: &str| match Self::ALL.into_iter().find(|kind| kind.name() == name) {
             Some(kind) => Ok(kind),
             None => bail!(
-                "--faults: there is no {name:?}; there are {}",
+                "invalid value `{name}` for --faults: expected one of {}",
                 Self::ALL.map(Self::name).join(", ")
             ),
         };
         text.split(',').map(one).collect()
     }
 
-    /// How many workers it meets.
+    /// Returns the number of victims.
     fn victims(self, workers: u32) -> usize {
         match self {
             Self::Kill | Self::Stop | Self::Leaderless => 1,
@@ -105,16 +105,16 @@ impl FaultKind {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct SoakFault {
     pub(super) kind: FaultKind,
-    /// Seconds after the one before, or after the first step.
+    /// The delay in seconds after the previous fault, or after the first step.
     pub(super) after_s: f64,
-    /// How long a worker is stopped, or a cable cut; how long after the first the second of two is killed.
+    /// The time in seconds for which a worker is stopped or a cable is cut, or between two kills.
     pub(super) lasts_s: f64,
-    /// Who is met.
+    /// The random numbers that select the victims.
     draw: SoakRandom,
 }
 
 impl SoakFault {
-    /// The workers that it meets, of those that are there; `workers` is how many the job should have.
+    /// Selects the victims among the `present` workers; `workers` is the number of workers that the job should have.
     pub(super) fn pick(&self, present: &[u32], workers: u32) -> Vec<u32> {
         let (mut left, mut draw) = (present.to_vec(), self.draw);
         let count = self.kind.victims(workers).min(left.len());
@@ -122,7 +122,7 @@ impl SoakFault {
         picked.collect()
     }
 
-    /// How the cable is cut.
+    /// Returns the direction in which the cable is cut.
     pub(super) fn cut(&self) -> CableCut {
         let mut draw = self.draw;
         match self.kind {
@@ -133,7 +133,7 @@ impl SoakFault {
     }
 }
 
-/// All faults of a job: each kind once, in any order, then again.
+/// The faults of a job: rounds with each kind once, in random order.
 pub(super) struct FaultSequence {
     random: SoakRandom,
     kinds: Vec<FaultKind>,
@@ -142,7 +142,7 @@ pub(super) struct FaultSequence {
 }
 
 impl FaultSequence {
-    /// The faults of one job of a soak. Those that only such a job is for come first.
+    /// Creates the faults of one job of a soak. Kinds that need the job's layout come first.
     pub(super) fn new(
         seed: u64,
         job: u64,
@@ -171,7 +171,7 @@ impl FaultSequence {
             FaultKind::Stop | FaultKind::Cut | FaultKind::OneWay => {
                 STOP_S_MIN + STOP_S_MORE * chance
             }
-            // Half of the time at once.
+            // In half of the cases, both at once.
             FaultKind::Two => (chance - 0.5).max(0.0) * 2.0 * GAP_S_MAX,
             FaultKind::Leaderless => chance * GAP_S_MAX,
             FaultKind::Kill | FaultKind::Half | FaultKind::Coordinator => 0.0,
@@ -199,7 +199,7 @@ impl SoakRandom {
         z ^ (z >> 31)
     }
 
-    /// In `[0, 1)`.
+    /// Returns a number in `[0, 1)`.
     fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_seed_makes_the_same_faults_and_every_kind_comes_in_each_round() {
+    fn one_seed_gives_the_same_faults_and_each_round_has_every_kind() {
         let faults = |seed, job| {
             let mut faults = FaultSequence::new(seed, job, JobLayout::Here, &FaultKind::ALL, 15.0);
             (0..8).map(|_| faults.next()).collect::<Vec<_>>()
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_such_a_job_is_for_comes_first() {
+    fn kinds_that_need_the_layout_come_first() {
         let mut faults = FaultSequence::new(1, 0, JobLayout::TwoHosts, &FaultKind::ALL, 1.0);
         let first = [faults.next().kind, faults.next().kind];
         assert!(first.contains(&FaultKind::Cut) && first.contains(&FaultKind::OneWay));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_workers_are_met_and_nobody_twice() {
+    fn victims_are_reproducible_and_distinct() {
         let mut faults = FaultSequence::new(1, 0, JobLayout::Here, &[FaultKind::Half], 1.0);
         let fault = faults.next();
         let mut met = fault.pick(&[3, 5, 9, 11], 4);

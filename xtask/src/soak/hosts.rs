@@ -1,4 +1,4 @@
-//! [`NamespacePair`]: two hosts, which are network namespaces here, and the cable between them.
+//! [`NamespacePair`]: two network namespaces, which act as hosts, and the cable between them.
 
 use std::process::Command;
 
@@ -6,35 +6,35 @@ use anyhow::Result;
 
 use crate::outside::run;
 
-/// Two namespaces with a cable between them; gone when dropped.
+/// Two network namespaces with a cable between them, removed on drop.
 pub(super) struct NamespacePair {
     names: [String; 2],
 }
 
-/// In which way a cable is cut, as the second host sees it.
+/// The direction in which a cable is cut, from the view of the second host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CableCut {
-    /// Nothing passes.
+    /// Both directions.
     Both,
-    /// What the second host sends is dropped.
+    /// Packets from the second host are dropped.
     Output,
-    /// What is sent to the second host is dropped.
+    /// Packets to the second host are dropped.
     Input,
 }
 
-/// A table of rules of our own.
+/// The name of our table of firewall rules.
 const TABLE: &str = "inet soak";
 
 impl NamespacePair {
-    /// Where the first one is reached.
+    /// The address of the first host.
     pub(super) const ADDRESS: &'static str = "10.78.0.1";
-    /// What the second one is called.
+    /// The name of the second host.
     pub(super) const OTHER: &'static str = "b";
 
     pub(super) fn new() -> Result<Self> {
         let number = std::process::id();
         let names = ["a", "b"].map(|host| format!("ronde-soak-{host}-{number}"));
-        // Dropped when any of it fails.
+        // Dropping this value removes the namespaces if a command fails.
         let hosts = Self { names };
         let [a, b] = &hosts.names;
         ip(&format!("netns add {a}"))?;
@@ -50,7 +50,7 @@ impl NamespacePair {
         Ok(hosts)
     }
 
-    /// What to put before a command line, so that it runs on the first or the second host.
+    /// Returns the prefix of a command line that runs it on the first or the second host.
     pub(super) fn prefix(&self, host: usize) -> [&str; 4] {
         ["ip", "netns", "exec", &self.names[host]]
     }
@@ -88,13 +88,13 @@ impl NamespacePair {
 impl Drop for NamespacePair {
     fn drop(&mut self) {
         for name in &self.names {
-            // One that was never made.
+            // The namespace may not exist.
             let _ = ip(&format!("netns del {name}"));
         }
     }
 }
 
-/// Runs `ip` with these words.
+/// Runs `ip` with space-separated arguments.
 fn ip(words: &str) -> Result<()> {
     run(Command::new("ip").args(words.split_whitespace())).map(drop)
 }

@@ -1,4 +1,4 @@
-//! [`SoakJob`]: one run of the built program, and the events that it writes.
+//! [`SoakJob`]: one run of the built program, and its events.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -15,12 +15,12 @@ use super::clock;
 use super::hosts::{CableCut, NamespacePair};
 use super::layout::JobLayout;
 
-/// How long a coordinator may take to listen.
+/// The time limit for a coordinator to listen.
 const LISTENS_MAX: Duration = Duration::from_secs(60);
-/// What is said for people, by the launcher and by the agent of another host.
+/// The log files of the launcher and of the other host's agent.
 const LOGS: [&str; 2] = ["stderr.log", "joined.log"];
 
-/// A run that may still be under way.
+/// A run that may be in progress.
 pub(super) struct SoakJob {
     child: Child,
     /// The agent of the other host.
@@ -32,8 +32,7 @@ pub(super) struct SoakJob {
 }
 
 impl SoakJob {
-    /// Starts `ronde train` on the run file of a folder with so many workers; what it says is kept beside
-    /// that.
+    /// Starts `ronde train` with the run file of a folder and `workers` workers; logs are written to the folder.
     pub(super) fn start(
         ronde: &Path,
         folder: &Path,
@@ -80,7 +79,7 @@ impl SoakJob {
         Ok(job)
     }
 
-    /// Lets the second host join with so many workers.
+    /// Joins the second host with `workers` workers.
     fn join(&mut self, ronde: &Path, workers: &str) -> Result<()> {
         let deadline = clock::now() + LISTENS_MAX;
         let address = loop {
@@ -98,11 +97,11 @@ impl SoakJob {
         let log = File::create(self.folder.join(LOGS[1])).context("making a log")?;
         let mut command = command(hosts, ronde, &self.folder, &arguments);
         let joined = command.stdout(Stdio::null()).stderr(log).spawn();
-        self.joined = Some(joined.context("starting the agent of another host")?);
+        self.joined = Some(joined.context("starting the agent of the other host")?);
         Ok(())
     }
 
-    /// Where a coordinator listens on the first of two hosts.
+    /// Returns the address of a coordinator on the first of two hosts.
     fn coordinator_address(&self) -> Option<String> {
         let mut all = std::fs::read_dir(self.folder.join("out/job/coordinators")).ok()?;
         let text = std::fs::read_to_string(all.next()?.ok()?.path()).ok()?;
@@ -112,7 +111,7 @@ impl SoakJob {
             .then(|| address.into())
     }
 
-    /// The processes of its coordinators.
+    /// Returns the processes of the job's coordinators.
     fn coordinators(&self) -> Vec<Pid> {
         let job = self.folder.join("out/job");
         let leads = |pid: &Pid| {
@@ -126,25 +125,25 @@ impl SoakJob {
         numbers.filter_map(Pid::from_raw).filter(leads).collect()
     }
 
-    /// Kills its coordinator; false when there is none just now.
+    /// Kills the coordinator; returns false if there is none.
     pub(super) fn kill_coordinator(&self) -> bool {
         let found = self.coordinators();
         let kill = |pid: &Pid| kill_process(*pid, Signal::KILL).is_ok();
         found.iter().filter(|pid| kill(pid)).count() > 0
     }
 
-    /// Whether its cable is cut.
+    /// Returns whether the cable is cut.
     pub(super) fn is_cut(&self) -> bool {
         self.cut.is_some()
     }
 
-    /// Cuts the cable between its hosts.
+    /// Cuts the cable between the hosts.
     pub(super) fn cut(&mut self, how: CableCut) -> Result<()> {
         self.cut = Some(how);
         self.hosts.as_ref().map_or(Ok(()), |hosts| hosts.cut(how))
     }
 
-    /// Mends the cable.
+    /// Repairs the cable.
     pub(super) fn heal(&mut self) -> Result<()> {
         match (&self.hosts, self.cut.take()) {
             (Some(hosts), Some(how)) => hosts.heal(how),
@@ -152,7 +151,7 @@ impl SoakJob {
         }
     }
 
-    /// The next event, if one waits.
+    /// Returns the next event, if there is one.
     pub(super) fn next(&self) -> Result<Option<Value>> {
         self.lines
             .try_recv()
@@ -161,23 +160,25 @@ impl SoakJob {
             .transpose()
     }
 
-    /// How it has ended, if it has.
+    /// Returns the exit status, if the run has ended.
     pub(super) fn ended(&mut self) -> Result<Option<ExitStatus>> {
-        self.child.try_wait().context("asking for the end of a run")
+        self.child
+            .try_wait()
+            .context("checking for the end of a run")
     }
 
-    /// Waits for its end, and gives the events that nobody has asked for yet.
+    /// Waits for the end; returns the exit status and the remaining events.
     pub(super) fn wait(mut self) -> Result<(ExitStatus, Vec<Value>)> {
         let status = self.child.wait().context("waiting for a run")?;
         Ok((status, self.rest()?))
     }
 
-    /// The events that nobody has asked for yet, of a run that has ended.
+    /// Returns the remaining events of a run that has ended.
     pub(super) fn rest(&self) -> Result<Vec<Value>> {
         self.lines.iter().map(|line| parse(&line)).collect()
     }
 
-    /// The last lines that it wrote for people.
+    /// Returns the last lines of the logs.
     pub(super) fn log_ends(&self) -> String {
         log_ends(&self.folder)
     }
@@ -185,7 +186,7 @@ impl SoakJob {
 
 impl Drop for SoakJob {
     fn drop(&mut self) {
-        // Mostly all have ended already.
+        // Usually all processes have already exited.
         for child in [&mut self.child].into_iter().chain(&mut self.joined) {
             let _ = child.kill();
             let _ = child.wait();
@@ -194,7 +195,7 @@ impl Drop for SoakJob {
     }
 }
 
-/// A command line in a folder, without the variables that would change a run.
+/// Returns a command in a folder, without environment variables that would change a run.
 fn command(prefix: Option<[&str; 4]>, ronde: &Path, folder: &Path, words: &[&str]) -> Command {
     let mut command = match prefix {
         Some([program, rest @ ..]) => {
@@ -213,7 +214,7 @@ fn command(prefix: Option<[&str; 4]>, ronde: &Path, folder: &Path, words: &[&str
     command
 }
 
-/// The lines of a process, read by a thread.
+/// Returns the lines of a process, read by a thread.
 fn follow(child: &mut Child) -> Result<Receiver<String>> {
     let stdout = child.stdout.take().context("its output is a pipe")?;
     let (sender, lines) = channel();
@@ -227,7 +228,7 @@ fn follow(child: &mut Child) -> Result<Receiver<String>> {
     Ok(lines)
 }
 
-/// The ends of a run's logs.
+/// Returns the last lines of a run's logs.
 pub(super) fn log_ends(folder: &Path) -> String {
     let texts = LOGS.map(|log| std::fs::read_to_string(folder.join(log)).unwrap_or_default());
     let end = |text: &String| -> Vec<String> {
@@ -239,5 +240,5 @@ pub(super) fn log_ends(folder: &Path) -> String {
 }
 
 fn parse(line: &str) -> Result<Value> {
-    serde_json::from_str(line).with_context(|| format!("an event: {line:?}"))
+    serde_json::from_str(line).with_context(|| format!("parsing the event {line:?}"))
 }

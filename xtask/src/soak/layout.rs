@@ -1,29 +1,29 @@
-//! [`JobLayout`]: how a job is laid out: by its launcher alone, with a coordinator of its own, or on two hosts.
+//! [`JobLayout`]: the layout of a job: its launcher alone, with a separate coordinator, or on two hosts.
 
 use super::faults::FaultKind;
 
-/// How a job is laid out.
+/// The layout of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum JobLayout {
-    /// One launcher, which is the coordinator too.
+    /// One launcher, which is also the coordinator.
     Here,
-    /// Its coordinator is a process of its own.
+    /// A separate coordinator process.
     Open,
-    /// The same, with half of the workers on another host: two network namespaces and a cable.
+    /// A separate coordinator, and half of the workers on another host: two network namespaces and a cable.
     TwoHosts,
 }
 
 impl JobLayout {
     const ALL: [Self; 3] = [Self::Here, Self::Open, Self::TwoHosts];
 
-    /// Those that are needed for some kinds of faults.
+    /// Returns the layouts that some kinds of faults need.
     pub(super) fn needed(kinds: &[FaultKind]) -> Vec<Self> {
         let is_needed = |layout: &Self| kinds.iter().any(|kind| kind.layout() == *layout);
         Self::ALL.into_iter().filter(is_needed).collect()
     }
 
-    /// Which of these kinds happen to a job that is laid out so: its own ones; where there is more than a
-    /// launcher a worker is killed now and then as well, and where there are hosts the coordinator.
+    /// Returns the kinds of faults for a job with this layout: those that need it, and in addition kills of workers if
+    /// there is more than a launcher, and of the coordinator if there are two hosts.
     pub(super) fn kinds(self, asked: &[FaultKind]) -> Vec<FaultKind> {
         let takes = |kind: &FaultKind| match self {
             Self::Here => false,
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_of_fault_has_a_job_that_it_happens_to() {
+    fn every_kind_of_fault_has_a_layout() {
         let layouts = JobLayout::needed(&FaultKind::ALL);
         assert_eq!(layouts, JobLayout::ALL);
         for kind in FaultKind::ALL {

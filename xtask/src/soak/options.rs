@@ -1,4 +1,4 @@
-//! [`SoakOptions`]: what to soak, for how long, and the run file that this comes to.
+//! [`SoakOptions`]: the options of a soak, and the resulting run file.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use anyhow::{Context, Result, bail};
 
 use super::faults::FaultKind;
 
-/// How to say it.
+/// The usage text.
 pub(crate) const USAGE: &str = "\
 cargo xtask soak [--minutes M] [--workers N] [--every S] [--epochs E] [--faults KIND,KIND..] [--seed S]
 
-  trains again and again for M minutes, on N workers of this machine; about every S seconds something is
-  done to them; each training takes E epochs
+  trains repeatedly for M minutes with N workers on this machine; a fault occurs about every S seconds; each
+  training has E epochs
 
-  kill, stop, two, half    workers are killed or stopped
-  coordinator, leaderless  jobs with --listen: their coordinator is killed, alone or a worker after it
-  cut, one-way             jobs on two network namespaces: the cable between them is cut, as root";
+  kill, stop, two, half    kill or stop workers
+  coordinator, leaderless  jobs with --listen: kill the coordinator, alone or followed by a worker
+  cut, one-way             jobs on two network namespaces (needs root): cut the cable between them";
 
-/// What to do, all of it from the command line.
+/// The options of the command line.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct SoakOptions {
     pub(super) minutes: f64,
@@ -29,7 +29,7 @@ pub(super) struct SoakOptions {
 }
 
 impl SoakOptions {
-    /// A job of each layout, with a few faults, in well under three minutes.
+    /// Returns the options of a short soak: a job of each layout with a few faults, in less than three minutes.
     pub(super) fn short() -> Self {
         Self {
             minutes: 0.0,
@@ -41,7 +41,7 @@ impl SoakOptions {
         }
     }
 
-    /// What the arguments ask for.
+    /// Parses the arguments.
     pub(super) fn parse(arguments: &[String]) -> Result<Self> {
         let mut options = Self {
             minutes: 10.0,
@@ -54,7 +54,7 @@ impl SoakOptions {
             let value = arguments
                 .next()
                 .with_context(|| format!("{name} needs a value\n\n{USAGE}"))?;
-            let bad = || format!("{name} {value} is not a number");
+            let bad = || format!("invalid value `{value}` for {name}: expected a number");
             match name.as_str() {
                 "--minutes" => options.minutes = value.parse().with_context(bad)?,
                 "--workers" => options.workers = value.parse().with_context(bad)?,
@@ -65,7 +65,7 @@ impl SoakOptions {
                 "--epochs" => options.epochs = value.parse().with_context(bad)?,
                 "--faults" => options.kinds = FaultKind::list(value)?,
                 "--seed" => options.seed = value.parse().with_context(bad)?,
-                _ => bail!("there is no {name}\n\n{USAGE}"),
+                _ => bail!("unknown option `{name}`\n\n{USAGE}"),
             }
         }
         options.checked()
@@ -73,26 +73,32 @@ impl SoakOptions {
 
     fn checked(self) -> Result<Self> {
         if !(2..=8).contains(&self.workers) {
-            bail!("--workers {}: 2 to 8 can be soaked", self.workers);
+            bail!(
+                "invalid value `{}` for --workers: expected 2 to 8",
+                self.workers
+            );
         }
         if !(self.every_s > 0.0 && self.every_s.is_finite()) || self.epochs == 0 {
-            bail!("--every and --epochs are above 0");
+            bail!("invalid value for --every or --epochs: expected a number above 0");
         }
         if !(0.0..=10_000.0).contains(&self.minutes) {
-            bail!("--minutes {}: 0 to 10,000", self.minutes);
+            bail!(
+                "invalid value `{}` for --minutes: expected 0 to 10,000",
+                self.minutes
+            );
         }
         if self.workers < 3 && self.kinds.contains(&FaultKind::Two) {
-            bail!("--faults two: of 2 workers nobody would be left; take --workers 3");
+            bail!("invalid fault `two` for 2 workers: no worker would remain; use --workers 3");
         }
         Ok(self)
     }
 
-    /// After this time no other training begins.
+    /// Returns the time after which no further training begins.
     pub(super) fn lasts(&self) -> Duration {
         Duration::from_secs_f64(self.minutes * 60.0)
     }
 
-    /// The command line that does the same.
+    /// Returns the command line with the same options.
     pub(super) fn command(&self) -> String {
         let kinds: Vec<&str> = self.kinds.iter().map(|kind| kind.name()).collect();
         format!(
@@ -106,8 +112,8 @@ impl SoakOptions {
         )
     }
 
-    /// What is trained. Dropout, moments of the optimizer and a last batch of another size are in it.
-    /// Workers that were killed are started again at once, as often as it takes.
+    /// Returns the run file. It includes dropout, optimizer moments and a smaller last batch. Killed workers are
+    /// restarted immediately without a limit.
     pub(super) fn run_file(&self) -> String {
         format!(
             "[run]\nname = \"soak\"\noutput = \"out\"\n\n\
@@ -126,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_replay_command_asks_for_the_same() {
+    fn the_replay_command_has_the_same_options() {
         let arguments = |text: &str| -> Vec<String> {
             text.split_whitespace().skip(3).map(str::to_owned).collect()
         };

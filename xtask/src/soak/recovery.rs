@@ -1,39 +1,39 @@
-//! [`FaultRecovery`]: how soon a run noticed a fault, went on, and was complete again.
+//! [`FaultRecovery`]: the times until a run detected a fault, continued, and was complete again.
 
 use serde_json::Value;
 
 use super::faults::FaultKind;
 
-/// A fault that was done to a run.
+/// A fault that was applied to a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AppliedFault {
     pub(super) kind: FaultKind,
-    /// When, in seconds since 1970.
+    /// The time, in seconds since 1970.
     pub(super) at: f64,
-    /// Processes that were killed.
+    /// The number of killed processes.
     pub(super) killed: u64,
 }
 
-/// What came of a fault, in seconds after it; `None` where it did not come to that. Where only the
-/// coordinator was killed training is not held up: then another coordinator is started, leads, and tells of
-/// the next step.
+/// The times of a recovery, in seconds after the fault; `None` if the event did not occur. If only the coordinator was
+/// killed, training does not pause: the times are then those until another coordinator is started, leads, and
+/// reports the next step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct FaultRecovery {
     pub(super) kind: FaultKind,
-    /// The loss is known. None: another fault came first, or the run was over.
+    /// The time until the loss was detected. `None` if another fault occurred first or the run ended.
     pub(super) noticed_s: Option<f64>,
-    /// The first step is committed without the worker.
+    /// The time until the first step was committed without the worker.
     pub(super) on_s: Option<f64>,
-    /// The first step is committed with all workers again.
+    /// The time until the first step was committed with all workers again.
     pub(super) complete_s: Option<f64>,
 }
 
-/// When something happened in a run.
+/// Returns the time of an event.
 fn time(event: &Value) -> f64 {
     event["t"].as_f64().unwrap_or_default()
 }
 
-/// What came of each fault.
+/// Returns the recovery of each fault.
 pub(super) fn recoveries(
     events: &[Value],
     applied: &[AppliedFault],
@@ -45,7 +45,7 @@ pub(super) fn recoveries(
         if strike.kind == FaultKind::Coordinator {
             return succession(events, strike, end);
         }
-        // A loss is noticed so long before the first step that makes up for it.
+        // The event has the time from the detection of the loss to the first step after it.
         let recovered = events
             .iter()
             .filter(|event| event["event"] == "recovered")
@@ -68,7 +68,7 @@ pub(super) fn recoveries(
     applied.iter().zip(ends).map(one).collect()
 }
 
-/// What came of the end of a coordinator.
+/// Returns the recovery after the loss of a coordinator.
 fn succession(events: &[Value], strike: &AppliedFault, end: f64) -> FaultRecovery {
     let after = |at: Option<f64>, is: &dyn Fn(&Value) -> bool| {
         let since = |event: &&Value| at.is_some_and(|at| time(event) >= at) && time(event) < end;
@@ -87,7 +87,7 @@ fn succession(events: &[Value], strike: &AppliedFault, end: f64) -> FaultRecover
     }
 }
 
-/// When the first step was committed by all workers, in a generation that began after a moment.
+/// Returns the time of the first step that was committed by all workers in a generation that began after `after`.
 fn complete(events: &[Value], after: f64, workers: u32) -> Option<f64> {
     let generation = events.iter().find(|event| {
         event["event"] == "membership_changed"
@@ -101,8 +101,7 @@ fn complete(events: &[Value], after: f64, workers: u32) -> Option<f64> {
     events.iter().find(is_of_it).map(time)
 }
 
-/// From the start of each process that replaces another one to the first step that it takes part in:
-/// seconds.
+/// Returns the seconds from the start of each replacement process to the first step in which it took part.
 pub(super) fn replacements(events: &[Value]) -> Vec<f64> {
     let is = |event: &Value, kind: &str| event["event"] == kind;
     let mut found = Vec::new();
@@ -131,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_is_followed_from_its_moment_to_the_full_count_of_workers() {
+    fn a_fault_is_tracked_until_all_workers_take_part_again() {
         let step = |t: f64, generation: u64| json!({"t": t, "event": "step_committed", "generation": generation});
         let events = [
             step(9.0, 1),
@@ -161,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_coordinator_is_followed_to_the_next_one() {
+    fn the_loss_of_a_coordinator_is_tracked_until_the_next_one_leads() {
         let says = |t: f64, message: &str| json!({"t": t, "event": "notice", "message": message});
         let events = [
             says(9.0, "this coordinator leads: term 1"),

@@ -1,4 +1,4 @@
-//! [`SoakReport`]: what a soak has found, and its figures.
+//! [`SoakReport`]: the differences and the measurements of a soak.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::faults::FaultKind;
 use super::options::SoakOptions;
 use super::recovery::{FaultRecovery, recoveries, replacements};
 
-/// All jobs of a soak together.
+/// The results of all jobs of a soak.
 #[derive(Default)]
 pub(super) struct SoakReport {
     jobs: u64,
@@ -25,7 +25,7 @@ pub(super) struct SoakReport {
 }
 
 impl SoakReport {
-    /// Takes in a job, which ran in a folder.
+    /// Adds a job, which ran in a folder.
     pub(super) fn add(
         &mut self,
         run: &FaultyRun,
@@ -53,12 +53,12 @@ impl SoakReport {
         self.blake3 = account.blake3.unwrap_or_else(|| "none".to_owned());
     }
 
-    /// Whether every job was as if nothing had happened.
+    /// Returns whether no job differs from the reference run.
     pub(super) fn is_fine(&self) -> bool {
         self.problems.is_empty()
     }
 
-    /// All of it, for people.
+    /// Formats the report.
     pub(super) fn text(&self, options: &SoakOptions, took: Duration) -> String {
         let mut text = format!(
             "soak: {} trainings on {} workers in {:.1} min, seed {}\n\
@@ -76,7 +76,7 @@ impl SoakReport {
             self.killed,
         );
         let head =
-            "seconds after it, median (max)   noticed         going on        all workers again";
+            "seconds after it, median (max)   detected        continued       all workers again";
         let _ = writeln!(text, "{head}");
         for kind in FaultKind::ALL {
             let of_kind: Vec<&FaultRecovery> =
@@ -107,7 +107,7 @@ impl SoakReport {
         match self.is_fine() {
             true => {
                 let hash = &self.blake3;
-                let _ = write!(text, "model            {hash}, as reference");
+                let _ = write!(text, "model            {hash}, equal to the reference");
             }
             false => {
                 let _ = write!(text, "DIFFERENT:\n{}", self.problems.join("\n"));
@@ -117,7 +117,7 @@ impl SoakReport {
     }
 }
 
-/// Median and largest of some seconds.
+/// The median and the maximum of some durations in seconds.
 struct MedianAndMax(Option<(f64, f64)>);
 
 impl MedianAndMax {

@@ -1,5 +1,5 @@
-//! [`WorkerTracker`]: the worker processes of a job as its events tell of them: who is there, and who holds the
-//! whole state, so that faults leave one of those.
+//! [`WorkerTracker`]: the worker processes of a job, from its events: which ones run and which ones hold the whole
+//! state, so that faults never hit all of the latter.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,9 +10,9 @@ use serde_json::Value;
 struct TrackedProcess {
     pid: u32,
     host: String,
-    /// Stopped, or cut off.
+    /// Whether the process is stopped or its host is disconnected.
     stopped: bool,
-    /// Position of the event since which it takes part without a break.
+    /// The index of the event since which the process takes part without interruption.
     since: usize,
 }
 
@@ -20,7 +20,7 @@ struct TrackedProcess {
 #[derive(Clone, Copy, Default)]
 struct GenerationInfo {
     members: u64,
-    /// Position of the event that it began with.
+    /// The index of the event that announced the generation.
     begun: usize,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct WorkerTracker {
 }
 
 impl WorkerTracker {
-    /// Takes in the next event.
+    /// Records the next event.
     pub(super) fn record(&mut self, event: &Value) {
         let at = self.events;
         self.events += 1;
@@ -65,8 +65,8 @@ impl WorkerTracker {
         }
     }
 
-    /// Looks who lives. Whoever was there before the active generation began and makes up all of its
-    /// members is one of them, and has the whole state.
+    /// Updates the set of workers with the whole state. If all running workers started before the active generation and
+    /// are as many as its members, they are its members and have the whole state.
     pub(super) fn update(&mut self) {
         let Some(active) = self.active.take() else {
             return;
@@ -83,12 +83,12 @@ impl WorkerTracker {
         self.processes.values().filter(runs)
     }
 
-    /// The processes that run, by place.
+    /// Returns the running processes, by worker slot.
     pub(super) fn present(&self) -> Vec<u32> {
         self.running().map(|process| process.pid).collect()
     }
 
-    /// Whether somebody holds the state when these are gone.
+    /// Returns whether a worker with the state remains without `victims`.
     pub(super) fn survives(&self, victims: &[u32]) -> bool {
         let stays = |process: &TrackedProcess| {
             self.whole.contains(&process.pid) && !victims.contains(&process.pid)
@@ -96,18 +96,18 @@ impl WorkerTracker {
         self.running().any(stays)
     }
 
-    /// The processes of a host that run.
+    /// Returns the running processes of a host.
     pub(super) fn on(&self, host: &str) -> Vec<u32> {
         let there = self.running().filter(|process| process.host == host);
         there.map(|process| process.pid).collect()
     }
 
-    /// Whether all of these take part and hold the whole state.
+    /// Returns whether all of these workers take part and hold the whole state.
     pub(super) fn take_part(&self, workers: &[u32]) -> bool {
         workers.iter().all(|pid| self.whole.contains(pid))
     }
 
-    /// The workers of a host are cut off, or no longer.
+    /// Records that the workers of a host are disconnected, or connected again.
     pub(super) fn cut_off(&mut self, host: &str, is_cut: bool) {
         for process in self.processes.values_mut().filter(|p| p.host == host) {
             process.stopped = is_cut;
@@ -116,9 +116,9 @@ impl WorkerTracker {
         }
     }
 
-    /// Sends a signal to a worker; false when it has ended.
+    /// Sends a signal to a worker; returns false if it has exited.
     pub(super) fn send(&mut self, pid: u32, signal: Signal) -> bool {
-        // Nobody else's process, should the number have come round.
+        // The process id may have been reused, so check that the process is a worker.
         let arguments = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
         let is_worker = arguments.is_ok_and(|text| text.contains("__worker"));
         let target = Pid::from_raw(pid.cast_signed()).filter(|_| is_worker);
@@ -133,7 +133,7 @@ impl WorkerTracker {
     }
 }
 
-/// Whether a process runs: it exists and has not ended.
+/// Returns whether a process exists and has not exited.
 fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat
