@@ -29,5 +29,5 @@ pub use gemm::{Matrix, multiply, multiply_at};
 pub use gradient_scale::GradientScale;
 pub use layer_norm::{gelu, layer_norm, layer_norm_backward};
 pub use loss::{RowLoss, softmax_cross_entropy};
-pub use rectifier::{rectified, rectified_backward, rectified_noting, shut};
+pub use rectifier::{mask_gradient, rectified, rectified_backward, rectified_with_mask};
 pub use simd::{Level, Vectorised, vectorised};

@@ -53,7 +53,7 @@ impl Vectorised for RectifierBackward<'_> {
 ///
 /// # Panics
 /// If lengths differ.
-pub fn rectified_noting(values: &mut [f32], open: &mut [u8]) {
+pub fn rectified_with_mask(values: &mut [f32], open: &mut [u8]) {
     assert_eq!(values.len(), open.len(), "lengths of a rectifier's mask");
     vectorised(RectifierWithMask { values, open });
 }
@@ -75,11 +75,11 @@ impl Vectorised for RectifierWithMask<'_> {
     }
 }
 
-/// Sets a gradient to zero, in place, where the mask of [`rectified_noting`] is 0.
+/// Sets a gradient to zero, in place, where the mask of [`rectified_with_mask`] is 0.
 ///
 /// # Panics
 /// If lengths differ.
-pub fn shut(gradient: &mut [f32], open: &[u8]) {
+pub fn mask_gradient(gradient: &mut [f32], open: &[u8]) {
     assert_eq!(gradient.len(), open.len(), "lengths of a rectifier's mask");
     vectorised(MaskedGradient { gradient, open });
 }
@@ -105,18 +105,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_below_zero_is_shut_and_a_nan_shows() {
+    fn gradients_below_zero_are_masked_and_nan_remains() {
         let mut y: Vec<f32> = (-20..20).map(|i| i as f32 / 4.0).collect();
         y[3] = f32::NAN;
         let x = y.clone();
         rectified(&mut y);
         let (mut noted, mut open) = (x.clone(), vec![7; 40]);
-        rectified_noting(&mut noted, &mut open);
+        rectified_with_mask(&mut noted, &mut open);
         let dy: Vec<f32> = (0..40).map(|i| i as f32).collect();
         let mut dx = vec![f32::NAN; 40];
         rectified_backward(&y, &dy, &mut dx);
         let mut in_place = dy.clone();
-        shut(&mut in_place, &open);
+        mask_gradient(&mut in_place, &open);
         assert_eq!(in_place, dx);
         for i in (0..40).filter(|&i| i != 3) {
             assert_eq!((y[i], noted[i]), (x[i].max(0.0), y[i]));

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use ronde_core::Shard;
 use ronde_core::layout::{Role, StateLayout, TensorEntry};
-use ronde_kernels::{Affine, BatchNorm, BatchStatistics, rectified, rectified_noting, shut};
+use ronde_kernels::{
+    Affine, BatchNorm, BatchStatistics, mask_gradient, rectified, rectified_with_mask,
+};
 
 use crate::ops::AfterNorm;
 use crate::pending_shards::PendingShards;
@@ -143,7 +145,7 @@ impl BatchWideNorm {
             let mut open = Vec::new();
             if self.after == AfterNorm::Rectified {
                 open = vec![0; y.len()];
-                rectified_noting(&mut y, &mut open);
+                rectified_with_mask(&mut y, &mut open);
             }
             outputs.push(Activation::from_host(x.shape(), y));
             let kept = SavedBatchWideNorm {
@@ -207,7 +209,7 @@ impl BatchWideNorm {
                 .check_gradient(back.grad_output.shape(), kept.x.shape())?;
             let mut gradient = back.grad_output.into_host();
             if self.after == AfterNorm::Rectified {
-                shut(&mut gradient, &kept.open);
+                mask_gradient(&mut gradient, &kept.open);
             }
             let own = kept
                 .shape

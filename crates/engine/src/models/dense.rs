@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ronde_core::Shard;
 use ronde_core::layout::{Role, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
-use ronde_kernels::{Matrix, add_rows, multiply, rectified, rectified_noting, shut};
+use ronde_kernels::{Matrix, add_rows, mask_gradient, multiply, rectified, rectified_with_mask};
 
 use crate::initial::{Initial, fill};
 use crate::ops::memory::{give, take};
@@ -157,7 +157,7 @@ impl Layer for Dense {
             let mut open = Vec::new();
             if self.is_rectified {
                 open = vec![0; output.len()];
-                rectified_noting(&mut output, &mut open);
+                rectified_with_mask(&mut output, &mut open);
             }
             let mask = context.dropout_factors(output.len(), self.dropout, 0);
             let mask = mask.unwrap_or_default();
@@ -193,7 +193,7 @@ impl Layer for Dense {
             .zip(&kept.mask)
             .for_each(|(dy, m)| *dy *= m);
         if self.is_rectified {
-            shut(&mut gradient, &kept.open);
+            mask_gradient(&mut gradient, &kept.open);
         }
         let of_output = Matrix::new(&gradient, rows, width);
         let input = Matrix::new(kept.input.as_slice(), rows, features);
