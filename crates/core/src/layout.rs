@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_overlaps_and_twins_are_told() {
+    fn gaps_overlaps_and_duplicate_names_are_reported() {
         let mut layout = StateLayout {
             tensors: vec![TensorEntry::f32("w", &[4, 2], Role::Parameter)],
         };

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_meshes_are_refused_in_words() {
+    fn invalid_meshes_are_rejected_with_a_message() {
         assert!(
             Mesh::new([("dp", 2), ("dp", 2)])
                 .unwrap_err()

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_inverse_goes_back() {
+    fn position_of_is_the_inverse_of_at() {
         for len in [1, 2, 3, 17, 64, 1000, 70_001] {
             let stream = SeedTree::new(len).stream(Purpose::Shuffle, &[0]);
             let permutation = Permutation::new(len, stream);

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn more_workers_than_shards_is_no_plan() {
+    fn more_workers_than_shards_are_rejected() {
         assert!(ShardPlan::new(7, WorldSize::new(8).unwrap()).is_none());
         assert!(ShardPlan::new(0, WorldSize::ONE).is_none());
         let two = WorldSize::new(2).unwrap();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn efficiency_is_that_of_the_longest_run() {
+    fn efficiency_is_determined_by_the_rank_with_the_most_shards() {
         let of = |n| {
             ShardPlan::new(16, WorldSize::new(n).unwrap())
                 .unwrap()

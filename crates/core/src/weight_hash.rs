@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_hashed_now_and_then() {
+    fn the_whole_state_is_hashed_at_intervals() {
         let hashing = WeightHash {
             parts: 4,
             full_every: 3,

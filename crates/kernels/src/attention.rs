@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_looked_at_changes_no_bit() {
+    fn masked_tokens_do_not_change_the_bits() {
         let long = Attention {
             batch: 1,
             queries: 9,

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_told() {
+    fn non_finite_values_are_reported() {
         for bad in [f32::NAN, f32::INFINITY] {
             let mut values = values(100);
             values[70] = bad;

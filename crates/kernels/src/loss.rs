@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_shows_and_great_logits_do_not_overflow() {
+    fn non_finite_logits_give_nan_and_large_logits_do_not_overflow() {
         let mut gradient = [0.0; 2];
         assert!(
             softmax_cross_entropy(&[f32::NAN, 0.0], 1, &mut gradient)

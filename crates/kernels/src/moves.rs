@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn all_lengths_are_moved_whole_and_nothing_beside_them() {
+    fn copies_of_all_lengths_are_complete_and_stay_in_bounds() {
         for level in [Level::Portable, Level::Avx2, Level::Avx512] {
             dispatch_at(level, Moves);
         }

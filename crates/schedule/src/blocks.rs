@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_operands_of_one_host_go_in_blocks() {
+    fn long_operands_of_one_host_use_blocks() {
         let (one, two) = (Hosts::one(4), Hosts::new(&[0, 0, 1, 1]));
         let block = 4 * SLICE_LEN;
         let by_direct = |hosts, len| block_len(Algorithm::Direct, hosts, len);

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_met_where_they_were_taken_and_approached_between() {
+    fn corrections_match_measured_lengths_and_interpolate_between() {
         let found = found();
         assert_eq!(found.at(Algorithm::Tree, 64 << 10), 1.2);
         assert_eq!(found.at(Algorithm::Tree, 256 << 10), 1.6);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_as_the_others() {
+    fn algorithms_without_measurements_get_the_mean_correction() {
         let found = found();
         assert_eq!(found.at(Algorithm::Ring, 64 << 10), 1.0);
         for algorithm in [Algorithm::Ring, Algorithm::Direct] {

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_are_found_again_from_the_times_that_they_make() {
+    fn fitting_recovers_the_costs_behind_simulated_times() {
         let hosts = Hosts::new(&[0, 0, 0, 0, 1, 1, 1, 1]);
         let start = CostModel {
             message_s: 2.5e-6,
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_sample_shows_keeps_its_cost() {
+    fn costs_without_samples_keep_their_values() {
         let start = start();
         let found = start.fit(&samples(&truth(), &Hosts::one(8)));
         assert_eq!(found.byte_across_s, start.byte_across_s);

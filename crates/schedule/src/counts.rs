@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_costs_what_its_busiest_rank_does() {
+    fn a_step_costs_as_much_as_its_busiest_rank() {
         let hosts = Hosts::one(4);
         let direct = counted(Algorithm::Direct, &hosts, 4096, 4);
         assert_eq!((direct.rounds, direct.rounds_across), (2.0, 0.0));
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_turn_to_other_peers_are_counted() {
+    fn changes_of_peers_are_counted() {
         let apart = Hosts::new(&[0, 1, 2, 3]);
         let turns = |algorithm| counted(algorithm, &apart, 4096, 4).turns_across;
         assert_eq!(turns(Algorithm::Ring), 0.0);
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_wait_for_ever_are_an_error() {
+    fn deadlocks_are_an_error() {
         let hosts = Hosts::one(2);
         let one = all_reduce_on(Algorithm::Direct, GroupRank(0), &hosts, 100).unwrap();
         let alone = Schedule::new(vec![100], crate::Region::new(0, 0..100));

@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_found_again_and_never_negative() {
+    fn fitting_recovers_parameters_that_are_never_negative() {
         let rows = [[1.0, 2.0], [1.0, 5.0], [1.0, 9.0], [1.0, 30.0]];
         let targets = rows.map(|row| dot(&row, &[3.0, 0.5]));
         let found = fit(&rows, &targets, &[1.0; 10][..rows.len()], &[]);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_rows_leave_a_choice_it_leans_as_it_is_told() {
+    fn priors_decide_undetermined_parameters() {
         let lean = |weight| Prior {
             column: 0,
             value: 0.5,
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_sample_among_several_does_little() {
+    fn one_outlier_has_little_influence() {
         let rows: Vec<[f64; 2]> = (1..=10).map(|x| [1.0, f64::from(x)]).collect();
         let mut targets: Vec<f64> = rows.iter().map(|row| dot(row, &[2.0, 1.0])).collect();
         targets[6] *= 10.0;

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn stages_that_wait_for_each_other_are_caught() {
+    fn deadlocks_between_stages_are_detected() {
         let first = vec![Action::Forward(0), Action::Backward(0), Action::Forward(1)];
         let second = vec![Action::Forward(0), Action::Forward(1), Action::Backward(0)];
         let error = interpret(&[first, second], 1, 1).unwrap_err();

@@ -76,7 +76,7 @@ fn epochs_differ_and_samples_of_a_window_are_mixed() {
 }
 
 #[test]
-fn a_window_of_all_blocks_is_as_good_as_a_full_shuffle() {
+fn a_window_of_all_blocks_mixes_like_a_full_shuffle() {
     let shuffle = Shuffle::Blocks {
         block: 10,
         window: u64::MAX,

@@ -95,7 +95,7 @@ fn values_and_gradients_fit_the_definition() {
 }
 
 #[test]
-fn a_value_that_is_not_a_number_shows() {
+fn nan_values_are_not_hidden() {
     let shape = shape(true);
     let mut x = values(shape.elements(), 1);
     x[5] = f32::NAN;
@@ -166,7 +166,7 @@ fn in_parts(counts: &[usize], middle: f32) -> [Vec<f32>; 4] {
 }
 
 #[test]
-fn parts_are_normalised_as_the_whole_batch_is() {
+fn parts_are_normalised_like_the_whole_batch() {
     for middle in [0.0, 300.0] {
         let shape = BatchNorm {
             samples: 5,

@@ -109,7 +109,7 @@ fn a_sample_has_the_same_bits_wherever_it_lies_in_a_batch() {
 
 #[test]
 #[should_panic(expected = "input, weights, output")]
-fn lengths_that_do_not_fit_are_refused() {
+fn mismatched_lengths_are_rejected() {
     let (shape, _) = shapes()[0];
     shape.forward(1, &[0.0; 3], &[0.0; 3], &mut []);
 }

@@ -102,7 +102,7 @@ fn levels_with_fused_multiply_add_agree_to_the_bit() {
 
 #[test]
 #[should_panic(expected = "inner lengths")]
-fn lengths_that_do_not_fit_are_refused() {
+fn mismatched_lengths_are_rejected() {
     let x = [0.0; 6];
     multiply(
         Matrix::new(&x, 2, 3),

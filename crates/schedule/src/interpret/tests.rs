@@ -278,7 +278,7 @@ fn deadlocks_unreceived_messages_and_wrong_lengths_are_detected() {
         (
             vec![token(1, false)],
             vec![token(0, false)],
-            "waits for ever",
+            "waits forever",
         ),
         (vec![token(1, true)], vec![], "never receives"),
         (vec![token(1, true)], vec![long], "arrive for"),
