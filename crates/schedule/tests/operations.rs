@@ -210,7 +210,7 @@ fn exact_sums_add_in_tree_order_on_every_layout_or_are_refused_with_a_reason() {
                             refused += 1;
                             let why = match algorithm {
                                 Algorithm::Ring => "order",
-                                Algorithm::Hierarchical => "follow each other",
+                                Algorithm::Hierarchical => "not consecutive",
                                 _ => "subtree",
                             };
                             assert!(error.to_string().contains(why), "{error}");

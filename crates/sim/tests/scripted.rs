@@ -194,7 +194,7 @@ fn a_minority_with_the_lease_waits_if_a_majority_is_required() {
     when(
         &simulated,
         KILL,
-        &["waiting: 1 of 4 members of generation 1 are here"],
+        &["waiting: 1 of 4 members of generation 1 are reachable"],
     );
     assert_eq!(simulated.summary.workers, 4);
     assert_eq!(simulated.summary.ending, Some(JobEnding::Finished));
@@ -256,6 +256,6 @@ fn when_all_workers_leave_the_job_stops_with_a_checkpoint() {
     when(
         &simulated,
         KILL,
-        &["stopped by the end of all its workers; checkpoint at step"],
+        &["stopped by the departure of all workers; checkpoint at step"],
     );
 }
