@@ -1,4 +1,4 @@
-//! Tools for contributors: `cargo xtask verify | fix | tidy | test | outside | soak`.
+//! Tools for contributors: `cargo xtask verify | fix | tidy | test | outside | soak | dist`.
 
 #![expect(
     clippy::print_stdout,
@@ -8,6 +8,7 @@
 
 mod clock;
 mod deny;
+mod dist;
 mod formats;
 mod outside;
 mod soak;
@@ -35,6 +36,7 @@ cargo xtask <command>
   fix      format the code and apply clippy's suggestions
   outside  run only the tests of the packages outside the workspace: models of locks, use from Python
   soak     train while workers are killed and stopped, and compare with an undisturbed run
+  dist     build a release binary for glibc 2.28 and newer, with its checksum
   tidy     check crate dependencies, sizes, names, language, and names used in the documentation";
 
 fn main() -> ExitCode {
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         "fix" => fix(),
         "tidy" => tidy::run(&root()),
         "outside" => outside::test().map(drop),
+        "dist" => dist::dist(),
         "soak" => soak::soak(&arguments.collect::<Vec<_>>()),
         _ => {
             eprintln!("{USAGE}");

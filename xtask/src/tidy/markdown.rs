@@ -160,7 +160,9 @@ impl Known {
 
     /// Returns whether a code span names something that exists, or is none of the kinds that are looked up.
     fn has(&self, span: &str) -> bool {
-        let is_word = |word: &str| self.words.contains(word);
+        // Event names in files are the snake case of their variants in the sources.
+        let is_word =
+            |word: &str| self.words.contains(word) || self.words.contains(&camel_case(word));
         if let Some((top, _)) = span
             .split_once('/')
             .filter(|(top, _)| self.tops.contains(*top))
@@ -205,13 +207,24 @@ impl Known {
             || span.contains('_')
             || span.chars().skip(1).any(|c| c.is_ascii_uppercase())
                 && span.chars().any(|c| c.is_ascii_lowercase());
-        let is_prefix = span.ends_with('_');
+        // Prefixes, and environment variables that set any key of the run file.
+        let is_prefix = span.ends_with('_') || span.starts_with("RONDE_SET_");
         if is_name && !is_prefix && self.item.is_match(span) {
             let name = span.trim_end_matches("()");
             return name.split("::").all(is_word);
         }
         true
     }
+}
+
+/// Returns `WorkerLost` for `worker_lost`.
+fn camel_case(name: &str) -> String {
+    let capitalised = name.split('_').map(|part| {
+        let mut characters = part.chars();
+        let first = characters.next().map(|first| first.to_ascii_uppercase());
+        first.into_iter().chain(characters).collect::<String>()
+    });
+    capitalised.collect()
 }
 
 #[cfg(test)]
@@ -229,7 +242,7 @@ mod tests {
     fn names_that_no_source_has_are_stale() {
         let files = [file(
             "crates/a/src/b.rs",
-            "// Gone\nstruct ByteRange { silence_s: f64 }\nfn elastic() { workers(); }\n",
+            "// Gone\nstruct ByteRange { silence_s: f64 }\nenum Event { WorkerLost }\nfn elastic() { workers(); }\n",
         )];
         let known = Known::of(&files);
         let exist = [
@@ -240,6 +253,8 @@ mod tests {
             "crates/*/src",
             "elastic()",
             "--workers 3",
+            "--workers[=N]",
+            "worker_lost",
             "model.json",
             "runs/x/y.rs",
             "plain words",
