@@ -178,7 +178,7 @@ impl Known {
         }
         if let Some(flag) = span.strip_prefix("--") {
             let name = flag
-                .split(['=', ' '])
+                .split(['=', ' ', '['])
                 .next()
                 .unwrap_or(flag)
                 .replace('-', "_");
