@@ -1,4 +1,4 @@
-//! Tools for contributors: `cargo xtask verify | fix | tidy | test | outside | soak | dist`.
+//! Tools for contributors: `cargo xtask verify | fix | tidy | test | outside | soak | fuzz | dist`.
 
 #![expect(
     clippy::print_stdout,
@@ -10,6 +10,7 @@ mod clock;
 mod deny;
 mod dist;
 mod formats;
+mod fuzz;
 mod outside;
 mod soak;
 mod steps;
@@ -36,6 +37,7 @@ cargo xtask <command>
   fix      format the code and apply clippy's suggestions
   outside  run only the tests of the packages outside the workspace: models of locks, use from Python
   soak     train while workers are killed and stopped, and compare with an undisturbed run
+  fuzz     run each fuzz target for a minute
   dist     build a release binary for glibc 2.28 and newer, with its checksum
   tidy     check crate dependencies, sizes, names, language, and names used in the documentation";
 
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         "tidy" => tidy::run(&root()),
         "outside" => outside::test().map(drop),
         "dist" => dist::dist(),
+        "fuzz" => fuzz::command(&arguments.collect::<Vec<_>>()),
         "soak" => soak::soak(&arguments.collect::<Vec<_>>()),
         _ => {
             eprintln!("{USAGE}");

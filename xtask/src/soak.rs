@@ -10,7 +10,8 @@ use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::{cargo, clock, outside};
+use crate::steps::Outcome;
+use crate::{cargo, clock, fuzz, outside};
 use account::RunAccount;
 use faults::{FaultKind, FaultSequence, SoakFault};
 use hosts::NamespacePair;
@@ -40,7 +41,13 @@ const STALL_LIMIT: Duration = Duration::from_secs(90);
 pub(crate) fn soak(arguments: &[String]) -> Result<()> {
     let options = SoakOptions::parse(arguments)?;
     cargo(&["build", "--release"])?;
-    run(&options)
+    run(&options)?;
+    if options.fuzz_s > 0 {
+        if let Outcome::Skipped(reason) = fuzz::run(options.fuzz_s, &[])? {
+            println!("fuzz targets: skipped: {reason}");
+        }
+    }
+    Ok(())
 }
 
 /// Runs a short soak with every kind of fault, as a part of the tests. The program must have been built.

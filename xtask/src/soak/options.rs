@@ -9,9 +9,10 @@ use super::faults::FaultKind;
 /// The usage text.
 pub(crate) const USAGE: &str = "\
 cargo xtask soak [--minutes M] [--workers N] [--every S] [--epochs E] [--faults KIND,KIND..] [--seed S]
+                 [--fuzz F]
 
   trains repeatedly for M minutes with N workers on this machine; a fault occurs about every S seconds; each
-  training has E epochs
+  training has E epochs; then each fuzz target runs for F seconds (default 60; 0: none)
 
   kill, stop, two, half    kill or stop workers
   coordinator, leaderless  jobs with --listen: kill the coordinator, alone or followed by a worker
@@ -26,6 +27,8 @@ pub(super) struct SoakOptions {
     pub(super) epochs: u64,
     pub(super) kinds: Vec<FaultKind>,
     pub(super) seed: u64,
+    /// Seconds for each fuzz target after the trainings.
+    pub(super) fuzz_s: u32,
 }
 
 impl SoakOptions {
@@ -38,6 +41,7 @@ impl SoakOptions {
             epochs: 100,
             kinds: FaultKind::ALL.to_vec(),
             seed: 1,
+            fuzz_s: 0,
         }
     }
 
@@ -47,6 +51,7 @@ impl SoakOptions {
             minutes: 10.0,
             every_s: 5.0,
             epochs: 1000,
+            fuzz_s: 60,
             ..Self::short()
         };
         let mut arguments = arguments.iter();
@@ -65,6 +70,7 @@ impl SoakOptions {
                 "--epochs" => options.epochs = value.parse().with_context(bad)?,
                 "--faults" => options.kinds = FaultKind::list(value)?,
                 "--seed" => options.seed = value.parse().with_context(bad)?,
+                "--fuzz" => options.fuzz_s = value.parse().with_context(bad)?,
                 _ => bail!("unknown option `{name}`\n\n{USAGE}"),
             }
         }
@@ -102,13 +108,14 @@ impl SoakOptions {
     pub(super) fn command(&self) -> String {
         let kinds: Vec<&str> = self.kinds.iter().map(|kind| kind.name()).collect();
         format!(
-            "cargo xtask soak --minutes {} --workers {} --every {}s --epochs {} --faults {} --seed {}",
+            "cargo xtask soak --minutes {} --workers {} --every {}s --epochs {} --faults {} --seed {} --fuzz {}",
             self.minutes,
             self.workers,
             self.every_s,
             self.epochs,
             kinds.join(","),
-            self.seed
+            self.seed,
+            self.fuzz_s
         )
     }
 
@@ -136,8 +143,7 @@ mod tests {
         let arguments = |text: &str| -> Vec<String> {
             text.split_whitespace().skip(3).map(str::to_owned).collect()
         };
-        let text =
-            "cargo xtask soak --minutes 0.5 --workers 3 --every 2s --faults two,kill --seed 9";
+        let text = "cargo xtask soak --minutes 0.5 --workers 3 --every 2s --faults two,kill --seed 9 --fuzz 0";
         let options = SoakOptions::parse(&arguments(text)).unwrap();
         assert_eq!((options.workers, options.every_s), (3, 2.0));
         assert_eq!(
