@@ -34,7 +34,7 @@ cargo xtask <command>
 
   test     run tidy and all tests (everything that continuous integration runs)
   verify   run the tests, check formatting, clippy (warnings are errors) and documentation; never writes
-  fix      format the code and apply clippy's suggestions
+  fix      format the code, apply clippy's suggestions, accept the public interface of the library
   outside  run only the tests of the packages outside the workspace: models of locks, use from Python
   soak     train while workers are killed and stopped, and compare with an undisturbed run
   fuzz     run each fuzz target for a minute
@@ -152,6 +152,16 @@ fn test() -> Result<()> {
         "cargo xtask outside",
         outside::test,
     );
+    let packages = [
+        "package",
+        "--workspace",
+        "--no-verify",
+        "--offline",
+        "--allow-dirty",
+    ];
+    steps.run("packages", &format!("cargo {}", packages.join(" ")), || {
+        cargo(&packages).map(|()| Outcome::Passed)
+    });
     steps.run("dependencies", "cargo deny check", || deny::check(&target));
     steps.finish()
 }
@@ -173,6 +183,7 @@ fn verify() -> Result<()> {
 }
 
 fn fix() -> Result<()> {
+    tidy::accept_public_api(&root())?;
     cargo(&[
         "clippy",
         "--release",

@@ -4,6 +4,7 @@ mod arrows;
 mod markdown;
 mod names;
 mod phrases;
+mod public_api;
 mod sources;
 
 use std::path::{Path, PathBuf};
@@ -26,6 +27,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     problems.extend(names::problems(&files));
     problems.extend(phrases::problems(&files));
     problems.extend(markdown::problems(root, &files));
+    problems.extend(public_api::problems(root, &files));
     for problem in &problems {
         eprintln!("tidy: {problem}");
     }
@@ -34,6 +36,11 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         return Ok(());
     }
     bail!("tidy found {} problems", problems.len())
+}
+
+/// Accepts the present public interface of the library.
+pub(crate) fn accept_public_api(root: &Path) -> Result<()> {
+    public_api::accept(root, &read_all(root)?)
 }
 
 /// Returns all text files that git tracks or would add. Without git (a source archive), walks the folders.
